@@ -1,0 +1,392 @@
+"""What a federation's data is: records of a source, divided by patient into splits and by a partition into clients."""
+
+import hashlib
+import re
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from lightning.pytorch import LightningDataModule
+from torch import nn
+from torch.utils.data import Dataset
+from torchvision.transforms import v2
+
+from fedlit.data.images import ImageStore, LabelledImages, xray_augmentation
+from fedlit.data.partition import Partition, split_by_patient
+
+SPLITS = ("train", "val", "test")
+
+
+@dataclass
+class Records:
+    """What a source knows about its images before anything is split: N images, C classes.
+
+    Attributes:
+        store: The decoded pictures, N of them.
+        names: Unique image ids (file names), [N] str.
+        labels: The full truth as far as the source knows it, [N, C] float32 in {0, 1, NaN}.
+        classes: Names of the C classes.
+        patients: Patient of each image, [N] str. Two people never share an id, whatever their hospitals.
+        sites: Organisation or hospital of each image, [N] str; one constant where the source has none.
+        site_classes: Label scheme: the classes that a site labels. A site that is missing here labels all.
+        splits: The official split of each image, [N] "train", "val", "test" or "train_val"; None where there is none.
+        table: The source's own columns, row by row as above, for `ByColumn`.
+    """
+
+    store: ImageStore
+    names: np.ndarray
+    labels: np.ndarray
+    classes: tuple[str, ...]
+    patients: np.ndarray
+    sites: np.ndarray
+    site_classes: dict[str, tuple[str, ...]]
+    splits: np.ndarray | None
+    table: pd.DataFrame
+
+
+@dataclass
+class ClientData:
+    """One client's data.
+
+    Attributes:
+        name: The client.
+        classes: What it labels, in the order of the federation's classes.
+        train: Training part; items are (image, labels [C]) with NaN for classes that the client does not label.
+        val: Validation part, NaN as above; None where the client has none.
+        test: Test part with the full truth; None where the client has none.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    train: Dataset
+    val: Dataset | None = None
+    test: Dataset | None = None
+
+
+class FederatedDataModule(LightningDataModule):
+    """The data of a federation: a source's records, divided into clients.
+
+    Patients are split into train, validation and test first (official splits win where the source has them), then the
+    partition gives every record to a client. So each client has a part of every split and no patient is in two splits.
+
+    A source of your own implements `records()`. One that has no such records overrides `setup()` instead and fills
+    `clients` with `ClientData` of any map-style data sets.
+
+    Args:
+        partition: Which client a record belongs to.
+        batch_size: Images in a training batch of one client.
+        eval_batch_size: Images in a batch where nothing is trained.
+        image_size: Height and width of the images in pixels.
+        in_chans: Channels of the images: 1 is grey, 3 repeats the grey for weights that expect RGB.
+        augment: Augmentation of training images: true for the default for chest X-rays, false for none, or a list of
+            transforms (torchvision.transforms.v2), applied in order to one float image in [0, 1].
+        split: Fractions of train, validation and test, by patient; they sum to 1. With an official train_val list only
+            the first two matter, with an official train, val and test none.
+        seed: Seed of the patient split and of the partition.
+        cache_dir: Folder of the decoded images; by default $XDG_CACHE_HOME/fedlit or ~/.cache/fedlit.
+        mean: Mean of the pixels in [0, 1] for normalisation, one value or one a channel.
+        std: Standard deviation of the pixels for normalisation, one value or one a channel.
+    """
+
+    def __init__(
+        self,
+        partition: Partition,
+        batch_size: int = 32,
+        eval_batch_size: int = 128,
+        image_size: int = 224,
+        in_chans: int = 1,
+        augment: bool | list[nn.Module] = True,
+        split: tuple[float, float, float] = (0.7, 0.1, 0.2),
+        seed: int = 0,
+        cache_dir: str | None = None,
+        mean: float | list[float] = 0.449,
+        std: float | list[float] = 0.226,
+    ):
+        super().__init__()
+        for key, value in (
+            ("batch_size", batch_size),
+            ("eval_batch_size", eval_batch_size),
+            ("in_chans", in_chans),
+        ):
+            if value < 1:
+                raise ValueError(f"data.{key}: expected at least 1, found {value}")
+        if image_size < 8:
+            raise ValueError(f"data.image_size: expected at least 8 pixels, found {image_size}")
+        split = tuple(split)
+        if len(split) != 3 or min(split) < 0 or split[0] == 0 or abs(sum(split) - 1) > 1e-6:
+            raise ValueError(
+                "data.split: expected fractions of train, validation and test that sum to 1, train above 0, "
+                f"found {list(split)} with sum {sum(split):g}"
+            )
+        self.partition = partition
+        self.batch_size = batch_size
+        self.eval_batch_size = eval_batch_size
+        self.image_size = image_size
+        self.in_chans = in_chans
+        self.augment = augment
+        self.split = split
+        self.seed = seed
+        self.cache_dir = cache_dir
+        self.mean = mean
+        self.std = std
+        self.clients: dict[str, ClientData] = {}
+        self.test_sets: dict[str, Dataset] = {}
+        self.assignment: pd.DataFrame | None = None
+        self._records: Records | None = None
+
+    def records(self) -> Records:
+        """Reads the source and decodes its images into the cache; a subclass implements it."""
+        raise NotImplementedError(
+            f"{type(self).__name__} implements neither records() nor setup(): one of them must say what the data is"
+        )
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes, known before `setup()`. A source that need not read its files for them overrides it."""
+        return self._read().classes
+
+    def prepare_data(self) -> None:
+        """Decodes the images into the cache, once per machine."""
+        self._read()
+
+    def setup(self, stage: str | None = None) -> None:
+        """Splits by patient, gives each record to a client and fills `clients`; a second call changes nothing.
+
+        Raises:
+            ValueError: The records contradict themselves, patients are in two splits, or a client has not at least two
+                training images.
+        """
+        if self.assignment is not None:
+            return
+        records = self._read()
+        splits = split_by_patient(records, self.split, self.seed)
+        records = replace(records, splits=splits)
+        owners = np.asarray(self.partition.assign(records, self.seed)).astype(str)
+        names = check_clients(owners, splits)
+        visible = mask_labels(records)
+        self._warn_of_empty_classes(records, visible)
+        for name in names:
+            parts = {split: np.flatnonzero((owners == name) & (splits == split)) for split in SPLITS}
+            labelled = {
+                label for site in np.unique(records.sites[owners == name]) for label in scheme(records, site)
+            }
+            self.clients[name] = ClientData(
+                name,
+                tuple(label for label in records.classes if label in labelled),
+                self._images(records, parts["train"], visible, self._augmentation()),
+                self._images(records, parts["val"], visible) if len(parts["val"]) else None,
+                self._images(records, parts["test"], records.labels) if len(parts["test"]) else None,
+            )
+        self.assignment = pd.DataFrame(
+            {"image": records.names, "patient": records.patients, "client": owners, "split": splits}
+        )
+
+    def save_partition(self, path: str | Path) -> None:
+        """Writes image, patient, client and split of every record to a `.parquet` or `.csv` file.
+
+        Raises:
+            ValueError: Another suffix, or data without records.
+        """
+        path = Path(path)
+        if self.assignment is None:
+            raise ValueError(f"{type(self).__name__} has no records to save: call setup() first")
+        if path.suffix == ".parquet":
+            self.assignment.to_parquet(path, index=False)
+        elif path.suffix == ".csv":
+            self.assignment.to_csv(path, index=False)
+        else:
+            raise ValueError(f"{path}: expected a name that ends in .parquet or .csv")
+
+    @property
+    def partition_hash(self) -> str:
+        """12 hex digits over (image, client, split), whatever the order of the records.
+
+        Where `setup()` was overridden and there are no records: over the clients' names and sizes.
+        """
+        if self.assignment is not None:
+            rows = self.assignment[["image", "client", "split"]].itertuples(index=False, name=None)
+        else:
+            rows = (
+                (client.name, split, str(len(data)))
+                for client in self.clients.values()
+                for split, data in parts_of(client)
+            )
+        lines = sorted("\0".join(row) for row in rows)
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
+
+    def counts(self) -> pd.DataFrame:
+        """One row for each client, split and class, in that order.
+
+        Columns: `client`, `split`, `class`, `images` (of that client and split), `positives`, `negatives` and
+        `labelled` (bool: whether the client labels the class). Counts are of what the client sees; data sets that
+        have no `labels` [n, C] count as NaN.
+        """
+        rows = []
+        for client in self.clients.values():
+            for split, data in parts_of(client):
+                labels = getattr(data, "labels", None)
+                for column, label in enumerate(self.classes):
+                    rows.append(
+                        {
+                            "client": client.name,
+                            "split": split,
+                            "class": label,
+                            "images": len(data),
+                            "positives": np.nan if labels is None else int((labels[:, column] == 1).sum()),
+                            "negatives": np.nan if labels is None else int((labels[:, column] == 0).sum()),
+                            "labelled": label in client.classes,
+                        }
+                    )
+        columns = ["client", "split", "class", "images", "positives", "negatives", "labelled"]
+        return pd.DataFrame(rows, columns=columns)
+
+    def _read(self) -> Records:
+        if self._records is None:
+            records = self.records()
+            check_records(records)
+            self._records = records
+        return self._records
+
+    def _augmentation(self) -> nn.Module | None:
+        if isinstance(self.augment, bool):
+            return xray_augmentation() if self.augment else None
+        return v2.Compose(self.augment) if self.augment else None
+
+    def _images(
+        self, records: Records, rows: np.ndarray, labels: np.ndarray, augment: nn.Module | None = None
+    ) -> LabelledImages:
+        return LabelledImages(
+            records.store,
+            rows,
+            labels[rows],
+            records.names[rows],
+            self.in_chans,
+            augment,
+            self.mean,
+            self.std,
+        )
+
+    def _warn_of_empty_classes(self, records: Records, visible: np.ndarray) -> None:
+        anywhere = (records.labels == 1).sum(axis=0)
+        trained = (visible[records.splits == "train"] == 1).sum(axis=0)
+        for label, total, seen in zip(records.classes, anywhere, trained, strict=True):
+            if total == 0:
+                warnings.warn(
+                    f"class {label!r} has no positive image anywhere: its AUROC is undefined", stacklevel=3
+                )
+            elif seen == 0:
+                warnings.warn(
+                    f"class {label!r} has no positive image that a client trains on ({total} in all splits and sites): "
+                    "nothing can be learned of it",
+                    stacklevel=3,
+                )
+
+
+def parts_of(client: ClientData) -> list[tuple[str, Dataset]]:
+    """The client's splits that exist, as (split, data set)."""
+    parts = zip(SPLITS, (client.train, client.val, client.test), strict=True)
+    return [(split, data) for split, data in parts if data is not None]
+
+
+def scheme(records: Records, site: str) -> tuple[str, ...]:
+    """The classes that a site labels."""
+    return records.site_classes.get(str(site), records.classes)
+
+
+def mask_labels(records: Records) -> np.ndarray:
+    """The labels [N, C] as the sites know them: NaN where an image's site does not label the class."""
+    visible = records.labels.astype(np.float32, copy=True)
+    for site in np.unique(records.sites):
+        hidden = [label not in scheme(records, site) for label in records.classes]
+        visible[np.ix_(records.sites == site, hidden)] = np.nan
+    return visible
+
+
+def check_records(records: Records) -> None:
+    """Refuses records that contradict themselves.
+
+    Raises:
+        ValueError: Lengths differ, an image id occurs twice, a label is not 0, 1 or NaN, or the label scheme names a
+            site or a class that is not there.
+    """
+    lengths = {
+        "store": len(records.store),
+        "names": len(records.names),
+        "labels": len(records.labels),
+        "patients": len(records.patients),
+        "sites": len(records.sites),
+        "table": len(records.table),
+    }
+    if records.splits is not None:
+        lengths["splits"] = len(records.splits)
+    if len(set(lengths.values())) != 1:
+        raise ValueError(f"records: expected one row an image in every field, found {lengths}")
+    if len(records.names) == 0:
+        raise ValueError("records: expected images, found none")
+    if records.labels.shape[1:] != (len(records.classes),) or len(set(records.classes)) != len(
+        records.classes
+    ):
+        raise ValueError(
+            f"records: expected labels [N, C] of C different classes, found {list(records.labels.shape)} "
+            f"and classes {list(records.classes)}"
+        )
+    unique, occurrences = np.unique(records.names, return_counts=True)
+    if (occurrences > 1).any():
+        twice = unique[occurrences > 1]
+        raise ValueError(
+            f"records: {len(twice)} image ids occur more than once, the first are {listed(twice)}. "
+            "Give each image an id of its own, or remove the repeated rows."
+        )
+    wrong = ~(np.isnan(records.labels) | (records.labels == 0) | (records.labels == 1))
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0]
+        raise ValueError(
+            f"records: expected labels 0, 1 or NaN, found {records.labels[row, column]:g} for image "
+            f"{str(records.names[row])!r}, class {records.classes[column]!r} ({wrong.sum()} such labels)"
+        )
+    for site, classes in records.site_classes.items():
+        unknown = [label for label in classes if label not in records.classes]
+        if unknown:
+            raise ValueError(
+                f"label scheme of site {site!r}: unknown class {unknown[0]!r}; classes are {listed(records.classes)}"
+            )
+        if site not in records.sites:
+            raise ValueError(
+                f"label scheme of site {site!r}: no image is of that site; sites are {listed(np.unique(records.sites))}"
+            )
+
+
+def check_clients(owners: np.ndarray, splits: np.ndarray) -> list[str]:
+    """The clients' names in order.
+
+    Raises:
+        ValueError: A name is empty, two names are the same as a file name or metric key, or a client has not at least
+            two training images.
+    """
+    names = sorted(set(owners.tolist()))
+    seen: dict[str, str] = {}
+    for name in names:
+        key = re.sub(r"[^\w.\-]+", "_", name.strip()).casefold()
+        if not name.strip():
+            raise ValueError(f"client names: {int((owners == name).sum())} images have an empty client name")
+        if key in seen:
+            raise ValueError(
+                f"client names {seen[key]!r} and {name!r} are the same in files and metrics: rename one in the source"
+            )
+        seen[key] = name
+    training = {name: int(((owners == name) & (splits == "train")).sum()) for name in names}
+    short = [name for name in names if training[name] < 2]
+    if short:
+        raise ValueError(
+            f"client {short[0]!r}: expected at least 2 training images, found {training[short[0]]} "
+            f"({len(short)} of {len(names)} clients are so). Choose fewer clients or another partition, or remove it."
+        )
+    return names
+
+
+def listed(values, limit: int = 8) -> str:
+    """The first values for an error message."""
+    values = [repr(str(value)) for value in values]
+    return ", ".join(values[:limit]) + (f", ... ({len(values)} in all)" if len(values) > limit else "")

@@ -1,0 +1,323 @@
+"""Which patient is in which split, and which record is at which client.
+
+Every draw comes from a generator of the given seed and is made over sorted names, so the order of the source's rows
+does not matter.
+"""
+
+import heapq
+import zlib
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pandas as pd
+
+if TYPE_CHECKING:
+    from fedlit.data.federated import Records
+
+
+class Partition:
+    """Gives each record to a client.
+
+    The records that it sees have their final splits ("train", "val", "test"), so a partition can give every client a
+    part of each.
+    """
+
+    def assign(self, records: "Records", seed: int) -> np.ndarray:
+        """The client's name for each record, [N] str; a pure function of its arguments."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement assign()")
+
+
+class ByOrganisation(Partition):
+    """One client an organisation or hospital, named after it."""
+
+    def assign(self, records: "Records", seed: int) -> np.ndarray:
+        return np.asarray(records.sites).astype(str)
+
+
+class ByPatient(Partition):
+    """Patients dealt to clients, the largest first and each to the client with the fewest images so far.
+
+    So clients have nearly the same number of images in every split, and a patient is at one client.
+
+    Args:
+        clients: Number of clients.
+    """
+
+    def __init__(self, clients: int):
+        self.clients = _checked(clients)
+
+    def assign(self, records: "Records", seed: int) -> np.ndarray:
+        rng = _generator(seed, "ByPatient")
+        patients, of_record, images = np.unique(records.patients, return_inverse=True, return_counts=True)
+        owner = np.empty(len(patients), dtype=np.int64)
+        total = np.zeros(self.clients, dtype=np.int64)
+        for group in _by_split(records, of_record, len(patients)):
+            shuffled = rng.permutation(group)
+            largest_first = shuffled[np.argsort(-images[shuffled], kind="stable")]
+            heap = [
+                (0, int(total[client]), tie, client)
+                for tie, client in enumerate(rng.permutation(self.clients))
+            ]
+            heapq.heapify(heap)
+            for patient in largest_first:
+                load, before, tie, client = heapq.heappop(heap)
+                owner[patient] = client
+                heapq.heappush(heap, (load + int(images[patient]), before, tie, client))
+            np.add.at(total, owner[group], images[group])
+        return _named(owner[of_record], self.clients, f"{len(patients)} patients")
+
+
+class IID(Partition):
+    """Patients, or single images, shuffled and dealt in turn; clients differ by at most one of them in each split.
+
+    Args:
+        clients: Number of clients.
+        unit: What is dealt. "patient" keeps a patient's images at one client; "image" lets them spread over clients (but
+            never over splits), which is the textbook's IID and no federation of hospitals.
+    """
+
+    def __init__(self, clients: int, unit: Literal["patient", "image"] = "patient"):
+        if unit not in ("patient", "image"):
+            raise ValueError(f"IID.unit: expected 'patient' or 'image', found {unit!r}")
+        self.clients = _checked(clients)
+        self.unit = unit
+
+    def assign(self, records: "Records", seed: int) -> np.ndarray:
+        rng = _generator(seed, "IID")
+        units, of_record = np.unique(
+            records.patients if self.unit == "patient" else records.names, return_inverse=True
+        )
+        owner = np.empty(len(units), dtype=np.int64)
+        turn, dealt = rng.permutation(self.clients), 0
+        for group in _by_split(records, of_record, len(units)):
+            owner[rng.permutation(group)] = turn[(dealt + np.arange(len(group))) % self.clients]
+            dealt += len(group)
+        return _named(owner[of_record], self.clients, f"{len(units)} {self.unit}s")
+
+
+class Dirichlet(Partition):
+    """Label skew: patients of each class are spread over clients in proportions drawn from Dirichlet(alpha).
+
+    A patient is at one client. Images have several labels, so each patient counts under one primary class: the rarest
+    class (fewest positive images of all) that is positive in any of its images, or none. For each primary class, and for
+    the patients with none, proportions over clients are drawn once and hold for all splits: a client is tested on its
+    own mixture. Proportions are drawn again, from the same generator, until every client has `min_images`.
+
+    Args:
+        clients: Number of clients.
+        alpha: Concentration, above 0: 0.1 gives clients of a few classes each, 100 is close to IID.
+        min_images: Training images that each client gets at least.
+    """
+
+    def __init__(self, clients: int, alpha: float, min_images: int = 10):
+        if not alpha > 0:
+            raise ValueError(f"Dirichlet.alpha: expected a number above 0, found {alpha}")
+        self.clients = _checked(clients)
+        self.alpha = alpha
+        self.min_images = min_images
+
+    def assign(self, records: "Records", seed: int, attempts: int = 1000) -> np.ndarray:
+        rng = _generator(seed, "Dirichlet")
+        patients, of_record = np.unique(records.patients, return_inverse=True)
+        primary = _primary_classes(records.labels, of_record, len(patients))
+        groups = [
+            (int(group), rng.permutation(part[primary[part] == group]))
+            for part in _by_split(records, of_record, len(patients))
+            for group in np.unique(primary[part])
+        ]
+        classes = np.unique(primary)
+        training = np.ones(len(of_record), bool) if records.splits is None else records.splits == "train"
+        owner = np.empty(len(patients), dtype=np.int64)
+        best = -1
+        for _ in range(attempts):
+            shares = dict(
+                zip(
+                    classes.tolist(),
+                    rng.dirichlet(np.full(self.clients, self.alpha), len(classes)),
+                    strict=True,
+                )
+            )
+            for group, members in groups:
+                # Evenly spaced points with one random shift: expected shares are exact, and no client always gets the rest.
+                points = (np.arange(len(members)) + rng.random()) / len(members)
+                edges = np.cumsum(shares[group])[:-1]
+                owner[members] = np.searchsorted(edges, points, side="right")
+            smallest = int(np.bincount(owner[of_record[training]], minlength=self.clients).min())
+            if smallest >= self.min_images:
+                return _named(owner[of_record], self.clients, f"{len(patients)} patients")
+            best = max(best, smallest)
+        raise ValueError(
+            f"Dirichlet(clients={self.clients}, alpha={self.alpha:g}): expected at least {self.min_images} training images "
+            f"at every client, found at best {best} at the smallest one in {attempts} draws over {int(training.sum())} "
+            "images. Choose fewer clients, a larger alpha or a smaller min_images."
+        )
+
+
+class ByColumn(Partition):
+    """One client for each value of a column of the source's table, such as the view position or the scanner.
+
+    A patient with several values is at several clients, but never in two splits.
+
+    Args:
+        column: The column, spelled as in the source.
+        bins: Cuts a numeric column into this many quantile bins of the images, one client each; by default each value
+            is a client.
+    """
+
+    def __init__(self, column: str, bins: int | None = None):
+        if bins is not None and bins < 1:
+            raise ValueError(f"ByColumn.bins: expected at least 1, found {bins}")
+        self.column = column
+        self.bins = bins
+
+    def assign(self, records: "Records", seed: int) -> np.ndarray:
+        if self.column not in records.table.columns:
+            raise ValueError(
+                f"ByColumn: the source has no column {self.column!r}; its columns are "
+                + ", ".join(repr(str(column)) for column in records.table.columns)
+            )
+        values = records.table[self.column]
+        missing = int(values.isna().sum())
+        if missing:
+            raise ValueError(
+                f"ByColumn: column {self.column!r} is empty for {missing} of {len(values)} images, the first is "
+                f"{str(np.asarray(records.names)[values.isna().to_numpy()][0])!r}. Fill them in, or remove these rows."
+            )
+        if self.bins is not None:
+            return self._quantile_bins(values)
+        if pd.api.types.is_float_dtype(values):
+            return np.array([f"{value:g}" for value in values])
+        return values.astype(str).to_numpy(dtype=str)
+
+    def _quantile_bins(self, values: pd.Series) -> np.ndarray:
+        if not pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values):
+            raise ValueError(
+                f"ByColumn.bins: expected a numeric column, found {self.column!r} of {values.dtype}. Leave bins out."
+            )
+        numbers = values.to_numpy(dtype=np.float64)
+        edges = np.quantile(numbers, np.linspace(0, 1, self.bins + 1))
+        bin_of = np.searchsorted(edges[1:-1], numbers, side="left")
+        found = len(np.unique(bin_of))
+        if found < self.bins:
+            raise ValueError(
+                f"ByColumn.bins: column {self.column!r} has too many equal values for {self.bins} quantile bins, "
+                f"found {found} that are not empty. Choose fewer bins."
+            )
+        width = len(str(self.bins))
+        names = []
+        for index in range(self.bins):
+            inside = numbers[bin_of == index]
+            names.append(f"q{index + 1:0{width}d} {inside.min():g} to {inside.max():g}")
+        return np.array(names)[bin_of]
+
+
+def split_by_patient(records: "Records", fractions: tuple[float, float, float], seed: int) -> np.ndarray:
+    """The split of each record, [N] "train", "val" or "test"; no patient is in two of them.
+
+    Official splits win. "train_val" is divided by patient in the ratio of the first two fractions, and records without
+    official splits by all three. Each site is divided by itself, so that every hospital has its share of each split.
+
+    Raises:
+        ValueError: An official split has another name, or a patient is in two official splits.
+    """
+    if records.splits is None:
+        return _divide(records, np.arange(len(records.names)), ("train", "val", "test"), fractions, seed)
+    splits = np.asarray(records.splits).astype(str)
+    unknown = ~np.isin(splits, ("train", "val", "test", "train_val"))
+    if unknown.any():
+        row = int(np.flatnonzero(unknown)[0])
+        raise ValueError(
+            f"official split of image {str(records.names[row])!r}: expected train, val, test or train_val, "
+            f"found {str(splits[row])!r} ({int(unknown.sum())} images are so)"
+        )
+    _refuse_shared_patients(np.asarray(records.patients), splits)
+    both = np.flatnonzero(splits == "train_val")
+    if len(both):
+        if fractions[0] + fractions[1] <= 0:
+            raise ValueError(
+                f"split: expected a fraction of train or validation above 0, found {list(fractions)}"
+            )
+        splits = splits.astype("<U9")
+        splits[both] = _divide(records, both, ("train", "val"), fractions[:2], seed)
+    return splits
+
+
+def _divide(
+    records: "Records", rows: np.ndarray, names: tuple[str, ...], fractions: tuple[float, ...], seed: int
+) -> np.ndarray:
+    rng = _generator(seed, "split")
+    patients, of_row, images = np.unique(
+        np.asarray(records.patients)[rows], return_inverse=True, return_counts=True
+    )
+    sites, site_of_row = np.unique(np.asarray(records.sites)[rows], return_inverse=True)
+    home = np.full(len(patients), len(sites))
+    np.minimum.at(home, of_row, site_of_row)
+    edges = np.cumsum(np.asarray(fractions) / np.sum(fractions))[:-1]
+    part = np.empty(len(patients), dtype=np.int64)
+    for site in range(len(sites)):
+        members = rng.permutation(np.flatnonzero(home == site))
+        ends = np.cumsum(images[members])
+        if len(members):
+            # A patient goes where the middle of its images falls: off by half a patient at each edge, at most.
+            middles = (ends - images[members] / 2) / ends[-1]
+            part[members] = np.searchsorted(edges, middles, side="right")
+    return np.array(names)[part[of_row]]
+
+
+def _refuse_shared_patients(patients: np.ndarray, splits: np.ndarray) -> None:
+    pairs = (
+        pd.DataFrame({"patient": patients, "split": splits})
+        .value_counts()
+        .sort_index()
+        .reset_index(name="images")
+    )
+    shared = pairs[pairs.duplicated("patient", keep=False)]
+    if len(shared):
+        found = [
+            f"patient {patient!r} in "
+            + " and ".join(f"{row.split} ({row.images} images)" for row in rows.itertuples())
+            for patient, rows in shared.groupby("patient")
+        ]
+        raise ValueError(
+            f"{len(found)} patients are in more than one official split: "
+            + "; ".join(found[:3])
+            + ("; ..." * (len(found) > 3))
+            + ". Keep each patient in one split, or leave the official splits out."
+        )
+
+
+def _primary_classes(labels: np.ndarray, patient_of_record: np.ndarray, patients: int) -> np.ndarray:
+    """The rarest class that is positive in any image of each patient, [patients]; C where there is none."""
+    positive = np.asarray(labels) == 1
+    by_rarity = np.argsort(positive.sum(axis=0), kind="stable")
+    rank = np.where(positive[:, by_rarity].any(axis=1), positive[:, by_rarity].argmax(axis=1), len(by_rarity))
+    best = np.full(patients, len(by_rarity))
+    np.minimum.at(best, patient_of_record, rank)
+    return np.append(by_rarity, len(by_rarity))[best]
+
+
+def _by_split(records: "Records", unit_of_record: np.ndarray, units: int) -> list[np.ndarray]:
+    """The units (patients or images) of each split; all in one group where records have no splits."""
+    if records.splits is None:
+        return [np.arange(units)]
+    return [np.unique(unit_of_record[records.splits == split]) for split in ("train", "val", "test")]
+
+
+def _generator(seed: int, purpose: str) -> np.random.Generator:
+    return np.random.default_rng([seed, zlib.crc32(purpose.encode())])
+
+
+def _checked(clients: int) -> int:
+    if clients < 1:
+        raise ValueError(f"partition: expected at least 1 client, found {clients}")
+    return clients
+
+
+def _named(owner: np.ndarray, clients: int, found: str) -> np.ndarray:
+    empty = clients - len(np.unique(owner))
+    if empty:
+        raise ValueError(
+            f"partition: {empty} of {clients} clients would have no image, found {found}. Choose fewer clients."
+        )
+    width = max(2, len(str(clients)))
+    return np.array([f"client-{index + 1:0{width}d}" for index in range(clients)])[owner]
