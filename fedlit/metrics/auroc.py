@@ -1,0 +1,324 @@
+"""AUROC per class from exact ranks, its support, and the two ways to speak of it in a federation.
+
+*Pooled* AUROC ranks all scores together (`PerClassAUROC`, over several processes too). *Client-mean* AUROC is
+the mean of the clients' own AUROCs (`mean_auroc`). They answer different questions, can differ by many points,
+and have different metric names here: `auroc` and `auroc_client_mean`.
+"""
+
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
+
+
+def auroc(scores: Tensor, labels: Tensor, classes: Sequence[str] | None = None) -> Tensor:
+    """Return the area under the ROC curve of each class: the Mann-Whitney statistic, ties averaged.
+
+    Pairs are counted in integers and divided once, so the value is exact for the scores as given.
+
+    Args:
+        scores: `[N, C]` floating point, of any monotone scale (logits, as probabilities saturate into ties).
+        labels: `[N, C]` with 1 positive, 0 negative, NaN unlabelled (left out of its class).
+        classes: Names for error messages; column numbers without it.
+
+    Returns:
+        `[C]` float64 on the CPU; NaN for a class without positives or without negatives.
+
+    Raises:
+        ValueError: On other shapes, a label that is not 0, 1 or NaN, or a score that is not finite.
+    """
+    _check_shapes(scores, labels, classes)
+    codes = _encode_labels(labels, classes)
+    _check_finite(scores, classes)
+    return _auroc_of_codes(scores, codes)
+
+
+def roc_counts(scores: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
+    """Return false and true positives of one class at each distinct score, from the highest threshold down.
+
+    Args:
+        scores: `[N]` finite scores of the labelled images.
+        positive: `[N]` bool.
+
+    Returns:
+        Two int64 tensors `[T + 1]` for T distinct scores, from (0, 0) to (negatives, positives).
+    """
+    ranked, order = scores.sort(descending=True)
+    true = positive[order].cumsum(0)
+    false = torch.arange(1, len(ranked) + 1, device=true.device) - true
+    last_of_tie = torch.ones(len(ranked), dtype=torch.bool, device=true.device)
+    last_of_tie[:-1] = ranked[1:] != ranked[:-1]
+    origin = true.new_zeros(1)
+    return torch.cat([origin, false[last_of_tie]]), torch.cat([origin, true[last_of_tie]])
+
+
+def slug(name: str) -> str:
+    """Return `name` as one level of an MLflow metric name: letters, digits, `_`, `.`, `-` and spaces.
+
+    Anything else becomes `_`; so does "/", which would open a level ("Nodule/Mass" is one class).
+    """
+    cleaned = re.sub(r"[^\w.\- ]", "_", name)
+    # "." and ".." are directories to MLflow, and an empty level is dropped.
+    return cleaned if cleaned.strip(".") else "_" * max(1, len(cleaned))
+
+
+def slugs(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the slug of each name.
+
+    Raises:
+        ValueError: If two names share a slug: they would overwrite each other's curve.
+    """
+    owner: dict[str, str] = {}
+    for name in names:
+        key = slug(name)
+        if key in owner:
+            raise ValueError(
+                f"Expected class names with distinct metric names, found {owner[key]!r} and {name!r}, "
+                f"both logged as {key!r}. Rename one of them."
+            )
+        owner[key] = name
+    return tuple(owner)
+
+
+@dataclass(eq=False)
+class ClassAUROC:
+    """AUROC of each class over one set of scores, with its support.
+
+    Args:
+        classes: Names of the C classes.
+        auroc: `[C]` float64; NaN where a class has no positives or no negatives.
+        n_pos: `[C]` int64, images labelled positive.
+        n_neg: `[C]` int64, images labelled negative.
+    """
+
+    classes: tuple[str, ...]
+    auroc: Tensor
+    n_pos: Tensor
+    n_neg: Tensor
+
+    @property
+    def mean(self) -> float:
+        """Macro AUROC: the mean over the classes where it is defined, NaN where there is none."""
+        return _mean_of_defined(self.auroc)
+
+    def as_metrics(self, prefix: str) -> dict[str, float]:
+        """Return `{prefix}/auroc/<class>`, `n_pos`, `n_neg` and `{prefix}/auroc_macro`, NaN included.
+
+        Args:
+            prefix: What was scored, such as "val", "test/nih" or "client/north".
+        """
+        values = {"auroc": self.auroc, "n_pos": self.n_pos, "n_neg": self.n_neg}
+        return _flatten(prefix, self.classes, values) | {f"{prefix}/auroc_macro": self.mean}
+
+
+@dataclass(eq=False)
+class MeanAUROC:
+    """Mean over clients of their own AUROC, class by class. Not the pooled AUROC.
+
+    Args:
+        classes: Names of the C classes, in order of first appearance.
+        auroc: `[C]` float64, mean over the clients where the class is defined; NaN where there is none.
+        n_clients: `[C]` int64, clients where the class is defined.
+    """
+
+    classes: tuple[str, ...]
+    auroc: Tensor
+    n_clients: Tensor
+
+    @property
+    def mean(self) -> float:
+        """Mean over the classes that are defined for at least one client, NaN where there is none."""
+        return _mean_of_defined(self.auroc)
+
+    def as_metrics(self, prefix: str) -> dict[str, float]:
+        """Return `{prefix}/auroc_client_mean/<class>`, `n_clients` and `{prefix}/auroc_client_mean_macro`.
+
+        Args:
+            prefix: What was scored, such as "val" or "test/nih".
+        """
+        values = {"auroc_client_mean": self.auroc, "n_clients": self.n_clients}
+        macro = {f"{prefix}/auroc_client_mean_macro": self.mean}
+        return _flatten(prefix, self.classes, values) | macro
+
+
+def mean_auroc(per_client: Mapping[str, ClassAUROC]) -> MeanAUROC:
+    """Return the unweighted mean AUROC of each class over the clients where it is defined.
+
+    Classes are matched by name, so clients may label different classes in different orders.
+
+    Args:
+        per_client: AUROC of each client's own images, by client name.
+    """
+    defined: dict[str, list[float]] = {}
+    for result in per_client.values():
+        for name, value in zip(result.classes, result.auroc.tolist(), strict=True):
+            seen = defined.setdefault(name, [])
+            if value == value:
+                seen.append(value)
+    means = [sum(values) / len(values) if values else float("nan") for values in defined.values()]
+    return MeanAUROC(
+        classes=tuple(defined),
+        auroc=torch.tensor(means, dtype=torch.float64),
+        n_clients=torch.tensor([len(values) for values in defined.values()], dtype=torch.int64),
+    )
+
+
+class PerClassAUROC(Metric):
+    """Pooled AUROC of each class: the scores of all updates and all processes are ranked together.
+
+    Unlike `torchmetrics.AUROC`, a class without positives or negatives is NaN (not 0), outside the mean.
+    States follow the metric's own device, whatever the device of the scores.
+
+    Args:
+        classes: Names of the columns.
+
+    Raises:
+        ValueError: If two classes would be logged under one metric name.
+    """
+
+    is_differentiable = False
+    higher_is_better = True
+    full_state_update = False
+
+    scores: list[Tensor] | Tensor
+    labels: list[Tensor] | Tensor
+
+    def __init__(self, classes: Sequence[str]) -> None:
+        super().__init__()
+        slugs(classes)
+        self.classes = tuple(classes)
+        self.add_state("scores", default=[], dist_reduce_fx="cat")
+        self.add_state("labels", default=[], dist_reduce_fx="cat")
+
+    def update(self, scores: Tensor, labels: Tensor) -> None:
+        """Add a batch.
+
+        Args:
+            scores: `[N, C]` floating point; checked to be finite by `compute`, on every process alike.
+            labels: `[N, C]` with 1 positive, 0 negative, NaN unlabelled.
+
+        Raises:
+            ValueError: On other shapes, or a label that is not 0, 1 or NaN.
+        """
+        _check_shapes(scores, labels, self.classes)
+        self.scores.append(scores.detach().to(self.device, self._score_dtype))
+        self.labels.append(_encode_labels(labels, self.classes).to(self.device))
+
+    def compute(self) -> ClassAUROC:
+        """Return the pooled AUROC and support; all NaN with zero support before the first update.
+
+        Raises:
+            ValueError: If a score is NaN or infinite.
+        """
+        scores, codes = dim_zero_cat(self.scores), dim_zero_cat(self.labels)
+        _check_finite(scores, self.classes)
+        return ClassAUROC(
+            classes=self.classes,
+            auroc=_auroc_of_codes(scores, codes),
+            n_pos=(codes == 1).sum(0).cpu(),
+            n_neg=(codes == 0).sum(0).cpu(),
+        )
+
+    def sync(self, *args: Any, **kwargs: Any) -> None:
+        """Gather the states of all processes; called by `compute`."""
+        # torchmetrics sends a one-dimensional float32 placeholder for a process without samples, which the
+        # collective cannot match with the others' [N, C] tensors.
+        if not self._is_synced and len(self.scores) == 0:
+            self.scores.append(torch.empty(0, len(self.classes), dtype=self._score_dtype, device=self.device))
+            self.labels.append(torch.empty(0, len(self.classes), dtype=torch.int8, device=self.device))
+        super().sync(*args, **kwargs)
+
+    @property
+    def _score_dtype(self) -> torch.dtype:
+        # One type whatever arrives, so that all processes send the same; float64 holds every score exactly.
+        return torch.float32 if self.device.type == "mps" else torch.float64
+
+    def _wrap_compute(self, compute: Callable[..., ClassAUROC]) -> Callable[..., ClassAUROC]:
+        wrapped = super()._wrap_compute(compute)
+
+        @functools.wraps(compute)
+        def keep_class_axis(*args: Any, **kwargs: Any) -> ClassAUROC:
+            # torchmetrics squeezes one-element tensors, and a federation may have a single class.
+            result = wrapped(*args, **kwargs)
+            return replace(
+                result,
+                auroc=result.auroc.reshape(-1),
+                n_pos=result.n_pos.reshape(-1),
+                n_neg=result.n_neg.reshape(-1),
+            )
+
+        return keep_class_axis
+
+
+def _check_shapes(scores: Tensor, labels: Tensor, classes: Sequence[str] | None) -> None:
+    columns = "C" if classes is None else str(len(classes))
+    if scores.ndim != 2 or scores.shape != labels.shape or (classes and scores.shape[1] != len(classes)):
+        raise ValueError(
+            f"Expected scores and labels of one shape [N, {columns}], "
+            f"found {list(scores.shape)} and {list(labels.shape)}."
+        )
+    if not scores.is_floating_point():
+        raise ValueError(f"Expected floating-point scores, found {scores.dtype}. Pass logits, not decisions.")
+
+
+def _encode_labels(labels: Tensor, classes: Sequence[str] | None) -> Tensor:
+    """Return int8 codes: 1 positive, 0 negative, -1 unlabelled."""
+    unlabelled = labels.isnan()
+    unknown = ~((labels == 0) | (labels == 1) | unlabelled)
+    if unknown.any():
+        column = int(unknown.any(0).nonzero()[0])
+        found = labels[unknown[:, column], column][0].item()
+        raise ValueError(
+            f"Expected labels 0, 1 or NaN (unlabelled), found {found:g} for class {_name(classes, column)}. "
+            "Map uncertain or missing labels to NaN, 0 or 1 first."
+        )
+    return labels.masked_fill(unlabelled, -1).to(torch.int8)
+
+
+def _check_finite(scores: Tensor, classes: Sequence[str] | None) -> None:
+    counts = (~scores.isfinite()).sum(0)
+    if counts.any():
+        found = ", ".join(
+            f"{int(counts[c])} for class {_name(classes, c)}" for c in counts.nonzero()[:, 0].tolist()
+        )
+        raise ValueError(
+            f"Expected finite scores, found NaN or infinite ones: {found} (of {len(scores)} each). "
+            "They have no rank: look for a diverged model."
+        )
+
+
+def _name(classes: Sequence[str] | None, column: int) -> str:
+    return f"number {column}" if classes is None else repr(classes[column])
+
+
+def _auroc_of_codes(scores: Tensor, codes: Tensor) -> Tensor:
+    values = [float("nan")] * scores.shape[1]
+    # Labelled subsets differ in length, so classes are taken one by one; each is one vectorised sort.
+    for column in range(scores.shape[1]):
+        code = codes[:, column]
+        known = code >= 0
+        false, true = roc_counts(scores[known, column], code[known] == 1)
+        pairs = int(false[-1]) * int(true[-1])
+        if pairs:
+            doubled_area = (false.diff() * (true[1:] + true[:-1])).sum()
+            values[column] = int(doubled_area) / (2 * pairs)
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def _mean_of_defined(values: Tensor) -> float:
+    return values.nanmean().item()
+
+
+def _flatten(prefix: str, classes: Sequence[str], values: Mapping[str, Tensor]) -> dict[str, float]:
+    keys = slugs(classes)
+    return {
+        f"{prefix}/{metric}/{key}": float(value)
+        for metric, column in values.items()
+        for key, value in zip(keys, column.tolist(), strict=True)
+    }

@@ -1,0 +1,343 @@
+import json
+import math
+import pickle
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+
+from fedlit.metrics.auroc import ClassAUROC, PerClassAUROC, auroc, mean_auroc, roc_counts, slug, slugs
+
+NAN = float("nan")
+
+
+def random_set(n, c, seed, dtype=torch.float32, levels=None, missing=0.2):
+    g = torch.Generator().manual_seed(seed)
+    scores = torch.randn(n, c, generator=g, dtype=dtype)
+    if levels:
+        scores = (scores * levels).round() / levels
+    labels = (torch.rand(n, c, generator=g) < 0.3).to(torch.float32)
+    labels[torch.rand(n, c, generator=g) < missing] = NAN
+    return scores, labels
+
+
+def sklearn_auroc(scores, labels):
+    out = []
+    for s, y in zip(scores.double().numpy().T, labels.double().numpy().T, strict=True):
+        known = ~np.isnan(y)
+        both = set(y[known]) == {0.0, 1.0}
+        out.append(roc_auc_score(y[known], s[known]) if both else NAN)
+    return torch.tensor(out, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("n", "c"), [(2, 1), (7, 3), (400, 14), (3000, 5)])
+@pytest.mark.parametrize("levels", [None, 1, 4])
+def test_equals_sklearn_with_ties_and_missing_labels(dtype, n, c, levels):
+    scores, labels = random_set(n, c, seed=n + c, dtype=torch.float64, levels=levels)
+    scores = scores.to(dtype)
+    result = auroc(scores, labels)
+    assert result.dtype == torch.float64
+    assert result.shape == (c,)
+    torch.testing.assert_close(result, sklearn_auroc(scores, labels), rtol=0, atol=1e-12, equal_nan=True)
+
+
+def test_float64_scores_are_not_rounded():
+    scores = torch.tensor([[1.0], [1.0 + 1e-12]], dtype=torch.float64)
+    labels = torch.tensor([[0.0], [1.0]])
+    assert auroc(scores, labels).item() == 1.0
+    assert auroc(scores.float(), labels).item() == 0.5
+    metric = PerClassAUROC(["a"])
+    metric.update(scores, labels)
+    assert metric.compute().auroc.item() == 1.0
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.uint8, torch.float16, torch.float64])
+def test_labels_of_any_type(dtype):
+    scores, labels = random_set(50, 3, seed=1, missing=0.0)
+    assert torch.equal(auroc(scores, labels.to(dtype)), auroc(scores, labels))
+
+
+def test_undefined_classes_are_nan_and_leave_the_mean():
+    scores = torch.tensor([[0.0, 1, 2, 3], [1, 1, 2, 3], [2, 1, 2, 3]])
+    labels = torch.tensor([[0.0, 1, 0, NAN], [1, 1, 0, NAN], [NAN, 1, 0, NAN]])
+    metric = PerClassAUROC(["one", "all positive", "all negative", "unlabelled"])
+    metric.update(scores, labels)
+    result = metric.compute()
+    assert result.auroc[0] == 1.0
+    assert result.auroc[1:].isnan().all()
+    assert result.n_pos.tolist() == [1, 3, 0, 0]
+    assert result.n_neg.tolist() == [1, 0, 3, 0]
+    assert result.mean == 1.0
+
+
+def test_nothing_scored_is_undefined():
+    assert auroc(torch.empty(0, 2), torch.empty(0, 2)).isnan().all()
+    with pytest.warns(UserWarning, match="before the ``update``"):
+        result = PerClassAUROC(["a", "b"]).compute()
+    assert result.auroc.isnan().all()
+    assert result.n_pos.tolist() == result.n_neg.tolist() == [0, 0]
+    assert math.isnan(result.mean)
+
+
+finite = st.integers(-6, 6)
+samples = st.lists(st.tuples(finite, st.sampled_from([0.0, 1.0, NAN])), min_size=1, max_size=40)
+
+
+def columns(rows):
+    values, labels = zip(*rows, strict=True)
+    return torch.tensor(values, dtype=torch.float64)[:, None], torch.tensor(labels)[:, None]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(rows=samples)
+def test_is_the_share_of_ordered_pairs(rows):
+    pairs = [(p > n) + 0.5 * (p == n) for p, y in rows if y == 1 for n, z in rows if z == 0]
+    expected = sum(pairs) / len(pairs) if pairs else NAN
+    assert auroc(*columns(rows)).item() == pytest.approx(expected, abs=1e-15, nan_ok=True)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(rows=samples, scale=st.floats(0.1, 9), shift=st.floats(-5, 5))
+def test_invariant_under_monotone_maps(rows, scale, shift):
+    scores, labels = columns(rows)
+    before = auroc(scores, labels)
+    for mapped in (scores * scale + shift, scores**3, (scores / 4).sigmoid()):
+        assert torch.equal(auroc(mapped, labels).nan_to_num(-1), before.nan_to_num(-1))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(rows=samples, data=st.data())
+def test_negation_and_permutation(rows, data):
+    scores, labels = columns(rows)
+    order = torch.tensor(data.draw(st.permutations(range(len(rows)))))
+    before = auroc(scores, labels)
+    torch.testing.assert_close(auroc(-scores, labels), 1 - before, rtol=0, atol=1e-15, equal_nan=True)
+    assert torch.equal(auroc(scores[order], labels[order]).nan_to_num(-1), before.nan_to_num(-1))
+
+
+def test_pair_counts_do_not_overflow():
+    n = 200_000
+    scores = torch.arange(2 * n, dtype=torch.float64)[:, None]
+    labels = (torch.arange(2 * n) >= n).float()[:, None]
+    assert auroc(scores, labels).item() == 1.0
+
+
+def test_speed():
+    scores, labels = random_set(50_000, 20, seed=0)
+    auroc(scores[:100], labels[:100])
+    start = time.perf_counter()
+    auroc(scores, labels)
+    assert time.perf_counter() - start < 1.0
+
+
+def test_roc_counts_join_ties():
+    scores = torch.tensor([0.1, 0.9, 0.5, 0.5])
+    false, true = roc_counts(scores, torch.tensor([False, True, True, False]))
+    assert false.tolist() == [0, 0, 1, 2]
+    assert true.tolist() == [0, 1, 2, 2]
+
+
+def test_non_finite_scores_name_class_and_count():
+    scores, labels = random_set(10, 3, seed=0)
+    scores[2:5, 1] = NAN
+    scores[0, 2] = float("inf")
+    with pytest.raises(ValueError, match=r"3 for class number 1, 1 for class number 2 \(of 10 each\)"):
+        auroc(scores, labels)
+    metric = PerClassAUROC(["a", "Edema", "c"])
+    metric.update(scores, labels)
+    with pytest.raises(ValueError, match="3 for class 'Edema'"):
+        metric.compute()
+
+
+@pytest.mark.parametrize("bad", [-1.0, 0.5, 2.0, float("inf")])
+def test_unknown_labels_are_refused(bad):
+    scores, labels = random_set(10, 3, seed=0)
+    labels[4, 2] = bad
+    with pytest.raises(ValueError, match=rf"found {bad:g} for class 'Fracture'"):
+        PerClassAUROC(["a", "b", "Fracture"]).update(scores, labels)
+
+
+def test_wrong_shapes_are_refused():
+    metric = PerClassAUROC(["a", "b"])
+    with pytest.raises(ValueError, match=r"one shape \[N, 2\], found \[5, 3\] and \[5, 3\]"):
+        metric.update(torch.zeros(5, 3), torch.zeros(5, 3))
+    with pytest.raises(ValueError, match=r"found \[5, 2\] and \[5\]"):
+        metric.update(torch.zeros(5, 2), torch.zeros(5))
+    with pytest.raises(ValueError, match="floating-point scores"):
+        auroc(torch.zeros(5, 2, dtype=torch.int64), torch.zeros(5, 2))
+
+
+def test_batches_are_pooled_reset_and_pickled():
+    scores, labels = random_set(301, 4, seed=3, levels=3)
+    metric = PerClassAUROC("abcd")
+    for s, y in zip(scores.split(64), labels.split(64), strict=True):
+        metric.update(s, y)
+    once = metric.compute()
+    assert torch.equal(once.auroc, auroc(scores, labels))
+    copy = pickle.loads(pickle.dumps(metric))
+    copy.update(scores, 1 - labels)
+    torch.testing.assert_close(copy.compute().auroc, torch.full((4,), 0.5, dtype=torch.float64))
+    assert torch.equal(metric.compute().auroc, once.auroc)
+    metric.reset()
+    metric.update(scores[:100], labels[:100])
+    assert torch.equal(metric.compute().auroc, auroc(scores[:100], labels[:100]))
+
+
+def test_one_class_keeps_its_axis():
+    scores, labels = random_set(30, 1, seed=5)
+    metric = PerClassAUROC(["only"])
+    metric.update(scores, labels)
+    for result in (metric.compute(), metric.compute()):
+        assert result.auroc.shape == result.n_pos.shape == result.n_neg.shape == (1,)
+    assert set(result.as_metrics("val")) == {
+        "val/auroc/only",
+        "val/n_pos/only",
+        "val/n_neg/only",
+        "val/auroc_macro",
+    }
+
+
+def test_metric_names():
+    assert slug("Nodule/Mass") == "Nodule_Mass"
+    assert slug("Pleural Thickening (mild)") == "Pleural Thickening _mild_"
+    assert [slug(name) for name in ("", ".", "..", "a.b-c")] == ["_", "_", "__", "a.b-c"]
+    with pytest.raises(ValueError, match="'Nodule/Mass' and 'Nodule_Mass'"):
+        slugs(["Edema", "Nodule/Mass", "Nodule_Mass"])
+    with pytest.raises(ValueError, match="'Edema' and 'Edema'"):
+        PerClassAUROC(["Edema", "Edema"])
+
+
+def test_as_metrics_holds_every_class():
+    result = ClassAUROC(
+        ("Nodule/Mass", "Hernia"),
+        torch.tensor([0.75, NAN], dtype=torch.float64),
+        torch.tensor([3, 0]),
+        torch.tensor([9, 12]),
+    )
+    metrics = result.as_metrics("test/nih")
+    assert math.isnan(metrics.pop("test/nih/auroc/Hernia"))
+    assert metrics == {
+        "test/nih/auroc/Nodule_Mass": 0.75,
+        "test/nih/n_pos/Nodule_Mass": 3.0,
+        "test/nih/n_pos/Hernia": 0.0,
+        "test/nih/n_neg/Nodule_Mass": 9.0,
+        "test/nih/n_neg/Hernia": 12.0,
+        "test/nih/auroc_macro": 0.75,
+    }
+
+
+def test_metric_names_are_accepted_by_mlflow():
+    validation = pytest.importorskip("mlflow.utils.validation")
+    check = getattr(validation, "_validate_metric_name", None)
+    if check is None:
+        pytest.skip("this MLflow has no _validate_metric_name")
+    metric = PerClassAUROC(["Nodule/Mass", "", "..", "a:b?c", "Épanchement", "% left"])
+    with pytest.warns(UserWarning, match="before the ``update``"):
+        result = metric.compute()
+    for name in result.as_metrics("val"):
+        check(name)
+
+
+def test_mean_over_clients_is_not_the_pooled_auroc():
+    def result(classes, values):
+        some = torch.ones(len(classes), dtype=torch.int64)
+        return ClassAUROC(tuple(classes), torch.tensor(values, dtype=torch.float64), some, some)
+
+    mean = mean_auroc(
+        {
+            "north": result(["Edema", "Mass"], [0.5, NAN]),
+            "south": result(["Hernia", "Edema"], [NAN, 1.0]),
+            "east": result(["Mass"], [0.625]),
+        }
+    )
+    assert mean.classes == ("Edema", "Mass", "Hernia")
+    assert mean.auroc[:2].tolist() == [0.75, 0.625]
+    assert mean.auroc[2].isnan()
+    assert mean.n_clients.tolist() == [2, 1, 0]
+    assert mean.mean == 0.6875
+    metrics = mean.as_metrics("val")
+    assert metrics["val/auroc_client_mean/Edema"] == 0.75
+    assert metrics["val/n_clients/Edema"] == 2
+    assert metrics["val/auroc_client_mean_macro"] == 0.6875
+    assert not set(metrics) & set(result(mean.classes, [0, 0, 0]).as_metrics("val"))
+    assert math.isnan(mean_auroc({}).mean)
+
+
+RANK = """
+import json, sys
+import torch
+import torch.distributed as dist
+from fedlit.metrics.auroc import PerClassAUROC
+
+torch.set_num_threads(1)
+rank, path, rendezvous = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+dist.init_process_group("gloo", init_method="file://" + rendezvous, rank=rank, world_size=2)
+answers = []
+for case in torch.load(path, weights_only=True):
+    metric = PerClassAUROC(case["classes"])
+    for scores, labels in case["batches"][rank]:
+        metric.update(scores, labels)
+    for _ in range(2):
+        result = metric.compute()
+        answers.append([result.auroc.nan_to_num(-1).tolist(), result.n_pos.tolist(), result.n_neg.tolist()])
+        metric._computed = None
+dist.barrier()
+dist.destroy_process_group()
+print(json.dumps(answers))
+"""
+
+
+def test_two_processes_equal_one(tmp_path: Path):
+    cases, expected = [], []
+    # Shares of rank 0: uneven batches, none at all, and everything.
+    for n, c, first, dtype in [
+        (130, 3, 17, torch.float32),
+        (90, 3, 0, torch.float64),
+        (41, 1, 41, torch.float32),
+    ]:
+        scores, labels = random_set(n, c, seed=n, dtype=dtype, levels=4)
+        labels[:, -1] = NAN if c > 1 else labels[:, -1]
+        names = [f"class {i}" for i in range(c)]
+        halves = [(scores[:first], labels[:first]), (scores[first:], labels[first:])]
+        batches = [list(zip(s.split(16), y.split(16), strict=True)) if len(s) else [] for s, y in halves]
+        cases.append({"classes": names, "batches": batches})
+        single = PerClassAUROC(names)
+        single.update(scores, labels)
+        one = single.compute()
+        expected += [[one.auroc.nan_to_num(-1).tolist(), one.n_pos.tolist(), one.n_neg.tolist()]] * 2
+    torch.save(cases, tmp_path / "cases.pt")
+    ranks = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                "-W",
+                "ignore",
+                "-c",
+                RANK,
+                str(rank),
+                str(tmp_path / "cases.pt"),
+                str(tmp_path / "store"),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        for process in ranks:
+            out, err = process.communicate(timeout=120)
+            assert process.returncode == 0, err
+            assert json.loads(out.splitlines()[-1]) == expected
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
