@@ -1,0 +1,5 @@
+"""What a client minimises: modules called with (logits [B, C], labels [B, C])."""
+
+from fedlit.objectives.bce import BCE
+
+__all__ = ["BCE"]

@@ -1,0 +1,27 @@
+"""FedProx."""
+
+from fedlit.aggregators.base import Aggregator, ClientContext
+from fedlit.errors import ConfigError
+
+
+class FedProx(Aggregator):
+    """FedProx (Li et al., MLSys 2020, arXiv:1812.06127), Algorithm 2: ``mu/2 |w - w_r|^2`` on the local objective.
+
+    ``w_r`` are the weights at the start of the round. What a client keeps to itself (FedBN's norm layers) and
+    dual variables are not pulled. Deviation: every client takes the schedule's number of steps instead of
+    solving to a tolerance gamma_k.
+
+    Args:
+        mu: strength of the pull, at least 0; 0 is FedAvg.
+
+    Raises:
+        ConfigError: mu is negative.
+    """
+
+    def __init__(self, mu: float = 0.01) -> None:
+        if not mu >= 0:
+            raise ConfigError(f"FedProx: mu must be at least 0, found {mu}")
+        self.mu = mu
+
+    def on_client_round_start(self, ctx: ClientContext) -> None:
+        ctx.drift.pull(ctx.w, self.mu)

@@ -1,0 +1,158 @@
+"""What an engine is: it runs clients' rounds and evaluations somewhere and hands back sums."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from fedlit.aggregators.base import Aggregator
+from fedlit.data.federated import ClientData
+from fedlit.data.sampling import BatchStream, fetch
+from fedlit.fabric import FederationFabric
+from fedlit.messages import Broadcast, Client, ClientReport, ClientState, Payload, Round
+from fedlit.randomness import seed_process
+from fedlit.rounds import LocalModel, LocalTraining, client_round, initial_client_state
+
+
+@dataclass(frozen=True)
+class View:
+    """Something to evaluate: a data set, seen through a client's model or through the federation's.
+
+    Attributes:
+        client: whose model and data; None for the federation's model on a test set of the server.
+        part: ``val`` or ``test`` of the client, or the name of the server's test set.
+    """
+
+    client: str | None
+    part: str
+
+
+@dataclass
+class Scores:
+    """What an evaluation gave.
+
+    Attributes:
+        scores: [N, C], or None where the module declares no classes.
+        labels: [N, C] in {0, 1, NaN}, or None likewise.
+        logged: means over examples of what the module passed to ``self.log``.
+    """
+
+    view: View
+    examples: int
+    scores: Tensor | None
+    labels: Tensor | None
+    logged: dict[str, float]
+
+
+@dataclass
+class Program:
+    """Everything that a process needs to train and evaluate clients; travels to worker processes once."""
+
+    module: LightningModule
+    aggregators: list[Aggregator]
+    clients: dict[str, Client]
+    data: dict[str, ClientData]
+    test_sets: dict[str, Dataset]
+    training: LocalTraining
+    batch_size: int
+    eval_batch_size: int
+    seed: int
+    threads: int = 1
+
+
+class Engine(Protocol):
+    """Runs clients; the federation does not know where."""
+
+    def run(self, cohort: Sequence[str], down: Broadcast, rnd: Round) -> tuple[Payload, list[ClientReport]]:
+        """One round: the sum of the cohort's payloads, and how it went for each. New client states wait."""
+
+    def commit(self) -> None:
+        """Make the waiting client states the clients' own: the server has accepted the round."""
+
+    def evaluate(self, views: Sequence[View], down: Broadcast) -> list[Scores]:
+        """Score each view, in order."""
+
+    def client_states(self) -> Mapping[str, ClientState]:
+        """The committed states of the clients that this process keeps."""
+
+    def load_client_states(self, states: Mapping[str, ClientState]) -> None:
+        """Restore what ``client_states`` gave; others are ignored."""
+
+    def close(self) -> None:
+        """Let go of processes and shared memory."""
+
+
+class Worker:
+    """Runs clients one after the other on one model instance."""
+
+    def __init__(self, program: Program, fabric: FederationFabric) -> None:
+        # One thread or two give different bits, so a client's number of threads is the run's, not the machine's.
+        torch.set_num_threads(program.threads)
+        self.program = program
+        self.local = LocalModel(fabric, program.module, program.aggregators, program.training)
+        self._streams: dict[str, BatchStream] = {}
+
+    def fresh_state(self) -> ClientState:
+        return initial_client_state(self.program.aggregators, self.local.layout)
+
+    def train(self, name: str, state: ClientState, down: Broadcast, rnd: Round) -> tuple[Payload, ClientState, ClientReport]:
+        """One client's part of a round."""
+        program = self.program
+        if name not in self._streams:
+            dataset = program.data[name].train
+            self._streams[name] = BatchStream(dataset, program.batch_size, program.seed, name)
+        return client_round(self.local, self._streams[name], program.clients[name], state, down, rnd)
+
+    @torch.no_grad()
+    def evaluate(self, view: View, state: ClientState | None, down: Broadcast) -> Scores:
+        """Run ``validation_step`` over a view: scores where it returns them, and what it logs."""
+        local, module = self.local, self.local.module
+        if view.client is None:
+            dataset = self.program.test_sets[view.part]
+            local.flat.load(down.w, down.stats)
+        else:
+            dataset = getattr(self.program.data[view.client], view.part)
+            local.adopt(local.mask(self.program.clients[view.client]), state, down)
+        seed_process(self.program.seed, "evaluate", view.client or "", view.part)
+        module.eval()
+        scores, labels, sums = [], [], {}
+        for indices in torch.arange(len(dataset)).split(self.program.eval_batch_size):
+            local.fabric.logged.clear()
+            batch = fetch(dataset, indices)
+            moved = local.fabric.to_device(local.fabric.strategy.precision.convert_input(batch))
+            with local.fabric.autocast():
+                output = module.validation_step(moved, 0)
+            for key, mean in local.fabric.means().items():
+                sums[key] = sums.get(key, 0.0) + mean * len(indices)
+            if torch.is_tensor(output) and output.ndim == 2 and output.shape[1] == len(local.layout.classes):
+                scores.append(output.float().cpu())
+                labels.append(torch.as_tensor(batch[1]).float())
+        logged = {key: total / len(dataset) for key, total in sums.items()}
+        if not scores:
+            return Scores(view, len(dataset), None, None, logged)
+        return Scores(view, len(dataset), torch.cat(scores), torch.cat(labels), logged)
+
+
+class InProcess:
+    """A pool of one: this process is the worker."""
+
+    def __init__(self, program: Program, fabric: FederationFabric) -> None:
+        self.worker = Worker(program, fabric)
+
+    def train(self, cohort: Sequence[str], states: Mapping[str, ClientState], down: Broadcast, rnd: Round,
+              ) -> Iterator[tuple[Payload, ClientState, ClientReport]]:  # fmt: skip
+        """Replies in cohort order."""
+        for name in cohort:
+            yield self.worker.train(name, states.get(name) or self.worker.fresh_state(), down, rnd)
+
+    def evaluate(self, views: Sequence[View], states: Mapping[str, ClientState], down: Broadcast) -> Iterator[Scores]:
+        """Scores in order."""
+        for view in views:
+            yield self.worker.evaluate(view, states.get(view.client) or self.worker.fresh_state(), down)
+
+    def close(self) -> None:
+        """Nothing to let go of."""

@@ -1,0 +1,272 @@
+"""Worker processes of one machine that train clients side by side."""
+
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import traceback
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import cloudpickle
+import torch
+
+from fedlit.engines.base import Program, Scores, View, Worker
+from fedlit.engines.shared import Handle, SharedFolder
+from fedlit.errors import TrainingError
+from fedlit.fabric import FederationFabric, make_fabric
+from fedlit.messages import Broadcast, ClientReport, ClientState, Payload, Round
+
+REPLIES = 4
+"""Reply buffers of a worker: how far it may run ahead of a slower one, whose reply is due first."""
+
+SMALL = 2**15
+"""Client states of up to so many bytes travel in the message itself."""
+
+
+@dataclass(frozen=True)
+class Begin:
+    """A round, or an evaluation, starts: what is the same for all its jobs."""
+
+    down: Handle
+    rnd: Round | None
+
+
+@dataclass(frozen=True)
+class StateRef:
+    """A client state in a message: small ones inline, large ones in shared memory, None before the first round."""
+
+    inline: ClientState | None = None
+    handle: Handle | None = None
+
+
+@dataclass(frozen=True)
+class TrainJob:
+    client: str
+    state: StateRef
+    keep_in: str
+    reply_in: str
+
+
+@dataclass(frozen=True)
+class EvaluateJob:
+    view: View
+    state: StateRef
+
+
+@dataclass(frozen=True)
+class Trained:
+    vectors: Handle
+    weight: float
+    mask_weight: torch.Tensor
+    state: StateRef
+    report: ClientReport
+
+
+@dataclass(frozen=True)
+class Failed:
+    job: str
+    reason: str
+    training: bool
+
+
+class ProcessPool:
+    """``workers`` processes with a model instance each; clients go to whoever is free, replies come in cohort order.
+
+    Weights, replies and large client states lie in shared memory; messages hold names only. Workers die with this
+    process.
+
+    Args:
+        program: what to train.
+        fabric: device and precision, which the workers' own Fabrics copy.
+        workers: number of processes.
+    """
+
+    def __init__(self, program: Program, fabric: FederationFabric, workers: int) -> None:
+        self._aggregators = len(program.aggregators)
+        self._folder = SharedFolder()
+        program_file = self._folder.path / "program.pkl"
+        program_file.write_bytes(cloudpickle.dumps(program))
+        # A fork server has imported everything but has run nothing: workers start fast, and inherit neither
+        # threads nor locks nor an initialised accelerator.
+        methods = multiprocessing.get_all_start_methods()
+        context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+        if hasattr(context, "set_forkserver_preload"):
+            context.set_forkserver_preload(["fedlit.engines.pool"])
+        device = fabric.device
+        options = {"accelerator": device.type, "devices": 1 if device.index is None else [device.index],
+                   "precision": fabric.strategy.precision.precision}  # fmt: skip
+        self._workers: list[tuple[BaseProcess, Connection]] = []
+        for index in range(workers):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, str(program_file), options), daemon=True,
+                                      name=f"fedlit-worker-{index}")  # fmt: skip
+            process.start()
+            theirs.close()
+            self._workers.append((process, ours))
+        self._stored: dict[str, tuple[ClientState, Handle]] = {}
+        self._number = {name: i for i, name in enumerate(program.clients)}
+
+    def train(self, cohort: Sequence[str], states: Mapping[str, ClientState], down: Broadcast, rnd: Round,
+              ) -> Iterator[tuple[Payload, ClientState, ClientReport]]:  # fmt: skip
+        """Replies in cohort order; a payload is good until the next is asked for."""
+        self._begin(down, replace(rnd, participation=torch.tensor(1.0)))
+        free = [deque(f"reply-{w}-{i}" for i in range(REPLIES)) for w in range(len(self._workers))]
+        jobs, idle, done = deque(cohort), set(range(len(self._workers))), {}
+        for name in cohort:
+            while name not in done:
+                for w in sorted(idle):
+                    if jobs and free[w]:
+                        client, reply = jobs.popleft(), free[w].popleft()
+                        keep_in = self._next_file(client)
+                        self._send(w, TrainJob(client, self._refer(client, states.get(client)), keep_in, reply))
+                        idle.discard(w)
+                for w, answer in self._answers():
+                    idle.add(w)
+                    done[answer.report.client] = (w, answer)
+            w, answer = done.pop(name)
+            payload = Payload(self._folder.open(answer.vectors), answer.weight, answer.mask_weight)
+            yield payload, self._state(name, answer.state), answer.report
+            free[w].append(Path(answer.vectors.path).name)
+
+    def evaluate(self, views: Sequence[View], states: Mapping[str, ClientState], down: Broadcast) -> Iterator[Scores]:
+        """Scores in order."""
+        self._begin(down, None)
+        jobs, idle, done = deque(views), set(range(len(self._workers))), {}
+        for view in views:
+            while view not in done:
+                while jobs and idle:
+                    job = jobs.popleft()
+                    self._send(idle.pop(), EvaluateJob(job, self._refer(job.client, states.get(job.client))))
+                for w, answer in self._answers():
+                    idle.add(w)
+                    done[answer.view] = answer
+            yield done.pop(view)
+
+    def close(self) -> None:
+        for process, connection in self._workers:
+            connection.close()
+            process.join(5)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self._workers.clear()
+        self._stored.clear()
+        self._folder.close()
+
+    def _begin(self, down: Broadcast, rnd: Round | None) -> None:
+        message = Begin(self._folder.write("down", down.tensors()), rnd)
+        for w in range(len(self._workers)):
+            self._send(w, message)
+
+    def _send(self, w: int, message: object) -> None:
+        try:
+            self._workers[w][1].send_bytes(pickle.dumps(message))
+        except (BrokenPipeError, ConnectionResetError):
+            self._died(w)
+
+    def _answers(self) -> Iterator[tuple[int, Trained | Scores]]:
+        ready = wait([connection for _, connection in self._workers])
+        for w, (_, connection) in enumerate(self._workers):
+            if connection in ready:
+                try:
+                    answer = pickle.loads(connection.recv_bytes())
+                except (EOFError, ConnectionResetError):
+                    self._died(w)
+                if isinstance(answer, Failed):
+                    raise TrainingError(answer.reason) if answer.training else RuntimeError(
+                        f"{answer.job} failed in a worker process:\n{answer.reason}")  # fmt: skip
+                yield w, answer
+
+    def _died(self, w: int) -> None:
+        process = self._workers[w][0]
+        process.join(5)
+        raise RuntimeError(f"worker process {w} died (exit code {process.exitcode}); -9 is most often a lack of memory: "
+                           "use fewer federation.workers or a smaller data.batch_size")  # fmt: skip
+
+    def _refer(self, client: str | None, state: ClientState | None) -> StateRef:
+        if state is None or client is None:
+            return StateRef()
+        if _nbytes(state) <= SMALL:
+            return StateRef(inline=state)
+        stored = self._stored.get(client)
+        if stored is None or stored[0] is not state:
+            self._stored[client] = stored = (state, self._folder.write(self._next_file(client), state.tensors()))
+        return StateRef(handle=stored[1])
+
+    def _next_file(self, client: str) -> str:
+        """The one of a client's two files that does not hold its committed state."""
+        number, stored = self._number[client], self._stored.get(client)
+        in_a = stored is not None and stored[1].path.endswith("-a")
+        return f"client-{number}-{'b' if in_a else 'a'}"
+
+    def _state(self, client: str, ref: StateRef) -> ClientState:
+        if ref.inline is not None:
+            return ref.inline
+        state = ClientState.from_tensors(self._folder.open(ref.handle), self._aggregators)
+        self._stored[client] = (state, ref.handle)
+        return state
+
+
+def _nbytes(state: ClientState) -> int:
+    return sum(t.numel() * t.element_size() for t in state.tensors().values())
+
+
+def _serve(connection: Connection, program_file: str, options: dict) -> None:
+    """Body of a worker process: answer jobs until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    torch.set_num_threads(1)
+    path = Path(program_file)
+    folder = SharedFolder(path.parent)
+    worker, begin, job = None, None, "start-up"
+    while True:
+        try:
+            message = pickle.loads(connection.recv_bytes())
+        except (EOFError, OSError):
+            return
+        try:
+            if worker is None:
+                program = cloudpickle.loads(path.read_bytes())
+                worker = Worker(program, make_fabric(**options))
+            match message:
+                case Begin(down, rnd):
+                    begin = Broadcast.from_tensors(folder.open(down), len(program.aggregators)), rnd
+                    continue
+                case TrainJob(client):
+                    job = f"training client {client!r}"
+                    answer = _train(worker, folder, message, *begin)
+                case EvaluateJob(view, state):
+                    job = f"evaluating {view}"
+                    answer = worker.evaluate(view, _resolve(worker, folder, state), begin[0])
+        except TrainingError as error:
+            answer = Failed(job, str(error), training=True)
+        except Exception:
+            answer = Failed(job, traceback.format_exc(), training=False)
+        connection.send_bytes(pickle.dumps(answer))
+
+
+def _train(worker: Worker, folder: SharedFolder, job: TrainJob, down: Broadcast, rnd: Round) -> Trained:
+    payload, state, report = worker.train(job.client, _resolve(worker, folder, job.state), down, rnd)
+    small = _nbytes(state) <= SMALL
+    ref = StateRef(inline=state) if small else StateRef(handle=folder.write(job.keep_in, state.tensors()))
+    return Trained(folder.write(job.reply_in, payload.vectors), payload.weight, payload.mask_weight, ref, report)
+
+
+def _resolve(worker: Worker, folder: SharedFolder, ref: StateRef) -> ClientState:
+    if ref.inline is not None:
+        return ref.inline
+    if ref.handle is None:
+        return worker.fresh_state()
+    return ClientState.from_tensors(folder.open(ref.handle), len(worker.program.aggregators))
+
+
+def _die_with_parent() -> None:
+    wait([multiprocessing.parent_process().sentinel])
+    os._exit(1)

@@ -1,0 +1,214 @@
+"""What travels between server and clients, and what they keep: four separate things with one owner each."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedlit.flat import Layout
+
+State = dict[str, Tensor]
+"""Named tensors that one aggregator keeps; of fixed names and shapes over a run."""
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Which groups of the flat vector a client shares with the federation; the rest it keeps to itself.
+
+    Attributes:
+        owned: bool [num_groups], see :class:`fedlit.flat.Layout`.
+    """
+
+    owned: Tensor
+
+    @classmethod
+    def everything(cls, layout: Layout) -> "Mask":
+        return cls(torch.ones(layout.num_groups, dtype=torch.bool))
+
+    def without(self, groups: list[int]) -> "Mask":
+        """This mask less some groups (``layout.groups(...)``, ``layout.stats_group``)."""
+        owned = self.owned.clone()
+        owned[groups] = False
+        return Mask(owned)
+
+    def __and__(self, other: "Mask") -> "Mask":
+        return Mask(self.owned & other.owned)
+
+    def private(self, layout: Layout) -> list[slice]:
+        """The stretches of the weight vector that stay with the client."""
+        return [slice(start, stop) for start, stop, owned in layout.spans(self.owned) if not owned]
+
+    def shares_stats(self, layout: Layout) -> bool:
+        return bool(self.owned[layout.stats_group])
+
+
+@dataclass(frozen=True)
+class Client:
+    """What the federation knows about a client.
+
+    Attributes:
+        name: identifies it, whatever rank or process it runs on.
+        classes: what it labels, by name.
+        examples: number of training examples n_k.
+        weight: pi_k; the weights of all clients sum to 1.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    examples: int
+    weight: float
+
+
+@dataclass(frozen=True)
+class Round:
+    """What everybody knows about a round.
+
+    Attributes:
+        index: of the round, from 0.
+        stage: of the schedule, from 0.
+        lr_factor: multiplies the learning rate of every parameter group.
+        window: communication window, in ``unit``.
+        unit: ``steps``, or ``epochs`` (then each client takes its own number of steps).
+        seed: of the run.
+        cohort: the clients of this round, in the order in which their replies are added.
+        participation: per element [P] (or a scalar, where equal): the sum of the weights of the owners in the
+            cohort over the sum of the weights of all owners; 0 where nobody owns an element.
+    """
+
+    index: int
+    stage: int
+    lr_factor: float
+    window: int
+    unit: str
+    seed: int
+    first_of_stage: bool
+    last_of_stage: bool
+    cohort: tuple[str, ...] = ()
+    participation: Tensor = field(default_factory=lambda: torch.tensor(1.0))
+
+
+@dataclass
+class Broadcast:
+    """Server to clients, the same for all: weights [P], statistics [S], one state an aggregator."""
+
+    w: Tensor
+    stats: Tensor
+    aggregators: list[State]
+
+    def tensors(self) -> State:
+        """All of it as named tensors."""
+        named = {"w": self.w, "stats": self.stats}
+        return named | {f"{i}/{k}": v for i, state in enumerate(self.aggregators) for k, v in state.items()}
+
+    @classmethod
+    def from_tensors(cls, tensors: State, aggregators: int) -> "Broadcast":
+        """The inverse of :meth:`tensors` for a list of ``aggregators`` aggregators."""
+        return cls(tensors["w"], tensors["stats"], [_strip(tensors, f"{i}/") for i in range(aggregators)])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the wire, to one client."""
+        return sum(t.numel() * t.element_size() for t in self.tensors().values())
+
+
+@dataclass
+class Payload:
+    """Clients to server: the only thing that travels. Payloads add up; a sum of payloads is a payload.
+
+    Attributes:
+        vectors: 1-D, already multiplied by the client's weight, zero on what the client does not own. ``w``
+            and ``stats`` hold the change over the round; an aggregator's vectors are named ``<i>/<name>``.
+        weight: pi_k, the client's share in the federation.
+        mask_weight: [num_groups] float64, pi_k where the client owns the group: the means' denominators.
+    """
+
+    vectors: dict[str, Tensor]
+    weight: float
+    mask_weight: Tensor
+
+    def add_(self, other: "Payload") -> None:
+        """Add another payload, in place."""
+        for name, vector in other.vectors.items():
+            self.vectors[name].add_(vector)
+        self.weight += other.weight
+        self.mask_weight += other.mask_weight
+
+    def clone(self) -> "Payload":
+        return Payload({k: v.clone() for k, v in self.vectors.items()}, self.weight, self.mask_weight.clone())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the wire: its vectors and weights."""
+        tensors = [*self.vectors.values(), self.mask_weight]
+        return sum(t.numel() * t.element_size() for t in tensors) + 8
+
+
+@dataclass
+class ServerState:
+    """What the server keeps: weights [P], statistics [S], one state an aggregator; checkpointed."""
+
+    layout: Layout
+    w: Tensor
+    stats: Tensor
+    aggregators: list[State]
+    delta: Tensor | None = None
+    """[P] the round's update while ``server_round`` runs; aggregators may scale or replace it."""
+
+
+@dataclass
+class ClientState:
+    """What a client keeps between its rounds; it never leaves the site, and is checkpointed there.
+
+    Attributes:
+        batches: drawn so far; the position in the client's stream.
+        w, stats: the elements that the client does not share, in flat order; empty until it has trained.
+        optimizer: optimizer state, kept only with ``optimizer_state: keep``.
+        aggregators: one state an aggregator.
+    """
+
+    batches: int
+    w: Tensor
+    stats: Tensor
+    optimizer: State
+    aggregators: list[State]
+
+    @property
+    def trained(self) -> bool:
+        return self.batches > 0
+
+    def tensors(self) -> State:
+        """All of it as named tensors, for shared memory and checkpoints."""
+        named = {"batches": torch.tensor(self.batches), "w": self.w, "stats": self.stats}
+        named |= {f"optimizer/{k}": v for k, v in self.optimizer.items()}
+        return named | {f"{i}/{k}": v for i, state in enumerate(self.aggregators) for k, v in state.items()}
+
+    @classmethod
+    def from_tensors(cls, tensors: State, aggregators: int) -> "ClientState":
+        """The inverse of :meth:`tensors` for a list of ``aggregators`` aggregators."""
+        part = {p: _strip(tensors, f"{p}/") for p in ("optimizer", *range(aggregators))}
+        return cls(int(tensors["batches"]), tensors["w"], tensors["stats"], part["optimizer"],
+                   [part[i] for i in range(aggregators)])  # fmt: skip
+
+
+@dataclass
+class ClientReport:
+    """How a client's round went, for the record; no part of the algorithm.
+
+    Attributes:
+        loss: mean over the round's steps of what ``training_step`` returned.
+        logged: means of what the module passed to ``self.log``.
+        error: why the round failed, or "".
+    """
+
+    client: str
+    steps: int
+    examples: int
+    loss: float
+    seconds: float
+    bytes_up: int
+    logged: dict[str, float] = field(default_factory=dict)
+    error: str = ""
+
+
+def _strip(tensors: State, prefix: str) -> State:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
