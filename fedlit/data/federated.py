@@ -1,4 +1,4 @@
-"""What a federation's data is: records of a source, divided by patient into splits and by a partition into clients."""
+"""The data of a federation: records of a source, split by patient and divided into clients by a partition."""
 
 import hashlib
 import re
@@ -13,37 +13,10 @@ from torch import nn
 from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
-from fedlit.data.images import ImageStore, LabelledImages, xray_augmentation
+from fedlit.data.augmentation import PerImage, XrayAugmentation
+from fedlit.data.images import LabelledImages
 from fedlit.data.partition import Partition, split_by_patient
-
-SPLITS = ("train", "val", "test")
-
-
-@dataclass
-class Records:
-    """What a source knows about its images before anything is split: N images, C classes.
-
-    Attributes:
-        store: The decoded pictures, N of them.
-        names: Unique image ids (file names), [N] str.
-        labels: The full truth as far as the source knows it, [N, C] float32 in {0, 1, NaN}.
-        classes: Names of the C classes.
-        patients: Patient of each image, [N] str. Two people never share an id, whatever their hospitals.
-        sites: Organisation or hospital of each image, [N] str; one constant where the source has none.
-        site_classes: Label scheme: the classes that a site labels. A site that is missing here labels all.
-        splits: The official split of each image, [N] "train", "val", "test" or "train_val"; None where there is none.
-        table: The source's own columns, row by row as above, for `ByColumn`.
-    """
-
-    store: ImageStore
-    names: np.ndarray
-    labels: np.ndarray
-    classes: tuple[str, ...]
-    patients: np.ndarray
-    sites: np.ndarray
-    site_classes: dict[str, tuple[str, ...]]
-    splits: np.ndarray | None
-    table: pd.DataFrame
+from fedlit.data.records import SPLITS, Records, check_records, mask_labels, scheme
 
 
 @dataclass
@@ -53,7 +26,8 @@ class ClientData:
     Attributes:
         name: The client.
         classes: What it labels, in the order of the federation's classes.
-        train: Training part; items are (image, labels [C]) with NaN for classes that the client does not label.
+        train: Training part; items are (image, labels [C]) with NaN for classes that the client does not
+            label.
         val: Validation part, NaN as above; None where the client has none.
         test: Test part with the full truth; None where the client has none.
     """
@@ -68,11 +42,12 @@ class ClientData:
 class FederatedDataModule(LightningDataModule):
     """The data of a federation: a source's records, divided into clients.
 
-    Patients are split into train, validation and test first (official splits win where the source has them), then the
-    partition gives every record to a client. So each client has a part of every split and no patient is in two splits.
+    Patients are split into train, validation and test first (official splits win where the source has them),
+    then the partition gives every record to a client. So each client has a part of every split and no patient
+    is in two splits.
 
-    A source of your own implements `records()`. One that has no such records overrides `setup()` instead and fills
-    `clients` with `ClientData` of any map-style data sets.
+    A source of your own implements `records()`. One that has no such records overrides `setup()` instead and
+    fills `clients` with `ClientData` of any map-style data sets.
 
     Args:
         partition: Which client a record belongs to.
@@ -80,10 +55,10 @@ class FederatedDataModule(LightningDataModule):
         eval_batch_size: Images in a batch where nothing is trained.
         image_size: Height and width of the images in pixels.
         in_chans: Channels of the images: 1 is grey, 3 repeats the grey for weights that expect RGB.
-        augment: Augmentation of training images: true for the default for chest X-rays, false for none, or a list of
-            transforms (torchvision.transforms.v2), applied in order to one float image in [0, 1].
-        split: Fractions of train, validation and test, by patient; they sum to 1. With an official train_val list only
-            the first two matter, with an official train, val and test none.
+        augment: Augmentation of training images: true for the default for chest X-rays, false for none, or a
+            list of transforms (torchvision.transforms.v2), applied in order to one float image in [0, 1].
+        split: Fractions of train, validation and test, by patient; they sum to 1. With an official train_val
+            list only the first two matter, with an official train, val and test none.
         seed: Seed of the patient split and of the partition.
         cache_dir: Folder of the decoded images; by default $XDG_CACHE_HOME/fedlit or ~/.cache/fedlit.
         mean: Mean of the pixels in [0, 1] for normalisation, one value or one a channel.
@@ -97,7 +72,7 @@ class FederatedDataModule(LightningDataModule):
         eval_batch_size: int = 128,
         image_size: int = 224,
         in_chans: int = 1,
-        augment: bool | list[nn.Module] = True,
+        augment: bool | list[v2.Transform] = True,
         split: tuple[float, float, float] = (0.7, 0.1, 0.2),
         seed: int = 0,
         cache_dir: str | None = None,
@@ -139,12 +114,15 @@ class FederatedDataModule(LightningDataModule):
     def records(self) -> Records:
         """Reads the source and decodes its images into the cache; a subclass implements it."""
         raise NotImplementedError(
-            f"{type(self).__name__} implements neither records() nor setup(): one of them must say what the data is"
+            f"{type(self).__name__} implements neither records() nor setup(); one must say what the data is"
         )
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes, known before `setup()`. A source that need not read its files for them overrides it."""
+        """Names of the classes, known before `setup()`.
+
+        A source that knows them without reading its files overrides this.
+        """
         return self._read().classes
 
     def prepare_data(self) -> None:
@@ -152,11 +130,11 @@ class FederatedDataModule(LightningDataModule):
         self._read()
 
     def setup(self, stage: str | None = None) -> None:
-        """Splits by patient, gives each record to a client and fills `clients`; a second call changes nothing.
+        """Splits by patient, gives each record to a client, fills `clients`; a second call changes nothing.
 
         Raises:
-            ValueError: The records contradict themselves, patients are in two splits, or a client has not at least two
-                training images.
+            ValueError: The records contradict themselves, patients are in two splits, or a client has not at
+                least two training images.
         """
         if self.assignment is not None:
             return
@@ -220,8 +198,8 @@ class FederatedDataModule(LightningDataModule):
         """One row for each client, split and class, in that order.
 
         Columns: `client`, `split`, `class`, `images` (of that client and split), `positives`, `negatives` and
-        `labelled` (bool: whether the client labels the class). Counts are of what the client sees; data sets that
-        have no `labels` [n, C] count as NaN.
+        `labelled` (bool: whether the client labels the class). Counts are of what the client sees; data sets
+        that have no `labels` [n, C] count as NaN.
         """
         rows = []
         for client in self.clients.values():
@@ -251,8 +229,8 @@ class FederatedDataModule(LightningDataModule):
 
     def _augmentation(self) -> nn.Module | None:
         if isinstance(self.augment, bool):
-            return xray_augmentation() if self.augment else None
-        return v2.Compose(self.augment) if self.augment else None
+            return XrayAugmentation() if self.augment else None
+        return PerImage(v2.Compose(self.augment)) if self.augment else None
 
     def _images(
         self, records: Records, rows: np.ndarray, labels: np.ndarray, augment: nn.Module | None = None
@@ -278,8 +256,8 @@ class FederatedDataModule(LightningDataModule):
                 )
             elif seen == 0:
                 warnings.warn(
-                    f"class {label!r} has no positive image that a client trains on ({total} in all splits and sites): "
-                    "nothing can be learned of it",
+                    f"class {label!r} has no positive image that a client trains on ({total} in all "
+                    "splits and sites): nothing can be learned of it",
                     stacklevel=3,
                 )
 
@@ -290,80 +268,12 @@ def parts_of(client: ClientData) -> list[tuple[str, Dataset]]:
     return [(split, data) for split, data in parts if data is not None]
 
 
-def scheme(records: Records, site: str) -> tuple[str, ...]:
-    """The classes that a site labels."""
-    return records.site_classes.get(str(site), records.classes)
-
-
-def mask_labels(records: Records) -> np.ndarray:
-    """The labels [N, C] as the sites know them: NaN where an image's site does not label the class."""
-    visible = records.labels.astype(np.float32, copy=True)
-    for site in np.unique(records.sites):
-        hidden = [label not in scheme(records, site) for label in records.classes]
-        visible[np.ix_(records.sites == site, hidden)] = np.nan
-    return visible
-
-
-def check_records(records: Records) -> None:
-    """Refuses records that contradict themselves.
-
-    Raises:
-        ValueError: Lengths differ, an image id occurs twice, a label is not 0, 1 or NaN, or the label scheme names a
-            site or a class that is not there.
-    """
-    lengths = {
-        "store": len(records.store),
-        "names": len(records.names),
-        "labels": len(records.labels),
-        "patients": len(records.patients),
-        "sites": len(records.sites),
-        "table": len(records.table),
-    }
-    if records.splits is not None:
-        lengths["splits"] = len(records.splits)
-    if len(set(lengths.values())) != 1:
-        raise ValueError(f"records: expected one row an image in every field, found {lengths}")
-    if len(records.names) == 0:
-        raise ValueError("records: expected images, found none")
-    if records.labels.shape[1:] != (len(records.classes),) or len(set(records.classes)) != len(
-        records.classes
-    ):
-        raise ValueError(
-            f"records: expected labels [N, C] of C different classes, found {list(records.labels.shape)} "
-            f"and classes {list(records.classes)}"
-        )
-    unique, occurrences = np.unique(records.names, return_counts=True)
-    if (occurrences > 1).any():
-        twice = unique[occurrences > 1]
-        raise ValueError(
-            f"records: {len(twice)} image ids occur more than once, the first are {listed(twice)}. "
-            "Give each image an id of its own, or remove the repeated rows."
-        )
-    wrong = ~(np.isnan(records.labels) | (records.labels == 0) | (records.labels == 1))
-    if wrong.any():
-        row, column = np.argwhere(wrong)[0]
-        raise ValueError(
-            f"records: expected labels 0, 1 or NaN, found {records.labels[row, column]:g} for image "
-            f"{str(records.names[row])!r}, class {records.classes[column]!r} ({wrong.sum()} such labels)"
-        )
-    for site, classes in records.site_classes.items():
-        unknown = [label for label in classes if label not in records.classes]
-        if unknown:
-            raise ValueError(
-                f"label scheme of site {site!r}: unknown class {unknown[0]!r}; classes are {listed(records.classes)}"
-            )
-        if site not in records.sites:
-            raise ValueError(
-                f"label scheme of site {site!r}: no image is of that site; sites are {listed(np.unique(records.sites))}"
-            )
-
-
 def check_clients(owners: np.ndarray, splits: np.ndarray) -> list[str]:
     """The clients' names in order.
 
     Raises:
-        ValueError: A name is empty, two names are the same as a file name or metric key, or a client has not at least
-            two training images.
+        ValueError: A name is empty, two names are the same as a file name or metric key, or a client has not
+            at least two training images.
     """
     names = sorted(set(owners.tolist()))
     seen: dict[str, str] = {}
@@ -373,7 +283,8 @@ def check_clients(owners: np.ndarray, splits: np.ndarray) -> list[str]:
             raise ValueError(f"client names: {int((owners == name).sum())} images have an empty client name")
         if key in seen:
             raise ValueError(
-                f"client names {seen[key]!r} and {name!r} are the same in files and metrics: rename one in the source"
+                f"client names {seen[key]!r} and {name!r} are the same in files and metrics: "
+                "rename one in the source"
             )
         seen[key] = name
     training = {name: int(((owners == name) & (splits == "train")).sum()) for name in names}
@@ -381,12 +292,7 @@ def check_clients(owners: np.ndarray, splits: np.ndarray) -> list[str]:
     if short:
         raise ValueError(
             f"client {short[0]!r}: expected at least 2 training images, found {training[short[0]]} "
-            f"({len(short)} of {len(names)} clients are so). Choose fewer clients or another partition, or remove it."
+            f"({len(short)} of {len(names)} clients are so). Choose fewer clients or another partition, "
+            "or remove it."
         )
     return names
-
-
-def listed(values, limit: int = 8) -> str:
-    """The first values for an error message."""
-    values = [repr(str(value)) for value in values]
-    return ", ".join(values[:limit]) + (f", ... ({len(values)} in all)" if len(values) > limit else "")

@@ -1,7 +1,7 @@
 """Decoded pictures in one memory-mapped file, and the data set that cuts batches out of it.
 
-Pictures are decoded and resized once per machine and kept as uint8 in a cache folder; every epoch, client and worker
-process after that reads the same pages of memory.
+Pictures are decoded and resized once per machine and kept as uint8 in a cache folder; every epoch, client and
+worker process after that reads the same pages of memory.
 """
 
 import hashlib
@@ -47,7 +47,8 @@ class ImageStore:
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        self._array = np.load(self.path, mmap_mode="r", allow_pickle=False)
+        # As a plain array: indexing the memmap class costs microseconds of Python each time.
+        self._array = np.asarray(np.load(self.path, mmap_mode="r", allow_pickle=False))
         if self._array.ndim != 4 or self._array.dtype != np.uint8:
             raise ValueError(
                 f"{self.path}: expected uint8 pictures [N, channels, height, width], "
@@ -64,12 +65,14 @@ class ImageStore:
     ) -> "ImageStore":
         """The store named `key` in the cache folder; `write` fills it where it is not there yet.
 
-        The file appears under its final name only when it is complete, so a killed run leaves no half store behind.
+        The file appears under its final name only when it is complete, so a killed run leaves no half store
+        behind.
 
         Args:
             key: A name which is different whenever the pixels would be; a hash of all that determines them.
             shape: [N, channels, height, width].
-            write: Called with a writable uint8 map of that shape. Its `filename` can be mapped by other processes.
+            write: Called with a writable uint8 map of that shape. Its `filename` can be mapped by other
+                processes.
             cache_dir: The cache folder, see `cache_folder`.
 
         Raises:
@@ -100,7 +103,7 @@ class ImageStore:
 
     @classmethod
     def from_array(cls, array: np.ndarray, cache_dir: str | Path | None = None) -> "ImageStore":
-        """The store of a uint8 array [N, channels, height, width], kept in the cache under a hash of its content."""
+        """The store of a uint8 array [N, channels, height, width], cached under a hash of its content."""
         array = np.ascontiguousarray(array)
         if array.dtype != np.uint8 or array.ndim != 4:
             raise ValueError(
@@ -123,7 +126,7 @@ class ImageStore:
 
     def __getitem__(self, indices: int | Sequence[int] | np.ndarray | Tensor) -> Tensor:
         """A copy of the pictures: uint8 [C, H, W] for one index, [B, C, H, W] for several."""
-        return torch.from_numpy(np.array(self._array[np.asarray(indices)]))
+        return torch.from_numpy(np.take(self._array, np.asarray(indices), axis=0))
 
     def __reduce__(self):
         return ImageStore, (self.path,)
@@ -140,11 +143,11 @@ def decode_images(
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ImageStore:
-    """Decodes and resizes image files into a store, or returns the store where the same files were decoded before.
+    """Decodes and resizes image files into a store, or finds the store where they were decoded before.
 
-    A picture becomes `image_size` x `image_size` with antialiasing (other aspect ratios are squeezed). Colour becomes
-    grey where `channels` is 1, transparency is dropped. Pictures of more than 8 bits are scaled by the smallest of
-    8, 10, 12, 14 and 16 bits that holds their brightest pixel.
+    A picture becomes `image_size` x `image_size` with antialiasing (other aspect ratios are squeezed). Colour
+    becomes grey where `channels` is 1, transparency is dropped. Pictures of more than 8 bits are scaled by
+    the smallest of 8, 10, 12, 14 and 16 bits that holds their brightest pixel.
 
     Args:
         files: The image files, in the order of the store.
@@ -183,7 +186,7 @@ def decode_images(
         if failures:
             count = f"{len(failures)}{' or more' if len(failures) >= _MAX_FAILURES else ''}"
             raise ValueError(
-                f"{count} of {len(files)} image files cannot be decoded (damaged, truncated or no images):\n  "
+                f"{count} of {len(files)} image files cannot be decoded (damaged or no images):\n  "
                 + "\n  ".join(failures[:5])
                 + "\nReplace these files, or remove their rows from the label file."
             )
@@ -222,8 +225,9 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 class LabelledImages(Dataset):
     """Some pictures of a store with their labels: one client's train, validation or test part.
 
-    Random augmentation is drawn from torch's default generator, image by image: a torchvision transform that is given a
-    batch would draw one set of parameters for all of it. Whoever wants equal batches seeds that generator first.
+    Random augmentation is drawn from torch's default generator, image by image: a torchvision transform that
+    is given a batch would draw one set of parameters for all of it. Whoever wants equal batches seeds that
+    generator first.
 
     Args:
         store: The decoded pictures.
@@ -231,7 +235,8 @@ class LabelledImages(Dataset):
         labels: Labels of these rows, [n, C], in {0, 1, NaN}.
         names: Unique image ids of these rows, [n].
         in_chans: Channels of the float images: grey is repeated, RGB becomes grey.
-        augment: A transform of one float image [C, H, W] in [0, 1]; None to leave images alone.
+        augment: A transform of a batch of float images [B, C, H, W] in [0, 1] that treats each by itself, see
+            `fedlit.data.augmentation`; None to leave images alone.
         mean: Subtracted from the pixels in [0, 1], one value or one a channel.
         std: Divides them after that, one value or one a channel.
     """
@@ -281,27 +286,9 @@ class LabelledImages(Dataset):
         if images.shape[1] != self.in_chans and self.in_chans == 1:
             images = v2.functional.rgb_to_grayscale(images)
         if self.augment is not None:
-            images = torch.stack([self.augment(image) for image in images])
+            images = self.augment(images)
         images = images.expand(-1, self.in_chans, -1, -1)
         return v2.functional.normalize(images, self.mean, self.std), self.labels[torch.from_numpy(positions)]
-
-
-def xray_augmentation() -> nn.Module:
-    """The default for chest X-rays: small rotation, shift and scale, then slight brightness and contrast.
-
-    There is no horizontal flip: the heart has a side.
-    """
-    return v2.Compose(
-        [
-            v2.RandomAffine(
-                degrees=7,
-                translate=(0.05, 0.05),
-                scale=(0.92, 1.08),
-                interpolation=v2.InterpolationMode.BILINEAR,
-            ),
-            v2.ColorJitter(brightness=0.1, contrast=0.1),
-        ]
-    )
 
 
 def _per_channel(name: str, value: float | Sequence[float], channels: int) -> list[float]:
@@ -338,7 +325,8 @@ def _check_space(folder: Path, shape: tuple[int, ...]) -> None:
     need, free = int(np.prod(shape, dtype=np.int64)), shutil.disk_usage(folder).free
     if need > free:
         raise OSError(
-            f"{folder}: decoded pictures {list(shape)} need {need / 2**30:.1f} GiB, found {free / 2**30:.1f} GiB free. "
+            f"{folder}: decoded pictures {list(shape)} need {need / 2**30:.1f} GiB, "
+            f"found {free / 2**30:.1f} GiB free. "
             "Free some space, choose another cache_dir, or a smaller image_size."
         )
 

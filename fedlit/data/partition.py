@@ -1,28 +1,27 @@
 """Which patient is in which split, and which record is at which client.
 
-Every draw comes from a generator of the given seed and is made over sorted names, so the order of the source's rows
-does not matter.
+Every draw comes from a generator of the given seed and is made over sorted names, so the order of the
+source's rows does not matter.
 """
 
 import heapq
 import zlib
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
-if TYPE_CHECKING:
-    from fedlit.data.federated import Records
+from fedlit.data.records import SPLITS, Records
 
 
 class Partition:
     """Gives each record to a client.
 
-    The records that it sees have their final splits ("train", "val", "test"), so a partition can give every client a
-    part of each.
+    The records that it sees have their final splits ("train", "val", "test"), so a partition can give every
+    client a part of each.
     """
 
-    def assign(self, records: "Records", seed: int) -> np.ndarray:
+    def assign(self, records: Records, seed: int) -> np.ndarray:
         """The client's name for each record, [N] str; a pure function of its arguments."""
         raise NotImplementedError(f"{type(self).__name__} does not implement assign()")
 
@@ -30,7 +29,7 @@ class Partition:
 class ByOrganisation(Partition):
     """One client an organisation or hospital, named after it."""
 
-    def assign(self, records: "Records", seed: int) -> np.ndarray:
+    def assign(self, records: Records, seed: int) -> np.ndarray:
         return np.asarray(records.sites).astype(str)
 
 
@@ -46,7 +45,7 @@ class ByPatient(Partition):
     def __init__(self, clients: int):
         self.clients = _checked(clients)
 
-    def assign(self, records: "Records", seed: int) -> np.ndarray:
+    def assign(self, records: Records, seed: int) -> np.ndarray:
         rng = _generator(seed, "ByPatient")
         patients, of_record, images = np.unique(records.patients, return_inverse=True, return_counts=True)
         owner = np.empty(len(patients), dtype=np.int64)
@@ -68,12 +67,12 @@ class ByPatient(Partition):
 
 
 class IID(Partition):
-    """Patients, or single images, shuffled and dealt in turn; clients differ by at most one of them in each split.
+    """Patients, or single images, shuffled and dealt in turn: clients differ by one at most in each split.
 
     Args:
         clients: Number of clients.
-        unit: What is dealt. "patient" keeps a patient's images at one client; "image" lets them spread over clients (but
-            never over splits), which is the textbook's IID and no federation of hospitals.
+        unit: What is dealt. "patient" keeps a patient's images at one client; "image" lets them spread over
+            clients (but never over splits), which is the textbook's IID and no federation of hospitals.
     """
 
     def __init__(self, clients: int, unit: Literal["patient", "image"] = "patient"):
@@ -82,7 +81,7 @@ class IID(Partition):
         self.clients = _checked(clients)
         self.unit = unit
 
-    def assign(self, records: "Records", seed: int) -> np.ndarray:
+    def assign(self, records: Records, seed: int) -> np.ndarray:
         rng = _generator(seed, "IID")
         units, of_record = np.unique(
             records.patients if self.unit == "patient" else records.names, return_inverse=True
@@ -98,10 +97,11 @@ class IID(Partition):
 class Dirichlet(Partition):
     """Label skew: patients of each class are spread over clients in proportions drawn from Dirichlet(alpha).
 
-    A patient is at one client. Images have several labels, so each patient counts under one primary class: the rarest
-    class (fewest positive images of all) that is positive in any of its images, or none. For each primary class, and for
-    the patients with none, proportions over clients are drawn once and hold for all splits: a client is tested on its
-    own mixture. Proportions are drawn again, from the same generator, until every client has `min_images`.
+    A patient is at one client. Images have several labels, so each patient counts under one primary class:
+    the rarest class (fewest positive images of all) that is positive in any of its images, or none. For each
+    primary class, and for the patients with none, proportions over clients are drawn once and hold for all
+    splits: a client is tested on its own mixture. Proportions are drawn again, from the same generator, until
+    every client has `min_images`.
 
     Args:
         clients: Number of clients.
@@ -116,7 +116,7 @@ class Dirichlet(Partition):
         self.alpha = alpha
         self.min_images = min_images
 
-    def assign(self, records: "Records", seed: int, attempts: int = 1000) -> np.ndarray:
+    def assign(self, records: Records, seed: int, attempts: int = 1000) -> np.ndarray:
         rng = _generator(seed, "Dirichlet")
         patients, of_record = np.unique(records.patients, return_inverse=True)
         primary = _primary_classes(records.labels, of_record, len(patients))
@@ -138,7 +138,8 @@ class Dirichlet(Partition):
                 )
             )
             for group, members in groups:
-                # Evenly spaced points with one random shift: expected shares are exact, and no client always gets the rest.
+                # Evenly spaced points with one random shift: expected shares are exact, and no client always
+                # gets the rest.
                 points = (np.arange(len(members)) + rng.random()) / len(members)
                 edges = np.cumsum(shares[group])[:-1]
                 owner[members] = np.searchsorted(edges, points, side="right")
@@ -147,9 +148,10 @@ class Dirichlet(Partition):
                 return _named(owner[of_record], self.clients, f"{len(patients)} patients")
             best = max(best, smallest)
         raise ValueError(
-            f"Dirichlet(clients={self.clients}, alpha={self.alpha:g}): expected at least {self.min_images} training images "
-            f"at every client, found at best {best} at the smallest one in {attempts} draws over {int(training.sum())} "
-            "images. Choose fewer clients, a larger alpha or a smaller min_images."
+            f"Dirichlet(clients={self.clients}, alpha={self.alpha:g}): expected at least {self.min_images} "
+            f"training images at every client, found at most {best} at the smallest one in {attempts} "
+            f"draws over {int(training.sum())} images. "
+            "Choose fewer clients, a larger alpha or a smaller min_images."
         )
 
 
@@ -160,8 +162,8 @@ class ByColumn(Partition):
 
     Args:
         column: The column, spelled as in the source.
-        bins: Cuts a numeric column into this many quantile bins of the images, one client each; by default each value
-            is a client.
+        bins: Cuts a numeric column into this many quantile bins of the images, one client each; by default
+            each value is a client.
     """
 
     def __init__(self, column: str, bins: int | None = None):
@@ -170,7 +172,7 @@ class ByColumn(Partition):
         self.column = column
         self.bins = bins
 
-    def assign(self, records: "Records", seed: int) -> np.ndarray:
+    def assign(self, records: Records, seed: int) -> np.ndarray:
         if self.column not in records.table.columns:
             raise ValueError(
                 f"ByColumn: the source has no column {self.column!r}; its columns are "
@@ -180,8 +182,9 @@ class ByColumn(Partition):
         missing = int(values.isna().sum())
         if missing:
             raise ValueError(
-                f"ByColumn: column {self.column!r} is empty for {missing} of {len(values)} images, the first is "
-                f"{str(np.asarray(records.names)[values.isna().to_numpy()][0])!r}. Fill them in, or remove these rows."
+                f"ByColumn: column {self.column!r} is empty for {missing} of {len(values)} images, "
+                f"the first is {str(np.asarray(records.names)[values.isna().to_numpy()][0])!r}. "
+                "Fill them in, or remove these rows."
             )
         if self.bins is not None:
             return self._quantile_bins(values)
@@ -192,7 +195,8 @@ class ByColumn(Partition):
     def _quantile_bins(self, values: pd.Series) -> np.ndarray:
         if not pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values):
             raise ValueError(
-                f"ByColumn.bins: expected a numeric column, found {self.column!r} of {values.dtype}. Leave bins out."
+                f"ByColumn.bins: expected a numeric column, found {self.column!r} of {values.dtype}. "
+                "Leave bins out."
             )
         numbers = values.to_numpy(dtype=np.float64)
         edges = np.quantile(numbers, np.linspace(0, 1, self.bins + 1))
@@ -200,8 +204,8 @@ class ByColumn(Partition):
         found = len(np.unique(bin_of))
         if found < self.bins:
             raise ValueError(
-                f"ByColumn.bins: column {self.column!r} has too many equal values for {self.bins} quantile bins, "
-                f"found {found} that are not empty. Choose fewer bins."
+                f"ByColumn.bins: column {self.column!r} has too many equal values for {self.bins} quantile "
+                f"bins, found {found} that are not empty. Choose fewer bins."
             )
         width = len(str(self.bins))
         names = []
@@ -211,17 +215,18 @@ class ByColumn(Partition):
         return np.array(names)[bin_of]
 
 
-def split_by_patient(records: "Records", fractions: tuple[float, float, float], seed: int) -> np.ndarray:
+def split_by_patient(records: Records, fractions: tuple[float, float, float], seed: int) -> np.ndarray:
     """The split of each record, [N] "train", "val" or "test"; no patient is in two of them.
 
-    Official splits win. "train_val" is divided by patient in the ratio of the first two fractions, and records without
-    official splits by all three. Each site is divided by itself, so that every hospital has its share of each split.
+    Official splits win. "train_val" is divided by patient in the ratio of the first two fractions, and
+    records without official splits by all three. Each site is divided by itself, so that every hospital has
+    its share of each split.
 
     Raises:
         ValueError: An official split has another name, or a patient is in two official splits.
     """
     if records.splits is None:
-        return _divide(records, np.arange(len(records.names)), ("train", "val", "test"), fractions, seed)
+        return _divide(records, np.arange(len(records.names)), SPLITS, fractions, seed)
     splits = np.asarray(records.splits).astype(str)
     unknown = ~np.isin(splits, ("train", "val", "test", "train_val"))
     if unknown.any():
@@ -243,7 +248,7 @@ def split_by_patient(records: "Records", fractions: tuple[float, float, float], 
 
 
 def _divide(
-    records: "Records", rows: np.ndarray, names: tuple[str, ...], fractions: tuple[float, ...], seed: int
+    records: Records, rows: np.ndarray, names: tuple[str, ...], fractions: tuple[float, ...], seed: int
 ) -> np.ndarray:
     rng = _generator(seed, "split")
     patients, of_row, images = np.unique(
@@ -258,7 +263,7 @@ def _divide(
         members = rng.permutation(np.flatnonzero(home == site))
         ends = np.cumsum(images[members])
         if len(members):
-            # A patient goes where the middle of its images falls: off by half a patient at each edge, at most.
+            # A patient goes where the middle of its images falls: each edge is off by half a patient at most.
             middles = (ends - images[members] / 2) / ends[-1]
             part[members] = np.searchsorted(edges, middles, side="right")
     return np.array(names)[part[of_row]]
@@ -296,11 +301,11 @@ def _primary_classes(labels: np.ndarray, patient_of_record: np.ndarray, patients
     return np.append(by_rarity, len(by_rarity))[best]
 
 
-def _by_split(records: "Records", unit_of_record: np.ndarray, units: int) -> list[np.ndarray]:
+def _by_split(records: Records, unit_of_record: np.ndarray, units: int) -> list[np.ndarray]:
     """The units (patients or images) of each split; all in one group where records have no splits."""
     if records.splits is None:
         return [np.arange(units)]
-    return [np.unique(unit_of_record[records.splits == split]) for split in ("train", "val", "test")]
+    return [np.unique(unit_of_record[records.splits == split]) for split in SPLITS]
 
 
 def _generator(seed: int, purpose: str) -> np.random.Generator:
@@ -317,7 +322,8 @@ def _named(owner: np.ndarray, clients: int, found: str) -> np.ndarray:
     empty = clients - len(np.unique(owner))
     if empty:
         raise ValueError(
-            f"partition: {empty} of {clients} clients would have no image, found {found}. Choose fewer clients."
+            f"partition: {empty} of {clients} clients would have no image, found {found}. "
+            "Choose fewer clients."
         )
     width = max(2, len(str(clients)))
     return np.array([f"client-{index + 1:0{width}d}" for index in range(clients)])[owner]

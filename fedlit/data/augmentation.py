@@ -1,0 +1,77 @@
+"""Augmentation of training images: transforms of a batch that draw new parameters for each of its images."""
+
+import math
+from numbers import Number
+
+import torch
+import torch.nn.functional as F
+from jsonargparse.typing import register_type
+from torch import Tensor, nn
+
+
+def _number(value: object) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"expected a number, found {value!r}")
+    return value
+
+
+# Without this, jsonargparse cannot write the `degrees` of torchvision's transforms into a run's config.
+register_type(Number, serializer=_number, deserializer=_number, fail_already_registered=False)
+
+
+class XrayAugmentation(nn.Module):
+    """Small rotation, shift and scale, then slight brightness and contrast, for chest X-rays.
+
+    There is no horizontal flip: the heart has a side. Parameters are uniform, from torch's default generator,
+    one set an image; all images are then resampled in one pass, which costs a fraction of torchvision's
+    transforms in a loop.
+
+    Args:
+        degrees: Largest rotation, to either side.
+        shift: Largest shift, as a fraction of height and width.
+        scale: Largest relative change of size.
+        brightness: Largest relative change of brightness.
+        contrast: Largest relative change of contrast.
+    """
+
+    def __init__(
+        self,
+        degrees: float = 7.0,
+        shift: float = 0.05,
+        scale: float = 0.08,
+        brightness: float = 0.1,
+        contrast: float = 0.1,
+    ):
+        super().__init__()
+        # The sampling grid of affine_grid spans -1 to 1, so a shift by a fraction of the width is twice that.
+        self.limits = (math.radians(degrees), 2 * shift, 2 * shift, scale, brightness, contrast)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Float images [B, C, H, W] in [0, 1] to the same shape and range; uncovered corners are black."""
+        height, width = images.shape[-2:]
+        draws = (2 * torch.rand(len(images), 6) - 1) * torch.tensor(self.limits)
+        angle, right, down, scale, brightness, contrast = draws.T
+        cos, sin = torch.cos(angle) / (1 + scale), torch.sin(angle) / (1 + scale)
+        # The grid is relative to height and width: without their ratio a rotation of an oblong image would
+        # shear it.
+        rows = [cos, -sin * height / width, right, sin * width / height, cos, down]
+        grid = F.affine_grid(torch.stack(rows, dim=1).view(-1, 2, 3), list(images.shape), align_corners=False)
+        images = F.grid_sample(images, grid, align_corners=False)
+        mean = images.mean(dim=(1, 2, 3), keepdim=True)
+        bright, contrasted = ((1 + factor).view(-1, 1, 1, 1) for factor in (brightness, contrast))
+        return (((images - mean) * contrasted + mean) * bright).clamp(0, 1)
+
+
+class PerImage(nn.Module):
+    """Calls a transform for one image after another: torchvision's draw one set of parameters a batch.
+
+    Args:
+        transform: A transform of one float image [C, H, W] in [0, 1].
+    """
+
+    def __init__(self, transform: nn.Module):
+        super().__init__()
+        self.transform = transform
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.stack([self.transform(image) for image in images])
