@@ -1,0 +1,132 @@
+"""MLflow as the tracker of a run: a thread of its own talks to the store; the training never waits for it."""
+
+import atexit
+import importlib.util
+import logging
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedlit.errors import ConfigError
+from fedlit.tracking.base import MetricsFile, RunInfo, RunStatus, Tracker
+from fedlit.tracking.mlflow_store import MLflowStore, without_password
+from fedlit.tracking.sender import CLOSING_PAUSE, Sender
+
+logger = logging.getLogger(__name__)
+
+EXIT_SECONDS = 3.0  # how long an interpreter that exits without finish() waits for the thread
+
+# MLflow retries a dead server for minutes within one call by default; here the thread retries, and can stop.
+ENVIRONMENT = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # nothing about a run leaves for a third party
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # summary() tells it
+}
+
+
+class MLflowTracker(Tracker):
+    """Logs a run to MLflow, as one MLflow run that a resumed run continues.
+
+    A background thread does all talking to the store, the import of MLflow included: calls return at once
+    and raise nothing. While the store is slow or down, what is to be sent waits in order and is sent again.
+    Nothing is lost: every metric is in ``metrics.csv``, from which a resumed run sends what the store lacks.
+    Each key and step is logged once, after a kill and a resume too. ``mlflow_run.json`` in the run directory
+    holds the id of the MLflow run.
+
+    Args:
+        tracking_uri: MLflow's store: ``sqlite:///FILE``, another database, or a server, ``http(s)://...``.
+        artifact_location: Folder or URI of the artifacts of an experiment that does not exist yet. By default
+            ``./mlartifacts`` where the store is a database, and the server's choice where it is a server.
+        tags: Tags of every run, beside those that fedlit sets.
+        flush_seconds: How long metrics are gathered before they are sent, in seconds.
+        finish_seconds: How long the end of a run waits at most for what has not been sent yet, in seconds.
+    """
+
+    def __init__(
+        self,
+        tracking_uri: str = "sqlite:///mlflow.db",
+        artifact_location: str | None = None,
+        tags: dict[str, str] | None = None,
+        flush_seconds: float = 2.0,
+        finish_seconds: float = 30.0,
+    ):
+        if importlib.util.find_spec("mlflow") is None:
+            raise ConfigError(
+                "The MLflow logger needs MLflow, which is not installed: `pip install mlflow`, "
+                "or run without it: `--logger false`."
+            )
+        if not tracking_uri:
+            raise ConfigError(
+                "tracking_uri is empty: expected sqlite:///FILE, another database URI, or http(s)://..."
+            )
+        if flush_seconds <= 0 or finish_seconds < 0:
+            raise ConfigError(
+                f"flush_seconds must be above 0 and finish_seconds at least 0, found {flush_seconds} and "
+                f"{finish_seconds}."
+            )
+        self.tracking_uri = str(tracking_uri)
+        self.artifact_location = artifact_location
+        self.tags = dict(tags or {})
+        self.flush_seconds = flush_seconds
+        self.finish_seconds = finish_seconds
+        self._sender: Sender | None = None
+
+    def start(self, run: RunInfo, metrics: MetricsFile) -> None:
+        """Start the thread, which opens or continues the MLflow run as soon as the store answers."""
+        for name, value in ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        store = MLflowStore(self.tracking_uri, self.artifact_location, run)
+        tags = {"mlflow.source.name": "fedlit", "mlflow.source.type": "LOCAL", **self.tags, **run.tags}
+        self._sender = Sender(store, metrics, run.params, tags, self.flush_seconds)
+        self._sender.start()
+        atexit.register(self._at_exit)
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        """Queue the metrics, with the time of this call."""
+        if self._sender is not None:
+            self._sender.add_metrics(metrics, step)
+
+    def log_artifact(self, path: Path, folder: str = "") -> None:
+        """Queue a file or directory; it is read when it is sent, in its state at that time."""
+        if self._sender is not None:
+            self._sender.add_file(Path(path), folder)
+
+    def finish(self, status: RunStatus) -> None:
+        """Send what is left and set the status, within ``finish_seconds``; warn of what could not be sent."""
+        sender = self._sender
+        if sender is None or sender.closing:
+            return
+        sender.close(status, self.finish_seconds)
+        sender.join(self.finish_seconds + CLOSING_PAUSE)
+        atexit.unregister(self._at_exit)
+        if sender.unsent or not sender.terminated:
+            logger.warning(
+                "%d metrics and files of this session did not reach MLflow at %s%s. The metrics are in %s. "
+                "To send what is missing, resume the finished run once MLflow answers: --ckpt_path last",
+                sender.unsent,
+                without_password(self.tracking_uri),
+                "" if sender.terminated else f", nor did the status {status}",
+                sender.metrics.path,
+            )
+
+    def summary(self) -> str | None:
+        """Where the run's page is, and for a store without a server the command that serves it."""
+        if self._sender is None:
+            return None
+        store = self._sender.store
+        uri = without_password(self.tracking_uri)
+        if store.run_id is None:
+            return f"MLflow at {uri} was not reached; the metrics are in {self._sender.metrics.path}"
+        page = f"#/experiments/{store.experiment_id}/runs/{store.run_id}"
+        if uri.startswith(("http://", "https://")):
+            return f"MLflow: {uri.rstrip('/')}/{page}"
+        if uri.startswith(("databricks", "uc:")):
+            return f"MLflow: run {store.run_id} at {uri}"
+        return f"mlflow ui --backend-store-uri {shlex.quote(uri)}\nhttp://127.0.0.1:5000/{page}"
+
+    def _at_exit(self) -> None:
+        if self._sender is not None and not self._sender.closing:
+            self._sender.close(None, EXIT_SECONDS)
+            self._sender.join(EXIT_SECONDS)
