@@ -166,23 +166,26 @@ def decode_images(
 
     def write(out: np.memmap) -> None:
         failures: list[str] = []
-        with ThreadPoolExecutor(workers or _cores()) as pool, _reporting(progress, len(files)) as report:
 
-            def decode(row: int) -> str | None:
-                if len(failures) >= _MAX_FAILURES:
-                    return None
-                try:
-                    out[row] = read_image(files[row], image_size, channels)
-                except (
-                    Exception
-                ) as error:  # a decoder meets damage with OSError, SyntaxError, ValueError, zlib.error...
-                    return f"{files[row]}: {error}"
+        def decode(row: int) -> str | None:
+            if len(failures) >= _MAX_FAILURES:
                 return None
+            try:
+                out[row] = read_image(files[row], image_size, channels)
+            except Exception as error:  # damage shows as OSError, SyntaxError, ValueError, zlib.error...
+                return f"{files[row]}: {error}"
+            return None
 
-            for done, failure in enumerate(pool.map(decode, range(len(files))), start=1):
-                if failure is not None:
-                    failures.append(failure)
-                report(done, len(files))
+        pool = ThreadPoolExecutor(workers or _cores())
+        try:
+            with _reporting(progress, len(files)) as report:
+                for done, failure in enumerate(pool.map(decode, range(len(files))), start=1):
+                    if failure is not None:
+                        failures.append(failure)
+                    report(done, len(files))
+        finally:
+            # Not as a context manager: after Ctrl-C that would decode all the other files before it lets go.
+            pool.shutdown(cancel_futures=True)
         if failures:
             count = f"{len(failures)}{' or more' if len(failures) >= _MAX_FAILURES else ''}"
             raise ValueError(
@@ -204,8 +207,6 @@ def read_image(file: str | Path, image_size: int, channels: int = 1) -> np.ndarr
             raise ValueError(
                 "expected integer pixels, found floating point: convert the file to 8 or 16 bits"
             )
-        elif image.mode == "P":
-            image = image.convert("RGB")
         image = image.convert("L" if channels == 1 else "RGB")
         if image.size != (image_size, image_size):
             image = image.resize((image_size, image_size), Image.Resampling.BILINEAR)

@@ -1,0 +1,307 @@
+"""Partitions and the patient split, as properties over random sources."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedlit.data.partition import IID, ByColumn, ByOrganisation, ByPatient, Dirichlet, split_by_patient
+from fedlit.data.records import Records
+
+FRACTIONS = (0.7, 0.1, 0.2)
+
+
+def make_records(seed: int, patients: int, sites: int = 1, largest: int = 6) -> Records:
+    """Random patients with 1 to `largest` images each; no pictures, which partitions never look at."""
+    rng = np.random.default_rng(seed)
+    images = rng.integers(1, largest + 1, patients)
+    patient = np.repeat([f"p{index}" for index in range(patients)], images)
+    home = np.repeat([f"hospital {index}" for index in rng.integers(0, sites, patients)], images)
+    total = int(images.sum())
+    return Records(
+        store=None,
+        names=np.array([f"{index:06d}.png" for index in range(total)]),
+        labels=(rng.random((total, 3)) < [0.4, 0.15, 0.05]).astype(np.float32),
+        classes=("Effusion", "Mass", "Hernia"),
+        patients=patient,
+        sites=home,
+        site_classes={},
+        splits=None,
+        table=pd.DataFrame({"View": rng.choice(["PA", "AP"], total), "Age": rng.integers(1, 90, total)}),
+    )
+
+
+def shuffled(records: Records, order: np.ndarray) -> Records:
+    return replace(
+        records,
+        names=records.names[order],
+        labels=records.labels[order],
+        patients=records.patients[order],
+        sites=records.sites[order],
+        splits=None if records.splits is None else records.splits[order],
+        table=records.table.iloc[order].reset_index(drop=True),
+    )
+
+
+def values_per(key: np.ndarray, value: np.ndarray) -> pd.Series:
+    return pd.DataFrame({"key": key, "value": value}).groupby("key")["value"].nunique()
+
+
+PARTITIONS = {
+    "ByOrganisation": ByOrganisation(),
+    "ByPatient": ByPatient(4),
+    "IID patient": IID(4),
+    "IID image": IID(4, unit="image"),
+    "Dirichlet": Dirichlet(4, alpha=1.0, min_images=2),
+    "ByColumn": ByColumn("View"),
+    "ByColumn bins": ByColumn("Age", bins=3),
+}
+seeds = st.integers(0, 2**31)
+
+
+@pytest.mark.parametrize("name", PARTITIONS)
+@settings(max_examples=15, deadline=None)
+@given(data_seed=seeds, seed=seeds)
+def test_every_record_has_one_client_whatever_the_order_of_rows(name, data_seed, seed):
+    records = make_records(data_seed, patients=60, sites=3)
+    records = replace(records, splits=split_by_patient(records, FRACTIONS, seed))
+    order = np.random.default_rng(data_seed).permutation(len(records.names))
+    clients = PARTITIONS[name].assign(records, seed)
+    assert clients.shape == records.names.shape
+    assert clients.dtype.kind == "U"
+    assert (np.char.str_len(clients) > 0).all()
+    np.testing.assert_array_equal(clients, PARTITIONS[name].assign(records, seed))
+    np.testing.assert_array_equal(clients[order], PARTITIONS[name].assign(shuffled(records, order), seed))
+
+
+@pytest.mark.parametrize("name", ["ByPatient", "IID patient", "Dirichlet"])
+@settings(max_examples=15, deadline=None)
+@given(data_seed=seeds, seed=seeds)
+def test_a_patient_is_at_one_client(name, data_seed, seed):
+    records = make_records(data_seed, patients=60)
+    records = replace(records, splits=split_by_patient(records, FRACTIONS, seed))
+    clients = PARTITIONS[name].assign(records, seed)
+    assert values_per(records.patients, clients).max() == 1
+    assert sorted(set(clients)) == ["client-01", "client-02", "client-03", "client-04"]
+
+
+@pytest.mark.parametrize("partition", [ByPatient(5), IID(5), IID(5, "image"), Dirichlet(5, alpha=1.0)])
+def test_another_seed_is_another_partition(partition):
+    records = make_records(0, patients=100)
+    assert (partition.assign(records, 1) != partition.assign(records, 2)).any()
+
+
+@settings(max_examples=25, deadline=None)
+@given(data_seed=seeds, seed=seeds, clients=st.integers(1, 8))
+def test_by_patient_is_balanced_in_images_within_each_split(data_seed, seed, clients):
+    records = make_records(data_seed, patients=100, largest=9)
+    records = replace(records, splits=split_by_patient(records, FRACTIONS, seed))
+    owners = ByPatient(clients).assign(records, seed)
+    names = [f"client-{index + 1:02d}" for index in range(clients)]
+    for split in ("train", "val", "test"):
+        sizes = [int(((owners == name) & (records.splits == split)).sum()) for name in names]
+        # The largest are dealt first, so the gap is at most the size of one patient.
+        assert max(sizes) - min(sizes) <= 9
+
+
+@settings(max_examples=25, deadline=None)
+@given(data_seed=seeds, seed=seeds, clients=st.integers(1, 8), unit=st.sampled_from(["patient", "image"]))
+def test_iid_deals_evenly(data_seed, seed, clients, unit):
+    records = make_records(data_seed, patients=100)
+    records = replace(records, splits=split_by_patient(records, FRACTIONS, seed))
+    owners = IID(clients, unit).assign(records, seed)
+    units = records.patients if unit == "patient" else records.names
+    for rows in (slice(None), *(records.splits == split for split in ("train", "val", "test"))):
+        sizes = values_per(owners[rows], units[rows]).reindex(np.unique(owners), fill_value=0)
+        assert sizes.max() - sizes.min() <= 1
+
+
+def prevalence_spread(alpha: float) -> float:
+    """Standard deviation over clients of the share of "Effusion", averaged over seeds."""
+    records = make_records(3, patients=3000, largest=1)
+    spreads = []
+    for seed in range(5):
+        owners = Dirichlet(4, alpha).assign(records, seed)
+        spreads.append(np.std([records.labels[owners == name, 0].mean() for name in np.unique(owners)]))
+    return float(np.mean(spreads))
+
+
+def test_dirichlet_goes_from_skewed_to_iid_with_alpha():
+    skewed, iid = prevalence_spread(0.2), prevalence_spread(1e5)
+    assert skewed > 0.15
+    assert iid < 0.01
+
+
+def test_dirichlet_with_large_alpha_has_equal_sizes():
+    owners = Dirichlet(5, alpha=1e6).assign(make_records(0, patients=1000, largest=1), 0)
+    sizes = np.unique(owners, return_counts=True)[1]
+    assert sizes.max() - sizes.min() <= 12
+
+
+def test_dirichlet_counts_a_patient_under_its_rarest_class():
+    # Class b is rarer than a, so the patients of both fall apart from those of a alone when skew is extreme.
+    labels = np.zeros((90, 2), dtype=np.float32)
+    labels[:60, 0] = 1
+    labels[40:60, 1] = 1
+    records = replace(
+        make_records(0, patients=90, largest=1),
+        labels=labels,
+        classes=("a", "b"),
+        patients=np.array([f"p{index}" for index in range(90)]),
+    )
+    owners = Dirichlet(3, alpha=1e-3, min_images=1).assign(records, 0)
+    groups = [set(owners[:40]), set(owners[40:60]), set(owners[60:])]
+    assert [len(group) for group in groups] == [1, 1, 1]
+    assert len(set.union(*groups)) == 3
+
+
+@settings(max_examples=10, deadline=None)
+@given(data_seed=seeds, seed=seeds)
+def test_dirichlet_gives_each_client_its_minimum(data_seed, seed):
+    records = make_records(data_seed, patients=200)
+    records = replace(records, splits=split_by_patient(records, FRACTIONS, seed))
+    owners = Dirichlet(4, alpha=0.3, min_images=25).assign(records, seed)
+    assert np.unique(owners[records.splits == "train"], return_counts=True)[1].min() >= 25
+
+
+def test_dirichlet_says_when_the_minimum_cannot_be_met():
+    with pytest.raises(
+        ValueError, match=r"at least 500 training images .* found at most \d+ .* smaller min_images"
+    ):
+        Dirichlet(4, alpha=0.5, min_images=500).assign(make_records(0, patients=50), 0)
+
+
+@pytest.mark.parametrize("partition", [ByPatient(80), IID(80), Dirichlet(80, alpha=10.0, min_images=0)])
+def test_more_clients_than_patients_is_refused(partition):
+    with pytest.raises(ValueError, match="of 80 clients would have no image, found 50 patients"):
+        partition.assign(make_records(0, patients=50), 0)
+
+
+@pytest.mark.parametrize("make", [lambda: ByPatient(0), lambda: IID(-1), lambda: Dirichlet(0, alpha=1.0)])
+def test_no_clients_is_refused(make):
+    with pytest.raises(ValueError, match="expected at least 1 client"):
+        make()
+
+
+def test_arguments_are_checked():
+    with pytest.raises(ValueError, match=r"alpha: expected a number above 0, found 0"):
+        Dirichlet(3, alpha=0)
+    with pytest.raises(ValueError, match=r"unit: expected 'patient' or 'image', found 'study'"):
+        IID(3, unit="study")
+    with pytest.raises(ValueError, match="bins: expected at least 1, found 0"):
+        ByColumn("Age", bins=0)
+
+
+def test_by_organisation_takes_the_names_of_the_sites():
+    records = make_records(0, patients=40, sites=3)
+    np.testing.assert_array_equal(ByOrganisation().assign(records, 0), records.sites)
+
+
+def test_by_column_takes_the_values():
+    records = make_records(0, patients=40)
+    np.testing.assert_array_equal(ByColumn("View").assign(records, 0), records.table["View"].to_numpy(str))
+    records.table["Machine"] = np.where(records.table["View"] == "PA", 2.0, 7.5)
+    assert set(ByColumn("Machine").assign(records, 0)) == {"2", "7.5"}
+
+
+def test_by_column_cuts_at_quantiles():
+    records = make_records(0, patients=300)
+    owners = ByColumn("Age", bins=4).assign(records, 0)
+    ages = records.table["Age"].to_numpy()
+    ranges = sorted(
+        (ages[owners == name].min(), ages[owners == name].max(), name) for name in np.unique(owners)
+    )
+    assert [name for _, _, name in ranges] == [
+        f"q{i + 1} {low} to {high}" for i, (low, high, _) in enumerate(ranges)
+    ]
+    assert all(left[1] < right[0] for left, right in pairwise(ranges))
+    sizes = np.unique(owners, return_counts=True)[1] / len(owners)
+    assert np.abs(sizes - 0.25).max() < 0.03
+
+
+def test_by_column_errors_name_the_column_and_what_was_found():
+    records = make_records(0, patients=40)
+    with pytest.raises(ValueError, match="no column 'Scanner'; its columns are 'View', 'Age'"):
+        ByColumn("Scanner").assign(records, 0)
+    with pytest.raises(ValueError, match="bins: expected a numeric column, found 'View'"):
+        ByColumn("View", bins=2).assign(records, 0)
+    records.table["Scale"] = 1
+    with pytest.raises(ValueError, match="too many equal values for 3 quantile bins, found 1"):
+        ByColumn("Scale", bins=3).assign(records, 0)
+    records.table["Dose"] = np.where(np.arange(len(records.table)) < 3, np.nan, 1.0)
+    with pytest.raises(ValueError, match=r"'Dose' is empty for 3 of \d+ images, the first is '000000.png'"):
+        ByColumn("Dose").assign(records, 0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(data_seed=seeds, seed=seeds, sites=st.integers(1, 4))
+def test_patients_are_split_in_the_fractions_at_every_site(data_seed, seed, sites):
+    records = make_records(data_seed, patients=200, sites=sites)
+    splits = split_by_patient(records, FRACTIONS, seed)
+    assert values_per(records.patients, splits).max() == 1
+    np.testing.assert_array_equal(splits, split_by_patient(records, FRACTIONS, seed))
+    order = np.random.default_rng(data_seed).permutation(len(splits))
+    np.testing.assert_array_equal(splits[order], split_by_patient(shuffled(records, order), FRACTIONS, seed))
+    for site in np.unique(records.sites):
+        here = splits[records.sites == site]
+        for split, fraction in zip(("train", "val", "test"), FRACTIONS, strict=True):
+            assert abs((here == split).sum() - fraction * len(here)) <= 6
+
+
+def test_a_patient_of_two_hospitals_is_in_one_split():
+    records = make_records(0, patients=60)
+    records.sites[:] = np.where(np.arange(len(records.sites)) % 2, "A", "B")
+    assert values_per(records.patients, split_by_patient(records, FRACTIONS, 0)).max() == 1
+
+
+def test_a_fraction_of_zero_is_an_empty_split():
+    splits = split_by_patient(make_records(0, patients=60), (0.8, 0.0, 0.2), 0)
+    assert set(splits) == {"train", "test"}
+
+
+def official(records: Records) -> np.ndarray:
+    return np.where(np.char.endswith(records.patients, "3"), "test", "train_val")
+
+
+def test_the_official_test_set_stays_and_train_val_is_divided():
+    records = make_records(0, patients=400)
+    records = replace(records, splits=official(records))
+    splits = split_by_patient(records, (0.7, 0.1, 0.2), 5)
+    np.testing.assert_array_equal(splits == "test", records.splits == "test")
+    assert values_per(records.patients, splits).max() == 1
+    divided = splits[records.splits == "train_val"]
+    assert (divided == "val").mean() == pytest.approx(1 / 8, abs=0.01)
+    assert set(divided) == {"train", "val"}
+
+
+def test_official_splits_are_kept_as_they_are():
+    records = make_records(0, patients=50)
+    given_splits = np.where(np.char.endswith(records.patients, "3"), "test", "train")
+    np.testing.assert_array_equal(
+        split_by_patient(replace(records, splits=given_splits), FRACTIONS, 0), given_splits
+    )
+
+
+def test_a_patient_in_train_and_test_is_refused():
+    records = make_records(0, patients=50)
+    splits = official(records)
+    p4 = np.flatnonzero(records.patients == "p4")
+    splits[p4[0]] = "test"
+    assert len(p4) > 1
+    expected = rf"1 patients .* patient 'p4' in test \(1 images\) and train_val \({len(p4) - 1} images\)"
+    with pytest.raises(ValueError, match=expected):
+        split_by_patient(replace(records, splits=splits), FRACTIONS, 0)
+
+
+def test_an_unknown_official_split_is_refused():
+    records = make_records(0, patients=50)
+    splits = official(records).astype("<U9")
+    splits[2] = "validate"
+    with pytest.raises(
+        ValueError, match=r"image '000002\.png': expected train, val, test or train_val, found 'validate'"
+    ):
+        split_by_patient(replace(records, splits=splits), FRACTIONS, 0)
