@@ -1,7 +1,7 @@
 """AUROC per class from exact ranks, its support, and the two ways to speak of it in a federation.
 
-*Pooled* AUROC ranks all scores together (`PerClassAUROC`, over several processes too). *Client-mean* AUROC is
-the mean of the clients' own AUROCs (`mean_auroc`). They answer different questions, can differ by many points,
+*Pooled* AUROC ranks all scores together (`PerClassAUROC`, over all processes). *Client-mean* AUROC is
+the mean of the clients' own AUROCs (`mean_auroc`). They answer different questions, can differ by far,
 and have different metric names here: `auroc` and `auroc_client_mean`.
 """
 
@@ -37,6 +37,23 @@ def auroc(scores: Tensor, labels: Tensor, classes: Sequence[str] | None = None) 
     codes = _encode_labels(labels, classes)
     _check_finite(scores, classes)
     return _auroc_of_codes(scores, codes)
+
+
+def class_auroc(scores: Tensor, labels: Tensor, classes: Sequence[str]) -> "ClassAUROC":
+    """Return AUROC and support of each class of one set of scores, in this process alone.
+
+    Args:
+        scores: `[N, C]` floating point.
+        labels: `[N, C]` with 1 positive, 0 negative, NaN unlabelled.
+        classes: Names of the C columns.
+
+    Raises:
+        ValueError: As `auroc`.
+    """
+    _check_shapes(scores, labels, classes)
+    codes = _encode_labels(labels, classes)
+    _check_finite(scores, classes)
+    return _class_auroc_of_codes(scores, codes, classes)
 
 
 def roc_counts(scores: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
@@ -218,12 +235,7 @@ class PerClassAUROC(Metric):
         """
         scores, codes = dim_zero_cat(self.scores), dim_zero_cat(self.labels)
         _check_finite(scores, self.classes)
-        return ClassAUROC(
-            classes=self.classes,
-            auroc=_auroc_of_codes(scores, codes),
-            n_pos=(codes == 1).sum(0).cpu(),
-            n_neg=(codes == 0).sum(0).cpu(),
-        )
+        return _class_auroc_of_codes(scores, codes, self.classes)
 
     def sync(self, *args: Any, **kwargs: Any) -> None:
         """Gather the states of all processes; called by `compute`."""
@@ -258,7 +270,8 @@ class PerClassAUROC(Metric):
 
 def _check_shapes(scores: Tensor, labels: Tensor, classes: Sequence[str] | None) -> None:
     columns = "C" if classes is None else str(len(classes))
-    if scores.ndim != 2 or scores.shape != labels.shape or (classes and scores.shape[1] != len(classes)):
+    expected = scores.shape[-1:] if classes is None else (len(classes),)
+    if scores.ndim != 2 or scores.shape != labels.shape or scores.shape[1:] != expected:
         raise ValueError(
             f"Expected scores and labels of one shape [N, {columns}], "
             f"found {list(scores.shape)} and {list(labels.shape)}."
@@ -309,6 +322,15 @@ def _auroc_of_codes(scores: Tensor, codes: Tensor) -> Tensor:
             doubled_area = (false.diff() * (true[1:] + true[:-1])).sum()
             values[column] = int(doubled_area) / (2 * pairs)
     return torch.tensor(values, dtype=torch.float64)
+
+
+def _class_auroc_of_codes(scores: Tensor, codes: Tensor, classes: Sequence[str]) -> ClassAUROC:
+    return ClassAUROC(
+        classes=tuple(classes),
+        auroc=_auroc_of_codes(scores, codes),
+        n_pos=(codes == 1).sum(0).cpu(),
+        n_neg=(codes == 0).sum(0).cpu(),
+    )
 
 
 def _mean_of_defined(values: Tensor) -> float:

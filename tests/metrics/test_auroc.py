@@ -13,7 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from fedlit.metrics.auroc import ClassAUROC, PerClassAUROC, auroc, mean_auroc, roc_counts, slug, slugs
+from fedlit.metrics.auroc import (
+    ClassAUROC,
+    PerClassAUROC,
+    auroc,
+    class_auroc,
+    mean_auroc,
+    roc_counts,
+    slug,
+    slugs,
+)
 
 NAN = float("nan")
 
@@ -76,6 +85,16 @@ def test_undefined_classes_are_nan_and_leave_the_mean():
     assert result.n_pos.tolist() == [1, 3, 0, 0]
     assert result.n_neg.tolist() == [1, 0, 3, 0]
     assert result.mean == 1.0
+
+
+def test_class_auroc_is_the_metric_in_one_call():
+    scores, labels = random_set(80, 3, seed=9, levels=2)
+    metric = PerClassAUROC("abc")
+    metric.update(scores, labels)
+    assert class_auroc(scores, labels, "abc").as_metrics("val") == metric.compute().as_metrics("val")
+    labels[3, 1] = 7
+    with pytest.raises(ValueError, match="found 7 for class 'b'"):
+        class_auroc(scores, labels, "abc")
 
 
 def test_nothing_scored_is_undefined():

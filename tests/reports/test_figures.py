@@ -1,0 +1,231 @@
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from matplotlib import pyplot
+from matplotlib.collections import PatchCollection, QuadMesh
+from matplotlib.text import Text
+
+from fedlit.metrics.auroc import auroc
+from fedlit.reports.figures import partition_figure, roc_figure
+
+NAN = float("nan")
+
+
+def texts(figure):
+    return [
+        text.get_text() for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()
+    ]
+
+
+def table(clients, classes, seed=0):
+    rng = np.random.default_rng(seed)
+    names = [f"site {i}" for i in range(clients)]
+    sizes = pd.Series(rng.integers(100, 5000, clients), index=names)
+    positives = rng.binomial(sizes.to_numpy()[:, None], rng.random(classes) * 0.5, (clients, classes)).astype(
+        float
+    )
+    positives[rng.random(positives.shape) < 0.2] = NAN
+    return pd.DataFrame(positives, index=names, columns=[f"finding {i}" for i in range(classes)]), sizes
+
+
+def scored(n, classes, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    labels = (torch.rand(n, classes, generator=g) < 0.3).float()
+    scores = torch.randn(n, classes, generator=g) + labels * torch.linspace(0, 2, classes)
+    labels[torch.rand(n, classes, generator=g) < 0.1] = NAN
+    return scores, labels, [f"finding {i}" for i in range(classes)]
+
+
+def lies_inside(figure):
+    """Whether every text of the figure is drawn within its borders."""
+    renderer = figure.canvas.get_renderer()
+    width, height = figure.bbox.size
+    figure.canvas.draw()
+    boxes = [
+        t.get_window_extent(renderer)
+        for t in figure.findobj(Text)
+        if t.get_visible() and t.get_text().strip()
+    ]
+    return all(b.x0 >= -1 and b.y0 >= -1 and b.x1 <= width + 1 and b.y1 <= height + 1 for b in boxes)
+
+
+def test_partition_holds_its_numbers():
+    positives = pd.DataFrame(
+        {"Edema": [12, 0, NAN], "Nodule/Mass": [301.0, 45, 7]}, index=["north", "south", "St. Elsewhere"]
+    )
+    sizes = pd.Series({"south": 90, "St. Elsewhere": 12345, "north": 1002})
+    figure = partition_figure(positives, sizes, title="by organisation")
+    shown = texts(figure)
+    for expected in [
+        "12",
+        "0",
+        "301",
+        "45",
+        "7",
+        "1,002",
+        "90",
+        "12,345",
+        "Edema",
+        "Nodule/Mass",
+        *sizes.index,
+    ]:
+        assert shown.count(expected) == 1, expected
+    assert {"by organisation", "not labelled", "labelled, no positive"} <= set(shown)
+    grid, side = figure.axes[:2]
+    (mesh,) = (c for c in grid.collections if isinstance(c, QuadMesh))
+    shares = np.ma.filled(mesh.get_array().reshape(3, 2), NAN)
+    np.testing.assert_allclose(shares, [[12 / 1002, 301 / 1002], [NAN, 0.5], [NAN, 7 / 12345]])
+    unlabelled, blank = (c for c in grid.collections if isinstance(c, PatchCollection))
+    assert [tuple(p.vertices[0]) for p in unlabelled.get_paths()] == [(0, 2)]
+    assert unlabelled.get_hatch()
+    assert [tuple(p.vertices[0]) for p in blank.get_paths()] == [(0, 1)]
+    assert [bar.get_width() for bar in side.patches] == [1002, 90, 12345]
+    assert [label.get_text() for label in grid.get_yticklabels()] == ["north", "south", "St. Elsewhere"]
+    assert grid.get_ylim() == (3, 0)
+
+
+@pytest.mark.parametrize(("clients", "classes"), [(1, 1), (1, 40), (3, 14), (64, 2)])
+def test_partition_of_any_shape_fits_its_page(clients, classes, tmp_path):
+    positives, sizes = table(clients, classes)
+    figure = partition_figure(positives, sizes, title="a title that is rather long for one class only")
+    assert lies_inside(figure)
+    assert max(figure.get_size_inches()) < 14
+    for kind, magic in [("png", b"\x89PNG"), ("svg", b"<?xml")]:
+        figure.savefig(tmp_path / f"figure.{kind}")
+        assert (tmp_path / f"figure.{kind}").read_bytes().startswith(magic)
+
+
+def test_partition_counts_give_way_when_cells_are_small():
+    positives, sizes = table(64, 40)
+    shown = texts(partition_figure(positives, sizes))
+    assert str(int(positives.max().max())) in shown
+    shown = texts(partition_figure(positives * 1000, sizes * 1000))
+    assert str(int(positives.max().max() * 1000)) not in shown
+    assert {"site 0", "site 63", "finding 0", "finding 39"} <= set(shown)
+
+
+def test_partition_without_any_label_or_image(tmp_path):
+    positives, sizes = table(3, 4)
+    figure = partition_figure(positives * NAN, sizes)
+    assert "not labelled" in texts(figure)
+    assert "labelled, no positive" not in texts(figure)
+    assert not any("%" in text for text in texts(figure))
+    figure.savefig(tmp_path / "unlabelled.png")
+    figure = partition_figure(positives.fillna(0) * 0, sizes * 0)
+    assert texts(figure).count("0") == 3 * 4 + 3
+    figure.savefig(tmp_path / "empty.png")
+
+
+def test_dollar_signs_are_no_mathematics(tmp_path):
+    positives, sizes = table(2, 1)
+    positives.columns = [r"a$\frac$b"]
+    figure = partition_figure(positives, sizes, title="$cost$")
+    figure.savefig(tmp_path / "dollars.png")
+    assert r"a\$\frac\$b" in texts(figure)
+
+
+def test_wrong_tables_are_refused():
+    positives, sizes = table(3, 4)
+    with pytest.raises(ValueError, match="at least one client"):
+        partition_figure(positives.iloc[:, :0], sizes)
+    with pytest.raises(ValueError, match=r"no size for \['site 2'\] and no positives for \['elsewhere'\]"):
+        partition_figure(positives, sizes.rename({"site 2": "elsewhere"}))
+    with pytest.raises(ValueError, match="'site 0' twice"):
+        partition_figure(positives.rename({"site 1": "site 0"}), sizes)
+    positives.iloc[1, 2] = sizes["site 1"] + 1
+    with pytest.raises(ValueError, match="class 'finding 2' for client 'site 1'"):
+        partition_figure(positives, sizes)
+    with pytest.raises(ValueError, match="images of client 'site 0', found -1"):
+        partition_figure(positives, sizes.where(sizes.index != "site 0", -1))
+
+
+def curves_of(figure):
+    """Every drawn curve as (false positive rates, true positive rates), without the diagonals."""
+    lines = [line.get_data() for axes in figure.axes for line in axes.get_lines()]
+    return [line for line in lines if len(line[0]) and not np.array_equal(*line)]
+
+
+@pytest.mark.parametrize("classes", [1, 8, 9, 14])
+def test_roc_curves_enclose_the_auroc_they_state(classes):
+    scores, labels, names = scored(300, classes)
+    figure = roc_figure(scores, labels, names, title="validation")
+    shown, exact = " ".join(texts(figure)), auroc(scores, labels)
+    curves = curves_of(figure)
+    assert len(curves) == classes
+    for (false, true), value, column in zip(curves, exact.tolist(), range(classes), strict=True):
+        assert np.sum(np.diff(false) * (true[1:] + true[:-1])) / 2 == pytest.approx(value, abs=1e-12)
+        support = f"{int((labels[:, column] == 1).sum())}+ / {int((labels[:, column] == 0).sum())}−"
+        assert f"{value:.3f}" in shown
+        assert support in shown
+    assert f"mean AUROC {exact.mean():.3f} over {classes} of {classes} classes" in shown
+    assert lies_inside(figure)
+
+
+def test_roc_styles_differ_by_colour_and_by_dashes():
+    figure = roc_figure(*scored(50, 8))
+    lines = [line for line in figure.axes[0].get_lines() if ":" in str(line.get_label())]
+    assert len({line.get_color() for line in lines}) == 8
+    assert len({str(line._unscaled_dash_pattern) for line in lines}) == 8
+
+
+@pytest.mark.parametrize("classes", [3, 40])
+def test_undefined_classes_are_named(classes, tmp_path):
+    scores, labels, names = scored(120, classes)
+    labels[:, 1] = 0
+    labels[:, 2] = NAN
+    figure = roc_figure(scores, labels, names, title="test")
+    shown = " ".join(texts(figure))
+    assert shown.count("undefined") == 2
+    assert "0+ / 120−" in shown
+    assert "0+ / 0−" in shown
+    assert f"over {classes - 2} of {classes} classes" in shown
+    assert len(curves_of(figure)) == classes - 2
+    assert all(any(name in text for text in texts(figure)) for name in names)
+    assert lies_inside(figure)
+    figure.savefig(tmp_path / "roc.png")
+    figure.savefig(tmp_path / "roc.svg")
+
+
+@pytest.mark.parametrize("classes", [2, 12])
+def test_roc_of_nothing_defined(classes):
+    scores, labels, names = scored(20, classes)
+    shown = " ".join(texts(roc_figure(scores, labels * NAN, names, title="none")))
+    assert shown.count("undefined") == classes
+    assert "no class has both positives and negatives" in shown
+
+
+def test_long_curves_are_thinned_but_keep_their_area():
+    scores, labels, names = scored(20_000, 1)
+    ((false, true),) = curves_of(roc_figure(scores, labels, names))
+    assert len(false) == 2000
+    assert np.sum(np.diff(false) * (true[1:] + true[:-1])) / 2 == pytest.approx(
+        auroc(scores, labels).item(), abs=1e-3
+    )
+    assert (false[0], true[0], false[-1], true[-1]) == (0, 0, 1, 1)
+
+
+def test_roc_of_no_class_is_refused():
+    with pytest.raises(ValueError, match="at least one class"):
+        roc_figure(torch.zeros(3, 0), torch.zeros(3, 0), [])
+
+
+def test_figures_are_the_same_in_threads():
+    def draw(seed):
+        return texts(partition_figure(*table(4, 3, seed))), texts(roc_figure(*scored(60, 3, seed)))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(draw, range(4))) == [draw(seed) for seed in range(4)]
+
+
+def test_pyplot_holds_no_figure(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("pyplot was used")
+
+    for name in ("figure", "switch_backend", "gcf"):
+        monkeypatch.setattr(pyplot, name, refuse)
+    partition_figure(*table(2, 2))
+    roc_figure(*scored(30, 2))
+    assert pyplot.get_fignums() == []
