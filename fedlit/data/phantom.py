@@ -1,0 +1,113 @@
+"""PhantomCXR: a synthetic chest X-ray set of several hospitals, made from a seed and from nothing else."""
+
+import hashlib
+from dataclasses import asdict
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from fedlit.data.federated import FederatedDataModule, Records
+from fedlit.data.images import ImageStore
+from fedlit.data.partition import ByOrganisation, Partition
+from fedlit.data.phantom_exposure import example_grid, render
+from fedlit.data.phantom_hospitals import FINDINGS, Hospital, default_hospitals
+from fedlit.data.phantom_patients import sample_cohort
+
+_VERSION = "1"  # part of the cache key: raise it when pixels change
+
+__all__ = [
+    "FINDINGS",
+    "Hospital",
+    "PhantomCXR",
+    "default_hospitals",
+    "example_grid",
+    "render",
+    "sample_cohort",
+]
+
+
+class PhantomCXR(FederatedDataModule):
+    """Synthetic frontal chest X-rays of several hospitals with ten findings, fully labelled.
+
+    Each finding is a visible cause of random severity; findings co-occur, and a patient's one to three images
+    share anatomy. Images are a pure function of the hospitals, the seed and the size.
+
+    Args:
+        hospitals: The hospitals, or how many of the built-in family.
+        images: Images of all hospitals together, where `hospitals` is a number.
+        heterogeneity: How much the built-in hospitals differ in size, prevalences and look: 0 (IID) to 2.
+        label_scheme: What the built-in hospitals label: "full", or "split" for `shared_classes` that all
+            label and others that one hospital labels each. Test sets keep the full truth.
+        shared_classes: Classes that all hospitals label in the scheme "split".
+        partition: Which client a record belongs to; by default each hospital is one.
+        image_size: Height and width of the images in pixels.
+        seed: Seed of the images, of the patient split and of the partition.
+        **kwargs: Further arguments of FederatedDataModule.
+    """
+
+    def __init__(
+        self,
+        hospitals: int | list[Hospital] = 3,
+        images: int = 3000,
+        heterogeneity: float = 1.0,
+        label_scheme: Literal["full", "split"] = "full",
+        shared_classes: int = 4,
+        partition: Partition | None = None,
+        image_size: int = 64,
+        seed: int = 0,
+        **kwargs,
+    ):
+        super().__init__(partition or ByOrganisation(), image_size=image_size, seed=seed, **kwargs)
+        if seed < 0:
+            raise ValueError(f"data.seed: expected at least 0, found {seed}")
+        if isinstance(hospitals, int):
+            hospitals = default_hospitals(hospitals, images, heterogeneity, label_scheme, shared_classes)
+        names = [hospital.name for hospital in hospitals]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(
+                f"data.hospitals: expected at least one hospital and different names, found {names}"
+            )
+        self.hospitals = tuple(hospitals)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The findings, in alphabetical order."""
+        return FINDINGS
+
+    def records(self) -> Records:
+        """Draws the images into the cache, unless they are there."""
+        cohorts = [sample_cohort(hospital, self.seed) for hospital in self.hospitals]
+        site = np.repeat([hospital.name for hospital in self.hospitals], [h.images for h in self.hospitals])
+        number = np.concatenate([np.arange(hospital.images) for hospital in self.hospitals])
+        person = np.concatenate([cohort.patient for cohort in cohorts])
+        names = np.array([f"{name}-{index:06d}" for name, index in zip(site, number, strict=True)])
+        patients = np.array([f"{name}-p{index:06d}" for name, index in zip(site, person, strict=True)])
+
+        def write(out: np.ndarray) -> None:
+            start = 0
+            for hospital, cohort in zip(self.hospitals, cohorts, strict=True):
+                render(hospital, cohort, self.image_size, self.seed, out[start : start + hospital.images])
+                start += hospital.images
+
+        shape = (len(names), 1, self.image_size, self.image_size)
+        return Records(
+            store=ImageStore.cached(self._key(), shape, write, self.cache_dir),
+            names=names,
+            labels=np.concatenate([cohort.labels for cohort in cohorts]),
+            classes=FINDINGS,
+            patients=patients,
+            sites=site,
+            site_classes={h.name: h.classes for h in self.hospitals if h.classes is not None},
+            splits=None,
+            table=pd.DataFrame({"image": names, "patient": patients, "hospital": site}),
+        )
+
+    def _key(self) -> str:
+        told = [_VERSION, self.seed, self.image_size]
+        for hospital in self.hospitals:
+            drawn = asdict(hospital)
+            drawn["prevalence"] = sorted(hospital.prevalence.items())
+            del drawn["classes"]  # what a hospital labels changes no pixel
+            told.append(drawn)
+        return f"phantom-{hashlib.sha256(repr(told).encode()).hexdigest()[:24]}"
