@@ -1,5 +1,6 @@
 """Lightning Fabric as a federation needs it."""
 
+import os
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
@@ -42,21 +43,38 @@ class FederationFabric(Fabric):
                 for k, vs in self.logged.items()}  # fmt: skip
 
 
-def make_fabric(accelerator: str = "auto", devices: int | str | list[int] = 1, num_nodes: int = 1,
-                precision: str = "32-true") -> FederationFabric:  # fmt: skip
+def make_fabric(
+    accelerator: str = "auto", devices: int | list[int] = 1, num_nodes: int = 1, precision: str = "32-true"
+) -> FederationFabric:
     """Fabric for a federation; several devices or nodes mean clients pinned to ranks.
 
+    Under ``torchrun`` or ``fabric run`` the launcher's numbers of processes and nodes stand in for the defaults.
+
     Args:
-        accelerator: ``auto``, ``cpu``, ``cuda``, ``mps``.
-        devices: processes a node, one device each.
-        num_nodes: machines, started with ``torchrun`` or ``fabric run``.
+        accelerator: ``auto``, ``cpu``, ``cuda`` or ``mps``.
+        devices: processes on this machine, one device each (or a list of device indices).
+        num_nodes: machines; start one ``torchrun`` or ``fabric run`` on each.
         precision: ``32-true``, ``64-true`` or ``bf16-mixed``.
 
     Raises:
-        ConfigError: a precision whose scaler or storage would break mean gradients.
+        ConfigError: a precision whose loss scaler or storage would break mean gradients.
     """
     if precision not in PRECISIONS:
-        raise ConfigError(f"fabric.precision: expected one of {', '.join(PRECISIONS)}, found {precision!r} "
-                          "(a loss scaler skips steps, which breaks mean gradients)")  # fmt: skip
-    return FederationFabric(accelerator=accelerator, devices=devices, num_nodes=num_nodes, precision=precision,
-                            strategy=RankPerClients() if _several(devices, num_nodes) else "auto")  # fmt: skip
+        raise ConfigError(
+            f"fabric.precision: expected one of {', '.join(PRECISIONS)}, found {precision!r} (a loss scaler skips "
+            "steps and half-precision weights lose digits, which both break mean gradients)"
+        )
+    if "LOCAL_WORLD_SIZE" in os.environ and (devices, num_nodes) == (1, 1):
+        devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        num_nodes = int(os.environ["WORLD_SIZE"]) // devices
+    several = num_nodes > 1 or (devices if isinstance(devices, int) else len(devices)) > 1
+    return FederationFabric(
+        accelerator=accelerator, devices=devices, num_nodes=num_nodes, precision=precision,
+        strategy=RankPerClients() if several else "auto",
+    )  # fmt: skip
+
+
+def launch(fabric: FederationFabric) -> None:
+    """Start the other processes of this machine, unless a launcher has."""
+    if os.environ.get("LT_CLI_USED", "0") == "0":
+        fabric.launch()

@@ -1,6 +1,6 @@
 """What an engine is: it runs clients' rounds and evaluations somewhere and hands back sums."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,10 +25,12 @@ class View:
     Attributes:
         client: whose model and data; None for the federation's model on a test set of the server.
         part: ``val`` or ``test`` of the client, or the name of the server's test set.
+        method: of the module that scores a batch; ``predict_step`` gives probabilities.
     """
 
     client: str | None
     part: str
+    method: str = "validation_step"
 
 
 @dataclass
@@ -62,12 +64,17 @@ class Program:
     eval_batch_size: int
     seed: int
     threads: int = 1
+    limit_eval_batches: int | None = None
+
+
+OnReply = Callable[[ClientReport], None]
+"""Called in cohort order as replies come in."""
 
 
 class Engine(Protocol):
     """Runs clients; the federation does not know where."""
 
-    def run(self, cohort: Sequence[str], down: Broadcast, rnd: Round) -> tuple[Payload, list[ClientReport]]:
+    def run(self, cohort: Sequence[str], down: Broadcast, rnd: Round, on_reply: OnReply) -> tuple[Payload, list[ClientReport]]:
         """One round: the sum of the cohort's payloads, and how it went for each. New client states wait."""
 
     def commit(self) -> None:
@@ -110,31 +117,33 @@ class Worker:
     @torch.no_grad()
     def evaluate(self, view: View, state: ClientState | None, down: Broadcast) -> Scores:
         """Run ``validation_step`` over a view: scores where it returns them, and what it logs."""
-        local, module = self.local, self.local.module
+        program, local, module = self.program, self.local, self.local.module
         if view.client is None:
-            dataset = self.program.test_sets[view.part]
+            dataset = program.test_sets[view.part]
             local.flat.load(down.w, down.stats)
         else:
-            dataset = getattr(self.program.data[view.client], view.part)
-            local.adopt(local.mask(self.program.clients[view.client]), state, down)
-        seed_process(self.program.seed, "evaluate", view.client or "", view.part)
+            dataset = getattr(program.data[view.client], view.part)
+            local.adopt(local.mask(program.clients[view.client]), state, down)
+        seed_process(program.seed, "evaluate", view.client or "", view.part)
         module.eval()
         scores, labels, sums = [], [], {}
-        for indices in torch.arange(len(dataset)).split(self.program.eval_batch_size):
+        seen = 0
+        for indices in torch.arange(len(dataset)).split(program.eval_batch_size)[: program.limit_eval_batches]:
+            seen += len(indices)
             local.fabric.logged.clear()
             batch = fetch(dataset, indices)
             moved = local.fabric.to_device(local.fabric.strategy.precision.convert_input(batch))
             with local.fabric.autocast():
-                output = module.validation_step(moved, 0)
+                output = getattr(module, view.method)(moved, 0)
             for key, mean in local.fabric.means().items():
                 sums[key] = sums.get(key, 0.0) + mean * len(indices)
             if torch.is_tensor(output) and output.ndim == 2 and output.shape[1] == len(local.layout.classes):
                 scores.append(output.float().cpu())
                 labels.append(torch.as_tensor(batch[1]).float())
-        logged = {key: total / len(dataset) for key, total in sums.items()}
+        logged = {key: total / seen for key, total in sums.items()}
         if not scores:
-            return Scores(view, len(dataset), None, None, logged)
-        return Scores(view, len(dataset), torch.cat(scores), torch.cat(labels), logged)
+            return Scores(view, seen, None, None, logged)
+        return Scores(view, seen, torch.cat(scores), torch.cat(labels), logged)
 
 
 class InProcess:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from fedlit.engines.base import InProcess, Program, Scores, View
+from fedlit.engines.base import InProcess, OnReply, Program, Scores, View
 from fedlit.errors import ConfigError, TrainingError
 from fedlit.fabric import FederationFabric
 from fedlit.messages import Broadcast, ClientReport, ClientState, Payload, Round
@@ -49,12 +49,14 @@ class FabricEngine:
         if len(set(prints)) > 1:
             raise ConfigError(f"the ranks built different models (layouts {', '.join(prints)}); give them the same config")
 
-    def run(self, cohort: Sequence[str], down: Broadcast, rnd: Round) -> tuple[Payload, list[ClientReport]]:
+    def run(self, cohort: Sequence[str], down: Broadcast, rnd: Round,
+            on_reply: OnReply = lambda report: None) -> tuple[Payload, list[ClientReport]]:  # fmt: skip
         total, reports, self._waiting, error = None, [], {}, ""
         try:
             for payload, state, report in self._pool.train(self._mine(cohort), self._states, down, rnd):
                 self._waiting[report.client] = state
                 reports.append(report)
+                on_reply(report)
                 if total is None:
                     total = payload
                 else:

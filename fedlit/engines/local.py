@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from fedlit.engines.base import InProcess, Program, Scores, View
+from fedlit.engines.base import InProcess, OnReply, Program, Scores, View
 from fedlit.engines.pool import ProcessPool
 from fedlit.fabric import FederationFabric
 from fedlit.messages import Broadcast, ClientReport, ClientState, Payload, Round
@@ -25,11 +25,13 @@ class LocalEngine:
         self._states: dict[str, ClientState] = {}
         self._waiting: dict[str, ClientState] = {}
 
-    def run(self, cohort: Sequence[str], down: Broadcast, rnd: Round) -> tuple[Payload, list[ClientReport]]:
+    def run(self, cohort: Sequence[str], down: Broadcast, rnd: Round,
+            on_reply: OnReply = lambda report: None) -> tuple[Payload, list[ClientReport]]:  # fmt: skip
         total, reports, self._waiting = None, [], {}
         for payload, state, report in self._pool.train(cohort, self._states, down, rnd):
             self._waiting[report.client] = state
             reports.append(report)
+            on_reply(report)
             if total is None:
                 total = payload.clone()
             else:

@@ -1,0 +1,208 @@
+"""Checkpoints at round boundaries: complete or absent, never half."""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from fedlit import __version__
+from fedlit.errors import CheckpointError
+from fedlit.fabric import FederationFabric
+from fedlit.flat import Layout
+from fedlit.messages import ClientState, ServerState, State
+
+SHARE_OF_TIME = 0.02
+"""Largest share of a run's time that checkpoints take by default."""
+
+
+@dataclass
+class Best:
+    """The best model so far.
+
+    Attributes:
+        value: of the monitored metric; NaN before the first evaluation.
+        round: completed rounds at that time.
+    """
+
+    value: float = float("nan")
+    round: int = 0
+
+    def improved_by(self, value: float, mode: str) -> bool:
+        if value != value:
+            return False
+        return self.value != self.value or (value > self.value if mode == "max" else value < self.value)
+
+
+@dataclass
+class Loaded:
+    """What a checkpoint holds: ``round`` completed rounds, and everything that the next one needs."""
+
+    round: int
+    server: ServerState
+    clients: dict[str, ClientState]
+    best: Best
+
+
+class Checkpoints:
+    """The folder ``checkpoints/`` of a run.
+
+    ``round-000012/`` is the state after 12 rounds: ``manifest.json``, ``server.pt`` and one file a client, linked to
+    the previous checkpoint's where the client has not trained since. A checkpoint is written under another name and
+    renamed when it is complete. The newest and the best are kept.
+
+    Args:
+        folder: of the run.
+        fabric: every rank writes its own clients.
+        every: rounds between checkpoints, or ``auto``: as often as costs under 2% of the time.
+    """
+
+    def __init__(self, folder: Path, fabric: FederationFabric, every: int | str = "auto") -> None:
+        self.folder, self._fabric, self._every = folder, fabric, every
+        self._saved_at, self._seconds, self._round = time.monotonic(), 0.0, -1
+        self._files: dict[str, tuple[ClientState, Path]] = {}
+
+    def due(self, rounds: int) -> bool:
+        """Whether to save after so many rounds; the same answer on every rank."""
+        if self._every != "auto":
+            return rounds % self._every == 0
+        elapsed = time.monotonic() - self._saved_at
+        return bool(self._fabric.broadcast(elapsed * SHARE_OF_TIME >= self._seconds))
+
+    def save(self, rounds: int, server: ServerState, clients: Mapping[str, ClientState], best: Best,
+             names: list[str], aggregators: list[str]) -> None:  # fmt: skip
+        """Write the state after ``rounds`` rounds, unless it is there already."""
+        if rounds == self._round:
+            return
+        began = time.monotonic()
+        target, temporary = self.folder / f"round-{rounds:06d}", self.folder / f".writing-{rounds:06d}"
+        if self._fabric.is_global_zero:
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
+        self._fabric.barrier()
+        for name, state in clients.items():
+            path = temporary / f"client-{names.index(name):05d}.pt"
+            self._write_client(name, state, path)
+            self._files[name] = (state, target / path.name)
+        self._fabric.barrier()
+        if self._fabric.is_global_zero:
+            tensors = {"w": server.w, "stats": server.stats}
+            tensors |= {f"{i}/{k}": v for i, s in enumerate(server.aggregators) for k, v in s.items()}
+            _write(tensors, temporary / "server.pt")
+            manifest = {"fedlit": __version__, "round": rounds, "clients": names, "aggregators": aggregators,
+                        "layout": describe(server.layout), "best": {"value": best.value, "round": best.round}}  # fmt: skip
+            _write_text(json.dumps(manifest, indent=1), temporary / "manifest.json")
+            shutil.rmtree(target, ignore_errors=True)
+            os.replace(temporary, target)
+            _sync_folder(self.folder)
+            if best.round == rounds:
+                _write_text(json.dumps({"round": rounds, "value": best.value}), self.folder / ".best.json")
+                os.replace(self.folder / ".best.json", self.folder / "best.json")
+            self._prune(target)
+        self._fabric.barrier()
+        self._round, self._saved_at = rounds, time.monotonic()
+        self._seconds = self._saved_at - began
+
+    def _write_client(self, name: str, state: ClientState, path: Path) -> None:
+        known = self._files.get(name)
+        if known and known[0] is state and known[1].exists():
+            try:
+                os.link(known[1], path)
+                return
+            except OSError:  # a file system without links
+                pass
+        _write(state.tensors(), path)
+
+    def _prune(self, newest: Path) -> None:
+        keep = {newest, find(self.folder, "best")}
+        for path in self.folder.glob("round-*"):
+            if path not in keep:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def find(folder: Path, which: str) -> Path | None:
+    """The ``last`` or ``best`` checkpoint in a run's folder ``checkpoints``, or None."""
+    if which == "best":
+        try:
+            return folder / f"round-{json.loads((folder / 'best.json').read_text())['round']:06d}"
+        except FileNotFoundError:
+            return None
+    complete = sorted(path for path in folder.glob("round-*") if (path / "manifest.json").exists())
+    return complete[-1] if complete else None
+
+
+def load(path: Path, layout: Layout, aggregators: list[str]) -> Loaded:
+    """Read a checkpoint.
+
+    Raises:
+        CheckpointError: it is no checkpoint, or one of another model or of other aggregators; says what differs.
+    """
+    try:
+        manifest = json.loads((path / "manifest.json").read_text())
+        found, expected = manifest["layout"], describe(layout)
+        if manifest["aggregators"] != aggregators:
+            raise CheckpointError(f"{path}: trained with aggregators {manifest['aggregators']}, the config has {aggregators}")
+        if found != expected:
+            raise CheckpointError(f"{path} is a checkpoint of another model: {_difference(found, expected)}")
+        tensors = _read(path / "server.pt")
+        server = ServerState(layout, tensors["w"], tensors["stats"],
+                             [_part(tensors, i) for i in range(len(aggregators))])  # fmt: skip
+        clients = {}
+        for i, name in enumerate(manifest["clients"]):
+            file = path / f"client-{i:05d}.pt"
+            if file.exists():
+                clients[name] = ClientState.from_tensors(_read(file), len(aggregators))
+        return Loaded(manifest["round"], server, clients, Best(**manifest["best"]))
+    except (OSError, KeyError, json.JSONDecodeError, RuntimeError) as error:
+        raise CheckpointError(f"{path} cannot be read as a fedlit checkpoint: {error}") from error
+
+
+def describe(layout: Layout) -> dict:
+    """A layout in words that JSON can hold, so that a difference can be named."""
+    entries = (*layout.parameters, *layout.buffers)
+    return {"dtype": str(layout.dtype), "classes": list(layout.classes), "fingerprint": layout.fingerprint,
+            "tensors": {e.name: list(e.shape) for e in entries}}  # fmt: skip
+
+
+def _difference(found: dict, expected: dict) -> str:
+    for key in ("dtype", "classes"):
+        if found[key] != expected[key]:
+            return f"its {key} {'is' if key == 'dtype' else 'are'} {found[key]}, the config's {expected[key]}"
+    theirs, ours = found["tensors"], expected["tensors"]
+    rows = [f"{n}: {theirs.get(n, 'absent')} there, {ours.get(n, 'absent')} here"
+            for n in [*theirs, *(n for n in ours if n not in theirs)] if theirs.get(n) != ours.get(n)]  # fmt: skip
+    shown = "; ".join(rows[:3]) or "the same tensors in another order or role"
+    return shown + (f"; and {len(rows) - 3} more" if len(rows) > 3 else "")
+
+
+def _part(tensors: State, index: int) -> State:
+    return {k.partition("/")[2]: v for k, v in tensors.items() if k.startswith(f"{index}/")}
+
+
+def _write(tensors: State, path: Path) -> None:
+    # Clones, since a view would take its whole storage to disk.
+    with path.open("wb") as file:
+        torch.save({name: tensor.clone() for name, tensor in tensors.items()}, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read(path: Path) -> State:
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _write_text(text: str, path: Path) -> None:
+    with path.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)

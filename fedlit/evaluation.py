@@ -1,0 +1,85 @@
+"""From scores to metrics: AUROC per class, pooled and per client."""
+
+from collections.abc import Mapping, Sequence
+from statistics import quantiles
+
+import torch
+
+from fedlit.data.federated import FederatedDataModule
+from fedlit.engines.base import Scores, View
+from fedlit.messages import ClientReport, Mask
+from fedlit.metrics.auroc import class_auroc, mean_auroc, slug
+
+MAX_CLIENT_CURVES = 32
+"""With more clients than this, their curves become quartiles, and a table holds the rest."""
+
+
+def client_views(data: FederatedDataModule, part: str, method: str = "validation_step") -> list[View]:
+    """Every client that has this part of the data, seen through its own model."""
+    return [View(name, part, method) for name, d in data.clients.items() if getattr(d, part) is not None]
+
+
+def server_views(data: FederatedDataModule, masks: Mapping[str, Mask], method: str = "validation_step") -> list[View]:
+    """The server's test sets; none where clients keep a part of the model, as there is no single global model."""
+    if not all(mask.owned.all() for mask in masks.values()):
+        return []
+    return [View(None, name, method) for name in data.test_sets]
+
+
+def pooled_metrics(scores: Sequence[Scores], classes: Sequence[str], prefix: str) -> dict[str, float]:
+    """All scores ranked together, means of what the module logged, and the mean over clients of their own AUROC."""
+    metrics = {f"{prefix}/{k}": v for k, v in _logged(scores).items()}
+    scored = [s for s in scores if s.scores is not None]
+    if not scored:
+        return metrics
+    pooled = class_auroc(torch.cat([s.scores for s in scored]), torch.cat([s.labels for s in scored]), classes)
+    metrics |= pooled.as_metrics(prefix)
+    own = {s.view.client: class_auroc(s.scores, s.labels, classes) for s in scored if s.view.client is not None}
+    if own:
+        metrics[f"{prefix}/auroc_client_mean_macro"] = mean_auroc(own).mean
+    return metrics
+
+
+def client_metrics(scores: Sequence[Scores], reports: Sequence[ClientReport], classes: Sequence[str]) -> dict[str, float]:
+    """``client/<name>/...``: training loss and seconds, and AUROC per class on the client's own validation set."""
+    metrics: dict[str, float] = {}
+    for report in reports:
+        prefix = f"client/{slug(report.client)}"
+        metrics |= {f"{prefix}/train_loss": report.loss, f"{prefix}/seconds": report.seconds}
+        metrics |= {f"{prefix}/train_{slug(k)}": v for k, v in report.logged.items()}
+    for s in scores:
+        prefix = f"client/{slug(s.view.client)}"
+        metrics |= {f"{prefix}/{slug(k)}": v for k, v in s.logged.items()}
+        if s.scores is not None:
+            result = class_auroc(s.scores, s.labels, classes).as_metrics(prefix)
+            metrics |= {k: v for k, v in result.items() if "/n_" not in k}
+    return metrics
+
+
+def quartile_metrics(per_client: Mapping[str, float]) -> dict[str, float]:
+    """Quartiles over clients of what :func:`client_metrics` gave, ``client/q25/...`` and so on."""
+    by_key: dict[str, list[float]] = {}
+    for key, value in per_client.items():
+        if value == value:
+            by_key.setdefault(key.split("/", 2)[2], []).append(value)
+    return {f"client/{name}/{key}": cut for key, values in by_key.items() if len(values) > 1
+            for name, cut in zip(("q25", "q50", "q75"), quantiles(values, n=4, method="inclusive"), strict=True)}  # fmt: skip
+
+
+def training_metrics(reports: Sequence[ClientReport], weights: Mapping[str, float]) -> dict[str, float]:
+    """``train/...``: means over the cohort, with the federation's client weights."""
+    total = sum(weights[r.client] for r in reports)
+    metrics = {"train/loss": sum(weights[r.client] * r.loss for r in reports) / total}
+    for name in sorted({name for r in reports for name in r.logged}):
+        having = [r for r in reports if name in r.logged]
+        share = sum(weights[r.client] for r in having)
+        metrics[f"train/{slug(name)}"] = sum(weights[r.client] * r.logged[name] for r in having) / share
+    return metrics
+
+
+def _logged(scores: Sequence[Scores]) -> dict[str, float]:
+    means = {}
+    for name in sorted({name for s in scores for name in s.logged}):
+        having = [s for s in scores if name in s.logged]
+        means[slug(name)] = sum(s.examples * s.logged[name] for s in having) / sum(s.examples for s in having)
+    return means

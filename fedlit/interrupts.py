@@ -1,0 +1,50 @@
+"""Ctrl-C and SIGTERM end a run at a round boundary."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+
+
+class Interrupted(BaseException):
+    """Raised out of a round that may be abandoned: nothing of it has been committed."""
+
+
+class Interrupts:
+    """While active, the first signal asks the run to stop, the second one kills it.
+
+    Attributes:
+        signum: of the signal that came, or 0.
+    """
+
+    def __init__(self) -> None:
+        self.signum = 0
+        self._abandon = False
+
+    def __enter__(self) -> "Interrupts":
+        self._previous = {s: signal.signal(s, self._handle) for s in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for signum, handler in self._previous.items():
+            signal.signal(signum, handler)
+
+    @contextmanager
+    def may_abandon(self) -> Iterator[None]:
+        """Within, a signal raises :class:`Interrupted` at once instead of waiting."""
+        if self.signum:
+            raise Interrupted
+        self._abandon = True
+        try:
+            yield
+        finally:
+            self._abandon = False
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if self.signum:
+            signal.signal(signum, signal.SIG_DFL)
+            signal.raise_signal(signum)
+        self.signum = signum
+        if self._abandon:
+            self._abandon = False
+            raise Interrupted
