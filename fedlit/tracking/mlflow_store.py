@@ -73,13 +73,20 @@ class MLflowStore:
     def steps(self, key: str) -> set[int]:
         return {metric.step for metric in self._client.get_metric_history(self.run_id, key)}
 
-    def lacking(self, points: Sequence[Point]) -> list[Point]:
-        """Those of the points whose key and step the run does not have yet."""
-        latest = _latest_steps(self._client.get_run(self.run_id))
-        known = {key: {latest[key]} for key in {point.key for point in points} if key in latest}
-        for key in {point.key for point in points if point.step < latest.get(point.key, point.step)}:
-            known[key] = self.steps(key)
-        return [point for point in points if point.step not in known.get(point.key, ())]
+    def lacking(self, points: Sequence[Point], known: dict[str, set[int]]) -> list[Point]:
+        """Those of the points whose key and step the run does not have yet.
+
+        Args:
+            points: What was sent, with an unknown outcome.
+            known: Filled with the steps of each key; after a request that failed, a call goes on from there.
+        """
+        first = {point.key: point.step for point in reversed(points)}
+        if first.keys() - known.keys():
+            latest = _latest_steps(self._client.get_run(self.run_id))
+            for key in first.keys() - known.keys():
+                # The last step says enough of a key that got no later one: a request less for each key.
+                known[key] = self.steps(key) if first[key] < latest.get(key, -1) else {latest.get(key, -1)}
+        return [point for point in points if point.step not in known[point.key]]
 
     def log_metrics(self, points: Sequence[Point]) -> None:
         from mlflow.entities import Metric

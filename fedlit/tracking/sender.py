@@ -50,11 +50,11 @@ class _Requests:
     kind: str
     most: int
     send: Callable[[Sequence[Any]], None]
-    lacking: Callable[[Sequence[Any]], Sequence[Any]]
+    lacking: Callable[[Sequence[Any], dict[str, set[int]]], Sequence[Any]]
     counted: bool = False
 
 
-def _all(items: Sequence[Any]) -> Sequence[Any]:
+def _all(items: Sequence[Any], known: dict[str, set[int]]) -> Sequence[Any]:
     return items
 
 
@@ -254,13 +254,15 @@ class Sender(threading.Thread):
     def _deliver_one_request(self, items: Sequence[Any], requests: "_Requests") -> None:
         left = items
         tried = False
+        known: dict[str, set[int]] = {}
 
         def request() -> None:
             nonlocal left, tried
             # A connection that broke does not tell whether the request was carried out, or half of it.
             if tried:
-                left = requests.lacking(left)
+                left = requests.lacking(left, known)
             tried = True
+            known.clear()
             if left:
                 requests.send(left)
 
@@ -315,6 +317,8 @@ class Sender(threading.Thread):
         time.sleep(max(0.0, min(seconds, CLOSING_PAUSE, self._deadline - time.monotonic())))
 
     def _warn_unreachable(self, error: Exception) -> None:
+        if time.monotonic() >= self._deadline:
+            return  # finish() has told it
         uri = without_password(self.store.uri)
         reason = first_line(error).replace(self.store.uri, uri)
         self._warn(
