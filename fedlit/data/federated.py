@@ -16,7 +16,7 @@ from torchvision.transforms import v2
 from fedlit.data.augmentation import PerImage, XrayAugmentation
 from fedlit.data.images import LabelledImages
 from fedlit.data.partition import Partition, split_by_patient
-from fedlit.data.records import SPLITS, Records, check_records, mask_labels, scheme
+from fedlit.data.records import SPLITS, Records, check_records, listed, mask_labels, scheme
 
 
 @dataclass
@@ -127,7 +127,8 @@ class FederatedDataModule(LightningDataModule):
 
     def prepare_data(self) -> None:
         """Decodes the images into the cache, once per machine."""
-        self._read()
+        if type(self).records is not FederatedDataModule.records:
+            self._read()
 
     def setup(self, stage: str | None = None) -> None:
         """Splits by patient, gives each record to a client, fills `clients`; a second call changes nothing.
@@ -249,17 +250,23 @@ class FederatedDataModule(LightningDataModule):
     def _warn_of_empty_classes(self, records: Records, visible: np.ndarray) -> None:
         anywhere = (records.labels == 1).sum(axis=0)
         trained = (visible[records.splits == "train"] == 1).sum(axis=0)
-        for label, total, seen in zip(records.classes, anywhere, trained, strict=True):
-            if total == 0:
-                warnings.warn(
-                    f"class {label!r} has no positive image anywhere: its AUROC is undefined", stacklevel=3
-                )
-            elif seen == 0:
-                warnings.warn(
-                    f"class {label!r} has no positive image that a client trains on ({total} in all "
-                    "splits and sites): nothing can be learned of it",
-                    stacklevel=3,
-                )
+        absent = [label for label, total in zip(records.classes, anywhere, strict=True) if total == 0]
+        unseen = [
+            f"{label} ({total} elsewhere)"
+            for label, total, seen in zip(records.classes, anywhere, trained, strict=True)
+            if seen == 0 < total
+        ]
+        if absent:
+            warnings.warn(
+                f"classes without any positive image: {listed(absent, 20)}; their AUROC is undefined",
+                stacklevel=3,
+            )
+        if unseen:
+            warnings.warn(
+                f"classes without a positive image that a client trains on: {listed(unseen, 20)}; "
+                "nothing can be learned of them",
+                stacklevel=3,
+            )
 
 
 def parts_of(client: ClientData) -> list[tuple[str, Dataset]]:

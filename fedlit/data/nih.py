@@ -40,7 +40,8 @@ LABEL_FILES = ("Data_Entry_2017_v2020.csv", "Data_Entry_2017.csv")
 SPLIT_LISTS = {"train_val": "train_val_list.txt", "test": "test_list.txt"}
 LAYOUT = (
     f"expected the official layout of NIH ChestX-ray14: {LABEL_FILES[0]} or {LABEL_FILES[1]}, the images "
-    "in images/ or in images_001/images/ to images_012/images/, and optionally train_val_list.txt with test_list.txt"
+    "in images/ or in images_001/images/ to images_012/images/, and optionally train_val_list.txt with "
+    "test_list.txt"
 )
 # A CSV reader splits the brackets of the official header at their commas.
 _COLUMNS = {
@@ -182,7 +183,7 @@ def _parse_findings(findings: pd.Series, file: Path, lines: np.ndarray) -> np.nd
     """Findings such as "Effusion|Mass" as float32 zeros and ones, [N, 14]."""
     combinations, row_of = np.unique(findings.to_numpy(dtype=str), return_inverse=True)
     labels = np.zeros((len(combinations), len(CLASSES)), dtype=np.float32)
-    for row, combination in enumerate(combinations):
+    for row, combination in enumerate(combinations.tolist()):
         parts = [part.strip() for part in combination.split("|")]
         where = f"{file}, line {lines[np.argmax(row_of == row)]}"
         for label in parts:

@@ -1,0 +1,403 @@
+"""The federated data module, on a source as a user would write it."""
+
+import pickle
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from jsonargparse import ArgumentParser
+from torch.utils.data import TensorDataset
+from torchvision.transforms import v2
+
+from fedlit.data.federated import ClientData, FederatedDataModule
+from fedlit.data.images import ImageStore
+from fedlit.data.partition import IID, ByOrganisation, ByPatient, Partition
+from fedlit.data.records import Records
+
+SCHEME = {"North": ("Effusion", "Mass"), "South": ("Mass", "Edema")}
+
+
+def make_records(cache_dir, count: int = 240) -> Records:
+    """240 images of 60 patients at three hospitals, of which North and South label two classes each."""
+    rng = np.random.default_rng(0)
+    patients = np.array([f"p{index % 60:02d}" for index in range(count)])
+    return Records(
+        store=ImageStore.from_array(rng.integers(0, 256, (count, 1, 8, 8), dtype=np.uint8), cache_dir),
+        names=np.array([f"{index:04d}.png" for index in range(count)]),
+        labels=(rng.random((count, 3)) < 0.3).astype(np.float32),
+        classes=("Effusion", "Mass", "Edema"),
+        patients=patients,
+        sites=np.array(["North", "South", "West"])[np.char.str_len(patients) % 3 + np.arange(count) % 60 % 3],
+        site_classes=SCHEME,
+        splits=None,
+        table=pd.DataFrame({"View": rng.choice(["PA", "AP"], count)}),
+    )
+
+
+def unchanged(records: Records) -> Records:
+    return records
+
+
+class Source(FederatedDataModule):
+    """A user's source: only records(). `change` alters the records for a test.
+
+    Args:
+        where: A folder for the cache.
+    """
+
+    def __init__(self, where: str, partition: Partition, change=None, **kwargs):
+        super().__init__(partition, image_size=8, cache_dir=where, **kwargs)
+        self.change = change or unchanged
+        self.reads = 0
+
+    def records(self) -> Records:
+        self.reads += 1
+        return self.change(make_records(self.cache_dir))
+
+
+def ready(data: FederatedDataModule) -> FederatedDataModule:
+    data.prepare_data()
+    data.setup()
+    return data
+
+
+@pytest.fixture
+def by_hospital(tmp_path) -> Source:
+    return ready(Source(str(tmp_path), ByOrganisation()))
+
+
+def test_classes_are_known_before_setup(tmp_path):
+    data = Source(str(tmp_path), ByOrganisation())
+    assert data.classes == ("Effusion", "Mass", "Edema")
+    ready(data)
+    assert data.reads == 1
+
+
+def test_clients_partition_the_records_and_patients_are_in_one_split(by_hospital):
+    assert list(by_hospital.clients) == ["North", "South", "West"]
+    seen: dict[str, set] = {"train": set(), "val": set(), "test": set()}
+    patient_of = dict(zip(by_hospital.assignment["image"], by_hospital.assignment["patient"], strict=True))
+    names = []
+    for client in by_hospital.clients.values():
+        for split in seen:
+            part = getattr(client, split)
+            names += part.names.tolist()
+            seen[split] |= {patient_of[name] for name in part.names.tolist()}
+    assert sorted(names) == [f"{index:04d}.png" for index in range(240)]
+    assert len(seen["train"] | seen["val"] | seen["test"]) == sum(map(len, seen.values())) == 60
+    assert [len(seen[split]) for split in seen] == [42, 6, 12]
+
+
+def test_setup_twice_changes_nothing(by_hospital):
+    before, hash_before = dict(by_hospital.clients), by_hospital.partition_hash
+    by_hospital.setup("fit")
+    assert by_hospital.clients == before
+    assert by_hospital.partition_hash == hash_before
+
+
+def test_labels_outside_a_scheme_are_hidden_in_train_and_val_only(by_hospital):
+    truth = make_records(by_hospital.cache_dir)
+    row_of = {name: row for row, name in enumerate(truth.names.tolist())}
+    for client in by_hospital.clients.values():
+        known = SCHEME.get(client.name, truth.classes)
+        assert client.classes == known
+        hidden = torch.tensor([label not in known for label in truth.classes])
+        for part in (client.train, client.val, client.test):
+            expected = torch.from_numpy(truth.labels[[row_of[name] for name in part.names.tolist()]])
+            if part is not client.test:
+                assert part.labels[:, hidden].isnan().all()
+                torch.testing.assert_close(part.labels[:, ~hidden], expected[:, ~hidden])
+            else:
+                torch.testing.assert_close(part.labels, expected)
+
+
+def test_a_client_of_several_hospitals_labels_the_union_and_each_image_by_its_own_scheme(tmp_path):
+    def without_west(records):
+        return replace(records, sites=np.where(records.sites == "West", "South", records.sites))
+
+    data = ready(Source(str(tmp_path), IID(2), without_west))
+    records = data.change(make_records(tmp_path))
+    site_of = dict(zip(records.names.tolist(), records.sites.tolist(), strict=True))
+    for client in data.clients.values():
+        assert client.classes == ("Effusion", "Mass", "Edema")
+        north = torch.tensor([site_of[name] == "North" for name in client.train.names.tolist()])
+        assert 0 < north.sum() < len(north)
+        assert client.train.labels[north, 2].isnan().all()
+        assert client.train.labels[~north, 0].isnan().all()
+        assert not client.train.labels[:, 1].isnan().any()
+
+
+def test_only_training_images_are_augmented(by_hospital):
+    client = by_hospital.clients["North"]
+    assert not torch.equal(client.train.batch([0, 0])[0][0], client.train.batch([0, 0])[0][1])
+    for part in (client.val, client.test):
+        images, _ = part.batch([0, 0])
+        assert torch.equal(images[0], images[1])
+
+
+def test_augmentation_is_an_argument(tmp_path):
+    plain = ready(Source(str(tmp_path), IID(2), augment=False)).clients["client-01"].train
+    assert torch.equal(plain.batch([0])[0], plain.batch([0])[0])
+    inverted = ready(Source(str(tmp_path), IID(2), augment=[v2.RandomInvert(p=1.0)], mean=0.0, std=1.0))
+    plain = ready(Source(str(tmp_path), IID(2), augment=False, mean=0.0, std=1.0))
+    ones = inverted.clients["client-01"].train.batch([0])[0] + plain.clients["client-01"].train.batch([0])[0]
+    torch.testing.assert_close(ones, torch.ones_like(ones))
+
+
+def test_an_empty_part_is_none(tmp_path):
+    data = ready(Source(str(tmp_path), ByOrganisation(), split=(0.8, 0.0, 0.2)))
+    assert all(client.val is None for client in data.clients.values())
+    assert all(len(client.test) > 0 for client in data.clients.values())
+    assert set(data.counts()["split"]) == {"train", "test"}
+
+
+def test_the_data_module_pickles_without_pixels(by_hospital):
+    again = pickle.loads(pickle.dumps(by_hospital))
+    assert again.partition_hash == by_hospital.partition_hash
+    torch.testing.assert_close(
+        again.clients["South"].test.batch([1, 0])[0], by_hospital.clients["South"].test.batch([1, 0])[0]
+    )
+    assert make_records(by_hospital.cache_dir).store[[0]].numpy().tobytes() not in pickle.dumps(by_hospital)
+
+
+# What is saved and counted
+
+
+@pytest.mark.parametrize(("suffix", "read"), [(".parquet", pd.read_parquet), (".csv", pd.read_csv)])
+def test_the_partition_is_saved(by_hospital, tmp_path, suffix, read):
+    path = tmp_path / f"partition{suffix}"
+    by_hospital.save_partition(path)
+    saved = read(path)
+    assert list(saved.columns) == ["image", "patient", "client", "split"]
+    for client in by_hospital.clients.values():
+        for split in ("train", "val", "test"):
+            rows = saved[(saved["client"] == client.name) & (saved["split"] == split)]
+            assert rows["image"].tolist() == getattr(client, split).names.tolist()
+
+
+def test_saving_refuses_other_suffixes_and_unset_data(by_hospital, tmp_path):
+    with pytest.raises(ValueError, match=r"x\.xlsx: expected a name that ends in \.parquet or \.csv"):
+        by_hospital.save_partition(tmp_path / "x.xlsx")
+    with pytest.raises(ValueError, match="call setup"):
+        Source(str(tmp_path), IID(2)).save_partition(tmp_path / "x.csv")
+
+
+def test_the_hash_is_of_names_clients_and_splits(tmp_path):
+    def hash_of(partition=None, change=None, **kwargs) -> str:
+        return ready(Source(str(tmp_path), partition or ByPatient(3), change, **kwargs)).partition_hash
+
+    def reversed_rows(records):
+        fields = ("names", "labels", "patients", "sites")
+        pixels = records.store[np.arange(240)[::-1].copy()].numpy()
+        return replace(
+            records,
+            store=ImageStore.from_array(pixels, tmp_path),
+            table=records.table[::-1].reset_index(drop=True),
+            **{field: getattr(records, field)[::-1] for field in fields},
+        )
+
+    first = hash_of()
+    assert len(first) == 12
+    assert int(first, 16) >= 0
+    assert hash_of() == first
+    assert hash_of(change=reversed_rows) == first
+    assert hash_of(batch_size=7, mean=0.3) == first
+    others = [hash_of(seed=1), hash_of(ByPatient(4)), hash_of(IID(3)), hash_of(split=(0.6, 0.2, 0.2))]
+    assert len({first, *others}) == 5
+
+
+def test_counts_are_of_what_a_client_sees(by_hospital):
+    counts = by_hospital.counts()
+    assert len(counts) == 3 * 3 * 3
+    for client in by_hospital.clients.values():
+        for split in ("train", "val", "test"):
+            labels = getattr(client, split).labels
+            rows = counts[(counts["client"] == client.name) & (counts["split"] == split)]
+            assert rows["class"].tolist() == ["Effusion", "Mass", "Edema"]
+            assert rows["positives"].tolist() == (labels == 1).sum(0).tolist()
+            assert rows["negatives"].tolist() == (labels == 0).sum(0).tolist()
+            assert set(rows["images"]) == {len(labels)}
+            assert rows["labelled"].tolist() == [label in client.classes for label in rows["class"]]
+    north = counts[(counts["client"] == "North") & (counts["class"] == "Edema")].set_index("split")
+    assert north.loc["train", ["positives", "negatives"]].tolist() == [0, 0]
+    assert north.loc["test", "positives"] > 0
+
+
+class Tensors(FederatedDataModule):
+    """A source without records: somebody else's data sets."""
+
+    classes = ("cat",)
+
+    def setup(self, stage=None):
+        for name, size in (("a", 4), ("b", 6)):
+            self.clients[name] = ClientData(name, ("cat",), TensorDataset(torch.zeros(size, 2)))
+
+
+def test_setup_may_be_overridden_without_records():
+    data = ready(Tensors(IID(2)))
+    assert list(data.clients) == ["a", "b"]
+    counts = data.counts()
+    assert counts[["client", "split", "class", "images"]].values.tolist() == [
+        ["a", "train", "cat", 4],
+        ["b", "train", "cat", 6],
+    ]
+    assert counts["positives"].isna().all()
+    assert len(data.partition_hash) == 12
+    assert data.test_sets == {}
+
+
+def test_a_source_with_neither_method_says_so():
+    class Nothing(FederatedDataModule):
+        pass
+
+    with pytest.raises(NotImplementedError, match=r"Nothing implements neither records\(\) nor setup\(\)"):
+        Nothing(IID(2)).setup()
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"split": (0.7, 0.2, 0.2)}, r"data.split: .* sum to 1, .* found \[0.7, 0.2, 0.2\] with sum 1.1"),
+        ({"split": (0.0, 0.5, 0.5)}, r"data.split: .* train above 0"),
+        ({"split": (1.2, 0.0, -0.2)}, r"data.split"),
+        ({"batch_size": 0}, "data.batch_size: expected at least 1, found 0"),
+        ({"eval_batch_size": -1}, "data.eval_batch_size: expected at least 1, found -1"),
+        ({"in_chans": 0}, "data.in_chans: expected at least 1, found 0"),
+        ({"image_size": 2}, "data.image_size: expected at least 8 pixels, found 2"),
+    ],
+)
+def test_arguments_are_checked(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        FederatedDataModule(IID(2), **arguments)
+
+
+def changed(field: str, row: int, value):
+    def change(records: Records) -> Records:
+        column = getattr(records, field).copy()
+        column[row] = value
+        return replace(records, **{field: column})
+
+    return change
+
+
+def with_one_patient_in_two_splits(records: Records) -> Records:
+    splits = np.where(np.arange(240) % 60 < 20, "test", "train_val")
+    splits[5] = "train_val"
+    return replace(records, splits=splits)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (changed("names", 3, "0007.png"), "1 image ids occur more than once, the first are '0007.png'"),
+        (changed("labels", (3, 1), 2), "labels 0, 1 or NaN, found 2 for image '0003.png', class 'Mass'"),
+        (with_one_patient_in_two_splits, r"'p05' in test \(3 images\) and train_val \(1 images\)"),
+        (
+            lambda records: replace(records, patients=records.patients[1:]),
+            "one row an image .*'patients': 239",
+        ),
+        (lambda records: replace(records, classes=("A", "B", "B")), "C different classes"),
+        (
+            lambda records: replace(records, site_classes={"North": ("Hernia",)}),
+            "'North': unknown class 'Hernia'",
+        ),
+        (
+            lambda records: replace(records, site_classes={"Nord": ("Mass",)}),
+            "'Nord': no image is of that site",
+        ),
+    ],
+)
+def test_contradicting_records_are_refused(tmp_path, change, message):
+    with pytest.raises(ValueError, match=message):
+        ready(Source(str(tmp_path), ByOrganisation(), change))
+
+
+class Fixed(Partition):
+    """Gives the clients as they are."""
+
+    def __init__(self, clients):
+        self.clients = clients
+
+    def assign(self, records, seed):
+        return self.clients(records)
+
+
+@pytest.mark.parametrize(
+    ("clients", "message"),
+    [
+        (
+            lambda r: np.where(r.splits == "test", "B", "A"),
+            "client 'B': expected at least 2 training images, found 0",
+        ),
+        (
+            lambda r: np.where(r.names == r.names[r.splits == "train"][0], "B", "A"),
+            r"client 'B': expected at least 2 training images, found 1 \(1 of 2 clients are so\)",
+        ),
+        (
+            lambda r: np.where(r.sites == "North", "St. Mary", "st. mary "),
+            "'St. Mary' and 'st. mary ' are the same",
+        ),
+        (lambda r: np.where(r.sites == "North", "A/B", "A B"), "'A B' and 'A/B' are the same"),
+        (lambda r: np.where(r.sites == "North", "", "A"), "80 images have an empty client name"),
+    ],
+)
+def test_impossible_clients_are_refused(tmp_path, clients, message):
+    with pytest.raises(ValueError, match=message):
+        ready(Source(str(tmp_path), Fixed(clients)))
+
+
+def test_classes_without_positives_are_warned_of(tmp_path):
+    def no_edema(records):
+        labels = records.labels.copy()
+        labels[:, 2] = 0
+        return replace(records, labels=labels)
+
+    with pytest.warns(UserWarning, match="without any positive image: 'Edema'; their AUROC"):
+        ready(Source(str(tmp_path), ByOrganisation(), no_edema))
+
+    def nobody_labels_edema(records):
+        return replace(
+            records, site_classes={site: ("Effusion", "Mass") for site in ("North", "South", "West")}
+        )
+
+    with pytest.warns(UserWarning, match=r"that a client trains on: 'Edema \(\d+ elsewhere\)'"):
+        ready(Source(str(tmp_path), ByOrganisation(), nobody_labels_edema))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ready(Source(str(tmp_path), ByOrganisation()))
+
+
+# Configuration
+
+
+def test_it_is_configured_by_jsonargparse_and_survives_a_round_trip(tmp_path):
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(FederatedDataModule, "data")
+    config = {
+        "class_path": f"{__name__}.Source",
+        "init_args": {
+            "where": str(tmp_path),
+            "partition": {
+                "class_path": "fedlit.data.partition.Dirichlet",
+                "init_args": {"clients": 3, "alpha": 0.5},
+            },
+            "augment": [
+                {"class_path": "torchvision.transforms.v2.RandomRotation", "init_args": {"degrees": 5}},
+                {"class_path": "torchvision.transforms.v2.ColorJitter", "init_args": {"brightness": 0.1}},
+            ],
+            "split": [0.6, 0.2, 0.2],
+            "mean": [0.5],
+        },
+    }
+    text = parser.dump(parser.parse_object({"data": config}))
+    data = parser.instantiate(parser.parse_string(text)).data
+    assert (data.partition.clients, data.partition.alpha, data.partition.min_images) == (3, 0.5, 10)
+    assert data.split == (0.6, 0.2, 0.2)
+    assert data.augment[0].degrees == [-5.0, 5.0]
+    assert list(ready(data).clients) == ["client-01", "client-02", "client-03"]
