@@ -1,0 +1,191 @@
+"""What ``fedlit fit``, ``test`` and ``predict`` do once the configuration has become objects."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import torch
+from lightning.pytorch import LightningModule
+from rich.console import Console
+
+from fedlit import checkpoint
+from fedlit.data.federated import FederatedDataModule
+from fedlit.engines.base import Scores
+from fedlit.errors import CheckpointError, ConfigError
+from fedlit.evaluation import pooled_metrics
+from fedlit.fabric import FederationFabric
+from fedlit.federation import Federation
+from fedlit.messages import ServerState
+from fedlit.metrics.auroc import slug
+from fedlit.progress import auroc_table
+from fedlit.run import Run, check_same_config, find_checkpoint, flatten, git_revision, new_directory
+from fedlit.session import Session
+from fedlit.tracking.base import Tracker
+
+
+@dataclass
+class Experiment:
+    """The objects of one configuration.
+
+    Attributes:
+        config: the resolved configuration, as YAML; saved with the run.
+        settings: the same as nested mappings, for the tracker's parameters.
+    """
+
+    config: str
+    settings: dict
+    seed: int
+    experiment: str
+    name: str | None
+    run_dir: Path
+    ckpt_path: str | None
+    fast_dev_run: bool
+    fabric: FederationFabric
+    data: FederatedDataModule
+    model: LightningModule
+    federation: Federation
+    tracker: Tracker
+
+    def session(self) -> Session:
+        tags = {"fedlit.experiment": self.experiment, "fedlit.git": git_revision()}
+        limit = 1 if self.fast_dev_run else None
+        return Session(self.federation, self.model, self.data, self.fabric, self.seed, tags, limit)
+
+    def checkpoint(self) -> Path | None:
+        """The checkpoint that ``ckpt_path`` names, the same on every rank."""
+        found = find_checkpoint(self.run_dir, self.experiment, self.ckpt_path) if self.ckpt_path else None
+        return self.fabric.broadcast(found)
+
+    def console(self) -> Console:
+        return Console(quiet=not self.fabric.is_global_zero, highlight=False, markup=False, soft_wrap=True)
+
+
+def run_fit(experiment: Experiment) -> int:
+    """Train, test the best model, and say where to look; returns the process's exit code."""
+    fabric, console, resume = experiment.fabric, experiment.console(), experiment.checkpoint()
+    if resume is not None:
+        check_same_config(resume.parent.parent, experiment.config)
+        console.print(f"resuming {resume.parent.parent} after {int(resume.name.removeprefix('round-'))} rounds")
+    elif experiment.ckpt_path:
+        console.print(f"no run in {experiment.run_dir / experiment.experiment} yet: starting a new one")
+    session = experiment.session()
+    try:
+        directory = resume.parent.parent if resume else None
+        if directory is None and fabric.is_global_zero:
+            directory = new_directory(experiment.run_dir, experiment.experiment, experiment.name)
+        run = Run(fabric.broadcast(directory), experiment.tracker, resume is not None, fabric.is_global_zero)
+        return _fit(experiment, session, run, resume, console)
+    finally:
+        session.engine.close()
+
+
+def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None, console: Console) -> int:
+    status = "FAILED"
+    try:
+        settings = parameters(experiment.settings)
+        signum = experiment.federation.fit(session, run, resume, experiment.config, settings)
+        if signum:
+            status = "KILLED"
+            console.print(f"stopped by a signal; to continue: --ckpt_path {run.directory}")
+            return 128 + signum
+        best = checkpoint.find(run.checkpoints, "best") or checkpoint.find(run.checkpoints, "last")
+        server, rounds, _ = session.restore(best)
+        metrics = test_metrics(session, server, run.directory if run.main else None)
+        run.log(metrics, experiment.federation.rounds)
+        for picture in sorted(run.directory.glob("roc_*.png")):
+            run.artifact(picture)
+        run.artifact(best, "best")
+        print_results(metrics, f"best model (after {rounds} rounds)", console)
+        console.print(f"run directory: {run.directory}")
+        status = "FINISHED"
+        return 0
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    finally:
+        run.finish(status)
+        if run.main and run.tracker.summary():
+            console.print(run.tracker.summary())
+
+
+def run_test(experiment: Experiment) -> int:
+    """Evaluate a checkpoint on the test sets."""
+    path = _required_checkpoint(experiment)
+    session = experiment.session()
+    try:
+        server, rounds, _ = session.restore(path)
+        metrics = test_metrics(session, server, None)
+        print_results(metrics, f"{path} (after {rounds} rounds)", experiment.console())
+        return 0
+    finally:
+        session.engine.close()
+
+
+def run_predict(experiment: Experiment, part: str, output: Path | None) -> int:
+    """Write the probabilities of a checkpoint for every image of a part of the data, one CSV a set."""
+    path, console = _required_checkpoint(experiment), experiment.console()
+    session = experiment.session()
+    try:
+        server, _, _ = session.restore(path)
+        folder = output or path.parent.parent / "predictions"
+        for name, scores in session.evaluate_sets(server, part, "predict_step").items():
+            table = pd.concat([_predictions(session, s) for s in scores], ignore_index=True)
+            if session.fabric.is_global_zero:
+                folder.mkdir(parents=True, exist_ok=True)
+                file = folder / f"{slug(name)}_{part}.csv"
+                table.to_csv(file, index=False)
+                console.print(f"{len(table)} images: {file}")
+        return 0
+    finally:
+        session.engine.close()
+
+
+def test_metrics(session: Session, server: ServerState, directory: Path | None) -> dict[str, float]:
+    """``test/<set>/...`` of every test set; with a directory, its ROC curves are drawn there."""
+    metrics: dict[str, float] = {}
+    for name, scores in session.evaluate_sets(server, "test").items():
+        metrics |= pooled_metrics(scores, session.classes, f"test/{slug(name)}")
+        if directory and scores[0].scores is not None:
+            from fedlit.reports.figures import roc_figure  # matplotlib takes a second to import
+
+            together = [torch.cat([getattr(s, part) for s in scores]) for part in ("scores", "labels")]
+            figure = roc_figure(*together, session.classes, f"Test set: {name}")
+            figure.savefig(directory / f"roc_{slug(name)}.png", dpi=150)
+    return metrics
+
+
+def print_results(metrics: Mapping[str, float], title: str, console: Console) -> None:
+    """Tables of AUROC per class, one a test set."""
+    for key in metrics:
+        if key.startswith("test/") and key.endswith("/auroc_macro"):
+            name = key.split("/")[1]
+            console.print(auroc_table(metrics, f"test/{name}", f"AUROC on test set {name!r}, {title}"))
+
+
+def parameters(settings: dict) -> dict[str, str | int | float | bool]:
+    """The configuration as flat parameters that people compare, less what says where a run ran."""
+    left_out = ("config", "logger", "ckpt_path", "run_dir", "name")
+    flat = flatten({k: v for k, v in settings.items() if k not in left_out})
+    return {k.replace(".init_args", "").removesuffix(".class_path"): v if isinstance(v, (int, float)) else str(v)
+            for k, v in flat.items() if v is not None}  # fmt: skip
+
+
+def _required_checkpoint(experiment: Experiment) -> Path:
+    if not experiment.ckpt_path:
+        raise ConfigError("--ckpt_path is needed: last, best, a run directory or a checkpoint")
+    path = experiment.checkpoint()
+    if path is None:
+        raise CheckpointError(f"no run with a checkpoint in {experiment.run_dir / experiment.experiment}")
+    return path
+
+
+def _predictions(session: Session, scores: Scores) -> pd.DataFrame:
+    if scores.scores is None:
+        raise ConfigError("the module declares no classes, or its predict_step returns no [B, C] tensor: "
+                          "there is nothing to write per class")  # fmt: skip
+    view = scores.view
+    dataset = session.data.test_sets[view.part] if view.client is None else getattr(session.data.clients[view.client], view.part)
+    names = getattr(dataset, "names", range(len(dataset)))[: scores.examples]
+    table = pd.DataFrame({"image": names, "client": view.client or ""})
+    return table.join(pd.DataFrame(scores.scores.numpy(), columns=list(session.classes)))
