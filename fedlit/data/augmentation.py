@@ -43,7 +43,7 @@ class XrayAugmentation(nn.Module):
         contrast: float = 0.1,
     ):
         super().__init__()
-        # The sampling grid of affine_grid spans -1 to 1, so a shift by a fraction of the width is twice that.
+        # The sampling grid spans -1 to 1, so a shift by a fraction of the width is twice that.
         self.limits = (math.radians(degrees), 2 * shift, 2 * shift, scale, brightness, contrast)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -52,14 +52,21 @@ class XrayAugmentation(nn.Module):
         draws = (2 * torch.rand(len(images), 6) - 1) * torch.tensor(self.limits)
         angle, right, down, scale, brightness, contrast = draws.T
         cos, sin = torch.cos(angle) / (1 + scale), torch.sin(angle) / (1 + scale)
-        # The grid is relative to height and width: without their ratio a rotation of an oblong image would
-        # shear it.
-        rows = [cos, -sin * height / width, right, sin * width / height, cos, down]
-        grid = F.affine_grid(torch.stack(rows, dim=1).view(-1, 2, 3), list(images.shape), align_corners=False)
-        images = F.grid_sample(images, grid, align_corners=False)
+        # The grid is relative to height and width: without their ratio a rotation shears oblong images.
+        along_x = torch.stack([cos, sin * width / height], dim=1)[:, :, None] * _centres(width)
+        along_y = torch.stack([-sin * height / width, cos], dim=1)[:, :, None] * _centres(height)
+        shift = torch.stack([right, down], dim=1)[:, :, None]
+        # As two planes, by broadcasting: affine_grid takes fifty times as long, more than the sampling.
+        grid = along_x[:, :, None, :] + (along_y + shift)[:, :, :, None]
+        images = F.grid_sample(images, grid.permute(0, 2, 3, 1), align_corners=False)
         mean = images.mean(dim=(1, 2, 3), keepdim=True)
         bright, contrasted = ((1 + factor).view(-1, 1, 1, 1) for factor in (brightness, contrast))
         return (((images - mean) * contrasted + mean) * bright).clamp(0, 1)
+
+
+def _centres(size: int) -> Tensor:
+    """Centres of `size` pixels between -1 and 1, as `grid_sample` places them."""
+    return (2 * torch.arange(size) + 1) / size - 1
 
 
 class PerImage(nn.Module):
