@@ -3,6 +3,7 @@
 import hashlib
 import re
 import warnings
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -146,17 +147,17 @@ class FederatedDataModule(LightningDataModule):
         names = check_clients(owners, splits)
         visible = mask_labels(records)
         self._warn_of_empty_classes(records, visible)
+        rows_of = pd.DataFrame({"client": owners, "split": splits}).groupby(["client", "split"]).indices
+        sites_of = pd.Series(records.sites).groupby(owners).unique()
         for name in names:
-            parts = {split: np.flatnonzero((owners == name) & (splits == split)) for split in SPLITS}
-            labelled = {
-                label for site in np.unique(records.sites[owners == name]) for label in scheme(records, site)
-            }
+            train, val, test = (rows_of.get((name, split), np.empty(0, np.int64)) for split in SPLITS)
+            labelled = {label for site in sites_of[name] for label in scheme(records, site)}
             self.clients[name] = ClientData(
                 name,
                 tuple(label for label in records.classes if label in labelled),
-                self._images(records, parts["train"], visible, self._augmentation()),
-                self._images(records, parts["val"], visible) if len(parts["val"]) else None,
-                self._images(records, parts["test"], records.labels) if len(parts["test"]) else None,
+                self._images(records, train, visible, self._augmentation()),
+                self._images(records, val, visible) if len(val) else None,
+                self._images(records, test, records.labels) if len(test) else None,
             )
         self.assignment = pd.DataFrame(
             {"image": records.names, "patient": records.patients, "client": owners, "split": splits}
@@ -279,9 +280,13 @@ def check_clients(owners: np.ndarray, splits: np.ndarray) -> list[str]:
     """The clients' names in order.
 
     Raises:
-        ValueError: A name is empty, two names are the same as a file name or metric key, or a client has not
-            at least two training images.
+        ValueError: There is not one client a record, a name is empty, two names are the same as a file name
+            or metric key, or a client has not at least two training images.
     """
+    if owners.shape != splits.shape:
+        raise ValueError(
+            f"partition: expected a client for each of {len(splits)} images, found {list(owners.shape)}"
+        )
     names = sorted(set(owners.tolist()))
     seen: dict[str, str] = {}
     for name in names:
@@ -294,7 +299,7 @@ def check_clients(owners: np.ndarray, splits: np.ndarray) -> list[str]:
                 "rename one in the source"
             )
         seen[key] = name
-    training = {name: int(((owners == name) & (splits == "train")).sum()) for name in names}
+    training = Counter(owners[splits == "train"].tolist())
     short = [name for name in names if training[name] < 2]
     if short:
         raise ValueError(

@@ -344,6 +344,7 @@ class Fixed(Partition):
             "'St. Mary' and 'st. mary ' are the same",
         ),
         (lambda r: np.where(r.sites == "North", "A/B", "A B"), "'A B' and 'A/B' are the same"),
+        (lambda r: np.array(["A"] * 7), r"expected a client for each of 240 images, found \[7\]"),
         (lambda r: np.where(r.sites == "North", "", "A"), "80 images have an empty client name"),
     ],
 )
