@@ -160,11 +160,11 @@ class MLflowStore:
         if experiment is None:
             try:
                 return self._client.create_experiment(name, artifact_location=self._artifact_location)
-            except Exception as error:
-                if _code(error) != "RESOURCE_ALREADY_EXISTS":
+            except Exception:
+                # Another run may have created it in between; versions of MLflow report that differently.
+                experiment = self._client.get_experiment_by_name(name)
+                if experiment is None:
                     raise
-            # Another run created it in between.
-            experiment = self._client.get_experiment_by_name(name)
         if experiment.lifecycle_stage != "active":
             raise RuntimeError(
                 f"the experiment {name!r} was deleted: restore it, or choose another name; "
