@@ -203,7 +203,7 @@ class _Canvas:
         if len(which) == 0:
             return
         side = np.where(self._spot("Consolidation", 0)[which] < 0.5, np.float32(-1), np.float32(1))
-        x = side * (0.42 + 0.28 * self._spot("Consolidation", 1)[which]) + 0.10 * (side > 0)
+        x = side * (0.42 + 0.28 * self._spot("Consolidation", 1)[which]) + np.float32(0.10) * (side > 0)
         y = 0.30 + 0.50 * self._spot("Consolidation", 2)[which]
         radius = 0.26 + 0.14 * self._shape("Consolidation", 0)[which]
         flat = 0.62 + 0.2 * self._shape("Consolidation", 1)[which]
@@ -241,7 +241,9 @@ class _Canvas:
         if len(which) == 0:
             return
         side = np.where(self._spot(name, 0)[which] < 0.5, np.float32(-1), np.float32(1))
-        x = side * (0.40 + 0.34 * self._spot(name, 1)[which]) + 0.10 * (side > 0)  # beside the heart
+        x = side * (0.40 + 0.34 * self._spot(name, 1)[which]) + np.float32(0.10) * (
+            side > 0
+        )  # beside the heart
         x = x * self.anatomy.width[which, None, None]
         y = (0.20 + 0.56 * self._spot(name, 2)[which]) * 0.66 + self.top[which]
         size = radius + spread * (0.5 * severity + 0.5 * self._shape(name, 0)[which])
@@ -260,14 +262,14 @@ class _Canvas:
             return
         left = np.where(self._spot("Pneumothorax", 0)[which] < 0.5, ~self.left[which], self.left[which])
         v = np.clip(self.v[which], 0, 1)
-        depth = (0.04 + 0.27 * severity) * (1 - 0.75 * v) + 0.03
+        depth = (0.05 + 0.32 * severity) * (1 - 0.75 * v) + 0.03
         beyond = self.u[which] - (self.outer[which] - depth)
         line = np.abs(beyond)
         np.subtract(0.022, line, out=line)
         line = _ramp(line, 0.03)
         line *= (0.05 + 0.10 * severity) * left
         rim = _ramp(beyond, 0.03)
-        rim *= (0.05 + 0.12 * severity) * left
+        rim *= (0.05 + 0.15 * severity) * left
         rim -= line
         air[which] += rim
 

@@ -158,7 +158,8 @@ def sample_cohort(hospital: Hospital, seed: int) -> Cohort:
     normal = NormalDist()
     wanted = [hospital.prevalence.get(finding, PREVALENCE[finding]) for finding in FINDINGS]
     threshold = [normal.inv_cdf(1 - p) if 0 < p < 1 else math.inf if p == 0 else -math.inf for p in wanted]
-    severity = _MILDEST + (1 - _MILDEST) * rng.random((n, len(FINDINGS)), dtype=np.float32)
+    # The larger of two: mild cases exist, so that no finding is trivial, but are fewer than severe ones.
+    severity = _MILDEST + (1 - _MILDEST) * rng.random((2, n, len(FINDINGS)), dtype=np.float32).max(0)
     severity[liability < np.array(threshold)] = 0
     look = generator(seed, hospital, "look").standard_normal((n, 5), dtype=np.float32)
     return Cohort(anatomy, severity, patient, look)

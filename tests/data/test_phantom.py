@@ -72,10 +72,10 @@ def test_seed_and_name_give_other_patients(cohort):
 
 def test_pictures_have_shape_and_use_the_range(cohort):
     for size in (32, 50, 224):
-        pictures = render(CLEAN, replace(cohort, severity=cohort.severity), size, 0)
+        pictures = render(CLEAN, with_findings(cohort), size, 0)
         assert pictures.shape == (24, 1, size, size)
         assert pictures.dtype == np.uint8
-        # Lungs are dark, the heart and the spine are bright, in every picture.
+        # Lungs are dark, the heart and the spine are bright, in every healthy picture.
         lung = pictures[:, 0, int(0.4 * size) : int(0.6 * size), int(0.22 * size) : int(0.3 * size)].mean(
             (1, 2)
         )
