@@ -1,0 +1,326 @@
+"""FedAvg, FedProx, SCAFFOLD and FedBN against the loop written by hand, in float64."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+from oracle import Oracle
+from simulation import simulate
+from toys import Quadratic, ToyData, ToyNet
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from fedlit.aggregators import Aggregator, FedAvg, FedBN, FedProx, Scaffold
+from fedlit.data.federated import ClientData, FederatedDataModule
+from fedlit.errors import ConfigError
+from fedlit.federation import Federation
+from fedlit.messages import Mask
+from fedlit.schedules import ConstantSchedule
+
+NORM = frozenset(f"body.1.{n}" for n in ("weight", "bias", "running_mean", "running_var"))
+
+
+class WholeSets(ToyData):
+    """Toy data in which a batch is a client's whole training set, so that its order does not matter."""
+
+    def __init__(self, **options) -> None:
+        super().__init__(batch_size=1000, **options)
+
+
+class Hidden(Aggregator):
+    """Clients share no rows of classes that they do not label, as surgical heads do."""
+
+    def scope(self, layout, client):
+        lacking = tuple(c for c in layout.classes if c not in client.classes)
+        return Mask.everything(layout).without(layout.groups(("head", "dual"), lacking))
+
+
+class Problems(FederatedDataModule):
+    """One quadratic a client: (curvature, optimum)."""
+
+    def __init__(self, **problems: tuple[float, float]) -> None:
+        super().__init__(partition=None, batch_size=8)
+        self.problems = problems
+
+    @property
+    def classes(self):
+        return ()
+
+    def setup(self, stage=None):
+        for name, (curvature, optimum) in self.problems.items():
+            data = TensorDataset(torch.full((4,), curvature), torch.full((4,), optimum))
+            self.clients[name] = ClientData(name, (), data)
+
+
+def federation(aggregators, rounds=4, window=3, **options) -> Federation:
+    return Federation(aggregators, rounds=rounds, schedule=ConstantSchedule(window, "steps"), **options)
+
+
+CASES = {
+    "fedavg": ([FedAvg()], {}),
+    "uniform": ([FedAvg("uniform")], {"uniform": True}),
+    "fedprox": ([FedProx(0.7)], {"mu": 0.7}),
+    "scaffold": ([Scaffold()], {"scaffold": True}),
+    "scaffold, eta_g": ([Scaffold(0.5)], {"scaffold": True, "eta_g": 0.5}),
+    "fedbn": ([FedBN()], {"local": NORM}),
+    "all": ([FedBN(), Scaffold(), FedProx(0.3)], {"local": NORM, "scaffold": True, "mu": 0.3}),
+}
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+@pytest.mark.parametrize("case", CASES)
+def test_trajectory_equals_the_loop_written_by_hand(case, participation):
+    aggregators, options = CASES[case]
+    options = dict(options)
+    if participation < 1 and options.get("scaffold"):
+        # by hand, the server's step takes the mean over the cohort and c the share of all clients
+        assert not options.get("uniform")
+    torch.manual_seed(3)
+    module, data = ToyNet(drop=0.0, lr=0.2).double(), WholeSets(clients=4)
+    done = simulate(module, data, federation(aggregators, participation=participation))
+    clients = done.session.clients
+    uniform = options.pop("uniform", False)
+    weights = {n: 1 / len(clients) if uniform else c.weight for n, c in clients.items()}
+    tensors = {n: d.train.tensors for n, d in done.session.data.clients.items()}
+    hand = Oracle(module, {n: (x.double(), y.double()) for n, (x, y) in tensors.items()}, weights, 0.2, 3, **options)
+    for cohort in done.cohorts:
+        hand.round(list(cohort))
+    if participation < 1:
+        assert {len(c) for c in done.cohorts} == {2}
+        assert len(set(done.cohorts)) > 1
+    for entry in done.session.layout.parameters:
+        if entry.name not in hand.local:
+            torch.testing.assert_close(entry.view(done.server.w), hand.x[entry.name], rtol=1e-11, atol=1e-12)
+    for entry in done.session.layout.buffers:
+        if entry.name not in hand.local:
+            torch.testing.assert_close(entry.view(done.server.stats), hand.x[entry.name], rtol=1e-11, atol=1e-12)
+    states = done.session.engine.client_states()
+    for name, state in states.items():
+        for position, aggregator in enumerate(aggregators):
+            if isinstance(aggregator, Scaffold):
+                for entry in done.session.layout.parameters:
+                    if entry.name not in hand.local:
+                        ours = entry.view(state.aggregators[position]["c"])
+                        torch.testing.assert_close(ours, hand.c_k[name][entry.name], rtol=1e-8, atol=1e-10)
+        if hand.local:
+            ours = torch.cat([state.w, state.stats])
+            order = [f"body.1.{n}" for n in ("weight", "bias", "running_mean", "running_var")]
+            torch.testing.assert_close(ours, torch.cat([hand.kept[name][n] for n in order]), rtol=1e-11, atol=1e-12)
+
+
+def test_trajectories_of_the_cases_differ():
+    """A guard of the tests above: no two algorithms give the same weights here."""
+    torch.manual_seed(3)
+    module, data = ToyNet(drop=0.0, lr=0.2).double(), WholeSets(clients=4)
+    ends = [simulate(module, data, federation(a)).server.w for a, _ in CASES.values()]
+    for one, other in itertools.combinations(ends, 2):
+        assert (one - other).abs().max() > 1e-6
+
+
+def test_fixed_point_scaffold_reaches_the_optimum_and_fedavg_does_not():
+    # f_1 = (x - 0)^2 / 2, f_2 = 4 (x - 1)^2 / 2: the mean of both is least at 0.8
+    data = Problems(one=(1.0, 0.0), two=(4.0, 1.0))
+    many = {"rounds": 60, "window": 10}
+    plain = simulate(Quadratic(), data, federation([FedAvg("uniform")], **many)).server.w
+    corrected = simulate(Quadratic(), data, federation([FedAvg("uniform"), Scaffold()], **many)).server.w
+    torch.testing.assert_close(corrected, torch.tensor([0.8], dtype=torch.float64), rtol=0, atol=1e-9)
+    # FedAvg's own fixed point: x = mean of b_k + (1 - lr a_k)^10 (x - b_k)
+    kept = [(1 - 0.1 * a) ** 10 for a in (1.0, 4.0)]
+    expected = (1 - kept[1]) / (2 - kept[0] - kept[1])
+    torch.testing.assert_close(plain, torch.tensor([expected], dtype=torch.float64), rtol=0, atol=1e-9)
+    assert abs(expected - 0.8) > 0.1
+
+
+@pytest.mark.parametrize("aggregators", [[Scaffold()], [Scaffold(), Hidden()], [FedBN(), Hidden(), Scaffold(0.7)]])
+def test_invariant_c_is_the_owners_weighted_mean_of_c_k(aggregators):
+    """After every round, per element, with partial participation and partial ownership."""
+    position = next(i for i, a in enumerate(aggregators) if isinstance(a, Scaffold))
+    checked = []
+
+    def check(done) -> None:
+        layout, session = done.session.layout, done.session
+        c = done.server.aggregators[position]["c"]
+        above, below = torch.zeros_like(c), torch.zeros_like(c)
+        for name, mask in session.masks.items():
+            owned = layout.expand(mask.owned.double()).expand_as(c)
+            state = session.engine.client_states().get(name)
+            c_k = state.aggregators[position]["c"] if state else torch.zeros_like(c)
+            above += session.weights[name] * owned * c_k
+            below += session.weights[name] * owned
+        owned = below > 0
+        torch.testing.assert_close(c[owned], (above / below)[owned], rtol=1e-9, atol=1e-12)
+        assert not c[~owned].any()
+        checked.append(float(c.abs().max()))
+
+    torch.manual_seed(0)
+    data = ToyData(clients=5, labelled=2)
+    simulate(ToyNet().double(), data, federation(aggregators, rounds=6, participation=0.4), after_round=check)
+    assert len(checked) == 6
+    assert checked[-1] > 1e-3
+
+
+def test_what_nobody_in_the_cohort_owns_does_not_move():
+    torch.manual_seed(0)
+    before, seen = {}, []
+
+    def check(done) -> None:
+        layout = done.session.layout
+        weight = next(e for e in layout.parameters if e.name == "head.weight")
+        rows = weight.view(done.server.w).clone()
+        labelled = {c for name in done.cohorts[-1] for c in done.session.clients[name].classes}
+        for i, name in enumerate(layout.classes):
+            moved = bool((rows[i] != before.get("rows", initial)[i]).any())
+            assert moved == (name in labelled)
+            seen.append(moved)
+        before["rows"] = rows
+
+    module = ToyNet().double()
+    initial = module.head.weight.detach().clone()
+    simulate(module, ToyData(clients=3, labelled=1), federation([Hidden()], participation=0.3), after_round=check)
+    assert True in seen
+    assert False in seen
+
+
+def test_mu_zero_is_fedavg():
+    torch.manual_seed(0)
+    module, data = ToyNet(), ToyData()
+    ends = [simulate(module, data, federation(a), "32-true").server.w for a in ([FedAvg()], [FedProx(0.0)])]
+    torch.testing.assert_close(*ends, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("aggregators", [[], [Scaffold()]])
+def test_one_client_is_plain_sgd(aggregators):
+    """Rounds leave no trace when there is one client: 4 rounds of 3 steps are 12 steps of SGD."""
+    torch.manual_seed(0)
+    module, data = ToyNet(drop=0.0, lr=0.2).double(), WholeSets(clients=1)
+    done = simulate(module, data, federation(aggregators))
+    images, labels = (t.double() for t in done.session.data.clients["site-0"].train.tensors)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.2)
+    module.train()
+    for _ in range(12):
+        optimizer.zero_grad()
+        module.training_step((images, labels), 0).backward()
+        optimizer.step()
+    for name, parameter in module.named_parameters():
+        torch.testing.assert_close(done.tensor(name), parameter.detach(), rtol=1e-11, atol=1e-12)
+
+
+def test_order_of_the_list_is_free():
+    torch.manual_seed(0)
+    module, data = ToyNet().double(), ToyData(clients=3)
+    ends = []
+    for aggregators in itertools.permutations([FedAvg(), FedProx(0.3), Scaffold(), FedBN()]):
+        ends.append(simulate(module, data, federation(list(aggregators), rounds=2, window=2)).server.w)
+    for end in ends[1:]:
+        torch.testing.assert_close(end, ends[0], rtol=1e-13, atol=1e-14)
+
+
+def test_momentum_is_kept_or_reset():
+    torch.manual_seed(0)
+    module, data = ToyNet(momentum=0.9), ToyData()
+    kept, reset = (simulate(module, data, federation([], optimizer_state=s), "32-true") for s in ("keep", "reset"))
+    assert (kept.server.w - reset.server.w).abs().max() > 1e-4
+    assert all(not s.optimizer for s in reset.session.engine.client_states().values())
+    state = kept.session.engine.client_states()["site-0"].optimizer
+    assert {k.split("/")[1] for k in state} == {"momentum_buffer"}
+    assert sum(v.numel() for v in state.values()) == kept.session.layout.size
+
+
+def test_gradient_clipping_bounds_each_step_before_the_drift():
+    torch.manual_seed(0)
+    module, data = ToyNet(lr=1.0).double(), WholeSets(clients=1)
+    one = simulate(module, data, federation([], rounds=1, window=1, gradient_clip=1e-3))
+    start = torch.cat([p.detach().flatten() for _, p in sorted(module.named_parameters())])
+    end = torch.cat([one.tensor(n).flatten() for n, _ in sorted(module.named_parameters())])
+    torch.testing.assert_close((end - start).norm(), torch.tensor(1e-3, dtype=torch.float64), rtol=1e-2, atol=0)
+
+
+class Saddle(nn.Module):
+    """``x y - x^2/2 + x^2`` style saddle: minimised over x, maximised over y."""
+
+    dual_parameters = ("y",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.tensor([1.0]))
+        self.y = nn.Parameter(torch.tensor([1.0]))
+
+    def forward(self, a, b):
+        return (a / 2 * self.x**2 + self.x * self.y - b / 2 * self.y**2).mean()
+
+
+class SaddleModule(Quadratic):
+    def __init__(self) -> None:
+        super().__init__()
+        del self.x
+        self.objective = Saddle()
+
+    def training_step(self, batch, batch_idx):
+        return self.objective(*batch)
+
+
+@pytest.mark.parametrize("aggregators", [[], [FedProx(0.5)], [FedAvg("uniform"), Scaffold()]])
+def test_dual_parameters_ascend_and_are_not_pulled(aggregators):
+    """Two steps by hand: x descends (pulled by FedProx), y ascends (never pulled)."""
+    data = Problems(one=(2.0, 1.0))
+    done = simulate(SaddleModule().double(), data, federation(aggregators, rounds=1, window=2))
+    mu = 0.5 if any(isinstance(a, FedProx) for a in aggregators) else 0.0
+    x, y = 1.0, 1.0
+    for _ in range(2):
+        gx, gy = 2.0 * x + y + mu * (x - 1.0), x - 1.0 * y
+        x, y = x - 0.1 * gx, y + 0.1 * gy
+    assert done.session.layout.slices["dual"] == slice(1, 2)
+    torch.testing.assert_close(done.server.w, torch.tensor([x, y], dtype=torch.float64), rtol=1e-12, atol=0)
+
+
+def test_scaffold_corrects_duals_too():
+    """Two sites with different saddles: the joint saddle is the fixed point of SCAFFOLD, not of FedAvg."""
+    data = Problems(one=(1.0, 3.0), two=(5.0, 0.5))
+    many = {"rounds": 300, "window": 8}
+    for aggregators, reached in (([FedAvg("uniform"), Scaffold()], True),):
+        end = simulate(SaddleModule().double(), data, federation(aggregators, **many)).server.w
+        assert bool((end.abs() < 1e-8).all()) == reached
+
+
+def test_a_window_in_epochs_gives_each_client_its_own_number_of_steps():
+    data, steps = ToyData(clients=3, size=9, batch_size=4), {}
+    fed = Federation([], rounds=1, schedule=ConstantSchedule(2, "epochs"), workers=1)
+    fed_session = simulate(ToyNet(), data, fed, "32-true").session
+    for name, state in fed_session.engine.client_states().items():
+        steps[name] = state.batches
+    # 9, 11, 13 images in batches of 4; the single left-over image of 9 and 13 is dropped
+    assert steps == {"site-0": 4, "site-1": 6, "site-2": 6}
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: FedProx(-1.0), "mu"),
+        (lambda: Scaffold(0.0), "eta_g"),
+        (lambda: Federation([FedAvg("examples"), FedAvg("uniform")]), "different client weights"),
+        (lambda: Federation(participation=0.0), "participation"),
+        (lambda: Federation(gradient_clip=0.0), "gradient_clip"),
+        (lambda: Federation(rounds=0), "rounds"),
+    ],
+)
+def test_bad_values_are_refused(make, words):
+    with pytest.raises(ConfigError, match=words):
+        make()
+
+
+def test_states_given_to_a_round_are_left_as_they_are():
+    torch.manual_seed(0)
+    frozen = {}
+
+    def check(done) -> None:
+        states = done.session.engine.client_states()
+        for name, (state, copied) in frozen.items():
+            if states[name] is not state:
+                for key, tensor in state.tensors().items():
+                    assert torch.equal(tensor, copied[key]), key
+        frozen.update({n: (s, copy.deepcopy(s.tensors())) for n, s in states.items()})
+
+    simulate(ToyNet(momentum=0.5), ToyData(), federation([Scaffold(), FedBN()], optimizer_state="keep"),
+             "32-true", after_round=check)  # fmt: skip
+    assert len(frozen) == 3
