@@ -188,7 +188,8 @@ def client_round(local: LocalModel, stream: BatchStream, client: Client, state: 
     vectors = {"w": torch.sub(flat.w, start, out=start), "stats": flat.stats - down.stats.to(device)}
     for i in hooks["on_client_round_end"]:
         sent = local.aggregators[i].on_client_round_end(contexts[i])
-        vectors |= {f"{i}/{name}": vector for name, vector in sent.items()}
+        kept = (flat.w, flat.grad, flat.stats, *contexts[i].down.values(), *contexts[i].state.values())
+        vectors |= {f"{i}/{name}": _own(vector, kept) for name, vector in sent.items()}
     payload = _pack(vectors, layout, mask, client, rnd)
     after = ClientState(
         state.batches + drawn,
@@ -250,6 +251,12 @@ def _pack(vectors: State, layout: Layout, mask: Mask, client: Client, rnd: Round
                                 "steps; lower the learning rate, or set federation.gradient_clip")  # fmt: skip
     weighted = {name: vector.mul_(client.weight).cpu() for name, vector in vectors.items()}
     return Payload(weighted, client.weight, client.weight * mask.owned.double())
+
+
+def _own(vector: Tensor, kept: Sequence[Tensor]) -> Tensor:
+    """The vector itself, or a copy where it shares memory with something that must not change."""
+    memory = vector.untyped_storage().data_ptr()
+    return vector.clone() if any(t.untyped_storage().data_ptr() == memory for t in kept) else vector
 
 
 def _mean_loss(losses: list[Tensor], client: Client, rnd: Round) -> float:

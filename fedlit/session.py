@@ -130,7 +130,7 @@ class Session:
         shown = ", ".join(f"{n} ({c.examples})" for n, c in list(self.clients.items())[:6])
         more = f", and {len(self.clients) - 6} more" if len(self.clients) > 6 else ""
         return (f"{self.tags['fedlit.algorithm']} over {len(self.clients)} clients (training images): {shown}{more}; "
-                f"{self.layout.size:,} parameters, {self.engine}")  # fmt: skip
+                f"{self.layout.size:,} parameters; {self.engine.where}")  # fmt: skip
 
     def describe(self, run: Run) -> None:
         """Save the partition with the run, as a table and as a picture."""

@@ -72,7 +72,13 @@ OnReply = Callable[[ClientReport], None]
 
 
 class Engine(Protocol):
-    """Runs clients; the federation does not know where."""
+    """Runs clients; the federation does not know where.
+
+    Attributes:
+        where: in words, for the person at the keyboard.
+    """
+
+    where: str
 
     def run(self, cohort: Sequence[str], down: Broadcast, rnd: Round, on_reply: OnReply) -> tuple[Payload, list[ClientReport]]:
         """One round: the sum of the cohort's payloads, and how it went for each. New client states wait."""

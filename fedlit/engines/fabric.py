@@ -39,6 +39,7 @@ class FabricEngine:
         if fabric.world_size > len(program.clients):
             raise ConfigError(f"{fabric.world_size} processes for {len(program.clients)} clients: expected at most one "
                               "process a client; lower fabric.devices or fabric.num_nodes")  # fmt: skip
+        self.where = f"{fabric.world_size} ranks"
         self._fabric = fabric
         self._pool = InProcess(program, fabric)
         self._own = [n for i, n in enumerate(program.clients) if i % fabric.world_size == fabric.global_rank]

@@ -22,6 +22,7 @@ class LocalEngine:
 
     def __init__(self, program: Program, fabric: FederationFabric, workers: int = 1) -> None:
         self._pool = ProcessPool(program, fabric, workers) if workers > 1 else InProcess(program, fabric)
+        self.where = f"{workers} workers" if workers > 1 else f"one worker on {fabric.device}"
         self._states: dict[str, ClientState] = {}
         self._waiting: dict[str, ClientState] = {}
 

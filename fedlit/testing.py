@@ -1,0 +1,271 @@
+"""For whoever writes an aggregator: ``check_aggregator`` tells what is wrong with it, on a toy federation of seconds."""
+
+import copy
+import io
+from collections.abc import Callable, Iterable, Sequence
+
+import cloudpickle
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from fedlit.aggregators.base import Aggregator
+from fedlit.aggregators.fedprox import FedProx
+from fedlit.data.federated import ClientData, FederatedDataModule
+from fedlit.errors import TrainingError
+from fedlit.fabric import make_fabric
+from fedlit.federation import Federation
+from fedlit.messages import ClientState, Mask, ServerState, State
+from fedlit.objectives import BCE
+from fedlit.rounds import server_round
+from fedlit.schedules import ConstantSchedule
+from fedlit.session import Session
+
+CLASSES = ("Edema", "Effusion", "Nodule")
+
+
+class ToyNet(LightningModule):
+    """Convolution, BatchNorm, dropout and a linear head over 8x8 images: everything that can break bit equality.
+
+    Args:
+        classes: rows of the head.
+        lr: of SGD.
+        momentum: of SGD.
+        drop: rate of dropout.
+    """
+
+    def __init__(
+        self, classes: Sequence[str] = CLASSES, lr: float = 0.1, momentum: float = 0.0, drop: float = 0.2
+    ) -> None:
+        super().__init__()
+        self.classes = tuple(classes)
+        self.body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(drop))
+        self.head = nn.Linear(4 * 6 * 6, len(self.classes))
+        self.objective = BCE()
+        self.lr, self.momentum = lr, momentum
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.body(images))
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return self.objective(self(batch[0]), batch[1])
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        logits = self(batch[0])
+        self.log("loss", self.objective(logits, batch[1]))
+        return logits
+
+    def predict_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return self(batch[0]).sigmoid()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=self.lr, momentum=self.momentum)
+
+
+class ToyData(FederatedDataModule):
+    """Random images whose labels follow their brightness; clients differ in size and, on demand, in classes.
+
+    Args:
+        clients: number of clients.
+        size: training images of the smallest client.
+        labelled: number of classes that each client labels; client k starts at class k.
+        batch_size: of every client.
+    """
+
+    def __init__(self, clients: int = 3, size: int = 12, labelled: int = 3, batch_size: int = 4) -> None:
+        super().__init__(partition=None, batch_size=batch_size, image_size=8)
+        self.number, self.size, self.labelled = clients, size, labelled
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return CLASSES
+
+    def setup(self, stage: str | None = None) -> None:
+        if self.clients:
+            return
+        for k in range(self.number):
+            own = [(k + j) % len(CLASSES) for j in range(self.labelled)]
+            labelled = (own, own, range(len(CLASSES)))
+            parts = [self._part(100 * k + p, self.size + 2 * k, seen) for p, seen in enumerate(labelled)]
+            self.clients[f"site-{k}"] = ClientData(f"site-{k}", tuple(CLASSES[c] for c in sorted(own)), *parts)
+
+    def _part(self, seed: int, size: int, seen: Iterable[int]) -> TensorDataset:
+        g = torch.Generator().manual_seed(seed)
+        images = torch.randn(size, 1, 8, 8, generator=g) + torch.randn(size, 1, 1, 1, generator=g)
+        noise = torch.randn(size, len(CLASSES), generator=g)
+        labels = (images.mean((1, 2, 3))[:, None] + 0.3 * noise > 0).float()
+        labels[:, [c for c in range(len(CLASSES)) if c not in seen]] = torch.nan
+        return TensorDataset(images, labels)
+
+
+class OwnRows(Aggregator):
+    """Clients share the head's rows of the classes that they label, and nothing of other rows."""
+
+    def scope(self, layout, client) -> Mask:
+        lacking = tuple(c for c in layout.classes if c not in client.classes)
+        return Mask.everything(layout).without(layout.groups(("head", "dual"), lacking))
+
+
+def check_aggregator(aggregator: Aggregator, workers: int = 2) -> None:
+    """Run an aggregator through what a federation will ask of it.
+
+    A toy federation in float64 with partial participation, clients that label different classes and share only their
+    own rows, BatchNorm and dropout checks that the aggregator
+
+    * holds hyper-parameters only, and travels to other processes;
+    * keeps server and client states of fixed names, shapes and dtype, and changes none in place that it was given;
+    * sends finite vectors of the same names in every round;
+    * survives a checkpoint: stopped and resumed with a fresh copy of itself, it gives the same numbers;
+    * does not know where clients run: worker processes give the same numbers as one process;
+    * composes: its place in a list with FedProx does not matter.
+
+    Args:
+        aggregator: with the hyper-parameters to check.
+        workers: processes of the check with several; 1 leaves that check out (it costs a few seconds).
+
+    Raises:
+        AssertionError: says what is wrong, with every problem found.
+    """
+    problems: list[str] = []
+    before = _pickled(aggregator, problems)
+    if before is None:
+        raise AssertionError(_report(aggregator, problems))
+
+    def fresh() -> Aggregator:
+        return cloudpickle.loads(before)
+
+    try:
+        whole = _Toy([aggregator, OwnRows()])
+        whole.rounds(4, lambda toy: _check_states(toy, problems))
+        if _pickled(aggregator, []) != before:
+            problems.append("its attributes changed during training: an aggregator holds hyper-parameters only; keep "
+                            "what changes in server_state or client_state, which are checkpointed")  # fmt: skip
+        resumed = _Toy([fresh(), OwnRows()])
+        resumed.rounds(2)
+        resumed = resumed.through_a_checkpoint([fresh(), OwnRows()])
+        resumed.rounds(2)
+        _compare(whole, resumed, 0.0, "stopped after round 2 and resumed it gives other weights: something that it needs "
+                 "is in neither state, or it counts on what an earlier round left behind", problems)  # fmt: skip
+        orders = [_Toy(aggregators) for aggregators in ([fresh(), FedProx(0.1)], [FedProx(0.1), fresh()])]
+        for toy in orders:
+            toy.rounds(2)
+        _compare(*orders, 1e-9, "before FedProx in the list it gives other weights than behind it: add to ctx.drift "
+                 "instead of setting it, and leave ctx.w and ctx.grad as they are in on_client_round_start", problems)  # fmt: skip
+        if workers > 1:
+            spread = _Toy([fresh(), OwnRows()], workers)
+            spread.rounds(4)
+            spread.close()
+            _compare(whole, spread, 0.0, f"over {workers} worker processes it gives other weights than in one: it reads "
+                     "or writes something outside of its states", problems)  # fmt: skip
+    except (TrainingError, KeyError, RuntimeError, TypeError, AttributeError, ValueError) as error:
+        problems.append(f"it raised {type(error).__name__}: {error}")
+    if problems:
+        raise AssertionError(_report(aggregator, problems))
+
+
+class _Toy:
+    """A toy federation in progress."""
+
+    def __init__(self, aggregators: list[Aggregator], workers: int = 1) -> None:
+        torch.manual_seed(0)
+        self.federation = Federation(aggregators, schedule=ConstantSchedule(3, "steps"), participation=0.6,
+                                     workers=workers)  # fmt: skip
+        self.session = Session(self.federation, ToyNet(), ToyData(5, labelled=2), make_fabric("cpu", precision="64-true"))
+        self.server, self.done, _ = self.session.restore(None)
+
+    def rounds(self, number: int, after_round: Callable[["_Toy"], None] = lambda toy: None) -> None:
+        for _ in range(number):
+            rnd = self.federation.round(self.done, self.session)
+            down = self.federation.broadcast(self.server, rnd)
+            sent, given = _copy(down.tensors()), {n: (s, _copy(s.tensors())) for n, s in self.states.items()}
+            total, _ = self.session.engine.run(rnd.cohort, down, rnd)
+            _unchanged(down.tensors(), sent, "what it broadcasts (ctx.down)")
+            for name, (state, tensors) in given.items():
+                _unchanged(state.tensors(), tensors, f"the committed state of {name}")
+            self.names = sorted(total.vectors)
+            server_round(self.federation.aggregators, self.server, total, rnd)
+            self.session.engine.commit()
+            self.done += 1
+            after_round(self)
+
+    @property
+    def states(self) -> dict[str, ClientState]:
+        return dict(self.session.engine.client_states())
+
+    def through_a_checkpoint(self, aggregators: list[Aggregator]) -> "_Toy":
+        """Another toy federation that goes on where this one is."""
+        other = _Toy(aggregators)
+        number = len(aggregators)
+        states = {n: ClientState.from_tensors(_reloaded(s.tensors()), number) for n, s in self.states.items()}
+        other.session.engine.load_client_states(states)
+        server = _reloaded({"w": self.server.w, "stats": self.server.stats})
+        other.server = ServerState(self.server.layout, server["w"], server["stats"],
+                                   [_reloaded(s) for s in self.server.aggregators])  # fmt: skip
+        other.done = self.done
+        return other
+
+    def close(self) -> None:
+        self.session.engine.close()
+
+
+def _check_states(toy: _Toy, problems: list[str]) -> None:
+    layout, aggregator = toy.session.layout, toy.federation.aggregators[0]
+    pairs = [("server_state", aggregator.server_state(layout, toy.server.w), toy.server.aggregators[0])]
+    pairs += [(f"client_state of {n}", aggregator.client_state(layout), s.aggregators[0]) for n, s in toy.states.items()]
+    for where, declared, found in pairs:
+        problem = _difference(declared, found)
+        if problem:
+            problems.append(f"{where} after round {toy.done}: {problem}; declare every name with its final shape and "
+                            "dtype at the start")  # fmt: skip
+    if toy.done == 1:
+        toy.first_names = toy.names
+    elif toy.names != toy.first_names:
+        problems.append(f"round {toy.done} sent {toy.names}, round 1 {toy.first_names}: send the same names every round")
+
+
+def _difference(declared: State, found: State) -> str:
+    if declared.keys() != found.keys():
+        return f"expected names {sorted(declared)}, found {sorted(found)}"
+    for name, tensor in found.items():
+        kind = declared[name]
+        if not torch.is_tensor(tensor):
+            return f"{name!r} is a {type(tensor).__name__}, not a tensor"
+        if (tensor.shape, tensor.dtype) != (kind.shape, kind.dtype):
+            return f"{name!r} is {tuple(tensor.shape)} {tensor.dtype}, declared {tuple(kind.shape)} {kind.dtype}"
+    return ""
+
+
+def _compare(one: _Toy, other: _Toy, tolerance: float, problem: str, problems: list[str]) -> None:
+    distance = float((one.server.w - other.server.w).abs().max())
+    if not distance <= tolerance:
+        problems.append(f"{problem} (largest difference {distance:.2g})")
+
+
+def _unchanged(now: State, before: State, what: str) -> None:
+    for name, tensor in before.items():
+        if not torch.equal(now[name], tensor):
+            raise ValueError(f"{what} was changed in place ({name!r}); make a new tensor")
+
+
+def _pickled(aggregator: Aggregator, problems: list[str]) -> bytes | None:
+    try:
+        return cloudpickle.dumps(copy.copy(aggregator))
+    except Exception as error:
+        problems.append(f"it cannot travel to a worker process: {error}; keep open files, locks and generators out of it")
+        return None
+
+
+def _copy(state: State) -> State:
+    return {name: tensor.clone() for name, tensor in state.items()}
+
+
+def _reloaded(state: State) -> State:
+    file = io.BytesIO()
+    torch.save(_copy(state), file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def _report(aggregator: Aggregator, problems: list[str]) -> str:
+    return f"{type(aggregator).__name__}:\n" + "\n".join(f"- {p}" for p in dict.fromkeys(problems))

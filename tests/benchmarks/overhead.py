@@ -1,0 +1,341 @@
+"""What fedlit costs above the bare training loop.
+
+    python tests/benchmarks/overhead.py [densenet] [cnn] [step] [memory] [clients]
+
+densenet, cnn   seconds a round over those of the better of two bare PyTorch loops that do the same local steps and one
+                average: one client at a time on all cores, and clients side by side with one thread each. The three
+                take turns (A B C A B C ...); the ratio is the median over turns. Limits: 1.05 and 1.15.
+step            what SCAFFOLD + FedProx + FedBN add to a client's step of densenet121, batch 16, 32x32. Limit: 5%.
+memory          memory of all processes over 50 rounds. Limit: flat (5%).
+clients         seconds a client and round with 8, 64 and 512 clients. Limit: within 1.25x of each other.
+
+Start-up and evaluation are excluded. Run it on a machine that does nothing else.
+"""
+
+import argparse
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from fedlit.aggregators import Aggregator, FedAvg, FedBN, FedProx, Scaffold
+from fedlit.data.federated import ClientData, FederatedDataModule
+from fedlit.evaluation import training_metrics
+from fedlit.fabric import make_fabric
+from fedlit.federation import Federation
+from fedlit.models import ImageClassifier
+from fedlit.objectives import BCE
+from fedlit.rounds import server_round
+from fedlit.run import Run
+from fedlit.schedules import ConstantSchedule
+from fedlit.session import Session
+from fedlit.tracking.base import Tracker
+
+CLASSES = tuple(f"class-{i}" for i in range(10))
+LR = 0.01
+
+
+class SmallCNN(LightningModule):
+    """60,000 parameters over 3x32x32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classes = CLASSES
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(),
+            nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2048, 26), nn.ReLU(),
+        )  # fmt: skip
+        self.head = nn.Linear(26, len(CLASSES))
+        self.objective = BCE()
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return self.objective(self.head(self.body(batch[0])), batch[1])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=LR)
+
+
+def densenet() -> LightningModule:
+    return ImageClassifier(CLASSES, in_chans=3, optimizer=lambda p: torch.optim.SGD(p, lr=LR))
+
+
+class Images(Dataset):
+    """Random images in memory, fetched a batch at a time."""
+
+    def __init__(self, size: int, seed: int) -> None:
+        g = torch.Generator().manual_seed(seed)
+        self.images = torch.randn(size, 3, 32, 32, generator=g)
+        self.labels = torch.randint(0, 2, (size, len(CLASSES)), generator=g).float()
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        return self.images[indices], self.labels[indices]
+
+
+class RandomData(FederatedDataModule):
+    def __init__(self, clients: int, size: int, batch_size: int) -> None:
+        super().__init__(partition=None, batch_size=batch_size)
+        for k in range(clients):
+            name = f"client-{k:03d}"
+            self.clients[name] = ClientData(name, CLASSES, Images(size, k))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return CLASSES
+
+    def setup(self, stage: str | None = None) -> None: ...
+
+
+@dataclass(frozen=True)
+class Work:
+    """K clients, ``steps`` steps of ``batch`` images each."""
+
+    make: Callable[[], LightningModule]
+    clients: int
+    steps: int
+    batch: int
+
+    def data(self) -> RandomData:
+        return RandomData(self.clients, self.steps * self.batch, self.batch)
+
+
+# ---------------------------------------------------------------- the floor: bare PyTorch
+
+
+def bare_client(model: nn.Module, start: list[Tensor], data: Images, work: Work, epoch: int) -> None:
+    """One client's local steps, as one writes them by hand."""
+    with torch.no_grad():
+        for own, shared in zip(model.state_dict().values(), start, strict=True):
+            own.copy_(shared)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    model.train()
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(epoch))
+    for step in range(work.steps):
+        indices = order[step * work.batch : (step + 1) * work.batch]
+        optimizer.zero_grad()
+        loss = model.training_step(data.batch(indices), step)
+        loss.backward()
+        optimizer.step()
+
+
+class BareSequential:
+    """One client at a time on all cores."""
+
+    def __init__(self, work: Work, data: RandomData) -> None:
+        self.work, self.data = work, [d.train for d in data.clients.values()]
+        self.model = work.make()
+        self.start = [t.clone() for t in self.model.state_dict().values()]
+        self.epoch = 0
+
+    def round(self) -> None:
+        torch.set_num_threads(os.cpu_count())
+        total = [torch.zeros_like(t, dtype=torch.float32) for t in self.start]
+        for data in self.data:
+            bare_client(self.model, self.start, data, self.work, self.epoch)
+            torch._foreach_add_(total, [t.float() for t in self.model.state_dict().values()], alpha=1 / len(self.data))
+        for shared, mean in zip(self.start, total, strict=True):
+            shared.copy_(mean)
+        self.epoch += 1
+        torch.set_num_threads(1)
+
+    def close(self) -> None: ...
+
+
+class BareSideBySide:
+    """A process a core, each with its share of the clients and one thread; states in shared memory."""
+
+    def __init__(self, work: Work, data: RandomData) -> None:
+        context, workers = multiprocessing.get_context("spawn"), os.cpu_count()
+        self.start = [t.clone().share_memory_() for t in work.make().state_dict().values()]
+        self.totals = [[torch.zeros_like(t, dtype=torch.float32).share_memory_() for t in self.start]
+                       for _ in range(workers)]  # fmt: skip
+        self.begin, self.end = context.Barrier(workers + 1), context.Barrier(workers + 1)
+        for w in range(workers):
+            names = list(data.clients)[w::workers]
+            share = [data.clients[n].train for n in names]
+            args = (work, share, len(data.clients), self.start, self.totals[w], self.begin, self.end)
+            context.Process(target=_side_by_side, args=args, daemon=True).start()
+
+    def round(self) -> None:
+        self.begin.wait()
+        self.end.wait()
+        for i, shared in enumerate(self.start):
+            shared.copy_(sum(total[i] for total in self.totals))
+
+    def close(self) -> None:
+        self.begin.abort()
+
+
+def _side_by_side(work: Work, share: list[Images], clients: int, start: list[Tensor], total: list[Tensor], begin, end):
+    torch.set_num_threads(1)
+    model, epoch = work.make(), 0
+    while True:
+        try:
+            begin.wait()
+        except Exception:
+            return
+        torch._foreach_zero_(total)
+        for data in share:
+            bare_client(model, start, data, work, epoch)
+            torch._foreach_add_(total, [t.float() for t in model.state_dict().values()], alpha=1 / clients)
+        epoch += 1
+        end.wait()
+
+
+# ---------------------------------------------------------------- fedlit
+
+
+class Fedlit:
+    """Rounds as ``Federation.fit`` runs them, metrics.csv included."""
+
+    def __init__(self, work: Work, data: RandomData, aggregators: list[Aggregator] | None = None,
+                 workers: int | str = "auto") -> None:  # fmt: skip
+        self.federation = Federation(aggregators or [FedAvg()], schedule=ConstantSchedule(work.steps, "steps"),
+                                     workers=workers)  # fmt: skip
+        self.session = Session(self.federation, work.make(), data, make_fabric("cpu"))
+        self.server, self.index, _ = self.session.restore(None)
+        self.log = Run(Path(mkdtemp()), Tracker())
+
+    def round(self) -> None:
+        federation, session = self.federation, self.session
+        rnd = federation.round(self.index, session)
+        total, reports = session.engine.run(rnd.cohort, federation.broadcast(self.server, rnd), rnd)
+        server_round(federation.aggregators, self.server, total, rnd)
+        session.engine.commit()
+        self.index += 1
+        metrics = training_metrics(reports, session.weights) | session.per_client(self.log, [], reports, self.index)
+        self.log.log(metrics, self.index)
+
+    def close(self) -> None:
+        self.session.engine.close()
+
+
+# ---------------------------------------------------------------- measurements
+
+
+def seconds(action: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    action()
+    return time.perf_counter() - began
+
+
+def peak_mib() -> float:
+    """Largest resident memory so far, of this process and its children together."""
+    return sum(_status(pid, "VmHWM") for pid in _family()) / 1024
+
+
+def resident_mib() -> float:
+    return sum(_status(pid, "VmRSS") for pid in _family()) / 1024
+
+
+def _family() -> list[int]:
+    return [os.getpid(), *(p.pid for p in multiprocessing.active_children())]
+
+
+def _status(pid: int, key: str) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(key))
+
+
+def against_the_floor(name: str, work: Work, turns: int, limit: float) -> None:
+    data = work.data()
+    sides = {"one at a time": BareSequential(work, data), "side by side": BareSideBySide(work, data),
+             "fedlit": Fedlit(work, data)}  # fmt: skip
+    times: dict[str, list[float]] = {side: [] for side in sides}
+    for turn in range(turns + 1):
+        for side, runner in sides.items():
+            spent = seconds(runner.round)
+            if turn:
+                times[side].append(spent)
+    medians = {side: statistics.median(t) for side, t in times.items()}
+    floor = min(("one at a time", "side by side"), key=medians.get)
+    ratio = statistics.median(ours / bare for ours, bare in zip(times["fedlit"], times[floor], strict=True))
+    peak = peak_mib()
+    for runner in sides.values():
+        runner.close()
+    shown = ", ".join(f"{side} {t:.3f} s" for side, t in medians.items())
+    print(f"{name}: {shown}; ratio to '{floor}' {ratio:.3f} (limit {limit}), {turns} turns; "
+          f"peak memory of all three {peak:.0f} MiB")  # fmt: skip
+
+
+def step_cost(turns: int) -> None:
+    work = Work(densenet, 1, 6, 16)
+    data = work.data()
+    plain = Fedlit(work, data, [FedAvg()], workers=1)
+    full = Fedlit(work, data, [Scaffold(), FedProx(0.01), FedBN()], workers=1)
+    ratios, first = [], True
+    for _ in range(turns + 1):
+        one, other = seconds(plain.round), seconds(full.round)
+        if not first:
+            ratios.append(other / one)
+        first = False
+    print(f"step: SCAFFOLD + FedProx + FedBN over FedAvg, whole rounds of 6 steps: +{statistics.median(ratios) - 1:.1%} "
+          f"(limit 5%), {turns} turns")  # fmt: skip
+
+
+def memory(rounds: int = 50) -> None:
+    work = Work(SmallCNN, 32, 8, 32)
+    runner, at = Fedlit(work, work.data(), [Scaffold(), FedBN()]), {}
+    for index in range(1, rounds + 1):
+        runner.round()
+        if index in (10, rounds):
+            at[index] = resident_mib()
+    runner.close()
+    print(f"memory: {at[10]:.0f} MiB after 10 rounds, {at[rounds]:.0f} MiB after {rounds} "
+          f"({at[rounds] / at[10] - 1:+.1%}, limit 5%)")  # fmt: skip
+
+
+def clients(turns: int) -> None:
+    runners = {}
+    for number in (8, 64, 512):
+        work = Work(SmallCNN, number, 8, 32)
+        runners[number] = Fedlit(work, work.data())
+    spent: dict[int, list[float]] = {number: [] for number in runners}
+    for turn in range(turns + 1):
+        for number, runner in runners.items():
+            repeats = max(1, 64 // number)
+            each = seconds(lambda runner=runner, repeats=repeats: [runner.round() for _ in range(repeats)]) / repeats
+            if turn:
+                spent[number].append(each / number)
+    medians = {number: statistics.median(t) for number, t in spent.items()}
+    for runner in runners.values():
+        runner.close()
+    shown = ", ".join(f"{number}: {t * 1e3:.2f} ms" for number, t in medians.items())
+    print(f"clients: a client and round with {shown}; largest over smallest "
+          f"{max(medians.values()) / min(medians.values()):.2f} (limit 1.25)")  # fmt: skip
+
+
+MEASUREMENTS = {
+    "densenet": lambda turns: against_the_floor(
+        "densenet121, 4 clients, 4 steps of 16, 32x32", Work(densenet, 4, 4, 16), turns, 1.05),
+    "cnn": lambda turns: against_the_floor(
+        "CNN of 60k, 32 clients, 8 steps of 32", Work(SmallCNN, 32, 8, 32), max(turns, 15), 1.15),
+    "step": step_cost,
+    "memory": lambda turns: memory(),
+    "clients": clients,
+}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("measurements", nargs="*", default=[], help="which (default: all)")
+    parser.add_argument("--turns", type=int, default=7)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    for name in args.measurements or MEASUREMENTS:
+        MEASUREMENTS[name](args.turns)
+
+
+if __name__ == "__main__":
+    main()
