@@ -86,6 +86,16 @@ def _backbone(name: str, in_chans: int, pretrained: bool, weights: Path | None) 
     if not Path(weights).is_file():
         raise ConfigError(f"model.weights: no file {weights}")
     try:
-        return timm.create_model(name, pretrained=True, pretrained_cfg_overlay={"file": str(weights)}, **options)
+        body = timm.create_model(name, pretrained=True, pretrained_cfg_overlay={"file": str(weights)}, **options)
+        found = timm.models.load_state_dict(str(weights))
     except (RuntimeError, KeyError) as error:
         raise ConfigError(f"model.weights: {weights} does not fit {name}: {error}") from error
+    # timm leaves out what does not match without an error, so that a file of another model gives a random body.
+    wanted = body.state_dict()
+    missing = [key for key in wanted if key not in found]
+    if len(missing) > len(wanted) // 2:
+        raise ConfigError(
+            f"model.weights: {weights} does not fit {name}: it lacks {len(missing)} of {len(wanted)} tensors, "
+            f"among them {missing[0]}"
+        )
+    return body
