@@ -1,18 +1,22 @@
 """The command line: ``fedlit fit``, ``test``, ``predict``, ``list``."""
 
-import difflib
 import os
 import re
 import sys
 import tempfile
+import traceback
 import warnings
+from argparse import Action
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NoReturn
 
 import yaml
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 from lightning.pytorch import LightningModule
 from rich.console import Console
+from torch import nn
+from torch.optim import Optimizer
 
 import fedlit
 from fedlit.aggregators import Aggregator
@@ -21,93 +25,140 @@ from fedlit.data import FederatedDataModule, Partition
 from fedlit.errors import CheckpointError, ConfigError, TrainingError
 from fedlit.fabric import launch, make_fabric
 from fedlit.federation import Federation
+from fedlit.mistakes import Sources, explain
 from fedlit.models import ImageClassifier
 from fedlit.randomness import seed_process
 from fedlit.schedules import ConstantSchedule, Schedule
 from fedlit.tracking.base import Tracker
 from fedlit.tracking.mlflow import MLflowTracker
 
-AXES = {
-    "aggregators": Aggregator,
-    "data": FederatedDataModule,
-    "partitions": Partition,
-    "schedules": Schedule,
-    "models": LightningModule,
-    "trackers": Tracker,
+AXES: dict[str, tuple[type, str]] = {
+    "aggregators": (Aggregator, "fedlit.aggregators"),
+    "data": (FederatedDataModule, "fedlit.data"),
+    "partitions": (Partition, "fedlit.data"),
+    "schedules": (Schedule, "fedlit.schedules"),
+    "models": (LightningModule, "fedlit.models"),
+    "objectives": (nn.Module, "fedlit.objectives"),
+    "trackers": (Tracker, "fedlit.tracking"),
 }
-"""What can be chosen; ``fedlit list`` shows what ships of each, all of which have short names in a YAML."""
+"""What can be chosen: the base class, and where those that ship live. All of them have short names in a YAML."""
 
-EXPECTED = (ConfigError, CheckpointError, TrainingError, ValueError, FileNotFoundError)
-"""Errors that are the user's to mend: shown without a traceback (``FEDLIT_DEBUG=1`` shows it)."""
+COMMANDS = {
+    "fit": "Train a federation, test its best model, log to MLflow.",
+    "test": "Evaluate a checkpoint on the test sets.",
+    "predict": "Write a checkpoint's probabilities for every image to CSV files.",
+    "list": "Show what ships, by the short names that a YAML may use.",
+}
+
+EPILOG = """Options come from YAML files (--config), from the command line, or both; the later wins. A class is given
+by its short name or its class_path, its arguments as init_args: --data NIHChestXray14 --data.root FOLDER,
+--model.optimizer Adam --model.optimizer.lr 1e-4, --federation.aggregators+=FedProx. `fedlit list` shows the short names."""
+
+
+class HelpFormatter(DefaultHelpFormatter):
+    """Leaves out base classes, which are no choice, and the marks of docstrings."""
+
+    bases = re.compile(r"(?:[a-z_]+\.)+(?:" + "|".join(base.__name__ for base, _ in AXES.values()) + r")(?:, |(?=\)))")
+
+    def _expand_help(self, action: Action) -> str:
+        return self.bases.sub("", super()._expand_help(action)).replace("``", "")
 
 
 class Parser(ArgumentParser):
-    """Says near names where a name is unknown."""
+    """Explains mistakes instead of printing its usage.
+
+    Attributes:
+        sources: where the values came from.
+    """
+
+    sources = Sources(())
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        near = near_names(message)
-        super().error(message + (f"\n  did you mean: {near}" if near else ""), ex)
+        if not self.exit_on_error:  # a parser within the parser, whose error becomes a part of ours
+            super().error(message, ex)
+        options = {action.dest for parser in (self, getattr(ex, "subcommand_parser", None)) if parser
+                   for action in parser._actions}  # fmt: skip
+        command = next((word for word in self.sources.argv[:1] if word in COMMANDS), "")
+        tip = f"`{' '.join(('fedlit', command)).strip()} --help` describes the options"
+        complain(explain(message, self.sources, options, short_names()) + "\n" + tip)
+        sys.exit(2)
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run a command and exit with its code: 0, 1 after an error, 128 + n after signal n."""
+    """Run a command and exit with its code.
+
+    0 when all went well, 1 after an error, 2 after a mistake on the command line or in a YAML file, 128 + n after
+    signal n.
+    """
     # A console script does not have the working directory on its path; one's own aggregators live there.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     warnings.filterwarnings("ignore", module=r"(lightning|torchmetrics|jsonargparse).*")
     warnings.showwarning = _show_warning
-    args, parser = parse(argv)
+    args, parser = parse(sys.argv[1:] if argv is None else argv)
     if args.subcommand == "list":
-        list_shipped()
+        list_shipped(Console(highlight=False))
         sys.exit(0)
     try:
         sys.exit(execute(args.subcommand, args[args.subcommand], parser))
-    except EXPECTED as error:
-        if os.environ.get("FEDLIT_DEBUG"):
-            raise
-        Console(stderr=True).print(f"fedlit: {type(error).__name__}: {error}", style="red", highlight=False,
-                                   markup=False, soft_wrap=True)  # fmt: skip
-        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception as error:
+        if os.environ.get("FEDLIT_DEBUG") or not is_mistake(error):
+            raise
+        complain(explain(str(error), parser.sources))
+        sys.exit(1)
 
 
-def parse(argv: list[str] | None = None) -> tuple[Namespace, Parser]:
-    """Parse a command line; returns the values and the parser of its subcommand."""
-    parser = Parser(prog="fedlit", description=fedlit.__doc__, version=fedlit.__version__)
-    commands = parser.add_subcommands(title="commands")
-    parsers = {
-        "fit": experiment_parser("Train a federation, test its best model, log to MLflow."),
-        "test": experiment_parser("Evaluate a checkpoint on the test sets."),
-        "predict": experiment_parser("Write a checkpoint's probabilities for every image to CSV files."),
-        "list": Parser(description="Show what ships, by the short names that a YAML may use."),
-    }
-    parsers["predict"].add_argument("--part", type=str, default="test", help="train, val or test of every client")
-    parsers["predict"].add_argument("--output", type=Path | None, default=None,
-                                    help="folder of the CSV files (default: predictions/ in the run directory)")  # fmt: skip
+def is_mistake(error: Exception) -> bool:
+    """Whether an error is the user's to mend and says how; any other is shown with its traceback."""
+    if isinstance(error, (ConfigError, CheckpointError, TrainingError)):
+        return True
+    raised_in = list(traceback.walk_tb(error.__traceback__))[-1][0].f_globals.get("__name__", "")
+    return isinstance(error, (ValueError, OSError)) and raised_in.startswith(("fedlit.", "jsonargparse."))
+
+
+def parse(argv: list[str]) -> tuple[Namespace, Parser]:
+    """Parse a command line; returns the values and the parser of its command."""
+    parser = Parser(
+        prog="fedlit", description=fedlit.__doc__, version=fedlit.__version__, formatter_class=HelpFormatter
+    )
+    commands = parser.add_subcommands(
+        title="commands", metavar="COMMAND", description="each has its own --help", help=None
+    )
+    parsers = {name: experiment_parser(text) for name, text in COMMANDS.items() if name != "list"}
+    parsers["list"] = Parser(description=COMMANDS["list"])
+    parsers["predict"].add_argument("--part", choices=("train", "val", "test"), default="test", help="of every client")
+    folder = "folder of the CSV files; by default predictions/ in the run directory"
+    parsers["predict"].add_argument("--output", type=Path | None, default=None, help=folder)
+    for each in (parser, *parsers.values()):
+        each.sources = Sources(tuple(argv))
     for name, subparser in parsers.items():
-        commands.add_subcommand(name, subparser, help=subparser.description)
+        commands.add_subcommand(name, subparser, help=COMMANDS[name])
     args = parser.parse_args(argv)
     return args, parsers[args.subcommand]
 
 
 def experiment_parser(description: str) -> Parser:
     """The options of a federation: the keys of a YAML."""
-    parser = Parser(description=description + EPILOG)
+    parser = Parser(description=f"{description} {EPILOG}")
     parser.add_argument("-c", "--config", action="config", help="a YAML file; several are merged in order")
-    parser.add_argument("--seed", type=int, default=0, help="of initial weights, batches, dropout, augmentation, cohorts")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of initial weights, batches, dropout, augmentation, cohorts"
+    )
     parser.add_argument("--experiment", type=str, default="default", help="groups runs, on disk and in MLflow")
-    parser.add_argument("--name", type=str | None, default=None, help="of the run (default: date and time)")
-    parser.add_argument("--run_dir", type=str, default="runs", help="runs go to <run_dir>/<experiment>/<run>/")
+    parser.add_argument("--name", type=str | None, default=None, help="of the run; by default date and time")
+    parser.add_argument("--run_dir", type=str, default="runs", help="runs go to RUN_DIR/EXPERIMENT/NAME/")
     parser.add_argument("--ckpt_path", type=str | None, default=None,
                         help="resume from, or evaluate: last, best, a run directory or a checkpoint")  # fmt: skip
     parser.add_argument("--fast_dev_run", type=bool, default=False,
-                        help="one round of one step and one batch of each evaluation, nothing kept: does it run at all?")  # fmt: skip
+                        help="one round of one step, one batch of each evaluation, nothing kept: does it run?")  # fmt: skip
     parser.add_argument("--logger", type=bool | Tracker, default=True,
-                        help="true: MLflow; false: only files in the run directory; or a class_path with init_args")  # fmt: skip
+                        help="true: MLflow; false: only files in the run directory; or a class")  # fmt: skip
     parser.add_function_arguments(make_fabric, "fabric")
     parser.add_subclass_arguments(FederatedDataModule, "data", required=True)
     parser.add_subclass_arguments(LightningModule, "model", required=True)
+    parser.groups["model"].title = "The model that every client trains: any LightningModule"
     parser.add_class_arguments(Federation, "federation")
     parser.link_arguments("data.classes", "model.init_args.classes", apply_on="instantiate")
     parser.set_defaults({
@@ -118,12 +169,8 @@ def experiment_parser(description: str) -> Parser:
     return parser
 
 
-EPILOG = """ Options may come from YAML files (--config), from the command line, or both; the later wins. A class is
-given by its short name or class_path, its arguments as init_args: --model.optimizer Adam --model.optimizer.lr 1e-4."""
-
-
 def execute(command: str, args: Namespace, parser: Parser) -> int:
-    """Make the objects of a configuration and run a command on them."""
+    """Make the objects of a configuration and run a command on them; returns the exit code."""
     config = parser.dump(Namespace({k: v for k, v in args.items() if k != "config"}), skip_none=False, skip_check=True)
     fabric = make_fabric(**args.fabric)
     launch(fabric)
@@ -132,47 +179,55 @@ def execute(command: str, args: Namespace, parser: Parser) -> int:
     tracker = objects.logger
     if isinstance(tracker, bool):
         tracker = MLflowTracker() if tracker else Tracker()
-    if args.fast_dev_run:
-        objects.federation.rounds, objects.federation.schedule = 1, ConstantSchedule(1, "steps")
-        tracker, args.run_dir = Tracker(), tempfile.mkdtemp(prefix="fedlit-")
-    experiment = Experiment(
-        config, yaml.safe_load(config), args.seed, args.experiment, args.name, Path(args.run_dir), args.ckpt_path,
-        args.fast_dev_run, fabric, objects.data, objects.model, objects.federation, tracker,
-    )  # fmt: skip
-    if command == "fit":
-        return run_fit(experiment)
-    if command == "test":
-        return run_test(experiment)
-    return run_predict(experiment, args.part, args.output)
+    with ExitStack() as leftovers:
+        if args.fast_dev_run:
+            objects.federation.rounds, objects.federation.schedule = 1, ConstantSchedule(1, "steps")
+            tracker, args.run_dir = Tracker(), leftovers.enter_context(tempfile.TemporaryDirectory(prefix="fedlit-"))
+        experiment = Experiment(
+            config, yaml.safe_load(config), args.seed, args.experiment, args.name, Path(args.run_dir), args.ckpt_path,
+            args.fast_dev_run, fabric, objects.data, objects.model, objects.federation, tracker,
+        )  # fmt: skip
+        if command == "fit":
+            return run_fit(experiment)
+        if command == "test":
+            return run_test(experiment)
+        return run_predict(experiment, args.part, args.output)
 
 
-def list_shipped() -> None:
-    """Print what ships, one line each."""
-    console = Console(highlight=False)
-    for axis, base in AXES.items():
+def list_shipped(console: Console) -> None:
+    """Print what ships, a line each; a terminal gets no more than fits."""
+    for axis in AXES:
         console.print(f"[bold]{axis}")
-        for cls in shipped(base):
-            console.print(f"  {cls.__name__:<18}{(cls.__doc__ or '').strip().splitlines()[0]}", markup=False)
+        for cls in shipped(axis):
+            summary = (cls.__doc__ or "").strip().partition("\n")[0].replace("``", "")
+            line = f"  {cls.__name__:<18}{summary}"
+            if console.is_terminal:
+                console.print(line, markup=False, no_wrap=True, overflow="ellipsis")
+            else:
+                console.print(line, markup=False, soft_wrap=True)
 
 
-def shipped(base: type) -> list[type]:
-    """fedlit's own subclasses of a base class."""
-    found = {c for c in _subclasses(base) if c.__module__.startswith("fedlit.")}
+def shipped(axis: str) -> list[type]:
+    """fedlit's own choices on an axis."""
+    base, home = AXES[axis]
+    bases = [b for b, _ in AXES.values()]
+    found = {c for c in _subclasses(base) if c.__module__.startswith(home) and c not in bases}
     return sorted(found, key=lambda c: c.__name__)
 
 
-def near_names(message: str) -> str:
-    """Shipped names that look like a word of an error message, when that word is no shipped name itself."""
-    names = [c.__name__ for base in AXES.values() for c in shipped(base)]
-    near: list[str] = []
-    for word in re.findall(r"[A-Za-z_][\w]{2,}", message):
-        if word not in names:
-            near += difflib.get_close_matches(word, names, n=2, cutoff=0.75)
-    return ", ".join(dict.fromkeys(near))
+def short_names() -> list[str]:
+    """Every name that a YAML may use for a class."""
+    ours = [cls.__name__ for axis in AXES for cls in shipped(axis)]
+    return ours + sorted(cls.__name__ for cls in _subclasses(Optimizer) if cls.__module__.startswith("torch.optim"))
+
+
+def complain(text: str) -> None:
+    """Tell the user what is wrong."""
+    Console(stderr=True).print(f"fedlit: error: {text}", style="red", highlight=False, markup=False, soft_wrap=True)
 
 
 def _subclasses(base: type) -> set[type]:
-    return {base}.union(*map(_subclasses, base.__subclasses__())) - {Aggregator, FederatedDataModule, Partition}
+    return {base}.union(*map(_subclasses, base.__subclasses__()))
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *place: object) -> None:
