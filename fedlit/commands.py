@@ -9,13 +9,14 @@ import torch
 from lightning.pytorch import LightningModule
 from rich.console import Console
 
-from fedlit import checkpoint
+from fedlit import __version__, checkpoint
 from fedlit.data.federated import FederatedDataModule
 from fedlit.engines.base import Scores
-from fedlit.errors import CheckpointError, ConfigError
+from fedlit.errors import CheckpointError, ConfigError, TrainingError
 from fedlit.evaluation import pooled_metrics
 from fedlit.fabric import FederationFabric
 from fedlit.federation import Federation
+from fedlit.interrupts import ending_on_sigterm
 from fedlit.messages import ServerState
 from fedlit.metrics.auroc import slug
 from fedlit.progress import auroc_table
@@ -48,7 +49,7 @@ class Experiment:
     tracker: Tracker
 
     def session(self) -> Session:
-        tags = {"fedlit.experiment": self.experiment, "fedlit.git": git_revision()}
+        tags = {"fedlit.version": __version__, "fedlit.git": git_revision() or "none"}
         limit = 1 if self.fast_dev_run else None
         return Session(self.federation, self.model, self.data, self.fabric, self.seed, tags, limit)
 
@@ -75,7 +76,12 @@ def run_fit(experiment: Experiment) -> int:
         if directory is None and fabric.is_global_zero:
             directory = new_directory(experiment.run_dir, experiment.experiment, experiment.name)
         run = Run(fabric.broadcast(directory), experiment.tracker, resume is not None, fabric.is_global_zero)
-        return _fit(experiment, session, run, resume, console)
+        with ending_on_sigterm():
+            return _fit(experiment, session, run, resume, console)
+    except TrainingError:
+        if fabric.is_global_zero:
+            raise
+        return 0  # all ranks stop alike: the first one speaks for the run, and its exit code counts
     finally:
         session.engine.close()
 
@@ -88,7 +94,7 @@ def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None
         if signum:
             status = "KILLED"
             console.print(f"stopped by a signal; to continue: --ckpt_path {run.directory}")
-            return 128 + signum
+            return 128 + signum if run.main else 0
         best = checkpoint.find(run.checkpoints, "best") or checkpoint.find(run.checkpoints, "last")
         server, rounds, _ = session.restore(best)
         metrics = test_metrics(session, server, run.directory if run.main else None)
@@ -96,11 +102,12 @@ def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None
         for picture in sorted(run.directory.glob("roc_*.png")):
             run.artifact(picture)
         run.artifact(best, "best")
+        run.artifact(run.metrics.path)
         print_results(metrics, f"best model (after {rounds} rounds)", console)
         console.print(f"run directory: {run.directory}")
         status = "FINISHED"
         return 0
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         status = "KILLED"
         raise
     finally:
@@ -165,10 +172,11 @@ def print_results(metrics: Mapping[str, float], title: str, console: Console) ->
 
 def parameters(settings: dict) -> dict[str, str | int | float | bool]:
     """The configuration as flat parameters that people compare, less what says where a run ran."""
-    left_out = ("config", "logger", "ckpt_path", "run_dir", "name")
+    left_out = ("config", "experiment", "fast_dev_run", "logger", "ckpt_path", "run_dir", "name")
     flat = flatten({k: v for k, v in settings.items() if k not in left_out})
+    named = {k: v.rpartition(".")[2] if k.endswith(".class_path") else v for k, v in flat.items() if v is not None}
     return {k.replace(".init_args", "").removesuffix(".class_path"): v if isinstance(v, (int, float)) else str(v)
-            for k, v in flat.items() if v is not None}  # fmt: skip
+            for k, v in named.items()}  # fmt: skip
 
 
 def _required_checkpoint(experiment: Experiment) -> Path:

@@ -72,12 +72,16 @@ class Session:
             self.engine = LocalEngine(program, fabric, self._workers())
 
     @property
+    def algorithm(self) -> str:
+        return "+".join(type(a).__name__ for a in self.federation.aggregators) or "FedAvg"
+
+    @property
     def tags(self) -> dict[str, str]:
         """What people group and filter runs by."""
-        names = [type(a).__name__ for a in self.federation.aggregators] or ["FedAvg"]
-        return self._tags | {"fedlit.algorithm": "+".join(names), "fedlit.engine": type(self.engine).__name__,
+        return self._tags | {"fedlit.algorithm": self.algorithm, "fedlit.engine": type(self.engine).__name__,
                 "fedlit.clients": str(len(self.clients)), "fedlit.partition": self.data.partition_hash,
-                "fedlit.seed": str(self.seed), "fedlit.layout": self.layout.fingerprint}  # fmt: skip
+                "fedlit.seed": str(self.seed), "fedlit.layout": self.layout.fingerprint,
+                "mlflow.note.content": self.introduction()}  # fmt: skip
 
     def restore(self, path: Path | None) -> tuple[ServerState, int, Best]:
         """The state to start from, and the number of rounds behind it."""
@@ -119,17 +123,17 @@ class Session:
                           "themselves, so there is no single global model", stacklevel=2)  # fmt: skip
         return {name: self.engine.evaluate(views, down) for name, views in groups.items() if views}
 
-    def stopping(self, signum: int) -> bool:
-        """Whether any rank was asked to stop."""
+    def stopping(self, signum: int) -> int:
+        """The number of a signal that any rank was sent, or 0; the same answer on every rank."""
         if self.fabric.world_size == 1:
-            return signum != 0
-        return bool(self.fabric.all_reduce(torch.tensor(float(signum != 0)), reduce_op="sum") > 0)
+            return signum
+        return int(self.fabric.all_reduce(self.fabric.to_device(torch.tensor(float(signum))), reduce_op="max"))
 
     def introduction(self) -> str:
         """One line on what is about to run."""
         shown = ", ".join(f"{n} ({c.examples})" for n, c in list(self.clients.items())[:6])
         more = f", and {len(self.clients) - 6} more" if len(self.clients) > 6 else ""
-        return (f"{self.tags['fedlit.algorithm']} over {len(self.clients)} clients (training images): {shown}{more}; "
+        return (f"{self.algorithm} over {len(self.clients)} clients (training images): {shown}{more}; "
                 f"{self.layout.size:,} parameters; {self.engine.where}")  # fmt: skip
 
     def describe(self, run: Run) -> None:

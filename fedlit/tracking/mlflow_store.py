@@ -17,6 +17,9 @@ logger = logging.getLogger(__name__)
 TAG_LENGTH = 5000  # of a value, in MLflow 2.16; later versions take more
 SERVERS = ("http://", "https://", "databricks", "uc:")
 
+EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+"""Opens the experiment in MLflow's pages for model training, not in those for language models."""
+
 
 class Point(NamedTuple):
     """One value of one metric."""
@@ -159,7 +162,9 @@ class MLflowStore:
         experiment = self._client.get_experiment_by_name(name)
         if experiment is None:
             try:
-                return self._client.create_experiment(name, artifact_location=self._artifact_location)
+                return self._client.create_experiment(
+                    name, artifact_location=self._artifact_location, tags=EXPERIMENT_TAGS
+                )
             except Exception:
                 # Another run may have created it in between; versions of MLflow report that differently.
                 experiment = self._client.get_experiment_by_name(name)
