@@ -1,0 +1,112 @@
+"""Every YAML in configs/ means what it says: it parses, makes its objects, prints itself, and runs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+from fedlit.cli import main, parse
+from fedlit.data import FederatedDataModule
+from fedlit.federation import Federation
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+FILES = sorted(CONFIGS.rglob("*.yaml"))
+FINDINGS = ("Atelectasis", "Effusion|Mass", "No Finding", "Pneumonia")
+
+pytestmark = pytest.mark.filterwarnings("ignore:classes without")
+
+
+@pytest.fixture(scope="module")
+def nih(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """120 tiny pictures of 60 patients in the official layout."""
+    root = tmp_path_factory.mktemp("nih")
+    (root / "images").mkdir()
+    rng = np.random.default_rng(0)
+    lines = ["Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,View Position,"
+             "OriginalImage[Width,Height],OriginalImagePixelSpacing[x,y]"]  # fmt: skip
+    for row in range(120):
+        name, patient = f"{row // 2:08d}_{row % 2:03d}.png", row // 2
+        lines.append(f"{name},{FINDINGS[patient % 4]},{row % 2},{patient},50,F,PA,16,16,0.1,0.1")
+        Image.fromarray(rng.integers(0, 256, (16, 16), dtype=np.uint8)).save(root / "images" / name)
+    (root / "Data_Entry_2017_v2020.csv").write_text("\n".join(lines) + "\n")
+    return root
+
+
+def command_line(file: Path, nih: Path, cache: Path) -> list[str]:
+    """What a user types, less the folder of the cache: a root only where the data set has one."""
+    data = yaml.safe_load(file.read_text())["data"]["class_path"]
+    root = ["--data.root", str(nih)] if data == "NIHChestXray14" else []
+    return ["fit", "--config", str(file), *root, "--data.cache_dir", str(cache)]
+
+
+def test_the_issue_s_configs_are_there():
+    assert {str(f.relative_to(CONFIGS)) for f in FILES} >= {
+        "quickstart.yaml", "nih/fedavg.yaml", "nih/scaffold.yaml", "nih/fedbn.yaml"}  # fmt: skip
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(CONFIGS)))
+class TestEveryConfig:
+    def test_makes_its_objects(self, file: Path, nih: Path, tmp_path: Path):
+        args, parser = parse(command_line(file, nih, tmp_path))
+        objects = parser.instantiate_classes(args.fit)
+        settings = yaml.safe_load(file.read_text())
+
+        data: FederatedDataModule = objects.data
+        data.setup("fit")
+        assert type(data).__name__ == settings["data"]["class_path"]
+        assert len(data.clients) >= 3
+        assert data.image_size == settings["data"]["init_args"]["image_size"]
+
+        model = objects.model.eval()
+        assert tuple(model.classes) == tuple(data.classes)
+        images = torch.zeros(2, data.in_chans, 32, 32)
+        with torch.no_grad():
+            assert model(images).shape == (2, len(data.classes))
+
+        federation: Federation = objects.federation
+        assert [type(a).__name__ for a in federation.aggregators] == [
+            a["class_path"] for a in settings["federation"]["aggregators"]]  # fmt: skip
+        assert federation.rounds == settings["federation"]["rounds"]
+
+    def test_prints_a_config_that_is_the_same(
+        self, file: Path, nih: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+    ):
+        words = command_line(file, nih, tmp_path)
+        with pytest.raises(SystemExit) as stopped:
+            parse([*words, "--print_config"])
+        assert stopped.value.code in (0, None)
+        printed = tmp_path / "printed.yaml"
+        printed.write_text(capsys.readouterr().out)
+        assert dumped(words) == dumped(["fit", "--config", str(printed)])
+
+    def test_trains_a_step(
+        self, file: Path, nih: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    ):
+        monkeypatch.chdir(tmp_path)
+        sizes = ["--data.image_size", "32", "--data.batch_size", "4", "--federation.workers", "1"]
+        with pytest.raises(SystemExit) as stopped:
+            main([*command_line(file, nih, tmp_path / "cache"), *sizes, "--fast_dev_run", "true"])
+        assert stopped.value.code == 0
+        assert "AUROC on test set 'federation'" in capsys.readouterr().out
+        assert [p.name for p in tmp_path.iterdir()] == ["cache"]
+
+
+def dumped(words: list[str]) -> dict:
+    """The whole configuration that a command line makes, less the file that it came from."""
+    args, parser = parse(words)
+    whole = yaml.safe_load(parser.dump(args.fit, skip_none=False))
+    whole.pop("config", None)
+    return whole
+
+
+def test_nih_without_a_root_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        main(["fit", "--config", str(CONFIGS / "nih" / "fedavg.yaml"), "--fast_dev_run", "true"])
+    assert stopped.value.code == 1
+    said = capsys.readouterr().err
+    assert "data.root" in said
+    assert "Data_Entry_2017_v2020.csv" in said
