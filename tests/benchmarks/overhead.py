@@ -230,28 +230,25 @@ def seconds(action: Callable[[], None]) -> float:
     return time.perf_counter() - began
 
 
-def peak_mib() -> float:
-    """Largest resident memory so far, of this process and its children together."""
-    return sum(_status(pid, "VmHWM") for pid in _family()) / 1024
+def memory_mib(key: str, processes: list[int]) -> float:
+    """Memory of some processes together: ``VmHWM`` the largest so far, ``VmRSS`` now."""
+    total = 0
+    for process in processes:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+        total += next(int(line.split()[1]) for line in lines if line.startswith(key))
+    return total / 1024
 
 
-def resident_mib() -> float:
-    return sum(_status(pid, "VmRSS") for pid in _family()) / 1024
-
-
-def _family() -> list[int]:
-    return [os.getpid(), *(p.pid for p in multiprocessing.active_children())]
-
-
-def _status(pid: int, key: str) -> int:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(key))
+def children() -> list[int]:
+    return [p.pid for p in multiprocessing.active_children()]
 
 
 def against_the_floor(name: str, work: Work, turns: int, limit: float) -> None:
-    data = work.data()
-    sides = {"one at a time": BareSequential(work, data), "side by side": BareSideBySide(work, data),
-             "fedlit": Fedlit(work, data)}  # fmt: skip
+    data, sides, workers = work.data(), {}, {}
+    for side, make in (("one at a time", BareSequential), ("side by side", BareSideBySide), ("fedlit", Fedlit)):
+        before = children()
+        sides[side] = make(work, data)
+        workers[side] = [process for process in children() if process not in before]
     times: dict[str, list[float]] = {side: [] for side in sides}
     for turn in range(turns + 1):
         for side, runner in sides.items():
@@ -260,28 +257,37 @@ def against_the_floor(name: str, work: Work, turns: int, limit: float) -> None:
                 times[side].append(spent)
     medians = {side: statistics.median(t) for side, t in times.items()}
     floor = min(("one at a time", "side by side"), key=medians.get)
-    ratio = statistics.median(ours / bare for ours, bare in zip(times["fedlit"], times[floor], strict=True))
-    peak = peak_mib()
+    ratio = statistics.median(mine / bare for mine, bare in zip(times["fedlit"], times[floor], strict=True))
+    peaks = {side: memory_mib("VmHWM", workers[side]) for side in ("side by side", "fedlit")}
+    ours = memory_mib("VmHWM", [os.getpid()])
     for runner in sides.values():
         runner.close()
     shown = ", ".join(f"{side} {t:.3f} s" for side, t in medians.items())
     print(f"{name}: {shown}; ratio to '{floor}' {ratio:.3f} (limit {limit}), {turns} turns; "
-          f"peak memory of all three {peak:.0f} MiB")  # fmt: skip
+          f"peak memory of the workers {peaks['fedlit']:.0f} MiB (bare: {peaks['side by side']:.0f}), "
+          f"of the main process of all three {ours:.0f} MiB")  # fmt: skip
 
 
 def step_cost(turns: int) -> None:
-    work = Work(densenet, 1, 6, 16)
-    data = work.data()
-    plain = Fedlit(work, data, [FedAvg()], workers=1)
-    full = Fedlit(work, data, [Scaffold(), FedProx(0.01), FedBN()], workers=1)
-    ratios, first = [], True
-    for _ in range(turns + 1):
-        one, other = seconds(plain.round), seconds(full.round)
-        if not first:
-            ratios.append(other / one)
-        first = False
-    print(f"step: SCAFFOLD + FedProx + FedBN over FedAvg, whole rounds of 6 steps: +{statistics.median(ratios) - 1:.1%} "
-          f"(limit 5%), {turns} turns")  # fmt: skip
+    """Rounds of 8 steps less rounds of 2 leave 6 steps, without what a round costs by itself."""
+    lists = {"plain": [FedAvg()], "full": [Scaffold(), FedProx(0.01), FedBN()]}
+    runners = {}
+    for steps in (2, 8):
+        work = Work(densenet, 1, steps, 16)
+        for name, aggregators in lists.items():
+            runners[name, steps] = Fedlit(work, work.data(), aggregators, workers=1)
+    spent: dict[tuple[str, int], list[float]] = {key: [] for key in runners}
+    for turn in range(turns + 1):
+        for key, runner in runners.items():
+            each = seconds(runner.round)
+            if turn:
+                spent[key].append(each)
+    median = {key: statistics.median(values) for key, values in spent.items()}
+    step = {name: (median[name, 8] - median[name, 2]) / 6 for name in lists}
+    alone = {name: median[name, 2] - 2 * step[name] for name in lists}
+    print(f"step: {step['plain'] * 1e3:.1f} ms with FedAvg, {step['full'] * 1e3:.1f} ms with SCAFFOLD, FedProx, FedBN: "
+          f"{step['full'] / step['plain'] - 1:+.1%} (limit 5%); a communication {alone['plain'] * 1e3:.0f} and "
+          f"{alone['full'] * 1e3:.0f} ms; {turns} turns")  # fmt: skip
 
 
 def memory(rounds: int = 50) -> None:
@@ -290,13 +296,13 @@ def memory(rounds: int = 50) -> None:
     for index in range(1, rounds + 1):
         runner.round()
         if index in (10, rounds):
-            at[index] = resident_mib()
+            at[index] = memory_mib("VmRSS", [os.getpid(), *children()])
     runner.close()
     print(f"memory: {at[10]:.0f} MiB after 10 rounds, {at[rounds]:.0f} MiB after {rounds} "
           f"({at[rounds] / at[10] - 1:+.1%}, limit 5%)")  # fmt: skip
 
 
-def clients(turns: int) -> None:
+def clients_cost(turns: int) -> None:
     runners = {}
     for number in (8, 64, 512):
         work = Work(SmallCNN, number, 8, 32)
@@ -321,9 +327,9 @@ MEASUREMENTS = {
         "densenet121, 4 clients, 4 steps of 16, 32x32", Work(densenet, 4, 4, 16), turns, 1.05),
     "cnn": lambda turns: against_the_floor(
         "CNN of 60k, 32 clients, 8 steps of 32", Work(SmallCNN, 32, 8, 32), max(turns, 15), 1.15),
-    "step": step_cost,
+    "step": lambda turns: step_cost(max(turns, 15)),
     "memory": lambda turns: memory(),
-    "clients": clients,
+    "clients": lambda turns: clients_cost(min(turns, 5)),
 }  # fmt: skip
 
 
