@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import shutil
 import time
 from collections.abc import Mapping
@@ -53,7 +54,8 @@ class Checkpoints:
 
     ``round-000012/`` is the state after 12 rounds: ``manifest.json``, ``server.pt`` and one file a client, linked to
     the previous checkpoint's where the client has not trained since. A checkpoint is written under another name and
-    renamed when it is complete. The newest and the best are kept.
+    renamed when it is complete, and renamed again before it is removed, so that a directory ``round-*`` is whole
+    whenever the process dies. The newest is kept, and the best, which the newest names in its manifest.
 
     Args:
         folder: of the run.
@@ -65,6 +67,18 @@ class Checkpoints:
         self.folder, self._fabric, self._every = folder, fabric, every
         self._saved_at, self._seconds, self._round = time.monotonic(), 0.0, -1
         self._files: dict[str, tuple[ClientState, Path]] = {}
+
+    def rewind(self, rounds: int) -> None:
+        """Continue after ``rounds`` rounds: what an earlier part of the run left unfinished, or later, goes."""
+        if self._fabric.is_global_zero:
+            for path in [*self.folder.glob(".writing-*"), *self.folder.glob(".removing-*")]:
+                shutil.rmtree(path, ignore_errors=True)
+            for path in reversed(_complete(self.folder)):
+                if path.name > _name(rounds):
+                    _remove(path)
+        self._fabric.barrier()
+        if (self.folder / _name(rounds) / "manifest.json").exists():
+            self._round = rounds
 
     def due(self, rounds: int) -> bool:
         """Whether to save after so many rounds; the same answer on every rank."""
@@ -79,7 +93,7 @@ class Checkpoints:
         if rounds == self._round:
             return
         began = time.monotonic()
-        target, temporary = self.folder / f"round-{rounds:06d}", self.folder / f".writing-{rounds:06d}"
+        target, temporary = self.folder / _name(rounds), self.folder / f".writing-{rounds:06d}"
         if self._fabric.is_global_zero:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
@@ -94,15 +108,18 @@ class Checkpoints:
             tensors |= {f"{i}/{k}": v for i, s in enumerate(server.aggregators) for k, v in s.items()}
             _write(tensors, temporary / "server.pt")
             manifest = {"fedlit": __version__, "round": rounds, "clients": names, "aggregators": aggregators,
-                        "layout": describe(server.layout), "best": {"value": best.value, "round": best.round}}  # fmt: skip
+                        "files": sorted(path.name for path in temporary.iterdir()),
+                        "layout": describe(server.layout), "best": vars(best)}  # fmt: skip
             _write_text(json.dumps(manifest, indent=1), temporary / "manifest.json")
-            shutil.rmtree(target, ignore_errors=True)
+            _sync_folder(temporary)
+            if target.exists():
+                _remove(target)
             os.replace(temporary, target)
             _sync_folder(self.folder)
-            if best.round == rounds:
-                _write_text(json.dumps({"round": rounds, "value": best.value}), self.folder / ".best.json")
-                os.replace(self.folder / ".best.json", self.folder / "best.json")
-            self._prune(target)
+            keep = {target, find(self.folder, "best")}
+            for path in _complete(self.folder):
+                if path not in keep:
+                    _remove(path)
         self._fabric.barrier()
         self._round, self._saved_at = rounds, time.monotonic()
         self._seconds = self._saved_at - began
@@ -117,22 +134,15 @@ class Checkpoints:
                 pass
         _write(state.tensors(), path)
 
-    def _prune(self, newest: Path) -> None:
-        keep = {newest, find(self.folder, "best")}
-        for path in self.folder.glob("round-*"):
-            if path not in keep:
-                shutil.rmtree(path, ignore_errors=True)
-
 
 def find(folder: Path, which: str) -> Path | None:
     """The ``last`` or ``best`` checkpoint in a run's folder ``checkpoints``, or None."""
-    if which == "best":
-        try:
-            return folder / f"round-{json.loads((folder / 'best.json').read_text())['round']:06d}"
-        except FileNotFoundError:
-            return None
-    complete = sorted(path for path in folder.glob("round-*") if (path / "manifest.json").exists())
-    return complete[-1] if complete else None
+    complete = _complete(folder)
+    if not complete or which == "last":
+        return complete[-1] if complete else None
+    best = Best(**_manifest(complete[-1])["best"])
+    path = folder / _name(best.round)
+    return path if path in complete and best.value == best.value else None
 
 
 def load(path: Path, layout: Layout, aggregators: list[str]) -> Loaded:
@@ -142,23 +152,22 @@ def load(path: Path, layout: Layout, aggregators: list[str]) -> Loaded:
         CheckpointError: it is no checkpoint, or one of another model or of other aggregators; says what differs.
     """
     try:
-        manifest = json.loads((path / "manifest.json").read_text())
+        manifest = _manifest(path)
         found, expected = manifest["layout"], describe(layout)
         if manifest["aggregators"] != aggregators:
-            raise CheckpointError(f"{path}: trained with aggregators {manifest['aggregators']}, the config has {aggregators}")
+            raise CheckpointError(f"{path}: trained with aggregators {manifest['aggregators']}, the config has "
+                                  f"{aggregators}")  # fmt: skip
         if found != expected:
             raise CheckpointError(f"{path} is a checkpoint of another model: {_difference(found, expected)}")
         tensors = _read(path / "server.pt")
         server = ServerState(layout, tensors["w"], tensors["stats"],
                              [_part(tensors, i) for i in range(len(aggregators))])  # fmt: skip
-        clients = {}
-        for i, name in enumerate(manifest["clients"]):
-            file = path / f"client-{i:05d}.pt"
-            if file.exists():
-                clients[name] = ClientState.from_tensors(_read(file), len(aggregators))
+        clients = {name: ClientState.from_tensors(_read(path / file), len(aggregators))
+                   for i, name in enumerate(manifest["clients"])
+                   if (file := f"client-{i:05d}.pt") in manifest["files"]}  # fmt: skip
         return Loaded(manifest["round"], server, clients, Best(**manifest["best"]))
-    except (OSError, KeyError, json.JSONDecodeError, RuntimeError) as error:
-        raise CheckpointError(f"{path} cannot be read as a fedlit checkpoint: {error}") from error
+    except (OSError, EOFError, KeyError, TypeError, RuntimeError, pickle.UnpicklingError) as error:
+        raise CheckpointError(f"{path} cannot be read as a fedlit checkpoint: {error}; use another one") from error
 
 
 def describe(layout: Layout) -> dict:
@@ -181,6 +190,33 @@ def _difference(found: dict, expected: dict) -> str:
 
 def _part(tensors: State, index: int) -> State:
     return {k.partition("/")[2]: v for k, v in tensors.items() if k.startswith(f"{index}/")}
+
+
+def _name(rounds: int) -> str:
+    return f"round-{rounds:06d}"
+
+
+def _complete(folder: Path) -> list[Path]:
+    """Checkpoints, the newest last."""
+    return sorted(path for path in folder.glob("round-*") if (path / "manifest.json").exists())
+
+
+def _manifest(path: Path) -> dict:
+    """
+    Raises:
+        CheckpointError: it is torn.
+    """
+    try:
+        return json.loads((path / "manifest.json").read_text())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}/manifest.json cannot be read: {error}; use another checkpoint") from error
+
+
+def _remove(path: Path) -> None:
+    hidden = path.with_name(f".removing-{path.name}")
+    shutil.rmtree(hidden, ignore_errors=True)
+    os.replace(path, hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
 
 
 def _write(tensors: State, path: Path) -> None:
