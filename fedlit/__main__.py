@@ -1,5 +1,12 @@
 """``python -m fedlit``, ``torchrun -m fedlit``, ``fabric run fedlit/__main__.py``."""
 
+import sys
+from pathlib import Path
+
+if Path(sys.path[0]) == Path(__file__).parent:
+    # Started by path: fedlit's own modules (``data``, ``models``, ...) must not pass for top-level ones.
+    del sys.path[0]
+
 from fedlit.cli import main
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ class ConfigError(ValueError):
 
 
 class TrainingError(RuntimeError):
-    """Training cannot go on (a loss or an update that is not finite); the last checkpoint is kept."""
+    """Training cannot go on (a loss or an update that is not finite, a process that died); the last checkpoint is kept."""
 
 
 class CheckpointError(ValueError):

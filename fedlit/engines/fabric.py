@@ -1,5 +1,6 @@
 """Several processes or machines through Lightning Fabric: clients pinned to ranks, one all-reduce a round."""
 
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -64,6 +65,9 @@ class FabricEngine:
                     total.add_(payload)
         except TrainingError as failure:
             error = str(failure)
+        except Exception:
+            # The other ranks would wait for this one for ever.
+            error = f"rank {self._fabric.global_rank}: {traceback.format_exc()}"
         sizes = {name: vector.numel() for name, vector in total.vectors.items()} if total else {}
         ranks = self._gather(RankReport(reports, sizes, error))
         errors = [rank.error for rank in ranks if rank.error]

@@ -3,8 +3,10 @@
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -123,8 +125,8 @@ class ProcessPool:
                 for w in sorted(idle):
                     if jobs and free[w]:
                         client, reply = jobs.popleft(), free[w].popleft()
-                        keep_in = self._next_file(client)
-                        self._send(w, TrainJob(client, self._refer(client, states.get(client)), keep_in, reply))
+                        state = self._refer(client, states.get(client))
+                        self._send(w, TrainJob(client, state, self._next_file(client), reply))
                         idle.discard(w)
                 for w, answer in self._answers():
                     idle.add(w)
@@ -186,7 +188,8 @@ class ProcessPool:
     def _died(self, w: int) -> None:
         process = self._workers[w][0]
         process.join(5)
-        raise RuntimeError(f"worker process {w} died (exit code {process.exitcode}); -9 is most often a lack of memory: "
+        time.sleep(1)  # whoever ends all processes of a job at once ends this one too, which says why
+        raise TrainingError(f"worker process {w} died (exit code {process.exitcode}); -9 is most often a lack of memory: "
                            "use fewer federation.workers or a smaller data.batch_size")  # fmt: skip
 
     def _refer(self, client: str | None, state: ClientState | None) -> StateRef:
@@ -221,16 +224,16 @@ def _serve(connection: Connection, program_file: str, options: dict) -> None:
     """Body of a worker process: answer jobs until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-    torch.set_num_threads(1)
     path = Path(program_file)
+    threading.Thread(target=_die_with_parent, args=(path.parent,), daemon=True).start()
+    torch.set_num_threads(1)
     folder = SharedFolder(path.parent)
     worker, begin, job = None, None, "start-up"
     while True:
         try:
             message = pickle.loads(connection.recv_bytes())
         except (EOFError, OSError):
-            return
+            break
         try:
             if worker is None:
                 program = cloudpickle.loads(path.read_bytes())
@@ -249,7 +252,11 @@ def _serve(connection: Connection, program_file: str, options: dict) -> None:
             answer = Failed(job, str(error), training=True)
         except Exception:
             answer = Failed(job, traceback.format_exc(), training=False)
-        connection.send_bytes(pickle.dumps(answer))
+        try:
+            connection.send_bytes(pickle.dumps(answer))
+        except OSError:
+            break
+    shutil.rmtree(path.parent, ignore_errors=True)
 
 
 def _train(worker: Worker, folder: SharedFolder, job: TrainJob, down: Broadcast, rnd: Round) -> Trained:
@@ -267,6 +274,7 @@ def _resolve(worker: Worker, folder: SharedFolder, ref: StateRef) -> ClientState
     return ClientState.from_tensors(folder.open(ref.handle), len(worker.program.aggregators))
 
 
-def _die_with_parent() -> None:
+def _die_with_parent(shared: Path) -> None:
     wait([multiprocessing.parent_process().sentinel])
+    shutil.rmtree(shared, ignore_errors=True)  # it would stay in memory after the last process
     os._exit(1)
