@@ -6,6 +6,20 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 
 
+@contextmanager
+def ending_on_sigterm() -> Iterator[None]:
+    """Within, SIGTERM unwinds the process as Ctrl-C does, so that what is open gets closed."""
+
+    def end(signum: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + signum)
+
+    previous = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
 class Interrupted(BaseException):
     """Raised out of a round that may be abandoned: nothing of it has been committed."""
 

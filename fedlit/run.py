@@ -45,7 +45,9 @@ class Run:
         if not self.main:
             return
         self.directory.mkdir(parents=True, exist_ok=True)
-        (self.directory / "config.yaml").write_text(config)
+        # A killed process leaves the old or the new file: half a configuration could not be resumed.
+        (self.directory / ".config.yaml").write_text(config)
+        os.replace(self.directory / ".config.yaml", self.directory / "config.yaml")
         for file in (self.metrics, self.client_metrics):
             file.truncate(rounds)
         info = RunInfo(self.directory, self.directory.parent.name, self.directory.name, params, tags, self.resumed)
