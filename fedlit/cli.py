@@ -52,7 +52,7 @@ COMMANDS = {
 
 EPILOG = """Options come from YAML files (--config), from the command line, or both; the later wins. A class is given
 by its short name or its class_path, its arguments as init_args: --data NIHChestXray14 --data.root FOLDER,
---model.optimizer Adam --model.optimizer.lr 1e-4, --federation.aggregators+=FedProx. `fedlit list` shows the short names."""
+--model.optimizer Adam --model.optimizer.lr 1e-4, --federation.aggregators+=FedProx. `fedlit list` shows the names."""
 
 
 class HelpFormatter(DefaultHelpFormatter):
@@ -110,12 +110,22 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(1)
 
 
+DELIBERATE: dict[type[Exception], tuple[str, ...]] = {
+    ConfigError: ("",),
+    CheckpointError: ("",),
+    TrainingError: ("",),
+    ValueError: ("fedlit.", "jsonargparse."),
+    OSError: ("fedlit.",),
+    NotImplementedError: ("fedlit.",),
+    RuntimeError: ("fedlit.engines.pool",),  # the text holds a worker's own traceback
+}
+"""Errors that say what the user can do, by the modules that raise them so."""
+
+
 def is_mistake(error: Exception) -> bool:
     """Whether an error is the user's to mend and says how; any other is shown with its traceback."""
-    if isinstance(error, (ConfigError, CheckpointError, TrainingError)):
-        return True
-    raised_in = list(traceback.walk_tb(error.__traceback__))[-1][0].f_globals.get("__name__", "")
-    return isinstance(error, (ValueError, OSError)) and raised_in.startswith(("fedlit.", "jsonargparse."))
+    raised_in = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
+    return any(isinstance(error, kind) and raised_in.startswith(homes) for kind, homes in DELIBERATE.items())
 
 
 def parse(argv: list[str]) -> tuple[Namespace, Parser]:
@@ -152,7 +162,7 @@ def experiment_parser(description: str) -> Parser:
     parser.add_argument("--ckpt_path", type=str | None, default=None,
                         help="resume from, or evaluate: last, best, a run directory or a checkpoint")  # fmt: skip
     parser.add_argument("--fast_dev_run", type=bool, default=False,
-                        help="one round of one step, one batch of each evaluation, nothing kept: does it run?")  # fmt: skip
+                        help="one round of one step, nothing kept: does it run at all?")  # fmt: skip
     parser.add_argument("--logger", type=bool | Tracker, default=True,
                         help="true: MLflow; false: only files in the run directory; or a class")  # fmt: skip
     parser.add_function_arguments(make_fabric, "fabric")

@@ -1,17 +1,50 @@
 """From scores to metrics: AUROC per class, pooled and per client."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
 from statistics import quantiles
 
 import torch
 
 from fedlit.data.federated import FederatedDataModule
 from fedlit.engines.base import Scores, View
+from fedlit.errors import ConfigError
 from fedlit.messages import ClientReport, Mask
 from fedlit.metrics.auroc import class_auroc, mean_auroc, slug
 
 MAX_CLIENT_CURVES = 32
 """With more clients than this, their curves become quartiles, and a table holds the rest."""
+
+
+@dataclass(frozen=True)
+class Monitor:
+    """The metric that says which model is best.
+
+    Attributes:
+        metric: its key, or None where nothing tells models apart.
+        mode: ``max`` or ``min``.
+        notice: what the user should know of the choice.
+    """
+
+    metric: str | None
+    mode: str
+    notice: str = ""
+
+    def value(self, metrics: Mapping[str, float]) -> float:
+        """The metric's value, NaN without a metric.
+
+        Raises:
+            ConfigError: there is no such metric.
+        """
+        if self.metric is None:
+            return float("nan")
+        if self.metric not in metrics:
+            near = get_close_matches(self.metric, metrics, n=3, cutoff=0.5)
+            known = near or [key for key in metrics if key.startswith("val/") and "/n_" not in key]
+            raise ConfigError(f"federation.monitor: there is no metric {self.metric!r}; there are "
+                              f"{', '.join(known) or 'no validation metrics at all'}")  # fmt: skip
+        return metrics[self.metric]
 
 
 def client_views(data: FederatedDataModule, part: str, method: str = "validation_step") -> list[View]:

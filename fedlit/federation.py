@@ -1,7 +1,7 @@
 """The federation: rounds of local training and aggregation, from the first to the last."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal
@@ -12,7 +12,7 @@ from fedlit.aggregators.base import Aggregator, overriding
 from fedlit.checkpoint import Best, Checkpoints
 from fedlit.engines.base import Scores
 from fedlit.errors import ConfigError
-from fedlit.evaluation import client_views, pooled_metrics, training_metrics
+from fedlit.evaluation import Monitor, client_views, pooled_metrics, training_metrics
 from fedlit.interrupts import Interrupted, Interrupts
 from fedlit.messages import Broadcast, Round, ServerState
 from fedlit.progress import RoundProgress
@@ -39,8 +39,9 @@ class Federation:
             accelerator, and no more than clients train in a round.
         threads: of each worker; another number gives other bits.
         eval_every: rounds between evaluations; the last round is always evaluated.
-        monitor: metric that says which model is best.
-        monitor_mode: whether more of it is better (``max``) or less (``min``).
+        monitor: metric that says which model is best; by default (``auto``) ``val/auroc_macro``, where the model gives
+            no scores ``val/loss``, and where it logs no loss the last model counts as the best.
+        monitor_mode: whether more of it is better (``max``) or less (``min``); ``auto`` knows.
         checkpoint_every: rounds between checkpoints, or ``auto``: as often as costs under 2% of the time.
     """
 
@@ -56,7 +57,7 @@ class Federation:
         workers: int | Literal["auto"] = "auto",
         threads: int = 1,
         eval_every: int = 1,
-        monitor: str = "val/auroc_macro",
+        monitor: str = "auto",
         monitor_mode: Literal["max", "min"] = "max",
         checkpoint_every: int | Literal["auto"] = "auto",
     ) -> None:
@@ -89,12 +90,15 @@ class Federation:
         """
         server, done, best = session.restore(resume)
         saver = Checkpoints(run.checkpoints, session.fabric, self.checkpoint_every)
+        monitor = self.chosen_monitor(session.rehearse(server))
         run.start(config, params or {}, session.tags, done)
         session.describe(run)
         session.save(saver, done, server, best)
 
         with Interrupts() as interrupts, RoundProgress(self.rounds, done, run.main) as progress:
             progress.say(session.introduction())
+            if monitor.notice:
+                progress.say(monitor.notice)
             while done < self.rounds and not session.stopping(interrupts.signum):
                 began, rnd = time.perf_counter(), self.round(done, session)
                 down = self.broadcast(server, rnd)
@@ -114,7 +118,8 @@ class Federation:
                     "time/round_s": time.perf_counter() - began,
                 }  # fmt: skip
                 scores: list[Scores] = []
-                if done % self.eval_every == 0 or done == self.rounds:
+                evaluated = done % self.eval_every == 0 or done == self.rounds
+                if evaluated:
                     began = time.perf_counter()
                     scores = session.engine.evaluate(client_views(session.data, "val"), self.broadcast(server, rnd))
                     metrics |= pooled_metrics(scores, session.classes, "val")
@@ -124,9 +129,9 @@ class Federation:
                 progress.round_done(done - 1, metrics)
                 if done == 1:
                     progress.say(f"each round a site sends {sent / 2**20:.1f} MiB: {leaves_a_site(total)}")
-                improved = scores and best.improved_by(self.monitored(metrics), self.monitor_mode)
+                improved = evaluated and best.improved_by(monitor.value(metrics), monitor.mode)
                 if improved:
-                    best = Best(metrics[self.monitor], done)
+                    best = Best(monitor.value(metrics), done)
                 if improved or done == self.rounds or saver.due(done):
                     session.save(saver, done, server, best)
             session.save(saver, done, server, best)
@@ -148,16 +153,22 @@ class Federation:
         states = [a.broadcast(state, rnd) for a, state in zip(self.aggregators, server.aggregators, strict=True)]
         return Broadcast(server.w, server.stats, states)
 
-    def monitored(self, metrics: dict[str, float]) -> float:
-        """The value that decides which model is best.
+    def chosen_monitor(self, available: Mapping[str, float]) -> Monitor:
+        """What says which model is best, of the validation metrics that there are.
 
         Raises:
-            ConfigError: there is no such metric.
+            ConfigError: ``monitor`` is a validation metric that this model does not have.
         """
-        if self.monitor not in metrics:
-            near = [k for k in metrics if k.startswith("val/") and "/n_" not in k]
-            raise ConfigError(f"federation.monitor: no metric {self.monitor!r}; there are {', '.join(near) or 'none'}")
-        return metrics[self.monitor]
+        if self.monitor != "auto":
+            chosen = Monitor(self.monitor, self.monitor_mode)
+            if self.monitor.startswith("val/"):
+                chosen.value(available)
+            return chosen
+        if "val/auroc_macro" in available:
+            return Monitor("val/auroc_macro", "max")
+        if "val/loss" in available:
+            return Monitor("val/loss", "min", "no scores per class: the best model is the one of the least val/loss")
+        return Monitor(None, "max", "no validation metric: the last model counts as the best")
 
 
 def _agreed_weights(aggregators: Sequence[Aggregator], weights: str | None) -> str:

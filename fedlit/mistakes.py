@@ -12,7 +12,8 @@ import yaml
 
 NOISE = re.compile(
     r"(Does not validate against any of the (Union )?subtypes|Subtypes:|Errors?:|Given value type:"
-    r"|Expected a <class 'NoneType'>|Cannot take a Union of no types|Expected a (config )?path but .* either not accessible or invalid)",
+    r"|Expected a <class 'NoneType'>|Cannot take a Union of no types"
+    r"|Expected a (config )?path but .* either not accessible or invalid)",
     re.IGNORECASE,
 )
 KEY = re.compile(r'Parser key "([^"]+)":?\s*')

@@ -14,6 +14,7 @@ from fedlit.data.sampling import BatchStream
 from fedlit.errors import TrainingError
 from fedlit.fabric import FederationFabric
 from fedlit.flat import FlatModel, Layout
+from fedlit.foreign import collect_logs, step_of
 from fedlit.messages import (
     Broadcast,
     Client,
@@ -59,6 +60,8 @@ class LocalModel:
         for aggregator in self.aggregators:
             aggregator.configure_model(module)
         fabric.setup_module(module)
+        collect_logs(module, fabric)
+        self._training_step = step_of(module, "training_step")
         self.flat = FlatModel(module)
         self.optimizer = FlatOptimizer(module, self.flat)
         self._masks: dict[str, Mask] = {}
@@ -93,7 +96,7 @@ class LocalModel:
         """Forward and backward on one batch; adds to the flat gradient and returns the loss."""
         batch = self.fabric.to_device(self.fabric.strategy.precision.convert_input(batch))
         with self.fabric.autocast():
-            output = self.module.training_step(batch, step)
+            output = self._training_step(batch, step)
         loss = output["loss"] if isinstance(output, dict) else output
         if loss is None:
             raise TrainingError(f"{type(self.module).__name__}.training_step returned no loss; return one at every step")

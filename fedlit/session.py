@@ -4,6 +4,7 @@ import copy
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,10 +18,19 @@ from fedlit.engines.base import Engine, Program, Scores
 from fedlit.engines.fabric import FabricEngine
 from fedlit.engines.local import LocalEngine
 from fedlit.errors import ConfigError
-from fedlit.evaluation import MAX_CLIENT_CURVES, client_metrics, client_views, quartile_metrics, server_views
+from fedlit.evaluation import (
+    MAX_CLIENT_CURVES,
+    client_metrics,
+    client_views,
+    pooled_metrics,
+    quartile_metrics,
+    server_views,
+)
 from fedlit.fabric import FederationFabric
 from fedlit.flat import FlatModel
+from fedlit.foreign import check_module
 from fedlit.messages import Client, ClientReport, Payload, ServerState
+from fedlit.optimizer import FlatOptimizer
 from fedlit.rounds import client_mask
 from fedlit.run import Run
 
@@ -48,6 +58,8 @@ class Session:
                  fabric: FederationFabric, seed: int = 0, tags: Mapping[str, str] | None = None,
                  limit_eval_batches: int | None = None) -> None:  # fmt: skip
         self.federation, self.data, self.fabric, self.seed = federation, data, fabric, seed
+        check_module(module)
+        model = self._initial_model(module)
         self._tags = dict(tags or {})
         if fabric.local_rank == 0:
             data.prepare_data()
@@ -55,7 +67,6 @@ class Session:
         data.setup("fit")
         self.clients = _clients(data, federation.weights)
         self.weights = {name: client.weight for name, client in self.clients.items()}
-        model = self._initial_model(module)
         self.layout, self.classes = model.layout, model.layout.classes
         if self.classes and self.classes != tuple(data.classes):
             raise ConfigError(f"the model's classes {self.classes} are not the data's {tuple(data.classes)}")
@@ -123,6 +134,12 @@ class Session:
                           "themselves, so there is no single global model", stacklevel=2)  # fmt: skip
         return {name: self.engine.evaluate(views, down) for name, views in groups.items() if views}
 
+    def rehearse(self, server: ServerState) -> dict[str, float]:
+        """The validation metrics of two examples: what fails there, fails before hours of training."""
+        views = [replace(view, limit=2) for view in client_views(self.data, "val")[:1]]
+        down = self.federation.broadcast(server, self.federation.round(0, self))
+        return pooled_metrics(self.engine.evaluate(views, down), self.classes, "val")
+
     def stopping(self, signum: int) -> int:
         """The number of a signal that any rank was sent, or 0; the same answer on every rank."""
         if self.fabric.world_size == 1:
@@ -157,7 +174,10 @@ class Session:
         start = copy.deepcopy(module)
         for aggregator in self.federation.aggregators:
             aggregator.configure_model(start)
-        return FlatModel(self.fabric.strategy.precision.convert_module(start))
+        start.fabric = self.fabric
+        model = FlatModel(self.fabric.strategy.precision.convert_module(start))
+        FlatOptimizer(start, model)  # what it refuses, it refuses before any process starts
+        return model
 
     def _workers(self) -> int:
         cohort = max(1, round(self.federation.participation * len(self.clients)))
@@ -178,9 +198,10 @@ def _clients(data: FederatedDataModule, weights: str) -> dict[str, Client]:
     if not data.clients:
         raise ConfigError(f"{type(data).__name__} has no clients after setup()")
     sizes = {name: len(d.train) for name, d in data.clients.items()}
-    empty = [name for name, size in sizes.items() if size == 0]
-    if empty:
-        raise ConfigError(f"clients without training samples: {', '.join(map(repr, empty))}; give them some or remove them")
+    few = [f"{name!r} ({size})" for name, size in sizes.items() if size < min(2, data.batch_size)]
+    if few:
+        raise ConfigError("a client needs at least 2 training samples, as BatchNorm refuses a batch of one; found less "
+                          f"at {', '.join(few)}: give them some, or remove them")  # fmt: skip
     shares = sizes if weights == "examples" else dict.fromkeys(sizes, 1)
     return {name: Client(name, d.classes, sizes[name], shares[name] / sum(shares.values()))
             for name, d in data.clients.items()}  # fmt: skip

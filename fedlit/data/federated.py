@@ -120,15 +120,15 @@ class FederatedDataModule(LightningDataModule):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes, known before `setup()`.
+        """Names of the classes, known before `setup()`; none where there are no records to have some.
 
         A source that knows them without reading its files overrides this.
         """
-        return self._read().classes
+        return self._read().classes if self._has_records() else ()
 
     def prepare_data(self) -> None:
         """Decodes the images into the cache, once per machine."""
-        if type(self).records is not FederatedDataModule.records:
+        if self._has_records():
             self._read()
 
     def setup(self, stage: str | None = None) -> None:
@@ -221,6 +221,9 @@ class FederatedDataModule(LightningDataModule):
                     )
         columns = ["client", "split", "class", "images", "positives", "negatives", "labelled"]
         return pd.DataFrame(rows, columns=columns)
+
+    def _has_records(self) -> bool:
+        return type(self).records is not FederatedDataModule.records
 
     def _read(self) -> Records:
         if self._records is None:

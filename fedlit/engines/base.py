@@ -6,13 +6,14 @@ from typing import Protocol
 
 import torch
 from lightning.pytorch import LightningModule
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from fedlit.aggregators.base import Aggregator
 from fedlit.data.federated import ClientData
 from fedlit.data.sampling import BatchStream, fetch
 from fedlit.fabric import FederationFabric
+from fedlit.foreign import overrides, step_of
 from fedlit.messages import Broadcast, Client, ClientReport, ClientState, Payload, Round
 from fedlit.randomness import seed_process
 from fedlit.rounds import LocalModel, LocalTraining, client_round, initial_client_state
@@ -26,11 +27,13 @@ class View:
         client: whose model and data; None for the federation's model on a test set of the server.
         part: ``val`` or ``test`` of the client, or the name of the server's test set.
         method: of the module that scores a batch; ``predict_step`` gives probabilities.
+        limit: no more than so many examples.
     """
 
     client: str | None
     part: str
     method: str = "validation_step"
+    limit: int | None = None
 
 
 @dataclass
@@ -132,24 +135,34 @@ class Worker:
             local.adopt(local.mask(program.clients[view.client]), state, down)
         seed_process(program.seed, "evaluate", view.client or "", view.part)
         module.eval()
-        scores, labels, sums = [], [], {}
+        if not overrides(module, view.method):
+            return Scores(view, 0, None, None, {})
+        scores, labels, sums, step = [], [], {}, step_of(module, view.method)
         seen = 0
-        for indices in torch.arange(len(dataset)).split(program.eval_batch_size)[: program.limit_eval_batches]:
+        batches = torch.arange(len(dataset))[: view.limit].split(program.eval_batch_size)
+        for number, indices in enumerate(batches[: program.limit_eval_batches]):
             seen += len(indices)
             local.fabric.logged.clear()
             batch = fetch(dataset, indices)
             moved = local.fabric.to_device(local.fabric.strategy.precision.convert_input(batch))
             with local.fabric.autocast():
-                output = getattr(module, view.method)(moved, 0)
+                output = step(moved, number)
             for key, mean in local.fabric.means().items():
                 sums[key] = sums.get(key, 0.0) + mean * len(indices)
             if torch.is_tensor(output) and output.ndim == 2 and output.shape[1] == len(local.layout.classes):
                 scores.append(output.float().cpu())
-                labels.append(torch.as_tensor(batch[1]).float())
+                labels.append(_one_column_a_class(torch.as_tensor(batch[1]), output.shape[1]))
         logged = {key: total / seen for key, total in sums.items()}
         if not scores:
             return Scores(view, seen, None, None, logged)
         return Scores(view, seen, torch.cat(scores), torch.cat(labels), logged)
+
+
+def _one_column_a_class(labels: Tensor, classes: int) -> Tensor:
+    """Labels as [B, C]: indices of classes [B] become one against the rest."""
+    if labels.ndim == 1 and classes > 1 and not labels.is_floating_point():
+        return nn.functional.one_hot(labels.long(), classes).float()
+    return labels.float()
 
 
 class InProcess:
