@@ -1,0 +1,28 @@
+"""Momentum on the server: an aggregator of one's own, in a project of one's own."""
+
+import torch
+
+from fedlit.aggregators import Aggregator
+
+
+class ServerMomentum(Aggregator):
+    """FedAvgM (Hsu et al., 2019, arXiv:1909.06335): ``v = beta v + delta``, ``w += eta_g v``.
+
+    ``delta`` is the weighted mean of the clients' changes of a round, so beta = 0 and eta_g = 1 are FedAvg.
+
+    Args:
+        beta: momentum, in [0, 1).
+        eta_g: server learning rate, above 0.
+    """
+
+    def __init__(self, beta: float = 0.9, eta_g: float = 1.0) -> None:
+        if not 0 <= beta < 1 or not eta_g > 0:
+            raise ValueError(f"ServerMomentum: expected 0 <= beta < 1 and eta_g > 0, found {beta} and {eta_g}")
+        self.beta, self.eta_g = beta, eta_g
+
+    def server_state(self, layout, w):
+        return {"v": torch.zeros_like(w)}
+
+    def on_aggregate_end(self, state, server, mean, rnd):
+        state["v"] = self.beta * state["v"] + server.delta
+        server.delta = self.eta_g * state["v"]

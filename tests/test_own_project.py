@@ -1,0 +1,75 @@
+"""An algorithm of one's own runs from its own folder, with nothing of fedlit edited."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedlit.testing import check_aggregator
+from fedlit.tracking.base import MetricsFile
+
+PROJECT = Path(__file__).parent / "own_project"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A copy of the project, far from fedlit's repository."""
+    return Path(shutil.copytree(PROJECT, tmp_path / "own_project", ignore=shutil.ignore_patterns("__pycache__")))
+
+
+@pytest.fixture
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(PROJECT))
+
+
+def run(folder: Path, *command: str) -> subprocess.CompletedProcess:
+    """A command in a process of its own, to which nothing but the folder is known."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def by_hand(rounds: int, lr: float = 0.05, window: int = 3, beta: float = 0.8, eta_g: float = 0.5) -> list[float]:
+    """The server's number after every round; 6 of the 8 examples want 1, 2 of them -2."""
+    x, v, path = 0.0, 0.0, []
+    for _ in range(rounds):
+        left = (1 - lr) ** window  # of the way to a hospital's optimum, after its local steps
+        delta = 6 / 8 * (1 - left) * (1.0 - x) + 2 / 8 * (1 - left) * (-2.0 - x)
+        v = beta * v + delta
+        x += eta_g * v
+        path.append(x)
+    return path
+
+
+def test_the_project_runs_from_its_folder_and_gives_the_numbers_of_its_paper(project: Path):
+    done = run(project, sys.executable, "-m", "fedlit", "fit", "--config", "config.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "ServerMomentum over 2 clients" in done.stdout
+
+    (directory,) = (project / "runs" / "momentum").iterdir()
+    path = by_hand(6)
+    server = torch.load(directory / "checkpoints" / "round-000006" / "server.pt", weights_only=True)
+    torch.testing.assert_close(server["w"], torch.tensor([path[-1]], dtype=torch.float64), rtol=1e-12, atol=0)
+
+    rows = {(step, key): value for step, key, value in MetricsFile(directory / "metrics.csv").rows()}
+    for number, x in enumerate(path, start=1):
+        loss = 6 / 8 * (x - 1) ** 2 / 2 + 2 / 8 * (x + 2) ** 2 / 2
+        assert rows[number, "val/loss"] == pytest.approx(loss, rel=1e-6)
+
+
+def test_the_console_script_finds_the_project_in_the_working_directory(project: Path):
+    script = Path(sys.executable).with_name("fedlit")
+    done = run(project, str(script), "fit", "--config", "config.yaml", "--federation.aggregators.beta", "1.5")
+    assert done.returncode == 1, done.stderr
+    assert "ServerMomentum: expected 0 <= beta < 1 and eta_g > 0, found 1.5 and 0.5" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (project / "runs").exists()
+
+
+def test_the_aggregator_passes_the_check_for_authors(importable: None):
+    from my_project.server_momentum import ServerMomentum
+
+    check_aggregator(ServerMomentum())
