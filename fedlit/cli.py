@@ -145,8 +145,14 @@ def parse(argv: list[str]) -> tuple[Namespace, Parser]:
         each.sources = Sources(tuple(argv))
     for name, subparser in parsers.items():
         commands.add_subcommand(name, subparser, help=COMMANDS[name])
-    args = parser.parse_args(argv)
+    chosen = DEFAULT_CLASSES if argv[:1] and argv[0] in parsers and argv[0] != "list" else ()
+    args = parser.parse_args([*argv[:1], *chosen, *argv[1:]])
     return args, parsers[args.subcommand]
+
+
+DEFAULT_CLASSES = ("--data", "PhantomCXR", "--model", "ImageClassifier", "--federation.schedule", "ConstantSchedule")
+"""First words of every command line. As defaults of the parser, their own defaults (an image size, a batch size) would
+stay for whichever class is chosen in their place."""
 
 
 def experiment_parser(description: str) -> Parser:
@@ -171,11 +177,6 @@ def experiment_parser(description: str) -> Parser:
     parser.groups["model"].title = "The model that every client trains: any LightningModule"
     parser.add_class_arguments(Federation, "federation")
     parser.link_arguments("data.classes", "model.init_args.classes", apply_on="instantiate")
-    parser.set_defaults({
-        "data": {"class_path": "PhantomCXR"},
-        "model": {"class_path": "ImageClassifier"},
-        "federation.schedule": {"class_path": "ConstantSchedule"},
-    })  # fmt: skip
     return parser
 
 
