@@ -1,0 +1,140 @@
+"""Command lines of fedlit in processes of their own, quick to start and safe to kill."""
+
+import multiprocessing
+import os
+import socket
+import sys
+import traceback
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import torch
+
+from fedlit.tracking.base import MetricsFile
+
+TESTS = Path(__file__).parent
+
+
+def context() -> multiprocessing.context.BaseContext:
+    """A fork server that has imported fedlit: a process of it starts at once, and has run nothing before."""
+    ctx = multiprocessing.get_context("forkserver")
+    ctx.set_forkserver_preload(["fedlit.cli", "fedlit.engines.pool", "fedlit.engines.fabric", "fedlit.reports.figures"])
+    return ctx
+
+
+@dataclass
+class Command:
+    """A ``fedlit`` command in a process of its own."""
+
+    process: BaseProcess
+    log: Path
+
+    def wait(self, seconds: float = 60) -> int:
+        """Its exit code, negative after a signal; an error where it does not end."""
+        self.process.join(seconds)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+            raise TimeoutError(f"did not end within {seconds} s:\n{self.output}")
+        return self.process.exitcode
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text() if self.log.exists() else ""
+
+
+@dataclass
+class Place:
+    """Where the runs of a test go, and the options that they share."""
+
+    path: Path
+    options: tuple[str, ...] = ()
+    commands: int = field(default=0)
+
+    def start(self, *argv: str, env: dict[str, str] | None = None) -> Command:
+        """Start ``fedlit`` with these words."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.commands += 1
+        log = self.path / f"log-{self.commands}.txt"
+        process = context().Process(target=_main, args=([*argv], str(log), env or {}))
+        process.start()
+        return Command(process, log)
+
+    def fit(self, *options: str, env: dict[str, str] | None = None) -> Command:
+        """Start ``fedlit fit`` with the place's options and these."""
+        words = ["--run_dir", str(self.path), "--logger", "false", "--federation.workers", "1"]
+        return self.start("fit", *words, *self.options, *options, env=env)
+
+    def ranks(self, *options: str, size: int = 2) -> list[Command]:
+        """``fedlit fit`` on several ranks, as ``torchrun`` starts them."""
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size),
+                   "LOCAL_WORLD_SIZE": str(size), "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "test"}  # fmt: skip
+        return [self.fit("--fabric.accelerator", "cpu", *options, env=address | {"RANK": str(r), "LOCAL_RANK": str(r)})
+                for r in range(size)]  # fmt: skip
+
+    def run(self, name: str, experiment: str = "default") -> "Kept":
+        return Kept(self.path / experiment / name)
+
+
+@dataclass
+class Kept:
+    """What a run leaves in its directory."""
+
+    path: Path
+
+    @property
+    def rounds(self) -> list[int]:
+        return sorted(int(p.name.removeprefix("round-")) for p in self.path.glob("checkpoints/round-*"))
+
+    @property
+    def last(self) -> Path:
+        return max(self.path.glob("checkpoints/round-*"))
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Every tensor of the last checkpoint."""
+        return {f"{file.name}/{name}": tensor for file in sorted(self.last.glob("*.pt"))
+                for name, tensor in torch.load(file, weights_only=True).items()}  # fmt: skip
+
+    def metrics(self) -> list[tuple[int, str, str]]:
+        """Rows of ``metrics.csv``, less what the clock says; values as text, so that NaN equals NaN."""
+        return [(step, key, repr(value)) for step, key, value in MetricsFile(self.path / "metrics.csv").rows()
+                if not key.startswith("time/") and not key.endswith("/seconds")]  # fmt: skip
+
+
+def assert_same_run(one: Kept, other: Kept) -> None:
+    """Bit for bit: weights, statistics, server and client states, and metrics."""
+    assert_same_tensors(one.tensors(), other.tensors())
+    assert one.metrics() == other.metrics()
+
+
+def assert_same_tensors(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    different = [name for name in one if not torch.equal(one[name], other[name])]
+    assert not different
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def script(name: str) -> str:
+    """An executable of this environment, such as ``torchrun``."""
+    return str(Path(sys.executable).parent / name)
+
+
+def _main(argv: list[str], log: str, env: dict[str, str]) -> None:
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.chdir(TESTS)
+    os.environ |= env
+    from fedlit.cli import main
+
+    try:
+        main(argv)
+    except Exception:
+        traceback.print_exc()
+        sys.exit(1)
