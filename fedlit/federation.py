@@ -14,10 +14,11 @@ from fedlit.engines.base import Scores
 from fedlit.errors import ConfigError
 from fedlit.evaluation import Monitor, client_views, pooled_metrics, training_metrics
 from fedlit.interrupts import Interrupted, Interrupts
+from fedlit.local import LocalTraining
 from fedlit.messages import Broadcast, Round, ServerState
 from fedlit.progress import RoundProgress
 from fedlit.randomness import generator
-from fedlit.rounds import LocalTraining, server_round
+from fedlit.rounds import server_round
 from fedlit.run import Run
 from fedlit.schedules import ConstantSchedule, Schedule
 from fedlit.session import Session, leaves_a_site
@@ -85,11 +86,12 @@ class Federation:
         """Train from the start, or from a checkpoint; returns the number of the signal that ended the run, or 0.
 
         Raises:
-            TrainingError: a loss or an update is not finite; the last checkpoint is kept.
+            TrainingError: a loss or an update is not finite; the last completed round is checkpointed.
             CheckpointError: ``resume`` is a checkpoint of something else.
         """
         server, done, best = session.restore(resume)
         saver = Checkpoints(run.checkpoints, session.fabric, self.checkpoint_every)
+        saver.rewind(done)
         monitor = self.chosen_monitor(session.rehearse(server))
         run.start(config, params or {}, session.tags, done)
         session.describe(run)
@@ -108,6 +110,9 @@ class Federation:
                         total, reports = session.engine.run(rnd.cohort, down, rnd, progress.client_done)
                 except Interrupted:
                     break
+                except Exception:
+                    session.save(saver, done, server, best)
+                    raise
                 sent = total.nbytes
                 server_round(self.aggregators, server, total, rnd)
                 session.engine.commit()
@@ -135,7 +140,7 @@ class Federation:
                 if improved or done == self.rounds or saver.due(done):
                     session.save(saver, done, server, best)
             session.save(saver, done, server, best)
-        return interrupts.signum
+            return session.stopping(interrupts.signum)
 
     def round(self, index: int, session: Session) -> Round:
         """What happens in a round, and who takes part."""

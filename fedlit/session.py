@@ -29,9 +29,9 @@ from fedlit.evaluation import (
 from fedlit.fabric import FederationFabric
 from fedlit.flat import FlatModel
 from fedlit.foreign import check_module
+from fedlit.local import client_mask
 from fedlit.messages import Client, ClientReport, Payload, ServerState
 from fedlit.optimizer import FlatOptimizer
-from fedlit.rounds import client_mask
 from fedlit.run import Run
 
 if TYPE_CHECKING:

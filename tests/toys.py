@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from fedlit.data.federated import FederatedDataModule
 from fedlit.engines.base import Program
 from fedlit.messages import Client
-from fedlit.rounds import LocalTraining
+from fedlit.local import LocalTraining
 from fedlit.testing import CLASSES, ToyData, ToyNet
 
 __all__ = ["CLASSES", "Quadratic", "ToyData", "ToyNet", "program"]

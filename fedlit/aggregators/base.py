@@ -35,16 +35,18 @@ class Drift:
         self.decay.zero_()
 
     def close(self, mask: Mask) -> None:
-        """Called once the round's drift is complete: nothing drifts that the client keeps to itself."""
+        """Called once the round's drift is complete: what is private does not drift, what is dual does not decay."""
         for private in mask.private(self.layout):
             self.bias[private] = 0
         self.decay *= mask.owned
+        self.decay[self.layout.groups(("dual",))] = 0
         self._spans = self.layout.spans(self.decay)
 
     def write(self, grad: Tensor, w: Tensor) -> None:
-        """``grad = bias + decay * w``, in one pass."""
+        """``grad = bias + decay * w`` in one pass, before a backward pass after which the dual slice changes sign."""
         for start, stop, decay in self._spans:
             torch.add(self.bias[start:stop], w[start:stop], alpha=decay, out=grad[start:stop])
+        grad[self.layout.slices["dual"]].neg_()
 
     def add_to(self, grad: Tensor, w: Tensor) -> None:
         """``grad += bias + decay * w``."""

@@ -43,3 +43,24 @@ class BatchStream:
             self._order = torch.randperm(len(self.dataset), generator=generator(*self._purpose, epoch))
             self._epoch = epoch
         return fetch(self.dataset, self._order[step * self.batch_size : (step + 1) * self.batch_size])
+
+    def draws(self, position: int) -> "Draws":
+        """The stream from a position on."""
+        return Draws(self, position)
+
+
+class Draws:
+    """Batches of a stream, one after the other.
+
+    Attributes:
+        drawn: how many so far.
+    """
+
+    def __init__(self, stream: BatchStream, position: int) -> None:
+        self._stream, self._position = stream, position
+        self.drawn = 0
+
+    def next(self) -> Any:
+        batch = self._stream[self._position + self.drawn]
+        self.drawn += 1
+        return batch

@@ -14,9 +14,10 @@ from fedlit.data.federated import ClientData
 from fedlit.data.sampling import BatchStream, fetch
 from fedlit.fabric import FederationFabric
 from fedlit.foreign import overrides, step_of
+from fedlit.local import LocalModel, LocalTraining, initial_client_state
 from fedlit.messages import Broadcast, Client, ClientReport, ClientState, Payload, Round
 from fedlit.randomness import seed_process
-from fedlit.rounds import LocalModel, LocalTraining, client_round, initial_client_state
+from fedlit.rounds import client_round
 
 
 @dataclass(frozen=True)
