@@ -117,3 +117,46 @@ class StatusFile(Tracker):
 
     def finish(self, status) -> None:
         (self.directory / "status.txt").write_text(status)
+
+
+class Diverging(ToyNet):
+    """Its loss is NaN from a client's ``after``-th round on (with a local step a round).
+
+    Args:
+        classes: of the data.
+        after: rounds that go well.
+    """
+
+    def __init__(self, classes: tuple[str, ...] = CLASSES, after: int = 5) -> None:
+        super().__init__(classes)
+        self.after = after
+        self.register_buffer("first", torch.zeros(()))
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        if batch_idx == 0:
+            self.first += 1  # a statistic: the server's mean counts rounds
+        loss = super().training_step(batch, batch_idx)
+        return loss * float("nan") if self.first > self.after + 0.5 else loss
+
+
+class Sleepy(StatusFile):
+    """Says so and sleeps, at start-up or when the final test's metrics come.
+
+    Args:
+        when: ``start`` or ``test``.
+    """
+
+    def __init__(self, when: str = "start") -> None:
+        self.when = when
+
+    def start(self, run, metrics) -> None:
+        super().start(run, metrics)
+        self._sleep(self.when == "start")
+
+    def log_metrics(self, metrics, step) -> None:
+        self._sleep(self.when == "test" and any(key.startswith("test/") for key in metrics))
+
+    def _sleep(self, now: bool) -> None:
+        if now:
+            print("sleeping", flush=True)
+            time.sleep(60)
