@@ -106,7 +106,7 @@ def main(argv: list[str] | None = None) -> None:
     except Exception as error:
         if os.environ.get("FEDLIT_DEBUG") or not is_mistake(error):
             raise
-        complain(explain(str(error), parser.sources))
+        complain(explain(str(error), parser.sources) + _asked_by(error))
         sys.exit(1)
 
 
@@ -118,14 +118,15 @@ DELIBERATE: dict[type[Exception], tuple[str, ...]] = {
     OSError: ("fedlit.",),
     NotImplementedError: ("fedlit.",),
     RuntimeError: ("fedlit.engines.pool",),  # the text holds a worker's own traceback
+    AttributeError: ("lightning.pytorch.core.module",),  # a module asks for its Trainer
 }
 """Errors that say what the user can do, by the modules that raise them so."""
 
 
 def is_mistake(error: Exception) -> bool:
     """Whether an error is the user's to mend and says how; any other is shown with its traceback."""
-    raised_in = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
-    return any(isinstance(error, kind) and raised_in.startswith(homes) for kind, homes in DELIBERATE.items())
+    module = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
+    return any(isinstance(error, kind) and module.startswith(homes) for kind, homes in DELIBERATE.items())
 
 
 def parse(argv: list[str]) -> tuple[Namespace, Parser]:
@@ -157,7 +158,7 @@ stay for whichever class is chosen in their place."""
 
 def experiment_parser(description: str) -> Parser:
     """The options of a federation: the keys of a YAML."""
-    parser = Parser(description=f"{description} {EPILOG}")
+    parser = Parser(description=f"{description} {EPILOG}", allow_abbrev=False)
     parser.add_argument("-c", "--config", action="config", help="a YAML file; several are merged in order")
     parser.add_argument(
         "--seed", type=int, default=0, help="of initial weights, batches, dropout, augmentation, cohorts"
@@ -186,7 +187,7 @@ def execute(command: str, args: Namespace, parser: Parser) -> int:
     fabric = make_fabric(**args.fabric)
     launch(fabric)
     seed_process(args.seed, "initial weights")
-    objects = parser.instantiate_classes(args)
+    objects = parser.instantiate(args)
     tracker = objects.logger
     if isinstance(tracker, bool):
         tracker = MLflowTracker() if tracker else Tracker()
@@ -235,6 +236,14 @@ def short_names() -> list[str]:
 def complain(text: str) -> None:
     """Tell the user what is wrong."""
     Console(stderr=True).print(f"fedlit: error: {text}", style="red", highlight=False, markup=False, soft_wrap=True)
+
+
+def _asked_by(error: Exception) -> str:
+    """The line of a module that asked for its Trainer, which the error itself does not name."""
+    if not isinstance(error, AttributeError):
+        return ""
+    asked = traceback.extract_tb(error.__traceback__)[-2]
+    return f" ({asked.filename}, line {asked.lineno})"
 
 
 def _subclasses(base: type) -> set[type]:

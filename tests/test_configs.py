@@ -51,7 +51,7 @@ def test_the_issue_s_configs_are_there():
 class TestEveryConfig:
     def test_makes_its_objects(self, file: Path, nih: Path, tmp_path: Path):
         args, parser = parse(command_line(file, nih, tmp_path))
-        objects = parser.instantiate_classes(args.fit)
+        objects = parser.instantiate(args.fit)
         settings = yaml.safe_load(file.read_text())
 
         data: FederatedDataModule = objects.data

@@ -343,7 +343,7 @@ def test_yaml_describes_hospitals():
             }
         }
     )
-    data = parser.instantiate_classes(config).data
+    data = parser.instantiate(config).data
     assert data.hospitals == (
         Hospital("north", 50, {"Mass": 0.3}, marker="R"),
         Hospital("south", classes=("Mass", "Edema"), contrast=0.8),
