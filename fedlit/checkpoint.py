@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from fedlit import __version__
-from fedlit.errors import CheckpointError
+from fedlit.errors import CheckpointError, ConfigError
 from fedlit.fabric import FederationFabric
 from fedlit.flat import Layout
 from fedlit.messages import ClientState, ServerState, State
@@ -49,6 +49,34 @@ class Loaded:
     best: Best
 
 
+@dataclass(frozen=True)
+class Cadence:
+    """How often something happens: every so many rounds, every so many seconds, or as often as time allows.
+
+    Attributes:
+        rounds: between two times, or None.
+        seconds: between two times, or None; with neither, as often as costs under 2% of the time.
+    """
+
+    rounds: int | None = None
+    seconds: float | None = None
+
+    @classmethod
+    def parse(cls, value: int | str) -> "Cadence":
+        """Read ``5``, ``60s`` or ``auto``.
+
+        Raises:
+            ConfigError: it is none of them.
+        """
+        text = str(value)
+        if text == "auto":
+            return cls()
+        number = text.removesuffix("s")
+        if number.isdecimal() and int(number) > 0:
+            return cls(seconds=float(number)) if text.endswith("s") else cls(rounds=int(number))
+        raise ConfigError(f"federation.checkpoint_every: expected rounds such as 5, seconds such as 60s, or auto; found {value!r}")
+
+
 class Checkpoints:
     """The folder ``checkpoints/`` of a run.
 
@@ -60,10 +88,10 @@ class Checkpoints:
     Args:
         folder: of the run.
         fabric: every rank writes its own clients.
-        every: rounds between checkpoints, or ``auto``: as often as costs under 2% of the time.
+        every: how often.
     """
 
-    def __init__(self, folder: Path, fabric: FederationFabric, every: int | str = "auto") -> None:
+    def __init__(self, folder: Path, fabric: FederationFabric, every: Cadence = Cadence()) -> None:  # noqa: B008
         self.folder, self._fabric, self._every = folder, fabric, every
         self._saved_at, self._seconds, self._round = time.monotonic(), 0.0, -1
         self._files: dict[str, tuple[ClientState, Path]] = {}
@@ -82,10 +110,10 @@ class Checkpoints:
 
     def due(self, rounds: int) -> bool:
         """Whether to save after so many rounds; the same answer on every rank."""
-        if self._every != "auto":
-            return rounds % self._every == 0
-        elapsed = time.monotonic() - self._saved_at
-        return bool(self._fabric.broadcast(elapsed * SHARE_OF_TIME >= self._seconds))
+        if self._every.rounds:
+            return rounds % self._every.rounds == 0
+        wait = self._every.seconds or self._seconds / SHARE_OF_TIME
+        return bool(self._fabric.broadcast(time.monotonic() - self._saved_at >= wait))
 
     def save(self, rounds: int, server: ServerState, clients: Mapping[str, ClientState], best: Best,
              names: list[str], aggregators: list[str]) -> None:  # fmt: skip

@@ -10,7 +10,7 @@ import torch
 from fedlit.data.federated import FederatedDataModule
 from fedlit.engines.base import Scores, View
 from fedlit.errors import ConfigError
-from fedlit.messages import ClientReport, Mask
+from fedlit.messages import ClientReport, Mask, Round
 from fedlit.metrics.auroc import class_auroc, mean_auroc, slug
 
 MAX_CLIENT_CURVES = 32
@@ -108,6 +108,20 @@ def training_metrics(reports: Sequence[ClientReport], weights: Mapping[str, floa
         share = sum(weights[r.client] for r in having)
         metrics[f"train/{slug(name)}"] = sum(weights[r.client] * r.logged[name] for r in having) / share
     return metrics
+
+
+def round_metrics(
+    rnd: Round, reports: Sequence[ClientReport], weights: Mapping[str, float], bytes_down: int, seconds: float
+) -> dict[str, float]:
+    """A round's training metrics, its place in the schedule, its bytes over all clients, and its seconds."""
+    return training_metrics(reports, weights) | {
+        "round/stage": rnd.stage,
+        "round/lr_factor": rnd.lr_factor,
+        "round/clients": len(rnd.cohort),
+        "bytes/up": sum(report.bytes_up for report in reports),
+        "bytes/down": bytes_down * len(rnd.cohort),
+        "time/round_s": seconds,
+    }
 
 
 def _logged(scores: Sequence[Scores]) -> dict[str, float]:

@@ -2,17 +2,15 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal
 
 import torch
 
 from fedlit.aggregators.base import Aggregator, overriding
-from fedlit.checkpoint import Best, Checkpoints
-from fedlit.engines.base import Scores
+from fedlit.checkpoint import Best, Cadence, Checkpoints
 from fedlit.errors import ConfigError
-from fedlit.evaluation import Monitor, client_views, pooled_metrics, training_metrics
+from fedlit.evaluation import Monitor, round_metrics
 from fedlit.interrupts import Interrupted, Interrupts
 from fedlit.local import LocalTraining
 from fedlit.messages import Broadcast, Round, ServerState
@@ -43,7 +41,8 @@ class Federation:
         monitor: metric that says which model is best; by default (``auto``) ``val/auroc_macro``, where the model gives
             no scores ``val/loss``, and where it logs no loss the last model counts as the best.
         monitor_mode: whether more of it is better (``max``) or less (``min``); ``auto`` knows.
-        checkpoint_every: rounds between checkpoints, or ``auto``: as often as costs under 2% of the time.
+        checkpoint_every: rounds between checkpoints, seconds such as ``60s``, or ``auto``: as often as costs under 2%
+            of the time.
     """
 
     def __init__(
@@ -60,10 +59,9 @@ class Federation:
         eval_every: int = 1,
         monitor: str = "auto",
         monitor_mode: Literal["max", "min"] = "max",
-        checkpoint_every: int | Literal["auto"] = "auto",
+        checkpoint_every: int | str = "auto",
     ) -> None:
-        for name, value in (("rounds", rounds), ("workers", workers), ("threads", threads), ("eval_every", eval_every),
-                            ("checkpoint_every", checkpoint_every)):  # fmt: skip
+        for name, value in (("rounds", rounds), ("workers", workers), ("threads", threads), ("eval_every", eval_every)):  # fmt: skip
             if value != "auto" and value < 1:
                 raise ConfigError(f"federation.{name}: expected at least 1, found {value}")
         if not 0 < participation <= 1:
@@ -75,7 +73,7 @@ class Federation:
         self.schedule = schedule or ConstantSchedule()
         self.weights = _agreed_weights(self.aggregators, weights)
         self.training = LocalTraining(optimizer_state, gradient_clip)
-        self.eval_every, self.checkpoint_every = eval_every, checkpoint_every
+        self.eval_every, self.checkpoint_every = eval_every, Cadence.parse(checkpoint_every)
         self.monitor, self.monitor_mode = monitor, monitor_mode
         if len(overriding(self.aggregators, "compute_gradient")) > 1:
             names = [type(self.aggregators[i]).__name__ for i in overriding(self.aggregators, "compute_gradient")]
@@ -99,41 +97,33 @@ class Federation:
 
         with Interrupts() as interrupts, RoundProgress(self.rounds, done, run.main) as progress:
             progress.say(session.introduction())
-            if monitor.notice:
-                progress.say(monitor.notice)
+            progress.say(monitor.notice)
             while done < self.rounds and not session.stopping(interrupts.signum):
                 began, rnd = time.perf_counter(), self.round(done, session)
-                down = self.broadcast(server, rnd)
                 progress.round_started(len(rnd.cohort))
+                down = self.broadcast(server, rnd)
                 try:
-                    with interrupts.may_abandon() if session.fabric.world_size == 1 else nullcontext():
+                    with interrupts.may_abandon(session.fabric.world_size == 1):
                         total, reports = session.engine.run(rnd.cohort, down, rnd, progress.client_done)
                 except Interrupted:
                     break
                 except Exception:
                     session.save(saver, done, server, best)
                     raise
-                sent = total.nbytes
+                leaving = leaves_a_site(total)
                 server_round(self.aggregators, server, total, rnd)
                 session.engine.commit()
                 done += 1
-                metrics = training_metrics(reports, session.weights) | {
-                    "round/stage": rnd.stage, "round/lr_factor": rnd.lr_factor, "round/clients": len(rnd.cohort),
-                    "bytes/up": sum(r.bytes_up for r in reports), "bytes/down": down.nbytes * len(rnd.cohort),
-                    "time/round_s": time.perf_counter() - began,
-                }  # fmt: skip
-                scores: list[Scores] = []
+
+                metrics = round_metrics(rnd, reports, session.weights, down.nbytes, time.perf_counter() - began)
                 evaluated = done % self.eval_every == 0 or done == self.rounds
-                if evaluated:
-                    began = time.perf_counter()
-                    scores = session.engine.evaluate(client_views(session.data, "val"), self.broadcast(server, rnd))
-                    metrics |= pooled_metrics(scores, session.classes, "val")
-                    metrics["time/evaluate_s"] = time.perf_counter() - began
+                scores = session.validate(self.broadcast(server, rnd), metrics) if evaluated else []
                 metrics |= session.per_client(run, scores, reports, done)
                 run.log(metrics, done)
                 progress.round_done(done - 1, metrics)
                 if done == 1:
-                    progress.say(f"each round a site sends {sent / 2**20:.1f} MiB: {leaves_a_site(total)}")
+                    run.note("leaves_a_site.txt", leaving)
+                    progress.say(leaving)
                 improved = evaluated and best.improved_by(monitor.value(metrics), monitor.mode)
                 if improved:
                     best = Best(monitor.value(metrics), done)

@@ -44,11 +44,11 @@ class Interrupts:
             signal.signal(signum, handler)
 
     @contextmanager
-    def may_abandon(self) -> Iterator[None]:
-        """Within, a signal raises :class:`Interrupted` at once instead of waiting."""
-        if self.signum:
+    def may_abandon(self, alone: bool) -> Iterator[None]:
+        """Within, a signal raises :class:`Interrupted` at once; it waits where other ranks would wait for this one."""
+        if alone and self.signum:
             raise Interrupted
-        self._abandon = True
+        self._abandon = alone
         try:
             yield
         finally:

@@ -41,8 +41,9 @@ class RoundProgress:
         self._bar.stop()
 
     def say(self, text: str) -> None:
-        """Print a line above the live one."""
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        """Print a line above the live one; nothing where there is nothing to say."""
+        if text:
+            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def round_started(self, cohort: int) -> None:
         self._clients, self._cohort = 0, cohort

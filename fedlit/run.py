@@ -70,6 +70,12 @@ class Run:
         if self.main:
             self.tracker.log_artifact(path, folder)
 
+    def note(self, name: str, text: str) -> None:
+        """Keep a line of text as a file of the run."""
+        if self.main:
+            (self.directory / name).write_text(text + "\n")
+            self.artifact(self.directory / name)
+
     def finish(self, status: RunStatus) -> None:
         if not self.main:
             return

@@ -2,6 +2,7 @@
 
 import copy
 import os
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -30,7 +31,7 @@ from fedlit.fabric import FederationFabric
 from fedlit.flat import FlatModel
 from fedlit.foreign import check_module
 from fedlit.local import client_mask
-from fedlit.messages import Client, ClientReport, Payload, ServerState
+from fedlit.messages import Broadcast, Client, ClientReport, Payload, ServerState
 from fedlit.optimizer import FlatOptimizer
 from fedlit.run import Run
 
@@ -114,6 +115,13 @@ class Session:
         everybody = sum(self.weights[name] * mask.owned.double() for name, mask in self.masks.items())
         return self.layout.expand(torch.where(everybody > 0, present / everybody, 0.0))
 
+    def validate(self, down: Broadcast, metrics: dict[str, float]) -> list[Scores]:
+        """Scores of the clients' validation sets; adds their ``val/...`` to the metrics."""
+        began = time.perf_counter()
+        scores = self.engine.evaluate(client_views(self.data, "val"), down)
+        metrics |= pooled_metrics(scores, self.classes, "val") | {"time/evaluate_s": time.perf_counter() - began}
+        return scores
+
     def per_client(self, run: Run, scores: list[Scores], reports: list[ClientReport], step: int) -> dict[str, float]:
         """Every client's own curves, or with many clients their quartiles and a table beside."""
         metrics = client_metrics(scores, reports, self.classes)
@@ -189,9 +197,9 @@ class Session:
 
 
 def leaves_a_site(total: Payload) -> str:
-    """What a client sends, by name and number of values; nothing else leaves it during training."""
+    """What each client sends in a round, by name and number of values; nothing else leaves a site in training."""
     vectors = ", ".join(f"{name} [{vector.numel():,}]" for name, vector in total.vectors.items())
-    return f"{vectors}, its weight and which parts it shares"
+    return f"each round a site sends {total.nbytes / 2**20:.1f} MiB: {vectors}, its weight and which parts it shares"
 
 
 def _clients(data: FederatedDataModule, weights: str) -> dict[str, Client]:

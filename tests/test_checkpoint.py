@@ -12,8 +12,8 @@ from torch import nn
 from toys import CLASSES, ToyNet
 
 from fedlit import checkpoint
-from fedlit.checkpoint import Best, Checkpoints
-from fedlit.errors import CheckpointError
+from fedlit.checkpoint import Best, Cadence, Checkpoints
+from fedlit.errors import CheckpointError, ConfigError
 from fedlit.fabric import make_fabric
 from fedlit.flat import FlatModel
 from fedlit.messages import ClientState, ServerState
@@ -36,7 +36,7 @@ def client(value: float) -> ClientState:
 
 
 def checkpoints(folder: Path, rounds: int = 0) -> Checkpoints:
-    made = Checkpoints(folder, make_fabric("cpu"), 1)
+    made = Checkpoints(folder, make_fabric("cpu"), Cadence(rounds=1))
     made.rewind(rounds)
     return made
 
@@ -275,11 +275,16 @@ def test_a_malicious_file_runs_nothing(tmp_path):
 
 
 def test_the_cadence_in_rounds_and_by_time(tmp_path, monkeypatch):
-    fixed = Checkpoints(tmp_path, make_fabric("cpu"), 5)
+    fixed = Checkpoints(tmp_path, make_fabric("cpu"), Cadence(rounds=5))
     assert [rounds for rounds in range(1, 16) if fixed.due(rounds)] == [5, 10, 15]
     clock = [1000.0]
     monkeypatch.setattr(checkpoint.time, "monotonic", lambda: clock[0])
+    timed = Checkpoints(tmp_path, make_fabric("cpu"), Cadence(seconds=60.0))
+    assert not timed.due(1)
+    clock[0] += 60
+    assert timed.due(1)
     plain = checkpoint._write
+    clock[0] = 1000.0
 
     def slow(tensors, path):
         clock[0] += 1.5
@@ -306,3 +311,12 @@ def test_the_manifest_can_be_read_by_people(tmp_path):
     assert manifest["files"] == ["client-00002.pt", "server.pt"]
     assert manifest["best"] == {"value": 0.5, "round": 1}
     assert manifest["layout"]["tensors"]["head.weight"] == [3, 144]
+
+
+def test_the_cadence_is_read_from_rounds_seconds_or_auto():
+    assert Cadence.parse("auto") == Cadence()
+    assert Cadence.parse(5) == Cadence.parse("5") == Cadence(rounds=5)
+    assert Cadence.parse("60s") == Cadence(seconds=60.0)
+    for wrong in (0, "0s", "often", "-3", "1.5"):
+        with pytest.raises(ConfigError, match="checkpoint_every: expected rounds such as 5"):
+            Cadence.parse(wrong)
