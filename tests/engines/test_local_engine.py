@@ -174,6 +174,31 @@ def test_uncommitted_states_are_not_used(make_module):
         assert_same_tensors(end, ends[0])
 
 
+@pytest.mark.parametrize("make_module", [ToyNet, lambda: WideNet(momentum=0.9)], ids=["inline", "shared memory"])
+def test_states_of_one_engine_go_on_in_another(make_module):
+    """What a checkpoint does: from one process to workers, and back."""
+    torch.manual_seed(1)
+    module, data = make_module(), NoisyData(clients=4, size=9)
+
+    def made_for(workers: int) -> Session:
+        federation = Federation([Scaffold(), FedBN()], rounds=3, participation=0.7, optimizer_state="keep")
+        return session(federation, module, data, workers)
+
+    ends = []
+    for workers in ((1, 1, 1), (1, 2, 1), (2, 1, 3)):
+        server, states = None, {}
+        for index, number in enumerate(workers):
+            made = made_for(number)
+            server = server or made.restore(None)[0]
+            made.engine.load_client_states(states)
+            play_round(made.federation, made, server, index)
+            states = {name: copy.deepcopy(state) for name, state in made.engine.client_states().items()}
+            ends.append(everything(made, server))
+            made.engine.close()
+    for end in ends[5::3]:
+        assert_same_tensors(end, ends[2])
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_nan_loss_names_client_round_and_step(workers):
     # site-1 has 14 images in batches of 4: its fourth batch holds 2
