@@ -55,6 +55,9 @@ by its short name or its class_path, its arguments as init_args: --data NIHChest
 --model.optimizer Adam --model.optimizer.lr 1e-4, --federation.aggregators+=FedProx. `fedlit list` shows the names."""
 
 
+CHOSEN = "a class (by default {}), an argument of it as .NAME VALUE, or a YAML file with class_path and init_args"
+
+
 class HelpFormatter(DefaultHelpFormatter):
     """Leaves out base classes, which are no choice, and the marks of docstrings."""
 
@@ -131,9 +134,8 @@ def is_mistake(error: Exception) -> bool:
 
 def parse(argv: list[str]) -> tuple[Namespace, Parser]:
     """Parse a command line; returns the values and the parser of its command."""
-    parser = Parser(
-        prog="fedlit", description=fedlit.__doc__, version=fedlit.__version__, formatter_class=HelpFormatter
-    )
+    parser = Parser(prog="fedlit", description=fedlit.__doc__, version=fedlit.__version__,
+                    formatter_class=HelpFormatter, allow_abbrev=False)  # fmt: skip
     commands = parser.add_subcommands(
         title="commands", metavar="COMMAND", description="each has its own --help", help=None
     )
@@ -158,7 +160,7 @@ stay for whichever class is chosen in their place."""
 
 def experiment_parser(description: str) -> Parser:
     """The options of a federation: the keys of a YAML."""
-    parser = Parser(description=f"{description} {EPILOG}", allow_abbrev=False)
+    parser = Parser(description=f"{description} {EPILOG}")
     parser.add_argument("-c", "--config", action="config", help="a YAML file; several are merged in order")
     parser.add_argument(
         "--seed", type=int, default=0, help="of initial weights, batches, dropout, augmentation, cohorts"
@@ -173,8 +175,8 @@ def experiment_parser(description: str) -> Parser:
     parser.add_argument("--logger", type=bool | Tracker, default=True,
                         help="true: MLflow; false: only files in the run directory; or a class")  # fmt: skip
     parser.add_function_arguments(make_fabric, "fabric")
-    parser.add_subclass_arguments(FederatedDataModule, "data", required=True)
-    parser.add_subclass_arguments(LightningModule, "model", required=True)
+    parser.add_subclass_arguments(FederatedDataModule, "data", required=True, help=CHOSEN.format("PhantomCXR"))
+    parser.add_subclass_arguments(LightningModule, "model", required=True, help=CHOSEN.format("ImageClassifier"))
     parser.groups["model"].title = "The model that every client trains: any LightningModule"
     parser.add_class_arguments(Federation, "federation")
     parser.link_arguments("data.classes", "model.init_args.classes", apply_on="instantiate")

@@ -104,7 +104,8 @@ def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None
         run.artifact(best, "best")
         run.artifact(run.metrics.path)
         print_results(metrics, f"best model (after {rounds} rounds)", console)
-        console.print(f"run directory: {run.directory}")
+        if not experiment.fast_dev_run:
+            console.print(f"run directory: {run.directory}")
         status = "FINISHED"
         return 0
     except (KeyboardInterrupt, SystemExit):
