@@ -74,7 +74,9 @@ class Cadence:
         number = text.removesuffix("s")
         if number.isdecimal() and int(number) > 0:
             return cls(seconds=float(number)) if text.endswith("s") else cls(rounds=int(number))
-        raise ConfigError(f"federation.checkpoint_every: expected rounds such as 5, seconds such as 60s, or auto; found {value!r}")
+        raise ConfigError(
+            f"federation.checkpoint_every: expected rounds such as 5, seconds such as 60s, or auto; found {value!r}"
+        )
 
 
 class Checkpoints:
@@ -91,7 +93,7 @@ class Checkpoints:
         every: how often.
     """
 
-    def __init__(self, folder: Path, fabric: FederationFabric, every: Cadence = Cadence()) -> None:  # noqa: B008
+    def __init__(self, folder: Path, fabric: FederationFabric, every: Cadence = Cadence()) -> None:
         self.folder, self._fabric, self._every = folder, fabric, every
         self._saved_at, self._seconds, self._round = time.monotonic(), 0.0, -1
         self._files: dict[str, tuple[ClientState, Path]] = {}
@@ -115,8 +117,15 @@ class Checkpoints:
         wait = self._every.seconds or self._seconds / SHARE_OF_TIME
         return bool(self._fabric.broadcast(time.monotonic() - self._saved_at >= wait))
 
-    def save(self, rounds: int, server: ServerState, clients: Mapping[str, ClientState], best: Best,
-             names: list[str], aggregators: list[str]) -> None:  # fmt: skip
+    def save(
+        self,
+        rounds: int,
+        server: ServerState,
+        clients: Mapping[str, ClientState],
+        best: Best,
+        names: list[str],
+        aggregators: list[str],
+    ) -> None:
         """Write the state after ``rounds`` rounds, unless it is there already."""
         if rounds == self._round:
             return
@@ -135,9 +144,15 @@ class Checkpoints:
             tensors = {"w": server.w, "stats": server.stats}
             tensors |= {f"{i}/{k}": v for i, s in enumerate(server.aggregators) for k, v in s.items()}
             _write(tensors, temporary / "server.pt")
-            manifest = {"fedlit": __version__, "round": rounds, "clients": names, "aggregators": aggregators,
-                        "files": sorted(path.name for path in temporary.iterdir()),
-                        "layout": describe(server.layout), "best": vars(best)}  # fmt: skip
+            manifest = {
+                "fedlit": __version__,
+                "round": rounds,
+                "clients": names,
+                "aggregators": aggregators,
+                "files": sorted(path.name for path in temporary.iterdir()),
+                "layout": describe(server.layout),
+                "best": vars(best),
+            }
             _write_text(json.dumps(manifest, indent=1), temporary / "manifest.json")
             _sync_folder(temporary)
             if target.exists():
@@ -183,16 +198,20 @@ def load(path: Path, layout: Layout, aggregators: list[str]) -> Loaded:
         manifest = _manifest(path)
         found, expected = manifest["layout"], describe(layout)
         if manifest["aggregators"] != aggregators:
-            raise CheckpointError(f"{path}: trained with aggregators {manifest['aggregators']}, the config has "
-                                  f"{aggregators}")  # fmt: skip
+            raise CheckpointError(
+                f"{path}: trained with aggregators {manifest['aggregators']}, the config has {aggregators}"
+            )
         if found != expected:
             raise CheckpointError(f"{path} is a checkpoint of another model: {_difference(found, expected)}")
         tensors = _read(path / "server.pt")
-        server = ServerState(layout, tensors["w"], tensors["stats"],
-                             [_part(tensors, i) for i in range(len(aggregators))])  # fmt: skip
-        clients = {name: ClientState.from_tensors(_read(path / file), len(aggregators))
-                   for i, name in enumerate(manifest["clients"])
-                   if (file := f"client-{i:05d}.pt") in manifest["files"]}  # fmt: skip
+        server = ServerState(
+            layout, tensors["w"], tensors["stats"], [_part(tensors, i) for i in range(len(aggregators))]
+        )
+        clients = {
+            name: ClientState.from_tensors(_read(path / file), len(aggregators))
+            for i, name in enumerate(manifest["clients"])
+            if (file := f"client-{i:05d}.pt") in manifest["files"]
+        }
         return Loaded(manifest["round"], server, clients, Best(**manifest["best"]))
     except (OSError, EOFError, KeyError, TypeError, RuntimeError, pickle.UnpicklingError) as error:
         raise CheckpointError(f"{path} cannot be read as a fedlit checkpoint: {error}; use another one") from error
@@ -201,8 +220,12 @@ def load(path: Path, layout: Layout, aggregators: list[str]) -> Loaded:
 def describe(layout: Layout) -> dict:
     """A layout in words that JSON can hold, so that a difference can be named."""
     entries = (*layout.parameters, *layout.buffers)
-    return {"dtype": str(layout.dtype), "classes": list(layout.classes), "fingerprint": layout.fingerprint,
-            "tensors": {e.name: list(e.shape) for e in entries}}  # fmt: skip
+    return {
+        "dtype": str(layout.dtype),
+        "classes": list(layout.classes),
+        "fingerprint": layout.fingerprint,
+        "tensors": {e.name: list(e.shape) for e in entries},
+    }
 
 
 def _difference(found: dict, expected: dict) -> str:
@@ -210,8 +233,11 @@ def _difference(found: dict, expected: dict) -> str:
         if found[key] != expected[key]:
             return f"its {key} {'is' if key == 'dtype' else 'are'} {found[key]}, the config's {expected[key]}"
     theirs, ours = found["tensors"], expected["tensors"]
-    rows = [f"{n}: {theirs.get(n, 'absent')} there, {ours.get(n, 'absent')} here"
-            for n in [*theirs, *(n for n in ours if n not in theirs)] if theirs.get(n) != ours.get(n)]  # fmt: skip
+    rows = [
+        f"{n}: {theirs.get(n, 'absent')} there, {ours.get(n, 'absent')} here"
+        for n in [*theirs, *(n for n in ours if n not in theirs)]
+        if theirs.get(n) != ours.get(n)
+    ]
     shown = "; ".join(rows[:3]) or "the same tensors in another order or role"
     return shown + (f"; and {len(rows) - 3} more" if len(rows) > 3 else "")
 

@@ -79,8 +79,12 @@ class Parser(ArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         if not self.exit_on_error:  # a parser within the parser, whose error becomes a part of ours
             super().error(message, ex)
-        options = {action.dest for parser in (self, getattr(ex, "subcommand_parser", None)) if parser
-                   for action in parser._actions}  # fmt: skip
+        options = {
+            action.dest
+            for parser in (self, getattr(ex, "subcommand_parser", None))
+            if parser
+            for action in parser._actions
+        }
         command = next((word for word in self.sources.argv[:1] if word in COMMANDS), "")
         tip = f"`{' '.join(('fedlit', command)).strip()} --help` describes the options"
         complain(explain(message, self.sources, options, short_names()) + "\n" + tip)
@@ -134,8 +138,13 @@ def is_mistake(error: Exception) -> bool:
 
 def parse(argv: list[str]) -> tuple[Namespace, Parser]:
     """Parse a command line; returns the values and the parser of its command."""
-    parser = Parser(prog="fedlit", description=fedlit.__doc__, version=fedlit.__version__,
-                    formatter_class=HelpFormatter, allow_abbrev=False)  # fmt: skip
+    parser = Parser(
+        prog="fedlit",
+        description=fedlit.__doc__,
+        version=fedlit.__version__,
+        formatter_class=HelpFormatter,
+        allow_abbrev=False,
+    )
     commands = parser.add_subcommands(
         title="commands", metavar="COMMAND", description="each has its own --help", help=None
     )
@@ -168,12 +177,21 @@ def experiment_parser(description: str) -> Parser:
     parser.add_argument("--experiment", type=str, default="default", help="groups runs, on disk and in MLflow")
     parser.add_argument("--name", type=str | None, default=None, help="of the run; by default date and time")
     parser.add_argument("--run_dir", type=str, default="runs", help="runs go to RUN_DIR/EXPERIMENT/NAME/")
-    parser.add_argument("--ckpt_path", type=str | None, default=None,
-                        help="resume from, or evaluate: last, best, a run directory or a checkpoint")  # fmt: skip
-    parser.add_argument("--fast_dev_run", type=bool, default=False,
-                        help="one round of one step, nothing kept: does it run at all?")  # fmt: skip
-    parser.add_argument("--logger", type=bool | Tracker, default=True,
-                        help="true: MLflow; false: only files in the run directory; or a class")  # fmt: skip
+    parser.add_argument(
+        "--ckpt_path",
+        type=str | None,
+        default=None,
+        help="resume from, or evaluate: last, best, a run directory or a checkpoint",
+    )
+    parser.add_argument(
+        "--fast_dev_run", type=bool, default=False, help="one round of one step, nothing kept: does it run at all?"
+    )
+    parser.add_argument(
+        "--logger",
+        type=bool | Tracker,
+        default=True,
+        help="true: MLflow; false: only files in the run directory; or a class",
+    )
     parser.add_function_arguments(make_fabric, "fabric")
     parser.add_subclass_arguments(FederatedDataModule, "data", required=True, help=CHOSEN.format("PhantomCXR"))
     parser.add_subclass_arguments(LightningModule, "model", required=True, help=CHOSEN.format("ImageClassifier"))
@@ -198,9 +216,20 @@ def execute(command: str, args: Namespace, parser: Parser) -> int:
             objects.federation.rounds, objects.federation.schedule = 1, ConstantSchedule(1, "steps")
             tracker, args.run_dir = Tracker(), leftovers.enter_context(tempfile.TemporaryDirectory(prefix="fedlit-"))
         experiment = Experiment(
-            config, yaml.safe_load(config), args.seed, args.experiment, args.name, Path(args.run_dir), args.ckpt_path,
-            args.fast_dev_run, fabric, objects.data, objects.model, objects.federation, tracker,
-        )  # fmt: skip
+            config,
+            yaml.safe_load(config),
+            args.seed,
+            args.experiment,
+            args.name,
+            Path(args.run_dir),
+            args.ckpt_path,
+            args.fast_dev_run,
+            fabric,
+            objects.data,
+            objects.model,
+            objects.federation,
+            tracker,
+        )
         if command == "fit":
             return run_fit(experiment)
         if command == "test":

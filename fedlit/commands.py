@@ -176,8 +176,10 @@ def parameters(settings: dict) -> dict[str, str | int | float | bool]:
     left_out = ("config", "experiment", "fast_dev_run", "logger", "ckpt_path", "run_dir", "name")
     flat = flatten({k: v for k, v in settings.items() if k not in left_out})
     named = {k: v.rpartition(".")[2] if k.endswith(".class_path") else v for k, v in flat.items() if v is not None}
-    return {k.replace(".init_args", "").removesuffix(".class_path"): v if isinstance(v, (int, float)) else str(v)
-            for k, v in named.items()}  # fmt: skip
+    return {
+        k.replace(".init_args", "").removesuffix(".class_path"): v if isinstance(v, (int, float)) else str(v)
+        for k, v in named.items()
+    }
 
 
 def _required_checkpoint(experiment: Experiment) -> Path:
@@ -191,10 +193,16 @@ def _required_checkpoint(experiment: Experiment) -> Path:
 
 def _predictions(session: Session, scores: Scores) -> pd.DataFrame:
     if scores.scores is None:
-        raise ConfigError("the module declares no classes, or its predict_step returns no [B, C] tensor: "
-                          "there is nothing to write per class")  # fmt: skip
+        raise ConfigError(
+            "the module declares no classes, or its predict_step returns no [B, C] tensor: "
+            "there is nothing to write per class"
+        )
     view = scores.view
-    dataset = session.data.test_sets[view.part] if view.client is None else getattr(session.data.clients[view.client], view.part)
+    dataset = (
+        session.data.test_sets[view.part]
+        if view.client is None
+        else getattr(session.data.clients[view.client], view.part)
+    )
     names = getattr(dataset, "names", range(len(dataset)))[: scores.examples]
     table = pd.DataFrame({"image": names, "client": view.client or ""})
     return table.join(pd.DataFrame(scores.scores.numpy(), columns=list(session.classes)))

@@ -42,8 +42,10 @@ class Monitor:
         if self.metric not in metrics:
             near = get_close_matches(self.metric, metrics, n=3, cutoff=0.5)
             known = near or [key for key in metrics if key.startswith("val/") and "/n_" not in key]
-            raise ConfigError(f"federation.monitor: there is no metric {self.metric!r}; there are "
-                              f"{', '.join(known) or 'no validation metrics at all'}")  # fmt: skip
+            raise ConfigError(
+                f"federation.monitor: there is no metric {self.metric!r}; there are "
+                f"{', '.join(known) or 'no validation metrics at all'}"
+            )
         return metrics[self.metric]
 
 
@@ -73,7 +75,9 @@ def pooled_metrics(scores: Sequence[Scores], classes: Sequence[str], prefix: str
     return metrics
 
 
-def client_metrics(scores: Sequence[Scores], reports: Sequence[ClientReport], classes: Sequence[str]) -> dict[str, float]:
+def client_metrics(
+    scores: Sequence[Scores], reports: Sequence[ClientReport], classes: Sequence[str]
+) -> dict[str, float]:
     """``client/<name>/...``: training loss and seconds, and AUROC per class on the client's own validation set."""
     metrics: dict[str, float] = {}
     for report in reports:
@@ -95,8 +99,12 @@ def quartile_metrics(per_client: Mapping[str, float]) -> dict[str, float]:
     for key, value in per_client.items():
         if value == value:
             by_key.setdefault(key.split("/", 2)[2], []).append(value)
-    return {f"client/{name}/{key}": cut for key, values in by_key.items() if len(values) > 1
-            for name, cut in zip(("q25", "q50", "q75"), quantiles(values, n=4, method="inclusive"), strict=True)}  # fmt: skip
+    return {
+        f"client/{name}/{key}": cut
+        for key, values in by_key.items()
+        if len(values) > 1
+        for name, cut in zip(("q25", "q50", "q75"), quantiles(values, n=4, method="inclusive"), strict=True)
+    }
 
 
 def training_metrics(reports: Sequence[ClientReport], weights: Mapping[str, float]) -> dict[str, float]:

@@ -39,8 +39,10 @@ class FederationFabric(Fabric):
 
     def means(self) -> dict[str, float]:
         """Mean of each logged name over the round."""
-        return {k: float(torch.stack([torch.as_tensor(v, dtype=torch.float64) for v in vs]).mean())
-                for k, vs in self.logged.items()}  # fmt: skip
+        return {
+            k: float(torch.stack([torch.as_tensor(v, dtype=torch.float64) for v in vs]).mean())
+            for k, vs in self.logged.items()
+        }
 
 
 def make_fabric(
@@ -69,9 +71,12 @@ def make_fabric(
         num_nodes = int(os.environ["WORLD_SIZE"]) // devices
     several = num_nodes > 1 or (devices if isinstance(devices, int) else len(devices)) > 1
     return FederationFabric(
-        accelerator=accelerator, devices=devices, num_nodes=num_nodes, precision=precision,
+        accelerator=accelerator,
+        devices=devices,
+        num_nodes=num_nodes,
+        precision=precision,
         strategy=RankPerClients() if several else "auto",
-    )  # fmt: skip
+    )
 
 
 def launch(fabric: FederationFabric) -> None:

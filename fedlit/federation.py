@@ -61,7 +61,7 @@ class Federation:
         monitor_mode: Literal["max", "min"] = "max",
         checkpoint_every: int | str = "auto",
     ) -> None:
-        for name, value in (("rounds", rounds), ("workers", workers), ("threads", threads), ("eval_every", eval_every)):  # fmt: skip
+        for name, value in (("rounds", rounds), ("workers", workers), ("threads", threads), ("eval_every", eval_every)):
             if value != "auto" and value < 1:
                 raise ConfigError(f"federation.{name}: expected at least 1, found {value}")
         if not 0 < participation <= 1:
@@ -79,8 +79,14 @@ class Federation:
             names = [type(self.aggregators[i]).__name__ for i in overriding(self.aggregators, "compute_gradient")]
             raise ConfigError(f"federation.aggregators: {' and '.join(names)} each compute the gradient; keep one")
 
-    def fit(self, session: Session, run: Run, resume: Path | None = None, config: str = "",
-            params: dict[str, str | int | float | bool] | None = None) -> int:  # fmt: skip
+    def fit(
+        self,
+        session: Session,
+        run: Run,
+        resume: Path | None = None,
+        config: str = "",
+        params: dict[str, str | int | float | bool] | None = None,
+    ) -> int:
         """Train from the start, or from a checkpoint; returns the number of the signal that ended the run, or 0.
 
         Raises:
@@ -140,8 +146,13 @@ class Federation:
             size = max(1, round(self.participation * len(names)))
             drawn = torch.randperm(len(names), generator=generator(session.seed, "cohort", index))[:size]
             cohort = [names[i] for i in sorted(drawn.tolist())]
-        return Round(index=index, seed=session.seed, cohort=tuple(cohort), participation=session.participation(cohort),
-                     **vars(plan))  # fmt: skip
+        return Round(
+            index=index,
+            seed=session.seed,
+            cohort=tuple(cohort),
+            participation=session.participation(cohort),
+            **vars(plan),
+        )
 
     def broadcast(self, server: ServerState, rnd: Round) -> Broadcast:
         """What the clients of a round get."""

@@ -92,14 +92,17 @@ class Layout:
         norm = _names(module, lambda layer: isinstance(layer, NORM_TYPES))
         head = {f"head.{n}" for n, _ in head_of(module).named_parameters()} - norm
         dual, rows = _declared(module, "dual_parameters"), _declared(module, "per_class_parameters")
-        slice_of = {n: "dual" if n in dual else "norm" if n in norm else "head" if n in head | rows else "body"
-                    for n, _ in named}  # fmt: skip
+        slice_of = {
+            n: "dual" if n in dual else "norm" if n in norm else "head" if n in head | rows else "body"
+            for n, _ in named
+        }
         entries, offset = [], 0
         for name, parameter in sorted(named, key=lambda item: SLICES.index(slice_of[item[0]])):
             per_class = name in rows or (name in head and parameter.shape[:1] == (len(classes),))
             if name in rows and parameter.shape[:1] != (len(classes),):
-                raise ConfigError(f"{name} has shape {tuple(parameter.shape)}, expected {len(classes)} rows, "
-                                  "one a class")  # fmt: skip
+                raise ConfigError(
+                    f"{name} has shape {tuple(parameter.shape)}, expected {len(classes)} rows, one a class"
+                )
             group = SLICES.index(slice_of[name]) * (len(classes) + 1)
             entries.append(Entry(name, tuple(parameter.shape), offset, group, per_class))
             offset += parameter.numel()

@@ -32,8 +32,18 @@ REFUSED = {
 }
 """Overridden hooks without which the module would train to something else, and what to do instead."""
 
-LOOPS = ("on_", "setup", "teardown", "prepare_data", "test_step", "configure_callbacks", "train_dataloader",
-         "val_dataloader", "test_dataloader", "predict_dataloader")  # fmt: skip
+LOOPS = (
+    "on_",
+    "setup",
+    "teardown",
+    "prepare_data",
+    "test_step",
+    "configure_callbacks",
+    "train_dataloader",
+    "val_dataloader",
+    "test_dataloader",
+    "predict_dataloader",
+)
 """Beginnings of the names of the Trainer's other hooks: the module trains without them."""
 
 
@@ -47,8 +57,10 @@ def check_module(module: LightningModule) -> None:
     name = type(module).__name__
     hooks = {hook for hook, _ in inspect.getmembers(LightningModule, inspect.isfunction) if overrides(module, hook)}
     if not module.automatic_optimization:
-        raise ConfigError(f"{name} optimizes manually (automatic_optimization = False); a federation takes one step a "
-                          "batch itself: return the loss from training_step instead")  # fmt: skip
+        raise ConfigError(
+            f"{name} optimizes manually (automatic_optimization = False); a federation takes one step a "
+            "batch itself: return the loss from training_step instead"
+        )
     for needed in ("training_step", "configure_optimizers"):
         if needed not in hooks:
             raise ConfigError(f"{name} has no {needed}; a federation needs training_step and configure_optimizers")

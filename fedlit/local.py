@@ -40,8 +40,13 @@ class LocalModel:
         training: settings of the local loop.
     """
 
-    def __init__(self, fabric: FederationFabric, module: LightningModule, aggregators: Sequence[Aggregator],
-                 training: LocalTraining) -> None:  # fmt: skip
+    def __init__(
+        self,
+        fabric: FederationFabric,
+        module: LightningModule,
+        aggregators: Sequence[Aggregator],
+        training: LocalTraining,
+    ) -> None:
         self.fabric, self.module, self.training = fabric, module, training
         self.aggregators = list(aggregators)
         for aggregator in self.aggregators:
@@ -83,8 +88,15 @@ class LocalModel:
             if not mask.shares_stats(self.layout):
                 self.flat.stats.copy_(state.stats)
 
-    def begin(self, client: Client, state: ClientState, down: Broadcast, rnd: Round, window: int,
-              next_batch: Callable[[], Any]) -> list[ClientContext]:  # fmt: skip
+    def begin(
+        self,
+        client: Client,
+        state: ClientState,
+        down: Broadcast,
+        rnd: Round,
+        window: int,
+        next_batch: Callable[[], Any],
+    ) -> list[ClientContext]:
         """Start a client's round: its model, its optimizer, its drift; one context an aggregator."""
         mask, device = self.mask(client), self.flat.w.device
         self.adopt(mask, state, down)
@@ -94,11 +106,17 @@ class LocalModel:
         self.drift.reset()
         contexts = [
             ClientContext(
-                self.flat, client, rnd, window, self.drift, next_batch,
-                _to(down.aggregators[i], device), _to(state.aggregators[i], device, copy=True),
+                self.flat,
+                client,
+                rnd,
+                window,
+                self.drift,
+                next_batch,
+                _to(down.aggregators[i], device),
+                _to(state.aggregators[i], device, copy=True),
             )
             for i in range(len(self.aggregators))
-        ]  # fmt: skip
+        ]
         for i in self._starting:
             self.aggregators[i].on_client_round_start(contexts[i])
         self.drift.close(mask)
@@ -163,7 +181,9 @@ class LocalModel:
             output = self._training_step(batch, step)
         loss = output["loss"] if isinstance(output, dict) else output
         if loss is None:
-            raise TrainingError(f"{type(self.module).__name__}.training_step returned no loss; return one at every step")
+            raise TrainingError(
+                f"{type(self.module).__name__}.training_step returned no loss; return one at every step"
+            )
         loss.backward()
         return loss.detach()
 

@@ -186,8 +186,13 @@ class ClientState:
     def from_tensors(cls, tensors: State, aggregators: int) -> "ClientState":
         """The inverse of :meth:`tensors` for a list of ``aggregators`` aggregators."""
         part = {p: _strip(tensors, f"{p}/") for p in ("optimizer", *range(aggregators))}
-        return cls(int(tensors["batches"]), tensors["w"], tensors["stats"], part["optimizer"],
-                   [part[i] for i in range(aggregators)])  # fmt: skip
+        return cls(
+            int(tensors["batches"]),
+            tensors["w"],
+            tensors["stats"],
+            part["optimizer"],
+            [part[i] for i in range(aggregators)],
+        )
 
 
 @dataclass

@@ -19,8 +19,10 @@ NOISE = re.compile(
 KEY = re.compile(r'Parser key "([^"]+)":?\s*')
 OWNER = re.compile(r"Problem with given class_path '([^']+)':?")
 EXPECTED = re.compile(r"Expected (?:an? )?((?:<class|typing\.|\w+\[|[a-z]+$).*?)(?:\. Got value: (.*))?$")
-TRAINER = ("there is no Trainer here: federation.rounds and federation.schedule say how long to train, fabric.* where, "
-           "federation.gradient_clip and data.batch_size how")  # fmt: skip
+TRAINER = (
+    "there is no Trainer here: federation.rounds and federation.schedule say how long to train, fabric.* where, "
+    "federation.gradient_clip and data.batch_size how"
+)
 CLASSES = "; `fedlit list` shows what ships, and a class of your own is named with its module: my_project.MyAggregator"
 UNKNOWN_OPTION = re.compile(
     r"(?:Subcommand '\w+' does not accept (?:option|nested key) '|unrecognized arguments: --)([\w.]+)", re.IGNORECASE

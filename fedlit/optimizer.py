@@ -89,8 +89,10 @@ class FlatOptimizer:
                 if torch.is_tensor(value):
                     named[f"{i}/{key}"] = value.detach().cpu().clone()
                 elif value is not None:
-                    raise ConfigError(f"{type(self._optimizer).__name__} keeps {key!r} as {type(value).__name__}, not "
-                                      "as a tensor; use federation.optimizer_state: reset")  # fmt: skip
+                    raise ConfigError(
+                        f"{type(self._optimizer).__name__} keeps {key!r} as {type(value).__name__}, not "
+                        "as a tensor; use federation.optimizer_state: reset"
+                    )
         return named
 
     def _parameters(self) -> list[nn.Parameter]:
@@ -118,8 +120,10 @@ def single_optimizer(module: nn.Module) -> Optimizer:
     else:
         scheduled = False
     if scheduled:
-        raise ConfigError(f"{name}.configure_optimizers returned a learning-rate scheduler; in a federation the rate "
-                          "follows rounds: return the optimizer alone and set federation.schedule")  # fmt: skip
+        raise ConfigError(
+            f"{name}.configure_optimizers returned a learning-rate scheduler; in a federation the rate "
+            "follows rounds: return the optimizer alone and set federation.schedule"
+        )
     if not isinstance(configured, Optimizer):
         raise ConfigError(f"{name}.configure_optimizers returned {type(configured).__name__}; expected an optimizer")
     reason = NOT_ELEMENTWISE.get(type(configured).__name__)

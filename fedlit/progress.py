@@ -27,8 +27,15 @@ class RoundProgress:
         self.console = Console(quiet=not enabled)
         self._rounds, self._live = rounds, self.console.is_terminal and enabled
         self._auroc, self._printed = float("nan"), 0.0
-        columns = ("[bold]round", MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"),
-                   TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())  # fmt: skip
+        columns = (
+            "[bold]round",
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("{task.description}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
         self._bar = Progress(*columns, console=self.console, disable=not self._live)
         self._task = self._bar.add_task("starting", total=rounds, completed=done)
         self._clients, self._cohort = 0, 0
@@ -63,8 +70,10 @@ class RoundProgress:
         if not self._live and (evaluated or last or now - self._printed > PLAIN_SECONDS):
             self._printed = now
             shown = f"  val AUROC {metrics['val/auroc_macro']:.4f}" if evaluated else ""
-            self.say(f"round {index + 1}/{self._rounds}  loss {metrics['train/loss']:.4f}{shown}  "
-                     f"{metrics['time/round_s']:.1f} s")  # fmt: skip
+            self.say(
+                f"round {index + 1}/{self._rounds}  loss {metrics['train/loss']:.4f}{shown}  "
+                f"{metrics['time/round_s']:.1f} s"
+            )
 
     def _describe(self, loss: str) -> None:
         auroc = f"  val AUROC {self._auroc:.4f}" if self._auroc == self._auroc else ""
@@ -80,8 +89,12 @@ def auroc_table(metrics: Mapping[str, float], prefix: str, title: str) -> Table:
     for key, value in metrics.items():
         if key.startswith(start):
             name = key.removeprefix(start)
-            table.add_row(name, _number(value), f"{metrics[f'{prefix}/n_pos/{name}']:.0f}",
-                          f"{metrics[f'{prefix}/n_neg/{name}']:.0f}")  # fmt: skip
+            table.add_row(
+                name,
+                _number(value),
+                f"{metrics[f'{prefix}/n_pos/{name}']:.0f}",
+                f"{metrics[f'{prefix}/n_neg/{name}']:.0f}",
+            )
     table.add_section()
     table.add_row("mean over defined classes", _number(metrics[f"{prefix}/auroc_macro"]), "", "")
     return table

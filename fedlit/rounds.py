@@ -15,8 +15,9 @@ from fedlit.messages import Broadcast, Client, ClientReport, ClientState, Mask, 
 from fedlit.randomness import seed_process
 
 
-def client_round(local: LocalModel, stream: BatchStream, client: Client, state: ClientState, down: Broadcast,
-                 rnd: Round) -> tuple[Payload, ClientState, ClientReport]:  # fmt: skip
+def client_round(
+    local: LocalModel, stream: BatchStream, client: Client, state: ClientState, down: Broadcast, rnd: Round
+) -> tuple[Payload, ClientState, ClientReport]:
     """One client's part of a round: ``window`` local steps from the federation's weights.
 
     ``state`` and ``down`` are left as they are; the engine commits the returned state only after the server has
@@ -42,9 +43,7 @@ def client_round(local: LocalModel, stream: BatchStream, client: Client, state: 
     payload = _pack(change | local.end(contexts), local.layout, local.mask(client), client, rnd)
     after = local.state(client, state, draws.drawn, contexts)
     seconds = time.perf_counter() - began
-    report = ClientReport(
-        client.name, window, client.examples, loss, seconds, payload.nbytes, local.fabric.means()
-    )
+    report = ClientReport(client.name, window, client.examples, loss, seconds, payload.nbytes, local.fabric.means())
     return payload, after, report
 
 
@@ -92,8 +91,10 @@ def _pack(vectors: State, layout: Layout, mask: Mask, client: Client, rnd: Round
         elif vector.numel() == layout.stats_size and not mask.shares_stats(layout):
             vector.zero_()
         if not torch.isfinite(vector.sum()):
-            raise TrainingError(f"client {client.name!r}, round {rnd.index}: its {name!r} is not finite after the local "
-                                "steps; lower the learning rate, or set federation.gradient_clip")  # fmt: skip
+            raise TrainingError(
+                f"client {client.name!r}, round {rnd.index}: its {name!r} is not finite after the local "
+                "steps; lower the learning rate, or set federation.gradient_clip"
+            )
     weighted = {name: vector.mul_(client.weight).cpu() for name, vector in vectors.items()}
     return Payload(weighted, client.weight, client.weight * mask.owned.double())
 
@@ -102,6 +103,8 @@ def _mean_loss(losses: list[Tensor], client: Client, rnd: Round) -> float:
     values = torch.stack(losses).float().cpu()
     if not torch.isfinite(values).all():
         step = int((~torch.isfinite(values)).nonzero()[0])
-        raise TrainingError(f"client {client.name!r}, round {rnd.index}, local step {step}: the loss is {values[step]}; "
-                            "lower the learning rate, or set federation.gradient_clip")  # fmt: skip
+        raise TrainingError(
+            f"client {client.name!r}, round {rnd.index}, local step {step}: the loss is {values[step]}; "
+            "lower the learning rate, or set federation.gradient_clip"
+        )
     return float(values.mean())

@@ -14,9 +14,22 @@ from fedlit import checkpoint
 from fedlit.errors import CheckpointError
 from fedlit.tracking.base import MetricsFile, RunInfo, RunStatus, Tracker
 
-MAY_DIFFER = ("config", "ckpt_path", "experiment", "name", "run_dir", "fast_dev_run", "logger", "fabric.accelerator",
-              "fabric.devices", "fabric.num_nodes", "federation.rounds", "federation.workers",
-              "federation.checkpoint_every", "data.init_args.cache_dir")  # fmt: skip
+MAY_DIFFER = (
+    "config",
+    "ckpt_path",
+    "experiment",
+    "name",
+    "run_dir",
+    "fast_dev_run",
+    "logger",
+    "fabric.accelerator",
+    "fabric.devices",
+    "fabric.num_nodes",
+    "federation.rounds",
+    "federation.workers",
+    "federation.checkpoint_every",
+    "data.init_args.cache_dir",
+)
 """Keys of the configuration that a resumed run may change: they do not change its numbers."""
 
 
@@ -39,8 +52,9 @@ class Run:
     def checkpoints(self) -> Path:
         return self.directory / "checkpoints"
 
-    def start(self, config: str, params: Mapping[str, str | int | float | bool], tags: Mapping[str, str],
-              rounds: int) -> None:  # fmt: skip
+    def start(
+        self, config: str, params: Mapping[str, str | int | float | bool], tags: Mapping[str, str], rounds: int
+    ) -> None:
         """Open the run after ``rounds`` completed rounds: what a killed run logged beyond them is dropped."""
         if not self.main:
             return
@@ -117,8 +131,10 @@ def find_checkpoint(root: Path, experiment: str, which: str) -> Path | None:
     path = Path(which)
     found = path if (path / "manifest.json").exists() else checkpoint.find(path / "checkpoints", "last")
     if found is None:
-        raise CheckpointError(f"--ckpt_path {which}: expected last, best, a run directory (runs/<experiment>/<run>) or "
-                              "a checkpoint (.../checkpoints/round-NNNNNN); found no manifest.json there")  # fmt: skip
+        raise CheckpointError(
+            f"--ckpt_path {which}: expected last, best, a run directory (runs/<experiment>/<run>) or "
+            "a checkpoint (.../checkpoints/round-NNNNNN); found no manifest.json there"
+        )
     return found
 
 
@@ -135,8 +151,10 @@ def check_same_config(directory: Path, config: str) -> None:
     keys = [k for k in sorted({*before, *now}) if not k.startswith(MAY_DIFFER) and before.get(k) != now.get(k)]
     if keys:
         rows = "\n".join(f"  {k}: {before.get(k, 'absent')} there, {now.get(k, 'absent')} now" for k in keys)
-        raise CheckpointError(f"{directory} was started with another configuration:\n{rows}\nOnly rounds, workers, "
-                              f"devices and logger may change on resume; start a new run, or use --config {file}")  # fmt: skip
+        raise CheckpointError(
+            f"{directory} was started with another configuration:\n{rows}\nOnly rounds, workers, "
+            f"devices and logger may change on resume; start a new run, or use --config {file}"
+        )
 
 
 def flatten(config: object, prefix: str = "") -> dict[str, object]:

@@ -86,5 +86,6 @@ class StageSchedule(Schedule):
             start += stage.rounds
         else:
             start -= stage.rounds
-        return Plan(number, stage.lr_factor, stage.window, stage.unit, index == start,
-                    index == start + stage.rounds - 1)  # fmt: skip
+        return Plan(
+            number, stage.lr_factor, stage.window, stage.unit, index == start, index == start + stage.rounds - 1
+        )

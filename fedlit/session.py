@@ -55,9 +55,16 @@ class Session:
         ConfigError: model, data and federation do not fit together.
     """
 
-    def __init__(self, federation: "Federation", module: LightningModule, data: FederatedDataModule,
-                 fabric: FederationFabric, seed: int = 0, tags: Mapping[str, str] | None = None,
-                 limit_eval_batches: int | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        federation: "Federation",
+        module: LightningModule,
+        data: FederatedDataModule,
+        fabric: FederationFabric,
+        seed: int = 0,
+        tags: Mapping[str, str] | None = None,
+        limit_eval_batches: int | None = None,
+    ) -> None:
         self.federation, self.data, self.fabric, self.seed = federation, data, fabric, seed
         check_module(module)
         model = self._initial_model(module)
@@ -75,8 +82,19 @@ class Session:
         self.masks = {name: client_mask(aggregators, self.layout, c) for name, c in self.clients.items()}
         states = [a.server_state(self.layout, model.w) for a in aggregators]
         self._initial = ServerState(self.layout, model.w, model.stats, states)
-        program = Program(module, aggregators, self.clients, data.clients, data.test_sets, federation.training,
-                          data.batch_size, data.eval_batch_size, seed, federation.threads, limit_eval_batches)  # fmt: skip
+        program = Program(
+            module,
+            aggregators,
+            self.clients,
+            data.clients,
+            data.test_sets,
+            federation.training,
+            data.batch_size,
+            data.eval_batch_size,
+            seed,
+            federation.threads,
+            limit_eval_batches,
+        )
         self.engine: Engine
         if fabric.world_size > 1:
             self.engine = FabricEngine(program, fabric)
@@ -90,10 +108,15 @@ class Session:
     @property
     def tags(self) -> dict[str, str]:
         """What people group and filter runs by."""
-        return self._tags | {"fedlit.algorithm": self.algorithm, "fedlit.engine": type(self.engine).__name__,
-                "fedlit.clients": str(len(self.clients)), "fedlit.partition": self.data.partition_hash,
-                "fedlit.seed": str(self.seed), "fedlit.layout": self.layout.fingerprint,
-                "mlflow.note.content": self.introduction()}  # fmt: skip
+        return self._tags | {
+            "fedlit.algorithm": self.algorithm,
+            "fedlit.engine": type(self.engine).__name__,
+            "fedlit.clients": str(len(self.clients)),
+            "fedlit.partition": self.data.partition_hash,
+            "fedlit.seed": str(self.seed),
+            "fedlit.layout": self.layout.fingerprint,
+            "mlflow.note.content": self.introduction(),
+        }
 
     def restore(self, path: Path | None) -> tuple[ServerState, int, Best]:
         """The state to start from, and the number of rounds behind it."""
@@ -138,8 +161,11 @@ class Session:
         groups |= {view.part: [view] for view in server_views(self.data, self.masks, method)}
         skipped = set(self.data.test_sets) - set(groups)
         if skipped:
-            warnings.warn(f"test sets {sorted(skipped)} are not evaluated: clients keep a part of the model to "
-                          "themselves, so there is no single global model", stacklevel=2)  # fmt: skip
+            warnings.warn(
+                f"test sets {sorted(skipped)} are not evaluated: clients keep a part of the model to "
+                "themselves, so there is no single global model",
+                stacklevel=2,
+            )
         return {name: self.engine.evaluate(views, down) for name, views in groups.items() if views}
 
     def rehearse(self, server: ServerState) -> dict[str, float]:
@@ -158,8 +184,10 @@ class Session:
         """One line on what is about to run."""
         shown = ", ".join(f"{n} ({c.examples})" for n, c in list(self.clients.items())[:6])
         more = f", and {len(self.clients) - 6} more" if len(self.clients) > 6 else ""
-        return (f"{self.algorithm} over {len(self.clients)} clients (training images): {shown}{more}; "
-                f"{self.layout.size:,} parameters; {self.engine.where}")  # fmt: skip
+        return (
+            f"{self.algorithm} over {len(self.clients)} clients (training images): {shown}{more}; "
+            f"{self.layout.size:,} parameters; {self.engine.where}"
+        )
 
     def describe(self, run: Run) -> None:
         """Save the partition with the run, as a table and as a picture."""
@@ -171,7 +199,8 @@ class Session:
         counts = self.data.counts()
         train = counts[counts["split"] == "train"]
         positives = train.assign(shown=train["positives"].where(train["labelled"])).pivot(
-            index="client", columns="class", values="shown")  # fmt: skip
+            index="client", columns="class", values="shown"
+        )
         positives = positives.reindex(index=list(self.clients), columns=list(self.data.classes))
         sizes = train.groupby("client")["images"].first().reindex(list(self.clients))
         partition_figure(positives, sizes, "Training images").savefig(run.directory / "partition.png", dpi=150)
@@ -208,8 +237,12 @@ def _clients(data: FederatedDataModule, weights: str) -> dict[str, Client]:
     sizes = {name: len(d.train) for name, d in data.clients.items()}
     few = [f"{name!r} ({size})" for name, size in sizes.items() if size < min(2, data.batch_size)]
     if few:
-        raise ConfigError("a client needs at least 2 training samples, as BatchNorm refuses a batch of one; found less "
-                          f"at {', '.join(few)}: give them some, or remove them")  # fmt: skip
+        raise ConfigError(
+            "a client needs at least 2 training samples, as BatchNorm refuses a batch of one; found less "
+            f"at {', '.join(few)}: give them some, or remove them"
+        )
     shares = sizes if weights == "examples" else dict.fromkeys(sizes, 1)
-    return {name: Client(name, d.classes, sizes[name], shares[name] / sum(shares.values()))
-            for name, d in data.clients.items()}  # fmt: skip
+    return {
+        name: Client(name, d.classes, sizes[name], shares[name] / sum(shares.values()))
+        for name, d in data.clients.items()
+    }

@@ -139,25 +139,44 @@ def check_aggregator(aggregator: Aggregator, workers: int = 2) -> None:
         whole = _Toy([aggregator, OwnRows()])
         whole.rounds(4, lambda toy: _check_states(toy, problems))
         if _pickled(aggregator, []) != before:
-            problems.append("its attributes changed during training: an aggregator holds hyper-parameters only; keep "
-                            "what changes in server_state or client_state, which are checkpointed")  # fmt: skip
+            problems.append(
+                "its attributes changed during training: an aggregator holds hyper-parameters only; keep "
+                "what changes in server_state or client_state, which are checkpointed"
+            )
         resumed = _Toy([fresh(), OwnRows()])
         resumed.rounds(2)
         resumed = resumed.through_a_checkpoint([fresh(), OwnRows()])
         resumed.rounds(2)
-        _compare(whole, resumed, 0.0, "stopped after round 2 and resumed it gives other weights: something that it needs "
-                 "is in neither state, or it counts on what an earlier round left behind", problems)  # fmt: skip
+        _compare(
+            whole,
+            resumed,
+            0.0,
+            "stopped after round 2 and resumed it gives other weights: something that it needs "
+            "is in neither state, or it counts on what an earlier round left behind",
+            problems,
+        )
         orders = [_Toy(aggregators) for aggregators in ([fresh(), FedProx(0.1)], [FedProx(0.1), fresh()])]
         for toy in orders:
             toy.rounds(2)
-        _compare(*orders, 1e-9, "before FedProx in the list it gives other weights than behind it: add to ctx.drift "
-                 "instead of setting it, and leave ctx.w and ctx.grad as they are in on_client_round_start", problems)  # fmt: skip
+        _compare(
+            *orders,
+            1e-9,
+            "before FedProx in the list it gives other weights than behind it: add to ctx.drift "
+            "instead of setting it, and leave ctx.w and ctx.grad as they are in on_client_round_start",
+            problems,
+        )
         if workers > 1:
             spread = _Toy([fresh(), OwnRows()], workers)
             spread.rounds(4)
             spread.close()
-            _compare(whole, spread, 0.0, f"over {workers} worker processes it gives other weights than in one: it reads "
-                     "or writes something outside of its states", problems)  # fmt: skip
+            _compare(
+                whole,
+                spread,
+                0.0,
+                f"over {workers} worker processes it gives other weights than in one: it reads "
+                "or writes something outside of its states",
+                problems,
+            )
     except (TrainingError, KeyError, RuntimeError, TypeError, AttributeError, ValueError) as error:
         problems.append(f"it raised {type(error).__name__}: {error}")
     if problems:
@@ -169,9 +188,12 @@ class _Toy:
 
     def __init__(self, aggregators: list[Aggregator], workers: int = 1) -> None:
         torch.manual_seed(0)
-        self.federation = Federation(aggregators, schedule=ConstantSchedule(3, "steps"), participation=0.6,
-                                     workers=workers)  # fmt: skip
-        self.session = Session(self.federation, ToyNet(), ToyData(5, labelled=2), make_fabric("cpu", precision="64-true"))
+        self.federation = Federation(
+            aggregators, schedule=ConstantSchedule(3, "steps"), participation=0.6, workers=workers
+        )
+        self.session = Session(
+            self.federation, ToyNet(), ToyData(5, labelled=2), make_fabric("cpu", precision="64-true")
+        )
         self.server, self.done, _ = self.session.restore(None)
 
     def rounds(self, number: int, after_round: Callable[["_Toy"], None] = lambda toy: None) -> None:
@@ -200,8 +222,9 @@ class _Toy:
         states = {n: ClientState.from_tensors(_reloaded(s.tensors()), number) for n, s in self.states.items()}
         other.session.engine.load_client_states(states)
         server = _reloaded({"w": self.server.w, "stats": self.server.stats})
-        other.server = ServerState(self.server.layout, server["w"], server["stats"],
-                                   [_reloaded(s) for s in self.server.aggregators])  # fmt: skip
+        other.server = ServerState(
+            self.server.layout, server["w"], server["stats"], [_reloaded(s) for s in self.server.aggregators]
+        )
         other.done = self.done
         return other
 
@@ -212,16 +235,22 @@ class _Toy:
 def _check_states(toy: _Toy, problems: list[str]) -> None:
     layout, aggregator = toy.session.layout, toy.federation.aggregators[0]
     pairs = [("server_state", aggregator.server_state(layout, toy.server.w), toy.server.aggregators[0])]
-    pairs += [(f"client_state of {n}", aggregator.client_state(layout), s.aggregators[0]) for n, s in toy.states.items()]
+    pairs += [
+        (f"client_state of {n}", aggregator.client_state(layout), s.aggregators[0]) for n, s in toy.states.items()
+    ]
     for where, declared, found in pairs:
         problem = _difference(declared, found)
         if problem:
-            problems.append(f"{where} after round {toy.done}: {problem}; declare every name with its final shape and "
-                            "dtype at the start")  # fmt: skip
+            problems.append(
+                f"{where} after round {toy.done}: {problem}; declare every name with its final shape and "
+                "dtype at the start"
+            )
     if toy.done == 1:
         toy.first_names = toy.names
     elif toy.names != toy.first_names:
-        problems.append(f"round {toy.done} sent {toy.names}, round 1 {toy.first_names}: send the same names every round")
+        problems.append(
+            f"round {toy.done} sent {toy.names}, round 1 {toy.first_names}: send the same names every round"
+        )
 
 
 def _difference(declared: State, found: State) -> str:
@@ -252,7 +281,9 @@ def _pickled(aggregator: Aggregator, problems: list[str]) -> bytes | None:
     try:
         return cloudpickle.dumps(copy.copy(aggregator))
     except Exception as error:
-        problems.append(f"it cannot travel to a worker process: {error}; keep open files, locks and generators out of it")
+        problems.append(
+            f"it cannot travel to a worker process: {error}; keep open files, locks and generators out of it"
+        )
         return None
 
 

@@ -68,10 +68,18 @@ class Place:
 
     def ranks(self, *options: str, size: int = 2) -> list[Command]:
         """``fedlit fit`` on several ranks, as ``torchrun`` starts them."""
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size),
-                   "LOCAL_WORLD_SIZE": str(size), "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "test"}  # fmt: skip
-        return [self.fit("--fabric.accelerator", "cpu", *options, env=address | {"RANK": str(r), "LOCAL_RANK": str(r)})
-                for r in range(size)]  # fmt: skip
+        address = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            "WORLD_SIZE": str(size),
+            "LOCAL_WORLD_SIZE": str(size),
+            "GROUP_RANK": "0",
+            "TORCHELASTIC_RUN_ID": "test",
+        }
+        return [
+            self.fit("--fabric.accelerator", "cpu", *options, env=address | {"RANK": str(r), "LOCAL_RANK": str(r)})
+            for r in range(size)
+        ]
 
     def run(self, name: str, experiment: str = "default") -> "Kept":
         return Kept(self.path / experiment / name)
@@ -93,13 +101,19 @@ class Kept:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Every tensor of the last checkpoint."""
-        return {f"{file.name}/{name}": tensor for file in sorted(self.last.glob("*.pt"))
-                for name, tensor in torch.load(file, weights_only=True).items()}  # fmt: skip
+        return {
+            f"{file.name}/{name}": tensor
+            for file in sorted(self.last.glob("*.pt"))
+            for name, tensor in torch.load(file, weights_only=True).items()
+        }
 
     def metrics(self) -> list[tuple[int, str, str]]:
         """Rows of ``metrics.csv``, less what the clock says; values as text, so that NaN equals NaN."""
-        return [(step, key, repr(value)) for step, key, value in MetricsFile(self.path / "metrics.csv").rows()
-                if not key.startswith("time/") and not key.endswith("/seconds")]  # fmt: skip
+        return [
+            (step, key, repr(value))
+            for step, key, value in MetricsFile(self.path / "metrics.csv").rows()
+            if not key.startswith("time/") and not key.endswith("/seconds")
+        ]
 
 
 def assert_same_run(one: Kept, other: Kept) -> None:

@@ -32,8 +32,13 @@ class Simulation:
         return next(e for e in self.session.layout.buffers if e.name == name).view(self.server.stats)
 
 
-def simulate(module: LightningModule, data: FederatedDataModule, federation: Federation, precision: str = "64-true",
-             after_round=lambda simulation: None) -> Simulation:  # fmt: skip
+def simulate(
+    module: LightningModule,
+    data: FederatedDataModule,
+    federation: Federation,
+    precision: str = "64-true",
+    after_round=lambda simulation: None,
+) -> Simulation:
     """All rounds of a federation on copies of module and data, in this process."""
     federation.workers = 1
     session = Session(federation, copy.deepcopy(module), copy.deepcopy(data), make_fabric("cpu", precision=precision))

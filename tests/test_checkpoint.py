@@ -31,8 +31,13 @@ def server(value: float) -> ServerState:
 def client(value: float) -> ClientState:
     """A client state whose tensors are views of one large storage, as in shared memory."""
     storage = torch.full((100_000,), value)
-    return ClientState(int(value), storage[:8], storage[8:16], {"0/momentum_buffer": storage[: LAYOUT.size]},
-                       [{"c": storage[100 : 100 + LAYOUT.size]}, {}])  # fmt: skip
+    return ClientState(
+        int(value),
+        storage[:8],
+        storage[8:16],
+        {"0/momentum_buffer": storage[: LAYOUT.size]},
+        [{"c": storage[100 : 100 + LAYOUT.size]}, {}],
+    )
 
 
 def checkpoints(folder: Path, rounds: int = 0) -> Checkpoints:
@@ -117,10 +122,18 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
     assert not [p for p in tmp_path.iterdir() if not p.name.startswith("round-")]
 
 
-@pytest.mark.parametrize(("mode", "value", "improves"), [
-    ("max", 0.6, True), ("max", 0.5, False), ("max", 0.4, False), ("max", float("nan"), False),
-    ("min", 0.4, True), ("min", 0.5, False), ("min", 0.6, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("mode", "value", "improves"),
+    [
+        ("max", 0.6, True),
+        ("max", 0.5, False),
+        ("max", 0.4, False),
+        ("max", float("nan"), False),
+        ("min", 0.4, True),
+        ("min", 0.5, False),
+        ("min", 0.6, False),
+    ],
+)
 def test_better(mode, value, improves):
     assert Best(0.5, 1).improved_by(value, mode) == improves
     assert Best().improved_by(value, mode) == (value == value)
@@ -210,11 +223,14 @@ def narrow() -> nn.Module:
     return module
 
 
-@pytest.mark.parametrize(("make", "words"), [
-    (lambda: ToyNet().double(), "its dtype is torch.float32, the config's torch.float64"),
-    (lambda: ToyNet(("Edema", "Effusion")), f"its classes are {list(CLASSES)}, the config's ['Edema', 'Effusion']"),
-    (narrow, "head.bias: [3] there, absent here"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: ToyNet().double(), "its dtype is torch.float32, the config's torch.float64"),
+        (lambda: ToyNet(("Edema", "Effusion")), f"its classes are {list(CLASSES)}, the config's ['Edema', 'Effusion']"),
+        (narrow, "head.bias: [3] there, absent here"),
+    ],
+)
 def test_another_model_is_refused_saying_what_differs(tmp_path, make, words):
     save(checkpoints(tmp_path), 1)
     with pytest.raises(CheckpointError, match=re.escape(words)):

@@ -89,12 +89,14 @@ class TestHabits:
         assert fedlit_cli("fit -c printed.yaml --print_config") == (0, printed, "")
 
     def test_short_names_make_the_objects_that_they_name(self):
-        args, parser = parse(shlex.split(
-            "fit --federation.aggregators+=FedBN --federation.aggregators+=FedProx --federation.aggregators.mu 0.5"
-            " --data NIHChestXray14 --data.root /nowhere --data.partition IID --data.partition.clients 3"
-            " --model.backbone resnet18 --model.objective BCE --model.optimizer Adam --model.optimizer.lr 1e-4"
-            " --logger MLflowTracker --logger.tracking_uri sqlite:///elsewhere.db"
-        ))  # fmt: skip
+        args, parser = parse(
+            shlex.split(
+                "fit --federation.aggregators+=FedBN --federation.aggregators+=FedProx --federation.aggregators.mu 0.5"
+                " --data NIHChestXray14 --data.root /nowhere --data.partition IID --data.partition.clients 3"
+                " --model.backbone resnet18 --model.objective BCE --model.optimizer Adam --model.optimizer.lr 1e-4"
+                " --logger MLflowTracker --logger.tracking_uri sqlite:///elsewhere.db"
+            )
+        )
         objects = parser.instantiate_classes(args.fit)
         bn, prox = objects.federation.aggregators
         assert isinstance(bn, aggregators.FedBN)
@@ -121,8 +123,10 @@ class TestHabits:
         assert fedlit_cli(f"fit {TOYS} --federation.participation 0.7 --name first")[0] == 0
         first = metrics()
         assert fedlit_cli("fit -c runs/default/first/config.yaml --run_dir again")[0] == 0
-        timeless = [{k: v for k, v in m.items() if "time/" not in k[1] and "/seconds" not in k[1]}
-                    for m in (first, metrics("again"))]  # fmt: skip
+        timeless = [
+            {k: v for k, v in m.items() if "time/" not in k[1] and "/seconds" not in k[1]}
+            for m in (first, metrics("again"))
+        ]
         assert timeless[0].keys() == timeless[1].keys()
         assert [repr(v) for v in timeless[0].values()] == [repr(v) for v in timeless[1].values()]
 
@@ -195,71 +199,98 @@ class TestHelp:
 
 
 MISTAKES = {
-    "unknown aggregator": ("fit --federation.aggregators+=FedAvgg",
-        "federation.aggregators (command line): there is no class 'FedAvgg'; did you mean FedAvg?"),
-    "unknown name that is near to nothing": ("fit --federation.aggregators+=Zzz",
-        "there is no class 'Zzz'; `fedlit list` shows what ships"),
-    "unknown data": ("fit --data NIHChestXray --data.root x",
-        "data (command line): there is no class 'NIHChestXray'; did you mean NIHChestXray14?"),
-    "unknown optimizer": ("fit --model.optimizer Addam",
-        "model.optimizer (command line): there is no class 'Addam'; did you mean Adam"),
-    "unknown partition": ("fit --data.partition Dirichlett",
-        "data.partition (command line): there is no class 'Dirichlett'; did you mean Dirichlet?"),
-    "partition without its arguments": ("fit --data.partition Dirichlet",
-        "data.partition (command line): Dirichlet needs"),
-    "unknown argument": ("fit --data.imagesize 32",
-        "data (command line): PhantomCXR has no argument 'imagesize'; did you mean image_size"),
+    "unknown aggregator": (
+        "fit --federation.aggregators+=FedAvgg",
+        "federation.aggregators (command line): there is no class 'FedAvgg'; did you mean FedAvg?",
+    ),
+    "unknown name that is near to nothing": (
+        "fit --federation.aggregators+=Zzz",
+        "there is no class 'Zzz'; `fedlit list` shows what ships",
+    ),
+    "unknown data": (
+        "fit --data NIHChestXray --data.root x",
+        "data (command line): there is no class 'NIHChestXray'; did you mean NIHChestXray14?",
+    ),
+    "unknown optimizer": (
+        "fit --model.optimizer Addam",
+        "model.optimizer (command line): there is no class 'Addam'; did you mean Adam",
+    ),
+    "unknown partition": (
+        "fit --data.partition Dirichlett",
+        "data.partition (command line): there is no class 'Dirichlett'; did you mean Dirichlet?",
+    ),
+    "partition without its arguments": (
+        "fit --data.partition Dirichlet",
+        "data.partition (command line): Dirichlet needs",
+    ),
+    "unknown argument": (
+        "fit --data.imagesize 32",
+        "data (command line): PhantomCXR has no argument 'imagesize'; did you mean image_size",
+    ),
     "unknown module": ("fit --model nowhere.Net", "there is no module 'nowhere' in the working directory"),
     "unknown class of a module": ("fit --model toys.ToyNett", "module 'toys' has no 'ToyNett'; did you mean ToyNet?"),
-    "unknown option": ("fit --federation.round 3",
-        "there is no option 'federation.round'; did you mean federation.rounds"),
+    "unknown option": (
+        "fit --federation.round 3",
+        "there is no option 'federation.round'; did you mean federation.rounds",
+    ),
     "an option of Lightning's Trainer": ("fit --trainer.max_epochs 3", "there is no Trainer here: federation.rounds"),
     "unknown command": ("fitt", "there is no command 'fitt'; did you mean fit?"),
     "no config file": ("fit -c nowhere.yaml", "config: file does not exist: '"),
     "wrong type": ("fit --federation.rounds many", "federation.rounds (command line): expected int, found 'many'"),
     "wrong choice": ("fit --federation.weights size", "federation.weights (command line): expected"),
     "unknown part": ("predict --part tests", "--part: invalid choice: 'tests'"),
-}  # fmt: skip
+}
 """Command lines, and what they are answered; none of them gets as far as making an object."""
 
 MISTAKES_IN_YAML = {
     "unknown aggregator in a list": (
         "federation:\n  aggregators:\n  - FedBN\n  - class_path: FedProxx\n",
-        "federation.aggregators (mine.yaml, line 4): there is no class 'FedProxx'; did you mean FedProx?"),
+        "federation.aggregators (mine.yaml, line 4): there is no class 'FedProxx'; did you mean FedProx?",
+    ),
     "unknown argument in a list": (
         "federation:\n  aggregators:\n  - class_path: FedProx\n    init_args:\n      muu: 0.1\n",
-        "federation.aggregators (mine.yaml, line 5): FedProx has no argument 'muu'; did you mean mu?"),
+        "federation.aggregators (mine.yaml, line 5): FedProx has no argument 'muu'; did you mean mu?",
+    ),
     "wrong type": (
         "seed: 1\nfederation:\n  rounds: many\n",
-        "federation.rounds (mine.yaml, line 3): expected int, found 'many'"),
+        "federation.rounds (mine.yaml, line 3): expected int, found 'many'",
+    ),
     "wrong type of an argument": (
         "data:\n  class_path: PhantomCXR\n  init_args:\n    batch_size: big\n",
-        "data.batch_size (mine.yaml, line 4): expected int, found 'big'"),
+        "data.batch_size (mine.yaml, line 4): expected int, found 'big'",
+    ),
     "unknown key": (
         "federation:\n  rounds: 2\n  accumulate_grad_batches: 4\n",
-        "there is no option 'federation.accumulate_grad_batches' (mine.yaml, line 3)"),
-    "no YAML": (
-        "federation:\n  rounds: [1\nseed: 2\n",
-        "mine.yaml, line 3, column "),
-}  # fmt: skip
+        "there is no option 'federation.accumulate_grad_batches' (mine.yaml, line 3)",
+    ),
+    "no YAML": ("federation:\n  rounds: [1\nseed: 2\n", "mine.yaml, line 3, column "),
+}
 
 REFUSED = {
-    "participation": ("--federation.participation 1.5",
-        "federation.participation (command line): expected a share in (0, 1]"),
+    "participation": (
+        "--federation.participation 1.5",
+        "federation.participation (command line): expected a share in (0, 1]",
+    ),
     "workers": ("--federation.workers 0", "federation.workers (command line): expected at least 1, found 0"),
     "precision": ("--fabric.precision 16-mixed", "fabric.precision (command line): expected one of 32-true"),
-    "backbone": ("--model ImageClassifier --model.backbone densenet",
-        "model.backbone (command line): timm has no 'densenet'"),
+    "backbone": (
+        "--model ImageClassifier --model.backbone densenet",
+        "model.backbone (command line): timm has no 'densenet'",
+    ),
     "no root": ("--data NIHChestXray14", "data.root is missing"),
     "missing root": ("--data NIHChestXray14 --data.root /nowhere", "/nowhere: no such folder"),
     "too few samples": ("--data.size 1", "a client needs at least 2 training samples"),
     "metric": ("--federation.monitor val/auroc", "there is no metric 'val/auroc'; there are val/auroc_macro"),
     "checkpoint": ("--ckpt_path nowhere", "--ckpt_path nowhere: expected last, best, a run directory"),
-    "aggregator": ("--federation.aggregators+=FedProx --federation.aggregators.mu -1",
-        "FedProx: mu must be at least 0"),
-    "weights": ("--federation.aggregators+=FedAvg --federation.aggregators+=aggregating.Uniform",
-        "state different client weights"),
-}  # fmt: skip
+    "aggregator": (
+        "--federation.aggregators+=FedProx --federation.aggregators.mu -1",
+        "FedProx: mu must be at least 0",
+    ),
+    "weights": (
+        "--federation.aggregators+=FedAvg --federation.aggregators+=aggregating.Uniform",
+        "state different client weights",
+    ),
+}
 """Options that parse, and what they are answered before anything is trained."""
 
 
@@ -286,8 +317,11 @@ class TestMistakes:
     @pytest.mark.parametrize("case", REFUSED)
     def test_before_training(self, case: str, fedlit_cli):
         options, expected = REFUSED[case]
-        write("aggregating.py", "from fedlit.aggregators import FedAvg\n\n\nclass Uniform(FedAvg):\n"
-              "    def __init__(self):\n        super().__init__('uniform')\n")  # fmt: skip
+        write(
+            "aggregating.py",
+            "from fedlit.aggregators import FedAvg\n\n\nclass Uniform(FedAvg):\n"
+            "    def __init__(self):\n        super().__init__('uniform')\n",
+        )
         code, out, err = fedlit_cli(f"fit {TOYS} {options}")
         assert code == 1
         assert expected in err
@@ -314,8 +348,15 @@ class TestForeignModules:
         assert err == ""
         assert "no scores per class: the best model is the one of the least val/loss" in out
         logged = metrics()
-        for key in ("train/accuracy", "train/cross entropy", "train/rows", "val/loss", "val/accuracy",
-                    "client/site-1/train_accuracy", "client/site-1/accuracy"):  # fmt: skip
+        for key in (
+            "train/accuracy",
+            "train/cross entropy",
+            "train/rows",
+            "val/loss",
+            "val/accuracy",
+            "client/site-1/train_accuracy",
+            "client/site-1/accuracy",
+        ):
             assert (8, key) in logged
         assert logged[8, "train/rows"] == 8
         assert logged[8, "train/cross entropy"] == pytest.approx(logged[8, "train/loss"], rel=1e-6)
@@ -358,18 +399,24 @@ class TestForeignModules:
         (directory,) = Path("runs/default").iterdir()
         assert checkpoint.find(directory / "checkpoints", "best").name == "round-000002"
 
-    @pytest.mark.parametrize(("module", "expected"), [
-        ("Manual", "Manual optimizes manually (automatic_optimization = False)"),
-        ("TwoOptimizers", "returned 2 optimizers; expected one"),
-        ("Scheduled", "returned a learning-rate scheduler; in a federation the rate follows rounds"),
-        ("SecondOrder", "LBFGS cannot work on the flat vector: it needs a closure"),
-        ("WarmUp", "WarmUp overrides optimizer_step, which a federation does not call"),
-        ("OwnBackward", "OwnBackward overrides backward, which"),
-        ("OwnClipping", "overrides configure_gradient_clipping, which a federation does not call: set federation.grad"),
-        ("OwnZero", "OwnZero overrides optimizer_zero_grad, which"),
-        ("Lazy", "the shape of net.weight is unknown before the first batch"),
-        ("AsksTrainerForItsRate", "tried to access `self.trainer.estimated_stepping_batches`"),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("module", "expected"),
+        [
+            ("Manual", "Manual optimizes manually (automatic_optimization = False)"),
+            ("TwoOptimizers", "returned 2 optimizers; expected one"),
+            ("Scheduled", "returned a learning-rate scheduler; in a federation the rate follows rounds"),
+            ("SecondOrder", "LBFGS cannot work on the flat vector: it needs a closure"),
+            ("WarmUp", "WarmUp overrides optimizer_step, which a federation does not call"),
+            ("OwnBackward", "OwnBackward overrides backward, which"),
+            (
+                "OwnClipping",
+                "overrides configure_gradient_clipping, which a federation does not call: set federation.grad",
+            ),
+            ("OwnZero", "OwnZero overrides optimizer_zero_grad, which"),
+            ("Lazy", "the shape of net.weight is unknown before the first batch"),
+            ("AsksTrainerForItsRate", "tried to access `self.trainer.estimated_stepping_batches`"),
+        ],
+    )
     def test_refused_before_training(self, module: str, expected: str, fedlit_cli, folder: Path):
         code, out, err = fedlit_cli(f"fit {DIGITS} --model foreigners.{module}")
         assert (code, out) == (1, "")
@@ -379,8 +426,10 @@ class TestForeignModules:
     def test_hooks_that_nobody_calls_are_named_once(self, fedlit_cli):
         code, _, err = fedlit_cli(f"fit {DIGITS} --model foreigners.Hooked")
         assert code == 0
-        assert err.splitlines() == ["warning: Hooked overrides on_train_batch_start, on_train_epoch_end: "
-                                    "there is no Trainer here that would call them"]  # fmt: skip
+        assert err.splitlines() == [
+            "warning: Hooked overrides on_train_batch_start, on_train_epoch_end: "
+            "there is no Trainer here that would call them"
+        ]
 
     def test_asking_the_trainer_in_a_step_says_where(self, fedlit_cli):
         code, _, err = fedlit_cli(f"fit {DIGITS} --model foreigners.AsksTrainer")

@@ -25,8 +25,10 @@ def nih(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("nih")
     (root / "images").mkdir()
     rng = np.random.default_rng(0)
-    lines = ["Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,View Position,"
-             "OriginalImage[Width,Height],OriginalImagePixelSpacing[x,y]"]  # fmt: skip
+    lines = [
+        "Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,View Position,"
+        "OriginalImage[Width,Height],OriginalImagePixelSpacing[x,y]"
+    ]
     for row in range(120):
         name, patient = f"{row // 2:08d}_{row % 2:03d}.png", row // 2
         lines.append(f"{name},{FINDINGS[patient % 4]},{row % 2},{patient},50,F,PA,16,16,0.1,0.1")
@@ -44,7 +46,11 @@ def command_line(file: Path, nih: Path, cache: Path) -> list[str]:
 
 def test_the_issue_s_configs_are_there():
     assert {str(f.relative_to(CONFIGS)) for f in FILES} >= {
-        "quickstart.yaml", "nih/fedavg.yaml", "nih/scaffold.yaml", "nih/fedbn.yaml"}  # fmt: skip
+        "quickstart.yaml",
+        "nih/fedavg.yaml",
+        "nih/scaffold.yaml",
+        "nih/fedbn.yaml",
+    }
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(CONFIGS)))
@@ -68,7 +74,8 @@ class TestEveryConfig:
 
         federation: Federation = objects.federation
         assert [type(a).__name__ for a in federation.aggregators] == [
-            a["class_path"] for a in settings["federation"]["aggregators"]]  # fmt: skip
+            a["class_path"] for a in settings["federation"]["aggregators"]
+        ]
         assert federation.rounds == settings["federation"]["rounds"]
 
     def test_prints_a_config_that_is_the_same(

@@ -35,7 +35,9 @@ def test_pooled_and_client_mean_are_different_numbers_with_different_names():
     metrics = pooled_metrics([one, two], CLASSES, "val")
     together = torch.cat([one.scores, two.scores]), torch.cat([one.labels, two.labels])
     for i, name in enumerate(CLASSES):
-        assert metrics[f"val/auroc/{name}"] == pytest.approx(roc_auc_score(together[1][:, i], together[0][:, i]), abs=1e-12)
+        assert metrics[f"val/auroc/{name}"] == pytest.approx(
+            roc_auc_score(together[1][:, i], together[0][:, i]), abs=1e-12
+        )
     own = [roc_auc_score(s.labels, s.scores) for s in (one, two)]
     assert metrics["val/auroc_client_mean_macro"] == pytest.approx(sum(own) / 2, abs=1e-12)
     assert metrics["val/auroc_client_mean_macro"] > metrics["val/auroc_macro"] + 0.1

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from toys import CLASSES, ToyNet
 from torch import nn
+from toys import CLASSES, ToyNet
 
 from fedlit.errors import ConfigError
 from fedlit.flat import FlatModel, Layout
@@ -78,7 +78,12 @@ def test_views_survive_load_state_dict():
 def test_fingerprint_tells_layouts_apart():
     prints = {
         Layout.of(module).fingerprint
-        for module in (ToyNet(), ToyNet(classes=("Edema", "Nodule", "Effusion")), ToyNet().double(), ToyNet(CLASSES[:2]))
+        for module in (
+            ToyNet(),
+            ToyNet(classes=("Edema", "Nodule", "Effusion")),
+            ToyNet().double(),
+            ToyNet(CLASSES[:2]),
+        )
     }
     assert len(prints) == 4
     assert Layout.of(ToyNet()).fingerprint in prints
@@ -194,5 +199,11 @@ def test_groups_and_frozen_parameters_of_the_optimizer_are_kept():
     model.grad.fill_(1.0)
     optimizer.step()
     moved = {n: float((before[n] - p.detach()).max()) for n, p in module.named_parameters()}
-    assert moved == {"body.0.weight": 0, "body.0.bias": 0, "body.1.weight": 1.0, "body.1.bias": 1.0,
-                     "head.weight": 0.5, "head.bias": 0.5}  # fmt: skip
+    assert moved == {
+        "body.0.weight": 0,
+        "body.0.bias": 0,
+        "body.1.weight": 1.0,
+        "body.1.bias": 1.0,
+        "head.weight": 0.5,
+        "head.bias": 0.5,
+    }

@@ -12,8 +12,22 @@ from fedlit.tracking.base import MetricsFile
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MINI = REPOSITORY.parent / "shared" / "data" / "nih-cxr14-mini"
-LABELS = ("Atelectasis", "Cardiomegaly", "Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia", "Pneumothorax",
-          "Consolidation", "Edema", "Emphysema", "Fibrosis", "Pleural_Thickening", "Hernia")  # fmt: skip
+LABELS = (
+    "Atelectasis",
+    "Cardiomegaly",
+    "Effusion",
+    "Infiltration",
+    "Mass",
+    "Nodule",
+    "Pneumonia",
+    "Pneumothorax",
+    "Consolidation",
+    "Edema",
+    "Emphysema",
+    "Fibrosis",
+    "Pleural_Thickening",
+    "Hernia",
+)
 
 
 @pytest.mark.skipif(not MINI.is_dir(), reason="../shared/data/nih-cxr14-mini is not there")
@@ -21,9 +35,20 @@ LABELS = ("Atelectasis", "Cardiomegaly", "Effusion", "Infiltration", "Mass", "No
 def test_two_rounds_of_the_shipped_config_with_a_small_backbone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
-        main(["fit", "--config", str(REPOSITORY / "configs/nih/fedavg.yaml"), f"--data.root={MINI}",
-              "--data.image_size=32", f"--data.cache_dir={tmp_path / 'cache'}", "--model.backbone=resnet10t",
-              "--federation.rounds=2", "--federation.workers=1", "--logger=false"])  # fmt: skip
+        main(
+            [
+                "fit",
+                "--config",
+                str(REPOSITORY / "configs/nih/fedavg.yaml"),
+                f"--data.root={MINI}",
+                "--data.image_size=32",
+                f"--data.cache_dir={tmp_path / 'cache'}",
+                "--model.backbone=resnet10t",
+                "--federation.rounds=2",
+                "--federation.workers=1",
+                "--logger=false",
+            ]
+        )
     assert ended.value.code == 0
     run = tmp_path / "runs/nih/fedavg"
     last = {key: value for step, key, value in MetricsFile(run / "metrics.csv").rows() if step == 2}

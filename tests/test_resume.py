@@ -16,11 +16,27 @@ from runs import TESTS, Command, Kept, Place, assert_same_run, assert_same_tenso
 
 ROUNDS = 12
 OPTIONS = (
-    "--data", "awkward.NoisyData", "--data.clients", "4", "--model", "awkward.Slow", "--model.seconds", "0.004",
-    "--model.momentum", "0.9", "--federation.optimizer_state", "keep", "--federation.aggregators+=Scaffold",
-    "--federation.aggregators+=FedBN", "--federation.participation", "0.7", "--name", "run",
-    "--logger", "awkward.StatusFile",
-)  # fmt: skip
+    "--data",
+    "awkward.NoisyData",
+    "--data.clients",
+    "4",
+    "--model",
+    "awkward.Slow",
+    "--model.seconds",
+    "0.004",
+    "--model.momentum",
+    "0.9",
+    "--federation.optimizer_state",
+    "keep",
+    "--federation.aggregators+=Scaffold",
+    "--federation.aggregators+=FedBN",
+    "--federation.participation",
+    "0.7",
+    "--name",
+    "run",
+    "--logger",
+    "awkward.StatusFile",
+)
 
 
 @pytest.fixture(scope="module")
@@ -112,8 +128,17 @@ def test_killed_while_a_checkpoint_is_written(tmp_path, uninterrupted):
 def test_real_command_line_with_another_number_of_workers(tmp_path, uninterrupted):
     """``python -m fedlit fit`` with two workers is killed, and goes on with one."""
     kept = Place(tmp_path, OPTIONS).run("run")
-    words = ["--run_dir", str(tmp_path), *OPTIONS, "--federation.rounds", str(ROUNDS),
-             "--federation.workers", "2", "--federation.checkpoint_every", "1"]  # fmt: skip
+    words = [
+        "--run_dir",
+        str(tmp_path),
+        *OPTIONS,
+        "--federation.rounds",
+        str(ROUNDS),
+        "--federation.workers",
+        "2",
+        "--federation.checkpoint_every",
+        "1",
+    ]
     command = [sys.executable, "-m", "fedlit", "fit", *words]
     with subprocess.Popen(command, cwd=TESTS, stdout=subprocess.DEVNULL) as real:
         deadline = time.monotonic() + 120
@@ -165,8 +190,20 @@ def test_a_signal_stops_cleanly(tmp_path, uninterrupted, signum):
 
 def test_a_signal_in_the_middle_of_a_round_abandons_it(tmp_path):
     """Steps of 3 s: a run that waited for its round would take a minute to stop."""
-    options = ("--data", "toys.ToyData", "--model", "awkward.Slow", "--model.seconds", "3", "--name", "run",
-               "--logger", "awkward.StatusFile", "--federation.schedule.window", "3")  # fmt: skip
+    options = (
+        "--data",
+        "toys.ToyData",
+        "--model",
+        "awkward.Slow",
+        "--model.seconds",
+        "3",
+        "--name",
+        "run",
+        "--logger",
+        "awkward.StatusFile",
+        "--federation.schedule.window",
+        "3",
+    )
     place = Place(tmp_path, options)
     command = place.fit()
     assert wait_until(lambda: "parameters" in command.output, command)
@@ -181,8 +218,20 @@ def test_a_signal_in_the_middle_of_a_round_abandons_it(tmp_path):
 
 @pytest.mark.parametrize(("when", "rounds"), [("start", []), ("test", [2])])
 def test_sigterm_outside_of_the_rounds_sets_the_status_too(tmp_path, when, rounds):
-    options = ("--data", "toys.ToyData", "--model", "toys.ToyNet", "--name", "run", "--federation.rounds", "2",
-               "--logger", "awkward.Sleepy", "--logger.when", when)  # fmt: skip
+    options = (
+        "--data",
+        "toys.ToyData",
+        "--model",
+        "toys.ToyNet",
+        "--name",
+        "run",
+        "--federation.rounds",
+        "2",
+        "--logger",
+        "awkward.Sleepy",
+        "--logger.when",
+        when,
+    )
     place = Place(tmp_path, options)
     command = place.fit("--federation.monitor", "train/loss")
     kept = place.run("run")
@@ -196,8 +245,20 @@ def test_sigterm_outside_of_the_rounds_sets_the_status_too(tmp_path, when, round
 
 def test_a_nan_keeps_the_last_good_round(tmp_path):
     """By default checkpoints are rare; none of the rounds before the trouble is lost."""
-    options = ("--data", "toys.ToyData", "--model", "awkward.Diverging", "--model.after", "5", "--name", "run",
-               "--logger", "awkward.StatusFile", "--federation.checkpoint_every", "1000")  # fmt: skip
+    options = (
+        "--data",
+        "toys.ToyData",
+        "--model",
+        "awkward.Diverging",
+        "--model.after",
+        "5",
+        "--name",
+        "run",
+        "--logger",
+        "awkward.StatusFile",
+        "--federation.checkpoint_every",
+        "1000",
+    )
     place = Place(tmp_path, options)
     command = place.fit()
     assert command.wait() == 1
@@ -212,9 +273,21 @@ def test_a_nan_keeps_the_last_good_round(tmp_path):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Place:
     """A run of 4 rounds that monitors its training loss's opposite: the first round is the best."""
-    options = ("--data", "toys.ToyData", "--model", "toys.ToyNet", "--federation.rounds", "4", "--name", "run",
-               "--federation.aggregators+=Scaffold", "--federation.monitor", "train/loss",
-               "--federation.monitor_mode", "max")  # fmt: skip
+    options = (
+        "--data",
+        "toys.ToyData",
+        "--model",
+        "toys.ToyNet",
+        "--federation.rounds",
+        "4",
+        "--name",
+        "run",
+        "--federation.aggregators+=Scaffold",
+        "--federation.monitor",
+        "train/loss",
+        "--federation.monitor_mode",
+        "max",
+    )
     place = Place(tmp_path_factory.mktemp("finished"), options)
     command = place.fit()
     assert command.wait() == 0, command.output
@@ -236,10 +309,16 @@ def test_resuming_a_finished_run_adds_no_rows(finished, tmp_path):
     assert len({row[:2] for row in before}) == len(before)
 
 
-@pytest.mark.parametrize(("which", "rounds"), [
-    ("last", 4), ("best", 1), ("{run}", 4),
-    ("{run}/checkpoints/round-000001", 1), ("{run}/checkpoints/round-000004", 4),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("which", "rounds"),
+    [
+        ("last", 4),
+        ("best", 1),
+        ("{run}", 4),
+        ("{run}/checkpoints/round-000001", 1),
+        ("{run}/checkpoints/round-000004", 4),
+    ],
+)
 def test_what_ckpt_path_may_name(finished, tmp_path, which, rounds):
     """Resuming from an earlier checkpoint goes through the same rounds again, to the same end."""
     place = copy_of(finished, tmp_path)
@@ -255,8 +334,18 @@ def test_test_and_best_agree(finished):
     first = finished.path / "log-1.txt"
     tables = []
     for which in ("best", "last"):
-        command = finished.start("test", "--run_dir", str(finished.path), "--logger", "false", *finished.options,
-                                 "--federation.workers", "1", "--ckpt_path", which)  # fmt: skip
+        command = finished.start(
+            "test",
+            "--run_dir",
+            str(finished.path),
+            "--logger",
+            "false",
+            *finished.options,
+            "--federation.workers",
+            "1",
+            "--ckpt_path",
+            which,
+        )
         assert command.wait() == 0, command.output
         tables.append(re.findall(r"│.*│", command.output))
     assert len(tables[0]) == 4
@@ -273,13 +362,16 @@ def test_last_without_a_run_starts_a_new_one_and_says_so(tmp_path):
     assert place.run("fresh").rounds == [1]
 
 
-@pytest.mark.parametrize(("options", "words"), [
-    (["--model.lr", "0.2"], ["another configuration", "model.init_args.lr: 0.1 there, 0.2 now", "rounds, workers"]),
-    (["--seed", "1"], ["seed: 0 there, 1 now"]),
-    (["--federation.aggregators+=FedBN"], ["another configuration", "aggregators.1", "FedBN"]),
-    (["--ckpt_path", "nowhere"], ["--ckpt_path nowhere", "found no manifest.json there"]),
-    (["--ckpt_path", "."], ["--ckpt_path .", "run directory"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--model.lr", "0.2"], ["another configuration", "model.init_args.lr: 0.1 there, 0.2 now", "rounds, workers"]),
+        (["--seed", "1"], ["seed: 0 there, 1 now"]),
+        (["--federation.aggregators+=FedBN"], ["another configuration", "aggregators.1", "FedBN"]),
+        (["--ckpt_path", "nowhere"], ["--ckpt_path nowhere", "found no manifest.json there"]),
+        (["--ckpt_path", "."], ["--ckpt_path .", "run directory"]),
+    ],
+)
 def test_what_does_not_fit_is_refused(finished, options, words):
     before = sorted(finished.path.rglob("*.pt"))
     command = finished.fit("--ckpt_path", "last", *options)
@@ -291,8 +383,19 @@ def test_what_does_not_fit_is_refused(finished, options, words):
 
 
 def test_another_model_or_other_aggregators_are_refused_by_test(finished):
-    base = ["test", "--run_dir", str(finished.path), "--logger", "false", "--data", "toys.ToyData",
-            "--federation.workers", "1", "--ckpt_path", "last"]  # fmt: skip
+    base = [
+        "test",
+        "--run_dir",
+        str(finished.path),
+        "--logger",
+        "false",
+        "--data",
+        "toys.ToyData",
+        "--federation.workers",
+        "1",
+        "--ckpt_path",
+        "last",
+    ]
     other = finished.start(*base, "--model", "awkward.WideNet", "--federation.aggregators+=Scaffold")
     none = finished.start(*base, "--model", "toys.ToyNet")
     assert (other.wait(), none.wait()) == (1, 1)

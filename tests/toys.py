@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from fedlit.data.federated import FederatedDataModule
 from fedlit.engines.base import Program
-from fedlit.messages import Client
 from fedlit.local import LocalTraining
+from fedlit.messages import Client
 from fedlit.testing import CLASSES, ToyData, ToyNet
 
 __all__ = ["CLASSES", "Quadratic", "ToyData", "ToyNet", "program"]
@@ -29,11 +29,26 @@ class Quadratic(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=self.lr)
 
 
-def program(module: LightningModule, aggregators: list, data: FederatedDataModule, weights: str = "examples",
-            seed: int = 0, **training) -> Program:  # fmt: skip
+def program(
+    module: LightningModule,
+    aggregators: list,
+    data: FederatedDataModule,
+    weights: str = "examples",
+    seed: int = 0,
+    **training,
+) -> Program:
     """What an engine needs, without a Session around it."""
     data.setup()
     sizes = {n: len(d.train) if weights == "examples" else 1 for n, d in data.clients.items()}
     clients = {n: Client(n, d.classes, len(d.train), sizes[n] / sum(sizes.values())) for n, d in data.clients.items()}
-    return Program(module, aggregators, clients, data.clients, data.test_sets, LocalTraining(**training),
-                   data.batch_size, data.eval_batch_size, seed)  # fmt: skip
+    return Program(
+        module,
+        aggregators,
+        clients,
+        data.clients,
+        data.test_sets,
+        LocalTraining(**training),
+        data.batch_size,
+        data.eval_batch_size,
+        seed,
+    )

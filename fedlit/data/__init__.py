@@ -6,5 +6,16 @@ from fedlit.data.partition import IID, ByColumn, ByOrganisation, ByPatient, Diri
 from fedlit.data.phantom import PhantomCXR
 from fedlit.data.records import Records
 
-__all__ = ["IID", "ByColumn", "ByOrganisation", "ByPatient", "ClientData", "Dirichlet", "FederatedDataModule",
-           "NIHChestXray14", "Partition", "PhantomCXR", "Records"]  # fmt: skip
+__all__ = [
+    "IID",
+    "ByColumn",
+    "ByOrganisation",
+    "ByPatient",
+    "ClientData",
+    "Dirichlet",
+    "FederatedDataModule",
+    "NIHChestXray14",
+    "Partition",
+    "PhantomCXR",
+    "Records",
+]

@@ -287,9 +287,7 @@ def check_clients(owners: np.ndarray, splits: np.ndarray) -> list[str]:
             or metric key, or a client has not at least two training images.
     """
     if owners.shape != splits.shape:
-        raise ValueError(
-            f"partition: expected a client for each of {len(splits)} images, found {list(owners.shape)}"
-        )
+        raise ValueError(f"partition: expected a client for each of {len(splits)} images, found {list(owners.shape)}")
     names = sorted(set(owners.tolist()))
     seen: dict[str, str] = {}
     for name in names:
@@ -298,8 +296,7 @@ def check_clients(owners: np.ndarray, splits: np.ndarray) -> list[str]:
             raise ValueError(f"client names: {int((owners == name).sum())} images have an empty client name")
         if key in seen:
             raise ValueError(
-                f"client names {seen[key]!r} and {name!r} are the same in files and metrics: "
-                "rename one in the source"
+                f"client names {seen[key]!r} and {name!r} are the same in files and metrics: rename one in the source"
             )
         seen[key] = name
     training = Counter(owners[splits == "train"].tolist())

@@ -204,9 +204,7 @@ def read_image(file: str | Path, image_size: int, channels: int = 1) -> np.ndarr
         if image.mode.startswith("I"):
             image = _eight_bits(image)
         elif image.mode == "F":
-            raise ValueError(
-                "expected integer pixels, found floating point: convert the file to 8 or 16 bits"
-            )
+            raise ValueError("expected integer pixels, found floating point: convert the file to 8 or 16 bits")
         image = image.convert("L" if channels == 1 else "RGB")
         if image.size != (image_size, image_size):
             image = image.resize((image_size, image_size), Image.Resampling.BILINEAR)
@@ -264,9 +262,7 @@ class LabelledImages(Dataset):
             )
         channels = store.shape[1]
         if in_chans not in (1, channels) and channels != 1:
-            raise ValueError(
-                f"pictures of {channels} channels become 1 or {channels}, found in_chans {in_chans}"
-            )
+            raise ValueError(f"pictures of {channels} channels become 1 or {channels}, found in_chans {in_chans}")
         self.in_chans = in_chans
         self.augment = augment
         self.mean = _per_channel("mean", mean, in_chans)
@@ -346,9 +342,7 @@ def _cores() -> int:
 
 
 @contextmanager
-def _reporting(
-    progress: Callable[[int, int], None] | None, total: int
-) -> Iterator[Callable[[int, int], None]]:
+def _reporting(progress: Callable[[int, int], None] | None, total: int) -> Iterator[Callable[[int, int], None]]:
     if progress is not None:
         yield progress
         return

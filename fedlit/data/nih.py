@@ -102,9 +102,7 @@ class NIHChestXray14(FederatedDataModule):
         labels = _parse_findings(table["Finding Labels"], file, lines)
         names = table["Image Index"].to_numpy(dtype=str)
         splits = _read_splits(self.root, names, file) if self.official_split else None
-        images = decode_images(
-            _find_images(self.root, names, file), self.image_size, cache_dir=self.cache_dir
-        )
+        images = decode_images(_find_images(self.root, names, file), self.image_size, cache_dir=self.cache_dir)
         return Records(
             store=images,
             names=names,
@@ -130,9 +128,7 @@ def _checked_classes(classes: Sequence[str]) -> tuple[str, ...]:
 def _near(label: str) -> str:
     folded = {known.casefold(): known for known in (*CLASSES, NO_FINDING)}
     near = [folded[match] for match in get_close_matches(label.casefold(), folded, n=3, cutoff=0.6)]
-    return (
-        f"; near names are {', '.join(near)}" if near else f"; labels are {', '.join((*CLASSES, NO_FINDING))}"
-    )
+    return f"; near names are {', '.join(near)}" if near else f"; labels are {', '.join((*CLASSES, NO_FINDING))}"
 
 
 def _read_labels(root: Path) -> tuple[pd.DataFrame, Path, np.ndarray]:
@@ -221,9 +217,7 @@ def _read_splits(root: Path, names: np.ndarray, label_file: Path) -> np.ndarray 
         rows = [row_of[name] for name in listing if name]
         both = [names[row] for row in rows if splits[row] not in ("", split)]
         if both:
-            raise ValueError(
-                f"{path}: {len(both)} images are in both official lists, the first are {listed(both, 3)}"
-            )
+            raise ValueError(f"{path}: {len(both)} images are in both official lists, the first are {listed(both, 3)}")
         splits[rows] = split
     absent = names[splits == ""]
     if len(absent):
@@ -235,9 +229,7 @@ def _read_splits(root: Path, names: np.ndarray, label_file: Path) -> np.ndarray 
 
 
 def _find_images(root: Path, names: np.ndarray, label_file: Path) -> list[Path]:
-    folders = [
-        folder for folder in (root / "images", *sorted(root.glob("images_*/images"))) if folder.is_dir()
-    ]
+    folders = [folder for folder in (root / "images", *sorted(root.glob("images_*/images"))) if folder.is_dir()]
     if not folders:
         raise FileNotFoundError(f"{root}: found no folder of images; {LAYOUT}")
     path_of = {entry.name: entry.path for folder in reversed(folders) for entry in os.scandir(folder)}

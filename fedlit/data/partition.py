@@ -53,10 +53,7 @@ class ByPatient(Partition):
         for group in _by_split(records, of_record, len(patients)):
             shuffled = rng.permutation(group)
             largest_first = shuffled[np.argsort(-images[shuffled], kind="stable")]
-            heap = [
-                (0, int(total[client]), tie, client)
-                for tie, client in enumerate(rng.permutation(self.clients))
-            ]
+            heap = [(0, int(total[client]), tie, client) for tie, client in enumerate(rng.permutation(self.clients))]
             heapq.heapify(heap)
             for patient in largest_first:
                 load, before, tie, client = heapq.heappop(heap)
@@ -83,9 +80,7 @@ class IID(Partition):
 
     def assign(self, records: Records, seed: int) -> np.ndarray:
         rng = _generator(seed, "IID")
-        units, of_record = np.unique(
-            records.patients if self.unit == "patient" else records.names, return_inverse=True
-        )
+        units, of_record = np.unique(records.patients if self.unit == "patient" else records.names, return_inverse=True)
         owner = np.empty(len(units), dtype=np.int64)
         turn, dealt = rng.permutation(self.clients), 0
         for group in _by_split(records, of_record, len(units)):
@@ -195,8 +190,7 @@ class ByColumn(Partition):
     def _quantile_bins(self, values: pd.Series) -> np.ndarray:
         if not pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values):
             raise ValueError(
-                f"ByColumn.bins: expected a numeric column, found {self.column!r} of {values.dtype}. "
-                "Leave bins out."
+                f"ByColumn.bins: expected a numeric column, found {self.column!r} of {values.dtype}. Leave bins out."
             )
         numbers = values.to_numpy(dtype=np.float64)
         edges = np.quantile(numbers, np.linspace(0, 1, self.bins + 1))
@@ -239,9 +233,7 @@ def split_by_patient(records: Records, fractions: tuple[float, float, float], se
     both = np.flatnonzero(splits == "train_val")
     if len(both):
         if fractions[0] + fractions[1] <= 0:
-            raise ValueError(
-                f"split: expected a fraction of train or validation above 0, found {list(fractions)}"
-            )
+            raise ValueError(f"split: expected a fraction of train or validation above 0, found {list(fractions)}")
         splits = splits.astype("<U9")
         splits[both] = _divide(records, both, ("train", "val"), fractions[:2], seed)
     return splits
@@ -251,9 +243,7 @@ def _divide(
     records: Records, rows: np.ndarray, names: tuple[str, ...], fractions: tuple[float, ...], seed: int
 ) -> np.ndarray:
     rng = _generator(seed, "split")
-    patients, of_row, images = np.unique(
-        np.asarray(records.patients)[rows], return_inverse=True, return_counts=True
-    )
+    patients, of_row, images = np.unique(np.asarray(records.patients)[rows], return_inverse=True, return_counts=True)
     sites, site_of_row = np.unique(np.asarray(records.sites)[rows], return_inverse=True)
     home = np.full(len(patients), len(sites))
     np.minimum.at(home, of_row, site_of_row)
@@ -270,17 +260,11 @@ def _divide(
 
 
 def _refuse_shared_patients(patients: np.ndarray, splits: np.ndarray) -> None:
-    pairs = (
-        pd.DataFrame({"patient": patients, "split": splits})
-        .value_counts()
-        .sort_index()
-        .reset_index(name="images")
-    )
+    pairs = pd.DataFrame({"patient": patients, "split": splits}).value_counts().sort_index().reset_index(name="images")
     shared = pairs[pairs.duplicated("patient", keep=False)]
     if len(shared):
         found = [
-            f"patient {patient!r} in "
-            + " and ".join(f"{row.split} ({row.images} images)" for row in rows.itertuples())
+            f"patient {patient!r} in " + " and ".join(f"{row.split} ({row.images} images)" for row in rows.itertuples())
             for patient, rows in shared.groupby("patient")
         ]
         raise ValueError(
@@ -322,8 +306,7 @@ def _named(owner: np.ndarray, clients: int, found: str) -> np.ndarray:
     empty = clients - len(np.unique(owner))
     if empty:
         raise ValueError(
-            f"partition: {empty} of {clients} clients would have no image, found {found}. "
-            "Choose fewer clients."
+            f"partition: {empty} of {clients} clients would have no image, found {found}. Choose fewer clients."
         )
     width = max(2, len(str(clients)))
     return np.array([f"client-{index + 1:0{width}d}" for index in range(clients)])[owner]

@@ -65,9 +65,7 @@ class PhantomCXR(FederatedDataModule):
             hospitals = default_hospitals(hospitals, images, heterogeneity, label_scheme, shared_classes)
         names = [hospital.name for hospital in hospitals]
         if not names or len(set(names)) < len(names):
-            raise ValueError(
-                f"data.hospitals: expected at least one hospital and different names, found {names}"
-            )
+            raise ValueError(f"data.hospitals: expected at least one hospital and different names, found {names}")
         self.hospitals = tuple(hospitals)
 
     @property

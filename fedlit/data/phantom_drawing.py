@@ -61,10 +61,7 @@ class _Canvas:
     def __init__(self, anatomy: Anatomy, severity: Array, size: int):
         self.anatomy, self.severity, self.size = anatomy, severity, size
         self.edge = np.float32(max(1.2 / size, 0.012))
-        a = {
-            name: getattr(anatomy, name)[:, None, None]
-            for name in ("centre", "top", "zoom", "width", "length")
-        }
+        a = {name: getattr(anatomy, name)[:, None, None] for name in ("centre", "top", "zoom", "width", "length")}
         sick = {name: severity[:, k, None, None] for name, k in _COLUMN.items()}
         grid = (np.arange(size, dtype=np.float32) + np.float32(0.5)) / np.float32(size)
         self.y = (grid[None, :, None] - 0.5) / a["zoom"] + 0.5
@@ -80,9 +77,7 @@ class _Canvas:
         self.v = (self.y - self.top) / length
         base = self.top + length
         on_band_side = np.where(side_of_band > 0, self.left, ~self.left)
-        raised = (
-            np.where(self.left, np.float32(0), np.float32(0.02)) + 0.075 * sick["Atelectasis"] * on_band_side
-        )
+        raised = np.where(self.left, np.float32(0), np.float32(0.02)) + 0.075 * sick["Atelectasis"] * on_band_side
         dome = anatomy.dome[:, None, None] * (1 - 0.8 * hyper)
         bow = (self.u - 0.42) / 0.58
         self.floor = base - raised - dome * np.maximum(1 - bow * bow, 0) + 0.05 * np.maximum(bow - 0.55, 0)
@@ -226,9 +221,7 @@ class _Canvas:
         slope = 0.24 * (self._shape("Atelectasis", 0)[which] - 0.5)
         height = 0.62 + 0.12 * self._spot("Atelectasis", 2)[which]
         course = (height + slope * (self.u[which] - 0.5)) * 0.68 + self.top[which]
-        extent = (
-            np.clip((self.u[which] - 0.15) / 0.1, 0, 1) * np.clip((0.98 - self.u[which]) / 0.1, 0, 1) * left
-        )
+        extent = np.clip((self.u[which] - 0.15) / 0.1, 0, 1) * np.clip((0.98 - self.u[which]) / 0.1, 0, 1) * left
         band = np.abs(self.y[which] - course)
         np.subtract(0.018 + 0.010 * self._shape("Atelectasis", 1)[which], band, out=band)
         band = _ramp(band, 0.022)
@@ -241,9 +234,7 @@ class _Canvas:
         if len(which) == 0:
             return
         side = np.where(self._spot(name, 0)[which] < 0.5, np.float32(-1), np.float32(1))
-        x = side * (0.40 + 0.34 * self._spot(name, 1)[which]) + np.float32(0.10) * (
-            side > 0
-        )  # beside the heart
+        x = side * (0.40 + 0.34 * self._spot(name, 1)[which]) + np.float32(0.10) * (side > 0)  # beside the heart
         x = x * self.anatomy.width[which, None, None]
         y = (0.20 + 0.56 * self._spot(name, 2)[which]) * 0.66 + self.top[which]
         size = radius + spread * (0.5 * severity + 0.5 * self._shape(name, 0)[which])
@@ -303,9 +294,7 @@ class _Canvas:
         np.subtract(0.017, band, out=band)
         band = _ramp(band, 0.02)
         band *= (
-            np.clip((self.u - 0.1) / 0.05, 0, 1)
-            * np.clip((1.05 - self.u) / 0.1, 0, 1)
-            * (1.5 * a.bone[:, None, None])
+            np.clip((self.u - 0.1) / 0.05, 0, 1) * np.clip((1.05 - self.u) / 0.1, 0, 1) * (1.5 * a.bone[:, None, None])
         )
         picture += band
 
@@ -359,9 +348,7 @@ class _Canvas:
         y = self.top[which] + 0.13 + 0.05 * self._spot("Support Devices", 2)[which]
         half = 0.034 + 0.014 * self._shape("Support Devices", 0)[which]
         edge = self.edge
-        box = _ramp(half - np.abs(self.s[which] - x), edge) * _ramp(
-            0.8 * half - np.abs(self.y[which] - y), edge
-        )
+        box = _ramp(half - np.abs(self.s[which] - x), edge) * _ramp(0.8 * half - np.abs(self.y[which] - y), edge)
         # The lead leaves the box, bends at the midline and ends in the heart.
         down = np.clip((self.y[which] - y) / 0.40, 0, 1)
         toward = 1 - down

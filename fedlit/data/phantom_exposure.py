@@ -17,9 +17,7 @@ _MARKERS = {
 }
 
 
-def render(
-    hospital: Hospital, cohort: Cohort, size: int, seed: int, out: np.ndarray | None = None, chunk: int = 32
-):
+def render(hospital: Hospital, cohort: Cohort, size: int, seed: int, out: np.ndarray | None = None, chunk: int = 32):
     """Draw a cohort's pictures as the hospital's equipment shows them.
 
     Args:
@@ -43,9 +41,7 @@ def render(
     return out
 
 
-def _expose(
-    hospital: Hospital, picture: np.ndarray, look: np.ndarray, rng: np.random.Generator
-) -> np.ndarray:
+def _expose(hospital: Hospital, picture: np.ndarray, look: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Blur, contrast, tone, noise, marker and border: densities float32 `[n, H, W]` to uint8."""
     size = picture.shape[-1]
     picture = _blur(picture, hospital.blur, max(1, round(size / 64)))
@@ -67,9 +63,7 @@ def _expose(
         _stamp(picture, hospital.marker, look[:, 4])
     if hospital.collimation:
         border = np.abs(hospital.collimation * (1 + 0.5 * look[:, 2:4]))
-        centre = np.abs(
-            (np.arange(size, dtype=np.float32) + np.float32(0.5)) / np.float32(size) - np.float32(0.5)
-        )
+        centre = np.abs((np.arange(size, dtype=np.float32) + np.float32(0.5)) / np.float32(size) - np.float32(0.5))
         picture *= centre[None, :, None] < 0.5 - border[:, 0]
         picture *= centre[None, None, :] < 0.5 - border[:, 1]
     picture *= 255

@@ -69,13 +69,9 @@ class Hospital:
         known = f"findings are {', '.join(FINDINGS)}"
         for finding, value in self.prevalence.items():
             if finding not in FINDINGS:
-                raise ValueError(
-                    f"hospital {self.name!r}: prevalence of unknown finding {finding!r}; {known}"
-                )
+                raise ValueError(f"hospital {self.name!r}: prevalence of unknown finding {finding!r}; {known}")
             if not 0 <= value <= 1:
-                raise ValueError(
-                    f"hospital {self.name!r}: prevalence of {finding!r}: expected 0 to 1, found {value}"
-                )
+                raise ValueError(f"hospital {self.name!r}: prevalence of {finding!r}: expected 0 to 1, found {value}")
         if self.classes is not None:
             object.__setattr__(self, "classes", tuple(self.classes))
             unknown = [label for label in self.classes if label not in FINDINGS]

@@ -73,9 +73,7 @@ def check_records(records: Records) -> None:
         raise ValueError(f"records: expected one row an image in every field, found {lengths}")
     if len(records.names) == 0:
         raise ValueError("records: expected images, found none")
-    if records.labels.shape[1:] != (len(records.classes),) or len(set(records.classes)) != len(
-        records.classes
-    ):
+    if records.labels.shape[1:] != (len(records.classes),) or len(set(records.classes)) != len(records.classes):
         raise ValueError(
             f"records: expected labels [N, C] of C different classes, found {list(records.labels.shape)} "
             f"and classes {list(records.classes)}"
@@ -98,13 +96,11 @@ def check_records(records: Records) -> None:
         unknown = [label for label in classes if label not in records.classes]
         if unknown:
             raise ValueError(
-                f"label scheme of site {site!r}: unknown class {unknown[0]!r}; "
-                f"classes are {listed(records.classes)}"
+                f"label scheme of site {site!r}: unknown class {unknown[0]!r}; classes are {listed(records.classes)}"
             )
         if site not in records.sites:
             raise ValueError(
-                f"label scheme of site {site!r}: no image is of that site; "
-                f"sites are {listed(np.unique(records.sites))}"
+                f"label scheme of site {site!r}: no image is of that site; sites are {listed(np.unique(records.sites))}"
             )
 
 

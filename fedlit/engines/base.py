@@ -84,7 +84,9 @@ class Engine(Protocol):
 
     where: str
 
-    def run(self, cohort: Sequence[str], down: Broadcast, rnd: Round, on_reply: OnReply) -> tuple[Payload, list[ClientReport]]:
+    def run(
+        self, cohort: Sequence[str], down: Broadcast, rnd: Round, on_reply: OnReply
+    ) -> tuple[Payload, list[ClientReport]]:
         """One round: the sum of the cohort's payloads, and how it went for each. New client states wait."""
 
     def commit(self) -> None:
@@ -116,7 +118,9 @@ class Worker:
     def fresh_state(self) -> ClientState:
         return initial_client_state(self.program.aggregators, self.local.layout)
 
-    def train(self, name: str, state: ClientState, down: Broadcast, rnd: Round) -> tuple[Payload, ClientState, ClientReport]:
+    def train(
+        self, name: str, state: ClientState, down: Broadcast, rnd: Round
+    ) -> tuple[Payload, ClientState, ClientReport]:
         """One client's part of a round."""
         program = self.program
         if name not in self._streams:
@@ -172,8 +176,13 @@ class InProcess:
     def __init__(self, program: Program, fabric: FederationFabric) -> None:
         self.worker = Worker(program, fabric)
 
-    def train(self, cohort: Sequence[str], states: Mapping[str, ClientState], down: Broadcast, rnd: Round,
-              ) -> Iterator[tuple[Payload, ClientState, ClientReport]]:  # fmt: skip
+    def train(
+        self,
+        cohort: Sequence[str],
+        states: Mapping[str, ClientState],
+        down: Broadcast,
+        rnd: Round,
+    ) -> Iterator[tuple[Payload, ClientState, ClientReport]]:
         """Replies in cohort order."""
         for name in cohort:
             yield self.worker.train(name, states.get(name) or self.worker.fresh_state(), down, rnd)

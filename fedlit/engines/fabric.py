@@ -38,8 +38,10 @@ class FabricEngine:
 
     def __init__(self, program: Program, fabric: FederationFabric) -> None:
         if fabric.world_size > len(program.clients):
-            raise ConfigError(f"{fabric.world_size} processes for {len(program.clients)} clients: expected at most one "
-                              "process a client; lower fabric.devices or fabric.num_nodes")  # fmt: skip
+            raise ConfigError(
+                f"{fabric.world_size} processes for {len(program.clients)} clients: expected at most one "
+                "process a client; lower fabric.devices or fabric.num_nodes"
+            )
         self.where = f"{fabric.world_size} ranks"
         self._fabric = fabric
         self._pool = InProcess(program, fabric)
@@ -49,10 +51,13 @@ class FabricEngine:
         self._layout = self._pool.worker.local.layout
         prints = self._gather(self._layout.fingerprint)
         if len(set(prints)) > 1:
-            raise ConfigError(f"the ranks built different models (layouts {', '.join(prints)}); give them the same config")
+            raise ConfigError(
+                f"the ranks built different models (layouts {', '.join(prints)}); give them the same config"
+            )
 
-    def run(self, cohort: Sequence[str], down: Broadcast, rnd: Round,
-            on_reply: OnReply = lambda report: None) -> tuple[Payload, list[ClientReport]]:  # fmt: skip
+    def run(
+        self, cohort: Sequence[str], down: Broadcast, rnd: Round, on_reply: OnReply = lambda report: None
+    ) -> tuple[Payload, list[ClientReport]]:
         total, reports, self._waiting, error = None, [], {}, ""
         try:
             for payload, state, report in self._pool.train(self._mine(cohort), self._states, down, rnd):

@@ -26,8 +26,9 @@ class LocalEngine:
         self._states: dict[str, ClientState] = {}
         self._waiting: dict[str, ClientState] = {}
 
-    def run(self, cohort: Sequence[str], down: Broadcast, rnd: Round,
-            on_reply: OnReply = lambda report: None) -> tuple[Payload, list[ClientReport]]:  # fmt: skip
+    def run(
+        self, cohort: Sequence[str], down: Broadcast, rnd: Round, on_reply: OnReply = lambda report: None
+    ) -> tuple[Payload, list[ClientReport]]:
         total, reports, self._waiting = None, [], {}
         for payload, state, report in self._pool.train(cohort, self._states, down, rnd):
             self._waiting[report.client] = state

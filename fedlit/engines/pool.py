@@ -101,21 +101,30 @@ class ProcessPool:
         if hasattr(context, "set_forkserver_preload"):
             context.set_forkserver_preload(["fedlit.engines.pool"])
         device = fabric.device
-        options = {"accelerator": device.type, "devices": 1 if device.index is None else [device.index],
-                   "precision": fabric.strategy.precision.precision}  # fmt: skip
+        options = {
+            "accelerator": device.type,
+            "devices": 1 if device.index is None else [device.index],
+            "precision": fabric.strategy.precision.precision,
+        }
         self._workers: list[tuple[BaseProcess, Connection]] = []
         for index in range(workers):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, str(program_file), options), daemon=True,
-                                      name=f"fedlit-worker-{index}")  # fmt: skip
+            process = context.Process(
+                target=_serve, args=(theirs, str(program_file), options), daemon=True, name=f"fedlit-worker-{index}"
+            )
             process.start()
             theirs.close()
             self._workers.append((process, ours))
         self._stored: dict[str, tuple[ClientState, Handle]] = {}
         self._number = {name: i for i, name in enumerate(program.clients)}
 
-    def train(self, cohort: Sequence[str], states: Mapping[str, ClientState], down: Broadcast, rnd: Round,
-              ) -> Iterator[tuple[Payload, ClientState, ClientReport]]:  # fmt: skip
+    def train(
+        self,
+        cohort: Sequence[str],
+        states: Mapping[str, ClientState],
+        down: Broadcast,
+        rnd: Round,
+    ) -> Iterator[tuple[Payload, ClientState, ClientReport]]:
         """Replies in cohort order; a payload is good until the next is asked for."""
         self._begin(down, replace(rnd, participation=torch.tensor(1.0)))
         free = [deque(f"reply-{w}-{i}" for i in range(REPLIES)) for w in range(len(self._workers))]
@@ -181,16 +190,21 @@ class ProcessPool:
                 except (EOFError, ConnectionResetError):
                     self._died(w)
                 if isinstance(answer, Failed):
-                    raise TrainingError(answer.reason) if answer.training else RuntimeError(
-                        f"{answer.job} failed in a worker process:\n{answer.reason}")  # fmt: skip
+                    raise (
+                        TrainingError(answer.reason)
+                        if answer.training
+                        else RuntimeError(f"{answer.job} failed in a worker process:\n{answer.reason}")
+                    )
                 yield w, answer
 
     def _died(self, w: int) -> None:
         process = self._workers[w][0]
         process.join(5)
         time.sleep(1)  # whoever ends all processes of a job at once ends this one too, which says why
-        raise TrainingError(f"worker process {w} died (exit code {process.exitcode}); -9 is most often a lack of memory: "
-                           "use fewer federation.workers or a smaller data.batch_size")  # fmt: skip
+        raise TrainingError(
+            f"worker process {w} died (exit code {process.exitcode}); -9 is most often a lack of memory: "
+            "use fewer federation.workers or a smaller data.batch_size"
+        )
 
     def _refer(self, client: str | None, state: ClientState | None) -> StateRef:
         if state is None or client is None:

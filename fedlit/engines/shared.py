@@ -74,14 +74,21 @@ def _reserve(path: str, nbytes: int) -> None:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file.fileno(), 0, nbytes)
         except OSError as error:
-            raise OSError(error.errno, f"no room for {nbytes / 2**20:.0f} MiB of shared memory: give it more (docker: "
-                          "--shm-size), set TMPDIR to a larger disk, or use federation.workers: 1", path) from None  # fmt: skip
+            raise OSError(
+                error.errno,
+                f"no room for {nbytes / 2**20:.0f} MiB of shared memory: give it more (docker: "
+                "--shm-size), set TMPDIR to a larger disk, or use federation.workers: 1",
+                path,
+            ) from None
 
 
 def _new_folder() -> Path:
     memory = Path("/dev/shm")
     roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2**30
     if memory.is_dir() and not roomy:
-        warnings.warn(f"{memory} has less than 1 GiB free; clients' states go to {tempfile.gettempdir()} instead, which "
-                      "is slower (docker: --shm-size)", stacklevel=2)  # fmt: skip
+        warnings.warn(
+            f"{memory} has less than 1 GiB free; clients' states go to {tempfile.gettempdir()} instead, which "
+            "is slower (docker: --shm-size)",
+            stacklevel=2,
+        )
     return Path(tempfile.mkdtemp(prefix="fedlit-", dir=memory if roomy else None))

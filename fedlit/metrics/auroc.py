@@ -297,9 +297,7 @@ def _encode_labels(labels: Tensor, classes: Sequence[str] | None) -> Tensor:
 def _check_finite(scores: Tensor, classes: Sequence[str] | None) -> None:
     counts = (~scores.isfinite()).sum(0)
     if counts.any():
-        found = ", ".join(
-            f"{int(counts[c])} for class {_name(classes, c)}" for c in counts.nonzero()[:, 0].tolist()
-        )
+        found = ", ".join(f"{int(counts[c])} for class {_name(classes, c)}" for c in counts.nonzero()[:, 0].tolist())
         raise ValueError(
             f"Expected finite scores, found NaN or infinite ones: {found} (of {len(scores)} each). "
             "They have no rank: look for a diverged model."

@@ -104,11 +104,7 @@ def partition_figure(positives: pd.DataFrame, sizes: pd.Series, title: str | Non
     grid.set(xlim=(0, columns), ylim=(rows, 0))
     grid.set_yticks(np.arange(rows) + 0.5, clients, fontsize=names)
     grid.xaxis.tick_top()
-    turned = (
-        {"rotation": 90}
-        if upright
-        else {"rotation": 45, "ha": "left", "va": "bottom", "rotation_mode": "anchor"}
-    )
+    turned = {"rotation": 90} if upright else {"rotation": 45, "ha": "left", "va": "bottom", "rotation_mode": "anchor"}
     grid.set_xticks(np.arange(columns) + 0.5, classes, fontsize=names, **turned)
     _bare(grid)
 
@@ -129,13 +125,9 @@ def partition_figure(positives: pd.DataFrame, sizes: pd.Series, title: str | Non
     _bare(side)
     side.spines["left"].set(visible=True, color=FAINT, linewidth=0.6)
 
-    _partition_key(
-        place, left, mesh, most, zeros=bool((counts == 0).any()), hatched=bool(np.isnan(counts).any())
-    )
+    _partition_key(place, left, mesh, most, zeros=bool((counts == 0).any()), hatched=bool(np.isnan(counts).any()))
     if title:
-        figure.text(
-            left / width, 1 - 0.1 / height, _plain(title), fontsize=10, color=INK, va="top", weight="bold"
-        )
+        figure.text(left / width, 1 - 0.1 / height, _plain(title), fontsize=10, color=INK, va="top", weight="bold")
     return figure
 
 
@@ -192,9 +184,7 @@ def _check_partition(positives: pd.DataFrame, sizes: pd.Series) -> pd.Series:
     return sizes
 
 
-def _write_counts(
-    grid: Axes, counts: np.ndarray, ramp: Colormap, norm: PowerNorm, share: np.ndarray, cell
-) -> None:
+def _write_counts(grid: Axes, counts: np.ndarray, ramp: Colormap, norm: PowerNorm, share: np.ndarray, cell) -> None:
     known = np.argwhere(~np.isnan(counts))
     texts = [str(int(counts[row, column])) for row, column in known]
     width, height = cell
@@ -227,9 +217,7 @@ def _partition_key(
     for line, (style, meaning) in enumerate(swatches):
         key = place(x, 0.13 + 0.1 * len(swatches) - 0.2 * line, 0.2, 0.12)
         key.add_patch(Rectangle((0, 0), 1, 1, clip_on=False, **style))
-        key.annotate(
-            meaning, (1, 0.5), xytext=(4, 0), textcoords="offset points", fontsize=7, color=INK, va="center"
-        )
+        key.annotate(meaning, (1, 0.5), xytext=(4, 0), textcoords="offset points", fontsize=7, color=INK, va="center")
         key.set_axis_off()
 
 
@@ -348,9 +336,7 @@ def _heading(figure: Figure, left: float, title: str | None, result: ClassAUROC)
         return
     width, height = figure.get_size_inches()
     defined = int((~result.auroc.isnan()).sum())
-    of_all = (
-        f"mean AUROC {result.mean:.3f} over {defined} of {len(result.classes)} classes" if defined else ""
-    )
+    of_all = f"mean AUROC {result.mean:.3f} over {defined} of {len(result.classes)} classes" if defined else ""
     text = _fitting(title, BOLD_TITLE, width - left)
     figure.text(left / width, 1 - 0.1 / height, text, fontsize=10, weight="bold", color=INK, va="top")
     none = "no class has both positives and negatives"

@@ -177,9 +177,7 @@ class MetricsFile:
 
 def _quoted(key: str) -> str:
     if "\n" in key or "\r" in key or '"' in key:
-        raise ValueError(
-            f"The name of a metric may hold no line break and no double quote, found {key!r}. Rename it."
-        )
+        raise ValueError(f"The name of a metric may hold no line break and no double quote, found {key!r}. Rename it.")
     return f'"{key}"' if "," in key else key
 
 

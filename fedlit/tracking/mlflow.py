@@ -58,9 +58,7 @@ class MLflowTracker(Tracker):
                 "or run without it: `--logger false`."
             )
         if not tracking_uri:
-            raise ConfigError(
-                "tracking_uri is empty: expected sqlite:///FILE, another database URI, or http(s)://..."
-            )
+            raise ConfigError("tracking_uri is empty: expected sqlite:///FILE, another database URI, or http(s)://...")
         if flush_seconds <= 0 or finish_seconds < 0:
             raise ConfigError(
                 f"flush_seconds must be above 0 and finish_seconds at least 0, found {flush_seconds} and "

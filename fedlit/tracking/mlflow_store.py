@@ -47,9 +47,7 @@ class MLflowStore:
         # Resolved now: the thread may come to it after somebody changed the working directory.
         self._absolute_uri = _absolute(tracking_uri)
         self._artifact_location = artifact_location
-        if artifact_location is None and not tracking_uri.startswith(
-            ("http://", "https://", "databricks", "uc:")
-        ):
+        if artifact_location is None and not tracking_uri.startswith(("http://", "https://", "databricks", "uc:")):
             self._artifact_location = "mlartifacts"
         if self._artifact_location is not None and "://" not in self._artifact_location:
             self._artifact_location = Path(self._artifact_location).absolute().as_uri()
@@ -100,9 +98,7 @@ class MLflowStore:
     def log_params(self, params: Sequence[tuple[str, str]]) -> None:
         from mlflow.entities import Param
 
-        self._client.log_batch(
-            self.run_id, params=[Param(key, value) for key, value in params], synchronous=True
-        )
+        self._client.log_batch(self.run_id, params=[Param(key, value) for key, value in params], synchronous=True)
 
     def log_tags(self, tags: Sequence[tuple[str, str]]) -> None:
         from mlflow.entities import RunTag
@@ -184,9 +180,7 @@ class MLflowStore:
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
-            logger.warning(
-                "%s/mlflow_run.json cannot be read (%s); a new MLflow run.", self.run.directory, error
-            )
+            logger.warning("%s/mlflow_run.json cannot be read (%s); a new MLflow run.", self.run.directory, error)
             return None
 
     def _write_id(self) -> None:
@@ -201,9 +195,7 @@ class MLflowStore:
 def _connect(tracking_uri: str) -> Any:
     """An MlflowClient. The import takes seconds, the tables of a new database some more."""
     if tracking_uri.startswith("sqlite:////"):
-        Path(tracking_uri.removeprefix("sqlite:///").partition("?")[0]).parent.mkdir(
-            parents=True, exist_ok=True
-        )
+        Path(tracking_uri.removeprefix("sqlite:///").partition("?")[0]).parent.mkdir(parents=True, exist_ok=True)
     from mlflow import MlflowClient
 
     # Its creation of a database, line by line, would run through the progress display; errors are told here.

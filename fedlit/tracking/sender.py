@@ -78,9 +78,7 @@ class Sender(threading.Thread):
         self.unsent = 0  # metrics and files that were given and neither sent nor dropped
         self.closing = False
         self.terminated = False  # the status has arrived
-        self._metric_requests = _Requests(
-            "metric", METRICS_PER_REQUEST, store.log_metrics, store.lacking, counted=True
-        )
+        self._metric_requests = _Requests("metric", METRICS_PER_REQUEST, store.log_metrics, store.lacking, counted=True)
         self._param_requests = _Requests("parameter", PARAMS_PER_REQUEST, store.log_params, _all)
         self._tag_requests = _Requests("tag", PARAMS_PER_REQUEST, store.log_tags, _all)
         self._status: RunStatus | None = None
@@ -142,9 +140,7 @@ class Sender(threading.Thread):
                 f"are in {self.metrics.path}.",
             )
         except Exception:
-            logger.exception(
-                "Logging to MLflow stopped; the run goes on, metrics are in %s", self.metrics.path
-            )
+            logger.exception("Logging to MLflow stopped; the run goes on, metrics are in %s", self.metrics.path)
         finally:
             with self._changed:
                 self._ended = True

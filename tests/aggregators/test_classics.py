@@ -7,9 +7,9 @@ import pytest
 import torch
 from oracle import Oracle
 from simulation import simulate
-from toys import Quadratic, ToyData, ToyNet
 from torch import nn
 from torch.utils.data import TensorDataset
+from toys import Quadratic, ToyData, ToyNet
 
 from fedlit.aggregators import Aggregator, FedAvg, FedBN, FedProx, Scaffold
 from fedlit.data.federated import ClientData, FederatedDataModule
@@ -321,6 +321,11 @@ def test_states_given_to_a_round_are_left_as_they_are():
                     assert torch.equal(tensor, copied[key]), key
         frozen.update({n: (s, copy.deepcopy(s.tensors())) for n, s in states.items()})
 
-    simulate(ToyNet(momentum=0.5), ToyData(), federation([Scaffold(), FedBN()], optimizer_state="keep"),
-             "32-true", after_round=check)  # fmt: skip
+    simulate(
+        ToyNet(momentum=0.5),
+        ToyData(),
+        federation([Scaffold(), FedBN()], optimizer_state="keep"),
+        "32-true",
+        after_round=check,
+    )
     assert len(frozen) == 3

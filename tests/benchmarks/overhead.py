@@ -51,9 +51,16 @@ class SmallCNN(LightningModule):
         super().__init__()
         self.classes = CLASSES
         self.body = nn.Sequential(
-            nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(),
-            nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2048, 26), nn.ReLU(),
-        )  # fmt: skip
+            nn.Conv2d(3, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(2048, 26),
+            nn.ReLU(),
+        )
         self.head = nn.Linear(26, len(CLASSES))
         self.objective = BCE()
 
@@ -158,8 +165,9 @@ class BareSideBySide:
     def __init__(self, work: Work, data: RandomData) -> None:
         context, workers = multiprocessing.get_context("spawn"), os.cpu_count()
         self.start = [t.clone().share_memory_() for t in work.make().state_dict().values()]
-        self.totals = [[torch.zeros_like(t, dtype=torch.float32).share_memory_() for t in self.start]
-                       for _ in range(workers)]  # fmt: skip
+        self.totals = [
+            [torch.zeros_like(t, dtype=torch.float32).share_memory_() for t in self.start] for _ in range(workers)
+        ]
         self.begin, self.end = context.Barrier(workers + 1), context.Barrier(workers + 1)
         for w in range(workers):
             names = list(data.clients)[w::workers]
@@ -199,10 +207,12 @@ def _side_by_side(work: Work, share: list[Images], clients: int, start: list[Ten
 class Fedlit:
     """Rounds as ``Federation.fit`` runs them, metrics.csv included."""
 
-    def __init__(self, work: Work, data: RandomData, aggregators: list[Aggregator] | None = None,
-                 workers: int | str = "auto") -> None:  # fmt: skip
-        self.federation = Federation(aggregators or [FedAvg()], schedule=ConstantSchedule(work.steps, "steps"),
-                                     workers=workers)  # fmt: skip
+    def __init__(
+        self, work: Work, data: RandomData, aggregators: list[Aggregator] | None = None, workers: int | str = "auto"
+    ) -> None:
+        self.federation = Federation(
+            aggregators or [FedAvg()], schedule=ConstantSchedule(work.steps, "steps"), workers=workers
+        )
         self.session = Session(self.federation, work.make(), data, make_fabric("cpu"))
         self.server, self.index, _ = self.session.restore(None)
         self.log = Run(Path(mkdtemp()), Tracker())
@@ -263,9 +273,11 @@ def against_the_floor(name: str, work: Work, turns: int, limit: float) -> None:
     for runner in sides.values():
         runner.close()
     shown = ", ".join(f"{side} {t:.3f} s" for side, t in medians.items())
-    print(f"{name}: {shown}; ratio to '{floor}' {ratio:.3f} (limit {limit}), {turns} turns; "
-          f"peak memory of the workers {peaks['fedlit']:.0f} MiB (bare: {peaks['side by side']:.0f}), "
-          f"of the main process of all three {ours:.0f} MiB")  # fmt: skip
+    print(
+        f"{name}: {shown}; ratio to '{floor}' {ratio:.3f} (limit {limit}), {turns} turns; "
+        f"peak memory of the workers {peaks['fedlit']:.0f} MiB (bare: {peaks['side by side']:.0f}), "
+        f"of the main process of all three {ours:.0f} MiB"
+    )
 
 
 def step_cost(turns: int) -> None:
@@ -285,9 +297,11 @@ def step_cost(turns: int) -> None:
     median = {key: statistics.median(values) for key, values in spent.items()}
     step = {name: (median[name, 8] - median[name, 2]) / 6 for name in lists}
     alone = {name: median[name, 2] - 2 * step[name] for name in lists}
-    print(f"step: {step['plain'] * 1e3:.1f} ms with FedAvg, {step['full'] * 1e3:.1f} ms with SCAFFOLD, FedProx, FedBN: "
-          f"{step['full'] / step['plain'] - 1:+.1%} (limit 5%); a communication {alone['plain'] * 1e3:.0f} and "
-          f"{alone['full'] * 1e3:.0f} ms; {turns} turns")  # fmt: skip
+    print(
+        f"step: {step['plain'] * 1e3:.1f} ms with FedAvg, {step['full'] * 1e3:.1f} ms with SCAFFOLD, FedProx, FedBN: "
+        f"{step['full'] / step['plain'] - 1:+.1%} (limit 5%); a communication {alone['plain'] * 1e3:.0f} and "
+        f"{alone['full'] * 1e3:.0f} ms; {turns} turns"
+    )
 
 
 def memory(rounds: int = 50) -> None:
@@ -298,8 +312,10 @@ def memory(rounds: int = 50) -> None:
         if index in (10, rounds):
             at[index] = memory_mib("VmRSS", [os.getpid(), *children()])
     runner.close()
-    print(f"memory: {at[10]:.0f} MiB after 10 rounds, {at[rounds]:.0f} MiB after {rounds} "
-          f"({at[rounds] / at[10] - 1:+.1%}, limit 5%)")  # fmt: skip
+    print(
+        f"memory: {at[10]:.0f} MiB after 10 rounds, {at[rounds]:.0f} MiB after {rounds} "
+        f"({at[rounds] / at[10] - 1:+.1%}, limit 5%)"
+    )
 
 
 def clients_cost(turns: int) -> None:
@@ -318,19 +334,23 @@ def clients_cost(turns: int) -> None:
     for runner in runners.values():
         runner.close()
     shown = ", ".join(f"{number}: {t * 1e3:.2f} ms" for number, t in medians.items())
-    print(f"clients: a client and round with {shown}; largest over smallest "
-          f"{max(medians.values()) / min(medians.values()):.2f} (limit 1.25)")  # fmt: skip
+    print(
+        f"clients: a client and round with {shown}; largest over smallest "
+        f"{max(medians.values()) / min(medians.values()):.2f} (limit 1.25)"
+    )
 
 
 MEASUREMENTS = {
     "densenet": lambda turns: against_the_floor(
-        "densenet121, 4 clients, 4 steps of 16, 32x32", Work(densenet, 4, 4, 16), turns, 1.05),
+        "densenet121, 4 clients, 4 steps of 16, 32x32", Work(densenet, 4, 4, 16), turns, 1.05
+    ),
     "cnn": lambda turns: against_the_floor(
-        "CNN of 60k, 32 clients, 8 steps of 32", Work(SmallCNN, 32, 8, 32), max(turns, 15), 1.15),
+        "CNN of 60k, 32 clients, 8 steps of 32", Work(SmallCNN, 32, 8, 32), max(turns, 15), 1.15
+    ),
     "step": lambda turns: step_cost(max(turns, 15)),
     "memory": lambda turns: memory(),
     "clients": lambda turns: clients_cost(min(turns, 5)),
-}  # fmt: skip
+}
 
 
 def main() -> None:

@@ -363,9 +363,7 @@ def test_classes_without_positives_are_warned_of(tmp_path):
         ready(Source(str(tmp_path), ByOrganisation(), no_edema))
 
     def nobody_labels_edema(records):
-        return replace(
-            records, site_classes={site: ("Effusion", "Mass") for site in ("North", "South", "West")}
-        )
+        return replace(records, site_classes={site: ("Effusion", "Mass") for site in ("North", "South", "West")})
 
     with pytest.warns(UserWarning, match=r"that a client trains on: 'Edema \(\d+ elsewhere\)'"):
         ready(Source(str(tmp_path), ByOrganisation(), nobody_labels_edema))

@@ -113,9 +113,7 @@ def test_a_damaged_store_is_made_again(tmp_path):
 
 
 def test_a_full_disk_is_seen_before_writing(tmp_path):
-    with pytest.raises(
-        OSError, match=r"need \d+\.\d GiB, found .* another cache_dir, or a smaller image_size"
-    ):
+    with pytest.raises(OSError, match=r"need \d+\.\d GiB, found .* another cache_dir, or a smaller image_size"):
         ImageStore.cached("vast", (10**12, 1, 1024, 1024), lambda out: None, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -143,14 +141,10 @@ def test_the_cache_folder_follows_argument_then_environment(tmp_path, monkeypatc
 def test_files_are_decoded_in_order_and_once(tmp_path):
     files = png_files(tmp_path / "png")
     seen = []
-    store = decode_images(
-        files, 32, cache_dir=tmp_path / "cache", workers=3, progress=lambda *done: seen.append(done)
-    )
+    store = decode_images(files, 32, cache_dir=tmp_path / "cache", workers=3, progress=lambda *done: seen.append(done))
     np.testing.assert_array_equal(store[list(range(5))].numpy(), pictures(5, 32))
     assert seen == [(done, 5) for done in range(1, 6)]
-    again = decode_images(
-        files, 32, cache_dir=tmp_path / "cache", progress=lambda *done: pytest.fail("decoded again")
-    )
+    again = decode_images(files, 32, cache_dir=tmp_path / "cache", progress=lambda *done: pytest.fail("decoded again"))
     assert again.path == store.path
 
 
@@ -265,9 +259,7 @@ def test_grey_is_repeated_and_colour_becomes_grey(tmp_path):
         / torch.tensor([1, 1, 2]).view(3, 1, 1),
     )
     colour = np.repeat(pictures(), 3, axis=1)
-    torch.testing.assert_close(
-        data_set(tmp_path, colour, mean=0.0, std=1.0).batch([0])[0], grey, atol=1e-3, rtol=0
-    )
+    torch.testing.assert_close(data_set(tmp_path, colour, mean=0.0, std=1.0).batch([0])[0], grey, atol=1e-3, rtol=0)
     with pytest.raises(ValueError, match="pictures of 3 channels become 1 or 3, found in_chans 2"):
         data_set(tmp_path, colour, in_chans=2)
 
@@ -336,9 +328,7 @@ def test_each_limit_of_the_default_augmentation_is_kept_and_reached():
     assert 9 < angles.max() < 10.5
     middle = torch.zeros(400, 1, 64, 96)
     middle[:, :, 30:34, 46:50] = 1.0
-    moved = bright_spot(
-        XrayAugmentation(degrees=0, shift=0.1, scale=0, brightness=0, contrast=0)(middle)
-    ).abs()
+    moved = bright_spot(XrayAugmentation(degrees=0, shift=0.1, scale=0, brightness=0, contrast=0)(middle)).abs()
     assert 6 < moved[:, 0].max() < 6.6
     assert 9 < moved[:, 1].max() < 9.8
     moved = bright_spot(XrayAugmentation(degrees=0, shift=0, scale=0.1, brightness=0, contrast=0)(spot))

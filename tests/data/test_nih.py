@@ -33,9 +33,7 @@ def write_folder(
         name = f"{patient + 1:08d}_{follow_up:03d}.png"
         view = "AP" if follow_up == 2 else "PA"
         finding = FINDINGS[index % len(FINDINGS)]
-        rows.append(
-            f"{name},{finding},{follow_up},{patient + 1},{30 + patient},F,{view},2500,2048,0.168,0.168"
-        )
+        rows.append(f"{name},{finding},{follow_up},{patient + 1},{30 + patient},F,{view},2500,2048,0.168,0.168")
         folder = root / "images" if layout == "one" else root / f"images_{index % 12 + 1:03d}" / "images"
         folder.mkdir(parents=True, exist_ok=True)
         mode = "RGBA" if index % 10 == 0 else "L"
@@ -45,13 +43,9 @@ def write_folder(
     if version == "v1":
         (root / "Data_Entry_2017.csv").write_text("\n".join(f"{line}," for line in (header, *rows)) + "\n")
     elif version == "ragged":
-        (root / "Data_Entry_2017.csv").write_text(
-            "\n".join((header, *(f"{row}," for row in rows))) + "\r\n\n"
-        )
+        (root / "Data_Entry_2017.csv").write_text("\n".join((header, *(f"{row}," for row in rows))) + "\r\n\n")
     else:
-        (root / "Data_Entry_2017_v2020.csv").write_text(
-            "\ufeff" + "\n".join((header, *rows)), encoding="utf-8"
-        )
+        (root / "Data_Entry_2017_v2020.csv").write_text("\ufeff" + "\n".join((header, *rows)), encoding="utf-8")
     if lists:
         cut = 3 * (patients - 5)
         (root / "train_val_list.txt").write_text("\n".join(names[:cut]))
@@ -180,9 +174,7 @@ def test_it_is_configured_by_jsonargparse(tmp_path):
         "partition": partition,
         "cache_dir": str(tmp_path),
     }
-    config = parser.parse_object(
-        {"data": {"class_path": "fedlit.data.nih.NIHChestXray14", "init_args": init_args}}
-    )
+    config = parser.parse_object({"data": {"class_path": "fedlit.data.nih.NIHChestXray14", "init_args": init_args}})
     data = parser.instantiate(parser.parse_string(parser.dump(config))).data
     data.setup()
     assert len(data.clients) == 3
@@ -193,16 +185,12 @@ def test_it_is_configured_by_jsonargparse(tmp_path):
 
 
 def test_there_is_no_default_root():
-    with pytest.raises(
-        ValueError, match=r"data\.root is missing: expected the official layout .*Data_Entry_2017"
-    ):
+    with pytest.raises(ValueError, match=r"data\.root is missing: expected the official layout .*Data_Entry_2017"):
         NIHChestXray14()
 
 
 def test_an_unknown_class_is_refused_with_near_names(tmp_path):
-    with pytest.raises(
-        ValueError, match=r"data\.classes: unknown class 'infiltrate'; near names are Infiltration"
-    ):
+    with pytest.raises(ValueError, match=r"data\.classes: unknown class 'infiltrate'; near names are Infiltration"):
         open_folder(tmp_path, classes=["infiltrate"])
     with pytest.raises(ValueError, match="different classes, found "):
         open_folder(tmp_path, classes=["Mass", "Mass"])
@@ -295,9 +283,7 @@ def test_lists_that_do_not_fit_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"test_list\.txt: 1 images are in both .* '00000001_000\.png'"):
         open_folder(tmp_path).records()
     tests.write_text("\n".join(good.split()[1:]))
-    with pytest.raises(
-        ValueError, match=r"1 images are neither in train_val_list\.txt nor in test_list\.txt"
-    ):
+    with pytest.raises(ValueError, match=r"1 images are neither in train_val_list\.txt nor in test_list\.txt"):
         open_folder(tmp_path).records()
     first = good.split()[0]
     tests.write_text("\n".join(good.split()[1:]))

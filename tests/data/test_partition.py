@@ -169,9 +169,7 @@ def test_dirichlet_gives_each_client_its_minimum(data_seed, seed):
 
 
 def test_dirichlet_says_when_the_minimum_cannot_be_met():
-    with pytest.raises(
-        ValueError, match=r"at least 500 training images .* found at most \d+ .* smaller min_images"
-    ):
+    with pytest.raises(ValueError, match=r"at least 500 training images .* found at most \d+ .* smaller min_images"):
         Dirichlet(4, alpha=0.5, min_images=500).assign(make_records(0, patients=50), 0)
 
 
@@ -212,12 +210,8 @@ def test_by_column_cuts_at_quantiles():
     records = make_records(0, patients=300)
     owners = ByColumn("Age", bins=4).assign(records, 0)
     ages = records.table["Age"].to_numpy()
-    ranges = sorted(
-        (ages[owners == name].min(), ages[owners == name].max(), name) for name in np.unique(owners)
-    )
-    assert [name for _, _, name in ranges] == [
-        f"q{i + 1} {low} to {high}" for i, (low, high, _) in enumerate(ranges)
-    ]
+    ranges = sorted((ages[owners == name].min(), ages[owners == name].max(), name) for name in np.unique(owners))
+    assert [name for _, _, name in ranges] == [f"q{i + 1} {low} to {high}" for i, (low, high, _) in enumerate(ranges)]
     assert all(left[1] < right[0] for left, right in pairwise(ranges))
     sizes = np.unique(owners, return_counts=True)[1] / len(owners)
     assert np.abs(sizes - 0.25).max() < 0.03
@@ -281,9 +275,7 @@ def test_the_official_test_set_stays_and_train_val_is_divided():
 def test_official_splits_are_kept_as_they_are():
     records = make_records(0, patients=50)
     given_splits = np.where(np.char.endswith(records.patients, "3"), "test", "train")
-    np.testing.assert_array_equal(
-        split_by_patient(replace(records, splits=given_splits), FRACTIONS, 0), given_splits
-    )
+    np.testing.assert_array_equal(split_by_patient(replace(records, splits=given_splits), FRACTIONS, 0), given_splits)
 
 
 def test_a_patient_in_train_and_test_is_refused():

@@ -76,12 +76,8 @@ def test_pictures_have_shape_and_use_the_range(cohort):
         assert pictures.shape == (24, 1, size, size)
         assert pictures.dtype == np.uint8
         # Lungs are dark, the heart and the spine are bright, in every healthy picture.
-        lung = pictures[:, 0, int(0.4 * size) : int(0.6 * size), int(0.22 * size) : int(0.3 * size)].mean(
-            (1, 2)
-        )
-        middle = pictures[:, 0, int(0.5 * size) : int(0.7 * size), int(0.48 * size) : int(0.54 * size)].mean(
-            (1, 2)
-        )
+        lung = pictures[:, 0, int(0.4 * size) : int(0.6 * size), int(0.22 * size) : int(0.3 * size)].mean((1, 2))
+        middle = pictures[:, 0, int(0.5 * size) : int(0.7 * size), int(0.48 * size) : int(0.54 * size)].mean((1, 2))
         assert (lung + 30 < middle).all()
 
 
@@ -146,9 +142,7 @@ def test_nodule_is_smaller_than_mass(cohort):
 
 
 def test_prevalence_is_as_asked():
-    hospital = Hospital(
-        "big", images=20_000, prevalence={"Mass": 0.02, "Edema": 0.0, "Nodule": 1.0, "Effusion": 0.5}
-    )
+    hospital = Hospital("big", images=20_000, prevalence={"Mass": 0.02, "Edema": 0.0, "Nodule": 1.0, "Effusion": 0.5})
     found = sample_cohort(hospital, 0).labels.mean(0)
     for finding, share in zip(FINDINGS, found, strict=True):
         wanted = hospital.prevalence.get(finding, PREVALENCE[finding])

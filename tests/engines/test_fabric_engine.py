@@ -84,12 +84,18 @@ def play_on_rank(environment: dict[str, str], path: str) -> None:
 def two_ranks(tmp_path_factory) -> list[dict]:
     """What each of two ranks got, in every case."""
     folder, port = tmp_path_factory.mktemp("ranks"), free_port()
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
-               "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "test"}  # fmt: skip
+    address = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "0",
+        "TORCHELASTIC_RUN_ID": "test",
+    }
     processes = [
         context().Process(target=play_on_rank, args=(address | {"RANK": f"{r}", "LOCAL_RANK": f"{r}"}, f"{folder}/{r}"))
         for r in range(2)
-    ]  # fmt: skip
+    ]
     for process in processes:
         process.start()
     for process in processes:
@@ -129,8 +135,20 @@ def test_two_ranks_agree_with_one_process(two_ranks, precision, case):
     assert torch.equal(*vectors)
 
 
-TOYS = ("--data", "toys.ToyData", "--data.clients", "4", "--model", "toys.ToyNet", "--federation.rounds", "3",
-        "--federation.aggregators+=Scaffold", "--federation.aggregators+=FedBN", "--name", "run")  # fmt: skip
+TOYS = (
+    "--data",
+    "toys.ToyData",
+    "--data.clients",
+    "4",
+    "--model",
+    "toys.ToyNet",
+    "--federation.rounds",
+    "3",
+    "--federation.aggregators+=Scaffold",
+    "--federation.aggregators+=FedBN",
+    "--name",
+    "run",
+)
 
 
 def test_started_by_itself_by_torchrun_and_by_fabric_run(tmp_path):
@@ -138,18 +156,42 @@ def test_started_by_itself_by_torchrun_and_by_fabric_run(tmp_path):
     alone = Place(tmp_path / "alone", TOYS).fit()
     ways = {
         "itself": [sys.executable, "-m", "fedlit", "fit", "--fabric.devices", "2"],
-        "torchrun": [script("torchrun"), "--nproc_per_node", "2", "--master_port", str(free_port()), "-m", "fedlit",
-                     "fit"],
-        "fabric": [script("fabric"), "run", "--devices", "2", "--accelerator", "cpu", "--main-port", str(free_port()),
-                   str(Path(fedlit.__file__).with_name("__main__.py")), "fit"],
-    }  # fmt: skip
+        "torchrun": [
+            script("torchrun"),
+            "--nproc_per_node",
+            "2",
+            "--master_port",
+            str(free_port()),
+            "-m",
+            "fedlit",
+            "fit",
+        ],
+        "fabric": [
+            script("fabric"),
+            "run",
+            "--devices",
+            "2",
+            "--accelerator",
+            "cpu",
+            "--main-port",
+            str(free_port()),
+            str(Path(fedlit.__file__).with_name("__main__.py")),
+            "fit",
+        ],
+    }
     options = [*TOYS, "--fabric.accelerator", "cpu", "--logger", "false"]
     env = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")}
     started = {
-        way: subprocess.Popen([*command, *options, "--run_dir", str(tmp_path / way)], cwd=TESTS, env=env, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        way: subprocess.Popen(
+            [*command, *options, "--run_dir", str(tmp_path / way)],
+            cwd=TESTS,
+            env=env,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         for way, command in ways.items()
-    }  # fmt: skip
+    }
     said = {way: process.communicate(timeout=250) for way, process in started.items()}
     failed = {way: said[way][1][-2000:] for way, process in started.items() if process.returncode}
     assert not failed
@@ -184,8 +226,18 @@ def test_more_processes_than_clients(tmp_path):
 )
 def test_trouble_on_one_rank_stops_both(tmp_path, what, words):
     """site-1 lives on rank 1; rank 0 tells the user, and both end."""
-    options = ("--data", "toys.ToyData", "--model", "awkward.Stumbling", "--model.what", what, "--name", "run",
-               "--logger", "awkward.StatusFile")  # fmt: skip
+    options = (
+        "--data",
+        "toys.ToyData",
+        "--model",
+        "awkward.Stumbling",
+        "--model.what",
+        what,
+        "--name",
+        "run",
+        "--logger",
+        "awkward.StatusFile",
+    )
     first, second = Place(tmp_path, options).ranks()
     assert (first.wait(), second.wait()) == (1, 0)
     assert words in first.output
@@ -195,9 +247,21 @@ def test_trouble_on_one_rank_stops_both(tmp_path, what, words):
 
 
 def test_a_signal_to_one_rank_stops_both_and_the_run_can_be_resumed(tmp_path):
-    options = ("--data", "toys.ToyData", "--model", "awkward.Slow", "--federation.rounds", "30", "--name", "run",
-               "--federation.aggregators+=Scaffold", "--federation.checkpoint_every", "1",
-               "--logger", "awkward.StatusFile")  # fmt: skip
+    options = (
+        "--data",
+        "toys.ToyData",
+        "--model",
+        "awkward.Slow",
+        "--federation.rounds",
+        "30",
+        "--name",
+        "run",
+        "--federation.aggregators+=Scaffold",
+        "--federation.checkpoint_every",
+        "1",
+        "--logger",
+        "awkward.StatusFile",
+    )
     place = Place(tmp_path, options)
     first, second = place.ranks()
     kept = place.run("run")

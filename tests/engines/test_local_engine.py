@@ -84,8 +84,11 @@ def play(federation: Federation, module, data, workers: int) -> Ran:
         tensors = everything(made, server)
         down = federation.broadcast(server, federation.round(0, made))
         for scores in made.engine.evaluate(client_views(made.data, "val"), down):
-            tensors |= {f"scores/{scores.view.client}": scores.scores, f"labels/{scores.view.client}": scores.labels,
-                        f"logged/{scores.view.client}": torch.tensor(list(scores.logged.values()))}  # fmt: skip
+            tensors |= {
+                f"scores/{scores.view.client}": scores.scores,
+                f"labels/{scores.view.client}": scores.labels,
+                f"logged/{scores.view.client}": torch.tensor(list(scores.logged.values())),
+            }
         folder = shared_folder(made.engine)
         return Ran(tensors, cohorts, {p.name for p in folder.iterdir()} if folder else set())
     finally:
@@ -100,8 +103,9 @@ def shared_folder(engine: LocalEngine) -> Path | None:
 CASES = {
     "dropout, BatchNorm, noise, partial participation": (
         lambda: ToyNet(),
-        lambda: Federation([Scaffold(), FedProx(0.3), FedBN()], rounds=4, participation=0.6,
-                           schedule=ConstantSchedule(3, "steps")),
+        lambda: Federation(
+            [Scaffold(), FedProx(0.3), FedBN()], rounds=4, participation=0.6, schedule=ConstantSchedule(3, "steps")
+        ),
     ),
     "momentum kept, large states": (
         lambda: WideNet(momentum=0.9),
@@ -111,7 +115,7 @@ CASES = {
         lambda: WideNet(adam=True),
         lambda: Federation([FedProx(0.1)], rounds=3, optimizer_state="keep", weights="uniform"),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -120,8 +124,10 @@ def test_workers_give_the_same_bits(case):
     torch.manual_seed(1)
     module, data = make_module(), NoisyData(clients=5, size=9)
     alone, *side_by_side = (play(make_federation(), module, data, workers) for workers in (1, 2, 3))
-    assert any(not name.startswith(("scores", "labels", "logged")) and tensor.abs().max() > 1e-3
-               for name, tensor in alone.tensors.items())  # fmt: skip
+    assert any(
+        not name.startswith(("scores", "labels", "logged")) and tensor.abs().max() > 1e-3
+        for name, tensor in alone.tensors.items()
+    )
     for ran in side_by_side:
         assert ran.cohorts == alone.cohorts
         assert_same_tensors(ran.tensors, alone.tensors)
@@ -169,7 +175,8 @@ def test_uncommitted_states_are_not_used(make_module):
         finally:
             made.engine.close()
     assert {name: int(t) for name, t in ends[0].items() if name.endswith("0/rounds")} == dict.fromkeys(
-        (f"site-{k}/0/rounds" for k in range(4)), 3)  # fmt: skip
+        (f"site-{k}/0/rounds" for k in range(4)), 3
+    )
     for end in ends[1:]:
         assert_same_tensors(end, ends[0])
 

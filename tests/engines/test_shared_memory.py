@@ -34,10 +34,13 @@ def folder():
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(
-        one[k].dtype == other[k].dtype and one[k].shape == other[k].shape
-        and torch.equal(one[k].nan_to_num(7.25), other[k].nan_to_num(7.25)) if one[k].is_floating_point()
-        else torch.equal(one[k], other[k]) for k in one
-    )  # fmt: skip
+        one[k].dtype == other[k].dtype
+        and one[k].shape == other[k].shape
+        and torch.equal(one[k].nan_to_num(7.25), other[k].nan_to_num(7.25))
+        if one[k].is_floating_point()
+        else torch.equal(one[k], other[k])
+        for k in one
+    )
 
 
 def test_what_is_written_is_read_and_aligned(folder):

@@ -15,18 +15,14 @@ NAN = float("nan")
 
 
 def texts(figure):
-    return [
-        text.get_text() for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()
-    ]
+    return [text.get_text() for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
 
 
 def table(clients, classes, seed=0):
     rng = np.random.default_rng(seed)
     names = [f"site {i}" for i in range(clients)]
     sizes = pd.Series(rng.integers(100, 5000, clients), index=names)
-    positives = rng.binomial(sizes.to_numpy()[:, None], rng.random(classes) * 0.5, (clients, classes)).astype(
-        float
-    )
+    positives = rng.binomial(sizes.to_numpy()[:, None], rng.random(classes) * 0.5, (clients, classes)).astype(float)
     positives[rng.random(positives.shape) < 0.2] = NAN
     return pd.DataFrame(positives, index=names, columns=[f"finding {i}" for i in range(classes)]), sizes
 
@@ -44,11 +40,7 @@ def lies_inside(figure):
     renderer = figure.canvas.get_renderer()
     width, height = figure.bbox.size
     figure.canvas.draw()
-    boxes = [
-        t.get_window_extent(renderer)
-        for t in figure.findobj(Text)
-        if t.get_visible() and t.get_text().strip()
-    ]
+    boxes = [t.get_window_extent(renderer) for t in figure.findobj(Text) if t.get_visible() and t.get_text().strip()]
     return all(b.x0 >= -1 and b.y0 >= -1 and b.x1 <= width + 1 and b.y1 <= height + 1 for b in boxes)
 
 
@@ -201,9 +193,7 @@ def test_long_curves_are_thinned_but_keep_their_area():
     scores, labels, names = scored(20_000, 1)
     ((false, true),) = curves_of(roc_figure(scores, labels, names))
     assert len(false) == 2000
-    assert np.sum(np.diff(false) * (true[1:] + true[:-1])) / 2 == pytest.approx(
-        auroc(scores, labels).item(), abs=1e-3
-    )
+    assert np.sum(np.diff(false) * (true[1:] + true[:-1])) / 2 == pytest.approx(auroc(scores, labels).item(), abs=1e-3)
     assert (false[0], true[0], false[-1], true[-1]) == (0, 0, 1, 1)
 
 

@@ -51,9 +51,7 @@ class Session:
         self.directory = Path(folder) / "runs" / "nih" / "fedavg"
         self.metrics = MetricsFile(self.directory / "metrics.csv")
         self.tracker = MLflowTracker(uri, flush_seconds=0.02, finish_seconds=finish_seconds, **options)
-        self.tracker.start(
-            RunInfo(self.directory, "nih", "fedavg", params or {}, tags or {}, resumed), self.metrics
-        )
+        self.tracker.start(RunInfo(self.directory, "nih", "fedavg", params or {}, tags or {}, resumed), self.metrics)
 
     def log(self, metrics, step):
         self.metrics.append(metrics, step)
@@ -165,9 +163,7 @@ def test_a_run_is_read_back_as_it_was_logged(uri, tmp_path, caplog):
     session = Session(tmp_path, uri, params=params, tags={"engine": "local"})
     before = int(time.time() * 1000)
     for step in range(3):
-        session.log(
-            {"val/auroc/Mass": 0.1 * step, "val/auroc/Hernia": float("nan"), "val/n_pos/Mass": 7}, step
-        )
+        session.log({"val/auroc/Mass": 0.1 * step, "val/auroc/Hernia": float("nan"), "val/n_pos/Mass": 7}, step)
     after = int(time.time() * 1000)
     config = tmp_path / "config.yaml"
     config.write_text("seed: 0\n")
@@ -194,9 +190,7 @@ def test_a_run_is_read_back_as_it_was_logged(uri, tmp_path, caplog):
     assert all(math.isnan(metric.value) for metric in hernia)
     assert all(before <= metric.timestamp <= after for metric in hernia)
     assert {entry.path for entry in client.list_artifacts(session.run_id)} == {"config.yaml", "figures"}
-    assert [e.path for e in client.list_artifacts(session.run_id, "figures/curves")] == [
-        "figures/curves/roc.svg"
-    ]
+    assert [e.path for e in client.list_artifacts(session.run_id, "figures/curves")] == ["figures/curves/roc.svg"]
     assert run.info.artifact_uri.startswith((tmp_path / "mlartifacts").as_uri())
     assert warnings_in(caplog) == []
 
@@ -205,9 +199,7 @@ def test_tags_and_the_artifact_location_are_options(uri, tmp_path):
     session = Session(tmp_path, uri, artifact_location="elsewhere", tags={"engine": "local"})
     session.tracker.finish("FAILED")
     other = MLflowTracker(uri, tags={"group": "paper", "engine": "?"})
-    other.start(
-        RunInfo(tmp_path / "b", "nih", "b", {}, {"engine": "fabric"}, False), MetricsFile(tmp_path / "b.csv")
-    )
+    other.start(RunInfo(tmp_path / "b", "nih", "b", {}, {"engine": "fabric"}, False), MetricsFile(tmp_path / "b.csv"))
     other.finish("FINISHED")
     first, second = sorted(runs_of(uri), key=lambda run: run.info.start_time)
     assert first.info.artifact_uri.startswith((tmp_path / "elsewhere").as_uri())
@@ -300,9 +292,7 @@ def test_whatever_fails_everything_arrives_once_and_in_order(uri, tmp_path, monk
 
 
 def test_a_server_that_is_down_all_along_costs_the_run_nothing(tmp_path, template, caplog, unused_port):
-    session = Session(
-        tmp_path, f"http://me:secret@127.0.0.1:{unused_port}", params={"lr": 0.1}, finish_seconds=0.5
-    )
+    session = Session(tmp_path, f"http://me:secret@127.0.0.1:{unused_port}", params={"lr": 0.1}, finish_seconds=0.5)
     for step in range(10):
         session.log({"loss": step}, step)
     session.tracker.log_artifact(session.metrics.path)
@@ -446,9 +436,7 @@ def test_killed_and_resumed_each_key_and_step_is_there_once(uri, tmp_path):
     assert run.data.params["rounds"] == "12" or run.data.tags["resumed.rounds"] == "12"
 
 
-def test_rows_that_never_left_are_sent_on_resume_and_a_finished_run_can_be_resumed(
-    uri, tmp_path, monkeypatch
-):
+def test_rows_that_never_left_are_sent_on_resume_and_a_finished_run_can_be_resumed(uri, tmp_path, monkeypatch):
     first = Session(tmp_path, uri)
     for step in range(4):
         first.log({"loss": step}, step)
