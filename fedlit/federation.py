@@ -116,7 +116,7 @@ class Federation:
                 except Exception:
                     session.save(saver, done, server, best)
                     raise
-                leaving = leaves_a_site(total)
+                leaving = leaves_a_site(total, self.aggregators)
                 server_round(self.aggregators, server, total, rnd)
                 session.engine.commit()
                 done += 1

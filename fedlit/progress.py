@@ -2,16 +2,20 @@
 
 import time
 from collections.abc import Mapping
+from datetime import timedelta
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from fedlit.messages import ClientReport
 
 PLAIN_SECONDS = 1.0
 """Without a terminal, at most one line in so many seconds (and one for every evaluation)."""
+
+SHOWN = {"val/auroc_macro": "val AUROC", "val/loss": "val loss"}
+"""The validation metric that stands in the line: the first that there is."""
 
 
 class RoundProgress:
@@ -21,27 +25,28 @@ class RoundProgress:
         rounds: total.
         done: rounds that an earlier part of the run completed.
         enabled: False on all ranks but the first.
+        console: to print to; standard output by default.
     """
 
-    def __init__(self, rounds: int, done: int = 0, enabled: bool = True) -> None:
-        self.console = Console(quiet=not enabled)
-        self._rounds, self._live = rounds, self.console.is_terminal and enabled
-        self._auroc, self._printed = float("nan"), 0.0
+    def __init__(self, rounds: int, done: int = 0, enabled: bool = True, console: Console | None = None) -> None:
+        self.console = console or Console(quiet=not enabled)
+        self._rounds, self._done, self._before = rounds, done, done
+        self._live = self.console.is_terminal and enabled
+        self._loss, self._validation, self._printed = "", "", 0.0
+        self._clients, self._cohort, self._began = 0, 0, time.monotonic()
         columns = (
-            "[bold]round",
-            MofNCompleteColumn(),
+            TextColumn("[bold]round {task.fields[current]}/{task.total}"),
             BarColumn(),
             TextColumn("{task.description}"),
             TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}", style="cyan"),
         )
         self._bar = Progress(*columns, console=self.console, disable=not self._live)
-        self._task = self._bar.add_task("starting", total=rounds, completed=done)
-        self._clients, self._cohort = 0, 0
+        self._task = self._bar.add_task("", total=rounds, completed=done, current=done, left="")
 
     def __enter__(self) -> "RoundProgress":
         self._bar.start()
+        self._began = time.monotonic()
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -50,34 +55,53 @@ class RoundProgress:
     def say(self, text: str) -> None:
         """Print a line above the live one; nothing where there is nothing to say."""
         if text:
-            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+            self.console.print(text, highlight=False, markup=False, soft_wrap=not self._live)
 
     def round_started(self, cohort: int) -> None:
         self._clients, self._cohort = 0, cohort
-        self._describe("")
+        self._show(self._done + 1)
 
     def client_done(self, report: ClientReport) -> None:
         self._clients += 1
-        self._describe(f"loss {report.loss:.4f}")
+        self._loss = f"loss {report.loss:.4f}"
+        self._show(self._done + 1)
 
     def round_done(self, index: int, metrics: Mapping[str, float]) -> None:
-        evaluated = "val/auroc_macro" in metrics
-        self._auroc = metrics.get("val/auroc_macro", self._auroc)
-        self._describe(f"loss {metrics['train/loss']:.4f}")
-        self._bar.update(self._task, completed=index + 1)
+        self._done, self._clients = index + 1, 0
+        self._loss = f"loss {metrics['train/loss']:.4f}"
+        validation = next((f"{name} {metrics[key]:.4f}" for key, name in SHOWN.items() if key in metrics), "")
+        self._validation = validation or self._validation
+        self._show(self._done)
         now = time.monotonic()
-        last = index + 1 == self._rounds
-        if not self._live and (evaluated or last or now - self._printed > PLAIN_SECONDS):
+        if not self._live and (validation or self._done == self._rounds or now - self._printed > PLAIN_SECONDS):
             self._printed = now
-            shown = f"  val AUROC {metrics['val/auroc_macro']:.4f}" if evaluated else ""
-            self.say(
-                f"round {index + 1}/{self._rounds}  loss {metrics['train/loss']:.4f}{shown}  "
-                f"{metrics['time/round_s']:.1f} s"
-            )
+            parts = (f"round {self._done}/{self._rounds}", self._loss, validation, f"{metrics['time/round_s']:.1f} s")
+            left = self._left()
+            self.say("  ".join(part for part in (*parts, left and f"{left} left") if part))
 
-    def _describe(self, loss: str) -> None:
-        auroc = f"  val AUROC {self._auroc:.4f}" if self._auroc == self._auroc else ""
-        self._bar.update(self._task, description=f"clients {self._clients}/{self._cohort}  {loss}{auroc}")
+    def _show(self, current: int) -> None:
+        working = f"clients {self._clients}/{self._cohort}" if current > self._done else ""
+        text = "  ".join(part for part in (working, self._loss, self._validation) if part)
+        left = self._left()
+        self._bar.update(
+            self._task,
+            completed=self._completed(),
+            current=current,
+            description=text,
+            left=left and f"{left} left",
+        )
+
+    def _completed(self) -> float:
+        """Rounds behind us, with the share of the running one."""
+        return self._done + (self._clients / self._cohort if self._cohort else 0.0)
+
+    def _left(self) -> str:
+        """Time to the last round at the pace of this session so far; "" where there is none yet."""
+        here = self._completed() - self._before
+        if here <= 0 or self._done == self._rounds:
+            return ""
+        seconds = (time.monotonic() - self._began) * (self._rounds - self._completed()) / here
+        return str(timedelta(seconds=round(seconds)))
 
 
 def auroc_table(metrics: Mapping[str, float], prefix: str, title: str) -> Table:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 import torch
 from lightning.pytorch import LightningModule
+from rich.filesize import decimal
 
 from fedlit import checkpoint
+from fedlit.aggregators.base import Aggregator
 from fedlit.checkpoint import Best, Checkpoints
 from fedlit.data.federated import FederatedDataModule
 from fedlit.engines.base import Engine, Program, Scores
@@ -225,10 +227,13 @@ class Session:
         return min(wanted, cohort)
 
 
-def leaves_a_site(total: Payload) -> str:
+def leaves_a_site(total: Payload, aggregators: Sequence[Aggregator]) -> str:
     """What each client sends in a round, by name and number of values; nothing else leaves a site in training."""
-    vectors = ", ".join(f"{name} [{vector.numel():,}]" for name, vector in total.vectors.items())
-    return f"each round a site sends {total.nbytes / 2**20:.1f} MiB: {vectors}, its weight and which parts it shares"
+    sent = []
+    for name, vector in total.vectors.items():
+        index, _, own = name.partition("/")
+        sent.append(f"{f'{own} of {type(aggregators[int(index)]).__name__}' if own else name} [{vector.numel():,}]")
+    return f"each round a site sends {decimal(total.nbytes)}: {', '.join(sent)}, its weight and which parts it shares"
 
 
 def _clients(data: FederatedDataModule, weights: str) -> dict[str, Client]:
