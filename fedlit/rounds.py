@@ -57,7 +57,7 @@ def server_round(aggregators: Sequence[Aggregator], server: ServerState, total: 
     """
     for name, vector in total.vectors.items():
         if not torch.isfinite(vector.sum()):
-            raise TrainingError(f"round {rnd.index}: the sum of the clients' {name!r} is not finite")
+            raise TrainingError(f"round {rnd.index + 1}: the sum of the clients' {name!r} is not finite")
     means = _means(total, server)
     server.delta = means.pop("w")
     for i, aggregator in enumerate(aggregators):
@@ -92,7 +92,7 @@ def _pack(vectors: State, layout: Layout, mask: Mask, client: Client, rnd: Round
             vector.zero_()
         if not torch.isfinite(vector.sum()):
             raise TrainingError(
-                f"client {client.name!r}, round {rnd.index}: its {name!r} is not finite after the local "
+                f"client {client.name!r}, round {rnd.index + 1}: its {name!r} is not finite after the local "
                 "steps; lower the learning rate, or set federation.gradient_clip"
             )
     weighted = {name: vector.mul_(client.weight).cpu() for name, vector in vectors.items()}
@@ -104,7 +104,7 @@ def _mean_loss(losses: list[Tensor], client: Client, rnd: Round) -> float:
     if not torch.isfinite(values).all():
         step = int((~torch.isfinite(values)).nonzero()[0])
         raise TrainingError(
-            f"client {client.name!r}, round {rnd.index}, local step {step}: the loss is {values[step]}; "
+            f"client {client.name!r}, round {rnd.index + 1}, local step {step + 1}: the loss is {values[step]}; "
             "lower the learning rate, or set federation.gradient_clip"
         )
     return float(values.mean())

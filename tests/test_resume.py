@@ -262,7 +262,7 @@ def test_a_nan_keeps_the_last_good_round(tmp_path):
     place = Place(tmp_path, options)
     command = place.fit()
     assert command.wait() == 1
-    assert "client 'site-0', round 5, local step 0: the loss is nan" in command.output
+    assert "client 'site-0', round 6, local step 1: the loss is nan" in command.output
     assert "Traceback" not in command.output
     kept = place.run("run")
     assert max(kept.rounds) == 5

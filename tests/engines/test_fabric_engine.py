@@ -222,7 +222,7 @@ def test_more_processes_than_clients(tmp_path):
 
 @pytest.mark.parametrize(
     ("what", "words"),
-    [("nan", "client 'site-1', round 0, local step 3: the loss is nan"), ("raise", "this client has had enough")],
+    [("nan", "client 'site-1', round 1, local step 4: the loss is nan"), ("raise", "this client has had enough")],
 )
 def test_trouble_on_one_rank_stops_both(tmp_path, what, words):
     """site-1 lives on rank 1; rank 0 tells the user, and both end."""

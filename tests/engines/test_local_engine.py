@@ -214,7 +214,7 @@ def test_a_nan_loss_names_client_round_and_step(workers):
     try:
         server, _, _ = made.restore(None)
         rnd = federation.round(1, made)
-        with pytest.raises(TrainingError, match="client 'site-1', round 1, local step 3: the loss is nan"):
+        with pytest.raises(TrainingError, match="client 'site-1', round 2, local step 4: the loss is nan"):
             made.engine.run(rnd.cohort, federation.broadcast(server, rnd), rnd)
         assert made.engine.client_states() == {}
     finally:
@@ -235,7 +235,7 @@ def test_an_infinite_update_names_client_round_and_vector(workers):
     try:
         server, _, _ = made.restore(None)
         rnd = federation.round(0, made)
-        with pytest.raises(TrainingError, match=r"client 'site-2', round 0: its '0/boom' is not finite"):
+        with pytest.raises(TrainingError, match=r"client 'site-2', round 1: its '0/boom' is not finite"):
             made.engine.run(rnd.cohort, federation.broadcast(server, rnd), rnd)
     finally:
         made.engine.close()
