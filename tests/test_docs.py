@@ -1,0 +1,147 @@
+"""README and CONTRIBUTING hold: their commands parse, their code runs, their links lead somewhere."""
+
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedlit.cli import main, parse, shipped
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = ("README.md", "CONTRIBUTING.md")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a document."""
+
+    document: str
+    language: str
+    text: str
+
+    @property
+    def file(self) -> str:
+        """The file that a comment in its first line names, or ""."""
+        named = re.match(r"# ([\w/]+\.py)$", self.text.partition("\n")[0])
+        return named[1] if named else ""
+
+
+def blocks(language: str) -> list[Block]:
+    fence = re.compile(rf"^```{language}\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+    return [Block(d, language, text) for d in DOCUMENTS for text in fence.findall((ROOT / d).read_text())]
+
+
+def commands() -> list[list[str]]:
+    """The words behind ``fedlit`` of every command line that calls it, however it is started."""
+    found = []
+    for block in blocks("bash"):
+        for line in block.text.replace("\\\n", " ").splitlines():
+            words = shlex.split(line.replace("$mu", "0.1"), comments=True)
+            starts = [i + 1 for i, word in enumerate(words) if word == "fedlit" or word.endswith("fedlit/__main__.py")]
+            if starts and words[:2] != ["python", "-m"]:
+                found.append(words[starts[0] :])
+    return found
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with the files that the documents show, and nothing else of one's own."""
+    for block in blocks("python"):
+        if block.file:
+            (tmp_path / block.file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / block.file).write_text(block.text)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "my_project"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def fedlit(*words: str) -> int:
+    with pytest.raises(SystemExit) as stopped:
+        main([*words, "--federation.workers", "1", "--fast_dev_run", "true"])
+    return stopped.value.code
+
+
+def test_there_are_commands_to_check():
+    assert len(commands()) > 10
+    assert ["fit", "--config", "configs/quickstart.yaml"] in commands()
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_every_command_line_parses(words: list[str], project: Path):
+    args, _ = parse(words)
+    assert args.subcommand == words[0]
+
+
+def test_the_installation_lines_are_in_the_first_screen():
+    first_screen = "\n".join((ROOT / "README.md").read_text().splitlines()[:30])
+    assert "pip install -e . && fedlit fit --config configs/quickstart.yaml\n" in first_screen
+    assert "pip install -e '.[dev]' && pytest\n" in first_screen
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, "CHANGELOG.md"])
+def test_links_lead_somewhere(document: str):
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", (ROOT / document).read_text())
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+@pytest.mark.parametrize("axis", ["aggregators", "data", "partitions"])
+def test_readme_names_all_that_ships_and_nothing_else(axis: str):
+    readme = (ROOT / "README.md").read_text()
+    assert [cls.__name__ for cls in shipped(axis) if f"`{cls.__name__}`" not in readme
+            and cls.__name__ not in ("PhantomCXR", "NIHChestXray14")] == []  # fmt: skip
+    if axis == "aggregators":
+        table = re.findall(r"^\| `(\w+)` \|", readme, re.MULTILINE)
+        assert sorted(table) == [cls.__name__ for cls in shipped(axis)]
+
+
+def test_the_momentum_of_readme_is_that_of_the_example_project():
+    (shown,) = (b.text for b in blocks("python") if b.file == "my_project/server_momentum.py")
+    file = ROOT / "tests" / "own_project" / "my_project" / "server_momentum.py"
+    assert shown.partition("\n")[2].strip() == file.read_text().strip()
+
+
+def test_the_check_of_readme_passes(project: Path):
+    (check,) = (b.text for b in blocks("python") if not b.file and "check_aggregator" in b.text)
+    exec(compile(check, "README.md", "exec"), {})
+
+
+def test_hospitals_of_readme_train(project: Path, capsys: pytest.CaptureFixture):
+    rng = np.random.default_rng(0)
+    (project / "ours" / "images").mkdir(parents=True)
+    lines = ["image,patient,hospital,Edema,Mass"]
+    for row in range(80):
+        Image.fromarray(rng.integers(0, 256, (32, 32), dtype=np.uint8)).save(project / "ours" / "images" / f"{row}.png")
+        lines.append(
+            f"{row}.png,{row // 2:03d},{'north' if row % 40 < 20 else 'south'},{row % 2},{'' if row < 9 else 1}"
+        )
+    (project / "ours" / "labels.csv").write_text("\n".join(lines) + "\n")
+    words = ["--data", "my_project.hospitals.OurHospitals", "--data.root", "ours", "--data.image_size", "32"]
+    assert fedlit("fit", *words, "--model", "my_project.small_net.SmallNet", "--model.width", "2") == 0
+    said = capsys.readouterr().out
+    assert "north (" in said
+    assert "south (" in said
+    assert "Edema" in said
+
+
+def test_the_model_of_readme_trains(project: Path, capsys: pytest.CaptureFixture):
+    torch.manual_seed(0)
+    (words,) = (w for w in commands() if "my_project.small_net.SmallNet" in w)
+    assert fedlit(*words, "--data.images", "200", "--data.image_size", "32", "--data.label_scheme", "split") == 0
+    assert "AUROC on test set 'federation'" in capsys.readouterr().out
+
+
+def test_versions_agree():
+    from fedlit import __version__
+
+    assert f'\nversion = "{__version__}"\n' in (ROOT / "pyproject.toml").read_text()
+    assert f"## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text()
