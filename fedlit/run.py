@@ -100,6 +100,8 @@ class Run:
         self.metrics.close()
         self.client_metrics.close()
         self.tracker.finish(status)
+        with suppress(OSError):  # holds files, unless the run was refused before its first round
+            self.directory.rmdir()
 
 
 def new_directory(root: Path, experiment: str, name: str | None) -> Path:

@@ -78,7 +78,7 @@ class Session:
         self.clients = _clients(data, federation.weights)
         self.weights = {name: client.weight for name, client in self.clients.items()}
         self.layout, self.classes = model.layout, model.layout.classes
-        if self.classes and self.classes != tuple(data.classes):
+        if self.classes and data.classes and self.classes != tuple(data.classes):
             raise ConfigError(f"the model's classes {self.classes} are not the data's {tuple(data.classes)}")
         aggregators = federation.aggregators
         self.masks = {name: client_mask(aggregators, self.layout, c) for name, c in self.clients.items()}

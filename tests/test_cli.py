@@ -277,6 +277,7 @@ REFUSED = {
         "--model ImageClassifier --model.backbone densenet",
         "model.backbone (command line): timm has no 'densenet'",
     ),
+    "backbone that is near": ("--model ImageClassifier --model.backbone densnet121", "near names: densenet121, "),
     "no root": ("--data NIHChestXray14", "data.root is missing"),
     "missing root": ("--data NIHChestXray14 --data.root /nowhere", "/nowhere: no such folder"),
     "too few samples": ("--data.size 1", "a client needs at least 2 training samples"),
@@ -327,6 +328,7 @@ class TestMistakes:
         assert expected in err
         assert "round 1" not in out
         assert "Traceback" not in err
+        assert list(Path("runs").glob("*/*")) == []
 
     def test_the_line_of_a_value_that_parses_but_is_refused(self, fedlit_cli):
         write("mine.yaml", "seed: 1\nfederation:\n  participation: 3\n")
@@ -376,6 +378,15 @@ class TestForeignModules:
         with torch.no_grad():
             right = (module.net(images).argmax(1) == labels).float().mean()
         assert metrics()[2, "val/accuracy"] == pytest.approx(float(right))
+
+    def test_labels_that_are_indices_are_scored_one_class_against_the_rest(self, fedlit_cli):
+        code, out, err = fedlit_cli(f"fit {DIGITS} --model foreigners.Named --model.lr 0.05")
+        assert code == 0, err
+        assert "val AUROC" in out
+        logged = metrics()
+        assert sum(logged[2, f"val/n_pos/{name}"] for name in ("ant", "bee", "cat", "dog")) == 3 * 16
+        assert logged[2, "val/n_pos/ant"] + logged[2, "val/n_neg/ant"] == 3 * 16
+        assert 0 <= logged[2, "val/auroc/ant"] <= 1
 
     def test_without_validation_the_last_model_is_the_best(self, fedlit_cli):
         code, out, err = fedlit_cli(f"fit {DIGITS} --model foreigners.Unvalidated")

@@ -1,6 +1,7 @@
 """The image classifier: a timm backbone, a linear head, an objective."""
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 import timm
@@ -78,7 +79,7 @@ class ImageClassifier(LightningModule):
 
 def _backbone(name: str, in_chans: int, pretrained: bool, weights: Path | None) -> nn.Module:
     if not timm.is_model(name):
-        near = ", ".join(timm.list_models(f"*{name[:8]}*")[:5]) or "see timm.list_models()"
+        near = ", ".join(get_close_matches(name, timm.list_models(), n=4)) or "none, see timm.list_models()"
         raise ConfigError(f"model.backbone: timm has no {name!r}; near names: {near}")
     options = {"num_classes": 0, "in_chans": in_chans}
     if weights is None:
