@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import shlex
 import socket
 import sys
 import traceback
@@ -46,40 +47,29 @@ class Command:
 
 @dataclass
 class Place:
-    """Where the runs of a test go, and the options that they share."""
+    """Where the runs of a test go, and the options that they share, as one types them."""
 
     path: Path
-    options: tuple[str, ...] = ()
+    options: str = ""
     commands: int = field(default=0)
 
-    def start(self, *argv: str, env: dict[str, str] | None = None) -> Command:
+    def start(self, words: str, env: dict[str, str] | None = None) -> Command:
         """Start ``fedlit`` with these words."""
         self.path.mkdir(parents=True, exist_ok=True)
         self.commands += 1
         log = self.path / f"log-{self.commands}.txt"
-        process = context().Process(target=_main, args=([*argv], str(log), env or {}))
+        process = context().Process(target=_main, args=(shlex.split(words), str(log), env or {}))
         process.start()
         return Command(process, log)
 
-    def fit(self, *options: str, env: dict[str, str] | None = None) -> Command:
-        """Start ``fedlit fit`` with the place's options and these."""
-        words = ["--run_dir", str(self.path), "--logger", "false", "--federation.workers", "1"]
-        return self.start("fit", *words, *self.options, *options, env=env)
+    def fit(self, options: str = "", command: str = "fit", env: dict[str, str] | None = None) -> Command:
+        """Start ``fedlit fit`` (or another command) with the place's options and these."""
+        where = f"--run_dir {self.path} --logger false --federation.workers 1"
+        return self.start(f"{command} {where} {self.options} {options}", env)
 
-    def ranks(self, *options: str, size: int = 2) -> list[Command]:
+    def ranks(self, options: str = "", size: int = 2) -> list[Command]:
         """``fedlit fit`` on several ranks, as ``torchrun`` starts them."""
-        address = {
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
-            "WORLD_SIZE": str(size),
-            "LOCAL_WORLD_SIZE": str(size),
-            "GROUP_RANK": "0",
-            "TORCHELASTIC_RUN_ID": "test",
-        }
-        return [
-            self.fit("--fabric.accelerator", "cpu", *options, env=address | {"RANK": str(r), "LOCAL_RANK": str(r)})
-            for r in range(size)
-        ]
+        return [self.fit(f"--fabric.accelerator cpu {options}", env=env) for env in rank_environments(size)]
 
     def run(self, name: str, experiment: str = "default") -> "Kept":
         return Kept(self.path / experiment / name)
@@ -126,6 +116,13 @@ def assert_same_tensors(one: dict[str, torch.Tensor], other: dict[str, torch.Ten
     assert one.keys() == other.keys()
     different = [name for name in one if not torch.equal(one[name], other[name])]
     assert not different
+
+
+def rank_environments(size: int = 2) -> list[dict[str, str]]:
+    """What ``torchrun`` tells each process."""
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size),
+               "LOCAL_WORLD_SIZE": str(size), "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "test"}  # fmt: skip
+    return [address | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)]
 
 
 def free_port() -> int:

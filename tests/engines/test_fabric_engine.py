@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from awkward import Counting
-from runs import TESTS, Kept, Place, assert_same_run, context, free_port, script
+from runs import TESTS, Kept, Place, assert_same_run, context, free_port, rank_environments, script
 from toys import ToyData, ToyNet
 
 import fedlit
@@ -83,18 +83,10 @@ def play_on_rank(environment: dict[str, str], path: str) -> None:
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory) -> list[dict]:
     """What each of two ranks got, in every case."""
-    folder, port = tmp_path_factory.mktemp("ranks"), free_port()
-    address = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-        "GROUP_RANK": "0",
-        "TORCHELASTIC_RUN_ID": "test",
-    }
+    folder = tmp_path_factory.mktemp("ranks")
     processes = [
-        context().Process(target=play_on_rank, args=(address | {"RANK": f"{r}", "LOCAL_RANK": f"{r}"}, f"{folder}/{r}"))
-        for r in range(2)
+        context().Process(target=play_on_rank, args=(environment, str(folder / environment["RANK"])))
+        for environment in rank_environments()
     ]
     for process in processes:
         process.start()
@@ -136,18 +128,8 @@ def test_two_ranks_agree_with_one_process(two_ranks, precision, case):
 
 
 TOYS = (
-    "--data",
-    "toys.ToyData",
-    "--data.clients",
-    "4",
-    "--model",
-    "toys.ToyNet",
-    "--federation.rounds",
-    "3",
-    "--federation.aggregators+=Scaffold",
-    "--federation.aggregators+=FedBN",
-    "--name",
-    "run",
+    "--data toys.ToyData --data.clients 4 --model toys.ToyNet --federation.rounds 3 --name run "
+    "--federation.aggregators+=Scaffold --federation.aggregators+=FedBN"
 )
 
 
@@ -179,7 +161,7 @@ def test_started_by_itself_by_torchrun_and_by_fabric_run(tmp_path):
             "fit",
         ],
     }
-    options = [*TOYS, "--fabric.accelerator", "cpu", "--logger", "false"]
+    options = f"{TOYS} --fabric.accelerator cpu --logger false".split()
     env = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")}
     started = {
         way: subprocess.Popen(
@@ -211,7 +193,7 @@ def test_started_by_itself_by_torchrun_and_by_fabric_run(tmp_path):
 
 
 def test_more_processes_than_clients(tmp_path):
-    ranks = Place(tmp_path, ("--data", "toys.ToyData", "--data.clients", "1", "--model", "toys.ToyNet")).ranks()
+    ranks = Place(tmp_path, "--data toys.ToyData --data.clients 1 --model toys.ToyNet").ranks()
     assert [rank.wait() for rank in ranks] == [1, 1]
     for rank in ranks:
         assert "2 processes for 1 clients" in rank.output
@@ -227,16 +209,7 @@ def test_more_processes_than_clients(tmp_path):
 def test_trouble_on_one_rank_stops_both(tmp_path, what, words):
     """site-1 lives on rank 1; rank 0 tells the user, and both end."""
     options = (
-        "--data",
-        "toys.ToyData",
-        "--model",
-        "awkward.Stumbling",
-        "--model.what",
-        what,
-        "--name",
-        "run",
-        "--logger",
-        "awkward.StatusFile",
+        f"--data toys.ToyData --model awkward.Stumbling --model.what {what} --name run --logger awkward.StatusFile"
     )
     first, second = Place(tmp_path, options).ranks()
     assert (first.wait(), second.wait()) == (1, 0)
@@ -248,19 +221,8 @@ def test_trouble_on_one_rank_stops_both(tmp_path, what, words):
 
 def test_a_signal_to_one_rank_stops_both_and_the_run_can_be_resumed(tmp_path):
     options = (
-        "--data",
-        "toys.ToyData",
-        "--model",
-        "awkward.Slow",
-        "--federation.rounds",
-        "30",
-        "--name",
-        "run",
-        "--federation.aggregators+=Scaffold",
-        "--federation.checkpoint_every",
-        "1",
-        "--logger",
-        "awkward.StatusFile",
+        "--data toys.ToyData --model awkward.Slow --federation.rounds 30 --name run "
+        "--federation.aggregators+=Scaffold --federation.checkpoint_every 1 --logger awkward.StatusFile"
     )
     place = Place(tmp_path, options)
     first, second = place.ranks()
@@ -271,14 +233,14 @@ def test_a_signal_to_one_rank_stops_both_and_the_run_can_be_resumed(tmp_path):
     assert (kept.path / "status.txt").read_text() == "KILLED"
     stopped = max(kept.rounds)
     assert 2 <= stopped < 30
-    again = place.ranks("--ckpt_path", "last", "--federation.rounds", str(stopped + 2))
-    whole = Place(tmp_path / "whole", options).ranks("--federation.rounds", str(stopped + 2))
+    again = place.ranks(f"--ckpt_path last --federation.rounds {stopped + 2}")
+    whole = Place(tmp_path / "whole", options).ranks(f"--federation.rounds {stopped + 2}")
     assert [command.wait() for command in again + whole] == [0, 0, 0, 0]
     assert_same_run(kept, Kept(tmp_path / "whole/default/run"))
 
 
 def test_a_killed_rank_does_not_leave_the_other_waiting(tmp_path):
-    options = ("--data", "toys.ToyData", "--model", "awkward.Stumbling", "--model.what", "kill", "--name", "run")
+    options = "--data toys.ToyData --model awkward.Stumbling --model.what kill --name run"
     first, second = Place(tmp_path, options).ranks()
     assert second.wait() == -signal.SIGKILL
     assert first.wait() not in (0, None)
