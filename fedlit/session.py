@@ -14,6 +14,7 @@ from lightning.pytorch import LightningModule
 from rich.filesize import decimal
 
 from fedlit import checkpoint
+from fedlit.aggregators.base import composed_name
 from fedlit.aggregators.base import Aggregator
 from fedlit.checkpoint import Best, Checkpoints
 from fedlit.data.federated import FederatedDataModule
@@ -105,7 +106,7 @@ class Session:
 
     @property
     def algorithm(self) -> str:
-        return "+".join(type(a).__name__ for a in self.federation.aggregators) or "FedAvg"
+        return composed_name(self.federation.aggregators)
 
     @property
     def tags(self) -> dict[str, str]:

@@ -166,3 +166,8 @@ class Aggregator:
 def overriding(aggregators: Sequence[Aggregator], hook: str) -> list[int]:
     """Positions of the aggregators that implement a hook; the others cost nothing."""
     return [i for i, a in enumerate(aggregators) if getattr(type(a), hook) is not getattr(Aggregator, hook)]
+
+
+def composed_name(aggregators: Sequence[Aggregator]) -> str:
+    """What people call a list of aggregators; an empty one averages."""
+    return "+".join(type(a).__name__ for a in aggregators) or "FedAvg"
