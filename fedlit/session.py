@@ -14,8 +14,7 @@ from lightning.pytorch import LightningModule
 from rich.filesize import decimal
 
 from fedlit import checkpoint
-from fedlit.aggregators.base import composed_name
-from fedlit.aggregators.base import Aggregator
+from fedlit.aggregators.base import Aggregator, composed_name
 from fedlit.checkpoint import Best, Checkpoints
 from fedlit.data.federated import FederatedDataModule
 from fedlit.engines.base import Engine, Program, Scores
