@@ -16,6 +16,7 @@ import argparse
 import multiprocessing
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -361,6 +362,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for name in args.measurements or MEASUREMENTS:
         MEASUREMENTS[name](args.turns)
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
