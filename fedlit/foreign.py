@@ -92,7 +92,12 @@ def step_of(module: LightningModule, name: str) -> Callable[[Any, int], Any]:
 
 
 def collect_logs(module: LightningModule, fabric: FederationFabric) -> None:
-    """Send what the module logs to ``fabric``, torchmetrics objects included, which Lightning refuses under Fabric."""
+    """Send what the module logs to ``fabric``, torchmetrics objects included, which Lightning refuses under Fabric.
+
+    Metrics of the module no longer meet those of other processes, which train other clients for other numbers of steps.
+    """
+    for metric in (part for part in module.modules() if isinstance(part, Metric)):
+        metric.distributed_available_fn = _by_itself
 
     def log(name: str, value: Any, prog_bar: bool = False, logger: bool | None = None, **options: Any) -> None:
         log_dict({name: value}, prog_bar, logger)
@@ -104,11 +109,15 @@ def collect_logs(module: LightningModule, fabric: FederationFabric) -> None:
     module.log, module.log_dict = log, log_dict
 
 
+def _by_itself() -> bool:
+    """What a metric asks for: whether there are other processes."""
+    return False
+
+
 def _since_last(value: Any) -> Any:
     """A metric's value over what it has seen since it was last logged; anything else as it is."""
     if not isinstance(value, Metric):
         return value
-    value.sync_on_compute = False  # clients share a process, and processes differ in their number of steps
     result = value.compute()
     value.reset()
     return result
