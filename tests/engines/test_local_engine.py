@@ -3,16 +3,14 @@
 import copy
 import os
 import signal
-import subprocess
-import sys
-import time
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 from awkward import Counting, NoisyData, Stumbling, WideNet
-from runs import TESTS, assert_same_tensors, context
+from runs import assert_same_tensors, context
 from toys import ToyData, ToyNet
 
 from fedlit.aggregators import Aggregator, FedBN, FedProx, Scaffold
@@ -22,6 +20,7 @@ from fedlit.errors import TrainingError
 from fedlit.evaluation import client_views
 from fedlit.fabric import make_fabric
 from fedlit.federation import Federation
+from fedlit.interrupts import Interrupted, Interrupts
 from fedlit.messages import ServerState
 from fedlit.rounds import server_round
 from fedlit.schedules import ConstantSchedule
@@ -282,6 +281,24 @@ def test_a_worker_killed_while_idle_is_an_error_at_the_next_round():
         made.engine.close()
 
 
+def test_a_signal_to_all_processes_of_a_job_is_a_signal_and_no_dead_worker():
+    """Schedulers end a job's processes all at once: what reaches the workers first reaches the main process too."""
+    federation = Federation([], rounds=1)
+    made = session(federation, ToyNet(), ToyData(), 2)
+    try:
+        server, _, _ = made.restore(None)
+        os.kill(made.engine._pool._workers[0][0].pid, signal.SIGTERM)
+        ours = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
+        with Interrupts() as interrupts:
+            ours.start()
+            with pytest.raises(Interrupted), interrupts.may_abandon(alone=True):
+                play_round(federation, made, server, 0)
+            ours.join()
+        assert interrupts.signum == signal.SIGTERM
+    finally:
+        made.engine.close()
+
+
 def test_close_ends_the_workers_and_removes_the_shared_folder():
     made = session(Federation([], rounds=1), WideNet(momentum=0.5), ToyData(), 2)
     server, _, _ = made.restore(None)
@@ -336,65 +353,23 @@ def test_a_module_of_the_test_file_with_a_lambda_travels():
 
 
 SCRIPT = """
-import time
-import torch
-from toys import ToyData, ToyNet
-from fedlit.engines.local import LocalEngine
-from fedlit.fabric import make_fabric
-from fedlit.federation import Federation
-from fedlit.rounds import server_round
-from fedlit.session import Session
-
-
-class Local(ToyNet):
-    def training_step(self, batch, batch_idx):
-        return factor * super().training_step(batch, batch_idx)
-
+from toys import ToyNet
 
 factor = 2.0
 
 
-def run(workers):
-    torch.manual_seed(0)
-    federation = Federation([], rounds=1, workers=workers)
-    session = Session(federation, Local(), ToyData(), make_fabric("cpu"))
-    server, _, _ = session.restore(None)
-    rnd = federation.round(0, session)
-    total, _ = session.engine.run(rnd.cohort, federation.broadcast(server, rnd), rnd)
-    server_round([], server, total, rnd)
-    return session, server.w
-
-
-if __name__ == "__main__":
-    session, two = run(2)
-    pool = session.engine._pool
-    print("same" if torch.equal(two, run(1)[1]) else "different")
-    print(pool._folder.path, *(process.pid for process, _ in pool._workers), flush=True)
-    time.sleep(600)
+class OwnNet(ToyNet):
+    def training_step(self, batch, batch_idx):
+        return factor * super().training_step(batch, batch_idx)
 """
 
 
-def test_main_modules_travel_and_orphans_die(tmp_path):
-    """Classes of a script's own ``__main__`` travel; when the script is killed, workers and shared memory go too."""
-    path = tmp_path / "own_script.py"
-    path.write_text(SCRIPT)
-    env = os.environ | {"PYTHONPATH": str(TESTS)}
-    with subprocess.Popen([sys.executable, str(path)], env=env, stdout=subprocess.PIPE, text=True) as script:
-        assert script.stdout.readline().strip() == "same"
-        folder, *workers = script.stdout.readline().split()
-        assert Path(folder).is_dir()
-        assert all(alive(int(worker)) for worker in workers)
-        script.kill()
-    deadline = time.monotonic() + 20
-    while (any(alive(int(worker)) for worker in workers) or Path(folder).exists()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(alive(int(worker)) for worker in workers)
-    assert not Path(folder).exists()
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+def test_a_class_of_a_script_s_own_main_travels():
+    """Workers cannot import a script or a notebook: what it defines comes by value."""
+    names = {"__name__": "__main__"}
+    exec(SCRIPT, names)
+    torch.manual_seed(1)
+    module, data = names["OwnNet"](), ToyData()
+    assert type(module).__module__ == "__main__"
+    alone, two = (play(Federation([], rounds=2), module, data, workers).tensors for workers in (1, 2))
+    assert_same_tensors(alone, two)
