@@ -9,7 +9,7 @@ import warnings
 from argparse import Action
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import yaml
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
@@ -76,6 +76,10 @@ class Parser(ArgumentParser):
 
     sources = Sources(())
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        # An abbreviated option is a mistake: --federation.round 3 would be taken for --federation.rounds.
+        super().__init__(*args, **{"formatter_class": HelpFormatter, "allow_abbrev": False, **options})
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         if not self.exit_on_error:  # a parser within the parser, whose error becomes a part of ours
             super().error(message, ex)
@@ -138,13 +142,7 @@ def is_mistake(error: Exception) -> bool:
 
 def parse(argv: list[str]) -> tuple[Namespace, Parser]:
     """Parse a command line; returns the values and the parser of its command."""
-    parser = Parser(
-        prog="fedlit",
-        description=fedlit.__doc__,
-        version=fedlit.__version__,
-        formatter_class=HelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = Parser(prog="fedlit", description=fedlit.__doc__, version=fedlit.__version__)
     commands = parser.add_subcommands(
         title="commands", metavar="COMMAND", description="each has its own --help", help=None
     )
