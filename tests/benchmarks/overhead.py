@@ -9,7 +9,9 @@ step            what SCAFFOLD + FedProx + FedBN add to a client's step of densen
 memory          memory of all processes over 50 rounds. Limit: flat (5%).
 clients         seconds a client and round with 8, 64 and 512 clients. Limit: within 1.25x of each other.
 
-Start-up and evaluation are excluded. Run it on a machine that does nothing else.
+Start-up and evaluation are excluded. Run it on a machine that does nothing else: where another process wants a core,
+the loop with one client at a time stalls for minutes, as its OpenMP threads wait for each other at every operation
+(SEQUENTIAL_THREADS=1 in the environment gives it one).
 """
 
 import argparse
@@ -43,6 +45,7 @@ from fedlit.tracking.base import Tracker
 
 CLASSES = tuple(f"class-{i}" for i in range(10))
 LR = 0.01
+SEQUENTIAL_THREADS = int(os.environ.get("SEQUENTIAL_THREADS", os.cpu_count()))
 
 
 class SmallCNN(LightningModule):
@@ -147,7 +150,7 @@ class BareSequential:
         self.epoch = 0
 
     def round(self) -> None:
-        torch.set_num_threads(os.cpu_count())
+        torch.set_num_threads(SEQUENTIAL_THREADS)
         total = [torch.zeros_like(t, dtype=torch.float32) for t in self.start]
         for data in self.data:
             bare_client(self.model, self.start, data, self.work, self.epoch)
