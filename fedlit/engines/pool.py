@@ -109,12 +109,15 @@ class ProcessPool:
         self._workers: list[tuple[BaseProcess, Connection]] = []
         for index in range(workers):
             ours, theirs = context.Pipe()
+            own = program_file.with_name(f"program-{index}.pkl")  # each removes its own: the memory goes with the last
+            os.link(program_file, own)
             process = context.Process(
-                target=_serve, args=(theirs, str(program_file), options), daemon=True, name=f"fedlit-worker-{index}"
+                target=_serve, args=(theirs, str(own), options), daemon=True, name=f"fedlit-worker-{index}"
             )
             process.start()
             theirs.close()
             self._workers.append((process, ours))
+        program_file.unlink()
         self._stored: dict[str, tuple[ClientState, Handle]] = {}
         self._number = {name: i for i, name in enumerate(program.clients)}
 
@@ -251,6 +254,7 @@ def _serve(connection: Connection, program_file: str, options: dict) -> None:
         try:
             if worker is None:
                 program = cloudpickle.loads(path.read_bytes())
+                path.unlink()
                 worker = Worker(program, make_fabric(**options))
             match message:
                 case Begin(down, rnd):

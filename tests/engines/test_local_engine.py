@@ -4,6 +4,7 @@ import copy
 import os
 import signal
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -306,6 +307,10 @@ def test_close_ends_the_workers_and_removes_the_shared_folder():
     processes = [process for process, _ in made.engine._pool._workers]
     play_round(made.federation, made, server, 0)
     assert folder.is_dir()
+    deadline = time.monotonic() + 20
+    while list(folder.glob("program*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not list(folder.glob("program*"))  # data sets may be large, and this is memory
     assert all(process.is_alive() for process in processes)
     made.engine.close()
     assert not folder.exists()
