@@ -35,7 +35,8 @@ def test_a_module_of_two_processes_logs_metrics_of_its_own(tmp_path: Path):
 def test_worker_processes_log_what_one_process_logs(tmp_path: Path):
     place = Place(tmp_path, "--data foreigners.Digits --model foreigners.Plain --federation.rounds 2")
     commands = [place.fit("--name one"), place.fit("--name two --federation.workers 2")]
-    assert [command.wait() for command in commands] == [0, 0]
+    for command in commands:
+        assert command.wait() == 0, command.output
     assert_same_run(place.run("one"), place.run("two"))
 
 
