@@ -174,6 +174,7 @@ def experiment_parser(description: str) -> Parser:
     )
     parser.add_argument("--experiment", type=str, default="default", help="groups runs, on disk and in MLflow")
     parser.add_argument("--name", type=str | None, default=None, help="of the run; by default date and time")
+    parser.add_argument("--tags", type=dict[str, str], default={}, help="of the run in MLflow: --tags.NAME VALUE")
     parser.add_argument("--run_dir", type=str, default="runs", help="runs go to RUN_DIR/EXPERIMENT/NAME/")
     parser.add_argument(
         "--ckpt_path",
@@ -227,6 +228,7 @@ def execute(command: str, args: Namespace, parser: Parser) -> int:
             objects.model,
             objects.federation,
             tracker,
+            args.tags,
         )
         if command == "fit":
             return run_fit(experiment)

@@ -1,7 +1,8 @@
 """What ``fedlit fit``, ``test`` and ``predict`` do once the configuration has become objects."""
 
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
@@ -20,7 +21,7 @@ from fedlit.interrupts import ending_on_sigterm
 from fedlit.messages import ServerState
 from fedlit.metrics.auroc import slug
 from fedlit.progress import auroc_table
-from fedlit.run import Run, check_same_config, find_checkpoint, flatten, git_revision, new_directory
+from fedlit.run import Result, Run, check_same_config, find_checkpoint, flatten, git_revision, new_directory
 from fedlit.session import Session
 from fedlit.tracking.base import Tracker
 
@@ -32,6 +33,7 @@ class Experiment:
     Attributes:
         config: the resolved configuration, as YAML; saved with the run.
         settings: the same as nested mappings, for the tracker's parameters.
+        tags: of the run in MLflow.
     """
 
     config: str
@@ -47,9 +49,10 @@ class Experiment:
     model: LightningModule
     federation: Federation
     tracker: Tracker
+    tags: dict[str, str] = field(default_factory=dict)
 
     def session(self) -> Session:
-        tags = {"fedlit.version": __version__, "fedlit.git": git_revision() or "none"}
+        tags = self.tags | {"fedlit.version": __version__, "fedlit.git": git_revision() or "none"}
         limit = 1 if self.fast_dev_run else None
         return Session(self.federation, self.model, self.data, self.fabric, self.seed, tags, limit)
 
@@ -87,7 +90,7 @@ def run_fit(experiment: Experiment) -> int:
 
 
 def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None, console: Console) -> int:
-    status = "FAILED"
+    status, began = "FAILED", time.perf_counter()
     try:
         settings = parameters(experiment.settings)
         signum = experiment.federation.fit(session, run, resume, experiment.config, settings)
@@ -106,6 +109,7 @@ def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None
         print_results(metrics, f"best model (after {rounds} rounds)", console)
         if not experiment.fast_dev_run:
             console.print(f"run directory: {run.directory}")
+        result = Result(experiment.federation.rounds, rounds, time.perf_counter() - began, metrics)
         status = "FINISHED"
         return 0
     except (KeyboardInterrupt, SystemExit):
@@ -113,6 +117,8 @@ def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None
         raise
     finally:
         run.finish(status)
+        if run.main and status == "FINISHED":
+            result.write(run.directory)
         if run.main and run.tracker.summary():
             console.print(run.tracker.summary())
 
@@ -173,7 +179,7 @@ def print_results(metrics: Mapping[str, float], title: str, console: Console) ->
 
 def parameters(settings: dict) -> dict[str, str | int | float | bool]:
     """The configuration as flat parameters that people compare, less what says where a run ran."""
-    left_out = ("config", "experiment", "fast_dev_run", "logger", "ckpt_path", "run_dir", "name")
+    left_out = ("config", "experiment", "fast_dev_run", "logger", "ckpt_path", "run_dir", "name", "tags")
     flat = flatten({k: v for k, v in settings.items() if k not in left_out})
     named = {k: v.rpartition(".")[2] if k.endswith(".class_path") else v for k, v in flat.items() if v is not None}
     return {

@@ -1,10 +1,12 @@
 """A run's directory, ``runs/<experiment>/<run>/``, and everything that is written there and to the tracker."""
 
+import json
 import os
 import subprocess
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pandas as pd
@@ -22,6 +24,7 @@ MAY_DIFFER = (
     "run_dir",
     "fast_dev_run",
     "logger",
+    "tags",
     "fabric.accelerator",
     "fabric.devices",
     "fabric.num_nodes",
@@ -31,6 +34,44 @@ MAY_DIFFER = (
     "data.init_args.cache_dir",
 )
 """Keys of the configuration that a resumed run may change: they do not change its numbers."""
+
+RESERVED = ".reserved.yaml"
+"""Lies in a directory that is kept for a run which has not started."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run that ended well leaves in ``result.json`` of its directory.
+
+    Attributes:
+        status: ``FINISHED``.
+        rounds: completed.
+        best_round: completed rounds of the model that was tested.
+        seconds: of the process that ended the run.
+        metrics: ``test/...``; NaN where undefined, which the file calls null.
+    """
+
+    rounds: int
+    best_round: int
+    seconds: float
+    metrics: dict[str, float] = field(default_factory=dict)
+    status: str = "FINISHED"
+
+    def write(self, directory: Path) -> None:
+        """A process that is killed leaves the whole file or none."""
+        metrics = {key: value if value == value else None for key, value in self.metrics.items()}
+        (directory / ".result.json").write_text(json.dumps(asdict(self) | {"metrics": metrics}, indent=1) + "\n")
+        os.replace(directory / ".result.json", directory / "result.json")
+
+    @classmethod
+    def read(cls, directory: Path) -> "Result | None":
+        """The result in a run's directory, or None where it has none."""
+        file = directory / "result.json"
+        if not file.exists():
+            return None
+        found = json.loads(file.read_text())
+        metrics = {key: float("nan") if value is None else value for key, value in found.pop("metrics").items()}
+        return cls(**found, metrics=metrics)
 
 
 class Run:
@@ -59,6 +100,7 @@ class Run:
         if not self.main:
             return
         self.directory.mkdir(parents=True, exist_ok=True)
+        (self.directory / "result.json").unlink(missing_ok=True)  # what goes on has not ended
         # A killed process leaves the old or the new file: half a configuration could not be resumed.
         (self.directory / ".config.yaml").write_text(config)
         os.replace(self.directory / ".config.yaml", self.directory / "config.yaml")
@@ -105,12 +147,15 @@ class Run:
 
 
 def new_directory(root: Path, experiment: str, name: str | None) -> Path:
-    """A directory that no run has yet: reruns never overwrite."""
+    """A directory that no run has yet, new or reserved: reruns never overwrite."""
     stem = name or time.strftime("%Y%m%d-%H%M%S")
     for number in range(1, 1000):
         path = root / experiment / (stem if number == 1 else f"{stem}-{number}")
         with suppress(FileExistsError):
             path.mkdir(parents=True)
+            return path
+        with suppress(FileNotFoundError):
+            (path / RESERVED).unlink()  # whoever removes it has the directory
             return path
     raise FileExistsError(f"{root / experiment / stem} exists a thousand times; choose another name")
 
