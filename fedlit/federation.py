@@ -13,7 +13,7 @@ from fedlit.errors import ConfigError
 from fedlit.evaluation import Monitor, round_metrics
 from fedlit.interrupts import Interrupted, Interrupts
 from fedlit.local import LocalTraining
-from fedlit.messages import Broadcast, Round, ServerState
+from fedlit.messages import Broadcast, Payload, Round, ServerState
 from fedlit.progress import RoundProgress
 from fedlit.randomness import generator
 from fedlit.rounds import server_round
@@ -27,13 +27,15 @@ class Federation:
 
     Args:
         aggregators: the algorithms, composed; none is federated averaging.
-        rounds: number of rounds.
+        rounds: number of rounds; by default as many as the schedule describes, 10 where it has no end.
         schedule: what each round does: window, unit, learning rate; by default one epoch a round.
         participation: share of the clients that train in a round, drawn anew for each.
         weights: of clients in every mean, ``examples`` (n_k / n) or ``uniform`` (1 / K); by default what the
             aggregators state, else ``examples``.
         optimizer_state: a client's optimizer state between its rounds: ``reset`` or ``keep``.
         gradient_clip: largest norm of a local gradient; none by default.
+        measure_batches: batches of each client that a measuring round looks at: for the start of an objective's
+            variables, CODA's dual, or BatchNorm's statistics.
         workers: processes that train clients side by side on this machine; by default the cores of a CPU, 1 on an
             accelerator, and no more than clients train in a round.
         threads: of each worker; another number gives other bits.
@@ -48,12 +50,13 @@ class Federation:
     def __init__(
         self,
         aggregators: list[Aggregator] | None = None,
-        rounds: int = 10,
+        rounds: int | None = None,
         schedule: Schedule | None = None,
         participation: float = 1.0,
         weights: Literal["examples", "uniform"] | None = None,
         optimizer_state: Literal["reset", "keep"] = "reset",
         gradient_clip: float | None = None,
+        measure_batches: int = 32,
         workers: int | Literal["auto"] = "auto",
         threads: int = 1,
         eval_every: int = 1,
@@ -61,7 +64,10 @@ class Federation:
         monitor_mode: Literal["max", "min"] = "max",
         checkpoint_every: int | str = "auto",
     ) -> None:
-        for name, value in (("rounds", rounds), ("workers", workers), ("threads", threads), ("eval_every", eval_every)):
+        self.schedule = schedule or ConstantSchedule()
+        rounds = rounds if rounds is not None else self.schedule.rounds or 10
+        counts = {"rounds": rounds, "workers": workers, "threads": threads, "eval_every": eval_every}
+        for name, value in (counts | {"measure_batches": measure_batches}).items():
             if value != "auto" and value < 1:
                 raise ConfigError(f"federation.{name}: expected at least 1, found {value}")
         if not 0 < participation <= 1:
@@ -70,14 +76,15 @@ class Federation:
             raise ConfigError(f"federation.gradient_clip: expected a norm above 0, found {gradient_clip}")
         self.aggregators = list(aggregators or [])
         self.rounds, self.participation, self.workers, self.threads = rounds, participation, workers, threads
-        self.schedule = schedule or ConstantSchedule()
         self.weights = _agreed_weights(self.aggregators, weights)
-        self.training = LocalTraining(optimizer_state, gradient_clip)
+        self.training = LocalTraining(optimizer_state, gradient_clip, measure_batches)
         self.eval_every, self.checkpoint_every = eval_every, Cadence.parse(checkpoint_every)
         self.monitor, self.monitor_mode = monitor, monitor_mode
         if len(overriding(self.aggregators, "compute_gradient")) > 1:
             names = [type(self.aggregators[i]).__name__ for i in overriding(self.aggregators, "compute_gradient")]
             raise ConfigError(f"federation.aggregators: {' and '.join(names)} each compute the gradient; keep one")
+        for aggregator in self.aggregators:
+            aggregator.check_schedule(self.schedule, rounds)
 
     def fit(
         self,
@@ -94,6 +101,8 @@ class Federation:
             CheckpointError: ``resume`` is a checkpoint of something else.
         """
         server, done, best = session.restore(resume)
+        if resume is None:
+            session.settle(server)
         saver = Checkpoints(run.checkpoints, session.fabric, self.checkpoint_every)
         saver.rewind(done)
         monitor = self.chosen_monitor(session.rehearse(server))
@@ -103,11 +112,12 @@ class Federation:
 
         with Interrupts() as interrupts, RoundProgress(self.rounds, done, run.main) as progress:
             progress.say(session.introduction())
+            progress.say(self.schedule.notice)
             progress.say(monitor.notice)
             while done < self.rounds and not session.stopping(interrupts.signum):
                 began, rnd = time.perf_counter(), self.round(done, session)
                 progress.round_started(len(rnd.cohort))
-                down = self.broadcast(server, rnd)
+                down = self.open_round(server, rnd, session)
                 try:
                     with interrupts.may_abandon(session.fabric.world_size == 1):
                         total, reports = session.engine.run(rnd.cohort, down, rnd, progress.client_done)
@@ -117,11 +127,11 @@ class Federation:
                     session.save(saver, done, server, best)
                     raise
                 leaving = leaves_a_site(total, self.aggregators)
-                server_round(self.aggregators, server, total, rnd)
-                session.engine.commit()
+                drift = self.close_round(server, total, rnd, session)
                 done += 1
 
                 metrics = round_metrics(rnd, reports, session.weights, down.nbytes, time.perf_counter() - began)
+                metrics |= drift | session.objective_metrics(server, done) | {"round/lr": session.lr * rnd.lr_factor}
                 evaluated = done % self.eval_every == 0 or done == self.rounds
                 scores = session.validate(self.broadcast(server, rnd), metrics) if evaluated else []
                 metrics |= session.per_client(run, scores, reports, done)
@@ -153,6 +163,26 @@ class Federation:
             participation=session.participation(cohort),
             **vars(plan),
         )
+
+    def open_round(self, server: ServerState, rnd: Round, session: Session) -> Broadcast:
+        """What the server does before a round; what the clients get."""
+        self._measure(server, rnd, "before", session)
+        for aggregator, state in zip(self.aggregators, server.aggregators, strict=True):
+            aggregator.on_round_start(state, server, rnd)
+        return self.broadcast(server, rnd)
+
+    def close_round(self, server: ServerState, total: Payload, rnd: Round, session: Session) -> dict[str, float]:
+        """What the server does with the sum of the replies; returns the round's diagnostics."""
+        metrics = server_round(self.aggregators, server, total, rnd)
+        session.engine.commit()
+        self._measure(server, rnd, "after", session)
+        return metrics
+
+    def _measure(self, server: ServerState, rnd: Round, when: Literal["before", "after"], session: Session) -> None:
+        if any(aggregator.measures(rnd, when) for aggregator in self.aggregators):
+            measured = session.measure(server, rnd)
+            for aggregator, state in zip(self.aggregators, server.aggregators, strict=True):
+                aggregator.on_measure_end(state, server, measured, rnd, when)
 
     def broadcast(self, server: ServerState, rnd: Round) -> Broadcast:
         """What the clients of a round get."""

@@ -1,4 +1,4 @@
-"""The flat vector: every parameter of a module as one contiguous tensor.
+"""The flat vector: every trainable parameter of a module as one contiguous tensor.
 
 Algorithms are arithmetic on this vector, so they cost one fused pass a step whatever the number of layers.
 """
@@ -51,7 +51,8 @@ class Layout:
 
     Parameters are ordered body | norm | head | dual, so each of these slices is contiguous: ``head`` is what
     the module names so, ``norm`` the affine parameters of normalisation layers (found by type), ``dual`` what
-    an objective maximises over, ``body`` the rest. A *group* is the finest set of elements that a client owns
+    an objective maximises over, ``body`` the rest. A frozen parameter (``requires_grad=False``) has no place in it: it
+    is the same everywhere and never travels. A *group* is the finest set of elements that a client owns
     or lacks as a whole: a slice, or within it the rows of one class; the statistics are one more group.
 
     Attributes:
@@ -77,10 +78,10 @@ class Layout:
         Raises:
             ConfigError: parameters of several dtypes, or a BatchNorm with a cumulative average.
         """
-        named = list(module.named_parameters())
+        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         dtypes = {p.dtype for _, p in named}
         if len(dtypes) != 1:
-            found = ", ".join(sorted(map(str, dtypes))) or "no parameters"
+            found = ", ".join(sorted(map(str, dtypes))) or "no trainable parameters"
             raise ConfigError(f"{type(module).__name__}: expected parameters of one dtype, found {found}")
         for name, layer in module.named_modules():
             if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.momentum is None:
@@ -204,7 +205,7 @@ class FlatModel:
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.layout = layout = Layout.of(module)
-        device = next(module.parameters()).device
+        device = next(p for p in module.parameters() if p.requires_grad).device
         self.w, self.grad = layout.zeros(device), layout.zeros(device)
         self.stats = torch.zeros(layout.stats_size, dtype=layout.dtype, device=device)
         parameters = dict(module.named_parameters())

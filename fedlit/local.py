@@ -14,6 +14,7 @@ from fedlit.fabric import FederationFabric
 from fedlit.flat import FlatModel, Layout
 from fedlit.foreign import collect_logs, step_of
 from fedlit.messages import Broadcast, Client, ClientState, Mask, Round, State
+from fedlit.objectives.base import Objective
 from fedlit.optimizer import FlatOptimizer
 
 
@@ -24,10 +25,12 @@ class LocalTraining:
     Args:
         optimizer_state: what happens to a client's optimizer state between its rounds: ``reset``, or ``keep``.
         gradient_clip: largest norm of a local gradient; none by default.
+        measure_batches: batches of each client that a measuring round looks at.
     """
 
     optimizer_state: str = "reset"
     gradient_clip: float | None = None
+    measure_batches: int = 32
 
 
 class LocalModel:
@@ -59,6 +62,7 @@ class LocalModel:
         self._masks: dict[str, Mask] = {}
         self.drift = Drift(self.layout, self.flat.w.device)
         self.batches_per_step = max([1, *(a.batches_per_step for a in self.aggregators)])
+        self._projections = [m.project for m in module.modules() if isinstance(m, Objective)]
         # Hooks that nobody overrides cost nothing.
         self._starting = overriding(self.aggregators, "on_client_round_start")
         self._computing = overriding(self.aggregators, "compute_gradient")[:1]
@@ -126,8 +130,8 @@ class LocalModel:
         """One local step; returns the loss.
 
         The order: gradient <- drift; forward; backward; the dual slice changes sign, so that descent on it is ascent;
-        clipping (the drift is added after it instead); ``on_before_optimizer_step``; optimizer;
-        ``on_after_optimizer_step``.
+        clipping (the drift is added after it instead); ``on_before_optimizer_step``; optimizer; projection of the
+        objective's variables; ``on_after_optimizer_step``.
         """
         flat, drift, clip, dual = self.flat, self.drift, self.training.gradient_clip, self.layout.slices["dual"]
         if self._starting and clip is None:
@@ -146,6 +150,8 @@ class LocalModel:
         for i in self._before:
             self.aggregators[i].on_before_optimizer_step(contexts[i])
         self.optimizer.step()
+        for project in self._projections:
+            project()
         for context in contexts:
             context.num_steps = number + 1
         for i in self._after:

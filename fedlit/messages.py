@@ -67,9 +67,10 @@ class Round:
         index: of the round, from 0.
         stage: of the schedule, from 0.
         lr_factor: multiplies the learning rate of every parameter group.
-        window: communication window, in ``unit``.
+        window: communication window, in ``unit``; 0 is a measuring round, in which nothing is trained.
         unit: ``steps``, or ``epochs`` (then each client takes its own number of steps).
         seed: of the run.
+        restarts: whether what algorithms keep for a stage starts anew with each.
         cohort: the clients of this round, in the order in which their replies are added.
         participation: per element [P] (or a scalar, where equal): the sum of the weights of the owners in the
             cohort over the sum of the weights of all owners; 0 where nobody owns an element.
@@ -83,6 +84,7 @@ class Round:
     seed: int
     first_of_stage: bool
     last_of_stage: bool
+    restarts: bool = False
     cohort: tuple[str, ...] = ()
     participation: Tensor = field(default_factory=lambda: torch.tensor(1.0))
 
@@ -117,7 +119,8 @@ class Payload:
 
     Attributes:
         vectors: 1-D, already multiplied by the client's weight, zero on what the client does not own. ``w``
-            and ``stats`` hold the change over the round; an aggregator's vectors are named ``<i>/<name>``.
+            and ``stats`` hold the change over the round, ``squares`` its squared norms (see
+            :mod:`fedlit.metrics.drift`); an aggregator's vectors are named ``<i>/<name>``.
         weight: pi_k, the client's share in the federation.
         mask_weight: [num_groups] float64, pi_k where the client owns the group: the means' denominators.
     """

@@ -64,7 +64,7 @@ class FlatOptimizer:
         defaults = {k: v for k, v in configured.defaults.items() if k in known}
         self._optimizer = type(configured)(groups, **defaults)
         self._fresh = copy.deepcopy(dict(enumerate(self._states())))
-        self._rates = [group["lr"] for group in self._optimizer.param_groups]
+        self.rates = [group["lr"] for group in self._optimizer.param_groups]
 
     def begin(self, state: State, lr_factor: float) -> None:
         """Start a round: from ``state``, or afresh where it is empty; rates are multiplied by ``lr_factor``."""
@@ -75,7 +75,7 @@ class FlatOptimizer:
             source = kept if state else self._fresh[i]
             if source:
                 self._optimizer.state[parameter] = {k: copy.deepcopy(v) for k, v in source.items()}
-        for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
+        for group, rate in zip(self._optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * lr_factor
 
     def step(self) -> None:

@@ -11,14 +11,16 @@ from fedlit.data.sampling import BatchStream
 from fedlit.errors import TrainingError
 from fedlit.flat import Layout
 from fedlit.local import LocalModel
+from fedlit.measuring import measure
 from fedlit.messages import Broadcast, Client, ClientReport, ClientState, Mask, Payload, Round, ServerState, State
+from fedlit.metrics.drift import drift_metrics, squares
 from fedlit.randomness import seed_process
 
 
 def client_round(
     local: LocalModel, stream: BatchStream, client: Client, state: ClientState, down: Broadcast, rnd: Round
 ) -> tuple[Payload, ClientState, ClientReport]:
-    """One client's part of a round: ``window`` local steps from the federation's weights.
+    """One client's part of a round: ``window`` local steps from the federation's weights; none is a measuring round.
 
     ``state`` and ``down`` are left as they are; the engine commits the returned state only after the server has
     accepted the payload.
@@ -27,6 +29,10 @@ def client_round(
         TrainingError: a loss, or the update, is not finite.
     """
     began, flat = time.perf_counter(), local.flat
+    if rnd.window == 0:
+        payload = measure(local, stream, client, state, down, rnd)
+        seconds = time.perf_counter() - began
+        return payload, state, ClientReport(client.name, 0, client.examples, 0.0, seconds, payload.nbytes)
     seed_process(rnd.seed, "round", rnd.index, client.name)
     draws = stream.draws(state.batches)
     window = rnd.window * (stream.steps_per_epoch if rnd.unit == "epochs" else 1)
@@ -47,10 +53,13 @@ def client_round(
     return payload, after, report
 
 
-def server_round(aggregators: Sequence[Aggregator], server: ServerState, total: Payload, rnd: Round) -> None:
+def server_round(
+    aggregators: Sequence[Aggregator], server: ServerState, total: Payload, rnd: Round
+) -> dict[str, float]:
     """The server's part: turn the sum of payloads into means, let the aggregators act, move the weights.
 
-    An element's mean is over the clients that own it; where nobody in the cohort does, nothing changes.
+    An element's mean is over the clients that own it; where nobody in the cohort does, nothing changes. Returns the
+    round's diagnostics, ``drift/...``.
 
     Raises:
         TrainingError: the sum is not finite; nothing has been changed then.
@@ -58,14 +67,21 @@ def server_round(aggregators: Sequence[Aggregator], server: ServerState, total: 
     for name, vector in total.vectors.items():
         if not torch.isfinite(vector.sum()):
             raise TrainingError(f"round {rnd.index + 1}: the sum of the clients' {name!r} is not finite")
+    sums = total.vectors.pop("squares")
     means = _means(total, server)
     server.delta = means.pop("w")
+    metrics = drift_metrics(server.layout, total, sums, server.delta, len(rnd.cohort))
     for i, aggregator in enumerate(aggregators):
         own = {k.partition("/")[2]: v for k, v in means.items() if k.startswith(f"{i}/")}
         aggregator.on_aggregate_end(server.aggregators[i], server, own, rnd)
     server.w += server.delta
     server.stats += means["stats"]
     server.delta = None
+    for aggregator, state in zip(aggregators, server.aggregators, strict=True):
+        if rnd.last_of_stage:
+            aggregator.on_stage_end(state, server, rnd)
+        metrics |= aggregator.diagnostics(state, server.layout)
+    return metrics
 
 
 def _means(total: Payload, server: ServerState) -> State:
@@ -95,6 +111,7 @@ def _pack(vectors: State, layout: Layout, mask: Mask, client: Client, rnd: Round
                 f"client {client.name!r}, round {rnd.index + 1}: its {name!r} is not finite after the local "
                 "steps; lower the learning rate, or set federation.gradient_clip"
             )
+    vectors["squares"] = squares(layout, vectors["w"], client.weight)
     weighted = {name: vector.mul_(client.weight).cpu() for name, vector in vectors.items()}
     return Payload(weighted, client.weight, client.weight * mask.owned.double())
 

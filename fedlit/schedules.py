@@ -1,5 +1,6 @@
 """What each round does: its stage, learning rate and communication window."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,34 +19,54 @@ class Plan:
     unit: Unit
     first_of_stage: bool
     last_of_stage: bool
+    restarts: bool = False
 
 
 @dataclass
 class Stage:
-    """A stretch of rounds with one learning rate and one window.
+    """A stretch of rounds with one learning rate and one window: eta_s, I_s, and R_s or T_s of a paper's stage list.
 
     Args:
-        rounds: length of the stage.
-        window: communication window, local work between two communications.
+        rounds: R, length of the stage in communication rounds; or give iterations.
+        window: I, communication window, local work between two communications.
         unit: of the window: local steps, or passes over a client's data.
         lr_factor: multiplies the optimizer's learning rates.
+        iterations: T, length of the stage in local steps, a multiple of the window.
     """
 
-    rounds: int
+    rounds: int | None = None
     window: int = 1
     unit: Unit = "epochs"
     lr_factor: float = 1.0
+    iterations: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "window"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"schedule: {name} must be at least 1, found {getattr(self, name)}")
+        if self.window < 1:
+            raise ConfigError(f"schedule: window must be at least 1, found {self.window}")
         if not self.lr_factor > 0:
             raise ConfigError(f"schedule: lr_factor must be above 0, found {self.lr_factor}")
+        if (self.rounds is None) == (self.iterations is None):
+            raise ConfigError("schedule: a stage has either rounds or iterations; give one of them")
+        if self.iterations is not None:
+            if self.unit != "steps":
+                raise ConfigError(
+                    f"schedule: iterations are local steps, the window is in {self.unit}; say unit: steps"
+                )
+            self.rounds = _whole_rounds(self.iterations, self.window)
+        if self.rounds < 1:
+            raise ConfigError(f"schedule: rounds must be at least 1, found {self.rounds}")
 
 
 class Schedule:
-    """Maps the index of a round to its plan; a pure function, so that a resume needs no state."""
+    """Maps the index of a round to its plan; a pure function, so that a resume needs no state.
+
+    Attributes:
+        rounds: how many rounds it describes, None where it has no end.
+        notice: what the user should know of how it was rounded.
+    """
+
+    rounds: int | None = None
+    notice: str = ""
 
     def plan(self, index: int) -> Plan:
         raise NotImplementedError
@@ -67,16 +88,20 @@ class ConstantSchedule(Schedule):
 
 
 class StageSchedule(Schedule):
-    """A list of stages; rounds beyond the last go on with it.
+    """A list of stages; rounds beyond the last go on with it. What lives for a stage restarts with each.
 
     Args:
         stages: in order.
+
+    Raises:
+        ConfigError: no stages, or a stage whose iterations are no multiple of its window.
     """
 
     def __init__(self, stages: list[Stage]) -> None:
         if not stages:
-            raise ConfigError("StageSchedule: expected at least one stage")
+            raise ConfigError(f"{type(self).__name__}: expected at least one stage")
         self.stages = stages
+        self.rounds = sum(stage.rounds for stage in stages)
 
     def plan(self, index: int) -> Plan:
         start = 0
@@ -86,6 +111,94 @@ class StageSchedule(Schedule):
             start += stage.rounds
         else:
             start -= stage.rounds
-        return Plan(
-            number, stage.lr_factor, stage.window, stage.unit, index == start, index == start + stage.rounds - 1
+        last = index == start + stage.rounds - 1
+        return Plan(number, stage.lr_factor, stage.window, stage.unit, index == start, last, restarts=True)
+
+
+class PracticeSchedule(Schedule):
+    """The schedule of FDAM's experiments (Yuan et al., ICML 2021, section 6): one window, a rate that falls by steps.
+
+    The learning rate is divided by ``decay`` after every ``decay_every`` iterations, and a new stage begins there. As
+    both change at a communication, they do so at the first one at or after each multiple of ``decay_every``; the total
+    is rounded up to whole windows. Control variates live on from stage to stage (with large windows a stage has two to
+    four rounds, in which they could not form).
+
+    Args:
+        window: I, local steps between two communications.
+        iterations: local steps of each client in all.
+        decay_every: T0, local steps of a stage.
+        decay: what the learning rate is divided by.
+    """
+
+    def __init__(self, window: int = 32, iterations: int = 20000, decay_every: int = 2000, decay: float = 3.0) -> None:
+        for name, value in (("window", window), ("iterations", iterations), ("decay_every", decay_every)):
+            if value < 1:
+                raise ConfigError(f"PracticeSchedule.{name}: expected at least 1, found {value}")
+        if not decay >= 1:
+            raise ConfigError(f"PracticeSchedule.decay: expected at least 1, found {decay}")
+        self.window, self.decay_every, self.decay = window, decay_every, decay
+        self.rounds = math.ceil(iterations / window)
+        if self.rounds * window > iterations:
+            self.notice = (
+                f"{iterations:,} iterations are no multiple of the window {window}: rounded up to "
+                f"{self.rounds * window:,} ({self.rounds:,} rounds)"
+            )
+
+    def plan(self, index: int) -> Plan:
+        before, stage, after = (max(i, 0) * self.window // self.decay_every for i in (index - 1, index, index + 1))
+        first = index == 0 or stage != before
+        return Plan(stage, self.decay**-stage, self.window, "steps", first, after != stage)
+
+
+class TheorySchedule(StageSchedule):
+    """The schedules of FDAM's Theorems 1 and 2 (Yuan et al., ICML 2021): geometric learning rates, lengths and windows.
+
+    In stage s = 1, 2, ... the rate is ``growth**-(s-1)`` of the optimizer's and the stage lasts
+    ``iterations * growth**(s-1)`` local steps. The window grows ``linear`` with the inverse rate (Theorem 2, CODASCA:
+    then every stage has the same number of rounds; Theorem 1 on homogeneous data), with its square root ``sqrt``
+    (Theorem 1, CODA+ on heterogeneous data), or not at all. The theorems' growth is exp(c) with a constant c of the
+    problem that nobody knows; here it is given. What lives for a stage restarts with each.
+
+    Args:
+        stages: S, number of stages.
+        window: I of the first stage, in local steps.
+        iterations: T of the first stage, in local steps.
+        growth: factor from stage to stage, at least 1.
+        window_growth: how the window follows.
+
+    Raises:
+        ConfigError: a stage whose iterations are no multiple of its window.
+    """
+
+    def __init__(
+        self,
+        stages: int = 4,
+        window: int = 8,
+        iterations: int = 80,
+        growth: float = 4.0,
+        window_growth: Literal["linear", "sqrt", "none"] = "linear",
+    ) -> None:
+        if not growth >= 1:
+            raise ConfigError(f"TheorySchedule.growth: expected at least 1, found {growth}")
+        power = {"linear": 1.0, "sqrt": 0.5, "none": 0.0}[window_growth]
+        super().__init__(
+            [
+                Stage(
+                    window=round(window * growth ** (power * s)),
+                    unit="steps",
+                    lr_factor=growth**-s,
+                    iterations=round(iterations * growth**s),
+                )
+                for s in range(stages)
+            ]
         )
+
+
+def _whole_rounds(iterations: int, window: int) -> int:
+    if iterations % window:
+        near = [n for n in (iterations // window * window, -(-iterations // window) * window) if n]
+        raise ConfigError(
+            f"schedule: a stage of {iterations} iterations is no multiple of its window {window}: a stage ends with a "
+            f"communication; use {' or '.join(map(str, near))} iterations, or another window"
+        )
+    return iterations // window

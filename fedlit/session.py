@@ -33,7 +33,9 @@ from fedlit.fabric import FederationFabric
 from fedlit.flat import FlatModel
 from fedlit.foreign import check_module
 from fedlit.local import client_mask
-from fedlit.messages import Broadcast, Client, ClientReport, Payload, ServerState
+from fedlit.measuring import Measured, measured, objective_of
+from fedlit.messages import Broadcast, Client, ClientReport, Payload, Round, ServerState
+from fedlit.metrics.auroc import slugs
 from fedlit.optimizer import FlatOptimizer
 from fedlit.run import Run
 
@@ -69,7 +71,7 @@ class Session:
     ) -> None:
         self.federation, self.data, self.fabric, self.seed = federation, data, fabric, seed
         check_module(module)
-        model = self._initial_model(module)
+        self._model = model = self._initial_model(module)
         self._tags = dict(tags or {})
         if fabric.local_rank == 0:
             data.prepare_data()
@@ -83,7 +85,7 @@ class Session:
         aggregators = federation.aggregators
         self.masks = {name: client_mask(aggregators, self.layout, c) for name, c in self.clients.items()}
         states = [a.server_state(self.layout, model.w) for a in aggregators]
-        self._initial = ServerState(self.layout, model.w, model.stats, states)
+        self._initial = ServerState(self.layout, model.w.clone(), model.stats.clone(), states)
         program = Program(
             module,
             aggregators,
@@ -132,6 +134,31 @@ class Session:
         names = [type(a).__name__ for a in self.federation.aggregators]
         saver.save(rounds, server, self.engine.client_states(), best, list(self.clients), names)
 
+    def settle(self, server: ServerState) -> None:
+        """Measure what the objective starts from: its constants, and its variables at the initial weights."""
+        if objective_of(self._model.module) is not None:
+            found = self.measure(server, self.federation.round(0, self))
+            server.w.copy_(found.w)
+            server.stats.copy_(found.stats)
+
+    def measure(self, server: ServerState, rnd: Round) -> Measured:
+        """A measuring round over all clients; nothing is changed."""
+        everybody = replace(rnd, window=0, cohort=tuple(self.clients))
+        total, _ = self.engine.run(everybody.cohort, self.federation.broadcast(server, rnd), everybody, _unheard)
+        return measured(self._model, server, total)
+
+    def objective_metrics(self, server: ServerState, rounds: int) -> dict[str, float]:
+        """``objective/...``: its variables per class, and after the first round its constants too."""
+        own = [f"{n}." for n, m in self._model.module.named_modules() if m is objective_of(self._model.module)]
+        vectors = [(server.w, self.layout.parameters)] + [(server.stats, self.layout.buffers)] * (rounds == 1)
+        return {
+            f"objective/{entry.name.removeprefix(own[0])}/{key}": float(value)
+            for vector, entries in vectors
+            for entry in entries
+            if own and entry.name.startswith(own[0]) and entry.shape == (len(self.classes),)
+            for key, value in zip(slugs(self.classes), entry.view(vector), strict=True)
+        }
+
     def participation(self, cohort: Sequence[str]) -> torch.Tensor:
         """Per element: weight of the owners in the cohort over the weight of all owners."""
         if len(cohort) == len(self.clients):
@@ -144,7 +171,8 @@ class Session:
         """Scores of the clients' validation sets; adds their ``val/...`` to the metrics."""
         began = time.perf_counter()
         scores = self.engine.evaluate(client_views(self.data, "val"), down)
-        metrics |= pooled_metrics(scores, self.classes, "val") | {"time/evaluate_s": time.perf_counter() - began}
+        metrics |= pooled_metrics(scores, self.classes, "val") | self._pooled_loss(scores, down)
+        metrics["time/evaluate_s"] = time.perf_counter() - began
         return scores
 
     def per_client(self, run: Run, scores: list[Scores], reports: list[ClientReport], step: int) -> dict[str, float]:
@@ -215,8 +243,22 @@ class Session:
             aggregator.configure_model(start)
         start.fabric = self.fabric
         model = FlatModel(self.fabric.strategy.precision.convert_module(start))
-        FlatOptimizer(start, model)  # what it refuses, it refuses before any process starts
+        self.lr = FlatOptimizer(start, model).rates[0]  # what it refuses, it refuses before any process starts
         return model
+
+    def _pooled_loss(self, scores: list[Scores], down: Broadcast) -> dict[str, float]:
+        """What the objective makes of all scores together, ``val/<name>/<class>`` and its mean over classes."""
+        objective = objective_of(self._model.module)
+        scored = [s for s in scores if s.scores is not None]
+        if objective is None or not scored:
+            return {}
+        self._model.load(down.w, down.stats)
+        metrics = {}
+        together = [torch.cat([getattr(s, part) for s in scored]) for part in ("scores", "labels")]
+        for name, values in objective.pooled(*together).items():
+            metrics |= {f"val/{name}/{k}": float(v) for k, v in zip(slugs(self.classes), values, strict=True)}
+            metrics[f"val/{name}"] = float(values.nanmean())
+        return metrics
 
     def _workers(self) -> int:
         cohort = max(1, round(self.federation.participation * len(self.clients)))
@@ -225,6 +267,10 @@ class Session:
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
             wanted = cores if self.fabric.device.type == "cpu" else 1
         return min(wanted, cohort)
+
+
+def _unheard(report: ClientReport) -> None:
+    """A measuring round's replies are nobody's progress."""
 
 
 def leaves_a_site(total: Payload, aggregators: Sequence[Aggregator]) -> str:

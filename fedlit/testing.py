@@ -18,7 +18,6 @@ from fedlit.fabric import make_fabric
 from fedlit.federation import Federation
 from fedlit.messages import ClientState, Mask, ServerState, State
 from fedlit.objectives import BCE
-from fedlit.rounds import server_round
 from fedlit.schedules import ConstantSchedule
 from fedlit.session import Session
 
@@ -199,15 +198,14 @@ class _Toy:
     def rounds(self, number: int, after_round: Callable[["_Toy"], None] = lambda toy: None) -> None:
         for _ in range(number):
             rnd = self.federation.round(self.done, self.session)
-            down = self.federation.broadcast(self.server, rnd)
+            down = self.federation.open_round(self.server, rnd, self.session)
             sent, given = _copy(down.tensors()), {n: (s, _copy(s.tensors())) for n, s in self.states.items()}
             total, _ = self.session.engine.run(rnd.cohort, down, rnd)
             _unchanged(down.tensors(), sent, "what it broadcasts (ctx.down)")
             for name, (state, tensors) in given.items():
                 _unchanged(state.tensors(), tensors, f"the committed state of {name}")
             self.names = sorted(total.vectors)
-            server_round(self.federation.aggregators, self.server, total, rnd)
-            self.session.engine.commit()
+            self.federation.close_round(self.server, total, rnd, self.session)
             self.done += 1
             after_round(self)
 

@@ -10,7 +10,6 @@ from fedlit.data.federated import FederatedDataModule
 from fedlit.fabric import make_fabric
 from fedlit.federation import Federation
 from fedlit.messages import ServerState
-from fedlit.rounds import server_round
 from fedlit.session import Session
 
 
@@ -43,12 +42,13 @@ def simulate(
     federation.workers = 1
     session = Session(federation, copy.deepcopy(module), copy.deepcopy(data), make_fabric("cpu", precision=precision))
     server, _, _ = session.restore(None)
+    session.settle(server)
     result = Simulation(federation, session, server, [])
     for index in range(federation.rounds):
         rnd = federation.round(index, session)
-        total, _ = session.engine.run(rnd.cohort, federation.broadcast(server, rnd), rnd)
-        server_round(federation.aggregators, server, total, rnd)
-        session.engine.commit()
+        down = federation.open_round(server, rnd, session)
+        total, _ = session.engine.run(rnd.cohort, down, rnd)
+        federation.close_round(server, total, rnd, session)
         result.cohorts.append(rnd.cohort)
         after_round(result)
     return result

@@ -2,8 +2,21 @@
 
 from fedlit.aggregators.base import Aggregator, ClientContext
 from fedlit.aggregators.batchnorm import FedBN
+from fedlit.aggregators.coda import CODA, NPA, CODAPlus
+from fedlit.aggregators.codasca import CODASCA
 from fedlit.aggregators.fedavg import FedAvg
 from fedlit.aggregators.fedprox import FedProx
 from fedlit.aggregators.scaffold import Scaffold
 
-__all__ = ["Aggregator", "ClientContext", "FedAvg", "FedBN", "FedProx", "Scaffold"]
+__all__ = [
+    "CODA",
+    "CODASCA",
+    "NPA",
+    "Aggregator",
+    "CODAPlus",
+    "ClientContext",
+    "FedAvg",
+    "FedBN",
+    "FedProx",
+    "Scaffold",
+]

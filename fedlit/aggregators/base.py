@@ -2,13 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from fedlit.flat import FlatModel, Layout
 from fedlit.messages import Client, Mask, Round, ServerState, State
+from fedlit.schedules import Schedule
+
+if TYPE_CHECKING:
+    from fedlit.measuring import Measured
 
 
 class Drift:
@@ -114,6 +118,13 @@ class Aggregator:
     batches_per_step: int = 1
     """Batches drawn for each local step (the largest of the list counts)."""
 
+    def check_schedule(self, schedule: Schedule, rounds: int) -> None:
+        """Called once, before anything starts: refuse a schedule that the algorithm cannot follow.
+
+        Raises:
+            ConfigError: says which, and what to do.
+        """
+
     def configure_model(self, module: nn.Module) -> None:
         """Called once per model instance, before the layout is read; may freeze parts of it."""
 
@@ -128,6 +139,18 @@ class Aggregator:
     def client_state(self, layout: Layout) -> State:
         """Called once per client: its initial state, with every name that it will ever hold."""
         return {}
+
+    def measures(self, rnd: Round, when: Literal["before", "after"]) -> bool:
+        """Whether the server needs a measuring round before, or after, this round; the same answer on every rank."""
+        return False
+
+    def on_measure_end(
+        self, state: State, server: ServerState, measured: "Measured", rnd: Round, when: Literal["before", "after"]
+    ) -> None:
+        """Called on the server after a measuring round that some aggregator asked for; may set ``server.w`` and stats."""
+
+    def on_round_start(self, state: State, server: ServerState, rnd: Round) -> None:
+        """Called on the server before a round; may change ``state``. Called again if the round is run again."""
 
     def broadcast(self, state: State, rnd: Round) -> State:
         """Called on the server before a round: what clients get beside the weights."""
@@ -161,6 +184,13 @@ class Aggregator:
 
         May change ``state``, and scale or replace ``server.delta`` [P], the mean change of the weights.
         """
+
+    def on_stage_end(self, state: State, server: ServerState, rnd: Round) -> None:
+        """Called on the server after the last round of a stage; may set ``server.w``, from which the next starts."""
+
+    def diagnostics(self, state: State, layout: Layout) -> dict[str, float]:
+        """Called on the server after each round: numbers for the record, ``drift/...``."""
+        return {}
 
 
 def overriding(aggregators: Sequence[Aggregator], hook: str) -> list[int]:

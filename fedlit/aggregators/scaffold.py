@@ -33,7 +33,7 @@ class Scaffold(Aggregator):
         self.eta_g = eta_g
 
     def server_state(self, layout: Layout, w: Tensor) -> State:
-        return {"c": torch.zeros_like(w)}
+        return super().server_state(layout, w) | {"c": torch.zeros_like(w), "squares": torch.zeros(2, dtype=w.dtype)}
 
     def client_state(self, layout: Layout) -> State:
         return {"c": layout.zeros()}
@@ -53,8 +53,23 @@ class Scaffold(Aggregator):
         new = ctx.scratch["sum"].div_(ctx.num_steps).sub_(ctx.scratch["shift"])
         delta = new - ctx.state["c"]
         ctx.state["c"] = new
-        return {"c": delta}
+        return {"c": delta, "squares": _squares(new, ctx.layout)}
 
     def on_aggregate_end(self, state: State, server: ServerState, mean: State, rnd: Round) -> None:
         state["c"] += rnd.participation * mean["c"]
+        state["squares"] = mean["squares"]
         server.delta *= self.eta_g
+
+    def diagnostics(self, state: State, layout: Layout) -> dict[str, float]:
+        """Norms of the server's control variate and of the clients' (root mean square), primal and dual."""
+        norms = {}
+        for name, squares in (("c", _squares(state["c"], layout)), ("c_k", state["squares"])):
+            primal, dual = squares.sqrt().tolist()
+            norms |= {f"drift/{name}_norm": primal, f"drift/{name}_norm_dual": dual}
+        return norms
+
+
+def _squares(vector: Tensor, layout: Layout) -> Tensor:
+    """Squared norms of the primal and the dual part, [2]."""
+    dual = layout.slices["dual"]
+    return torch.stack([(part @ part).cpu() for part in (vector[: dual.start], vector[dual])])

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
 
 from fedlit.randomness import generator
@@ -17,6 +17,13 @@ def fetch(dataset: Dataset, indices: Tensor) -> Any:
     return default_collate([dataset[i] for i in indices.tolist()])
 
 
+def columns(labels: Tensor, classes: int) -> Tensor:
+    """Labels as float [B, C]: indices of classes [B] become one against the rest."""
+    if labels.ndim == 1 and classes > 1 and not labels.is_floating_point():
+        return nn.functional.one_hot(labels.long(), classes).float()
+    return labels.float()
+
+
 class BatchStream:
     """An endless stream of batches in which the batch at a position is a pure function of (seed, client, position).
 
@@ -28,11 +35,14 @@ class BatchStream:
         batch_size: B.
         seed: of the run.
         client: whose stream it is.
+        purpose: streams of different purposes are independent.
     """
 
-    def __init__(self, dataset: Dataset, batch_size: int, seed: int, client: str) -> None:
+    def __init__(
+        self, dataset: Dataset, batch_size: int, seed: int, client: str, purpose: str = "batches"
+    ) -> None:
         self.dataset, self.batch_size = dataset, batch_size
-        self._purpose = (seed, "batches", client)
+        self._purpose = (seed, purpose, client)
         n = len(dataset)
         self.steps_per_epoch = n // batch_size + (n % batch_size > 1)
         self._epoch, self._order = -1, None

@@ -6,12 +6,12 @@ from typing import Protocol
 
 import torch
 from lightning.pytorch import LightningModule
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from fedlit.aggregators.base import Aggregator
 from fedlit.data.federated import ClientData
-from fedlit.data.sampling import BatchStream, fetch
+from fedlit.data.sampling import BatchStream, columns, fetch
 from fedlit.fabric import FederationFabric
 from fedlit.foreign import overrides, step_of
 from fedlit.local import LocalModel, LocalTraining, initial_client_state
@@ -156,18 +156,11 @@ class Worker:
                 sums[key] = sums.get(key, 0.0) + mean * len(indices)
             if torch.is_tensor(output) and output.ndim == 2 and output.shape[1] == len(local.layout.classes):
                 scores.append(output.float().cpu())
-                labels.append(_one_column_a_class(torch.as_tensor(batch[1]), output.shape[1]))
+                labels.append(columns(torch.as_tensor(batch[1]), output.shape[1]))
         logged = {key: total / seen for key, total in sums.items()}
         if not scores:
             return Scores(view, seen, None, None, logged)
         return Scores(view, seen, torch.cat(scores), torch.cat(labels), logged)
-
-
-def _one_column_a_class(labels: Tensor, classes: int) -> Tensor:
-    """Labels as [B, C]: indices of classes [B] become one against the rest."""
-    if labels.ndim == 1 and classes > 1 and not labels.is_floating_point():
-        return nn.functional.one_hot(labels.long(), classes).float()
-    return labels.float()
 
 
 class InProcess:

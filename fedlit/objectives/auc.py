@@ -1,0 +1,148 @@
+"""The AUC saddle objective of federated deep AUC maximisation."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedlit.errors import ConfigError
+from fedlit.messages import State
+from fedlit.objectives.base import Objective
+
+
+class AUCSaddle(Objective):
+    """AUC maximisation as ``min over w, a, b, max over alpha`` (Yuan et al., ICML 2021, arXiv:2102.04635, eq. 2).
+
+    With the score h of an image and the share p of positives in the whole federation, per class,
+
+        F = (1-p) (h-a)^2 [y=1] + p (h-b)^2 [y=0] + 2 alpha (p(1-p) m + p h [y=0] - (1-p) h [y=1]) - p(1-p) alpha^2
+
+    which is the margin form. With m = 1 it is eq. 2 (there ``1 + alpha`` stands for this ``alpha``) up to the constant
+    p(1-p). Minimised over a, b and maximised over alpha it is p(1-p) times the pairwise surrogate
+    ``E (m - (h+ - h-))^2`` over pairs of a positive and a negative, across clients too. The optimum is a, b = mean score of
+    positives, of negatives, and alpha = m + b - a. All variables have one entry a class; the loss is the mean over the
+    classes that the batch has labels of, and a label that is NaN counts for nothing. A batch without positives (or
+    negatives) needs no special case: the formula is its exact stochastic gradient.
+
+    p, the start of a, b (class means of the initial scores) and of alpha are measured over all clients before the first
+    round, with the federation's client weights; p is never a batch's or a client's own.
+
+    Deviations: the score is the sigmoid of the logit (the paper's h is any network output); several classes are averaged.
+
+    Args:
+        margin: m, above 0.
+        score: of an image, ``sigmoid`` of the logit or the ``raw`` logit.
+        form: ``margin`` as above, or ``paper`` for eq. 2 to the letter, with its own alpha and constant (m = 1).
+        clamp: keep alpha >= 0, which makes the surrogate one-sided (the AUC margin loss of Yuan et al., 2020).
+        dual_scale: multiplies the step of alpha; 1/(p(1-p)) is what public code does.
+        prior: p if it is known, one number for all classes; measured by default.
+        start: ``measured`` as above, or ``zeros``, from which training from scratch was seen to collapse.
+
+    Raises:
+        ConfigError: a margin or scale that is not above 0, a prior outside (0, 1), the paper's form with another margin
+            or with a clamped alpha.
+    """
+
+    per_class_parameters = ("a", "b", "alpha")
+    dual_parameters = ("alpha",)
+
+    def __init__(
+        self,
+        margin: float = 1.0,
+        score: Literal["sigmoid", "raw"] = "sigmoid",
+        form: Literal["margin", "paper"] = "margin",
+        clamp: bool = False,
+        dual_scale: float = 1.0,
+        prior: float | None = None,
+        start: Literal["measured", "zeros"] = "measured",
+    ) -> None:
+        super().__init__()
+        if not margin > 0 or not dual_scale > 0:
+            raise ConfigError(f"AUCSaddle: margin and dual_scale must be above 0, found {margin} and {dual_scale}")
+        if prior is not None and not 0 < prior < 1:
+            raise ConfigError(f"AUCSaddle.prior: expected a share of positives in (0, 1), found {prior}")
+        if form == "paper" and margin != 1:
+            raise ConfigError(f"AUCSaddle: the paper's form has margin 1, found {margin}; use form: margin")
+        if form == "paper" and clamp:
+            raise ConfigError(
+                "AUCSaddle: clamp keeps alpha of the margin form at or above 0; in the paper's form that would be "
+                "1 + alpha; use form: margin"
+            )
+        self.margin, self.form, self.clamp, self.dual_scale = margin, form, clamp, dual_scale
+        self.score, self.prior, self.start = score, prior, start
+
+    def build(self, num_classes: int) -> None:
+        for name in self.per_class_parameters:
+            setattr(self, name, nn.Parameter(torch.zeros(num_classes)))
+        self.register_buffer("p", torch.full((num_classes,), float("nan") if self.prior is None else self.prior))
+
+    def scores(self, logits: Tensor) -> Tensor:
+        """h, of the shape of ``logits``."""
+        return logits.sigmoid() if self.score == "sigmoid" else logits
+
+    @property
+    def margin_alpha(self) -> Tensor:
+        """alpha [C] of the margin form; its gradient is scaled."""
+        alpha = self.alpha + 1 if self.form == "paper" else self.alpha
+        return alpha if self.dual_scale == 1 else torch.lerp(alpha.detach(), alpha, self.dual_scale)
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The saddle function F of a batch: ``logits`` [B, C], ``labels`` [B, C] in {0, 1, NaN}."""
+        h, p, alpha = self.scores(logits), self.p, self.margin_alpha
+        known, positive = ~labels.isnan(), labels == 1
+        negative = known & ~positive
+        pull = (1 - p) * (h - self.a) ** 2 - 2 * alpha * (1 - p) * h
+        push = p * (h - self.b) ** 2 + 2 * alpha * p * h
+        # Not a product with 0 or 1: what is unknown or infinite must not reach the sum.
+        terms = torch.where(positive, pull, torch.where(negative, push, 0.0)).sum(0) / known.sum(0).clamp(min=1)
+        constant = p * (1 - p) * (2 * self.margin * alpha - alpha**2 - (self.form == "paper"))
+        labelled = known.any(0)
+        return torch.where(labelled, terms + constant, 0.0).sum() / labelled.sum().clamp(min=1)
+
+    def measure(self, logits: Tensor, labels: Tensor, all_labels: Tensor) -> State:
+        h, known = self.scores(logits), (~labels.isnan()).sum(0).clamp(min=1)
+        labelled = ~all_labels.isnan()
+        share = (all_labels == 1).sum(0) / labelled.sum(0).clamp(min=1)
+        return {
+            "labels": labelled.any(0).to(h.dtype),
+            "positives": share.to(h.dtype),
+            "h_positive": torch.where(labels == 1, h, 0.0).sum(0) / known,
+            "h_negative": torch.where(labels == 0, h, 0.0).sum(0) / known,
+            "n_positive": (labels == 1).sum(0) / known,
+            "n_negative": (labels == 0).sum(0) / known,
+        }
+
+    @torch.no_grad()
+    def settle(self, means: State) -> None:
+        """p, and the closed-form optimum of a, b, alpha; a class without positives or negatives keeps what it has."""
+        means = {name: mean.to(self.p) for name, mean in means.items()}
+        if self.prior is None:
+            self.p.copy_(torch.where(means["labels"] > 0, means["positives"] / means["labels"], 0.0))
+        if self.start == "measured":
+            a, b, alpha = self.optimum(means)
+            both = (means["n_positive"] > 0) & (means["n_negative"] > 0)
+            for variable, value in ((self.a, a), (self.b, b), (self.alpha, alpha)):
+                variable.copy_(torch.where(both, value, variable))
+
+    def optimum(self, means: State) -> tuple[Tensor, Tensor, Tensor]:
+        """a, b, alpha [C] at the saddle point for measured scores; NaN where a class has no positives or negatives."""
+        a, b = means["h_positive"] / means["n_positive"], means["h_negative"] / means["n_negative"]
+        alpha = self.margin + b - a
+        return a, b, (alpha.clamp(min=0) if self.clamp else alpha) - (self.form == "paper")
+
+    @torch.no_grad()
+    def project(self) -> None:
+        if self.clamp:
+            self.alpha.clamp_(min=0)
+
+    def pooled(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """``auc_loss``: p(1-p) times the pairwise surrogate of these scores, which is F at the closed-form a, b, alpha."""
+        h, p = self.scores(logits.double()), self.p.double().to(logits.device)
+        means = self.measure(logits.double(), labels, labels)
+        a, b, alpha = self.optimum(means)
+        alpha = alpha + (self.form == "paper")
+        spread = [
+            torch.where(labels == y, (h - centre) ** 2, 0.0).sum(0) / (labels == y).sum(0)
+            for y, centre in ((1, a), (0, b))
+        ]
+        return {"auc_loss": p * (1 - p) * (sum(spread) + 2 * alpha * (self.margin + b - a) - alpha**2)}
