@@ -1,21 +1,42 @@
 """Data of a federation: sources, partitions into clients, and the batches that they see."""
 
+from fedlit.data.categories import CategorisedImages, CategoryImages
 from fedlit.data.federated import ClientData, FederatedDataModule
 from fedlit.data.nih import NIHChestXray14
-from fedlit.data.partition import IID, ByColumn, ByOrganisation, ByPatient, Dirichlet, Partition
+from fedlit.data.partition import (
+    IID,
+    ByCategory,
+    ByColumn,
+    ByOrganisation,
+    ByPatient,
+    Dirichlet,
+    Partition,
+    WithinOrganisations,
+)
 from fedlit.data.phantom import PhantomCXR
 from fedlit.data.records import Records
+from fedlit.data.vision import CIFAR10, CIFAR100, STL10, FashionMNIST, ImageNet, ParquetImages
 
 __all__ = [
+    "CIFAR10",
+    "CIFAR100",
     "IID",
+    "STL10",
+    "ByCategory",
     "ByColumn",
     "ByOrganisation",
     "ByPatient",
+    "CategorisedImages",
+    "CategoryImages",
     "ClientData",
     "Dirichlet",
+    "FashionMNIST",
     "FederatedDataModule",
+    "ImageNet",
     "NIHChestXray14",
+    "ParquetImages",
     "Partition",
     "PhantomCXR",
     "Records",
+    "WithinOrganisations",
 ]

@@ -64,6 +64,32 @@ class XrayAugmentation(nn.Module):
         return (((images - mean) * contrasted + mean) * bright).clamp(0, 1)
 
 
+class FlipCropAugmentation(nn.Module):
+    """Horizontal flip, and a crop of the image's own size out of the padded image, for photographs.
+
+    The flip has probability 1/2 and crops are uniform, from torch's default generator, one draw an image.
+
+    Args:
+        padding: Black border before the crop, as a fraction of height and width: 1/8 is 4 of 32 pixels.
+    """
+
+    def __init__(self, padding: float = 0.125):
+        super().__init__()
+        self.padding = padding
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Float images [B, C, H, W] to the same shape."""
+        height, width = images.shape[-2:]
+        down, right = round(self.padding * height), round(self.padding * width)
+        draws = torch.rand(len(images), 3, 1)
+        rows = (draws[:, 0] * (2 * down + 1)).long() + torch.arange(height)
+        columns = torch.where(draws[:, 2] < 0.5, torch.arange(width), torch.arange(width).flip(0))
+        columns = (draws[:, 1] * (2 * right + 1)).long() + columns
+        padded = F.pad(images, (right, right, down, down)).permute(0, 2, 3, 1)
+        image = torch.arange(len(images))[:, None, None]
+        return padded[image, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
+
+
 def _centres(size: int) -> Tensor:
     """Centres of `size` pixels between -1 and 1, as `grid_sample` places them."""
     return (2 * torch.arange(size) + 1) / size - 1

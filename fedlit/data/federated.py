@@ -45,7 +45,7 @@ class FederatedDataModule(LightningDataModule):
 
     Patients are split into train, validation and test first (official splits win where the source has them),
     then the partition gives every record to a client. So each client has a part of every split and no patient
-    is in two splits.
+    is in two splits. A source may drop records after that, see `keep()`.
 
     A source of your own implements `records()`. One that has no such records overrides `setup()` instead and
     fills `clients` with `ClientData` of any map-style data sets.
@@ -56,8 +56,9 @@ class FederatedDataModule(LightningDataModule):
         eval_batch_size: Images in a batch where nothing is trained.
         image_size: Height and width of the images in pixels.
         in_chans: Channels of the images: 1 is grey, 3 repeats the grey for weights that expect RGB.
-        augment: Augmentation of training images: true for the default for chest X-rays, false for none, or a
-            list of transforms (torchvision.transforms.v2), applied in order to one float image in [0, 1].
+        augment: Augmentation of training images: true for the source's default (`XrayAugmentation` unless it has
+            another), false for none, or a list of transforms (torchvision.transforms.v2), applied in order to
+            one float image in [0, 1].
         split: Fractions of train, validation and test, by patient; they sum to 1. With an official train_val
             list only the first two matter, with an official train, val and test none.
         seed: Seed of the patient split and of the partition.
@@ -118,6 +119,18 @@ class FederatedDataModule(LightningDataModule):
             f"{type(self).__name__} implements neither records() nor setup(); one must say what the data is"
         )
 
+    def keep(self, records: Records, owners: np.ndarray) -> np.ndarray:
+        """Which records the federation has, [N] bool, given their final splits and clients; by default all.
+
+        A source that makes its data scarcer after the partition overrides this. It is a pure function of its
+        arguments and of the constructor's.
+        """
+        return np.ones(len(owners), dtype=bool)
+
+    def default_augmentation(self) -> nn.Module:
+        """What `augment: true` means: a transform of a batch of float images [B, C, H, W] in [0, 1]."""
+        return XrayAugmentation()
+
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes, known before `setup()`; none where there are no records to have some.
@@ -144,13 +157,16 @@ class FederatedDataModule(LightningDataModule):
         splits = split_by_patient(records, self.split, self.seed)
         records = replace(records, splits=splits)
         owners = np.asarray(self.partition.assign(records, self.seed)).astype(str)
+        check_clients(owners, splits)
+        kept = np.flatnonzero(self.keep(records, owners))
+        owners, splits = owners[kept], splits[kept]
         names = check_clients(owners, splits)
         visible = mask_labels(records)
-        self._warn_of_empty_classes(records, visible)
+        self._warn_of_empty_classes(records, visible, kept)
         rows_of = pd.DataFrame({"client": owners, "split": splits}).groupby(["client", "split"]).indices
-        sites_of = pd.Series(records.sites).groupby(owners).unique()
+        sites_of = pd.Series(records.sites[kept]).groupby(owners).unique()
         for name in names:
-            train, val, test = (rows_of.get((name, split), np.empty(0, np.int64)) for split in SPLITS)
+            train, val, test = (kept[rows_of.get((name, split), np.empty(0, np.int64))] for split in SPLITS)
             labelled = {label for site in sites_of[name] for label in scheme(records, site)}
             self.clients[name] = ClientData(
                 name,
@@ -160,11 +176,11 @@ class FederatedDataModule(LightningDataModule):
                 self._images(records, test, records.labels) if len(test) else None,
             )
         self.assignment = pd.DataFrame(
-            {"image": records.names, "patient": records.patients, "client": owners, "split": splits}
+            {"image": records.names[kept], "patient": records.patients[kept], "client": owners, "split": splits}
         )
 
     def save_partition(self, path: str | Path) -> None:
-        """Writes image, patient, client and split of every record to a `.parquet` or `.csv` file.
+        """Writes image, patient, client and split of every record that was kept to a `.parquet` or `.csv` file.
 
         Raises:
             ValueError: Another suffix, or data without records.
@@ -234,7 +250,7 @@ class FederatedDataModule(LightningDataModule):
 
     def _augmentation(self) -> nn.Module | None:
         if isinstance(self.augment, bool):
-            return XrayAugmentation() if self.augment else None
+            return self.default_augmentation() if self.augment else None
         return PerImage(v2.Compose(self.augment)) if self.augment else None
 
     def _images(
@@ -251,9 +267,9 @@ class FederatedDataModule(LightningDataModule):
             self.std,
         )
 
-    def _warn_of_empty_classes(self, records: Records, visible: np.ndarray) -> None:
-        anywhere = (records.labels == 1).sum(axis=0)
-        trained = (visible[records.splits == "train"] == 1).sum(axis=0)
+    def _warn_of_empty_classes(self, records: Records, visible: np.ndarray, kept: np.ndarray) -> None:
+        anywhere = (records.labels[kept] == 1).sum(axis=0)
+        trained = (visible[kept][records.splits[kept] == "train"] == 1).sum(axis=0)
         absent = [label for label, total in zip(records.classes, anywhere, strict=True) if total == 0]
         unseen = [
             f"{label} ({total} elsewhere)"

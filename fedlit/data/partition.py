@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from fedlit.data.records import SPLITS, Records
+from fedlit.data.records import SPLITS, Records, listed
 
 
 class Partition:
@@ -46,21 +46,85 @@ class ByPatient(Partition):
         self.clients = _checked(clients)
 
     def assign(self, records: Records, seed: int) -> np.ndarray:
-        rng = _generator(seed, "ByPatient")
-        patients, of_record, images = np.unique(records.patients, return_inverse=True, return_counts=True)
-        owner = np.empty(len(patients), dtype=np.int64)
-        total = np.zeros(self.clients, dtype=np.int64)
-        for group in _by_split(records, of_record, len(patients)):
-            shuffled = rng.permutation(group)
-            largest_first = shuffled[np.argsort(-images[shuffled], kind="stable")]
-            heap = [(0, int(total[client]), tie, client) for tie, client in enumerate(rng.permutation(self.clients))]
-            heapq.heapify(heap)
-            for patient in largest_first:
-                load, before, tie, client = heapq.heappop(heap)
-                owner[patient] = client
-                heapq.heappush(heap, (load + int(images[patient]), before, tie, client))
-            np.add.at(total, owner[group], images[group])
-        return _named(owner[of_record], self.clients, f"{len(patients)} patients")
+        owners = _deal_patients(records.patients, records.splits, self.clients, _generator(seed, "ByPatient"))
+        return _named(owners, self.clients, f"{len(np.unique(records.patients))} patients")
+
+
+class WithinOrganisations(Partition):
+    """Several clients an organisation, each with patients of that organisation only (`<organisation>-<number>`).
+
+    Each organisation has clients in proportion to its images, at least one, by largest remainders; its
+    patients are dealt to them as `ByPatient` does. A patient of two organisations is at a client of each. This
+    is ChestXray-IH of Yuan et al. (ICML 2021), section 6.1, with 16 clients.
+
+    Args:
+        clients: Number of clients of all organisations together.
+    """
+
+    def __init__(self, clients: int):
+        self.clients = _checked(clients)
+
+    def assign(self, records: Records, seed: int) -> np.ndarray:
+        sites, images = np.unique(np.asarray(records.sites).astype(str), return_counts=True)
+        if self.clients < len(sites):
+            raise ValueError(
+                f"WithinOrganisations(clients={self.clients}): expected at least one client an organisation, found "
+                f"{len(sites)} organisations: {listed(sites)}. Choose at least {len(sites)} clients."
+            )
+        owners = np.empty(len(records.names), dtype=object)
+        for site, clients in zip(sites, _in_proportion(images, self.clients), strict=True):
+            here = records.sites == site
+            splits = None if records.splits is None else records.splits[here]
+            rng = _generator(seed, f"WithinOrganisations {site}")
+            dealt = _deal_patients(records.patients[here], splits, int(clients), rng)
+            found = f"{len(np.unique(records.patients[here]))} patients of {str(site)!r}"
+            owners[here] = _named(dealt, int(clients), found, f"{site}-")
+        return owners.astype(str)
+
+
+class ByCategory(Partition):
+    """Label skew of categories: each client has positive and negative categories that no other client has.
+
+    The positive categories are shuffled and dealt in turn, the negative ones too; a client has all images of
+    its categories, in every split. This is the heterogeneity of the IH sets of Yuan et al. (ICML 2021),
+    section 6. It is for sources of one class whose images have one category each, such as CIFAR10.
+
+    Args:
+        clients: Number of clients, at most that of the positive and of the negative categories.
+    """
+
+    def __init__(self, clients: int):
+        self.clients = _checked(clients)
+
+    def assign(self, records: Records, seed: int) -> np.ndarray:
+        if "category" not in records.table.columns or len(records.classes) != 1:
+            raise ValueError(
+                "ByCategory: expected a source of one class with a column 'category', such as CIFAR10, found "
+                f"{len(records.classes)} classes and columns {listed(records.table.columns)}. "
+                "Choose another partition."
+            )
+        categories, of_record = np.unique(records.table["category"].to_numpy(dtype=str), return_inverse=True)
+        labels = pd.Series(records.labels[:, 0]).groupby(of_record).agg(["min", "max"]).to_numpy()
+        mixed = categories[(labels[:, 0] != labels[:, 1])]
+        if len(mixed) or np.isnan(records.labels).any():
+            raise ValueError(
+                "ByCategory: expected categories whose images are all positive or all negative, found "
+                + (f"both in {listed(mixed)}" if len(mixed) else f"{np.isnan(records.labels).sum()} unknown labels")
+                + ". Choose another partition."
+            )
+        positive, negative = np.flatnonzero(labels[:, 0] == 1), np.flatnonzero(labels[:, 0] == 0)
+        fewest = min(len(positive), len(negative))
+        if fewest < self.clients:
+            raise ValueError(
+                f"ByCategory(clients={self.clients}): each client needs a positive and a negative category of its "
+                f"own, found {len(positive)} positive and {len(negative)} negative categories. "
+                + (f"Choose at most {fewest} clients." if fewest else "Choose other positives.")
+            )
+        rng = _generator(seed, "ByCategory")
+        owner = np.empty(len(categories), dtype=np.int64)
+        for group in (positive, negative):
+            owner[rng.permutation(group)] = np.arange(len(group)) % self.clients
+        return _named(owner[of_record], self.clients, f"{len(categories)} categories")
 
 
 class IID(Partition):
@@ -83,7 +147,7 @@ class IID(Partition):
         units, of_record = np.unique(records.patients if self.unit == "patient" else records.names, return_inverse=True)
         owner = np.empty(len(units), dtype=np.int64)
         turn, dealt = rng.permutation(self.clients), 0
-        for group in _by_split(records, of_record, len(units)):
+        for group in _by_split(records.splits, of_record, len(units)):
             owner[rng.permutation(group)] = turn[(dealt + np.arange(len(group))) % self.clients]
             dealt += len(group)
         return _named(owner[of_record], self.clients, f"{len(units)} {self.unit}s")
@@ -117,7 +181,7 @@ class Dirichlet(Partition):
         primary = _primary_classes(records.labels, of_record, len(patients))
         groups = [
             (int(group), rng.permutation(part[primary[part] == group]))
-            for part in _by_split(records, of_record, len(patients))
+            for part in _by_split(records.splits, of_record, len(patients))
             for group in np.unique(primary[part])
         ]
         classes = np.unique(primary)
@@ -285,11 +349,46 @@ def _primary_classes(labels: np.ndarray, patient_of_record: np.ndarray, patients
     return np.append(by_rarity, len(by_rarity))[best]
 
 
-def _by_split(records: Records, unit_of_record: np.ndarray, units: int) -> list[np.ndarray]:
+def _deal_patients(
+    patients: np.ndarray, splits: np.ndarray | None, clients: int, rng: np.random.Generator
+) -> np.ndarray:
+    """The client 0 to `clients` - 1 of each record, [N]: largest patients first, balanced in every split."""
+    people, of_record, images = np.unique(patients, return_inverse=True, return_counts=True)
+    owner = np.empty(len(people), dtype=np.int64)
+    total = np.zeros(clients, dtype=np.int64)
+    for group in _by_split(splits, of_record, len(people)):
+        shuffled = rng.permutation(group)
+        largest_first = shuffled[np.argsort(-images[shuffled], kind="stable")]
+        heap = [(0, int(total[client]), tie, client) for tie, client in enumerate(rng.permutation(clients))]
+        heapq.heapify(heap)
+        for patient in largest_first:
+            load, before, tie, client = heapq.heappop(heap)
+            owner[patient] = client
+            heapq.heappush(heap, (load + int(images[patient]), before, tie, client))
+        np.add.at(total, owner[group], images[group])
+    return owner[of_record]
+
+
+def _in_proportion(images: np.ndarray, seats: int) -> np.ndarray:
+    """Seats of each of several organisations by largest remainders of their images, at least one each."""
+    shares = np.ones(len(images), dtype=np.int64)
+    large = np.arange(len(images))
+    while True:
+        # Whoever has a right to less than one seat gets one; the others share the rest in proportion.
+        whole, rest = np.divmod(images[large] * (seats - len(images) + len(large)), images[large].sum())
+        if whole.all():
+            break
+        large = large[whole > 0]
+    shares[large] = whole
+    shares[large[np.argsort(-rest, kind="stable")[: seats - shares.sum()]]] += 1
+    return shares
+
+
+def _by_split(splits: np.ndarray | None, unit_of_record: np.ndarray, units: int) -> list[np.ndarray]:
     """The units (patients or images) of each split; all in one group where records have no splits."""
-    if records.splits is None:
+    if splits is None:
         return [np.arange(units)]
-    return [np.unique(unit_of_record[records.splits == split]) for split in SPLITS]
+    return [np.unique(unit_of_record[splits == split]) for split in SPLITS]
 
 
 def _generator(seed: int, purpose: str) -> np.random.Generator:
@@ -302,11 +401,11 @@ def _checked(clients: int) -> int:
     return clients
 
 
-def _named(owner: np.ndarray, clients: int, found: str) -> np.ndarray:
+def _named(owner: np.ndarray, clients: int, found: str, prefix: str = "client-") -> np.ndarray:
     empty = clients - len(np.unique(owner))
     if empty:
         raise ValueError(
             f"partition: {empty} of {clients} clients would have no image, found {found}. Choose fewer clients."
         )
     width = max(2, len(str(clients)))
-    return np.array([f"client-{index + 1:0{width}d}" for index in range(clients)])[owner]
+    return np.array([f"{prefix}{index + 1:0{width}d}" for index in range(clients)])[owner]
