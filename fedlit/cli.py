@@ -1,4 +1,4 @@
-"""The command line: ``fedlit fit``, ``test``, ``predict``, ``list``."""
+"""The command line: ``fedlit fit``, ``test``, ``predict``, ``sweep``, ``list``."""
 
 import os
 import re
@@ -8,6 +8,7 @@ import traceback
 import warnings
 from argparse import Action
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -47,6 +48,7 @@ COMMANDS = {
     "fit": "Train a federation, test its best model, log to MLflow.",
     "test": "Evaluate a checkpoint on the test sets.",
     "predict": "Write a checkpoint's probabilities for every image to CSV files.",
+    "sweep": "Run a grid of cases, values and seeds; a call after an interruption goes on with what is left.",
     "list": "Show what ships, by the short names that a YAML may use.",
 }
 
@@ -55,16 +57,37 @@ by its short name or its class_path, its arguments as init_args: --data NIHChest
 --model.optimizer Adam --model.optimizer.lr 1e-4, --federation.aggregators+=FedProx. `fedlit list` shows the names."""
 
 
+SWEEP = """The YAML of a sweep:
+
+  experiment: rates                       # of the runs, on disk and in MLflow
+  config: [../quickstart.yaml]            # what they start from, relative to this file
+  set: {federation.rounds: 10}            # optional: keys for all runs, as on the command line of fit
+  cases:                                  # optional: named alternatives, each with any keys
+    fedavg: {federation.aggregators: [FedAvg]}
+    scaffold: {federation.aggregators: [{class_path: Scaffold, init_args: {eta_g: 1.0}}]}
+  grid:                                   # optional: runs take every combination
+    model.optimizer.lr: [0.1, 0.01]
+  seeds: [0, 1, 2]                        # optional: 0 by default
+  metric: test/federation/auroc_macro     # optional: what the summary shows
+
+Every configuration is checked before the first run starts. A run is that of `fedlit fit`, in
+RUN_DIR/EXPERIMENT/NAME/, with a name such as scaffold,lr=0.1,seed=0; what it prints is in its
+console.log. Finished runs are skipped and unfinished ones go on. RUN_DIR/EXPERIMENT/sweep.csv
+has a row a run; in MLflow the tag fedlit.group is shared by runs that differ in their seed."""
+
 CHOSEN = "a class (by default {}), an argument of it as .NAME VALUE, or a YAML file with class_path and init_args"
 
 
 class HelpFormatter(DefaultHelpFormatter):
-    """Leaves out base classes, which are no choice, and the marks of docstrings."""
+    """Leaves out base classes, which are no choice, and the marks of docstrings; keeps the lines of a YAML."""
 
     bases = re.compile(r"(?:[a-z_]+\.)+(?:" + "|".join(base.__name__ for base, _ in AXES.values()) + r")(?:, |(?=\)))")
 
     def _expand_help(self, action: Action) -> str:
         return self.bases.sub("", super()._expand_help(action)).replace("``", "")
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n  " in text else super()._fill_text(text, width, indent)
 
 
 class Parser(ArgumentParser):
@@ -111,6 +134,8 @@ def main(argv: list[str] | None = None) -> None:
         list_shipped(Console(highlight=False))
         sys.exit(0)
     try:
+        if args.subcommand == "sweep":
+            sys.exit(execute_sweep(args.sweep))
         sys.exit(execute(args.subcommand, args[args.subcommand], parser))
     except KeyboardInterrupt:
         sys.exit(130)
@@ -146,8 +171,9 @@ def parse(argv: list[str]) -> tuple[Namespace, Parser]:
     commands = parser.add_subcommands(
         title="commands", metavar="COMMAND", description="each has its own --help", help=None
     )
-    parsers = {name: experiment_parser(text) for name, text in COMMANDS.items() if name != "list"}
-    parsers["list"] = Parser(description=COMMANDS["list"])
+    federated = ("fit", "test", "predict")
+    parsers = {name: experiment_parser(COMMANDS[name]) for name in federated}
+    parsers |= {"sweep": sweep_parser(), "list": Parser(description=COMMANDS["list"])}
     parsers["predict"].add_argument("--part", choices=("train", "val", "test"), default="test", help="of every client")
     folder = "folder of the CSV files; by default predictions/ in the run directory"
     parsers["predict"].add_argument("--output", type=Path | None, default=None, help=folder)
@@ -155,7 +181,7 @@ def parse(argv: list[str]) -> tuple[Namespace, Parser]:
         each.sources = Sources(tuple(argv))
     for name, subparser in parsers.items():
         commands.add_subcommand(name, subparser, help=COMMANDS[name])
-    chosen = DEFAULT_CLASSES if argv[:1] and argv[0] in parsers and argv[0] != "list" else ()
+    chosen = DEFAULT_CLASSES if argv[:1] and argv[0] in federated else ()
     args = parser.parse_args([*argv[:1], *chosen, *argv[1:]])
     return args, parsers[args.subcommand]
 
@@ -200,9 +226,41 @@ def experiment_parser(description: str) -> Parser:
     return parser
 
 
+def sweep_parser() -> Parser:
+    """The options of a sweep."""
+    parser = Parser(description=COMMANDS["sweep"], epilog=SWEEP)
+    parser.add_argument("-c", "--config", type=str, required=True, help="the YAML of the sweep, see below")
+    parser.add_argument("--jobs", type=int, default=1, help="runs side by side, each with its federation.workers")
+    parser.add_argument("--dry_run", type=bool, default=False, help="check the configurations, list the runs, and end")
+    parser.add_argument("--run_dir", type=str | None, default=None, help="runs go to RUN_DIR/EXPERIMENT/NAME/")
+    return parser
+
+
+def resolved(args: Namespace, parser: Parser) -> str:
+    """The whole configuration as YAML, less the files that it came from."""
+    return parser.dump(Namespace({k: v for k, v in args.items() if k != "config"}), skip_none=False, skip_check=True)
+
+
+def execute_sweep(args: Namespace) -> int:
+    """Run a sweep, or list its runs; returns the exit code."""
+    from fedlit.sweep import load_sweep, plan, run_sweep, summary  # which parses its runs by this module
+
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    sweep = load_sweep(args.config)
+    sweep = sweep if args.run_dir is None else replace(sweep, run_dir=args.run_dir)
+    if args.dry_run:
+        for run in plan(sweep):
+            console.print(f"{run.directory}  {run.standing()}")
+        return 0
+    table = run_sweep(sweep, args.jobs, console)
+    console.print(summary(sweep, table))
+    console.print(f"a row a run: {sweep.directory / 'sweep.csv'}")
+    return 0 if (table["status"] == "finished").all() else 1
+
+
 def execute(command: str, args: Namespace, parser: Parser) -> int:
     """Make the objects of a configuration and run a command on them; returns the exit code."""
-    config = parser.dump(Namespace({k: v for k, v in args.items() if k != "config"}), skip_none=False, skip_check=True)
+    config = resolved(args, parser)
     fabric = make_fabric(**args.fabric)
     launch(fabric)
     seed_process(args.seed, "initial weights")

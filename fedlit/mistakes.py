@@ -76,6 +76,36 @@ class Sources:
         return ""
 
 
+@dataclass(frozen=True)
+class SweepSources(Sources):
+    """Where a run of a sweep came from: its base files, and the sections of the sweep's own file.
+
+    Attributes:
+        file: of the sweep, where it has one.
+        case: of the run, or "".
+    """
+
+    file: Path | None = None
+    case: str = ""
+
+    def where(self, key: str, value: str = "") -> str:
+        for entry, node in self._settings():
+            lines = [
+                n.start_mark.line for n in (entry, *_scalars(node)) if value and n.value.rpartition(".")[2] == value
+            ]
+            name = entry.value.rstrip("+").replace(".init_args", "")
+            if lines or (not value and (key == name or key.startswith(f"{name}."))):
+                return f"{self.file}, line {(lines or [entry.start_mark.line])[0] + 1}"
+        return super().where(key, value)
+
+    def _settings(self) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
+        """Keys and values of the sections that made the run, those that win first."""
+        node = _composed(self.file) if self.file else None
+        for section in (["grid"], ["cases", self.case], ["set"]):
+            found = _find(node, section)
+            yield from found[1].value if found and isinstance(found[1], yaml.MappingNode) else ()
+
+
 @dataclass
 class _Told:
     """What jsonargparse's report of a mistake says, less what it says about its own workings."""

@@ -6,7 +6,7 @@ from datetime import timedelta
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from fedlit.messages import ClientReport
@@ -126,3 +126,65 @@ def auroc_table(metrics: Mapping[str, float], prefix: str, title: str) -> Table:
 
 def _number(value: float) -> str:
     return f"{value:.4f}" if value == value else "undefined"
+
+
+class SweepProgress:
+    """Shows the runs of a sweep: how many are done, what is running and for how long, time left.
+
+    Args:
+        runs: total.
+        done: runs that earlier calls finished.
+        jobs: runs side by side.
+        console: to print to.
+    """
+
+    def __init__(self, runs: int, done: int, jobs: int, console: Console) -> None:
+        self.console, self._runs, self._done, self._jobs = console, runs, done, jobs
+        self._began: dict[str, float] = {}
+        self._tasks: dict[str, TaskID] = {}
+        self._seconds: list[float] = []
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}", style="cyan"),
+        )
+        self._bar = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._all = self._bar.add_task(f"runs {done}/{runs}", total=runs, completed=done, left="")
+
+    def __enter__(self) -> "SweepProgress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def started(self, name: str) -> None:
+        self._began[name] = time.monotonic()
+        self._tasks[name] = self._bar.add_task(name, total=None, left="")
+
+    def ended(self, name: str, outcome: str) -> None:
+        """Print a line for a run that has ended."""
+        self._done += 1
+        seconds = time.monotonic() - self._began.pop(name)
+        self._seconds.append(seconds)
+        self._bar.remove_task(self._tasks.pop(name))
+        self.tick()
+        left = "" if self.console.is_terminal or not self._left() else f"  {self._left()} left"
+        line = f"{name}  {outcome}  {timedelta(seconds=round(seconds))}  ({self._done}/{self._runs}){left}"
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def tick(self) -> None:
+        """Look at the clock."""
+        left = self._left()
+        shown = f"runs {self._done}/{self._runs}"
+        self._bar.update(self._all, completed=self._done, description=shown, left=left and f"{left} left")
+
+    def _left(self) -> str:
+        """Time to the end at the pace of the runs that ended here; "" before the first."""
+        if not self._seconds or self._done == self._runs:
+            return ""
+        mean, now = sum(self._seconds) / len(self._seconds), time.monotonic()
+        going = sum(max(0.0, mean - (now - began)) for began in self._began.values())
+        waiting = mean * (self._runs - self._done - len(self._began))
+        return str(timedelta(seconds=round((going + waiting) / self._jobs)))

@@ -185,22 +185,31 @@ def find_checkpoint(root: Path, experiment: str, which: str) -> Path | None:
     return found
 
 
-def check_same_config(directory: Path, config: str) -> None:
-    """Refuse to continue a run under another configuration.
+def config_difference(directory: Path, config: str) -> list[str]:
+    """Where a run's configuration and another differ in what gives other numbers, a line each.
 
     Raises:
-        CheckpointError: anything but rounds, workers, devices and logger differs; shows the difference.
+        CheckpointError: there is no run.
     """
     file = directory / "config.yaml"
     if not file.exists():
         raise CheckpointError(f"{directory} has no config.yaml: not the directory of a fedlit run")
     before, now = flatten(yaml.safe_load(file.read_text())), flatten(yaml.safe_load(config))
     keys = [k for k in sorted({*before, *now}) if not k.startswith(MAY_DIFFER) and before.get(k) != now.get(k)]
-    if keys:
-        rows = "\n".join(f"  {k}: {before.get(k, 'absent')} there, {now.get(k, 'absent')} now" for k in keys)
+    return [f"{k}: {before.get(k, 'absent')} there, {now.get(k, 'absent')} now" for k in keys]
+
+
+def check_same_config(directory: Path, config: str) -> None:
+    """Refuse to continue a run under another configuration.
+
+    Raises:
+        CheckpointError: anything but rounds, workers, devices and logger differs; shows the difference.
+    """
+    if differences := config_difference(directory, config):
+        rows = "\n".join(f"  {row}" for row in differences)
         raise CheckpointError(
             f"{directory} was started with another configuration:\n{rows}\nOnly rounds, workers, "
-            f"devices and logger may change on resume; start a new run, or use --config {file}"
+            f"devices and logger may change on resume; start a new run, or use --config {directory / 'config.yaml'}"
         )
 
 
