@@ -188,6 +188,26 @@ def find(folder: Path, which: str) -> Path | None:
     return path if path in complete and best.value == best.value else None
 
 
+def tensors(path: Path) -> State:
+    """The model in a checkpoint, or the best in a run directory: weights and statistics by name.
+
+    Raises:
+        CheckpointError: there is no checkpoint.
+    """
+    if not (path / "manifest.json").exists():
+        found = find(path / "checkpoints", "best") or find(path / "checkpoints", "last")
+        if found is None:
+            raise CheckpointError(f"{path}: expected the directory of a run (runs/<experiment>/<run>) or a checkpoint")
+        path = found
+    flat, named = _read(path / "server.pt"), {}
+    everything, offset = torch.cat([flat["w"], flat["stats"]]), 0
+    for name, shape in _manifest(path)["layout"]["tensors"].items():
+        size = torch.Size(shape).numel()
+        named[name] = everything[offset : offset + size].view(shape)
+        offset += size
+    return named
+
+
 def load(path: Path, layout: Layout, aggregators: list[str]) -> Loaded:
     """Read a checkpoint.
 
@@ -223,15 +243,16 @@ def describe(layout: Layout) -> dict:
     return {
         "dtype": str(layout.dtype),
         "classes": list(layout.classes),
+        "frozen": layout.frozen,
         "fingerprint": layout.fingerprint,
         "tensors": {e.name: list(e.shape) for e in entries},
     }
 
 
 def _difference(found: dict, expected: dict) -> str:
-    for key in ("dtype", "classes"):
+    for key, verb in (("dtype", "is"), ("classes", "are"), ("frozen", "weights have the hash")):
         if found[key] != expected[key]:
-            return f"its {key} {'is' if key == 'dtype' else 'are'} {found[key]}, the config's {expected[key]}"
+            return f"its {key} {verb} {found[key]}, the config's {expected[key]}"
     theirs, ours = found["tensors"], expected["tensors"]
     rows = [
         f"{n}: {theirs.get(n, 'absent')} there, {ours.get(n, 'absent')} here"

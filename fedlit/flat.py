@@ -60,12 +60,14 @@ class Layout:
         buffers: one entry a floating-point buffer (BatchNorm's running mean and variance), in flat order.
         classes: the federation's classes, in the order of the head's rows.
         dtype: of the parameters; float32, or float64 with ``--fabric.precision 64-true``.
+        frozen: hash of the frozen parameters, or "".
     """
 
     parameters: tuple[Entry, ...]
     buffers: tuple[Entry, ...]
     classes: tuple[str, ...]
     dtype: torch.dtype
+    frozen: str = ""
 
     @classmethod
     def of(cls, module: nn.Module) -> "Layout":
@@ -112,7 +114,7 @@ class Layout:
             if buffer.is_floating_point():
                 buffers.append(Entry(name, tuple(buffer.shape), offset, len(SLICES) * (len(classes) + 1)))
                 offset += buffer.numel()
-        return cls(tuple(entries), tuple(buffers), classes, dtypes.pop())
+        return cls(tuple(entries), tuple(buffers), classes, dtypes.pop(), _frozen(module))
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:
@@ -165,7 +167,7 @@ class Layout:
     @cached_property
     def fingerprint(self) -> str:
         """Changes with any name, shape, order, class or dtype; checked at resume and between processes."""
-        text = repr((self.parameters, self.buffers, self.classes, self.dtype))
+        text = repr((self.parameters, self.buffers, self.classes, self.dtype, self.frozen))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def zeros(self, device: torch.device | str = "cpu") -> Tensor:
@@ -229,6 +231,15 @@ def head_of(module: nn.Module) -> nn.Module:
     """The part that a module names ``head``; an empty one where it names none (then all is body)."""
     head = getattr(module, "head", None)
     return head if isinstance(head, nn.Module) else nn.Module()
+
+
+def _frozen(module: nn.Module) -> str:
+    """Hash over the names and values of frozen parameters, "" where there are none."""
+    digest = hashlib.sha256()
+    frozen = [(name, p) for name, p in module.named_parameters() if not p.requires_grad]
+    for name, parameter in frozen:
+        digest.update(name.encode() + parameter.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16] if frozen else ""
 
 
 def _names(module: nn.Module, chosen: Callable[[nn.Module], bool]) -> set[str]:

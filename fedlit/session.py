@@ -16,6 +16,7 @@ from rich.filesize import decimal
 from fedlit import checkpoint
 from fedlit.aggregators.base import Aggregator, composed_name
 from fedlit.checkpoint import Best, Checkpoints
+from fedlit.data.features import with_fixed_features
 from fedlit.data.federated import FederatedDataModule
 from fedlit.engines.base import Engine, Program, Scores
 from fedlit.engines.fabric import FabricEngine
@@ -86,12 +87,13 @@ class Session:
         self.masks = {name: client_mask(aggregators, self.layout, c) for name, c in self.clients.items()}
         states = [a.server_state(self.layout, model.w) for a in aggregators]
         self._initial = ServerState(self.layout, model.w.clone(), model.stats.clone(), states)
+        clients, test_sets = with_fixed_features(module, data, fabric)
         program = Program(
             module,
             aggregators,
             self.clients,
-            data.clients,
-            data.test_sets,
+            clients,
+            test_sets,
             federation.training,
             data.batch_size,
             data.eval_batch_size,

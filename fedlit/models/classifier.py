@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Literal
 
 import timm
 import torch
@@ -10,8 +11,10 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
+from fedlit import checkpoint
 from fedlit.errors import ConfigError
-from fedlit.objectives import BCE
+from fedlit.models.layers import group_normalised, small_stem
+from fedlit.objectives import BCE, Objective
 
 
 class ImageClassifier(LightningModule):
@@ -20,12 +23,22 @@ class ImageClassifier(LightningModule):
     ``body`` (the papers' representation block, any timm backbone without its classifier) and ``head`` (the task
     block, one linear layer with one row a class) are named, so that algorithms can share them differently.
 
+    Where only the head is trained, the body's features of an image never change: they are computed once and kept in the
+    data's cache, and ``forward`` takes features [B, D] as well as images.
+
     Args:
         classes: names of the classes, in the order of the head's rows; taken from the data by default.
         backbone: a timm model, for example densenet121 or densenet161.
         in_chans: channels of the images; pretrained weights are adapted to it.
         pretrained: start the body from timm's pretrained weights, fetched from its hub.
-        weights: start the body from a local file instead: a checkpoint of the same timm backbone.
+        weights: start the body from a local file instead: a checkpoint of the same timm backbone, or the directory of a
+            fedlit run, whose best model's body is taken and whose head is discarded.
+        norm: ``batch``, or ``group``: GroupNorm in place of every BatchNorm, which clients of different classes need not
+            agree on.
+        stem: ``imagenet``, or ``small`` for images of about 32x32: a 3x3 convolution of stride 1 and no pooling, at 16
+            times the cost.
+        hidden: width of a hidden layer (ReLU) between body and head; 0 is none.
+        trainable: ``all``, or ``head``: the body is frozen, in evaluation mode.
         drop_rate: dropout before the head.
         objective: the loss, called with (logits, labels); labels are NaN where unknown.
         optimizer: of every client's local steps.
@@ -41,6 +54,10 @@ class ImageClassifier(LightningModule):
         in_chans: int = 1,
         pretrained: bool = False,
         weights: Path | None = None,
+        norm: Literal["batch", "group"] = "batch",
+        stem: Literal["imagenet", "small"] = "imagenet",
+        hidden: int = 0,
+        trainable: Literal["all", "head"] = "all",
         drop_rate: float = 0.0,
         objective: nn.Module | None = None,
         optimizer: OptimizerCallable = lambda p: torch.optim.SGD(p, lr=0.05),
@@ -49,14 +66,33 @@ class ImageClassifier(LightningModule):
         self.classes = tuple(classes)
         if not self.classes:
             raise ConfigError("model.classes is empty: expected at least one class name")
-        self.body = _backbone(backbone, in_chans, pretrained, weights)
+        self.body = _backbone(backbone, in_chans, pretrained, weights, norm, stem)
+        features = self.body.num_features
+        self.hidden = nn.Sequential(nn.Linear(features, hidden), nn.ReLU()) if hidden else nn.Identity()
         self.drop = nn.Dropout(drop_rate)
-        self.head = nn.Linear(self.body.num_features, len(self.classes))
+        self.head = nn.Linear(hidden or features, len(self.classes))
         self.objective = BCE() if objective is None else objective
+        if isinstance(self.objective, Objective):
+            self.objective.build(len(self.classes))
+        self.frozen = trainable == "head"
+        self.body.requires_grad_(not self.frozen)
         self._optimizer = optimizer
 
+    @property
+    def fixed_features(self) -> nn.Module | None:
+        """What maps images to features that training never changes; None where all of the model is trained."""
+        return self.body if self.frozen else None
+
+    def train(self, mode: bool = True) -> "ImageClassifier":
+        super().train(mode)
+        if self.frozen:
+            self.body.eval()
+        return self
+
     def forward(self, images: Tensor) -> Tensor:
-        return self.head(self.drop(self.body(images)))
+        """Logits [B, C] of images [B, in_chans, H, W], or of the body's features [B, D]."""
+        features = self.body(images) if images.ndim == 4 else images
+        return self.head(self.drop(self.hidden(features)))
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         images, labels = batch
@@ -74,10 +110,36 @@ class ImageClassifier(LightningModule):
         return self(batch[0]).sigmoid()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return self._optimizer(self.parameters())
+        return self._optimizer([p for p in self.parameters() if p.requires_grad])
 
 
-def _backbone(name: str, in_chans: int, pretrained: bool, weights: Path | None) -> nn.Module:
+def _backbone(name: str, in_chans: int, pretrained: bool, weights: Path | None, norm: str, stem: str) -> nn.Module:
+    run = weights is not None and Path(weights).is_dir()
+    body = _timm_model(name, in_chans, pretrained, None if run else weights)
+    if stem == "small":
+        body = small_stem(body, name)
+    if norm == "group":
+        body = group_normalised(body)
+    if run:
+        _load_run(body, Path(weights), name)
+    return body
+
+
+def _load_run(body: nn.Module, run: Path, name: str) -> None:
+    """The body of a fedlit run's best model."""
+    found = {k.removeprefix("body."): v for k, v in checkpoint.tensors(run).items() if k.startswith("body.")}
+    wanted = {k: v for k, v in body.state_dict().items() if v.is_floating_point()}
+    wrong = [k for k, v in wanted.items() if k not in found or found[k].shape != v.shape]
+    if wrong:
+        there = tuple(found[wrong[0]].shape) if wrong[0] in found else "absent"
+        raise ConfigError(
+            f"model.weights: the model of {run} has another body than {name} with this norm and stem: body.{wrong[0]} is "
+            f"{there} there, {tuple(wanted[wrong[0]].shape)} here ({len(wrong)} of {len(wanted)} tensors differ)"
+        )
+    body.load_state_dict(found, strict=False)
+
+
+def _timm_model(name: str, in_chans: int, pretrained: bool, weights: Path | None) -> nn.Module:
     if not timm.is_model(name):
         near = ", ".join(get_close_matches(name, timm.list_models(), n=4)) or "none, see timm.list_models()"
         raise ConfigError(f"model.backbone: timm has no {name!r}; near names: {near}")
@@ -85,7 +147,7 @@ def _backbone(name: str, in_chans: int, pretrained: bool, weights: Path | None) 
     if weights is None:
         return timm.create_model(name, pretrained=pretrained, **options)
     if not Path(weights).is_file():
-        raise ConfigError(f"model.weights: no file {weights}")
+        raise ConfigError(f"model.weights: no file or directory {weights}")
     try:
         body = timm.create_model(name, pretrained=True, pretrained_cfg_overlay={"file": str(weights)}, **options)
         found = timm.models.load_state_dict(str(weights))

@@ -68,8 +68,9 @@ class AUCSaddle(Objective):
                 "AUCSaddle: clamp keeps alpha of the margin form at or above 0; in the paper's form that would be "
                 "1 + alpha; use form: margin"
             )
-        self.margin, self.form, self.clamp, self.dual_scale = margin, form, clamp, dual_scale
-        self.score, self.prior, self.start = score, prior, start
+        self.margin, self.score, self.clamp, self.dual_scale = margin, score, clamp, dual_scale
+        self.prior, self.start = prior, start
+        self.offset = 1.0 if form == "paper" else 0.0
 
     def build(self, num_classes: int) -> None:
         for name in self.per_class_parameters:
@@ -83,7 +84,7 @@ class AUCSaddle(Objective):
     @property
     def margin_alpha(self) -> Tensor:
         """alpha [C] of the margin form; its gradient is scaled."""
-        alpha = self.alpha + 1 if self.form == "paper" else self.alpha
+        alpha = self.alpha + self.offset
         return alpha if self.dual_scale == 1 else torch.lerp(alpha.detach(), alpha, self.dual_scale)
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -95,7 +96,7 @@ class AUCSaddle(Objective):
         push = p * (h - self.b) ** 2 + 2 * alpha * p * h
         # Not a product with 0 or 1: what is unknown or infinite must not reach the sum.
         terms = torch.where(positive, pull, torch.where(negative, push, 0.0)).sum(0) / known.sum(0).clamp(min=1)
-        constant = p * (1 - p) * (2 * self.margin * alpha - alpha**2 - (self.form == "paper"))
+        constant = p * (1 - p) * (2 * self.margin * alpha - alpha**2 - self.offset)
         labelled = known.any(0)
         return torch.where(labelled, terms + constant, 0.0).sum() / labelled.sum().clamp(min=1)
 
@@ -128,7 +129,7 @@ class AUCSaddle(Objective):
         """a, b, alpha [C] at the saddle point for measured scores; NaN where a class has no positives or negatives."""
         a, b = means["h_positive"] / means["n_positive"], means["h_negative"] / means["n_negative"]
         alpha = self.margin + b - a
-        return a, b, (alpha.clamp(min=0) if self.clamp else alpha) - (self.form == "paper")
+        return a, b, (alpha.clamp(min=0) if self.clamp else alpha) - self.offset
 
     @torch.no_grad()
     def project(self) -> None:
@@ -140,7 +141,7 @@ class AUCSaddle(Objective):
         h, p = self.scores(logits.double()), self.p.double().to(logits.device)
         means = self.measure(logits.double(), labels, labels)
         a, b, alpha = self.optimum(means)
-        alpha = alpha + (self.form == "paper")
+        alpha = alpha + self.offset
         spread = [
             torch.where(labels == y, (h - centre) ** 2, 0.0).sum(0) / (labels == y).sum(0)
             for y, centre in ((1, a), (0, b))

@@ -1,0 +1,141 @@
+"""Features of a body that is not trained: computed once for all images of a store, then read from the cache."""
+
+import hashlib
+import os
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningModule
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from fedlit.data.federated import ClientData, FederatedDataModule
+from fedlit.data.images import LabelledImages
+from fedlit.errors import ConfigError
+from fedlit.fabric import FederationFabric
+
+BATCH = 256
+
+
+class LabelledFeatures(Dataset):
+    """Features with labels: what :class:`LabelledImages` becomes under a body that is not trained.
+
+    Args:
+        file: features float32 [N, D] of a whole store, as ``.npy``.
+        images: the data set whose rows, labels and names these are.
+    """
+
+    def __init__(self, file: Path, images: LabelledImages) -> None:
+        self.file, self.indices, self.labels, self.names = file, images.indices, images.labels, images.names
+        self._features = np.load(file, mmap_mode="r")
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        features, labels = self.batch([i])
+        return features[0], labels[0]
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Features float32 [B, D] and labels float32 [B, C]."""
+        positions = np.asarray(indices, dtype=np.int64)
+        features = np.take(self._features, self.indices[positions], axis=0)
+        return torch.from_numpy(features), self.labels[torch.from_numpy(positions)]
+
+    def __getstate__(self) -> dict:
+        return {k: v for k, v in vars(self).items() if k != "_features"}
+
+    def __setstate__(self, state: dict) -> None:
+        vars(self).update(state)
+        self._features = np.load(self.file, mmap_mode="r")
+
+
+def with_fixed_features(
+    module: LightningModule, data: FederatedDataModule, fabric: FederationFabric
+) -> tuple[dict[str, ClientData], dict[str, Dataset]]:
+    """Clients and test sets as they are trained on: features instead of images where the module's never change.
+
+    A module says so by an attribute ``fixed_features``: the part of it that maps images to features and is not trained.
+
+    Raises:
+        ConfigError: training images are augmented, which features computed once cannot be.
+    """
+    body = getattr(module, "fixed_features", None)
+    if body is None:
+        return data.clients, data.test_sets
+    augmented = [name for name, d in data.clients.items() if getattr(d.train, "augment", None) is not None]
+    if augmented:
+        raise ConfigError(
+            f"the model's body is not trained, so features are computed once and augmentation (client {augmented[0]!r}) "
+            "would have no effect: set data.augment to false, or train all of the model"
+        )
+    stores: dict[str, Path] = {}
+
+    def features(images: Dataset | None) -> Dataset | None:
+        if not isinstance(images, LabelledImages):
+            return images
+        key = _key(body, images)
+        if key not in stores:
+            stores[key] = images.store.path.parent / f"features-{key}.npy"
+            if fabric.local_rank == 0:
+                _compute(body, images, stores[key], fabric)
+            fabric.barrier()
+        return LabelledFeatures(stores[key], images)
+
+    clients = {
+        name: replace(d, train=features(d.train), val=features(d.val), test=features(d.test))
+        for name, d in data.clients.items()
+    }
+    return clients, {name: features(images) for name, images in data.test_sets.items()}
+
+
+def _key(body: nn.Module, images: LabelledImages) -> str:
+    digest = hashlib.sha256(repr((images.store.path.name, images.in_chans, images.mean, images.std)).encode())
+    for name, tensor in body.state_dict().items():
+        digest.update(name.encode() + tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:24]
+
+
+@torch.no_grad()
+def _compute(body: nn.Module, images: LabelledImages, file: Path, fabric: FederationFabric) -> None:
+    """Write the features of all N images of the store, unless they are there."""
+    with _alone(file):
+        if file.exists():
+            return
+        rows = np.arange(len(images.store))
+        everything = LabelledImages(
+            images.store, rows, np.zeros((len(rows), 1)), rows, images.in_chans, None, images.mean, images.std
+        )
+        training, device = body.training, next(body.parameters()).device
+        body.eval().to(fabric.device)
+        parts = []
+        batches = track(rows_in_batches(rows), "Features of all images", console=Console(stderr=True), transient=True)
+        for batch in batches:
+            parts.append(body(fabric.to_device(everything.batch(batch)[0])).float().cpu().numpy())
+        body.train(training).to(device)
+        draft = file.with_suffix(f".{os.getpid()}.tmp")
+        with draft.open("wb") as out:
+            np.save(out, np.concatenate(parts))
+        os.replace(draft, file)
+
+
+def rows_in_batches(rows: np.ndarray) -> list[np.ndarray]:
+    return [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
+
+
+@contextmanager
+def _alone(file: Path):
+    """One process of a machine computes, others wait: runs of a sweep start at the same time."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: both compute, and the later replaces the earlier
+        yield
+        return
+    with file.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
