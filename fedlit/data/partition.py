@@ -105,7 +105,7 @@ class ByCategory(Partition):
             )
         categories, of_record = np.unique(records.table["category"].to_numpy(dtype=str), return_inverse=True)
         labels = pd.Series(records.labels[:, 0]).groupby(of_record).agg(["min", "max"]).to_numpy()
-        mixed = categories[(labels[:, 0] != labels[:, 1])]
+        mixed = categories[labels[:, 0] < labels[:, 1]]
         if len(mixed) or np.isnan(records.labels).any():
             raise ValueError(
                 "ByCategory: expected categories whose images are all positive or all negative, found "

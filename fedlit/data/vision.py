@@ -103,7 +103,10 @@ class STL10(CategoryImages):
         def part(train: bool) -> datasets.STL10:
             return datasets.STL10(self.root, "train" if train else "test")
 
-        return _read_torchvision(self, self.root / "stl10_binary", part, labels="labels")
+        folder = self.root / "stl10_binary"
+        if folder.is_dir() and not (folder / "class_names.txt").is_file():
+            raise self.missing("no stl10_binary/class_names.txt")
+        return _read_torchvision(self, folder, part, labels="labels")
 
 
 class FashionMNIST(CategoryImages):
@@ -275,7 +278,7 @@ def _category_names(file: Path, column: str) -> list[str] | None:
 
 
 def _labels(file: Path, column: str, categories: Sequence[str] | None) -> np.ndarray:
-    labels = pq.read_table(file, columns=[column]).column(0).fill_null(-1).to_numpy().astype(np.int64)
+    labels = pq.read_table(file, columns=[column]).column(0).cast(pa.int64()).fill_null(-1).to_numpy()
     wrong = (labels < 0) | (labels >= (np.inf if categories is None else len(categories)))
     if wrong.any():
         row = int(wrong.argmax())

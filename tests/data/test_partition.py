@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlit.data.partition import IID, ByColumn, ByOrganisation, ByPatient, Dirichlet, split_by_patient
+from fedlit.data.partition import (
+    IID,
+    ByCategory,
+    ByColumn,
+    ByOrganisation,
+    ByPatient,
+    Dirichlet,
+    WithinOrganisations,
+    split_by_patient,
+)
 from fedlit.data.records import Records
 
 FRACTIONS = (0.7, 0.1, 0.2)
@@ -59,6 +68,7 @@ PARTITIONS = {
     "Dirichlet": Dirichlet(4, alpha=1.0, min_images=2),
     "ByColumn": ByColumn("View"),
     "ByColumn bins": ByColumn("Age", bins=3),
+    "WithinOrganisations": WithinOrganisations(5),
 }
 seeds = st.integers(0, 2**31)
 
@@ -89,7 +99,9 @@ def test_a_patient_is_at_one_client(name, data_seed, seed):
     assert sorted(set(clients)) == ["client-01", "client-02", "client-03", "client-04"]
 
 
-@pytest.mark.parametrize("partition", [ByPatient(5), IID(5), IID(5, "image"), Dirichlet(5, alpha=1.0)])
+@pytest.mark.parametrize(
+    "partition", [ByPatient(5), IID(5), IID(5, "image"), Dirichlet(5, alpha=1.0), WithinOrganisations(5)]
+)
 def test_another_seed_is_another_partition(partition):
     records = make_records(0, patients=100)
     assert (partition.assign(records, 1) != partition.assign(records, 2)).any()
@@ -179,7 +191,16 @@ def test_more_clients_than_patients_is_refused(partition):
         partition.assign(make_records(0, patients=50), 0)
 
 
-@pytest.mark.parametrize("make", [lambda: ByPatient(0), lambda: IID(-1), lambda: Dirichlet(0, alpha=1.0)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ByPatient(0),
+        lambda: IID(-1),
+        lambda: Dirichlet(0, alpha=1.0),
+        lambda: ByCategory(0),
+        lambda: WithinOrganisations(0),
+    ],
+)
 def test_no_clients_is_refused(make):
     with pytest.raises(ValueError, match="expected at least 1 client"):
         make()
@@ -192,6 +213,128 @@ def test_arguments_are_checked():
         IID(3, unit="study")
     with pytest.raises(ValueError, match="bins: expected at least 1, found 0"):
         ByColumn("Age", bins=0)
+
+
+# Organisations
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(data_seed=seeds, seed=seeds, sites=st.integers(1, 5), more=st.integers(0, 12))
+def test_within_organisations_clients_are_of_one_organisation_in_proportion_to_its_images(data_seed, seed, sites, more):
+    records = make_records(data_seed, patients=200, sites=sites)
+    # A square makes organisations of very different sizes, as real ones are.
+    rng = np.random.default_rng(data_seed)
+    home = np.array([f"hospital {int(sites * draw**2)}" for draw in rng.random(200)])
+    _, person = np.unique(records.patients, return_inverse=True)
+    records = replace(records, sites=home[person])
+    records = replace(records, splits=split_by_patient(records, FRACTIONS, seed))
+    organisations, images = np.unique(records.sites, return_counts=True)
+    clients = len(organisations) + more
+    owners = WithinOrganisations(clients).assign(records, seed)
+    assert values_per(owners, records.sites).max() == 1
+    assert values_per(records.patients, owners).max() == 1
+    of_site = pd.Series(owners).groupby(records.sites).unique()
+    for site, names in of_site.items():
+        width = max(2, len(str(len(names))))
+        assert sorted(names) == [f"{site}-{index + 1:0{width}d}" for index in range(len(names))]
+        for split in ("train", "val", "test"):
+            sizes = [int(((owners == name) & (records.splits == split)).sum()) for name in names]
+            assert max(sizes) - min(sizes) <= 6
+    shares = of_site.map(len).to_numpy()
+    assert shares.sum() == clients
+    # Those that are due more than their guaranteed client share what is left, to less than one client.
+    large = shares > 1
+    due = images[large] / images[large].sum() * (clients - (~large).sum())
+    assert (due < shares[large] + 1).all()
+    assert (shares[large] - 1 < due).all()
+
+
+def test_sixteen_clients_of_the_five_organisations_of_the_paper():
+    # FDAM, Table 2, in hundreds of images: CheXpert, ChestXray14, MIMIC-CXR, PadChest, ChestXray-AD.
+    images = {"CheXpert": 2240, "ChestXray14": 1120, "MIMIC-CXR": 3770, "PadChest": 1100, "ChestXray-AD": 150}
+    sites = np.repeat(list(images), list(images.values()))
+    records = replace(make_records(0, patients=len(sites), largest=1), sites=sites)
+    splits = split_by_patient(records, (0.665, 0.285, 0.05), 0)
+    owners = WithinOrganisations(16).assign(replace(records, splits=splits), 0)
+    assert pd.Series(owners).groupby(sites).nunique().to_dict() == {
+        "CheXpert": 4,
+        "ChestXray14": 2,
+        "MIMIC-CXR": 7,
+        "PadChest": 2,
+        "ChestXray-AD": 1,
+    }
+    for site, count in images.items():
+        assert abs((splits[sites == site] == "test").sum() - 0.05 * count) <= 1
+
+
+def test_within_organisations_refuses_what_cannot_be_dealt():
+    records = make_records(0, patients=40, sites=3)
+    with pytest.raises(ValueError, match=r"clients=2\).* found 3 organisations: 'hospital 0', .* at least 3 clients"):
+        WithinOrganisations(2).assign(records, 0)
+    with pytest.raises(ValueError, match=r"would have no image, found \d+ patients of 'hospital \d'. Choose fewer"):
+        WithinOrganisations(90).assign(records, 0)
+
+
+# Categories
+
+
+def make_categories(seed: int, positive: int, negative: int) -> Records:
+    """Random images with one category each, every category with 3 at least."""
+    rng = np.random.default_rng(seed)
+    categories = rng.permutation([f"c{index}" for index in range(positive + negative)])
+    index = rng.permutation(np.repeat(np.arange(len(categories)), rng.integers(3, 9, len(categories))))
+    names = np.array([f"{row:06d}" for row in range(len(index))])
+    return Records(
+        store=None,
+        names=names,
+        labels=(index < positive).astype(np.float32)[:, None],
+        classes=("positive",),
+        patients=names,
+        sites=np.full(len(names), "photographs"),
+        site_classes={},
+        splits=rng.choice(["train", "val", "test"], len(names)),
+        table=pd.DataFrame({"category": categories[index]}),
+    )
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(data_seed=seeds, seed=seeds, clients=st.integers(1, 7), extra=st.tuples(st.integers(0, 9), st.integers(0, 9)))
+def test_by_category_gives_disjoint_groups_of_positives_and_negatives(data_seed, seed, clients, extra):
+    records = make_categories(data_seed, clients + extra[0], clients + extra[1])
+    category = records.table["category"].to_numpy(str)
+    owners = ByCategory(clients).assign(records, seed)
+    assert sorted(set(owners)) == [f"client-{index + 1:02d}" for index in range(clients)]
+    # All images of a category, of whatever split, are at one client.
+    assert values_per(category, owners).max() == 1
+    for label in (0, 1):
+        rows = records.labels[:, 0] == label
+        groups = values_per(owners[rows], category[rows]).reindex(np.unique(owners), fill_value=0)
+        assert groups.min() >= 1
+        assert groups.max() - groups.min() <= 1
+    order = np.random.default_rng(data_seed).permutation(len(owners))
+    np.testing.assert_array_equal(owners[order], ByCategory(clients).assign(shuffled(records, order), seed))
+
+
+def test_another_seed_deals_other_categories():
+    records = make_categories(0, 20, 20)
+    assert (ByCategory(4).assign(records, 1) != ByCategory(4).assign(records, 2)).any()
+
+
+def test_by_category_refuses_what_it_cannot_divide():
+    with pytest.raises(ValueError, match=r"clients=4\).* found 3 positive and 9 negative .* at most 3 clients"):
+        ByCategory(4).assign(make_categories(0, 3, 9), 0)
+    with pytest.raises(ValueError, match=r"found 3 positive and 0 negative categories. Choose other positives"):
+        ByCategory(1).assign(make_categories(0, 3, 0), 0)
+    with pytest.raises(ValueError, match=r"found 3 classes and columns 'View', 'Age'. Choose another partition"):
+        ByCategory(2).assign(make_records(0, patients=20), 0)
+    records = make_categories(0, 3, 3)
+    first = records.table["category"][0]
+    records.labels[0] = 1 - records.labels[0]
+    with pytest.raises(ValueError, match=f"all positive or all negative, found both in '{first}'"):
+        ByCategory(2).assign(records, 0)
+    records.labels[records.table["category"] == first] = np.nan
+    with pytest.raises(ValueError, match=r"found \d unknown labels"):
+        ByCategory(2).assign(records, 0)
 
 
 def test_by_organisation_takes_the_names_of_the_sites():
