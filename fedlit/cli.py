@@ -246,13 +246,17 @@ def execute_sweep(args: Namespace) -> int:
     from fedlit.sweep import load_sweep, plan, run_sweep, summary  # which parses its runs by this module
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    sweep = load_sweep(args.config)
-    sweep = sweep if args.run_dir is None else replace(sweep, run_dir=args.run_dir)
-    if args.dry_run:
-        for run in plan(sweep):
-            console.print(f"{run.directory}  {run.standing()}")
-        return 0
-    table = run_sweep(sweep, args.jobs, console)
+    try:
+        sweep = load_sweep(args.config)
+        sweep = sweep if args.run_dir is None else replace(sweep, run_dir=args.run_dir)
+        if args.dry_run:
+            for run in plan(sweep):
+                console.print(f"{run.directory}  {run.standing()}")
+            return 0
+        table = run_sweep(sweep, args.jobs, console)
+    except ConfigError as error:  # explained already, with its place
+        complain(str(error))
+        return 2
     console.print(summary(sweep, table))
     console.print(f"a row a run: {sweep.directory / 'sweep.csv'}")
     return 0 if (table["status"] == "finished").all() else 1

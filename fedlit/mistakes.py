@@ -91,7 +91,9 @@ class SweepSources(Sources):
     def where(self, key: str, value: str = "") -> str:
         for entry, node in self._settings():
             lines = [
-                n.start_mark.line for n in (entry, *_scalars(node)) if value and n.value.rpartition(".")[2] == value
+                n.start_mark.line
+                for n in (entry, *_scalars(node))
+                if value and value in (n.value, n.value.rpartition(".")[2])
             ]
             name = entry.value.rstrip("+").replace(".init_args", "")
             if lines or (not value and (key == name or key.startswith(f"{name}."))):
@@ -190,7 +192,7 @@ def _reworded(reason: str, owner: str, options: Sequence[str], classes: Sequence
     if match := re.search(r"No module named '([\w.]+)'", reason):
         return f"there is no module {match[1]!r} in the working directory or among the installed packages", match[1]
     if match := re.match(r"(?:Option|Key) '([\w.]+)' is not (?:accepted|expected)", reason):
-        known = _arguments(owner)
+        known = _arguments(owner) or list(options)
         hint = near(match[1], known) or (f"; it has {', '.join(known)}" if known else "")
         return f"{owner.rpartition('.')[2] or 'it'} has no argument {match[1]!r}{hint}", match[1]
     if match := UNKNOWN_OPTION.match(reason):

@@ -35,7 +35,7 @@ MAY_DIFFER = (
 )
 """Keys of the configuration that a resumed run may change: they do not change its numbers."""
 
-RESERVED = ".reserved.yaml"
+RESERVED = ".reserved"
 """Lies in a directory that is kept for a run which has not started."""
 
 
