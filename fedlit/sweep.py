@@ -19,7 +19,7 @@ from fedlit.jobs import Job, run_jobs
 from fedlit.progress import SweepProgress
 from fedlit.run import Result
 
-__all__ = ["Sweep", "load_sweep", "plan", "run_sweep", "summary"]
+__all__ = ["Sweep", "alone", "load_sweep", "plan", "run_sweep", "summary"]
 
 Status = Literal["finished", "failed", "stopped", "waiting"]
 
@@ -49,7 +49,7 @@ def run_sweep(sweep: Sweep, jobs: int = 1, console: Console | None = None) -> pd
         raise ConfigError(f"--jobs: expected at least 1, found {jobs}")
     console = console or Console(highlight=False, markup=False, soft_wrap=True)
     runs = plan(sweep)
-    with _alone(sweep.directory):
+    with alone(sweep.directory):
         standings = {run.name: run.standing() for run in runs}
         statuses: dict[str, Status] = {n: "finished" if s == "finished" else "waiting" for n, s in standings.items()}
         todo = {run.name: run for run in runs if standings[run.name] != "finished"}
@@ -128,7 +128,7 @@ def _last_lines(log: Path, count: int = 15) -> str:
 
 
 @contextmanager
-def _alone(directory: Path) -> Iterator[None]:
+def alone(directory: Path) -> Iterator[None]:
     """Keep other sweeps out of a folder; the system forgets it when the process dies.
 
     Raises:

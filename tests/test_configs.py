@@ -11,9 +11,11 @@ from PIL import Image
 from fedlit.cli import main, parse
 from fedlit.data import FederatedDataModule
 from fedlit.federation import Federation
+from fedlit.sweep import load_sweep, plan
 
 CONFIGS = Path(__file__).parent.parent / "configs"
-FILES = sorted(CONFIGS.rglob("*.yaml"))
+SWEEPS = sorted(CONFIGS.glob("sweeps/*.yaml"))
+FILES = sorted({*CONFIGS.rglob("*.yaml")} - {*SWEEPS})
 FINDINGS = ("Atelectasis", "Effusion|Mass", "No Finding", "Pneumonia")
 
 pytestmark = pytest.mark.filterwarnings("ignore:classes without")
@@ -99,6 +101,14 @@ class TestEveryConfig:
         assert stopped.value.code == 0
         assert "AUROC on test set 'federation'" in capsys.readouterr().out
         assert [p.name for p in tmp_path.iterdir()] == ["cache"]
+
+
+@pytest.mark.parametrize("file", SWEEPS, ids=lambda f: f.stem)
+def test_every_sweep_is_a_list_of_runs(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    runs = plan(load_sweep(file))
+    assert len(runs) > 1
+    assert {run.standing() for run in runs} == {"new"}
 
 
 def dumped(words: list[str]) -> dict:

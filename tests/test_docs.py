@@ -42,7 +42,7 @@ def commands() -> list[list[str]]:
     found = []
     for block in blocks("bash"):
         for line in block.text.replace("\\\n", " ").splitlines():
-            words = shlex.split(line.replace("$mu", "0.1"), comments=True)
+            words = shlex.split(line, comments=True)
             starts = [i + 1 for i, word in enumerate(words) if word == "fedlit" or word.endswith("fedlit/__main__.py")]
             if starts and words[:2] != ["python", "-m"]:
                 found.append(words[starts[0] :])
