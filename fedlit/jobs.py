@@ -98,6 +98,7 @@ def _run(job: Job) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for target, source in enumerate((nothing, log, log)):
         os.dup2(source, target)
+    sys.argv = [sys.argv[0], *job.words]  # what a run on several devices starts its other ranks with
     from fedlit.cli import main  # which imports this module, by way of the sweep
 
     try:

@@ -16,6 +16,7 @@ from rich.table import Table
 from fedlit.errors import ConfigError
 from fedlit.grid import PlannedRun, Sweep, load_sweep, plan
 from fedlit.jobs import Job, run_jobs
+from fedlit.mistakes import near
 from fedlit.progress import SweepProgress
 from fedlit.run import Result
 
@@ -77,6 +78,10 @@ def run_sweep(sweep: Sweep, jobs: int = 1, console: Console | None = None) -> pd
             signum = run_jobs([run.job() for run in todo.values()], jobs, started, ended, progress.tick)
         table = _table(sweep, runs, statuses)
         _write(table, sweep)
+        if finished := [run for run in runs if statuses[run.name] == "finished"]:
+            known = Result.read(finished[0].directory).metrics
+            if sweep.metric not in known and table[sweep.metric].isna().all():
+                console.print(f"metric: no run has {sweep.metric!r}{near(sweep.metric, known)}", style="yellow")
     if signum:
         console.print("stopped by a signal; to continue, the same command again")
         raise SystemExit(128 + signum)

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -53,7 +54,8 @@ class Recorder(Tracker):
     """Writes the tags and what its process is to the run's directory."""
 
     def start(self, run, metrics) -> None:
-        recorded = {"tags": dict(run.tags), "pid": os.getpid(), "daemon": multiprocessing.current_process().daemon}
+        daemon = multiprocessing.current_process().daemon
+        recorded = {"tags": dict(run.tags), "pid": os.getpid(), "daemon": daemon, "argv": sys.argv[1:]}
         (run.directory / "recorded.json").write_text(json.dumps(recorded))
 
 
@@ -155,8 +157,22 @@ class TestRuns:
         for name in NAMES:
             assert_same_run(Kept(folder / "here/trial" / name), Kept(finished[0] / name))
 
-    def test_a_run_may_have_workers(self, uninterrupted: Path):
-        assert not json.loads((uninterrupted / "seed=1" / "recorded.json").read_text())["daemon"]
+    def test_a_run_may_have_workers_and_other_ranks(self, uninterrupted: Path):
+        recorded = json.loads((uninterrupted / "seed=1" / "recorded.json").read_text())
+        assert not recorded["daemon"]
+        assert recorded["argv"][:2] == ["fit", "--config"]  # what starts the other ranks repeats these words
+
+    def test_a_metric_that_no_run_has_is_said(self, finished, fedlit_cli, folder: Path):
+        sweep = write(folder, {**GRID, "metric": "test/federation/auroc_makro"})
+        code, out, _ = fedlit_cli(f"sweep --config {sweep} --run_dir {finished[0].parent}")
+        assert code == 0
+        assert "no run has 'test/federation/auroc_makro'; did you mean test/federation/auroc_macro" in out
+
+    def test_a_metric_of_the_rounds_is_the_last(self, finished):
+        directory, _ = finished
+        sweep = replace(load_sweep(directory.parent.parent / "sweep.yaml"), metric="val/auroc_macro")
+        (score, *_) = run_sweep(sweep, console=Console(quiet=True))["val/auroc_macro"]
+        assert (2, "val/auroc_macro", repr(score)) in Kept(directory / NAMES[0]).metrics()
 
     def test_tags_reach_the_tracker(self, uninterrupted: Path):
         recorded = json.loads((uninterrupted / "seed=1" / "recorded.json").read_text())["tags"]
