@@ -128,6 +128,8 @@ def _status(run: PlannedRun, code: int) -> Status:
 
 
 def _last_lines(log: Path, count: int = 15) -> str:
+    if not log.exists():
+        return "  its process died before it could write"
     with log.open(errors="replace") as file:
         return "".join(f"  {line}" for line in deque(file, maxlen=count)).rstrip()
 
