@@ -1,5 +1,6 @@
 """The command line: ``fedlit fit``, ``test``, ``predict``, ``sweep``, ``list``."""
 
+import importlib
 import os
 import re
 import sys
@@ -9,6 +10,7 @@ import warnings
 from argparse import Action
 from contextlib import ExitStack
 from dataclasses import replace
+from inspect import isabstract
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,6 +30,7 @@ from fedlit.fabric import launch, make_fabric
 from fedlit.federation import Federation
 from fedlit.mistakes import Sources, explain
 from fedlit.models import ImageClassifier
+from fedlit.phases import Phase
 from fedlit.randomness import seed_process
 from fedlit.schedules import ConstantSchedule, Schedule
 from fedlit.tracking.base import Tracker
@@ -217,6 +220,9 @@ def experiment_parser(description: str) -> Parser:
         default=True,
         help="true: MLflow; false: only files in the run directory; or a class",
     )
+    parser.add_argument(
+        "--phases", type=list[Phase], default=[], help="run before the federation's main part, in order; see Phase"
+    )
     parser.add_function_arguments(make_fabric, "fabric")
     parser.add_subclass_arguments(FederatedDataModule, "data", required=True, help=CHOSEN.format("PhantomCXR"))
     parser.add_subclass_arguments(LightningModule, "model", required=True, help=CHOSEN.format("ImageClassifier"))
@@ -291,6 +297,7 @@ def execute(command: str, args: Namespace, parser: Parser) -> int:
             objects.federation,
             tracker,
             args.tags,
+            objects.phases,
         )
         if command == "fit":
             return run_fit(experiment)
@@ -305,7 +312,7 @@ def list_shipped(console: Console) -> None:
         console.print(f"[bold]{axis}")
         for cls in shipped(axis):
             summary = (cls.__doc__ or "").strip().partition("\n")[0].replace("``", "")
-            line = f"  {cls.__name__:<18}{summary}"
+            line = f"  {cls.__name__:<22}{summary}"
             if console.is_terminal:
                 console.print(line, markup=False, no_wrap=True, overflow="ellipsis")
             else:
@@ -315,8 +322,9 @@ def list_shipped(console: Console) -> None:
 def shipped(axis: str) -> list[type]:
     """fedlit's own choices on an axis."""
     base, home = AXES[axis]
+    exported = vars(importlib.import_module(home))
     bases = [b for b, _ in AXES.values()]
-    found = {c for c in _subclasses(base) if c.__module__.startswith(home) and c not in bases}
+    found = {c for c in _subclasses(base) if exported.get(c.__name__) is c and c not in bases and not isabstract(c)}
     return sorted(found, key=lambda c: c.__name__)
 
 

@@ -20,8 +20,11 @@ from fedlit.federation import Federation
 from fedlit.interrupts import ending_on_sigterm
 from fedlit.messages import ServerState
 from fedlit.metrics.auroc import slug
+from fedlit.phases import Phase
 from fedlit.progress import auroc_table
-from fedlit.run import Result, Run, check_same_config, find_checkpoint, flatten, git_revision, new_directory
+from fedlit.randomness import derive_seed
+from fedlit.run import Result, Run, check_same_config, find_checkpoint, flatten, git_revision, new_directory, run_of
+from fedlit.schedules import ConstantSchedule
 from fedlit.session import Session
 from fedlit.tracking.base import Tracker
 
@@ -34,6 +37,7 @@ class Experiment:
         config: the resolved configuration, as YAML; saved with the run.
         settings: the same as nested mappings, for the tracker's parameters.
         tags: of the run in MLflow.
+        phases: run before the federation's main part, in order.
     """
 
     config: str
@@ -50,11 +54,39 @@ class Experiment:
     federation: Federation
     tracker: Tracker
     tags: dict[str, str] = field(default_factory=dict)
+    phases: list[Phase] = field(default_factory=list)
 
-    def session(self) -> Session:
-        tags = self.tags | {"fedlit.version": __version__, "fedlit.git": git_revision() or "none"}
-        limit = 1 if self.fast_dev_run else None
-        return Session(self.federation, self.model, self.data, self.fabric, self.seed, tags, limit)
+    def session(self, run: Path | None = None) -> Session:
+        """The main part, from where a run's phases have brought the model."""
+        for phase in self.phases if run else ():
+            phase.hand_on(run, self.model)
+        return Session(self.federation, self.model, self.data, self.fabric, self.seed, self._tags, self._limit)
+
+    def phase_session(self, phase: Phase, run: Path | None = None) -> Session:
+        """A phase, from where a run's earlier ones have brought the model."""
+        for earlier in self.phases[: self.phases.index(phase)] if run else ():
+            earlier.hand_on(run, self.model)
+        federation, model = phase.federation(self.federation), phase.model(self.model)
+        if self.fast_dev_run:
+            federation.rounds, federation.schedule = 1, ConstantSchedule(1, "steps")
+        seed, tags = derive_seed(self.seed, "phase", phase.name), {"fedlit.phases": str(len(self.phases))}
+        return Session(federation, model, self.data, self.fabric, seed, self._tags | tags, self._limit, phase.clients)
+
+    def first_session(self) -> Session:
+        """Of the first phase, once the main part is known to fit together as well."""
+        if not self.phases:
+            return self.session()
+        if getattr(self.model, "fixed_features", None) is None:  # features of what a phase will change are not worth it
+            self.session().engine.close()
+        return self.phase_session(self.phases[0])
+
+    @property
+    def _tags(self) -> dict[str, str]:
+        return self.tags | {"fedlit.version": __version__, "fedlit.git": git_revision() or "none"}
+
+    @property
+    def _limit(self) -> int | None:
+        return 1 if self.fast_dev_run else None
 
     def checkpoint(self) -> Path | None:
         """The checkpoint that ``ckpt_path`` names, the same on every rank."""
@@ -69,31 +101,45 @@ def run_fit(experiment: Experiment) -> int:
     """Train, test the best model, and say where to look; returns the process's exit code."""
     fabric, console, resume = experiment.fabric, experiment.console(), experiment.checkpoint()
     if resume is not None:
-        check_same_config(resume.parent.parent, experiment.config)
-        console.print(f"resuming {resume.parent.parent} after {int(resume.name.removeprefix('round-'))} rounds")
+        check_same_config(run_of(resume), experiment.config)
+        console.print(f"resuming {run_of(resume)} after {int(resume.name.removeprefix('round-'))} rounds")
     elif experiment.ckpt_path:
         console.print(f"no run in {experiment.run_dir / experiment.experiment} yet: starting a new one")
-    session = experiment.session()
+    first = experiment.first_session()  # what is refused is refused before there is a directory
     try:
-        directory = resume.parent.parent if resume else None
+        directory = run_of(resume) if resume else None
         if directory is None and fabric.is_global_zero:
             directory = new_directory(experiment.run_dir, experiment.experiment, experiment.name)
         run = Run(fabric.broadcast(directory), experiment.tracker, resume is not None, fabric.is_global_zero)
         with ending_on_sigterm():
-            return _fit(experiment, session, run, resume, console)
+            return _fit(experiment, first, run, resume, console)
     except TrainingError:
         if fabric.is_global_zero:
             raise
         return 0  # all ranks stop alike: the first one speaks for the run, and its exit code counts
     finally:
-        session.engine.close()
+        first.engine.close()
 
 
 def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None, console: Console) -> int:
-    status, began = "FAILED", time.perf_counter()
+    status, began, before, signum = "FAILED", time.perf_counter(), 0, 0
+    settings = parameters(experiment.settings)
     try:
-        settings = parameters(experiment.settings)
-        signum = experiment.federation.fit(session, run, resume, experiment.config, settings)
+        for phase in experiment.phases:
+            if before:
+                session = experiment.phase_session(phase, run.directory)
+            console.print(f"phase {phase.name!r}, before the main part")
+            folder = phase.checkpoints(run.directory)
+            done = checkpoint.find(folder, "last")
+            signum = session.federation.fit(session, run, done, experiment.config, settings, folder, before)
+            session.engine.close()
+            if signum:
+                break
+            before += session.federation.rounds
+        if not signum:
+            session = experiment.session(run.directory) if before else session
+            done = resume if resume and resume.parent == run.checkpoints else None
+            signum = experiment.federation.fit(session, run, done, experiment.config, settings, before=before)
         if signum:
             status = "KILLED"
             console.print(f"stopped by a signal; to continue: --ckpt_path {run.directory}")
@@ -101,7 +147,7 @@ def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None
         best = checkpoint.find(run.checkpoints, "best") or checkpoint.find(run.checkpoints, "last")
         server, rounds, _ = session.restore(best)
         metrics = test_metrics(session, server, run.directory if run.main else None)
-        run.log(metrics, experiment.federation.rounds)
+        run.log(metrics, before + experiment.federation.rounds)
         for picture in sorted(run.directory.glob("roc_*.png")):
             run.artifact(picture)
         run.artifact(best, "best")
@@ -116,6 +162,7 @@ def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None
         status = "KILLED"
         raise
     finally:
+        session.engine.close()
         run.finish(status)
         if run.main and status == "FINISHED":
             result.write(run.directory)
@@ -126,7 +173,7 @@ def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None
 def run_test(experiment: Experiment) -> int:
     """Evaluate a checkpoint on the test sets."""
     path = _required_checkpoint(experiment)
-    session = experiment.session()
+    session = experiment.session(run_of(path))
     try:
         server, rounds, _ = session.restore(path)
         metrics = test_metrics(session, server, None)
@@ -139,10 +186,10 @@ def run_test(experiment: Experiment) -> int:
 def run_predict(experiment: Experiment, part: str, output: Path | None) -> int:
     """Write the probabilities of a checkpoint for every image of a part of the data, one CSV a set."""
     path, console = _required_checkpoint(experiment), experiment.console()
-    session = experiment.session()
+    session = experiment.session(run_of(path))
     try:
         server, _, _ = session.restore(path)
-        folder = output or path.parent.parent / "predictions"
+        folder = output or run_of(path) / "predictions"
         for name, scores in session.evaluate_sets(server, part, "predict_step").items():
             table = pd.concat([_predictions(session, s) for s in scores], ignore_index=True)
             if session.fabric.is_global_zero:

@@ -93,8 +93,19 @@ class Federation:
         resume: Path | None = None,
         config: str = "",
         params: dict[str, str | int | float | bool] | None = None,
+        checkpoints: Path | None = None,
+        before: int = 0,
     ) -> int:
         """Train from the start, or from a checkpoint; returns the number of the signal that ended the run, or 0.
+
+        Args:
+            session: what to train.
+            run: where it is recorded.
+            resume: a checkpoint.
+            config: saved with the run.
+            params: of the configuration, for the tracker.
+            checkpoints: folder; by default the run's.
+            before: rounds of the run's earlier phases: metrics are logged from there on.
 
         Raises:
             TrainingError: a loss or an update is not finite; the last completed round is checkpointed.
@@ -103,10 +114,10 @@ class Federation:
         server, done, best = session.restore(resume)
         if resume is None:
             session.settle(server)
-        saver = Checkpoints(run.checkpoints, session.fabric, self.checkpoint_every)
+        saver = Checkpoints(checkpoints or run.checkpoints, session.fabric, self.checkpoint_every)
         saver.rewind(done)
         monitor = self.chosen_monitor(session.rehearse(server))
-        run.start(config, params or {}, session.tags, done)
+        run.start(config, params or {}, session.tags, before + done)
         session.describe(run)
         session.save(saver, done, server, best)
 
@@ -134,8 +145,8 @@ class Federation:
                 metrics |= drift | session.objective_metrics(server, done) | {"round/lr": session.lr * rnd.lr_factor}
                 evaluated = done % self.eval_every == 0 or done == self.rounds
                 scores = session.validate(self.broadcast(server, rnd), metrics) if evaluated else []
-                metrics |= session.per_client(run, scores, reports, done)
-                run.log(metrics, done)
+                metrics |= session.per_client(run, scores, reports, before + done)
+                run.log(metrics, before + done)
                 progress.round_done(done - 1, metrics)
                 if done == 1:
                     run.note("leaves_a_site.txt", leaving)

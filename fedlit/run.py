@@ -88,6 +88,7 @@ class Run:
         self.directory, self.tracker, self.resumed, self.main = Path(directory), tracker, resumed, main
         self.metrics = MetricsFile(self.directory / "metrics.csv")
         self.client_metrics = MetricsFile(self.directory / "client_metrics.csv")
+        self._started = False
 
     @property
     def checkpoints(self) -> Path:
@@ -96,9 +97,13 @@ class Run:
     def start(
         self, config: str, params: Mapping[str, str | int | float | bool], tags: Mapping[str, str], rounds: int
     ) -> None:
-        """Open the run after ``rounds`` completed rounds: what a killed run logged beyond them is dropped."""
-        if not self.main:
+        """Open the run after ``rounds`` completed rounds: what a killed run logged beyond them is dropped.
+
+        A run of several phases is opened by the first of them that has something to do.
+        """
+        if not self.main or self._started:
             return
+        self._started = True
         self.directory.mkdir(parents=True, exist_ok=True)
         (self.directory / "result.json").unlink(missing_ok=True)  # what goes on has not ended
         # A killed process leaves the old or the new file: half a configuration could not be resumed.
@@ -167,22 +172,34 @@ def find_checkpoint(root: Path, experiment: str, which: str) -> Path | None:
         CheckpointError: there is no such checkpoint; None for ``last`` and ``best`` of an experiment without runs.
     """
     if which in ("last", "best"):
-        runs = [p for p in (root / experiment).glob("*") if checkpoint.find(p / "checkpoints", "last")]
-        if not runs:
+        last = [found for run in (root / experiment).glob("*") if (found := _last(run))]
+        if not last:
             return None
-        newest = max(runs, key=lambda p: checkpoint.find(p / "checkpoints", "last").stat().st_mtime)
-        found = checkpoint.find(newest / "checkpoints", which)
+        newest = run_of(max(last, key=lambda path: path.stat().st_mtime))
+        found = _last(newest) if which == "last" else checkpoint.find(newest / "checkpoints", which)
         if found is None:
             raise CheckpointError(f"{newest} has no best checkpoint yet; use --ckpt_path last")
         return found
     path = Path(which)
-    found = path if (path / "manifest.json").exists() else checkpoint.find(path / "checkpoints", "last")
+    found = path if (path / "manifest.json").exists() else _last(path)
     if found is None:
         raise CheckpointError(
             f"--ckpt_path {which}: expected last, best, a run directory (runs/<experiment>/<run>) or "
             "a checkpoint (.../checkpoints/round-NNNNNN); found no manifest.json there"
         )
     return found
+
+
+def run_of(path: Path) -> Path:
+    """The run directory of a checkpoint, of its main part or of one of its phases."""
+    folder = path.parent.parent
+    return folder.parent.parent if folder.parent.name == "phases" else folder
+
+
+def _last(run: Path) -> Path | None:
+    """A run's newest checkpoint; that of its newest phase where the main part has none yet."""
+    of_phases = [p for p in (checkpoint.find(f, "last") for f in run.glob("phases/*/checkpoints")) if p]
+    return checkpoint.find(run / "checkpoints", "last") or max(of_phases, key=lambda p: p.stat().st_mtime, default=None)
 
 
 def config_difference(directory: Path, config: str) -> list[str]:

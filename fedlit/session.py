@@ -55,6 +55,7 @@ class Session:
         seed: of everything that is drawn.
         tags: of the run, beside the session's own.
         limit_eval_batches: evaluate no more batches than this of each set.
+        clients: take part; all by default.
 
     Raises:
         ConfigError: model, data and federation do not fit together.
@@ -69,8 +70,9 @@ class Session:
         seed: int = 0,
         tags: Mapping[str, str] | None = None,
         limit_eval_batches: int | None = None,
+        clients: Sequence[str] | None = None,
     ) -> None:
-        self.federation, self.data, self.fabric, self.seed = federation, data, fabric, seed
+        self.federation, self.fabric, self.seed = federation, fabric, seed
         check_module(module)
         self._model = model = self._initial_model(module)
         self._tags = dict(tags or {})
@@ -78,6 +80,7 @@ class Session:
             data.prepare_data()
         fabric.barrier()
         data.setup("fit")
+        self.data = data = _only(data, clients)
         self.clients = _clients(data, federation.weights)
         self.weights = {name: client.weight for name, client in self.clients.items()}
         self.layout, self.classes = model.layout, model.layout.classes
@@ -217,7 +220,7 @@ class Session:
         shown = ", ".join(f"{n} ({c.examples})" for n, c in list(self.clients.items())[:6])
         more = f", and {len(self.clients) - 6} more" if len(self.clients) > 6 else ""
         return (
-            f"{self.algorithm} over {len(self.clients)} clients (training images): {shown}{more}; "
+            f"{self.algorithm} over {len(self.clients)} client{'s' * (len(self.clients) != 1)} (training images): {shown}{more}; "
             f"{self.layout.size:,} parameters; {self.engine.where}"
         )
 
@@ -269,6 +272,18 @@ class Session:
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
             wanted = cores if self.fabric.device.type == "cpu" else 1
         return min(wanted, cohort)
+
+
+def _only(data: FederatedDataModule, clients: Sequence[str] | None) -> FederatedDataModule:
+    """The same data with some of its clients."""
+    if clients is None:
+        return data
+    unknown = [name for name in clients if name not in data.clients]
+    if unknown or not clients:
+        raise ConfigError(f"phases: there is no client {unknown or 'at all'}; clients are {', '.join(data.clients)}")
+    part = copy.copy(data)
+    part.clients = {name: data.clients[name] for name in data.clients if name in clients}
+    return part
 
 
 def _unheard(report: ClientReport) -> None:

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from fedlit import checkpoint
 from fedlit.errors import ConfigError
 from fedlit.models.layers import group_normalised, small_stem
-from fedlit.objectives import BCE, Objective
+from fedlit.objectives import BCE
+from fedlit.objectives.base import Objective
 
 
 class ImageClassifier(LightningModule):
@@ -74,9 +75,13 @@ class ImageClassifier(LightningModule):
         self.objective = BCE() if objective is None else objective
         if isinstance(self.objective, Objective):
             self.objective.build(len(self.classes))
-        self.frozen = trainable == "head"
+        self.optimizer = optimizer
+        self.train_only(trainable)
+
+    def train_only(self, part: Literal["all", "head"]) -> None:
+        """Train all of the model, or freeze the body."""
+        self.frozen = part == "head"
         self.body.requires_grad_(not self.frozen)
-        self._optimizer = optimizer
 
     @property
     def fixed_features(self) -> nn.Module | None:
@@ -110,7 +115,7 @@ class ImageClassifier(LightningModule):
         return self(batch[0]).sigmoid()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return self._optimizer([p for p in self.parameters() if p.requires_grad])
+        return self.optimizer([p for p in self.parameters() if p.requires_grad])
 
 
 def _backbone(name: str, in_chans: int, pretrained: bool, weights: Path | None, norm: str, stem: str) -> nn.Module:

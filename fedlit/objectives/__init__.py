@@ -1,7 +1,6 @@
 """What a client minimises: modules called with (logits [B, C], labels [B, C])."""
 
 from fedlit.objectives.auc import AUCSaddle
-from fedlit.objectives.base import Objective
 from fedlit.objectives.bce import BCE
 
-__all__ = ["BCE", "AUCSaddle", "Objective"]
+__all__ = ["BCE", "AUCSaddle"]

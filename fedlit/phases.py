@@ -1,0 +1,107 @@
+"""Phases: what a federation does before its main part, such as training a body on one source."""
+
+import copy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from lightning.pytorch import LightningModule
+from lightning.pytorch.cli import OptimizerCallable
+from torch import nn
+
+from fedlit import checkpoint
+from fedlit.aggregators.base import Aggregator
+from fedlit.errors import ConfigError
+from fedlit.federation import Federation
+from fedlit.objectives.base import Objective
+from fedlit.schedules import Schedule
+
+FOLDER = "phases"
+
+
+@dataclass
+class Phase:
+    """A stretch of rounds with clients, an objective and algorithms of its own; the next starts from its best model.
+
+    Rounds are counted on over the phases, and logged on the same run. What algorithms and clients keep starts anew.
+
+    Args:
+        name: of its folder in the run directory.
+        rounds: number of rounds; by default as many as the schedule describes, 10 where it has no end.
+        schedule: what each round does; by default one epoch a round.
+        clients: who takes part, by name; by default all.
+        aggregators: the algorithms; by default federated averaging.
+        objective: instead of the model's own.
+        optimizer: instead of the model's own.
+        trainable: ``all`` of the model, or its ``head``; by default as the model says.
+        keep: what the next phase takes over: the ``body``, with a new head and new variables of the objective, or ``all``.
+        optimizer_state: a client's optimizer state between its rounds: ``keep`` or ``reset``.
+    """
+
+    name: str
+    rounds: int | None = None
+    schedule: Schedule | None = None
+    clients: list[str] | None = None
+    aggregators: list[Aggregator] = field(default_factory=list)
+    objective: nn.Module | None = None
+    optimizer: OptimizerCallable | None = None
+    trainable: Literal["all", "head"] | None = None
+    keep: Literal["body", "all"] = "body"
+    optimizer_state: Literal["reset", "keep"] = "keep"
+
+    def federation(self, main: Federation) -> Federation:
+        """Its rounds, run as the main part is."""
+        return Federation(
+            self.aggregators,
+            self.rounds,
+            self.schedule,
+            optimizer_state=self.optimizer_state,
+            measure_batches=main.training.measure_batches,
+            workers=main.workers,
+            threads=main.threads,
+        )
+
+    def model(self, main: LightningModule) -> LightningModule:
+        """The model as it is trained in this phase.
+
+        Raises:
+            ConfigError: the model has no objective or optimizer that could be replaced, or no head that could be trained
+                alone.
+        """
+        model = copy.deepcopy(main)
+        for part in ("objective", "optimizer"):
+            if getattr(self, part) is not None:
+                self._needs(model, part)
+                setattr(model, part, copy.deepcopy(getattr(self, part)))
+        if isinstance(self.objective, Objective):
+            model.objective.build(len(model.classes))
+        if self.trainable is not None:
+            self._needs(model, "train_only")
+            model.train_only(self.trainable)
+        return model
+
+    def checkpoints(self, run: Path) -> Path:
+        """Where a run keeps its checkpoints."""
+        return run / FOLDER / self.name / "checkpoints"
+
+    def hand_on(self, run: Path, model: LightningModule) -> None:
+        """Load what a run's phase has learned into the next one's model, by name."""
+        folder = self.checkpoints(run)
+        found = checkpoint.tensors(checkpoint.find(folder, "best") or checkpoint.find(folder, "last"))
+        wanted = model.state_dict()
+        own = tuple(f"{name}." for name, m in model.named_modules() if name == "head" or isinstance(m, Objective))
+        taken = {
+            name: tensor
+            for name, tensor in found.items()
+            if name in wanted
+            and wanted[name].shape == tensor.shape
+            and (self.keep == "all" or not name.startswith(own))
+        }
+        model.load_state_dict(taken, strict=False)
+
+    def _needs(self, model: LightningModule, attribute: str) -> None:
+        if not hasattr(model, attribute):
+            raise ConfigError(
+                f"phases, {self.name!r}: {type(model).__name__} has no {attribute!r} for a phase to change; "
+                "ImageClassifier shows how"
+            )
