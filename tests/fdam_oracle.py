@@ -5,9 +5,8 @@ score is h(w; x), y = 1 is positive, y = 0 the paper's y = -1, NaN an unknown la
 start, several classes, BatchNorm, CODA's dual) is written once here and named where it is used.
 """
 
-import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -87,13 +86,14 @@ class FDAM:
         net: images to logits [B, C], in float64.
         batches: client -> its minibatches in order, one a local step.
         p: [C].
-        start: a, b, alpha, each [C].
         gamma: coefficient of gamma/2 |v - v_0|^2 (eq. 5).
         scaffold: Alg. 4 in place of Alg. 2.
         reset: zero the control variates when a stage begins, as Alg. 4 says.
         output: of a stage: ``last``, ``average`` (Alg. 2) or ``random`` (Alg. 4).
         choose: stage -> number of the round whose iterate is its output, for ``random``.
-        sample: extra minibatches of every client, for CODA's dual and for BatchNorm after an average.
+        sample: number of the round -> extra minibatches of every client. Before the first round they give the start of a,
+            b and alpha (the saddle's own at the initial scores); after a stage BatchNorm's statistics, if it returned an
+            average; before a stage CODA's alpha.
         dual_from_sample: CODA.
         local: names that stay with the clients.
     """
@@ -101,8 +101,8 @@ class FDAM:
     net: nn.Module
     batches: dict[str, Iterator[Batch]]
     p: Tensor
-    start: Tensors
     gamma: float
+    sample: Callable[[int], Sample]
     margin: float = 1.0
     score: Callable[[Tensor], Tensor] = torch.sigmoid
     scaffold: bool = False
@@ -110,14 +110,15 @@ class FDAM:
     eta_g: float = 1.0
     output: str = "last"
     choose: Callable[[int], int] = lambda stage: 0
-    sample: Sample = field(default_factory=dict)
     dual_from_sample: bool = False
     local: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self.x = {n: t.detach().clone() for n, t in self.net.named_parameters()}
-        self.x |= {n: t.detach().clone() for n, t in self.start.items()}
         self.stats = {n: t.clone() for n, t in self.net.named_buffers() if t.is_floating_point()}
+        a, b, alpha = optimum(self.scores(self.sample(0)), self.margin)
+        self.x |= {"a": a, "b": b, "alpha": alpha}
+        self.done = 0
         self.kept: dict[str, Tensors] = {k: {} for k in self.batches}
         self._zero_control_variates()
 
@@ -128,6 +129,8 @@ class FDAM:
 
     def _stage(self, number: int, stage: Stage) -> Iterator[Snapshot]:
         centre = _copy(self.x)
+        if self.dual_from_sample and number > 0:
+            self.x["alpha"] = optimum(self.scores(self.sample(self.done)), self.margin)[2]
         if self.reset:
             self._zero_control_variates()
         total = {n: torch.zeros_like(t) for n, t in self.x.items()}
@@ -150,6 +153,7 @@ class FDAM:
             iterates.append((_copy(self.x), _copy(self.stats)))
             if r == stage.rounds:
                 self._output(number, stage, total, iterates)
+            self.done += 1
             yield Snapshot(_copy(self.x), _copy(self.stats), _copy(self.c), {k: _copy(c) for k, c in self.c_k.items()})
 
     def _client(self, k: str, stage: Stage, centre: Tensors, total: Tensors) -> tuple[Tensors, Tensors]:
@@ -217,22 +221,23 @@ class FDAM:
             for n in self.x:
                 if n not in self.local:
                     self.x[n] = total[n] / (steps * len(self.batches))
-            self.stats = pooled_statistics(self.net, self.x, self.sample) if self.stats else {}
+            self.stats = pooled_statistics(self.net, self.x, self.sample(self.done))
         elif self.output == "random":
             x, stats = iterates[self.choose(number)]
             self.x, self.stats = _copy(x), _copy(stats)
-        if self.dual_from_sample:
-            _, _, self.x["alpha"] = optimum(self.scores(self.sample), self.margin)
 
     def scores(self, sample: Sample) -> Sample:
-        """(scores, labels) of a sample under the present model and its running statistics."""
-        self.net.eval()
+        """(scores, labels) of a sample under the present model, BatchNorm seeing each minibatch as in training."""
+        self.net.train()
         inner = {n: t for n, t in self.x.items() if n not in ("a", "b", "alpha")}
+        found: Sample = {}
         with torch.no_grad():
-            return {
-                k: [(self.score(torch.func.functional_call(self.net, inner | self.stats, (i,))), y) for i, y in batches]
-                for k, batches in sample.items()
-            }
+            for k, batches in sample.items():
+                found[k] = []
+                for images, labels in batches:
+                    logits = torch.func.functional_call(self.net, inner | _copy(self.stats), (images,))
+                    found[k].append((self.score(logits), labels))
+        return found
 
     def _zero_control_variates(self) -> None:
         self.c = {n: torch.zeros_like(t) for n, t in self.x.items()}
@@ -259,34 +264,32 @@ def optimum(scores: Sample, m: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def pooled_statistics(net: nn.Module, x: Tensors, sample: Sample) -> Tensors:
-    """Running statistics of each BatchNorm of all clients' activations as one set, every client with the same weight.
+    """BatchNorm's statistics of the activations of all clients together, each client with the same weight.
 
-    A client's part is the mean over its batches of their means and variances about zero, each layer fed as in training.
+    A minibatch gives its mean and its (unbiased) variance; together the variance is the mean of the variances and the
+    variance of the means.
     """
     layers = {n: m for n, m in net.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
-    seen: dict[str, list[Tensor]] = {n: [] for n in layers}
-    hooks = [m.register_forward_pre_hook(lambda m, inputs, n=n: seen[n].append(inputs[0])) for n, m in layers.items()]
+    seen: dict[str, Tensor] = {}
+    hooks = [m.register_forward_pre_hook(lambda m, inputs, n=n: seen.update({n: inputs[0]})) for n, m in layers.items()]
     inner = {n: t for n, t in x.items() if n not in ("a", "b", "alpha")}
-    scratch = copy.deepcopy({n: t for n, t in net.named_buffers() if t.is_floating_point()})
-    first = {n: 0.0 for n in layers}
-    second = {n: 0.0 for n in layers}
+    scratch = {n: t.clone() for n, t in net.named_buffers() if t.is_floating_point()}
+    parts: dict[str, list[tuple[float, Tensor, Tensor]]] = {n: [] for n in layers}
     net.train()
     with torch.no_grad():
         for batches in sample.values():
-            for n in layers:
-                seen[n].clear()
             for images, _ in batches:
                 torch.func.functional_call(net, inner | scratch, (images,))
-            for n in layers:
-                values = torch.cat([v.transpose(0, 1).flatten(1) for v in seen[n]], 1)
-                first[n] = first[n] + values.mean(1) / len(sample)
-                second[n] = second[n] + (values**2).mean(1) / len(sample)
+                for n, values in seen.items():
+                    values = values.transpose(0, 1).flatten(1)
+                    parts[n].append((1 / len(batches) / len(sample), values.mean(1), values.var(1)))
     for hook in hooks:
         hook.remove()
     result = {}
-    for n in layers:
-        result[f"{n}.running_mean"] = first[n]
-        result[f"{n}.running_var"] = second[n] - first[n] ** 2
+    for n, each in parts.items():
+        mean = sum(share * m for share, m, _ in each)
+        result[f"{n}.running_mean"] = mean
+        result[f"{n}.running_var"] = sum(share * (v + (m - mean) ** 2) for share, m, v in each)
     return result
 
 

@@ -1,0 +1,326 @@
+"""NPA, CODA, CODA+ and CODASCA against the transcription of their paper, after every round."""
+
+import copy
+import itertools
+import warnings
+from collections import OrderedDict
+from collections.abc import Iterator
+
+import pytest
+import torch
+from fdam_oracle import FDAM, prior
+from fdam_oracle import Stage as Written
+from lightning.pytorch import LightningModule
+from simulation import Simulation, simulate
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from fedlit.aggregators import CODA, CODASCA, NPA, CODAPlus, FedBN, FedProx
+from fedlit.data.federated import ClientData, FederatedDataModule
+from fedlit.data.sampling import BatchStream
+from fedlit.federation import Federation
+from fedlit.flat import FlatModel
+from fedlit.messages import Round, ServerState
+from fedlit.objectives import AUCSaddle
+from fedlit.schedules import Stage, StageSchedule
+from fedlit.testing import check_aggregator
+
+LR, SAMPLED = 0.3, 2
+VARIABLES = ("a", "b", "alpha")
+
+
+class Scorer(LightningModule):
+    """A linear model, or with ``hidden`` a perceptron with BatchNorm, on vectors [B, D]."""
+
+    def __init__(self, classes=("Edema",), hidden: int = 0, inputs: int = 4, lr: float = LR, **objective) -> None:
+        super().__init__()
+        self.classes, self.lr = tuple(classes), lr
+        body = [nn.Linear(inputs, hidden), nn.BatchNorm1d(hidden), nn.Tanh()] if hidden else []
+        self.body = nn.Sequential(*body)
+        self.head = nn.Linear(hidden or inputs, len(self.classes))
+        self.objective = AUCSaddle(**objective)
+        self.objective.build(len(self.classes))
+
+    @property
+    def network(self) -> nn.Module:
+        return nn.Sequential(OrderedDict(body=self.body, head=self.head))
+
+    def forward(self, vectors):
+        return self.head(self.body(vectors))
+
+    def training_step(self, batch, batch_idx):
+        return self.objective(self(batch[0]), batch[1])
+
+    def validation_step(self, batch, batch_idx):
+        return self(batch[0])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=self.lr)
+
+
+class Sites(FederatedDataModule):
+    """Vectors whose positives differ from site to site: client -> (examples, share of positives, lacking classes)."""
+
+    def __init__(self, sites, classes=("Edema",), batch_size: int = 5, inputs: int = 4) -> None:
+        super().__init__(partition=None, batch_size=batch_size)
+        self.sites, self.names, self.inputs = sites, tuple(classes), inputs
+
+    @property
+    def classes(self):
+        return self.names
+
+    def setup(self, stage=None):
+        for number, (name, (size, share, lacking)) in enumerate(self.sites.items()):
+            g = torch.Generator().manual_seed(100 + number)
+            positives = max(1, round(share * size))
+            labels = torch.zeros(size, len(self.names))
+            for c in range(len(self.names)):
+                labels[torch.randperm(size, generator=g)[:positives], c] = 1.0
+            direction = torch.randn(len(self.names), self.inputs, generator=g)
+            vectors = torch.randn(size, self.inputs, generator=g) + labels @ direction
+            vectors += 0.5 * torch.randn(1, self.inputs, generator=g)
+            labels[:, [self.names.index(c) for c in lacking]] = torch.nan
+            known = tuple(c for c in self.names if c not in lacking)
+            self.clients[name] = ClientData(name, known, TensorDataset(vectors, labels))
+
+
+THREE = {"north": (13, 0.15, ()), "south": (21, 0.4, ()), "east": (34, 0.6, ())}
+TWO_CLASSES = {"north": (13, 0.3, ("Nodule",)), "south": (21, 0.4, ()), "east": (34, 0.6, ())}
+STAGES = [Written(LR, 4, 2), Written(LR / 2, 5, 2), Written(LR / 4, 2, 3)]
+DRAWN = [Written(LR, 3, 4), Written(LR / 2, 2, 2), Written(LR / 4, 2, 5)]
+STEPWISE = [Written(LR, 1, 5), Written(LR / 3, 1, 3)]
+
+
+def schedule(stages: list[Written]) -> StageSchedule:
+    return StageSchedule([Stage(s.rounds, s.window, "steps", s.lr / LR) for s in stages])
+
+
+def batches(data: FederatedDataModule, name: str) -> Iterator[tuple[Tensor, Tensor]]:
+    """A client's minibatches in float64, for ever."""
+    stream = BatchStream(data.clients[name].train, data.batch_size, 0, name)
+    for position in itertools.count():
+        vectors, labels = stream[position]
+        yield vectors.double(), labels.double()
+
+
+def sample(data: FederatedDataModule, index: int) -> dict[str, list[tuple[Tensor, Tensor]]]:
+    """What a measuring round before or after round ``index`` looks at."""
+    found = {}
+    for name, client in data.clients.items():
+        stream = BatchStream(client.train, data.batch_size, 0, name, "measure")
+        drawn = [stream[index * SAMPLED + i] for i in range(min(SAMPLED, stream.steps_per_epoch))]
+        found[name] = [(vectors.double(), labels.double()) for vectors, labels in drawn]
+    return found
+
+
+def transcription(module: Scorer, data: FederatedDataModule, **options) -> FDAM:
+    labels = {n: c.train.tensors[1].double() for n, c in data.clients.items()}
+    p = prior(labels, dict.fromkeys(labels, 1 / len(labels)))
+    supply = {name: batches(data, name) for name in data.clients}
+    return FDAM(copy.deepcopy(module.network).double(), supply, p, sample=lambda index: sample(data, index), **options)
+
+
+def trajectory(module, data, aggregators, stages, precision="64-true") -> tuple[list[dict[str, Tensor]], Simulation]:
+    """Everything that a run has after each of its rounds, by name."""
+    record = []
+
+    def keep(done: Simulation) -> None:
+        layout, found = done.session.layout, {}
+        for entry in layout.parameters:
+            found[entry.name] = entry.view(done.server.w).clone()
+        for entry in layout.buffers:
+            found[entry.name] = entry.view(done.server.stats).clone()
+        for i, aggregator in enumerate(aggregators):
+            if isinstance(aggregator, CODASCA):
+                states = done.session.engine.client_states()
+                vectors = {"c": done.server.aggregators[i]["c"]}
+                vectors |= {f"c of {n}": s.aggregators[i]["c"] for n, s in states.items()}
+                for kind, vector in vectors.items():
+                    for entry in layout.parameters:
+                        # fedlit descends on the negative of the dual's gradient, Alg. 4 ascends
+                        sign = -1 if entry.name == "objective.alpha" else 1
+                        found[f"{kind}: {entry.name}"] = sign * entry.view(vector)
+        record.append(found)
+
+    federation = Federation(aggregators, schedule=schedule(stages), measure_batches=SAMPLED)
+    done = simulate(module, data, federation, precision, keep)
+    return record, done
+
+
+def expected(hand: FDAM, stages: list[Written]) -> Iterator[dict[str, Tensor]]:
+    for snapshot in hand.run(stages):
+        found = {_fedlit(n): t for n, t in snapshot.x.items()} | snapshot.stats | {"objective.p": hand.p}
+        if hand.scaffold:
+            for kind, tensors in {"c": snapshot.c, **{f"c of {k}": c for k, c in snapshot.c_k.items()}}.items():
+                found |= {f"{kind}: {_fedlit(n)}": t for n, t in tensors.items()}
+        yield found
+
+
+def agree(record, hand, stages, tolerance, local=frozenset()) -> None:
+    rounds = list(expected(hand, stages))
+    assert len(record) == len(rounds) == sum(s.rounds for s in stages)
+    for number, (ours, theirs) in enumerate(zip(record, rounds, strict=True)):
+        assert ours.keys() == theirs.keys()
+        for name, tensor in theirs.items():
+            if name.partition(": ")[2] not in local and name not in local:
+                torch.testing.assert_close(
+                    ours[name].double(),
+                    tensor,
+                    rtol=tolerance,
+                    atol=tolerance,
+                    msg=lambda text, at=(number, name): f"round {at[0] + 1}, {at[1]}: {text}",
+                )
+
+
+def _fedlit(name: str) -> str:
+    return f"objective.{name}" if name in VARIABLES else name
+
+
+def chosen(record: list[dict[str, Tensor]], stages: list[Written]):
+    """Which round's model each stage returned, read off a run whose output is drawn."""
+    ends = list(itertools.accumulate(s.rounds for s in stages))
+
+    def choose(stage: int) -> int:
+        rounds, end = stages[stage].rounds, ends[stage]
+        same = [
+            r
+            for r in range(rounds - 1)
+            if torch.equal(record[end - 1]["head.weight"], record[end - rounds + r]["head.weight"])
+        ]
+        assert len(same) <= 1
+        return same[0] if same else rounds - 1
+
+    return choose
+
+
+GAMMA = 0.4
+CASES = {
+    "NPA": ([NPA(GAMMA)], STEPWISE, {}),
+    "CODA+": ([CODAPlus(GAMMA)], STAGES, {}),
+    "CODA+, average": ([CODAPlus(GAMMA, "average")], STAGES, {"output": "average"}),
+    "CODA": ([CODA(GAMMA)], STAGES, {"dual_from_sample": True}),
+    "CODA, average": ([CODA(GAMMA, "average")], STAGES, {"dual_from_sample": True, "output": "average"}),
+    "CODASCA": ([CODASCA(GAMMA)], STAGES, {"scaffold": True}),
+    "CODASCA, always": ([CODASCA(GAMMA, reset="always")], STAGES, {"scaffold": True}),
+    "CODASCA, never": ([CODASCA(GAMMA, reset="never")], STAGES, {"scaffold": True, "reset": False}),
+    "CODASCA, eta_g": ([CODASCA(GAMMA, 1.3)], STAGES, {"scaffold": True, "eta_g": 1.3}),
+    "CODASCA, random": ([CODASCA(GAMMA, output="random")], DRAWN, {"scaffold": True, "output": "random"}),
+    "CODASCA, average": ([CODASCA(GAMMA, output="average")], STAGES, {"scaffold": True, "output": "average"}),
+}
+MODELS = {"linear": 0, "perceptron with BatchNorm": 6}
+PRECISIONS = {"64-true": 1e-9, "32-true": 1e-4}
+
+
+def compare(case, hidden, precision, data, **model) -> None:
+    aggregators, stages, options = CASES[case]
+    torch.manual_seed(3)
+    module = Scorer(data.classes, hidden, **model)
+    if precision == "64-true":
+        module.double()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "CODASCA: the schedule has a stage")
+        record, _ = trajectory(module, data, aggregators, stages, precision)
+    if options.get("output") == "random":
+        choose = chosen(record, stages)
+        assert any(choose(i) < stage.rounds - 1 for i, stage in enumerate(stages))
+        options = options | {"choose": choose}
+    data.setup()
+    raw = {"score": lambda logits: logits} if model.get("score") == "raw" else {}
+    margin = {"margin": model["margin"]} if "margin" in model else {}
+    hand = transcription(module, data, gamma=GAMMA, **raw, **margin, **options)
+    agree(record, hand, stages, PRECISIONS[precision])
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("case", CASES)
+def test_every_round_equals_the_transcription(case, model):
+    compare(case, MODELS[model], "64-true", Sites(THREE))
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("case", ["NPA", "CODA", "CODA+, average", "CODASCA", "CODASCA, eta_g"])
+def test_every_round_equals_the_transcription_in_float32(case, model):
+    compare(case, MODELS[model], "32-true", Sites(THREE))
+
+
+@pytest.mark.parametrize("case", ["CODA", "CODASCA"])
+def test_every_round_equals_the_transcription_with_raw_scores_and_another_margin(case):
+    compare(case, 6, "64-true", Sites(THREE), score="raw", margin=0.6, lr=LR)
+
+
+@pytest.mark.parametrize("case", ["NPA", "CODA", "CODA+, average", "CODASCA", "CODASCA, never"])
+def test_every_round_equals_the_transcription_where_a_client_lacks_a_class(case):
+    classes = ("Edema", "Nodule")
+    compare(case, 6, "64-true", Sites(TWO_CLASSES, classes))
+
+
+def test_the_cases_meet_what_they_are_for():
+    """Batches without positives and without negatives, clients of different priors, algorithms that differ."""
+    data = Sites(THREE)
+    data.setup()
+    alone = set()
+    for name in data.clients:
+        for _, labels in itertools.islice(batches(data, name), sum(s.window * s.rounds for s in STAGES)):
+            alone |= {float(labels[0])} if len(set(labels.flatten().tolist())) == 1 else set()
+    assert alone == {0.0, 1.0}
+    priors = [float(c.train.tensors[1].mean()) for c in data.clients.values()]
+    assert max(priors) - min(priors) > 0.4
+    torch.manual_seed(3)
+    module = Scorer(hidden=6).double()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "CODASCA: the schedule has a stage")
+        ends = {n: trajectory(module, Sites(THREE), a, s)[1].server.w for n, (a, s, _) in CASES.items()}
+    same = {("CODASCA", "CODASCA, always")}
+    for (n, one), (m, other) in itertools.combinations(ends.items(), 2):
+        assert ((one - other).abs().max() > 1e-5) == ((n, m) not in same), (n, m)
+
+
+def test_what_fedbn_keeps_local_takes_no_part():
+    torch.manual_seed(3)
+    module, data = Scorer(hidden=6).double(), Sites(THREE)
+    local = frozenset(f"body.1.{n}" for n in ("weight", "bias", "running_mean", "running_var"))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "CODASCA: the schedule has a stage")
+        record, done = trajectory(module, data, [CODASCA(GAMMA, 1.3), FedBN()], STAGES)
+    data.setup()
+    hand = transcription(module, data, gamma=GAMMA, scaffold=True, eta_g=1.3, local=local)
+    agree(record, hand, STAGES, 1e-9, local)
+    for name, state in done.session.engine.client_states().items():
+        for entry in done.session.layout.buffers:
+            if entry.name in local:
+                torch.testing.assert_close(entry.view(state.stats), hand.kept[name][entry.name], rtol=1e-9, atol=1e-9)
+        kept = torch.cat([hand.kept[name][f"body.1.{n}"] for n in ("weight", "bias")])
+        torch.testing.assert_close(state.w, kept, rtol=1e-9, atol=1e-9)
+        assert (kept - torch.cat([torch.ones(6), torch.zeros(6)])).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("algorithm", [CODA(GAMMA), CODAPlus(GAMMA, "average"), CODASCA(GAMMA, 1.3, "never")])
+def test_order_of_the_list_is_free(algorithm):
+    torch.manual_seed(3)
+    module, ends = Scorer(hidden=6).double(), []
+    for aggregators in itertools.permutations([algorithm, FedBN(), FedProx(0.2)]):
+        ends.append(trajectory(module, Sites(THREE), list(aggregators), STAGES[:2])[1].server.w)
+    for end in ends[1:]:
+        torch.testing.assert_close(end, ends[0], rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("output", ["last", "average", "random"])
+@pytest.mark.parametrize("algorithm", [CODA, CODAPlus, CODASCA])
+def test_check_aggregator_finds_nothing(algorithm, output):
+    check_aggregator(algorithm(0.1, output=output), workers=1)
+
+
+def test_the_random_output_is_one_of_the_stages_rounds_each_as_likely():
+    flat = FlatModel(Scorer())
+    algorithm, rounds, seeds = CODAPlus(0.1, "random"), 5, 2000
+    counts = [0] * rounds
+    for seed in range(seeds):
+        state = algorithm.server_state(flat.layout, flat.w)
+        server = ServerState(flat.layout, flat.w.clone(), flat.stats.clone(), [state])
+        for r in range(rounds):
+            rnd = Round(7 + r, 1, 1.0, 2, "steps", seed, r == 0, r == rounds - 1)
+            algorithm.on_round_start(state, server, rnd)
+            server.w.fill_(r)
+        algorithm.on_stage_end(state, server, rnd)
+        counts[int(server.w[0])] += 1
+    assert sum((n - seeds / rounds) ** 2 / (seeds / rounds) for n in counts) < 13.3  # 1% of chi-square with 4 degrees

@@ -1,0 +1,220 @@
+"""What federated deep AUC maximisation is in cases that can be solved, or that are another algorithm."""
+
+import numpy as np
+import pytest
+import torch
+from fdam_oracle import margin_form, pairwise
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from simulation import simulate
+from test_fdam import Scorer, Sites
+from torch import nn
+
+from fedlit.aggregators import CODASCA, NPA, CODAPlus
+from fedlit.data.federated import ClientData
+from fedlit.federation import Federation
+from fedlit.objectives import AUCSaddle
+from fedlit.schedules import ConstantSchedule, Stage, StageSchedule
+
+HETEROGENEOUS = {"north": (24, 0.25, ()), "south": (40, 0.6, ())}
+pytestmark = pytest.mark.filterwarnings("ignore:CODASCA. the schedule has a stage")
+
+
+class Whole(Sites):
+    """A batch is a client's whole training set."""
+
+    def __init__(self, sites, **options) -> None:
+        super().__init__(sites, batch_size=1000, **options)
+
+
+class Twins(Whole):
+    """Every client has the first one's data."""
+
+    def setup(self, stage=None):
+        super().setup(stage)
+        first = next(iter(self.clients.values()))
+        self.clients = {n: ClientData(n, first.classes, first.train) for n in self.clients}
+
+
+class Linear(Scorer):
+    """h = w x, without a bias: with one a, b and it could shift together."""
+
+    def __init__(self, lr: float) -> None:
+        super().__init__(inputs=2, lr=lr, score="raw")
+        self.head = nn.Linear(2, 1, bias=False)
+
+
+def run(aggregator, data, module, stages, after_round=lambda done: None):
+    return simulate(module, data, Federation([aggregator], schedule=StageSchedule(stages)), after_round=after_round)
+
+
+def perceptron() -> Scorer:
+    torch.manual_seed(5)
+    return Scorer(hidden=5, lr=0.2).double()
+
+
+@pytest.mark.parametrize(("window", "eta_g"), [(1, 1.0), (5, 1.0), (3, 1.4)])
+def test_eq_7_is_eq_6(window, eta_g):
+    """Averaged over clients eq. 6 reads c = (x_{r-1} - x_r) / (eta_g I eta_l): c, means of gradients, has to."""
+    data = Sites({"north": (13, 0.2, ()), "south": (21, 0.5, ()), "east": (9, 0.4, ())})
+    seen = []
+
+    def check(done) -> None:
+        c, lr = done.server.aggregators[0]["c"], 0.2 * (1.0 if len(seen) < 6 else 0.5)
+        if seen:
+            moved = (seen[-1] - done.server.w) / (eta_g * window * lr)
+            torch.testing.assert_close(c, moved, rtol=1e-9, atol=1e-9)
+            assert c.abs().max() > 1e-3
+        states = done.session.engine.client_states().values()
+        torch.testing.assert_close(c, sum(s.aggregators[0]["c"] for s in states) / 3, rtol=1e-9, atol=1e-12)
+        seen.append(done.server.w.clone())
+
+    stages = [Stage(6, window, "steps"), Stage(3, window, "steps", 0.5)]
+    run(CODASCA(0.3, eta_g), data, perceptron(), stages, check)
+    assert len(seen) == 9
+
+
+def test_one_client_and_a_window_of_one_is_descent_ascent_with_the_proximal_term():
+    data, gamma, lr = Whole({"north": (24, 0.25, ())}), 0.7, 0.2
+    torch.manual_seed(5)
+    module = Scorer(lr=lr).double()
+    done = run(NPA(gamma), data, module, [Stage(4, 1, "steps"), Stage(3, 1, "steps", 0.5)])
+    data.setup()
+    vectors, labels = (t.double() for t in data.clients["north"].train.tensors)
+    w, bias = module.head.weight.detach()[0], module.head.bias.detach()[0]
+    h, y = (vectors @ w + bias).sigmoid(), labels[:, 0]
+    p, a, b = y.mean(), h[y == 1].mean(), h[y == 0].mean()
+    x = [w, bias, a, b, 1 + b - a]
+    for step in range(7):
+        if step in (0, 4):
+            centre = list(x)
+        leaves = [t.clone().requires_grad_() for t in x]
+        value = margin_form((vectors @ leaves[0] + leaves[1]).sigmoid(), y, *leaves[2:], p).mean()
+        gradient = torch.autograd.grad(value, leaves)
+        eta = lr if step < 4 else lr / 2
+        x = [t - eta * (g + gamma * (t - t0)) for t, g, t0 in zip(x[:4], gradient, centre, strict=False)] + [
+            x[4] + eta * gradient[4]
+        ]
+    for name, value in zip(
+        ("head.weight", "head.bias", "objective.a", "objective.b", "objective.alpha"), x, strict=True
+    ):
+        # p and the class means of a measuring round
+        torch.testing.assert_close(done.tensor(name).flatten(), value.flatten(), rtol=1e-9, atol=1e-9)
+
+
+def test_among_identical_clients_codasca_is_coda_plus():
+    data = Twins({"north": (24, 0.25, ()), "south": (24, 0.25, ()), "east": (24, 0.25, ())})
+    stages = [Stage(4, 6, "steps"), Stage(3, 4, "steps", 0.5)]
+    one, other = (run(a, data, perceptron(), stages) for a in (CODASCA(0.3), CODAPlus(0.3)))
+    torch.testing.assert_close(one.server.w, other.server.w, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(one.server.stats, other.server.stats, rtol=1e-11, atol=1e-12)
+
+
+def test_one_round_a_stage_with_reset_is_coda_plus():
+    """Federation refuses it, as it makes no sense: its check is passed with a schedule of longer stages."""
+    data, ends = Sites({"north": (13, 0.2, ()), "south": (21, 0.5, ())}), []
+    for aggregator in (CODASCA(0.3, reset="always"), CODAPlus(0.3), CODASCA(0.3, reset="never")):
+        federation = Federation([aggregator], rounds=5, schedule=ConstantSchedule(4, "steps"))
+        federation.schedule = StageSchedule([Stage(1, 4, "steps")] * 5)
+        ends.append(simulate(perceptron(), data, federation).server.w)
+    torch.testing.assert_close(ends[0], ends[1], rtol=0, atol=0)
+    assert (ends[2] - ends[1]).abs().max() > 1e-4
+
+
+def moments(data: Sites) -> list[tuple[np.ndarray, np.ndarray]]:
+    data.setup()
+    found = []
+    for client in data.clients.values():
+        x, y = (t.double().numpy() for t in client.train.tensors)
+        found.append((x, y[:, 0]))
+    return found
+
+
+def operators(clients, p: float) -> list[np.ndarray]:
+    """Of each client the matrix B_k of its field (descent on w, a, b, ascent on alpha), B_k (w, a, b, alpha) - r."""
+    found = []
+    for x, y in clients:
+        n, d = x.shape
+        sides = []
+        for value in (1, 0):
+            xs = x[y == value]
+            sides.append((len(xs) / n, xs.sum(0) / n, xs.T @ xs / n))
+        (q, sp, spp), (qn, sn, snn) = sides
+        lever = p * sn - (1 - p) * sp
+        matrix = np.zeros((d + 3, d + 3))
+        matrix[:d, :d] = 2 * (1 - p) * spp + 2 * p * snn
+        matrix[:d, d], matrix[:d, d + 1], matrix[:d, d + 2] = -2 * (1 - p) * sp, -2 * p * sn, 2 * lever
+        matrix[d, :d], matrix[d, d] = -2 * (1 - p) * sp, 2 * (1 - p) * q
+        matrix[d + 1, :d], matrix[d + 1, d + 1] = -2 * p * sn, 2 * p * qn
+        matrix[d + 2, :d], matrix[d + 2, d + 2] = -2 * lever, 2 * p * (1 - p)
+        found.append(matrix)
+    return found
+
+
+def pooled_saddle(clients) -> np.ndarray:
+    """The weighted least squares over all pairs of a positive and a negative, across clients; then a, b, alpha."""
+    x = np.concatenate([x for x, _ in clients])
+    y = np.concatenate([y for _, y in clients])
+    weight = np.concatenate([np.full(len(y), 1 / len(y)) for _, y in clients])
+    above, below = x.T @ np.diag(weight) @ x * 0, np.zeros(x.shape[1])
+    for i in np.flatnonzero(y == 1):
+        for j in np.flatnonzero(y == 0):
+            difference = x[i] - x[j]
+            above += weight[i] * weight[j] * np.outer(difference, difference)
+            below += weight[i] * weight[j] * difference
+    w = np.linalg.solve(above, below)
+    a, b = ((weight * (y == v) * (x @ w)).sum() / (weight * (y == v)).sum() for v in (1, 0))
+    return np.array([*w, a, b, 1 + b - a])
+
+
+def test_codasca_reaches_the_pooled_saddle_where_coda_plus_keeps_the_bias_that_algebra_predicts():
+    window, lr, rounds = 64, 0.05, 60
+    data = Whole(HETEROGENEOUS, inputs=2)
+    clients = moments(data)
+    p = float(np.mean([y.mean() for _, y in clients]))
+    saddle, matrices = pooled_saddle(clients), operators(clients, p)
+    r = np.array([0, 0, 0, 0, 2 * p * (1 - p)])
+    np.testing.assert_allclose(np.linalg.solve(np.mean(matrices, axis=0), r), saddle, rtol=1e-9)
+    # each client's window is affine, x -> M_k^I x + s_k; CODA+ rests where their mean does not move
+    steps = [np.eye(5) - lr * matrix for matrix in matrices]
+    many = [np.linalg.matrix_power(step, window) for step in steps]
+    shifts = [sum(np.linalg.matrix_power(s, j) for j in range(window)) @ (lr * r) for s in steps]
+    biased = np.linalg.solve(np.eye(5) - np.mean(many, axis=0), np.mean(shifts, axis=0))
+    ends = {}
+    for aggregator in (CODASCA(0.0), CODAPlus(0.0)):
+        torch.manual_seed(1)
+        done = run(aggregator, data, Linear(lr).double(), [Stage(rounds, window, "steps")])
+        names = ("head.weight", "objective.a", "objective.b", "objective.alpha")
+        ends[type(aggregator)] = torch.cat([done.tensor(n).flatten() for n in names]).numpy()
+    np.testing.assert_allclose(ends[CODASCA], saddle, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(ends[CODAPlus], biased, rtol=0, atol=1e-6)
+    assert np.abs(biased - saddle).max() > 0.05
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    some.lists(some.tuples(some.floats(-3, 3), some.booleans()), min_size=2, max_size=15).filter(
+        lambda pairs: len({positive for _, positive in pairs}) == 2
+    ),
+    some.floats(0.1, 2),
+    some.sampled_from(["margin", "paper"]),
+    some.sampled_from(["sigmoid", "raw"]),
+)
+def test_at_the_saddle_of_a_b_alpha_the_objective_is_the_pairwise_surrogate(pairs, margin, form, score):
+    logits = torch.tensor([[s] for s, _ in pairs], dtype=torch.float64)
+    labels = torch.tensor([[float(y)] for _, y in pairs], dtype=torch.float64)
+    margin = 1.0 if form == "paper" else margin
+    objective = AUCSaddle(margin, score, form)
+    objective.build(1)
+    objective.double().settle(objective.measure(logits, labels, labels))
+    p = labels.mean()
+    h = objective.scores(logits)[:, 0]
+    constant = p * (1 - p) if form == "paper" else 0.0
+    value = objective(logits, labels)
+    torch.testing.assert_close(value + constant, p * (1 - p) * pairwise(h, labels[:, 0], margin), rtol=1e-6, atol=1e-6)
+    for name, sign in (("a", 1), ("b", 1), ("alpha", -1)):
+        for step in (-0.1, 0.1):
+            with torch.no_grad():
+                getattr(objective, name).add_(step)
+                assert sign * float(objective(logits, labels) - value) > 0
+                getattr(objective, name).sub_(step)

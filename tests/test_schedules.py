@@ -1,0 +1,171 @@
+"""Stages, windows and rates of rounds, and what the AUC algorithms refuse of them."""
+
+import warnings
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from fedlit.aggregators import CODA, CODASCA, NPA, CODAPlus
+from fedlit.errors import ConfigError
+from fedlit.federation import Federation
+from fedlit.schedules import ConstantSchedule, PracticeSchedule, Stage, StageSchedule, TheorySchedule
+
+
+def plans(schedule, rounds=None):
+    return [schedule.plan(i) for i in range(rounds or schedule.rounds)]
+
+
+def test_stage_list():
+    schedule = StageSchedule([Stage(2, 4, "steps"), Stage(window=3, unit="steps", lr_factor=0.5, iterations=9)])
+    found = [(p.stage, p.window, p.lr_factor, p.first_of_stage, p.last_of_stage) for p in plans(schedule, 6)]
+    assert schedule.rounds == 5
+    assert found == [
+        (0, 4, 1.0, True, False),
+        (0, 4, 1.0, False, True),
+        (1, 3, 0.5, True, False),
+        (1, 3, 0.5, False, False),
+        (1, 3, 0.5, False, True),
+        (1, 3, 0.5, False, False),
+    ]
+    assert all(p.restarts and p.unit == "steps" for p in plans(schedule))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Stage(window=4, unit="steps", iterations=10), "10 iterations is no multiple of its window 4.*8 or 12"),
+        (lambda: Stage(window=4, unit="steps", iterations=3), "use 4 iterations"),
+        (lambda: Stage(window=4, iterations=8), "unit: steps"),
+        (lambda: Stage(2, 4, "steps", iterations=8), "either rounds or iterations"),
+        (lambda: Stage(window=4), "either rounds or iterations"),
+        (lambda: Stage(0), "rounds must be at least 1"),
+        (lambda: Stage(1, 0), "window must be at least 1"),
+        (lambda: Stage(1, lr_factor=0.0), "lr_factor must be above 0"),
+        (lambda: StageSchedule([]), "at least one stage"),
+        (lambda: PracticeSchedule(window=0), "window: expected at least 1, found 0"),
+        (lambda: PracticeSchedule(iterations=0), "iterations: expected at least 1"),
+        (lambda: PracticeSchedule(decay_every=0), "decay_every: expected at least 1"),
+        (lambda: PracticeSchedule(decay=0.5), "decay: expected at least 1"),
+        (lambda: TheorySchedule(growth=0.5), "growth: expected at least 1"),
+        (lambda: TheorySchedule(window=8, iterations=81), "81 iterations is no multiple of its window 8"),
+        (lambda: TheorySchedule(stages=0), "at least one stage"),
+    ],
+)
+def test_bad_schedules_are_refused(make, words):
+    with pytest.raises(ConfigError, match=words):
+        make()
+
+
+def test_practice_changes_at_the_first_communication_at_or_after_each_multiple():
+    found = plans(PracticeSchedule(window=32, iterations=320, decay_every=100))
+    # 100 lies in the fourth window (96 to 128): the change is at 128; 200 at 224; 300 at 320, after the last round
+    assert [p.stage for p in found] == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert [i for i, p in enumerate(found) if p.first_of_stage] == [0, 4, 7]
+    assert [i for i, p in enumerate(found) if p.last_of_stage] == [3, 6, 9]
+    assert [p.lr_factor for p in found[3:5]] == pytest.approx([1, 1 / 3])
+    assert not any(p.restarts for p in found)
+
+
+def test_practice_changes_exactly_where_windows_fit():
+    found = plans(PracticeSchedule(window=50, iterations=400, decay_every=100, decay=2.0))
+    assert [p.lr_factor for p in found] == [1, 1, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125]
+    assert not PracticeSchedule(window=50, iterations=400, decay_every=100).notice
+
+
+@pytest.mark.parametrize(("iterations", "rounds", "total"), [(20000, 20, "20,480"), (1, 1, "1,024")])
+def test_practice_rounds_the_total_up_and_says_so(iterations, rounds, total):
+    schedule = PracticeSchedule(window=1024, iterations=iterations)
+    assert schedule.rounds == rounds
+    assert total in schedule.notice
+    assert f"{iterations:,} iterations" in schedule.notice
+    assert f"{rounds} rounds" in schedule.notice
+
+
+@given(some.integers(1, 60), some.integers(1, 500), some.integers(1, 90))
+def test_practice_by_its_definition(window, iterations, every):
+    schedule = PracticeSchedule(window, iterations, every)
+    found = plans(schedule)
+    assert (schedule.rounds - 1) * window < iterations <= schedule.rounds * window
+    for index, plan in enumerate(found):
+        passed = sum(1 for m in range(every, index * window + 1, every))  # multiples reached before this round
+        assert plan.stage == passed
+        assert plan.lr_factor == pytest.approx(3.0**-passed)
+    for before, after in pairwise(found):
+        assert before.last_of_stage == after.first_of_stage == (before.stage != after.stage)
+
+
+@pytest.mark.parametrize(
+    ("growth", "windows", "lengths"),
+    [("linear", [8, 32, 128], [10, 10, 10]), ("sqrt", [8, 16, 32], [10, 20, 40]), ("none", [8, 8, 8], [10, 40, 160])],
+)
+def test_theory_grows_geometrically(growth, windows, lengths):
+    schedule = TheorySchedule(stages=3, window=8, iterations=80, growth=4.0, window_growth=growth)
+    assert [s.window for s in schedule.stages] == windows
+    assert [s.rounds for s in schedule.stages] == lengths
+    assert [s.lr_factor for s in schedule.stages] == [1, 1 / 4, 1 / 16]
+    assert schedule.rounds == sum(lengths)
+    assert all(p.restarts for p in plans(schedule))
+
+
+def test_theory_refuses_what_its_growth_does_not_divide():
+    with pytest.raises(ConfigError, match="160 iterations is no multiple of its window 11"):
+        TheorySchedule(stages=2, window=8, iterations=80, growth=2.0, window_growth="sqrt")
+
+
+def test_rounds_of_a_federation_come_from_its_schedule():
+    assert Federation([CODAPlus()], schedule=PracticeSchedule(32, 320, 100)).rounds == 10
+    assert Federation([CODAPlus()], schedule=StageSchedule([Stage(3), Stage(4)])).rounds == 7
+    assert Federation([CODAPlus()], rounds=2, schedule=StageSchedule([Stage(3), Stage(4)])).rounds == 2
+    assert Federation([], schedule=ConstantSchedule()).rounds == 10
+
+
+def test_npa_wants_a_window_of_one_step():
+    Federation([NPA()], schedule=StageSchedule([Stage(3, 1, "steps")]))
+    for schedule, found in (
+        (StageSchedule([Stage(3, 1, "steps"), Stage(3, 2, "steps")]), "2 steps"),
+        (ConstantSchedule(1, "epochs"), "1 epochs"),
+        (PracticeSchedule(32, 320, 100), "32 steps"),
+    ):
+        with pytest.raises(ConfigError, match=f"window is {found}.*CODAPlus"):
+            Federation([NPA()], schedule=schedule)
+
+
+@pytest.mark.parametrize("reset", ["auto", "always"])
+def test_codasca_refuses_a_stage_of_one_round_with_reset(reset):
+    schedule = StageSchedule([Stage(6), Stage(1), Stage(6)])
+    with pytest.raises(ConfigError, match=r"one round.*CODA\+.*reset: never"):
+        Federation([CODASCA(reset=reset)], schedule=schedule)
+
+
+def test_codasca_warns_of_short_stages_with_reset():
+    with pytest.warns(UserWarning, match="a stage of 4 rounds"):
+        Federation([CODASCA()], schedule=StageSchedule([Stage(9), Stage(4), Stage(5)]))
+    with pytest.warns(UserWarning, match="a stage of 3 rounds"):
+        Federation([CODASCA(reset="always")], schedule=PracticeSchedule(32, 320, 100))
+
+
+def test_codasca_is_silent_where_control_variates_live_on_or_have_time():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Federation([CODASCA(reset="never")], schedule=StageSchedule([Stage(1), Stage(1)]))
+        Federation([CODASCA()], schedule=PracticeSchedule(100, 400, 100))
+        Federation([CODASCA()], schedule=TheorySchedule(stages=2))
+        Federation([CODASCA()], rounds=6, schedule=StageSchedule([Stage(5), Stage(9)]))  # cut short by the user
+        Federation([CODAPlus()], schedule=StageSchedule([Stage(1), Stage(1)]))
+
+
+@pytest.mark.parametrize("algorithm", [NPA, CODA, CODAPlus, CODASCA])
+def test_gamma_that_looks_like_its_inverse_is_refused(algorithm):
+    with pytest.raises(ConfigError, match=r"found 500, which looks like its inverse; did you mean 0\.002"):
+        algorithm(gamma=500)
+    with pytest.raises(ConfigError, match="at least 0, found -1"):
+        algorithm(gamma=-1)
+    assert algorithm(gamma=10).gamma == 10
+
+
+@pytest.mark.parametrize("eta_g", [0.0, -1.0])
+def test_codasca_refuses_an_eta_g_that_is_not_above_zero(eta_g):
+    with pytest.raises(ConfigError, match="eta_g must be above 0"):
+        CODASCA(eta_g=eta_g)
