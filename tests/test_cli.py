@@ -261,7 +261,8 @@ MISTAKES_IN_YAML = {
     ),
     "unknown key": (
         "federation:\n  rounds: 2\n  accumulate_grad_batches: 4\n",
-        "there is no option 'federation.accumulate_grad_batches' (mine.yaml, line 3)",
+        "there is no option 'federation.accumulate_grad_batches'; did you mean federation.measure_batches? "
+        "(mine.yaml, line 3)",
     ),
     "no YAML": ("federation:\n  rounds: [1\nseed: 2\n", "mine.yaml, line 3, column "),
 }
