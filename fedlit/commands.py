@@ -70,7 +70,7 @@ class Experiment:
         if self.fast_dev_run:
             federation.rounds, federation.schedule = 1, ConstantSchedule(1, "steps")
         seed, tags = derive_seed(self.seed, "phase", phase.name), {"fedlit.phases": str(len(self.phases))}
-        return Session(federation, model, self.data, self.fabric, seed, self._tags | tags, self._limit, phase.clients)
+        return Session(federation, model, self.data, self.fabric, seed, self._tags | tags, self._limit)
 
     def first_session(self) -> Session:
         """Of the first phase, once the main part is known to fit together as well."""

@@ -29,6 +29,7 @@ class Federation:
         aggregators: the algorithms, composed; none is federated averaging.
         rounds: number of rounds; by default as many as the schedule describes, 10 where it has no end.
         schedule: what each round does: window, unit, learning rate; by default one epoch a round.
+        clients: who belongs to the federation, by name; by default all that the data have.
         participation: share of the clients that train in a round, drawn anew for each.
         weights: of clients in every mean, ``examples`` (n_k / n) or ``uniform`` (1 / K); by default what the
             aggregators state, else ``examples``.
@@ -52,6 +53,7 @@ class Federation:
         aggregators: list[Aggregator] | None = None,
         rounds: int | None = None,
         schedule: Schedule | None = None,
+        clients: list[str] | None = None,
         participation: float = 1.0,
         weights: Literal["examples", "uniform"] | None = None,
         optimizer_state: Literal["reset", "keep"] = "reset",
@@ -75,6 +77,7 @@ class Federation:
         if gradient_clip is not None and not gradient_clip > 0:
             raise ConfigError(f"federation.gradient_clip: expected a norm above 0, found {gradient_clip}")
         self.aggregators = list(aggregators or [])
+        self.clients = clients
         self.rounds, self.participation, self.workers, self.threads = rounds, participation, workers, threads
         self.weights = _agreed_weights(self.aggregators, weights)
         self.training = LocalTraining(optimizer_state, gradient_clip, measure_batches)

@@ -120,7 +120,7 @@ class PlannedRun:
             return "new"
         rows = config_difference(self.directory, self.config)
         before = yaml.safe_load((self.directory / "config.yaml").read_text())["federation"]["rounds"]
-        if before > self.rounds:
+        if before is not None and before > self.rounds:
             rows.append(f"federation.rounds: {before} there, {self.rounds} now")
         if rows:
             raise CheckpointError(
@@ -231,13 +231,15 @@ def plan(sweep: Sweep) -> list[PlannedRun]:
     runs: list[PlannedRun] = []
     names: dict[str, str] = {}
     made: set[object] = set()
+    rounds: dict[str, int] = {}
     for point in _points(sweep):
         sources = SweepSources(("fit", *shared), sweep.file, point.case)
         with _explained(f"run {point.group or sweep.experiment}", sources, parser):
             args = parser.parse_args([*DEFAULT_CLASSES, *shared, *point.words])
             parts = {part: str(args[part]) for part in ("data", "model", "federation", "logger")}
             if fresh := {(parts["data"], parts["model"]), parts["federation"], parts["logger"]} - made:
-                parser.instantiate(args)  # what a constructor refuses, it refuses now
+                # What a constructor refuses, it refuses now.
+                rounds[parts["federation"]] = parser.instantiate(args).federation.rounds
                 made |= fresh
         args.experiment, args.run_dir, args.ckpt_path, args.fast_dev_run = sweep.experiment, sweep.run_dir, None, False
         tags, args.tags = {**args.tags, **point.tags(sweep.experiment)}, {}
@@ -258,7 +260,7 @@ def plan(sweep: Sweep) -> list[PlannedRun]:
                     seed,
                     sweep.directory / name,
                     resolved(args, parser),
-                    args.federation.rounds,
+                    rounds[parts["federation"]],
                 )
             )
     return runs

@@ -55,6 +55,7 @@ class Phase:
             self.aggregators,
             self.rounds,
             self.schedule,
+            self.clients,
             optimizer_state=self.optimizer_state,
             measure_batches=main.training.measure_batches,
             workers=main.workers,

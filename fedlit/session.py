@@ -55,7 +55,6 @@ class Session:
         seed: of everything that is drawn.
         tags: of the run, beside the session's own.
         limit_eval_batches: evaluate no more batches than this of each set.
-        clients: take part; all by default.
 
     Raises:
         ConfigError: model, data and federation do not fit together.
@@ -70,7 +69,6 @@ class Session:
         seed: int = 0,
         tags: Mapping[str, str] | None = None,
         limit_eval_batches: int | None = None,
-        clients: Sequence[str] | None = None,
     ) -> None:
         self.federation, self.fabric, self.seed = federation, fabric, seed
         check_module(module)
@@ -80,7 +78,7 @@ class Session:
             data.prepare_data()
         fabric.barrier()
         data.setup("fit")
-        self.data = data = _only(data, clients)
+        self.data = data = _only(data, federation.clients)
         self.clients = _clients(data, federation.weights)
         self.weights = {name: client.weight for name, client in self.clients.items()}
         self.layout, self.classes = model.layout, model.layout.classes
@@ -280,7 +278,10 @@ def _only(data: FederatedDataModule, clients: Sequence[str] | None) -> Federated
         return data
     unknown = [name for name in clients if name not in data.clients]
     if unknown or not clients:
-        raise ConfigError(f"phases: there is no client {unknown or 'at all'}; clients are {', '.join(data.clients)}")
+        raise ConfigError(
+            f"federation.clients: there is no {', '.join(map(repr, unknown)) or 'client in the list'}; clients are "
+            f"{', '.join(data.clients)}"
+        )
     part = copy.copy(data)
     part.clients = {name: data.clients[name] for name in data.clients if name in clients}
     return part
