@@ -1,0 +1,128 @@
+"""What federations change in a backbone: its normalisation and its stem."""
+
+import copy
+
+import pytest
+import timm
+import torch
+from torch import nn
+from toys import CLASSES
+
+from fedlit.errors import ConfigError
+from fedlit.flat import Layout
+from fedlit.models import ImageClassifier
+from fedlit.models.layers import group_normalised, small_stem
+
+BACKBONES = ["densenet121", "resnet10t"]
+
+
+def backbone(name: str) -> nn.Module:
+    """With affine parameters that differ from layer to layer, so that a swapped one is seen."""
+    torch.manual_seed(0)
+    body = timm.create_model(name, num_classes=0, in_chans=1)
+    with torch.no_grad():
+        for layer in body.modules():
+            if isinstance(layer, nn.BatchNorm2d):
+                layer.weight.normal_(1.0, 0.2)
+                layer.bias.normal_(0.0, 0.2)
+    return body
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+class TestGroupNorm:
+    def test_every_batchnorm_is_replaced_and_keeps_its_scale_and_shift(self, name):
+        before = backbone(name)
+        old = {n: layer for n, layer in before.named_modules() if isinstance(layer, nn.BatchNorm2d)}
+        body = group_normalised(copy.deepcopy(before))
+        assert not [n for n, layer in body.named_modules() if isinstance(layer, nn.modules.batchnorm._NormBase)]
+        groups = [layer for layer in body.modules() if isinstance(layer, nn.GroupNorm)]
+        assert len(groups) == len(old) > 10
+        for n, layer in old.items():
+            group = body.get_submodule(n)[0]
+            assert group.num_channels == layer.num_features
+            assert 1 < group.num_groups <= 32
+            assert group.eps == layer.eps
+            torch.testing.assert_close([group.weight, group.bias], [layer.weight, layer.bias], rtol=0, atol=0)
+
+    def test_nothing_else_changes(self, name):
+        """With BatchNorm's arithmetic put where GroupNorm went, activations included, it is the old backbone."""
+
+        class AsBefore(nn.GroupNorm):
+            def forward(self, images):
+                return nn.functional.batch_norm(images, None, None, self.weight, self.bias, training=True, eps=self.eps)
+
+        before = backbone(name).train()
+        body = group_normalised(copy.deepcopy(before))
+        for layer in body.modules():
+            if isinstance(layer, nn.GroupNorm):
+                layer.__class__ = AsBefore
+        images = torch.randn(4, 1, 32, 32)
+        torch.testing.assert_close(body(images), before(images), rtol=1e-4, atol=1e-4)
+
+    def test_a_federation_has_no_statistics_of_it(self, name):
+        model = ImageClassifier(CLASSES, backbone=name, norm="group")
+        layout = Layout.of(model)
+        assert layout.stats_size == 0
+        affine = sum(p.numel() for m in model.modules() if isinstance(m, nn.GroupNorm) for p in m.parameters())
+        assert layout.slices["norm"].stop - layout.slices["norm"].start == affine > 0
+
+    def test_an_image_does_not_depend_on_its_batch(self, name):
+        body = group_normalised(backbone(name)).train()
+        images = torch.randn(3, 1, 32, 32)
+        torch.testing.assert_close(body(images)[:1], body(images[:1]), rtol=1e-4, atol=1e-5)
+
+
+def test_group_norm_and_its_activation_by_hand():
+    layer = timm.layers.BatchNormAct2d(8)
+    nn.init.normal_(layer.weight)
+    nn.init.normal_(layer.bias)
+    images = torch.randn(2, 8, 5, 5)
+    grouped = images.reshape(2, 8, 1, 25)  # 8 channels make 8 groups, of one channel each
+    normal = (grouped - grouped.mean((2, 3), keepdim=True)) / (
+        grouped.var((2, 3), correction=0, keepdim=True) + 1e-5
+    ).sqrt()
+    wanted = (normal.reshape(images.shape) * layer.weight[:, None, None] + layer.bias[:, None, None]).relu()
+    torch.testing.assert_close(group_normalised(nn.Sequential(layer))(images), wanted)
+
+
+def first_block(body: nn.Module, images: torch.Tensor) -> tuple[int, ...]:
+    """Shape of what the first block gets."""
+    block = next(layer for name, layer in body.named_modules() if name in ("features.denseblock1", "layer1"))
+    seen = []
+    handle = block.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].shape))
+    with torch.no_grad():
+        body.eval()(images)
+    handle.remove()
+    return tuple(seen[0])
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+class TestSmallStem:
+    def test_the_first_block_sees_the_image_at_its_own_size(self, name):
+        images = torch.randn(2, 1, 32, 32)
+        assert first_block(backbone(name), images) == (2, 64, 8, 8)
+        assert first_block(small_stem(backbone(name), name), images) == (2, 64, 32, 32)
+
+    def test_it_is_one_3x3_convolution(self, name):
+        """All other weights stay."""
+        before = backbone(name)
+        body = small_stem(copy.deepcopy(before), name)
+        old, new = before.state_dict(), body.state_dict()
+        changed = [n for n in old if n not in new or not torch.equal(old[n], new[n])]
+        assert changed == [f"{before.pretrained_cfg['first_conv']}.weight"]
+        assert new[changed[0]].shape[1:] == (1, 3, 3)
+        assert new.keys() == old.keys()
+
+    def test_with_group_norm_it_learns(self, name):
+        torch.manual_seed(0)
+        model = ImageClassifier(CLASSES, backbone=name, stem="small", norm="group")
+        loss = model.training_step((torch.randn(2, 1, 16, 16), torch.tensor([[1.0, 0, 1], [0, 1, 0]])), 0)
+        loss.backward()
+        stem = model.body.get_submodule(model.body.pretrained_cfg["first_conv"])
+        assert stem.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("name", ["lcnet_035", "convnext_atto", "vit_tiny_patch16_224"])
+def test_a_backbone_without_such_a_stem_is_refused(name):
+    with pytest.raises(ConfigError, match=rf"model\.stem: {name} does not begin with one convolution.*stem: imagenet"):
+        ImageClassifier(CLASSES, backbone=name, stem="small")
