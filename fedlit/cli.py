@@ -1,4 +1,4 @@
-"""The command line: ``fedlit fit``, ``test``, ``predict``, ``sweep``, ``list``."""
+"""The command line: ``fedlit fit``, ``test``, ``predict``, ``sweep``, ``reproduce``, ``list``."""
 
 import importlib
 import os
@@ -52,6 +52,7 @@ COMMANDS = {
     "test": "Evaluate a checkpoint on the test sets.",
     "predict": "Write a checkpoint's probabilities for every image to CSV files.",
     "sweep": "Run a grid of cases, values and seeds; a call after an interruption goes on with what is left.",
+    "reproduce": "Run what a paper's figure or table needs, and write it; a call after an interruption goes on.",
     "list": "Show what ships, by the short names that a YAML may use.",
 }
 
@@ -59,6 +60,10 @@ EPILOG = """Options come from YAML files (--config), from the command line, or b
 by its short name or its class_path, its arguments as init_args: --data NIHChestXray14 --data.root FOLDER,
 --model.optimizer Adam --model.optimizer.lr 1e-4, --federation.aggregators+=FedProx. `fedlit list` shows the names."""
 
+
+REPRODUCE = """Names: fdam-fig1 (AUC against the communication window, CODASCA beside CODA+; --root is the folder of
+CIFAR-10, at --scale paper that of ImageNet). Every run is a run of `fedlit sweep`: complete in itself, in RUN_DIR and in
+MLflow."""
 
 SWEEP = """The YAML of a sweep:
 
@@ -139,6 +144,8 @@ def main(argv: list[str] | None = None) -> None:
     try:
         if args.subcommand == "sweep":
             sys.exit(execute_sweep(args.sweep))
+        if args.subcommand == "reproduce":
+            sys.exit(execute_reproduction(args.reproduce))
         sys.exit(execute(args.subcommand, args[args.subcommand], parser))
     except KeyboardInterrupt:
         sys.exit(130)
@@ -176,7 +183,8 @@ def parse(argv: list[str]) -> tuple[Namespace, Parser]:
     )
     federated = ("fit", "test", "predict")
     parsers = {name: experiment_parser(COMMANDS[name]) for name in federated}
-    parsers |= {"sweep": sweep_parser(), "list": Parser(description=COMMANDS["list"])}
+    parsers |= {"sweep": sweep_parser(), "reproduce": reproduction_parser()}
+    parsers["list"] = Parser(description=COMMANDS["list"])
     parsers["predict"].add_argument("--part", choices=("train", "val", "test"), default="test", help="of every client")
     folder = "folder of the CSV files; by default predictions/ in the run directory"
     parsers["predict"].add_argument("--output", type=Path | None, default=None, help=folder)
@@ -245,6 +253,29 @@ def sweep_parser() -> Parser:
 def resolved(args: Namespace, parser: Parser) -> str:
     """The whole configuration as YAML, less the files that it came from."""
     return parser.dump(Namespace({k: v for k, v in args.items() if k != "config"}), skip_none=False, skip_check=True)
+
+
+def reproduction_parser() -> Parser:
+    """The options of a reproduction."""
+    from fedlit.reports.reproductions.base import Reproduction
+
+    parser = Parser(description=COMMANDS["reproduce"], epilog=REPRODUCE)
+    parser.add_argument("what", metavar="NAME", type=str, help="of the figure or table, see below")
+    parser.add_class_arguments(Reproduction)
+    return parser
+
+
+def execute_reproduction(args: Namespace) -> int:
+    """Run a reproduction; returns the exit code."""
+    from fedlit.reports.reproductions import REPRODUCTIONS
+
+    options = dict(args.items())
+    name = options.pop("what")
+    options.pop("config", None)
+    if name not in REPRODUCTIONS:
+        raise ConfigError(f"reproduce: there is no {name!r}; there are {', '.join(REPRODUCTIONS)}")
+    REPRODUCTIONS[name](**options).run(Console(highlight=False, markup=False, soft_wrap=True))
+    return 0
 
 
 def execute_sweep(args: Namespace) -> int:

@@ -51,11 +51,11 @@ def measure(
     local.adopt(local.mask(client), state, down)
     local.module.train()
     dataset, batches = stream.dataset, local.training.measure_batches
-    first = rnd.index * batches
     sample = BatchStream(dataset, stream.batch_size, rnd.seed, client.name, "measure")
     logits, labels = [], []
     mean, square = torch.zeros_like(local.flat.stats), torch.zeros_like(local.flat.stats)
     count = min(batches, sample.steps_per_epoch)
+    first = rnd.index * count
     with _latest_batch_only(local.module):
         for position in range(first, first + count):
             scored = _score(local, sample[position], position - first)

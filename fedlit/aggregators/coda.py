@@ -50,7 +50,7 @@ class CODA(CODAPlus):
     """CODA (Guo et al., ICML 2020, arXiv:2005.02426): CODA+ that computes alpha anew at the start of each stage.
 
     Every client scores an extra sample; alpha becomes the exact maximiser at the current weights, which for the AUC
-    objective is ``m + E[h | y=0] - E[h | y=1]`` with sums and counts pooled over clients. A class of which the sample has
+    objective is ``m + E[h | y=0] - E[h | y=1]`` over all clients together, with the federation's weights. A class of which the sample has
     no positives, or no negatives, keeps its alpha.
 
     Deviation: pooled instead of a mean of the clients' own class means, which a client without positives lacks.

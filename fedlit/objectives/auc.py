@@ -89,24 +89,22 @@ class AUCSaddle(Objective):
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The saddle function F of a batch: ``logits`` [B, C], ``labels`` [B, C] in {0, 1, NaN}."""
-        h, p, alpha = self.scores(logits), self.p, self.margin_alpha
         known, positive = ~labels.isnan(), labels == 1
         negative = known & ~positive
+        h, p, alpha = torch.where(known, self.scores(logits), 0.0), self.p, self.margin_alpha
         pull = (1 - p) * (h - self.a) ** 2 - 2 * alpha * (1 - p) * h
         push = p * (h - self.b) ** 2 + 2 * alpha * p * h
-        # Not a product with 0 or 1: what is unknown or infinite must not reach the sum.
         terms = torch.where(positive, pull, torch.where(negative, push, 0.0)).sum(0) / known.sum(0).clamp(min=1)
         constant = p * (1 - p) * (2 * self.margin * alpha - alpha**2 - self.offset)
         labelled = known.any(0)
         return torch.where(labelled, terms + constant, 0.0).sum() / labelled.sum().clamp(min=1)
 
     def measure(self, logits: Tensor, labels: Tensor, all_labels: Tensor) -> State:
-        h, known = self.scores(logits), (~labels.isnan()).sum(0).clamp(min=1)
+        h, known = self.scores(logits), (~labels.isnan()).sum(0).clamp(min=1).to(logits.dtype)
         labelled = ~all_labels.isnan()
-        share = (all_labels == 1).sum(0) / labelled.sum(0).clamp(min=1)
         return {
             "labels": labelled.any(0).to(h.dtype),
-            "positives": share.to(h.dtype),
+            "positives": (all_labels == 1).sum(0) / labelled.sum(0).clamp(min=1).to(h.dtype),
             "h_positive": torch.where(labels == 1, h, 0.0).sum(0) / known,
             "h_negative": torch.where(labels == 0, h, 0.0).sum(0) / known,
             "n_positive": (labels == 1).sum(0) / known,
