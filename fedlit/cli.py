@@ -247,6 +247,8 @@ def sweep_parser() -> Parser:
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side, each with its federation.workers")
     parser.add_argument("--dry_run", type=bool, default=False, help="check the configurations, list the runs, and end")
     parser.add_argument("--run_dir", type=str | None, default=None, help="runs go to RUN_DIR/EXPERIMENT/NAME/")
+    given = "keys for all runs, over the YAML's own: --set '{data.root: FOLDER}'"
+    parser.add_argument("--set", type=dict[str, Any], default={}, help=given)
     return parser
 
 
@@ -285,7 +287,7 @@ def execute_sweep(args: Namespace) -> int:
     console = Console(highlight=False, markup=False, soft_wrap=True)
     try:
         sweep = load_sweep(args.config)
-        sweep = sweep if args.run_dir is None else replace(sweep, run_dir=args.run_dir)
+        sweep = replace(sweep, set={**sweep.set, **args.set}, run_dir=args.run_dir or sweep.run_dir)
         if args.dry_run:
             for run in plan(sweep):
                 console.print(f"{run.directory}  {run.standing()}")
