@@ -1,12 +1,24 @@
 """The image classifier over timm backbones."""
 
+import copy
+from pathlib import Path
+
 import pytest
 import timm
 import torch
-from toys import CLASSES
+from simulation import simulate
+from toys import CLASSES, ToyData
 
-from fedlit.errors import ConfigError
+from fedlit import checkpoint
+from fedlit.aggregators import FedProx
+from fedlit.errors import CheckpointError, ConfigError
+from fedlit.fabric import make_fabric
+from fedlit.federation import Federation
+from fedlit.flat import Layout
 from fedlit.models import ImageClassifier
+from fedlit.objectives import BCE, AUCSaddle
+from fedlit.schedules import ConstantSchedule
+from fedlit.session import Session
 
 
 @pytest.mark.parametrize("backbone", ["densenet121", "densenet161"])
@@ -52,3 +64,108 @@ def test_probabilities_are_sigmoids_of_the_logits():
     images = torch.randn(2, 1, 32, 32)
     with torch.no_grad():
         torch.testing.assert_close(model.predict_step((images, None), 0), model(images).sigmoid())
+
+
+class TestHidden:
+    def test_it_is_body_and_the_head_is_the_last_layer(self):
+        model = ImageClassifier(CLASSES, backbone="resnet10t", hidden=8)
+        layout = Layout.of(model)
+        slice_of = {
+            e.name: next(n for n, s in layout.slices.items() if s.start <= e.offset < s.stop) for e in layout.parameters
+        }
+        assert {n for n, s in slice_of.items() if s == "head"} == {"head.weight", "head.bias"}
+        assert {slice_of["hidden.0.weight"], slice_of["hidden.0.bias"]} == {"body"}
+        assert model.head.weight.shape == (3, 8)
+        assert [e.per_class for e in layout.parameters if e.name.startswith("head.")] == [True, True]
+
+    def test_logits_by_hand(self):
+        model = ImageClassifier(CLASSES, backbone="resnet10t", hidden=8).eval()
+        features = torch.randn(4, model.body.num_features)
+        layer, head = model.hidden[0], model.head
+        wanted = (features @ layer.weight.T + layer.bias).clamp(min=0) @ head.weight.T + head.bias
+        torch.testing.assert_close(model(features), wanted)
+
+
+class TestTrainableHead:
+    def test_the_body_is_no_part_of_what_is_trained(self):
+        model = ImageClassifier(CLASSES, backbone="resnet10t", hidden=8, trainable="head").train()
+        layout = Layout.of(model)
+        names = {"hidden.0.weight", "hidden.0.bias", "head.weight", "head.bias"}
+        assert {e.name for e in layout.parameters} == names
+        assert layout.frozen
+        assert layout.slices["norm"].stop == layout.slices["norm"].start
+        (group,) = model.configure_optimizers().param_groups
+        assert {id(p) for p in group["params"]} == {id(model.get_parameter(n)) for n in names}
+        assert model.training
+        assert not any(m.training for m in model.body.modules())
+        assert model.hidden.training
+        assert not any(m.training for m in model.eval().modules())
+
+    @pytest.mark.parametrize("objective", [BCE(), AUCSaddle()], ids=lambda o: type(o).__name__)
+    def test_only_the_head_moves_in_rounds(self, objective):
+        """Not even BatchNorm's statistics of the body, which a forward pass in training mode would move."""
+        torch.manual_seed(0)
+        model = ImageClassifier(CLASSES, backbone="resnet10t", trainable="head", objective=objective)
+        assert model.fixed_features is model.body
+        before = copy.deepcopy(model)
+        federation = Federation([FedProx(0.1)], rounds=2, schedule=ConstantSchedule(2, "steps"))
+        end = simulate(model, ToyData(2), federation, "32-true")
+        for name, buffer in before.body.named_buffers():
+            if buffer.is_floating_point():
+                torch.testing.assert_close(end.buffer(f"body.{name}"), buffer, rtol=0, atol=0)
+        assert not torch.equal(end.tensor("head.weight"), before.head.weight)
+
+    def test_it_can_be_turned_off_again(self):
+        model = ImageClassifier(CLASSES, backbone="resnet10t", trainable="head")
+        model.train_only("all")
+        assert model.fixed_features is None
+        assert all(p.requires_grad for p in model.train().parameters())
+        assert all(m.training for m in model.modules())
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """What a run leaves: a checkpoint, whose model is the best and not the last."""
+    folder, fabric = tmp_path_factory.mktemp("run"), make_fabric("cpu")
+    federation = Federation(rounds=1, schedule=ConstantSchedule(1, "steps"), workers=1)
+    torch.manual_seed(1)
+    session = Session(federation, ImageClassifier(CLASSES, backbone="resnet10t"), ToyData(2), fabric)
+    server, _, _ = session.restore(None)
+    saver = checkpoint.Checkpoints(folder / "checkpoints", fabric)
+    session.save(saver, 1, server, checkpoint.Best(0.8, 1))
+    last = copy.deepcopy(server)
+    last.w += 1
+    session.save(saver, 2, last, checkpoint.Best(0.8, 1))
+    return folder
+
+
+class TestWeightsOfARun:
+    def test_the_body_is_the_best_models_and_the_head_is_new(self, run):
+        torch.manual_seed(5)
+        model = ImageClassifier(("Other",), backbone="resnet10t", weights=run, hidden=4)
+        best = checkpoint.tensors(run / "checkpoints/round-000001")
+        for name, tensor in model.body.state_dict().items():
+            if tensor.is_floating_point():
+                torch.testing.assert_close(tensor, best[f"body.{name}"], rtol=0, atol=0)
+        torch.manual_seed(5)
+        fresh = ImageClassifier(("Other",), backbone="resnet10t", hidden=4)
+        torch.testing.assert_close(model.head.weight, fresh.head.weight, rtol=0, atol=0)
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            (
+                {"backbone": "mobilenetv2_035"},
+                r"another body than mobilenetv2_035.*body\.conv_stem\.weight is absent there",
+            ),
+            ({"norm": "group"}, r"this norm and stem: body\.conv1\.1\.0\.weight is absent there, \(\d+,\) here"),
+            ({"in_chans": 3}, r"body\.conv1\.0\.weight is \(24, 1, 3, 3\) there, \(24, 3, 3, 3\) here \(1 of "),
+        ],
+    )
+    def test_another_body_is_refused(self, run, options, words):
+        with pytest.raises(ConfigError, match=words):
+            ImageClassifier(CLASSES, **{"backbone": "resnet10t", "weights": run} | options)
+
+    def test_a_folder_without_a_checkpoint_is_refused(self, tmp_path):
+        with pytest.raises(CheckpointError, match="expected the directory of a run"):
+            ImageClassifier(CLASSES, backbone="resnet10t", weights=tmp_path)

@@ -1,0 +1,241 @@
+"""Features of a frozen body, computed once: the same numbers as the body gives on the images each time."""
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from runs import Place
+from simulation import simulate
+from torch import nn
+from toys import ToyData
+
+from fedlit.data import ByPatient
+from fedlit.data.features import LabelledFeatures, with_fixed_features
+from fedlit.data.federated import FederatedDataModule
+from fedlit.data.images import ImageStore, LabelledImages
+from fedlit.data.records import Records
+from fedlit.errors import ConfigError
+from fedlit.fabric import make_fabric
+from fedlit.federation import Federation
+from fedlit.models import ImageClassifier
+from fedlit.schedules import ConstantSchedule
+
+IMAGES, CLASSES = 60, ("dark", "light")
+
+
+class Shades(FederatedDataModule):
+    """Random pictures of two clients, with labels that follow their brightness.
+
+    Args:
+        augment: as of any data.
+        image_size: pixels.
+        cache_dir: of pictures and features.
+    """
+
+    def __init__(self, augment: bool = False, image_size: int = 8, cache_dir: str | None = None) -> None:
+        super().__init__(
+            ByPatient(2),
+            batch_size=4,
+            image_size=image_size,
+            augment=augment,
+            cache_dir=cache_dir,
+            split=(0.6, 0.2, 0.2),
+        )
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return CLASSES
+
+    def records(self) -> Records:
+        rng = np.random.default_rng(0)
+        shade = rng.integers(20, 200, (IMAGES, 1, 1, 1))
+        pictures = (shade + rng.integers(0, 50, (IMAGES, 1, self.image_size, self.image_size))).astype(np.uint8)
+        labels = np.stack([shade.ravel() < 110, shade.ravel() >= 90], 1).astype(np.float32)
+        labels[::7, 0] = np.nan
+        names = np.array([f"picture-{i:02}" for i in range(IMAGES)])
+        sites = np.full(IMAGES, "one")
+        store = ImageStore.from_array(pictures, self.cache_dir)
+        return Records(store, names, labels, CLASSES, names, sites, {}, None, pd.DataFrame(index=range(IMAGES)))
+
+
+class OnImages(ImageClassifier):
+    """Runs its frozen body on the images of each batch."""
+
+    fixed_features = None
+
+
+def model(kind: type[ImageClassifier] = ImageClassifier, seed: int = 0, **options) -> ImageClassifier:
+    torch.manual_seed(seed)
+    optimizer = lambda p: torch.optim.SGD(p, lr=0.1)  # noqa: E731
+    return kind(CLASSES, backbone="mobilenetv2_035", trainable="head", optimizer=optimizer, **options)
+
+
+def fabric():
+    return make_fabric("cpu")
+
+
+@pytest.fixture
+def data(tmp_path) -> Shades:
+    made = Shades(cache_dir=str(tmp_path))
+    made.setup()
+    return made
+
+
+def cached(folder: Path) -> list[Path]:
+    return sorted(folder.glob("features-*.npy"))
+
+
+def as_seen_by(body: nn.Module, images: LabelledImages) -> torch.Tensor:
+    with torch.no_grad():
+        return body.eval()(torch.stack([images[i][0] for i in range(len(images))]))
+
+
+@pytest.mark.parametrize("hidden", [0, 16])
+def test_training_gives_the_same_numbers_as_on_images(tmp_path, hidden):
+    ends = []
+    for kind in (OnImages, ImageClassifier):
+        assert not cached(tmp_path)
+        data = Shades(cache_dir=str(tmp_path))
+        federation = Federation(rounds=3, schedule=ConstantSchedule(4, "steps"))
+        metrics: list[dict[str, float]] = []
+
+        def evaluate(s, metrics=metrics):
+            metrics.append({})
+            s.session.validate(s.federation.broadcast(s.server, s.federation.round(0, s.session)), metrics[-1])
+
+        end = simulate(model(kind, hidden=hidden), data, federation, "32-true", evaluate)
+        ends.append((end.server.w, end.session.evaluate_sets(end.server, "test"), metrics))
+    (w, tests, metrics), (w2, tests2, metrics2) = ends
+    torch.testing.assert_close(w, w2, rtol=1e-4, atol=1e-5)
+    for scores, scores2 in zip(tests["federation"], tests2["federation"], strict=True):
+        torch.testing.assert_close(scores.scores, scores2.scores, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(scores.labels, scores2.labels, equal_nan=True)
+    for one, other in zip(metrics, metrics2, strict=True):
+        assert one["val/auroc_macro"] == pytest.approx(other["val/auroc_macro"])
+        assert one["val/loss"] == pytest.approx(other["val/loss"], rel=1e-4)
+
+
+def test_each_part_has_its_own_rows_labels_and_names(data):
+    module = model()
+    data.test_sets["few"] = LabelledImages(data._read().store, [7, 3, 7], np.eye(3, 2), ["a", "b", "c"])
+    clients, test_sets = with_fixed_features(module, data, fabric())
+    pairs = [
+        (getattr(clients[n], part), getattr(d, part))
+        for n, d in data.clients.items()
+        for part in ("train", "val", "test")
+    ]
+    for found, images in [*pairs, (test_sets["few"], data.test_sets["few"])]:
+        assert isinstance(found, LabelledFeatures)
+        assert len(found) == len(images) > 0
+        assert found.names.tolist() == images.names.tolist()
+        everything = found.batch(torch.arange(len(found)))
+        torch.testing.assert_close(everything[1], images.labels, equal_nan=True)
+        torch.testing.assert_close(everything[0], as_seen_by(module.body, images), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(found[1][0], everything[0][1])
+    assert data.clients["client-01"].train.store is not None  # the data themselves stay as they were
+
+
+class TestCache:
+    def test_a_second_use_reads_it(self, data, tmp_path):
+        with_fixed_features(model(), data, fabric())
+        (file,) = cached(tmp_path)
+        assert np.load(file).shape == (IMAGES, 1280)
+        os.utime(file, (1, 1))
+        again = Shades(cache_dir=str(tmp_path))
+        again.setup()
+        with_fixed_features(model(), again, fabric())
+        assert cached(tmp_path) == [file]
+        assert file.stat().st_mtime == 1
+
+    def test_another_body_or_normalisation_gives_another_file(self, data, tmp_path):
+        with_fixed_features(model(), data, fabric())
+        with_fixed_features(model(seed=1), data, fabric())
+        assert len(cached(tmp_path)) == 2
+        other_statistics = model()
+        next(m for m in other_statistics.body.modules() if isinstance(m, nn.BatchNorm2d)).running_mean += 1
+        with_fixed_features(other_statistics, data, fabric())
+        assert len(cached(tmp_path)) == 3
+        brighter = Shades(cache_dir=str(tmp_path))
+        brighter.mean = 0.1
+        brighter.setup()
+        with_fixed_features(model(), brighter, fabric())
+        assert len(cached(tmp_path)) == 4
+
+    def test_the_head_has_no_part_in_it(self, data, tmp_path):
+        with_fixed_features(model(), data, fabric())
+        other = model(hidden=8)
+        other.body.load_state_dict(model().body.state_dict())
+        with_fixed_features(other, data, fabric())
+        assert len(cached(tmp_path)) == 1
+
+    def test_nothing_is_left_but_the_file_and_its_lock(self, data, tmp_path):
+        with_fixed_features(model(), data, fabric())
+        assert {p.suffix for p in tmp_path.glob("features-*")} == {".npy", ".lock"}
+
+    def test_two_processes_compute_it_once(self, tmp_path):
+        """Both start without it; only one runs the body."""
+        context = multiprocessing.get_context("fork")
+        barrier, counts = context.Barrier(2), context.Queue()
+        processes = [context.Process(target=_count_passes, args=(str(tmp_path), barrier, counts)) for _ in range(2)]
+        for process in processes:
+            process.start()
+        found = sorted(counts.get(timeout=60) for _ in processes)
+        for process in processes:
+            process.join(60)
+        assert found == [(0, 1280), (1, 1280)]
+        assert len(cached(tmp_path)) == 1
+
+
+def _count_passes(folder: str, barrier, counts) -> None:
+    """How often the body ran in this process, and the width of the features that it got."""
+    data, module, passes = Shades(cache_dir=folder), model(), []
+    data.setup()
+    module.body.register_forward_hook(lambda *_: passes.append(1))
+    barrier.wait(60)
+    clients, _ = with_fixed_features(module, data, fabric())
+    counts.put((len(passes), clients["client-01"].train[0][0].numel()))
+
+
+def test_augmentation_is_refused(tmp_path):
+    data = Shades(augment=True, cache_dir=str(tmp_path))
+    data.setup()
+    with pytest.raises(ConfigError, match=r"augmentation \(client 'client-01'\).*data\.augment to false"):
+        with_fixed_features(model(), data, fabric())
+
+
+def test_a_trained_body_and_other_data_sets_are_left_alone(data):
+    whole = ImageClassifier(CLASSES, backbone="mobilenetv2_035")
+    assert with_fixed_features(whole, data, fabric()) == (data.clients, data.test_sets)
+    toys = ToyData()
+    toys.setup()
+    clients, _ = with_fixed_features(model(), toys, fabric())
+    assert all(clients[name].train is toys.clients[name].train for name in toys.clients)
+
+
+def test_on_the_command_line(tmp_path):
+    """Two workers give the bits of one; test and predict read the same features."""
+    options = (
+        f"--data data.test_features.Shades --data.cache_dir {tmp_path / 'cache'} --model ImageClassifier "
+        "--model.backbone mobilenetv2_035 --model.trainable head --federation.rounds 2"
+    )
+    place = Place(tmp_path / "runs", options)
+    commands = [place.fit(f"--name {n} --federation.workers {n}") for n in ("1", "2")]
+    for command in commands:
+        assert command.wait() == 0, command.output
+    one, two = place.run("1"), place.run("2")
+    assert {n: t.tolist() for n, t in one.tensors().items()} == {n: t.tolist() for n, t in two.tensors().items()}
+    assert one.metrics() == two.metrics()
+    assert len(cached(tmp_path / "cache")) == 1
+    tested = place.fit(f"--ckpt_path {one.path}", "test")
+    assert tested.wait() == 0, tested.output
+    assert place.fit(f"--ckpt_path {one.path} --output {tmp_path / 'scores'}", "predict").wait() == 0
+    (table,) = [pd.read_csv(f) for f in (tmp_path / "scores").glob("*.csv")]
+    data = Shades()
+    data.cache_dir = str(tmp_path / "cache")
+    data.setup()
+    assert sorted(table["image"]) == sorted(name for d in data.clients.values() for name in d.test.names)
+    assert table[list(CLASSES)].to_numpy().min() > 0
