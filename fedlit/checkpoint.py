@@ -188,6 +188,11 @@ def find(folder: Path, which: str) -> Path | None:
     return path if path in complete and best.value == best.value else None
 
 
+def rounds(path: Path) -> int:
+    """How many completed rounds a checkpoint holds."""
+    return int(path.name.removeprefix("round-"))
+
+
 def tensors(path: Path) -> State:
     """The model in a checkpoint, or the best in a run directory: weights and statistics by name.
 

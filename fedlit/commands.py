@@ -1,7 +1,8 @@
 """What ``fedlit fit``, ``test`` and ``predict`` do once the configuration has become objects."""
 
+import copy
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,27 +59,47 @@ class Experiment:
 
     def session(self, run: Path | None = None) -> Session:
         """The main part, from where a run's phases have brought the model."""
-        for phase in self.phases if run else ():
-            phase.hand_on(run, self.model)
-        return Session(self.federation, self.model, self.data, self.fabric, self.seed, self._tags, self._limit)
+        model = self._after(self.phases, run)
+        return Session(self.federation, model, self.data, self.fabric, self.seed, self._tags, self._limit)
 
     def phase_session(self, phase: Phase, run: Path | None = None) -> Session:
         """A phase, from where a run's earlier ones have brought the model."""
-        for earlier in self.phases[: self.phases.index(phase)] if run else ():
-            earlier.hand_on(run, self.model)
-        federation, model = phase.federation(self.federation), phase.model(self.model)
+        model = phase.model(self._after(self.phases[: self.phases.index(phase)], run))
+        federation = phase.federation(self.federation)
         if self.fast_dev_run:
             federation.rounds, federation.schedule = 1, ConstantSchedule(1, "steps")
         seed, tags = derive_seed(self.seed, "phase", phase.name), {"fedlit.phases": str(len(self.phases))}
         return Session(federation, model, self.data, self.fabric, seed, self._tags | tags, self._limit)
 
-    def first_session(self) -> Session:
-        """Of the first phase, once the main part is known to fit together as well."""
-        if not self.phases:
-            return self.session()
+    def pending(self, run: Path | None) -> list[Phase]:
+        """Phases that have rounds ahead of them.
+
+        Raises:
+            ConfigError: two have the same name.
+        """
+        names = [phase.name for phase in self.phases]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"phases: expected different names, found {names}")
+        return [p for p in self.phases if run is None or not p.finished(run, self.federation)]
+
+    def first_session(self, run: Path | None) -> Session:
+        """Of what comes first, once the main part is known to fit together as well."""
+        pending = self.pending(run)
+        if not pending:
+            return self.session(run)
         if getattr(self.model, "fixed_features", None) is None:  # features of what a phase will change are not worth it
-            self.session().engine.close()
-        return self.phase_session(self.phases[0])
+            main = self.session()
+            self.federation.chosen_monitor(main.rehearse(main.restore(None)[0]))
+            main.engine.close()
+        return self.phase_session(pending[0], run)
+
+    def _after(self, phases: Sequence[Phase], run: Path | None) -> LightningModule:
+        """The model as a run's phases have left it."""
+        model = copy.deepcopy(self.model)
+        fresh = {name: value.clone() for name, value in model.state_dict().items()}
+        for phase in phases if run else ():
+            phase.hand_on(run, model, fresh)
+        return model
 
     @property
     def _tags(self) -> dict[str, str]:
@@ -102,12 +123,12 @@ def run_fit(experiment: Experiment) -> int:
     fabric, console, resume = experiment.fabric, experiment.console(), experiment.checkpoint()
     if resume is not None:
         check_same_config(run_of(resume), experiment.config)
-        console.print(f"resuming {run_of(resume)} after {int(resume.name.removeprefix('round-'))} rounds")
+        console.print(f"resuming {run_of(resume)} after {checkpoint.rounds(resume)} rounds")
     elif experiment.ckpt_path:
         console.print(f"no run in {experiment.run_dir / experiment.experiment} yet: starting a new one")
-    first = experiment.first_session()  # what is refused is refused before there is a directory
+    directory = run_of(resume) if resume else None
+    first = experiment.first_session(directory)  # what is refused is refused before there is a directory
     try:
-        directory = run_of(resume) if resume else None
         if directory is None and fabric.is_global_zero:
             directory = new_directory(experiment.run_dir, experiment.experiment, experiment.name)
         run = Run(fabric.broadcast(directory), experiment.tracker, resume is not None, fabric.is_global_zero)
@@ -125,19 +146,21 @@ def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None
     status, began, before, signum = "FAILED", time.perf_counter(), 0, 0
     settings = parameters(experiment.settings)
     try:
+        pending = experiment.pending(run.directory)
         for phase in experiment.phases:
-            if before:
-                session = experiment.phase_session(phase, run.directory)
-            console.print(f"phase {phase.name!r}, before the main part")
-            folder = phase.checkpoints(run.directory)
-            done = checkpoint.find(folder, "last")
-            signum = session.federation.fit(session, run, done, experiment.config, settings, folder, before)
-            session.engine.close()
+            if phase in pending:
+                if phase is not pending[0]:
+                    session = experiment.phase_session(phase, run.directory)
+                console.print(f"phase {phase.name!r}, before the main part")
+                folder = phase.checkpoints(run.directory)
+                done = checkpoint.find(folder, "last")
+                signum = session.federation.fit(session, run, done, experiment.config, settings, folder, before)
+                session.engine.close()
             if signum:
                 break
-            before += session.federation.rounds
+            before += phase.federation(experiment.federation).rounds
         if not signum:
-            session = experiment.session(run.directory) if before else session
+            session = experiment.session(run.directory) if pending else session
             done = resume if resume and resume.parent == run.checkpoints else None
             signum = experiment.federation.fit(session, run, done, experiment.config, settings, before=before)
         if signum:

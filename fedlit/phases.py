@@ -1,13 +1,15 @@
 """Phases: what a federation does before its main part, such as training a body on one source."""
 
 import copy
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import OptimizerCallable
-from torch import nn
+from torch import Tensor, nn
 
 from fedlit import checkpoint
 from fedlit.aggregators.base import Aggregator
@@ -49,6 +51,10 @@ class Phase:
     keep: Literal["body", "all"] = "body"
     optimizer_state: Literal["reset", "keep"] = "keep"
 
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"\w[\w.-]*", self.name):
+            raise ConfigError(f"phases: expected a name of letters, digits and _ . -, found {self.name!r}")
+
     def federation(self, main: Federation) -> Federation:
         """Its rounds, run as the main part is."""
         return Federation(
@@ -85,20 +91,28 @@ class Phase:
         """Where a run keeps its checkpoints."""
         return run / FOLDER / self.name / "checkpoints"
 
-    def hand_on(self, run: Path, model: LightningModule) -> None:
-        """Load what a run's phase has learned into the next one's model, by name."""
+    def finished(self, run: Path, main: Federation) -> bool:
+        """Whether a run has all of its rounds behind it."""
+        last = checkpoint.find(self.checkpoints(run), "last")
+        return last is not None and checkpoint.rounds(last) >= self.federation(main).rounds
+
+    def hand_on(self, run: Path, model: LightningModule, fresh: Mapping[str, Tensor]) -> None:
+        """Load what a run's phase has learned into the next one's model, by name; what is not kept starts afresh.
+
+        Args:
+            run: its directory.
+            model: as it was before the phase.
+            fresh: initial values of the model.
+        """
         folder = self.checkpoints(run)
         found = checkpoint.tensors(checkpoint.find(folder, "best") or checkpoint.find(folder, "last"))
-        wanted = model.state_dict()
         own = tuple(f"{name}." for name, m in model.named_modules() if name == "head" or isinstance(m, Objective))
-        taken = {
-            name: tensor
-            for name, tensor in found.items()
-            if name in wanted
-            and wanted[name].shape == tensor.shape
-            and (self.keep == "all" or not name.startswith(own))
-        }
-        model.load_state_dict(taken, strict=False)
+        state = model.state_dict()
+        for name, value in state.items():
+            if self.keep == "body" and name.startswith(own):
+                value.copy_(fresh[name])
+            elif name in found and found[name].shape == value.shape:
+                value.copy_(found[name])
 
     def _needs(self, model: LightningModule, attribute: str) -> None:
         if not hasattr(model, attribute):

@@ -279,7 +279,7 @@ def _only(data: FederatedDataModule, clients: Sequence[str] | None) -> Federated
     unknown = [name for name in clients if name not in data.clients]
     if unknown or not clients:
         raise ConfigError(
-            f"federation.clients: there is no {', '.join(map(repr, unknown)) or 'client in the list'}; clients are "
+            f"clients: there is no {', '.join(map(repr, unknown)) or 'client in the list'}; clients are "
             f"{', '.join(data.clients)}"
         )
     part = copy.copy(data)

@@ -44,14 +44,6 @@ CONFIG = {
 }
 
 
-truncated = pytest.mark.xfail(
-    strict=True, reason="a run that is resumed in its main part drops the metrics that the main part had logged"
-)
-stale_head = pytest.mark.xfail(
-    strict=True, reason="a phase with keep: body hands on the head of one with keep: all before"
-)
-unchecked_name = pytest.mark.xfail(strict=True, reason="names of phases are not checked")
-unchecked_monitor = pytest.mark.xfail(strict=True, reason="the main part's monitor is first looked at after the phases")
 
 
 class Killer(Tracker):
@@ -148,7 +140,7 @@ class TestOneConfig:
         assert kept.metrics() != of_main(whole[0])
 
 
-@pytest.mark.parametrize("step", [1, PHASE, PHASE + 1, pytest.param(PHASE + MAIN, marks=truncated)])
+@pytest.mark.parametrize("step", [1, PHASE, PHASE + 1, PHASE + MAIN])
 def test_killed_and_resumed(whole, tmp_path, step):
     """In the phase, at its end, in the main part, at its end."""
     here = place(tmp_path, CONFIG)
@@ -167,9 +159,6 @@ def test_killed_between_phase_and_main_part(whole, tmp_path):
     again = here.fit("--ckpt_path last")
     assert again.wait() == 0, again.output
     assert_same_run(here.run("run"), whole[0])
-
-
-@truncated
 def test_resuming_a_finished_run_adds_and_loses_nothing(whole, tmp_path):
     here = copied(whole, tmp_path)
     again = here.fit("--ckpt_path last")
@@ -255,8 +244,6 @@ class TestHandOver:
         assert_same_tensors(head, self.best(tmp_path, "head")[1])
         steps = [s for s, key, _ in place(tmp_path, CONFIG).run("run").metrics() if key == "train/loss"]
         assert steps == list(range(1, 2 * PHASE + 2))
-
-    @stale_head
     def test_a_new_head_is_new_whatever_earlier_phases_kept(self, fresh, tmp_path):
         phases = [phase(keep="all"), phase(name="second", keep="body")]
         body, head = parts(start_of_main(tmp_path, changed(phases=phases)))
@@ -301,8 +288,8 @@ MONITOR = {"monitor of the main part": (changed(federation__monitor="val/auroc/N
     "case",
     [
         *REFUSED,
-        *(pytest.param(n, marks=unchecked_name) for n in NAMES),
-        pytest.param(*MONITOR, marks=unchecked_monitor),
+        *NAMES,
+        MONITOR,
     ],
 )
 def test_mistakes_are_refused_before_anything_is_trained(case, tmp_path):

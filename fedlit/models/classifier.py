@@ -68,7 +68,7 @@ class ImageClassifier(LightningModule):
         if not self.classes:
             raise ConfigError("model.classes is empty: expected at least one class name")
         self.body = _backbone(backbone, in_chans, pretrained, weights, norm, stem)
-        features = self.body.num_features
+        features = getattr(self.body, "head_hidden_size", self.body.num_features)  # where the body widens at its end
         self.hidden = nn.Sequential(nn.Linear(features, hidden), nn.ReLU()) if hidden else nn.Identity()
         self.drop = nn.Dropout(drop_rate)
         self.head = nn.Linear(hidden or features, len(self.classes))
