@@ -83,6 +83,15 @@ RUN_DIR/EXPERIMENT/NAME/, with a name such as scaffold,lr=0.1,seed=0; what it pr
 console.log. Finished runs are skipped and unfinished ones go on. RUN_DIR/EXPERIMENT/sweep.csv
 has a row a run; in MLflow the tag fedlit.group is shared by runs that differ in their seed."""
 
+METRICS = """What a round logs, beside AUROC (val/auroc/CLASS, its macro mean, and per client):
+drift/client_drift, mean |delta_k|^2 - |mean delta|^2, the spread of the clients' updates;
+drift/alignment, their mean pairwise alignment: 1 all equal, 0 orthogonal, below 0 they cancel;
+drift/update_norm, |mean delta|;
+drift/c_norm and drift/c_k_norm, norms of the control variates of the server and of the clients, _dual of their dual part;
+objective/a, /b, /alpha, /p per class: mean score of positives, of negatives, the dual, the federation's share of positives;
+val/auc_loss, the AUC objective at its closed-form a, b, alpha (train/loss of a saddle function is no measure of progress);
+round/lr, round/stage: of the schedule; bytes/up, bytes/down: over all clients; time/round_s, time/evaluate_s."""
+
 CHOSEN = "a class (by default {}), an argument of it as .NAME VALUE, or a YAML file with class_path and init_args"
 
 
@@ -204,7 +213,7 @@ stay for whichever class is chosen in their place."""
 
 def experiment_parser(description: str) -> Parser:
     """The options of a federation: the keys of a YAML."""
-    parser = Parser(description=f"{description} {EPILOG}")
+    parser = Parser(description=f"{description} {EPILOG}", epilog=METRICS)
     parser.add_argument("-c", "--config", action="config", help="a YAML file; several are merged in order")
     parser.add_argument(
         "--seed", type=int, default=0, help="of initial weights, batches, dropout, augmentation, cohorts"
