@@ -126,6 +126,7 @@ class Federation:
 
         with Interrupts() as interrupts, RoundProgress(self.rounds, done, run.main) as progress:
             progress.say(session.introduction())
+            progress.say(session.without_positives())
             progress.say(self.schedule.notice)
             progress.say(monitor.notice)
             while done < self.rounds and not session.stopping(interrupts.signum):

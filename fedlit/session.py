@@ -222,6 +222,16 @@ class Session:
             f"{self.layout.size:,} parameters; {self.engine.where}"
         )
 
+    def without_positives(self) -> str:
+        """One line on clients that label a class of which they train on no positive image; "" where there is none."""
+        if self.data.assignment is None:
+            return ""
+        counts = self.data.counts()
+        empty = counts[(counts["split"] == "train") & counts["labelled"] & (counts["positives"] == 0)]
+        named = [f"{client} ({', '.join(rows['class'])})" for client, rows in empty.groupby("client", sort=False)]
+        more = f" and {len(named) - 6} more clients" if len(named) > 6 else ""
+        return f"no positive training image at {', '.join(named[:6])}{more}" if named else ""
+
     def describe(self, run: Run) -> None:
         """Save the partition with the run, as a table and as a picture."""
         if not run.main or self.data.assignment is None:

@@ -1,8 +1,12 @@
 """Every YAML in configs/ means what it says: it parses, makes its objects, prints itself, and runs."""
 
+import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
@@ -19,6 +23,32 @@ FILES = sorted({*CONFIGS.rglob("*.yaml")} - {*SWEEPS})
 FINDINGS = ("Atelectasis", "Effusion|Mass", "No Finding", "Pneumonia")
 
 pytestmark = pytest.mark.filterwarnings("ignore:classes without")
+
+
+@pytest.fixture(scope="module")
+def roots(nih: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A folder of every data set that the configs read."""
+    cifar = {name: tmp_path_factory.mktemp(name) for name in ("CIFAR10", "CIFAR100")}
+    for part, images in (("train", 14), ("test", 2)):
+        rows = [(category, picture(100 * category + i)) for category in range(40) for i in range(images)]
+        column = [{"bytes": image, "path": "x"} for _, image in rows]
+        for name, labels in (("label", [c % 10 for c, _ in rows]), ("fine_label", [c for c, _ in rows])):
+            file = cifar["CIFAR10" if name == "label" else "CIFAR100"] / f"{part}-00000-of-00001.parquet"
+            pq.write_table(pa.table({"img": column, name: labels}), file)
+    folders = tmp_path_factory.mktemp("imagenet")
+    for part, images in (("train", 14), ("val", 2)):
+        for category in range(40):
+            folder = folders / part / f"n{category:08d}"
+            folder.mkdir(parents=True)
+            for i in range(images):
+                (folder / f"{part}_{i}.JPEG").write_bytes(picture(100 * category + i))
+    return {"NIHChestXray14": nih, "ImageNet": folders, **cifar}
+
+
+def picture(seed: int) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(out, "PNG")
+    return out.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +69,10 @@ def nih(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def command_line(file: Path, nih: Path, cache: Path) -> list[str]:
+def command_line(file: Path, roots: dict[str, Path], cache: Path) -> list[str]:
     """What a user types, less the folder of the cache: a root only where the data set has one."""
     data = yaml.safe_load(file.read_text())["data"]["class_path"]
-    root = ["--data.root", str(nih)] if data == "NIHChestXray14" else []
+    root = ["--data.root", str(roots[data])] if data in roots else []
     return ["fit", "--config", str(file), *root, "--data.cache_dir", str(cache)]
 
 
@@ -52,22 +82,23 @@ def test_the_issue_s_configs_are_there():
         "nih/fedavg.yaml",
         "nih/scaffold.yaml",
         "nih/fedbn.yaml",
+        *(f"fdam/{name}.yaml" for name in ("imagenet-ih", "cifar100-ih", "chestxray-ih", "two-stage")),
+        *(f"fdam/{name}.yaml" for name in ("cifar10-ih", "phantom-ih", "nih", "two-stage-1", "two-stage-2")),
     }
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(CONFIGS)))
 class TestEveryConfig:
-    def test_makes_its_objects(self, file: Path, nih: Path, tmp_path: Path):
-        args, parser = parse(command_line(file, nih, tmp_path))
+    def test_makes_its_objects(self, file: Path, roots: dict[str, Path], tmp_path: Path):
+        args, parser = parse(command_line(file, roots, tmp_path))
         objects = parser.instantiate(args.fit)
         settings = yaml.safe_load(file.read_text())
 
         data: FederatedDataModule = objects.data
+        data.image_size = min(data.image_size, 64)  # the pictures are for what is counted here
         data.setup("fit")
         assert type(data).__name__ == settings["data"]["class_path"]
         assert len(data.clients) >= 3
-        assert data.image_size == settings["data"]["init_args"]["image_size"]
-
         model = objects.model.eval()
         assert tuple(model.classes) == tuple(data.classes)
         images = torch.zeros(2, data.in_chans, 32, 32)
@@ -78,12 +109,16 @@ class TestEveryConfig:
         assert [type(a).__name__ for a in federation.aggregators] == [
             a["class_path"] for a in settings["federation"]["aggregators"]
         ]
-        assert federation.rounds == settings["federation"]["rounds"]
+        if "rounds" in settings["federation"]:
+            assert federation.rounds == settings["federation"]["rounds"]
+        else:
+            schedule = settings["federation"]["schedule"]["init_args"]
+            assert federation.rounds == -(-schedule["iterations"] // schedule["window"])
 
     def test_prints_a_config_that_is_the_same(
-        self, file: Path, nih: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+        self, file: Path, roots: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture
     ):
-        words = command_line(file, nih, tmp_path)
+        words = command_line(file, roots, tmp_path)
         with pytest.raises(SystemExit) as stopped:
             parse([*words, "--print_config"])
         assert stopped.value.code in (0, None)
@@ -92,21 +127,31 @@ class TestEveryConfig:
         assert dumped(words) == dumped(["fit", "--config", str(printed)])
 
     def test_trains_a_step(
-        self, file: Path, nih: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+        self,
+        file: Path,
+        roots: dict[str, Path],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture,
     ):
         monkeypatch.chdir(tmp_path)
         sizes = ["--data.image_size", "32", "--data.batch_size", "4", "--federation.workers", "1"]
+        sizes += ["--federation.measure_batches", "1"]
         with pytest.raises(SystemExit) as stopped:
-            main([*command_line(file, nih, tmp_path / "cache"), *sizes, "--fast_dev_run", "true"])
+            main([*command_line(file, roots, tmp_path / "cache"), *sizes, "--fast_dev_run", "true"])
         assert stopped.value.code == 0
         assert "AUROC on test set 'federation'" in capsys.readouterr().out
         assert [p.name for p in tmp_path.iterdir()] == ["cache"]
 
 
 @pytest.mark.parametrize("file", SWEEPS, ids=lambda f: f.stem)
-def test_every_sweep_is_a_list_of_runs(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_every_sweep_is_a_list_of_runs(
+    file: Path, roots: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(tmp_path)
-    runs = plan(load_sweep(file))
+    sweep = load_sweep(file)
+    data = yaml.safe_load(Path(sweep.config[0]).read_text())["data"]["class_path"]
+    runs = plan(replace(sweep, set={**sweep.set, **({"data.root": str(roots[data])} if data in roots else {})}))
     assert len(runs) > 1
     assert {run.standing() for run in runs} == {"new"}
 

@@ -5,7 +5,8 @@
 densenet, cnn   seconds a round over those of the better of two bare PyTorch loops that do the same local steps and one
                 average: one client at a time on all cores, and clients side by side with one thread each. The three
                 take turns (A B C A B C ...); the ratio is the median over turns. Limits: 1.05 and 1.15.
-step            what SCAFFOLD + FedProx + FedBN add to a client's step of densenet121, batch 16, 32x32. Limit: 5%.
+step            what SCAFFOLD + FedProx + FedBN, and CODASCA on the AUC objective, add to a client's step of densenet121 under
+                FedAvg and cross-entropy, batch 16, 32x32. Limit: 5%.
 memory          memory of all processes over 50 rounds. Limit: flat (5%).
 clients         seconds a client and round with 8, 64 and 512 clients. Limit: within 1.25x of each other.
 
@@ -30,14 +31,13 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from fedlit.aggregators import Aggregator, FedAvg, FedBN, FedProx, Scaffold
+from fedlit.aggregators import CODASCA, Aggregator, FedAvg, FedBN, FedProx, Scaffold
 from fedlit.data.federated import ClientData, FederatedDataModule
 from fedlit.evaluation import training_metrics
 from fedlit.fabric import make_fabric
 from fedlit.federation import Federation
 from fedlit.models import ImageClassifier
-from fedlit.objectives import BCE
-from fedlit.rounds import server_round
+from fedlit.objectives import BCE, AUCSaddle
 from fedlit.run import Run
 from fedlit.schedules import ConstantSchedule
 from fedlit.session import Session
@@ -73,6 +73,10 @@ class SmallCNN(LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=LR)
+
+
+def densenet_auc() -> LightningModule:
+    return ImageClassifier(CLASSES, in_chans=3, objective=AUCSaddle(), optimizer=lambda p: torch.optim.SGD(p, lr=LR))
 
 
 def densenet() -> LightningModule:
@@ -219,14 +223,14 @@ class Fedlit:
         )
         self.session = Session(self.federation, work.make(), data, make_fabric("cpu"))
         self.server, self.index, _ = self.session.restore(None)
+        self.session.settle(self.server)
         self.log = Run(Path(mkdtemp()), Tracker())
 
     def round(self) -> None:
         federation, session = self.federation, self.session
         rnd = federation.round(self.index, session)
-        total, reports = session.engine.run(rnd.cohort, federation.broadcast(self.server, rnd), rnd)
-        server_round(federation.aggregators, self.server, total, rnd)
-        session.engine.commit()
+        total, reports = session.engine.run(rnd.cohort, federation.open_round(self.server, rnd, session), rnd)
+        federation.close_round(self.server, total, rnd, session)
         self.index += 1
         metrics = training_metrics(reports, session.weights) | session.per_client(self.log, [], reports, self.index)
         self.log.log(metrics, self.index)
@@ -286,11 +290,15 @@ def against_the_floor(name: str, work: Work, turns: int, limit: float) -> None:
 
 def step_cost(turns: int) -> None:
     """Rounds of 8 steps less rounds of 2 leave 6 steps, without what a round costs by itself."""
-    lists = {"plain": [FedAvg()], "full": [Scaffold(), FedProx(0.01), FedBN()]}
+    lists = {
+        "plain": (densenet, [FedAvg()]),
+        "full": (densenet, [Scaffold(), FedProx(0.01), FedBN()]),
+        "codasca": (densenet_auc, [CODASCA()]),
+    }
     runners = {}
     for steps in (2, 8):
-        work = Work(densenet, 1, steps, 16)
-        for name, aggregators in lists.items():
+        for name, (model, aggregators) in lists.items():
+            work = Work(model, 1, steps, 16)
             runners[name, steps] = Fedlit(work, work.data(), aggregators, workers=1)
     spent: dict[tuple[str, int], list[float]] = {key: [] for key in runners}
     for turn in range(turns + 1):
@@ -301,11 +309,12 @@ def step_cost(turns: int) -> None:
     median = {key: statistics.median(values) for key, values in spent.items()}
     step = {name: (median[name, 8] - median[name, 2]) / 6 for name in lists}
     alone = {name: median[name, 2] - 2 * step[name] for name in lists}
-    print(
-        f"step: {step['plain'] * 1e3:.1f} ms with FedAvg, {step['full'] * 1e3:.1f} ms with SCAFFOLD, FedProx, FedBN: "
-        f"{step['full'] / step['plain'] - 1:+.1%} (limit 5%); a communication {alone['plain'] * 1e3:.0f} and "
-        f"{alone['full'] * 1e3:.0f} ms; {turns} turns"
-    )
+    for name, said in (("full", "SCAFFOLD, FedProx, FedBN"), ("codasca", "CODASCA on the AUC objective")):
+        print(
+            f"step: {step['plain'] * 1e3:.1f} ms with FedAvg, {step[name] * 1e3:.1f} ms with {said}: "
+            f"{step[name] / step['plain'] - 1:+.1%} (limit 5%); a communication {alone['plain'] * 1e3:.0f} and "
+            f"{alone[name] * 1e3:.0f} ms; {turns} turns"
+        )
 
 
 def memory(rounds: int = 50) -> None:
