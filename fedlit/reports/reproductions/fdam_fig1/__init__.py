@@ -55,8 +55,8 @@ class Part:
 IID = {"data.partition": {"class_path": "IID", "init_args": {"clients": 5, "unit": "image"}}}
 
 LAPTOP = (
-    Part("cifar10-ih", "CIFAR-10-IH, K=5", "cifar10.yaml", (8, 128, 1024), 8192, 8, "cifar10_body.yaml"),
-    Part("cifar10-iid", "CIFAR-10, IID control", "cifar10.yaml", (1024,), 8192, 8, "cifar10_body.yaml", IID),
+    Part("cifar10-ih", "CIFAR-10-IH, K=5", "cifar10.yaml", (8, 64, 512), 4096, 8, "cifar10_body.yaml"),
+    Part("cifar10-iid", "CIFAR-10, IID control", "cifar10.yaml", (512,), 4096, 8, "cifar10_body.yaml", IID),
     Part("phantom", "PhantomCXR, K=5", "phantom.yaml", (8, 512), 4096, 8, "phantom_body.yaml", needs_root=False),
 )
 
