@@ -44,8 +44,6 @@ CONFIG = {
 }
 
 
-
-
 class Killer(Tracker):
     """Kills the run when a round's metrics come, which ``metrics.csv`` has by then and the checkpoint has not.
 
@@ -159,6 +157,8 @@ def test_killed_between_phase_and_main_part(whole, tmp_path):
     again = here.fit("--ckpt_path last")
     assert again.wait() == 0, again.output
     assert_same_run(here.run("run"), whole[0])
+
+
 def test_resuming_a_finished_run_adds_and_loses_nothing(whole, tmp_path):
     here = copied(whole, tmp_path)
     again = here.fit("--ckpt_path last")
@@ -244,6 +244,7 @@ class TestHandOver:
         assert_same_tensors(head, self.best(tmp_path, "head")[1])
         steps = [s for s, key, _ in place(tmp_path, CONFIG).run("run").metrics() if key == "train/loss"]
         assert steps == list(range(1, 2 * PHASE + 2))
+
     def test_a_new_head_is_new_whatever_earlier_phases_kept(self, fresh, tmp_path):
         phases = [phase(keep="all"), phase(name="second", keep="body")]
         body, head = parts(start_of_main(tmp_path, changed(phases=phases)))

@@ -38,9 +38,7 @@ class BatchStream:
         purpose: streams of different purposes are independent.
     """
 
-    def __init__(
-        self, dataset: Dataset, batch_size: int, seed: int, client: str, purpose: str = "batches"
-    ) -> None:
+    def __init__(self, dataset: Dataset, batch_size: int, seed: int, client: str, purpose: str = "batches") -> None:
         self.dataset, self.batch_size = dataset, batch_size
         self._purpose = (seed, purpose, client)
         n = len(dataset)
