@@ -57,6 +57,7 @@ class LocalModel:
         fabric.setup_module(module)
         collect_logs(module, fabric)
         self._training_step = step_of(module, "training_step")
+        module.train()
         self.flat = FlatModel(module)
         self.optimizer = FlatOptimizer(module, self.flat)
         self._masks: dict[str, Mask] = {}
@@ -105,7 +106,8 @@ class LocalModel:
         mask, device = self.mask(client), self.flat.w.device
         self.adopt(mask, state, down)
         self.optimizer.begin(state.optimizer, rnd.lr_factor)
-        self.module.train()
+        if not self.module.training:  # going through a deep network's layers takes as long as many a small step
+            self.module.train()
         self.fabric.logged.clear()
         self.drift.reset()
         contexts = [

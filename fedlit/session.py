@@ -73,6 +73,8 @@ class Session:
         self.federation, self.fabric, self.seed = federation, fabric, seed
         check_module(module)
         self._model = model = self._initial_model(module)
+        self._objective = objective_of(model.module)
+        self._own = next((f"{n}." for n, m in model.module.named_modules() if m is self._objective), "")
         self._tags = dict(tags or {})
         if fabric.local_rank == 0:
             data.prepare_data()
@@ -139,7 +141,7 @@ class Session:
 
     def settle(self, server: ServerState) -> None:
         """Measure what the objective starts from: its constants, and its variables at the initial weights."""
-        if objective_of(self._model.module) is not None:
+        if self._objective is not None:
             found = self.measure(server, self.federation.round(0, self))
             server.w.copy_(found.w)
             server.stats.copy_(found.stats)
@@ -152,13 +154,12 @@ class Session:
 
     def objective_metrics(self, server: ServerState, rounds: int) -> dict[str, float]:
         """``objective/...``: its variables per class, and after the first round its constants too."""
-        own = [f"{n}." for n, m in self._model.module.named_modules() if m is objective_of(self._model.module)]
         vectors = [(server.w, self.layout.parameters)] + [(server.stats, self.layout.buffers)] * (rounds == 1)
         return {
-            f"objective/{entry.name.removeprefix(own[0])}/{key}": float(value)
+            f"objective/{entry.name.removeprefix(self._own)}/{key}": float(value)
             for vector, entries in vectors
             for entry in entries
-            if own and entry.name.startswith(own[0]) and entry.shape == (len(self.classes),)
+            if self._objective is not None and entry.name.startswith(self._own)
             for key, value in zip(slugs(self.classes), entry.view(vector), strict=True)
         }
 
@@ -261,14 +262,13 @@ class Session:
 
     def _pooled_loss(self, scores: list[Scores], down: Broadcast) -> dict[str, float]:
         """What the objective makes of all scores together, ``val/<name>/<class>`` and its mean over classes."""
-        objective = objective_of(self._model.module)
         scored = [s for s in scores if s.scores is not None]
-        if objective is None or not scored:
+        if self._objective is None or not scored:
             return {}
         self._model.load(down.w, down.stats)
         metrics = {}
         together = [torch.cat([getattr(s, part) for s in scored]) for part in ("scores", "labels")]
-        for name, values in objective.pooled(*together).items():
+        for name, values in self._objective.pooled(*together).items():
             metrics |= {f"val/{name}/{k}": float(v) for k, v in zip(slugs(self.classes), values, strict=True)}
             metrics[f"val/{name}"] = float(values.nanmean())
         return metrics
