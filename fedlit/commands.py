@@ -95,9 +95,11 @@ class Experiment:
 
     def _after(self, phases: Sequence[Phase], run: Path | None) -> LightningModule:
         """The model as a run's phases have left it."""
+        if run is None or not phases:
+            return self.model
         model = copy.deepcopy(self.model)
         fresh = {name: value.clone() for name, value in model.state_dict().items()}
-        for phase in phases if run else ():
+        for phase in phases:
             phase.hand_on(run, model, fresh)
         return model
 
