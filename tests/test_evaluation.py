@@ -134,7 +134,8 @@ def test_what_leaves_a_site_is_vectors_weights_and_counts(tmp_path):
     layout = session.layout
     for payload, _, report in replies:
         assert set(vars(payload)) == {"vectors", "weight", "mask_weight"}
-        assert {n: v.numel() for n, v in payload.vectors.items()} == {"w": layout.size, "stats": layout.stats_size}
+        sizes = {"w": layout.size, "stats": layout.stats_size, "squares": 2 * layout.num_groups}
+        assert {n: v.numel() for n, v in payload.vectors.items()} == sizes
         assert not payload.vectors["w"][layout.slices["norm"]].any()
         assert not payload.vectors["stats"].any()
         assert payload.mask_weight.shape == (layout.num_groups,)
