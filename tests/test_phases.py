@@ -287,11 +287,7 @@ MONITOR = {"monitor of the main part": (changed(federation__monitor="val/auroc/N
 
 @pytest.mark.parametrize(
     "case",
-    [
-        *REFUSED,
-        *NAMES,
-        MONITOR,
-    ],
+    [*REFUSED, *NAMES, *MONITOR],
 )
 def test_mistakes_are_refused_before_anything_is_trained(case, tmp_path):
     config, words = (REFUSED | NAMES | MONITOR)[case]
