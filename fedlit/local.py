@@ -90,7 +90,7 @@ class LocalModel:
                 length = private.stop - private.start
                 self.flat.w[private] = state.w[offset : offset + length].to(self.flat.w.device)
                 offset += length
-            if not mask.shares_stats(self.layout):
+            if mask.keeps_stats(self.layout):
                 self.flat.stats.copy_(state.stats)
 
     def begin(
@@ -177,7 +177,7 @@ class LocalModel:
         return ClientState(
             before.batches + drawn,
             torch.cat([self.flat.w[p] for p in private]).cpu() if private else before.w,
-            before.stats if mask.shares_stats(self.layout) else self.flat.stats.cpu().clone(),
+            self.flat.stats.cpu().clone() if mask.keeps_stats(self.layout) else before.stats,
             self.optimizer.state() if self.training.optimizer_state == "keep" else {},
             [_to(context.state, "cpu") for context in contexts],
         )

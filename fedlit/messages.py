@@ -13,32 +13,54 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Mask:
-    """Which groups of the flat vector a client shares with the federation; the rest it keeps to itself.
+    """Which groups of the flat vector a client shares with the federation, and which it keeps to itself.
+
+    What it neither shares nor keeps it *lacks*, such as the row of a class that it does not label: it has the
+    federation's values there, and sends nothing.
 
     Attributes:
-        owned: bool [num_groups], see :class:`fedlit.flat.Layout`.
+        owned: bool [num_groups], shared; see :class:`fedlit.flat.Layout`.
+        kept: bool [num_groups], its own from round to round.
     """
 
     owned: Tensor
+    kept: Tensor
 
     @classmethod
     def everything(cls, layout: Layout) -> "Mask":
-        return cls(torch.ones(layout.num_groups, dtype=torch.bool))
+        """A client that shares all."""
+        everywhere = torch.ones(layout.num_groups, dtype=torch.bool)
+        return cls(everywhere, ~everywhere)
 
-    def without(self, groups: list[int]) -> "Mask":
-        """This mask less some groups (``layout.groups(...)``, ``layout.stats_group``)."""
-        owned = self.owned.clone()
-        owned[groups] = False
-        return Mask(owned)
+    def keeping(self, groups: list[int]) -> "Mask":
+        """This mask, with some groups (``layout.groups(...)``, ``layout.stats_group``) kept at the client."""
+        kept = self.kept.clone()
+        kept[groups] = True
+        return Mask(self.owned & ~kept, kept)
+
+    def lacking(self, groups: list[int]) -> "Mask":
+        """This mask, with some groups that are none of the client's business."""
+        owned, kept = self.owned.clone(), self.kept.clone()
+        owned[groups] = kept[groups] = False
+        return Mask(owned, kept)
 
     def __and__(self, other: "Mask") -> "Mask":
-        return Mask(self.owned & other.owned)
+        return Mask(self.owned & other.owned, self.kept | other.kept)
+
+    def unshared(self, layout: Layout) -> list[slice]:
+        """The stretches of the weight vector of which the client sends nothing."""
+        return [slice(start, stop) for start, stop, owned in layout.spans(self.owned) if not owned]
 
     def private(self, layout: Layout) -> list[slice]:
         """The stretches of the weight vector that stay with the client."""
-        return [slice(start, stop) for start, stop, owned in layout.spans(self.owned) if not owned]
+        return [slice(start, stop) for start, stop, kept in layout.spans(self.kept) if kept]
+
+    def keeps_stats(self, layout: Layout) -> bool:
+        """Whether the statistics stay with the client."""
+        return bool(self.kept[layout.stats_group])
 
     def shares_stats(self, layout: Layout) -> bool:
+        """Whether the client sends its statistics."""
         return bool(self.owned[layout.stats_group])
 
 

@@ -99,10 +99,10 @@ def _means(total: Payload, server: ServerState) -> State:
 
 
 def _pack(vectors: State, layout: Layout, mask: Mask, client: Client, rnd: Round) -> Payload:
-    private = mask.private(layout)
+    unshared = mask.unshared(layout)
     for name, vector in vectors.items():
         if vector.numel() == layout.size:
-            for stretch in private:
+            for stretch in unshared:
                 vector[stretch] = 0
         elif vector.numel() == layout.stats_size and not mask.shares_stats(layout):
             vector.zero_()

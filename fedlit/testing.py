@@ -103,7 +103,7 @@ class OwnRows(Aggregator):
 
     def scope(self, layout, client) -> Mask:
         lacking = tuple(c for c in layout.classes if c not in client.classes)
-        return Mask.everything(layout).without(layout.groups(("head", "dual"), lacking))
+        return Mask.everything(layout).lacking(layout.groups(("head", "dual"), lacking))
 
 
 def check_aggregator(aggregator: Aggregator, workers: int = 2) -> None:

@@ -45,8 +45,8 @@ def test_rows_of_a_class_are_one_group():
     model = FlatModel(ToyNet())
     layout = model.layout
     marked = layout.zeros()
-    mask = Mask.everything(layout).without(layout.groups(("head", "dual"), ("Effusion",)))
-    for stretch in mask.private(layout):
+    mask = Mask.everything(layout).lacking(layout.groups(("head", "dual"), ("Effusion",)))
+    for stretch in mask.unshared(layout):
         marked[stretch] = 1
     model.w.copy_(marked)
     assert model.module.head.weight[1].eq(1).all()
@@ -102,8 +102,8 @@ def test_per_class_and_dual_parameters_are_declared_by_a_submodule():
     module.objective = Objective()
     layout = Layout.of(module)
     assert layout.slices["dual"].stop - layout.slices["dual"].start == 3
-    mask = Mask.everything(layout).without(layout.groups(("head", "dual"), ("Nodule",)))
-    lost = sum(s.stop - s.start for s in mask.private(layout))
+    mask = Mask.everything(layout).lacking(layout.groups(("head", "dual"), ("Nodule",)))
+    lost = sum(s.stop - s.start for s in mask.unshared(layout))
     assert lost == module.head.weight.shape[1] + 1 + 2
 
 

@@ -1,12 +1,14 @@
 """Algorithms: one file each, client half and server half together."""
 
 from fedlit.aggregators.base import Aggregator, ClientContext
-from fedlit.aggregators.batchnorm import FedBN
+from fedlit.aggregators.batchnorm import FedBN, FedBNPlus
 from fedlit.aggregators.coda import CODA, NPA, CODAPlus
 from fedlit.aggregators.codasca import CODASCA
 from fedlit.aggregators.fedavg import FedAvg
 from fedlit.aggregators.fedprox import FedProx
+from fedlit.aggregators.personal import PersonalHeads
 from fedlit.aggregators.scaffold import Scaffold
+from fedlit.aggregators.surgical import SurgicalHeads
 
 __all__ = [
     "CODA",
@@ -17,6 +19,9 @@ __all__ = [
     "ClientContext",
     "FedAvg",
     "FedBN",
+    "FedBNPlus",
     "FedProx",
+    "PersonalHeads",
     "Scaffold",
+    "SurgicalHeads",
 ]

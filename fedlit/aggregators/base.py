@@ -40,8 +40,8 @@ class Drift:
 
     def close(self, mask: Mask) -> None:
         """Called once the round's drift is complete: what is private does not drift, what is dual does not decay."""
-        for private in mask.private(self.layout):
-            self.bias[private] = 0
+        for stretch in mask.unshared(self.layout):
+            self.bias[stretch] = 0
         self.decay *= mask.owned
         self.decay[self.layout.groups(("dual",))] = 0
         self._spans = self.layout.spans(self.decay)

@@ -1,7 +1,13 @@
-"""Sites that keep their normalisation layers."""
+"""Normalisation layers that sites keep, or that nobody changes."""
+
+import warnings
+from functools import partial
+
+from torch import nn
 
 from fedlit.aggregators.base import Aggregator
-from fedlit.flat import Layout
+from fedlit.errors import ConfigError
+from fedlit.flat import NORM_TYPES, Layout
 from fedlit.messages import Client, Mask
 
 
@@ -14,4 +20,40 @@ class FedBN(Aggregator):
     """
 
     def scope(self, layout: Layout, client: Client) -> Mask:
-        return Mask.everything(layout).without([*layout.groups(("norm",)), layout.stats_group])
+        return Mask.everything(layout).keeping([*layout.groups(("norm",)), layout.stats_group])
+
+
+class FedBNPlus(Aggregator):
+    """FedBN+ (Kulkarni et al., arXiv:2303.06180; section 3.4.2 of arXiv:2301.06683): pre-trained normalisation, frozen.
+
+    Every normalisation layer, found by type, keeps the affine parameters and the statistics with which the model starts:
+    no gradient, no optimizer entry, no message, and evaluation mode even while the rest trains. So all sites normalise
+    alike, and the federation has one global model.
+
+    It needs weights that were trained: ``model.pretrained``, ``model.weights`` or an earlier phase. Layers as
+    initialised (mean 0, variance 1) normalise nothing, which is warned of.
+
+    Raises:
+        ConfigError: the model has no normalisation layer.
+    """
+
+    def configure_model(self, module: nn.Module) -> None:
+        layers = [layer for layer in module.modules() if isinstance(layer, NORM_TYPES)]
+        if not layers:
+            raise ConfigError(f"FedBNPlus: {type(module).__name__} has no normalisation layer to freeze; leave it out")
+        running = [layer for layer in layers if getattr(layer, "running_var", None) is not None]
+        if running and not any(layer.running_mean.any() or (layer.running_var != 1).any() for layer in running):
+            warnings.warn(
+                "FedBNPlus freezes normalisation layers that were never trained (mean 0, variance 1): start from "
+                "model.pretrained, model.weights or a phase that trains them",
+                stacklevel=2,
+            )
+        for layer in layers:
+            layer.requires_grad_(False)
+            layer.eval()
+            layer.train = partial(_stays, layer)
+
+
+def _stays(layer: nn.Module, mode: bool = True) -> nn.Module:
+    """``train()`` of a frozen layer."""
+    return layer

@@ -33,7 +33,7 @@ class Hidden(Aggregator):
 
     def scope(self, layout, client):
         lacking = tuple(c for c in layout.classes if c not in client.classes)
-        return Mask.everything(layout).without(layout.groups(("head", "dual"), lacking))
+        return Mask.everything(layout).lacking(layout.groups(("head", "dual"), lacking))
 
 
 class Problems(FederatedDataModule):

@@ -122,7 +122,7 @@ class TestExtremes:
 )
 def test_any_updates_weights_and_owners(seed, shares, lacking, scale):
     weights = np.array(shares) / sum(shares)
-    masks = [Mask.everything(LAYOUT).without(lacking[k :: len(shares)]) for k in range(len(shares))]
+    masks = [Mask.everything(LAYOUT).lacking(lacking[k :: len(shares)]) for k in range(len(shares))]
     owned = np.stack([LAYOUT.expand(m.owned.double()).expand(LAYOUT.size).numpy() > 0 for m in masks])
     changes = scale * updates(len(shares), seed) * owned
     found, wanted = from_sums(changes, weights, masks), expected(changes, weights, owned)

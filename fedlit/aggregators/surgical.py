@@ -1,0 +1,28 @@
+"""Surgical aggregation: sites that label different classes train one model."""
+
+from fedlit.aggregators.base import Aggregator
+from fedlit.flat import Layout
+from fedlit.messages import Client, Mask
+
+
+class SurgicalHeads(Aggregator):
+    """Surgical aggregation (Kulkarni et al., arXiv:2301.06683), Algorithm 1, for the task block.
+
+    A client sends the rows (weights and bias) of the classes that it labels, and nothing of other rows. A row of the
+    federation's head is then the mean over the clients that label its class (the paper's ``g``); the row of a class
+    that one client alone labels is that client's, and a class that nobody in the cohort labels keeps its row. The rest
+    of the model (the paper's ``f``) is left to the other algorithms of the list: none is FedAvg, FedBNPlus freezes
+    normalisation, Scaffold corrects drift. The variables that an objective has per class go with their rows.
+
+    The task block is what the module names ``head``. Local losses must leave out what a client does not label, as BCE
+    and the AUC objective do (eq. 3).
+
+    Deviation: none with the paper's unweighted means, which are the default; ``federation.weights: examples`` weighs
+    clients, and the owners of each row, by their number of images.
+    """
+
+    weights = "uniform"
+
+    def scope(self, layout: Layout, client: Client) -> Mask:
+        others = tuple(c for c in layout.classes if c not in client.classes)
+        return Mask.everything(layout).lacking(layout.groups(("head", "dual"), others))
