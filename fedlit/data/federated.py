@@ -111,6 +111,7 @@ class FederatedDataModule(LightningDataModule):
         self.clients: dict[str, ClientData] = {}
         self.test_sets: dict[str, Dataset] = {}
         self.assignment: pd.DataFrame | None = None
+        self.notes: list[str] = []
         self._records: Records | None = None
 
     def records(self) -> Records:

@@ -8,12 +8,13 @@ from jsonargparse import ArgumentParser
 from PIL import Image
 
 from fedlit.data.federated import FederatedDataModule
-from fedlit.data.nih import CLASSES, NIHChestXray14
+from fedlit.data.nih import NIHChestXray14
 from fedlit.data.partition import ByColumn, ByOrganisation, ByPatient
 
 # Small folders lack most classes, which is what the warning says.
 pytestmark = pytest.mark.filterwarnings("ignore:classes without")
 
+CLASSES = NIHChestXray14.labels
 V2020 = (
     "Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,View Position,"
     "OriginalImage[Width,Height],OriginalImagePixelSpacing[x,y]"
