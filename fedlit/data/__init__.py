@@ -15,6 +15,7 @@ from fedlit.data.partition import (
 )
 from fedlit.data.phantom import PhantomCXR
 from fedlit.data.records import Records
+from fedlit.data.schemes import DeclaredClasses, HideClasses, LabelScheme
 from fedlit.data.vision import CIFAR10, CIFAR100, STL10, FashionMNIST, ImageNet, ParquetImages
 
 __all__ = [
@@ -29,10 +30,13 @@ __all__ = [
     "CategorisedImages",
     "CategoryImages",
     "ClientData",
+    "DeclaredClasses",
     "Dirichlet",
     "FashionMNIST",
     "FederatedDataModule",
+    "HideClasses",
     "ImageNet",
+    "LabelScheme",
     "NIHChestXray14",
     "ParquetImages",
     "Partition",

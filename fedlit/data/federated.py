@@ -6,6 +6,7 @@ import warnings
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,11 @@ from torchvision.transforms import v2
 from fedlit.data.augmentation import PerImage, XrayAugmentation
 from fedlit.data.images import LabelledImages
 from fedlit.data.partition import Partition, split_by_patient
-from fedlit.data.records import SPLITS, Records, check_records, listed, mask_labels, scheme
+from fedlit.data.records import SPLITS, Records, check_records, hidden_labels, listed
+from fedlit.data.schemes import LabelScheme
+
+POOLED = "pooled"
+"""The one client of pooled data."""
 
 
 @dataclass
@@ -52,6 +57,11 @@ class FederatedDataModule(LightningDataModule):
 
     Args:
         partition: Which client a record belongs to.
+        scheme: Which classes each client labels; by default those that its source labels.
+        missing_classes: Training labels of classes that a client does not label: `ignore` (NaN, no loss), or
+            `negative` (0, the vanilla method that surgical aggregation is compared with). Validation ignores them.
+        pooled: Bring all clients' images, with the labels that each has, to one client of that name: the centralised
+            method.
         batch_size: Images in a training batch of one client.
         eval_batch_size: Images in a batch where nothing is trained.
         image_size: Height and width of the images in pixels.
@@ -70,6 +80,9 @@ class FederatedDataModule(LightningDataModule):
     def __init__(
         self,
         partition: Partition,
+        scheme: LabelScheme | None = None,
+        missing_classes: Literal["ignore", "negative"] = "ignore",
+        pooled: bool = False,
         batch_size: int = 32,
         eval_batch_size: int = 128,
         image_size: int = 224,
@@ -97,7 +110,12 @@ class FederatedDataModule(LightningDataModule):
                 "data.split: expected fractions of train, validation and test that sum to 1, train above 0, "
                 f"found {list(split)} with sum {sum(split):g}"
             )
+        if missing_classes not in ("ignore", "negative"):
+            raise ValueError(f"data.missing_classes: expected ignore or negative, found {missing_classes!r}")
         self.partition = partition
+        self.scheme = scheme
+        self.missing_classes = missing_classes
+        self.pooled = pooled
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
         self.image_size = image_size
@@ -111,6 +129,7 @@ class FederatedDataModule(LightningDataModule):
         self.clients: dict[str, ClientData] = {}
         self.test_sets: dict[str, Dataset] = {}
         self.assignment: pd.DataFrame | None = None
+        self.schemes: dict[str, tuple[str, ...]] = {}
         self.notes: list[str] = []
         self._records: Records | None = None
 
@@ -160,25 +179,52 @@ class FederatedDataModule(LightningDataModule):
         owners = np.asarray(self.partition.assign(records, self.seed)).astype(str)
         check_clients(owners, splits)
         kept = np.flatnonzero(self.keep(records, owners))
+        hidden = self._hidden(records, owners)
         owners, splits = owners[kept], splits[kept]
+        if self.pooled:
+            owners = np.full(len(owners), POOLED)
         names = check_clients(owners, splits)
-        visible = mask_labels(records)
+        visible = np.where(hidden, np.nan, records.labels).astype(np.float32)
+        trained = visible if self.missing_classes == "ignore" else np.where(hidden, 0, visible).astype(np.float32)
         self._warn_of_empty_classes(records, visible, kept)
         rows_of = pd.DataFrame({"client": owners, "split": splits}).groupby(["client", "split"]).indices
-        sites_of = pd.Series(records.sites[kept]).groupby(owners).unique()
         for name in names:
             train, val, test = (kept[rows_of.get((name, split), np.empty(0, np.int64))] for split in SPLITS)
-            labelled = {label for site in sites_of[name] for label in scheme(records, site)}
+            labelled = ~hidden[train].all(axis=0)
             self.clients[name] = ClientData(
                 name,
-                tuple(label for label in records.classes if label in labelled),
-                self._images(records, train, visible, self._augmentation()),
+                tuple(label for label, own in zip(records.classes, labelled, strict=True) if own),
+                self._images(records, train, trained, self._augmentation()),
                 self._images(records, val, visible) if len(val) else None,
                 self._images(records, test, records.labels) if len(test) else None,
             )
         self.assignment = pd.DataFrame(
             {"image": records.names[kept], "patient": records.patients[kept], "client": owners, "split": splits}
         )
+
+    def _hidden(self, records: Records, owners: np.ndarray) -> np.ndarray:
+        """Which labels [N, C] are not there because the image's client does not label the class; fills `schemes`."""
+        hidden = hidden_labels(records)
+        names = sorted(set(owners.tolist()))
+        declared = self.scheme.classes_of(names, records.classes, self.seed) if self.scheme else {}
+        for name in names:
+            rows = np.flatnonzero(owners == name)
+            if name in declared:
+                hidden[np.ix_(rows, [label not in declared[name] for label in records.classes])] = True
+            here = ~hidden[rows].all(axis=0)
+            empty = [c for c, own in enumerate(here) if own and np.isnan(records.labels[rows, c]).all()]
+            if empty:
+                raise ValueError(
+                    f"client {name!r} labels {listed([records.classes[c] for c in empty])}, but none of its "
+                    f"{len(rows)} images has such a label: leave the class out of its label scheme"
+                )
+            lost = [label for label in declared.get(name, ()) if not here[records.classes.index(label)]]
+            if lost:
+                raise ValueError(
+                    f"data.scheme: client {name!r} declares {listed(lost)}, which its source does not label"
+                )
+            self.schemes[name] = tuple(label for label, own in zip(records.classes, here, strict=True) if own)
+        return hidden
 
     def save_partition(self, path: str | Path) -> None:
         """Writes image, patient, client and split of every record that was kept to a `.parquet` or `.csv` file.
@@ -266,6 +312,7 @@ class FederatedDataModule(LightningDataModule):
             augment,
             self.mean,
             self.std,
+            records.sites[rows],
         )
 
     def _warn_of_empty_classes(self, records: Records, visible: np.ndarray, kept: np.ndarray) -> None:

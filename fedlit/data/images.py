@@ -238,6 +238,7 @@ class LabelledImages(Dataset):
             `fedlit.data.augmentation`; None to leave images alone.
         mean: Subtracted from the pixels in [0, 1], one value or one a channel.
         std: Divides them after that, one value or one a channel.
+        sites: Organisation of each row, [n]; by default all are of one.
     """
 
     def __init__(
@@ -250,11 +251,13 @@ class LabelledImages(Dataset):
         augment: nn.Module | None = None,
         mean: float | Sequence[float] = 0.449,
         std: float | Sequence[float] = 0.226,
+        sites: np.ndarray | None = None,
     ):
         self.store = store
         self.indices = np.asarray(indices, dtype=np.int64)
         self.labels = torch.as_tensor(np.asarray(labels, dtype=np.float32))
         self.names = np.asarray(names)
+        self.sites = np.full(len(self.names), "") if sites is None else np.asarray(sites)
         if not len(self.indices) == len(self.labels) == len(self.names):
             raise ValueError(
                 "expected as many indices as labels and names, "

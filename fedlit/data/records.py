@@ -43,13 +43,13 @@ def scheme(records: Records, site: str) -> tuple[str, ...]:
     return records.site_classes.get(str(site), records.classes)
 
 
-def mask_labels(records: Records) -> np.ndarray:
-    """The labels [N, C] as the sites know them: NaN where an image's site does not label the class."""
-    visible = records.labels.astype(np.float32, copy=True)
+def hidden_labels(records: Records) -> np.ndarray:
+    """Which labels [N, C] an image does not have because its site does not label the class, bool."""
+    hidden = np.zeros(records.labels.shape, dtype=bool)
     for site in np.unique(records.sites):
-        hidden = [label not in scheme(records, site) for label in records.classes]
-        visible[np.ix_(records.sites == site, hidden)] = np.nan
-    return visible
+        absent = [label not in scheme(records, site) for label in records.classes]
+        hidden[np.ix_(records.sites == site, absent)] = True
+    return hidden
 
 
 def check_records(records: Records) -> None:
