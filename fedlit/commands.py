@@ -13,6 +13,7 @@ from rich.console import Console
 
 from fedlit import __version__, checkpoint
 from fedlit.data.federated import FederatedDataModule
+from fedlit.data.schemes import by_sharing
 from fedlit.engines.base import Scores
 from fedlit.errors import CheckpointError, ConfigError, TrainingError
 from fedlit.evaluation import pooled_metrics
@@ -231,7 +232,7 @@ def test_metrics(session: Session, server: ServerState, directory: Path | None) 
     """``test/<set>/...`` of every test set; with a directory, its ROC curves are drawn there."""
     metrics: dict[str, float] = {}
     for name, scores in session.evaluate_sets(server, "test").items():
-        metrics |= pooled_metrics(scores, session.classes, f"test/{slug(name)}")
+        metrics |= pooled_metrics(scores, session.classes, f"test/{slug(name)}", by_sharing(session.schemes))
         if directory and scores[0].scores is not None:
             from fedlit.reports.figures import roc_figure  # matplotlib takes a second to import
 
@@ -275,12 +276,9 @@ def _predictions(session: Session, scores: Scores) -> pd.DataFrame:
             "the module declares no classes, or its predict_step returns no [B, C] tensor: "
             "there is nothing to write per class"
         )
-    view = scores.view
-    dataset = (
-        session.data.test_sets[view.part]
-        if view.client is None
-        else getattr(session.data.clients[view.client], view.part)
-    )
+    view, known = scores.view, session.learned(scores.view.client)
+    dataset = session.dataset(view)
     names = getattr(dataset, "names", range(len(dataset)))[: scores.examples]
-    table = pd.DataFrame({"image": names, "client": view.client or ""})
-    return table.join(pd.DataFrame(scores.scores.numpy(), columns=list(session.classes)))
+    table = pd.DataFrame({"image": names, "client": view.holder or ""})
+    found = pd.DataFrame(scores.scores.numpy(), columns=list(session.classes))
+    return table.join(found.where([[name in known for name in session.classes]] * len(found)))

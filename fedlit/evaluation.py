@@ -1,17 +1,19 @@
 """From scores to metrics: AUROC per class, pooled and per client."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from statistics import quantiles
 
+import numpy as np
 import torch
 
 from fedlit.data.federated import FederatedDataModule
 from fedlit.engines.base import Scores, View
 from fedlit.errors import ConfigError
+from fedlit.flat import Layout
 from fedlit.messages import ClientReport, Mask, Round
-from fedlit.metrics.auroc import class_auroc, mean_auroc, slug
+from fedlit.metrics.auroc import class_auroc, mean_auroc, slug, slugs
 
 MAX_CLIENT_CURVES = 32
 """With more clients than this, their curves become quartiles, and a table holds the rest."""
@@ -51,24 +53,70 @@ class Monitor:
 
 def client_views(data: FederatedDataModule, part: str, method: str = "validation_step") -> list[View]:
     """Every client that has this part of the data, seen through its own model."""
-    return [View(name, part, method) for name, d in data.clients.items() if getattr(d, part) is not None]
+    return [View(name, name, part, method) for name, d in data.clients.items() if getattr(d, part) is not None]
 
 
-def server_views(data: FederatedDataModule, masks: Mapping[str, Mask], method: str = "validation_step") -> list[View]:
-    """The server's test sets; none where clients keep a part of the model, as there is no single global model."""
-    if not all(mask.owned.all() for mask in masks.values()):
-        return []
-    return [View(None, name, method) for name in data.test_sets]
+def keeping(masks: Mapping[str, Mask], layout: Layout) -> list[str]:
+    """Clients that keep a part of the model; where there are any, there is no single global model."""
+    filled = torch.zeros(layout.num_groups, dtype=torch.bool)
+    filled[[run.group for run in layout.runs]] = True
+    filled[layout.stats_group] = layout.stats_size > 0
+    return [name for name, mask in masks.items() if (mask.kept & filled).any()]
 
 
-def pooled_metrics(scores: Sequence[Scores], classes: Sequence[str], prefix: str) -> dict[str, float]:
-    """All scores ranked together, means of what the module logged, and the mean over clients of their own AUROC."""
+def views_beyond(
+    everyone: FederatedDataModule, personal: Sequence[str], trained: Sequence[str], part: str, method: str
+) -> dict[str, list[View]]:
+    """What lies beyond the federation's own data: parts of clients that did not train, and the server's test sets.
+
+    A single global model scores them; personal models score a test set of the server each by itself, and what another
+    client has not at all.
+    """
+    if personal:
+        return {
+            f"{name} by {client}": [View(client, None, name, method)]
+            for name in everyone.test_sets
+            for client in trained
+        }
+    others = [n for n, d in everyone.clients.items() if n not in trained and getattr(d, part) is not None]
+    beyond = {name: [View(None, name, part, method)] for name in others}
+    return beyond | {name: [View(None, None, name, method)] for name in everyone.test_sets}
+
+
+def by_site(groups: Mapping[str, list[Scores]], sites_of: Callable[[View], Sequence[str]]) -> dict[str, list[Scores]]:
+    """The same scores, those of each organisation together; {} where there is one alone."""
+    found: dict[str, list[Scores]] = {}
+    for scored in (s for scores in groups.values() for s in scores if s.scores is not None):
+        sites = np.asarray(sites_of(scored.view)).astype(str)[: scored.examples]
+        for site in sorted(set(sites.tolist())):
+            rows = torch.from_numpy(sites == site)
+            part = replace(
+                scored, examples=int(rows.sum()), scores=scored.scores[rows], labels=scored.labels[rows], logged={}
+            )
+            found.setdefault(site, []).append(part)
+    return found if 1 < len(found) <= MAX_CLIENT_CURVES else {}
+
+
+def pooled_metrics(
+    scores: Sequence[Scores],
+    classes: Sequence[str],
+    prefix: str,
+    sharing: Mapping[str, Sequence[str]] | None = None,
+) -> dict[str, float]:
+    """All scores ranked together, means of what the module logged, and the mean over clients of their own AUROC.
+
+    Args:
+        sharing: kinds of classes, for a mean over each: ``auroc_shared``, ``auroc_partly``, ``auroc_unique``.
+    """
     metrics = {f"{prefix}/{k}": v for k, v in _logged(scores).items()}
     scored = [s for s in scores if s.scores is not None]
     if not scored:
         return metrics
     pooled = class_auroc(torch.cat([s.scores for s in scored]), torch.cat([s.labels for s in scored]), classes)
     metrics |= pooled.as_metrics(prefix)
+    metrics |= {
+        f"{prefix}/auroc_{kind}": _mean_of(metrics, prefix, names) for kind, names in (sharing or {}).items() if names
+    }
     own = {s.view.client: class_auroc(s.scores, s.labels, classes) for s in scored if s.view.client is not None}
     if own:
         metrics[f"{prefix}/auroc_client_mean_macro"] = mean_auroc(own).mean
@@ -132,9 +180,17 @@ def round_metrics(
     }
 
 
+def _mean_of(metrics: Mapping[str, float], prefix: str, names: Sequence[str]) -> float:
+    """Mean AUROC over some classes, NaN where none is defined."""
+    values = torch.tensor([metrics[f"{prefix}/auroc/{key}"] for key in slugs(names)], dtype=torch.float64)
+    return float(values.nanmean())
+
+
 def _logged(scores: Sequence[Scores]) -> dict[str, float]:
     means = {}
     for name in sorted({name for s in scores for name in s.logged}):
         having = [s for s in scores if name in s.logged]
         means[slug(name)] = sum(s.examples * s.logged[name] for s in having) / sum(s.examples for s in having)
+        if len(having) > 1:
+            means[f"{slug(name)}_client_mean"] = sum(s.logged[name] for s in having) / len(having)
     return means

@@ -3,7 +3,6 @@
 import copy
 import os
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,23 +11,26 @@ from typing import TYPE_CHECKING
 import torch
 from lightning.pytorch import LightningModule
 from rich.filesize import decimal
+from torch.utils.data import Dataset
 
 from fedlit import checkpoint
 from fedlit.aggregators.base import Aggregator, composed_name
 from fedlit.checkpoint import Best, Checkpoints
 from fedlit.data.features import with_fixed_features
 from fedlit.data.federated import FederatedDataModule
-from fedlit.engines.base import Engine, Program, Scores
+from fedlit.engines.base import Engine, Program, Scores, View
 from fedlit.engines.fabric import FabricEngine
 from fedlit.engines.local import LocalEngine
 from fedlit.errors import ConfigError
 from fedlit.evaluation import (
     MAX_CLIENT_CURVES,
+    by_site,
     client_metrics,
     client_views,
+    keeping,
     pooled_metrics,
     quartile_metrics,
-    server_views,
+    views_beyond,
 )
 from fedlit.fabric import FederationFabric
 from fedlit.flat import FlatModel
@@ -80,7 +82,8 @@ class Session:
             data.prepare_data()
         fabric.barrier()
         data.setup("fit")
-        self.data = data = _only(data, federation.clients)
+        everyone, self.schemes = data, data.schemes
+        self.data = data = _only(everyone, federation.clients)
         self.clients = _clients(data, federation.weights)
         self.weights = {name: client.weight for name, client in self.clients.items()}
         self.layout, self.classes = model.layout, model.layout.classes
@@ -90,8 +93,10 @@ class Session:
         self.masks = {name: client_mask(aggregators, self.layout, c) for name, c in self.clients.items()}
         states = [a.server_state(self.layout, model.w) for a in aggregators]
         self._initial = ServerState(self.layout, model.w.clone(), model.stats.clone(), states)
-        clients, test_sets = with_fixed_features(module, data, fabric)
-        program = Program(
+        self.personal = keeping(self.masks, self.layout)
+        self._everyone = everyone
+        clients, test_sets = with_fixed_features(module, everyone, fabric)
+        self._program = program = Program(
             module,
             aggregators,
             self.clients,
@@ -188,19 +193,34 @@ class Session:
         return quartile_metrics(metrics)
 
     def evaluate_sets(self, server: ServerState, part: str, method: str = "validation_step") -> dict[str, list[Scores]]:
-        """Scores of the clients' parts together (``federation``), and of each server test set by its name."""
+        """Scores of the clients' parts together (``federation``), of each organisation's and of each server test set.
+
+        A class that a view's model has not learned is unknown there (labels NaN), see :meth:`learned`.
+        """
         rnd = self.federation.round(0, self)
         down = self.federation.broadcast(server, rnd)
-        groups = {"federation": client_views(self.data, part, method)}
-        groups |= {view.part: [view] for view in server_views(self.data, self.masks, method)}
-        skipped = set(self.data.test_sets) - set(groups)
-        if skipped:
-            warnings.warn(
-                f"test sets {sorted(skipped)} are not evaluated: clients keep a part of the model to "
-                "themselves, so there is no single global model",
-                stacklevel=2,
-            )
-        return {name: self.engine.evaluate(views, down) for name, views in groups.items() if views}
+        views = {"federation": client_views(self.data, part, method)}
+        views |= views_beyond(self._everyone, self.personal, list(self.clients), part, method)
+        groups = {name: self.engine.evaluate(seen, down) for name, seen in views.items() if seen}
+        for scored in (s for scores in groups.values() for s in scores if s.labels is not None):
+            scored.labels[:, [name not in self.learned(scored.view.client) for name in self.classes]] = torch.nan
+        held = {name: scores for name, scores in groups.items() if views[name][0].holder is not None}
+        return groups | by_site(held, lambda view: getattr(self._program.dataset(view), "sites", ()))
+
+    def learned(self, client: str | None) -> set[str]:
+        """Classes that the federation's model, or a client's own, can tell.
+
+        They are those that somebody who trains labels; of a client that keeps its head, those that it labels itself.
+        """
+        known = {name for c in self.clients.values() for name in c.classes}
+        if client is None or not known:
+            return known
+        kept, own = self.masks[client].kept, self.clients[client].classes
+        return {name for name in known if name in own or not kept[self.layout.groups(("head",), (name,))].all()}
+
+    def dataset(self, view: View) -> Dataset:
+        """What a view looks at."""
+        return self._program.dataset(view)
 
     def rehearse(self, server: ServerState) -> dict[str, float]:
         """The validation metrics of two examples: what fails there, fails before hours of training."""

@@ -9,10 +9,11 @@ import torch
 from sklearn.metrics import roc_auc_score
 from toys import CLASSES, ToyData, ToyNet
 
-from fedlit.aggregators import FedBN
+from fedlit.aggregators import FedBN, PersonalHeads, SurgicalHeads
 from fedlit.data.federated import ClientData
+from fedlit.data.schemes import by_sharing
 from fedlit.engines.base import Scores, View
-from fedlit.evaluation import client_metrics, pooled_metrics, quartile_metrics, training_metrics
+from fedlit.evaluation import by_site, client_metrics, pooled_metrics, quartile_metrics, training_metrics
 from fedlit.fabric import make_fabric
 from fedlit.federation import Federation
 from fedlit.messages import ClientReport
@@ -26,7 +27,7 @@ def scores(client: str, seed: int, shift: float = 0.0, size: int = 40) -> Scores
     g = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, 2, (size, 3), generator=g).float()
     values = labels + torch.randn(size, 3, generator=g) + shift
-    return Scores(View(client, "val"), size, values, labels, {"loss": float(seed)})
+    return Scores(View(client, client, "val"), size, values, labels, {"loss": float(seed)})
 
 
 def test_pooled_and_client_mean_are_different_numbers_with_different_names():
@@ -68,8 +69,8 @@ def test_quartiles_over_many_clients():
     assert [quartiles[f"client/{q}/train_loss"] for q in ("q25", "q50", "q75")] == [10, 20, 30]
 
 
-def fit(data, aggregators, tmp_path, rounds=2):
-    federation = Federation(aggregators, rounds=rounds, schedule=ConstantSchedule(2, "steps"), workers=1)
+def fit(data, aggregators, tmp_path, rounds=2, clients=None):
+    federation = Federation(aggregators, rounds=rounds, clients=clients, schedule=ConstantSchedule(2, "steps"), workers=1)
     session = Session(federation, ToyNet(), data, make_fabric("cpu"))
     run = Run(tmp_path / "runs" / "toy" / "one", Tracker())
     assert federation.fit(session, run) == 0
@@ -99,9 +100,11 @@ class WithServerTest(ToyData):
 def test_personal_models_are_scored_by_their_own_and_have_no_global_model(tmp_path):
     session, _ = fit(WithServerTest(), [FedBN()], tmp_path)
     server, _, _ = session.restore(tmp_path / "runs/toy/one/checkpoints/round-000002")
-    with pytest.warns(UserWarning, match=r"external.*no single global model"):
-        sets = session.evaluate_sets(server, "test")
-    assert set(sets) == {"federation"}
+    sets = session.evaluate_sets(server, "test")
+    assert set(sets) == {"federation", *(f"external by site-{k}" for k in range(3))}
+    one, two = (sets[f"external by site-{k}"][0] for k in range(2))
+    assert one.examples == two.examples == 30
+    assert not torch.equal(one.scores, two.scores)
     by_client = {s.view.client: s for s in sets["federation"]}
     # the same images through another client's model score differently
     data = session.data.clients
@@ -109,6 +112,57 @@ def test_personal_models_are_scored_by_their_own_and_have_no_global_model(tmp_pa
     session.engine._pool.worker.program.data["site-0"] = swapped
     other = session.evaluate_sets(server, "test")["federation"][0]
     assert not torch.equal(other.scores, by_client["site-1"].scores)
+
+
+def test_a_class_counts_only_where_a_personal_head_has_learned_it(tmp_path):
+    session, _ = fit(WithServerTest(labelled=2), [PersonalHeads()], tmp_path)
+    server, _, _ = session.restore(tmp_path / "runs/toy/one/checkpoints/round-000002")
+    sets = session.evaluate_sets(server, "test")
+    for name, client in session.clients.items():
+        lacking = [c not in client.classes for c in CLASSES]
+        (own,) = (s for s in sets["federation"] if s.view.client == name)
+        for scored in (own, *sets[f"external by {name}"]):
+            assert scored.labels.isnan().all(0).tolist() == lacking
+    assert session.learned("site-0") == set(session.clients["site-0"].classes)
+
+
+def test_surgical_heads_give_one_model_that_knows_every_class(tmp_path):
+    session, _ = fit(WithServerTest(labelled=2), [SurgicalHeads()], tmp_path)
+    server, _, _ = session.restore(tmp_path / "runs/toy/one/checkpoints/round-000002")
+    sets = session.evaluate_sets(server, "test")
+    assert set(sets) == {"federation", "external"}
+    assert session.learned("site-0") == session.learned(None) == set(CLASSES)
+    assert not torch.cat([s.labels for s in sets["federation"]]).isnan().any()
+
+
+def test_what_the_only_client_does_not_label_is_unknown_and_others_data_is_tested_too(tmp_path):
+    session, _ = fit(WithServerTest(labelled=2), [SurgicalHeads()], tmp_path, clients=["site-1"])
+    server, _, _ = session.restore(tmp_path / "runs/toy/one/checkpoints/round-000002")
+    sets = session.evaluate_sets(server, "test")
+    assert set(sets) == {"federation", "site-0", "site-2", "external"}
+    lacking = [c not in session.clients["site-1"].classes for c in CLASSES]
+    assert sum(lacking) == 1
+    for scores in sets.values():
+        assert scores[0].labels.isnan().all(0).tolist() == lacking
+
+
+def test_scores_of_several_clients_are_grouped_by_site():
+    one, two = scores("a", 1), scores("b", 2)
+    sites = {"a": ["north"] * 30 + ["south"] * 10, "b": ["south"] * 40}
+    found = by_site({"federation": [one, two]}, lambda view: sites[view.holder])
+    assert {name: sum(s.examples for s in parts) for name, parts in found.items()} == {"north": 30, "south": 50}
+    assert torch.equal(found["south"][0].scores, one.scores[30:])
+    assert by_site({"federation": [two]}, lambda view: sites[view.holder]) == {}
+
+
+def test_shared_and_unique_classes_have_means_of_their_own():
+    schemes = {"a": ("Edema", "Effusion"), "b": ("Effusion", "Nodule"), "c": ("Effusion", "Nodule")}
+    sharing = by_sharing(schemes)
+    assert sharing == {"shared": ("Effusion",), "partly": ("Nodule",), "unique": ("Edema",)}
+    metrics = pooled_metrics([scores("a", 1)], CLASSES, "test/x", sharing)
+    assert metrics["test/x/auroc_unique"] == metrics["test/x/auroc/Edema"]
+    assert metrics["test/x/auroc_shared"] == metrics["test/x/auroc/Effusion"]
+    assert by_sharing({"a": CLASSES, "b": CLASSES}) == {}
 
 
 def test_a_global_model_is_scored_on_the_servers_test_sets_too(tmp_path):

@@ -18,7 +18,6 @@ from torch.utils.data import Dataset
 
 from fedlit.data.federated import ClientData, FederatedDataModule
 from fedlit.data.images import LabelledImages
-from fedlit.errors import ConfigError
 from fedlit.fabric import FederationFabric
 
 BATCH = 256
@@ -34,6 +33,7 @@ class LabelledFeatures(Dataset):
 
     def __init__(self, file: Path, images: LabelledImages) -> None:
         self.file, self.indices, self.labels, self.names = file, images.indices, images.labels, images.names
+        self.sites = images.sites
         self._features = np.load(file, mmap_mode="r")
 
     def __len__(self) -> int:
@@ -63,19 +63,12 @@ def with_fixed_features(
     """Clients and test sets as they are trained on: features instead of images where the module's never change.
 
     A module says so by an attribute ``fixed_features``: the part of it that maps images to features and is not trained.
-
-    Raises:
-        ConfigError: training images are augmented, which features computed once cannot be.
+    Images that are augmented have other features each time; then nothing is computed in advance.
     """
     body = getattr(module, "fixed_features", None)
-    if body is None:
+    augmented = any(getattr(d.train, "augment", None) is not None for d in data.clients.values())
+    if body is None or augmented:
         return data.clients, data.test_sets
-    augmented = [name for name, d in data.clients.items() if getattr(d.train, "augment", None) is not None]
-    if augmented:
-        raise ConfigError(
-            f"the model's body is not trained, so features are computed once and augmentation (client {augmented[0]!r}) "
-            "would have no effect: set data.augment to false, or train all of the model"
-        )
     stores: dict[str, Path] = {}
 
     def features(images: Dataset | None) -> Dataset | None:

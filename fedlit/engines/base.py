@@ -25,13 +25,15 @@ class View:
     """Something to evaluate: a data set, seen through a client's model or through the federation's.
 
     Attributes:
-        client: whose model and data; None for the federation's model on a test set of the server.
-        part: ``val`` or ``test`` of the client, or the name of the server's test set.
+        client: whose model; None for the federation's.
+        holder: whose data; None for a test set of the server.
+        part: ``train``, ``val`` or ``test`` of the holder, or the name of the server's test set.
         method: of the module that scores a batch; ``predict_step`` gives probabilities.
         limit: no more than so many examples.
     """
 
     client: str | None
+    holder: str | None
     part: str
     method: str = "validation_step"
     limit: int | None = None
@@ -69,6 +71,10 @@ class Program:
     seed: int
     threads: int = 1
     limit_eval_batches: int | None = None
+
+    def dataset(self, view: View) -> Dataset:
+        """What a view looks at."""
+        return self.test_sets[view.part] if view.holder is None else getattr(self.data[view.holder], view.part)
 
 
 OnReply = Callable[[ClientReport], None]
@@ -132,13 +138,12 @@ class Worker:
     def evaluate(self, view: View, state: ClientState | None, down: Broadcast) -> Scores:
         """Run ``validation_step`` over a view: scores where it returns them, and what it logs."""
         program, local, module = self.program, self.local, self.local.module
+        dataset = program.dataset(view)
         if view.client is None:
-            dataset = program.test_sets[view.part]
             local.flat.load(down.w, down.stats)
         else:
-            dataset = getattr(program.data[view.client], view.part)
             local.adopt(local.mask(program.clients[view.client]), state, down)
-        seed_process(program.seed, "evaluate", view.client or "", view.part)
+        seed_process(program.seed, "evaluate", view.holder or "", view.part)
         module.eval()
         if not overrides(module, view.method):
             return Scores(view, 0, None, None, {})

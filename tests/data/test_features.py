@@ -18,7 +18,6 @@ from fedlit.data.features import LabelledFeatures, with_fixed_features
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.images import ImageStore, LabelledImages
 from fedlit.data.records import Records
-from fedlit.errors import ConfigError
 from fedlit.fabric import make_fabric
 from fedlit.federation import Federation
 from fedlit.models import ImageClassifier
@@ -200,11 +199,10 @@ def _count_passes(folder: str, barrier, counts) -> None:
     counts.put((len(passes), clients["client-01"].train[0][0].numel()))
 
 
-def test_augmentation_is_refused(tmp_path):
+def test_augmented_images_stay_images(tmp_path):
     data = Shades(augment=True, cache_dir=str(tmp_path))
     data.setup()
-    with pytest.raises(ConfigError, match=r"augmentation \(client 'client-01'\).*data\.augment to false"):
-        with_fixed_features(model(), data, fabric())
+    assert with_fixed_features(model(), data, fabric()) == (data.clients, data.test_sets)
 
 
 def test_a_trained_body_and_other_data_sets_are_left_alone(data):
