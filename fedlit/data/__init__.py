@@ -1,7 +1,9 @@
 """Data of a federation: sources, partitions into clients, and the batches that they see."""
 
 from fedlit.data.categories import CategorisedImages, CategoryImages
+from fedlit.data.chexpert import CheXpert
 from fedlit.data.federated import ClientData, FederatedDataModule
+from fedlit.data.mimic import MIMICCXR, MIMICCXRLT
 from fedlit.data.nih import NIHChestXray14
 from fedlit.data.partition import (
     IID,
@@ -22,6 +24,8 @@ __all__ = [
     "CIFAR10",
     "CIFAR100",
     "IID",
+    "MIMICCXR",
+    "MIMICCXRLT",
     "STL10",
     "ByCategory",
     "ByColumn",
@@ -29,6 +33,7 @@ __all__ = [
     "ByPatient",
     "CategorisedImages",
     "CategoryImages",
+    "CheXpert",
     "ClientData",
     "DeclaredClasses",
     "Dirichlet",
