@@ -1,0 +1,131 @@
+"""FedBN+: over a whole run, in one process or several, normalisation does not move by a bit."""
+
+import copy
+
+import pytest
+import torch
+from simulation import Simulation
+from test_fdam import Scorer, Sites
+from test_surgical import FINDINGS, ROUNDS, SITES, WINDOW, Classifier, classifier, federation
+from torch import Tensor, nn
+
+from fedlit.aggregators import Aggregator, FedBNPlus, Scaffold, SurgicalHeads
+from fedlit.errors import ConfigError
+from fedlit.fabric import make_fabric
+from fedlit.flat import FlatModel
+from fedlit.session import Session
+from fedlit.testing import ToyNet
+
+
+class Witness(Aggregator):
+    """Calls ``module.train()`` at every chance, and counts the steps after which BatchNorm is not as it was."""
+
+    def __init__(self, module: Classifier) -> None:
+        self.expected = {n: t.clone() for n, t in module.body[1].state_dict().items()}
+
+    def client_state(self, layout):
+        return {"steps": torch.tensor(0), "broken": torch.tensor(0)}
+
+    def on_client_round_start(self, ctx) -> None:
+        ctx.model.module.train()
+
+    def on_after_optimizer_step(self, ctx, batches) -> None:
+        ctx.model.module.train()
+        norm = ctx.model.module.body[1]
+        same = all(torch.equal(t, self.expected[n]) for n, t in norm.state_dict().items())
+        ctx.state["steps"] = ctx.state["steps"] + 1
+        ctx.state["broken"] = ctx.state["broken"] + int(norm.training or not same or not ctx.model.module.training)
+
+
+def run(module: Classifier, aggregators: list[Aggregator], workers: int = 1, precision: str = "32-true") -> Simulation:
+    fed = federation([*aggregators, Witness(module)], workers=workers, optimizer_state="keep")
+    fabric = make_fabric("cpu", precision=precision)
+    session = Session(fed, copy.deepcopy(module), Sites(SITES, FINDINGS), fabric)
+    done = Simulation(fed, session, session.restore(None)[0], [])
+    for index in range(ROUNDS):
+        rnd = fed.round(index, session)
+        total, _ = session.engine.run(rnd.cohort, fed.open_round(done.server, rnd, session), rnd)
+        fed.close_round(done.server, total, rnd, session)
+    session.engine.close()
+    return done
+
+
+def broken(done: Simulation) -> list[int]:
+    """Of each site, the steps after which the witness was not content."""
+    states = [s.aggregators[-1] for s in done.session.engine.client_states().values()]
+    assert [int(s["steps"]) for s in states] == [ROUNDS * WINDOW] * len(SITES)
+    return [int(s["broken"]) for s in states]
+
+
+def statistics(module: Classifier) -> Tensor:
+    return torch.cat([module.body[1].running_mean, module.body[1].running_var])
+
+
+HYPER = {"momentum": 0.9, "weight_decay": 0.1}
+
+
+@pytest.mark.parametrize("hyper", [HYPER, {"optimizer": torch.optim.AdamW, "weight_decay": 0.1}])
+def test_fedbn_plus_does_not_move_by_a_bit(hyper):
+    module = classifier(**hyper).float()
+    done = run(module, [SurgicalHeads(), FedBNPlus(), Scaffold()])
+    assert broken(done) == [0, 0, 0]
+    assert torch.equal(done.server.stats, statistics(module))
+    assert not [entry.name for entry in done.session.layout.parameters if "body.1" in entry.name]
+    for name in ("body.0.weight", "head.weight"):
+        assert (done.tensor(name) - module.get_parameter(name)).abs().max() > 1e-2
+
+
+def test_fedbn_plus_does_not_move_by_a_bit_in_worker_processes():
+    """Nor do the weights know how many processes there are."""
+    module = classifier(**HYPER).float()
+    spread, alone = (run(module, [SurgicalHeads(), FedBNPlus()], workers) for workers in (2, 1))
+    assert spread.session.engine.where == "2 workers"
+    assert broken(spread) == broken(alone) == [0, 0, 0]
+    assert torch.equal(spread.server.w, alone.server.w)
+    assert torch.equal(spread.server.stats, statistics(module))
+
+
+def test_without_fedbn_plus_it_would_have_moved():
+    """A guard of the two tests above."""
+    module = classifier(**HYPER).float()
+    done = run(module, [SurgicalHeads()])
+    assert broken(done) == [ROUNDS * WINDOW] * len(SITES)
+    assert (done.server.stats - statistics(module)).abs().max() > 1e-2
+
+
+def test_fedbn_plus_freezes_group_norm_too():
+    def module() -> Classifier:
+        made = classifier()
+        made.body[1] = nn.GroupNorm(2, 6, dtype=torch.float64)
+        return made
+
+    assert broken(run(module(), [FedBNPlus()], precision="64-true")) == [0, 0, 0]
+    assert broken(run(module(), [], precision="64-true")) == [ROUNDS * WINDOW] * len(SITES)
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_fedbn_plus_keeps_normalisation_in_evaluation_mode(copied):
+    module = classifier()
+    FedBNPlus().configure_model(module)
+    module = copy.deepcopy(module) if copied else module
+    for switch in (module.train, module.eval, module.train, module.body.train):
+        assert switch() is not None
+        assert not module.body[1].training
+    assert module.body[0].training
+    assert module.head.training
+    assert [e.name for e in FlatModel(module).layout.parameters] == [
+        "body.0.weight",
+        "body.0.bias",
+        "head.weight",
+        "head.bias",
+    ]
+
+
+def test_fedbn_plus_warns_of_normalisation_that_was_never_trained():
+    with pytest.warns(UserWarning, match=r"never trained.*model\.pretrained"):
+        FedBNPlus().configure_model(ToyNet())
+
+
+def test_fedbn_plus_refuses_a_model_without_normalisation():
+    with pytest.raises(ConfigError, match="Scorer has no normalisation layer"):
+        FedBNPlus().configure_model(Scorer(hidden=0))

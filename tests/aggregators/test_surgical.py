@@ -1,0 +1,272 @@
+"""Surgical heads, FedBN, FedBN+, personal heads, partial loss and vanilla against the transcription of their paper."""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from simulation import Simulation, simulate
+from surgical_oracle import BODY, HEAD, NORM, Net, Site, Written
+from test_fdam import Scorer, Sites, batches
+from torch import Tensor
+
+from fedlit.aggregators import CODASCA, Aggregator, FedAvg, FedBN, FedBNPlus, PersonalHeads, Scaffold, SurgicalHeads
+from fedlit.federation import Federation
+from fedlit.messages import ClientState
+from fedlit.objectives import BCE
+from fedlit.schedules import ConstantSchedule, Stage, StageSchedule
+from fedlit.testing import check_aggregator
+
+LR, WINDOW, ROUNDS = 0.3, 3, 4
+FINDINGS = ("Cardiomegaly", "Effusion", "Nodule", "Pneumonia")
+# Pneumonia is everybody's, Effusion two sites', Cardiomegaly and Nodule one site's.
+SITES = {
+    "north": (13, 0.3, ("Effusion", "Nodule")),
+    "south": (21, 0.4, ("Cardiomegaly", "Nodule")),
+    "east": (34, 0.6, ("Cardiomegaly",)),
+}
+FOUR = SITES | {"west": (16, 0.5, ("Cardiomegaly", "Effusion", "Nodule"))}
+
+
+class Classifier(Scorer):
+    """A perceptron with BatchNorm as if trained before, on binary cross-entropy."""
+
+    def __init__(self, classes=FINDINGS, optimizer=torch.optim.SGD, **hyper) -> None:
+        super().__init__(classes, hidden=6)
+        self.objective = BCE()
+        self.optimizer, self.hyper = optimizer, {"lr": LR, **hyper}
+        g = torch.Generator().manual_seed(11)
+        norm = self.body[1]
+        for tensor, centre in ((norm.weight, 1), (norm.bias, 0), (norm.running_mean, 0), (norm.running_var, 1)):
+            tensor.data = centre + 0.6 * (torch.rand(6, generator=g) - 0.5)
+
+    def configure_optimizers(self):
+        return self.optimizer(self.parameters(), **self.hyper)
+
+
+class Negatives(Sites):
+    """What a site does not label counts as absent, as vanilla federated learning has it."""
+
+    def setup(self, stage=None):
+        super().setup(stage)
+        for client in self.clients.values():
+            client.train.tensors[1].nan_to_num_(0.0)
+
+
+def classifier(*arguments, **options) -> Classifier:
+    torch.manual_seed(3)
+    return Classifier(*arguments, **options).double()
+
+
+def federation(aggregators, rounds=ROUNDS, window=WINDOW, **options) -> Federation:
+    return Federation(aggregators, rounds=rounds, schedule=ConstantSchedule(window, "steps"), **options)
+
+
+@dataclass
+class Case:
+    """What fedlit composes, and what the paper calls it."""
+
+    aggregators: list[Aggregator]
+    head: str
+    norm: str
+    data: Callable[..., Sites] = Sites
+
+
+UNIFORM = FedAvg("uniform")
+CASES = {
+    "SurgAgg, FedAvg": Case([SurgicalHeads()], "surgical", "FedAvg"),
+    "SurgAgg, FedBN": Case([SurgicalHeads(), FedBN()], "surgical", "FedBN"),
+    "SurgAgg, FedBN+": Case([SurgicalHeads(), FedBNPlus()], "surgical", "FedBN+"),
+    "PFL, FedAvg": Case([PersonalHeads()], "personal", "FedAvg"),
+    "PFL, FedBN": Case([FedBN(), PersonalHeads()], "personal", "FedBN"),
+    "PFL, FedBN+": Case([FedBNPlus(), PersonalHeads()], "personal", "FedBN+"),
+    "partial loss, FedAvg": Case([UNIFORM], "partial", "FedAvg"),
+    "partial loss, FedBN+": Case([UNIFORM, FedBNPlus()], "partial", "FedBN+"),
+    "vanilla, FedAvg": Case([UNIFORM], "vanilla", "FedAvg", Negatives),
+    "vanilla, FedBN+": Case([UNIFORM, FedBNPlus()], "vanilla", "FedBN+", Negatives),
+}
+
+
+def layers(module: Classifier) -> Net:
+    net: Net = {BODY: {}, NORM: {}, HEAD: {}}
+    for name, tensor in module.network.state_dict().items():
+        layer, _, leaf = name.rpartition(".")
+        if leaf != "num_batches_tracked":
+            net[layer][leaf] = tensor.double()
+    return net
+
+
+def whole(done: Simulation, state: ClientState | None = None, client: str = "") -> Net:
+    """The server's tensors by layer, or a client's: its own where it keeps some, the server's elsewhere."""
+    layout, w, stats = done.session.layout, done.server.w.clone(), done.server.stats.clone()
+    if state is not None:
+        mask, offset = done.session.masks[client], 0
+        for private in mask.private(layout):
+            length = private.stop - private.start
+            w[private] = state.w[offset : offset + length]
+            offset += length
+        assert offset == len(state.w)
+        stats = state.stats if mask.keeps_stats(layout) else stats
+    net: Net = {BODY: {}, NORM: {}, HEAD: {}}
+    for entries, vector in ((layout.parameters, w), (layout.buffers, stats)):
+        for entry in entries:
+            layer, _, leaf = entry.name.rpartition(".")
+            net[layer][leaf] = entry.view(vector).double()
+    return net
+
+
+def agree(ours: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: float, where: str) -> None:
+    for name, tensor in ours.items():
+        torch.testing.assert_close(
+            tensor,
+            theirs[name],
+            rtol=tolerance,
+            atol=tolerance,
+            msg=lambda text, name=name: f"{where}, {name}: {text}",
+        )
+
+
+def compare(name: str, module: Classifier, precision: str = "64-true", weights: str | None = None, **options) -> None:
+    """Weights, statistics and personal parts after every round."""
+    case, tolerance = CASES[name], {"64-true": 1e-9, "32-true": 1e-4}[precision]
+    participation = options.pop("participation", 1.0)
+    data = case.data(SITES, FINDINGS)
+    data.setup()
+    sites = {k: Site(client.classes, batches(data, k)) for k, client in data.clients.items()}
+    shares = {k: len(client.train) for k, client in data.clients.items()} if weights == "examples" else None
+    hand = Written(layers(module), FINDINGS, sites, module.hyper["lr"], WINDOW, case.head, case.norm, shares, **options)
+    personal = 0
+
+    def check(done: Simulation) -> None:
+        nonlocal personal
+        hand.round(done.cohorts[-1])
+        where, ours = f"round {len(done.cohorts)}", whole(done)
+        for layer in ours:
+            if not (layer == NORM and case.norm == "FedBN") and not (layer == HEAD and case.head == "personal"):
+                agree(ours[layer], hand.net[layer], tolerance, f"{where}, {layer}")
+        for k, state in done.session.engine.client_states().items():
+            ours = whole(done, state, k)
+            if case.norm == "FedBN":
+                agree(ours[NORM], hand.mine[k][NORM], tolerance, f"{where}, {k}, {NORM}")
+            if case.head == "personal":
+                own = [FINDINGS.index(c) for c in sites[k].classes]
+                agree({n: t[own] for n, t in ours[HEAD].items()}, hand.mine[k][HEAD], tolerance, f"{where}, {k}, head")
+            personal += len(state.w) > 0
+
+    done = simulate(
+        module,
+        case.data(SITES, FINDINGS),
+        federation(case.aggregators, participation=participation, weights=weights),
+        precision,
+        check,
+    )
+    assert len(done.cohorts) == ROUNDS
+    assert (personal > 0) == (case.head == "personal" or case.norm == "FedBN")
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.6])
+@pytest.mark.parametrize("name", CASES)
+def test_every_round_equals_the_transcription(name, participation):
+    compare(name, classifier(), participation=participation)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_round_equals_the_transcription_in_float32(name):
+    torch.manual_seed(3)
+    compare(name, Classifier(), "32-true")
+
+
+@pytest.mark.parametrize("name", ["SurgAgg, FedAvg", "SurgAgg, FedBN", "PFL, FedBN+", "partial loss, FedAvg"])
+def test_every_round_equals_the_transcription_with_weights_by_examples(name):
+    compare(name, classifier(), weights="examples", participation=0.6)
+
+
+@pytest.mark.parametrize("name", ["SurgAgg, FedAvg", "SurgAgg, FedBN+", "PFL, FedBN", "partial loss, FedBN+"])
+def test_every_round_equals_the_transcription_with_adam(name):
+    # Batch normalisation leaves the layer before it a bias without gradient, whose rounding Adam takes for a direction.
+    compare(name, classifier(optimizer=torch.optim.Adam, lr=0.02), adam=True)
+
+
+@pytest.mark.parametrize("name", ["SurgAgg, FedAvg", "SurgAgg, FedBN", "PFL, FedBN+", "partial loss, FedAvg"])
+def test_every_round_equals_the_transcription_with_weight_decay(name):
+    compare(name, classifier(weight_decay=0.2), decay=0.2)
+
+
+def test_the_cases_differ():
+    """A guard of the tests above: no two methods give the same weights, and sites lack what the cases are about."""
+    ends = {}
+    for name, case in CASES.items():
+        done = simulate(classifier(), case.data(SITES, FINDINGS), federation(case.aggregators))
+        ends[name] = torch.cat([done.tensor(n).flatten() for n in ("body.0.weight", "head.weight", "head.bias")])
+    for (n, one), (m, other) in itertools.combinations(ends.items(), 2):
+        assert (one - other).abs().max() > 1e-4, (n, m)
+
+
+CODASCA_NEVER = CODASCA(0.1, 1.2, reset="never")
+
+
+@pytest.mark.parametrize(
+    "aggregators",
+    [
+        [SurgicalHeads(), Scaffold()],
+        [Scaffold(0.7), SurgicalHeads(), FedBNPlus()],
+        [SurgicalHeads(), CODASCA_NEVER],
+        [CODASCA_NEVER, FedBNPlus(), SurgicalHeads()],
+        [PersonalHeads(), FedBNPlus(), Scaffold()],
+    ],
+    ids=lambda aggregators: "+".join(type(a).__name__ for a in aggregators),
+)
+@pytest.mark.filterwarnings("ignore:FedBNPlus freezes")
+def test_invariant_c_is_the_owners_weighted_mean_of_c_k(aggregators):
+    """After every round, per element, dual variables and partial participation included."""
+    position = next(i for i, a in enumerate(aggregators) if isinstance(a, Scaffold))
+    saddle = isinstance(aggregators[position], CODASCA)
+    torch.manual_seed(3)
+    module = Scorer(FINDINGS, hidden=6).double() if saddle else classifier()
+    shares, sizes = set(), []
+
+    def check(done: Simulation) -> None:
+        layout, session = done.session.layout, done.session
+        c = done.server.aggregators[position]["c"]
+        above, below = torch.zeros_like(c), torch.zeros_like(c)
+        for name, mask in session.masks.items():
+            owned = layout.expand(mask.owned.double()).expand_as(c)
+            state = session.engine.client_states().get(name)
+            c_k = state.aggregators[position]["c"] if state else torch.zeros_like(c)
+            above += session.weights[name] * owned * c_k
+            below += session.weights[name] * owned
+        owned = below > 0
+        torch.testing.assert_close(c[owned], (above / below)[owned], rtol=1e-9, atol=1e-12)
+        assert not c[~owned].any()
+        shares.update(below.unique().tolist())
+        sizes.append(c.abs())
+
+    stages = StageSchedule([Stage(3, 3, "steps"), Stage(3, 2, "steps", 0.5)])
+    data = Sites(FOUR | {"far": (19, 0.4, ("Pneumonia",))}, FINDINGS)
+    fed = Federation(aggregators, schedule=stages, participation=0.4)
+    done = simulate(module, data, fed, after_round=check)
+    layout = done.session.layout
+    assert len(set(done.cohorts)) > 2
+    assert {len(cohort) for cohort in done.cohorts} == {2}
+    assert sizes[-1][layout.slices["body"]].max() > 1e-3
+    if not isinstance(aggregators[0], PersonalHeads):
+        assert len(shares) > 3
+        assert sizes[-1][layout.slices["head"]].max() > 1e-3
+    if saddle:
+        assert sizes[-1][layout.slices["dual"]].max() > 1e-4
+
+
+def test_order_of_the_list_is_free():
+    ends = [
+        simulate(classifier(), Sites(SITES, FINDINGS), federation(list(aggregators), rounds=2)).server.w
+        for aggregators in itertools.permutations([SurgicalHeads(), FedBNPlus(), Scaffold(0.7)])
+    ]
+    for end in ends[1:]:
+        torch.testing.assert_close(end, ends[0], rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize(("aggregator", "workers"), [(SurgicalHeads(), 2), (FedBNPlus(), 1), (PersonalHeads(), 2)])
+@pytest.mark.filterwarnings("ignore:FedBNPlus freezes")
+def test_check_aggregator_finds_nothing(aggregator, workers):
+    check_aggregator(aggregator, workers)
