@@ -5,6 +5,7 @@ from fedlit.data.chexpert import CheXpert
 from fedlit.data.federated import ClientData, FederatedDataModule
 from fedlit.data.mimic import MIMICCXR, MIMICCXRLT
 from fedlit.data.nih import NIHChestXray14
+from fedlit.data.padchest import PadChest
 from fedlit.data.partition import (
     IID,
     ByCategory,
@@ -18,6 +19,7 @@ from fedlit.data.partition import (
 from fedlit.data.phantom import PhantomCXR
 from fedlit.data.records import Records
 from fedlit.data.schemes import DeclaredClasses, HideClasses, LabelScheme
+from fedlit.data.vindr import VinDrCXR
 from fedlit.data.vision import CIFAR10, CIFAR100, STL10, FashionMNIST, ImageNet, ParquetImages
 
 __all__ = [
@@ -43,9 +45,11 @@ __all__ = [
     "ImageNet",
     "LabelScheme",
     "NIHChestXray14",
+    "PadChest",
     "ParquetImages",
     "Partition",
     "PhantomCXR",
     "Records",
+    "VinDrCXR",
     "WithinOrganisations",
 ]

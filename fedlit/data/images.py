@@ -23,6 +23,9 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
+from fedlit.data.dicom import SUFFIXES, read_dicom
+from fedlit.errors import ConfigError
+
 # Part of every cache key: raise it when decoding changes, so that old pictures are not taken for new ones.
 _FORMAT = "1"
 _MAX_FAILURES = 100
@@ -160,6 +163,7 @@ def decode_images(
     Raises:
         FileNotFoundError: Files are missing.
         ValueError: Files cannot be decoded: damaged, truncated or no images.
+        ConfigError: Some are DICOM (`.dicom`, `.dcm`) and pydicom is not installed.
     """
     files = [Path(file) for file in files]
     key = _files_key(files, image_size, channels)
@@ -172,6 +176,8 @@ def decode_images(
                 return None
             try:
                 out[row] = read_image(files[row], image_size, channels)
+            except ConfigError:  # no fault of this file
+                raise
             except Exception as error:  # damage shows as OSError, SyntaxError, ValueError, zlib.error...
                 return f"{files[row]}: {error}"
             return None
@@ -199,7 +205,7 @@ def decode_images(
 
 def read_image(file: str | Path, image_size: int, channels: int = 1) -> np.ndarray:
     """One image file as uint8 [channels, image_size, image_size]; see `decode_images` for the rules."""
-    with Image.open(file) as image:
+    with _open(Path(file)) as image:
         image.load()
         if image.mode.startswith("I"):
             image = _eight_bits(image)
@@ -210,6 +216,10 @@ def read_image(file: str | Path, image_size: int, channels: int = 1) -> np.ndarr
             image = image.resize((image_size, image_size), Image.Resampling.BILINEAR)
         pixels = np.asarray(image)
     return pixels[None] if channels == 1 else np.moveaxis(pixels, -1, 0)
+
+
+def _open(file: Path) -> Image.Image:
+    return read_dicom(file) if file.suffix.lower() in SUFFIXES else Image.open(file)
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

@@ -1,0 +1,196 @@
+"""PadChest in the layout of its official download.
+
+Bustos et al., "PadChest: A large chest x-ray image dataset with multi-label annotated reports", Medical Image
+Analysis 66, 2020, https://bimcv.cipf.es/bimcv-projects/padchest/.
+"""
+
+import ast
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedlit.data.labels import Policy, near
+from fedlit.data.records import listed
+from fedlit.data.tables import Table, read_table, refuse_repeats
+from fedlit.data.xrays import ChestXrays, Reading
+
+FRONTAL = ("PA", "AP", "AP_horizontal")
+_FILLED = ("ImageID", "ImageDir", "PatientID")
+_NEEDED = (*_FILLED, "Projection", "MethodLabel", "Labels")
+
+
+class PadChest(ChestXrays):
+    """PadChest: 160,868 chest X-rays of 67,625 patients of one Spanish hospital, labelled from their reports.
+
+    Its vocabulary has some 190 labels; a class here is a phrase, positive where one of the image's labels contains it
+    as whole words or as their plural: "multiple nodules" is a nodule, "pseudonodule" is none, "subcutaneous emphysema"
+    is an emphysema. An image with labels is negative for all other phrases; one without any is blank. There is no
+    official split. For `ByColumn` the columns are those of the label file.
+
+    Args:
+        root: The folder with `PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv` (any `PADCHEST_*.csv` or
+            `.csv.gz`) and the 16-bit images in `0/` to `54/` (their `ImageDir`) or all in `root` itself. There is no
+            default.
+        findings: Phrases of your own to look for in the labels, whatever their case; they replace the default ones,
+            so `names` is then `source` or a map.
+        views: Values of `Projection` to keep, by default the frontal ones; others are counted in the notes.
+        physician_only: Keep only the images whose reports a physician labelled, not the neural network.
+        blank: What the labels of an image without any mean: `ignore`, `zeros`, `ones`, or a map from phrases to these.
+        **kwargs: Further arguments of ChestXrays.
+    """
+
+    source = "PadChest"
+    labels = (
+        "atelectasis",
+        "cardiomegaly",
+        "consolidation",
+        "pulmonary edema",
+        "emphysema",
+        "fibrosis",
+        "fracture",
+        "hernia",
+        "infiltrates",
+        "mass",
+        "nodule",
+        "pleural effusion",
+        "pleural thickening",
+        "pneumonia",
+        "pneumothorax",
+        "device",
+        "pacemaker",
+    )
+    layout = (
+        "expected the official layout of PadChest: PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv (or .csv.gz), "
+        "the images in the folders 0/ to 54/ or beside the label file"
+    )
+    needs = ("PADCHEST_*.csv", "PADCHEST_*.csv.gz")
+
+    def __init__(
+        self,
+        root: Path | None = None,
+        findings: list[str] | None = None,
+        views: tuple[str, ...] = FRONTAL,
+        physician_only: bool = False,
+        blank: Policy | dict[str, Policy] = "ignore",
+        **kwargs,
+    ):
+        if findings is not None:
+            self.labels = _checked_phrases(findings)
+        if not views:
+            raise ValueError(f"data.views: expected values of Projection such as {listed(FRONTAL)}, found none")
+        super().__init__(root, blank=blank, **kwargs)
+        self.views, self.physician_only = tuple(views), physician_only
+
+    def read(self) -> Reading:
+        file = self._label_file()
+        table = read_table(file, _NEEDED, _FILLED)
+        refuse_repeats(table, "ImageID")
+        notes: list[str] = []
+        table = self._in_view(table, notes)
+        if self.physician_only:
+            table = _by_physician(table, notes)
+        labels = _parse_labels(table, self.labels)
+        unlabelled = int(np.isnan(labels).all(axis=1).sum())
+        if unlabelled:
+            notes.append(
+                f"{unlabelled} of {len(labels)} images of {self.source} have no labels: all of theirs are blank"
+            )
+        return Reading(
+            files=_image_files(self.root, table),
+            names=table.rows["ImageID"].to_numpy(dtype=str),
+            patients=table.rows["PatientID"].to_numpy(dtype=str),
+            labels=labels,
+            source=file,
+            splits=None,
+            table=table.rows,
+            notes=notes,
+        )
+
+    def _label_file(self) -> Path:
+        # An unpacked copy wins over the archive that it came from.
+        found = next((files for pattern in self.needs if (files := sorted(self.root.glob(pattern)))), [])
+        if not found:
+            there = sorted(path.name for path in self.root.iterdir())
+            raise FileNotFoundError(
+                f"{self.root}: found {listed(there) if there else 'an empty folder'}; {self.layout}"
+            )
+        if len(found) > 1:
+            raise ValueError(
+                f"{self.root}: expected one label file, found {listed(path.name for path in found)}. Keep one of them."
+            )
+        return found[0]
+
+    def _in_view(self, table: Table, notes: list[str]) -> Table:
+        views = table.rows["Projection"].fillna("blank").astype(str).str.strip()
+        counts = views.value_counts().sort_index()
+        for view in self.views:
+            if view not in counts and view not in FRONTAL:
+                raise ValueError(
+                    f"data.views: {table.path} has no Projection {view!r}; {near(view, [*FRONTAL, *counts.index])}"
+                )
+        kept = views.isin(self.views).to_numpy()
+        if not kept.any():
+            raise ValueError(
+                f"{table.path}: column 'Projection': expected one of {listed(self.views)} (data.views), "
+                f"found only {listed(counts.index)}"
+            )
+        if not kept.all():
+            others = ", ".join(f"{view} {count}" for view, count in counts.items() if view not in self.views)
+            notes.append(f"{(~kept).sum()} of {len(kept)} images of PadChest are left out by their view: {others}")
+        return table.where(kept)
+
+
+def _checked_phrases(findings: list[str]) -> tuple[str, ...]:
+    phrases = tuple(" ".join(phrase.split()) for phrase in findings)
+    if not all(phrases) or len({phrase.casefold() for phrase in phrases}) != len(phrases) or not phrases:
+        raise ValueError(f"data.findings: expected one or more different phrases, found {findings}")
+    return phrases
+
+
+def _by_physician(table: Table, notes: list[str]) -> Table:
+    kept = (table.rows["MethodLabel"].astype(str).str.strip() == "Physician").to_numpy()
+    if not kept.any():
+        raise ValueError(
+            f"{table.path}: column 'MethodLabel': expected 'Physician' in some rows (data.physician_only), "
+            f"found {listed(table.rows['MethodLabel'].unique())}"
+        )
+    notes.append(f"{(~kept).sum()} of {len(kept)} images of PadChest are left out: no physician labelled them")
+    return table.where(kept)
+
+
+def _parse_labels(table: Table, phrases: Sequence[str]) -> np.ndarray:
+    """Whether each phrase occurs, float32 [N, L] zeros and ones; NaN where an image has no label at all."""
+    patterns = [re.compile(rf"(?<!\w){re.escape(phrase)}(e?s)?(?!\w)", re.IGNORECASE) for phrase in phrases]
+    combinations, row_of = np.unique(table.rows["Labels"].fillna("[]").to_numpy(dtype=str), return_inverse=True)
+    found = np.full((len(combinations), len(phrases)), np.nan, dtype=np.float32)
+    for row, combination in enumerate(combinations.tolist()):
+        labels = _as_list(combination)
+        if labels is None:
+            raise ValueError(
+                f"{table.at(row_of == row)}: column 'Labels': expected a list such as "
+                f"['cardiomegaly', 'pleural effusion'], found {combination!r}. Correct it, or empty the cell."
+            )
+        if labels:
+            found[row] = [any(pattern.search(label) for label in labels) for pattern in patterns]
+    return found[row_of]
+
+
+def _as_list(text: str) -> list[str] | None:
+    """The labels of a Python list of strings, without empty ones; None where the text is something else."""
+    try:
+        labels = ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError):
+        return None
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        return None
+    return [stripped for label in labels if (stripped := " ".join(label.split()))]
+
+
+def _image_files(root: Path, table: Table) -> list[Path]:
+    """Where each image lies; those that are not beside the label file are expected in their folder."""
+    beside = {entry.name for entry in os.scandir(root)}
+    pairs = zip(table.rows["ImageDir"], table.rows["ImageID"], strict=True)
+    return [root / name if name in beside else root / folder / name for folder, name in pairs]
