@@ -92,7 +92,7 @@ class _MIMICImages(ChestXrays):
     def _viewed(self, images: Table, notes: list[str]) -> Table:
         """The images of the views."""
         view = images.rows[VIEW].astype(object).where(images.rows[VIEW].notna(), "none")
-        found = view.value_counts()
+        found = view.value_counts().sort_index()
         for name in self.views:
             # A small copy may have no AP, say; other views are taken for misspelt.
             if name not in found and name not in FRONTAL:

@@ -169,7 +169,7 @@ def test_views_are_chosen_and_the_others_counted_by_name(tmp_path):
     assert data.notes == ["30 of 60 images of MIMIC are of other views, left out: 15 LATERAL, 15 none"]
     assert len(data.assignment) == 30
     side = open_folder(root, views=["LATERAL"]).read()
-    assert side.notes == ["45 of 60 images of MIMIC are of other views, left out: 15 PA, 15 AP, 15 none"]
+    assert side.notes == ["45 of 60 images of MIMIC are of other views, left out: 15 AP, 15 PA, 15 none"]
     assert side.names[0] == "00000001-02aa66ab"
     assert len(side.files) == len(side.labels) == len(side.table) == len(side.splits) == 15
 
@@ -292,7 +292,7 @@ def test_views_that_are_not_there_are_refused(tmp_path):
     text = plain(root, "metadata").read_text()
     plain(root, "metadata").write_text(text.replace(",AP,", ",PA,"))
     assert len(open_folder(root).read().names) == 30
-    with pytest.raises(ValueError, match=r"has ViewPosition AP; there are 30 PA, 15 LATERAL, 15 none"):
+    with pytest.raises(ValueError, match=r"has ViewPosition AP; there are 15 LATERAL, 30 PA, 15 none"):
         open_folder(root, views=("AP",)).read()
 
 
