@@ -8,6 +8,7 @@ import ast
 import os
 import re
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +37,7 @@ class PadChest(ChestXrays):
             default.
         findings: Phrases of your own to look for in the labels, whatever their case; they replace the default ones,
             so `names` is then `source` or a map.
-        views: Values of `Projection` to keep, by default the frontal ones; others are counted in the notes.
+        views: Values of `Projection` that are read, `none` for an empty one; others are counted in the notes.
         physician_only: Keep only the images whose reports a physician labelled, not the neural network.
         blank: What the labels of an image without any mean: `ignore`, `zeros`, `ones`, or a map from phrases to these.
         **kwargs: Further arguments of ChestXrays.
@@ -124,7 +125,7 @@ class PadChest(ChestXrays):
         return found[0]
 
     def _in_view(self, table: Table, notes: list[str]) -> Table:
-        views = table.rows["Projection"].fillna("blank").astype(str).str.strip()
+        views = table.rows["Projection"].fillna("none").astype(str).str.strip()
         counts = views.value_counts().sort_index()
         for view in self.views:
             if view not in counts and view not in FRONTAL:
@@ -138,8 +139,8 @@ class PadChest(ChestXrays):
                 f"found only {listed(counts.index)}"
             )
         if not kept.all():
-            others = ", ".join(f"{view} {count}" for view, count in counts.items() if view not in self.views)
-            notes.append(f"{(~kept).sum()} of {len(kept)} images of PadChest are left out by their view: {others}")
+            others = ", ".join(f"{count} {view}" for view, count in counts.items() if view not in self.views)
+            notes.append(f"{(~kept).sum()} of {len(kept)} images of PadChest are of other views, left out: {others}")
         return table.where(kept)
 
 
@@ -157,13 +158,18 @@ def _by_physician(table: Table, notes: list[str]) -> Table:
             f"{table.path}: column 'MethodLabel': expected 'Physician' in some rows (data.physician_only), "
             f"found {listed(table.rows['MethodLabel'].unique())}"
         )
-    notes.append(f"{(~kept).sum()} of {len(kept)} images of PadChest are left out: no physician labelled them")
+    notes.append(f"{(~kept).sum()} of {len(kept)} images of PadChest are not labelled by a physician, left out")
     return table.where(kept)
 
 
 def _parse_labels(table: Table, phrases: Sequence[str]) -> np.ndarray:
     """Whether each phrase occurs, float32 [N, L] zeros and ones; NaN where an image has no label at all."""
     patterns = [re.compile(rf"(?<!\w){re.escape(phrase)}(e?s)?(?!\w)", re.IGNORECASE) for phrase in phrases]
+
+    @cache
+    def occur(label: str) -> np.ndarray:
+        return np.array([pattern.search(label) is not None for pattern in patterns])
+
     combinations, row_of = np.unique(table.rows["Labels"].fillna("[]").to_numpy(dtype=str), return_inverse=True)
     found = np.full((len(combinations), len(phrases)), np.nan, dtype=np.float32)
     for row, combination in enumerate(combinations.tolist()):
@@ -174,7 +180,7 @@ def _parse_labels(table: Table, phrases: Sequence[str]) -> np.ndarray:
                 f"['cardiomegaly', 'pleural effusion'], found {combination!r}. Correct it, or empty the cell."
             )
         if labels:
-            found[row] = [any(pattern.search(label) for label in labels) for pattern in patterns]
+            found[row] = np.any([occur(label) for label in labels], axis=0)
     return found[row_of]
 
 

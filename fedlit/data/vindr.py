@@ -25,12 +25,13 @@ _COLUMNS = {"Other disease": "Other diseases"}
 
 
 class VinDrCXR(ChestXrays):
-    """VinDr-CXR: 18,000 frontal chest X-rays of two hospitals in Hanoi with 28 labels, read by radiologists.
+    """VinDr-CXR: 18,000 frontal chest X-rays of two hospitals in Hanoi with 27 findings, read by radiologists.
 
     Three radiologists read each of the 15,000 training images by themselves, and `vote` makes one label of three; the
-    3,000 test images have the consensus of five. No patient id is released, so each image counts as a patient. The
-    official split is that of the two folders, with part of `train` for validation. For `ByColumn` the columns are
-    `image_id`, `folder` (`train` or `test`) and `rad_id`, the radiologists as in `R10|R8|R9` (`consensus` in `test`).
+    3,000 test images have the consensus of five. "No finding" is no class. No patient id is released, so each image
+    counts as a patient. The official split is that of the two folders, with part of `train` for validation. For
+    `ByColumn` the columns are `image_id`, `folder` (`train` or `test`) and `rad_id`, the radiologists as in `R10|R8|R9`
+    (`consensus` in `test`).
 
     Args:
         root: The folder with `annotations/image_labels_train.csv`, `annotations/image_labels_test.csv`, and the images
@@ -70,7 +71,6 @@ class VinDrCXR(ChestXrays):
         "Pneumonia",
         "Tuberculosis",
         "Other diseases",
-        "No finding",
     )
     layout = (
         "expected the official layout of VinDr-CXR: annotations/image_labels_train.csv with train/<image_id>.dicom "

@@ -125,7 +125,7 @@ def test_layouts_read_the_same(tmp_path, flat, packed):
         else:
             assert {name for name, value in zip(data.classes, row, strict=True) if value} == positive
     assert data.notes == [
-        "2 of 62 images of PadChest are left out by their view: COSTAL 1, L 1",
+        "2 of 62 images of PadChest are of other views, left out: 1 COSTAL, 1 L",
         "10 of 60 images of PadChest have no labels: all of theirs are blank",
     ]
     deep = np.asarray(Image.open(next(tmp_path.rglob(str(records.names[0])))))
@@ -166,11 +166,12 @@ def test_views_are_a_choice(tmp_path):
     data = open_folder(tmp_path, views=("L", "PA"))
     assert sorted(data.records().table["Projection"].unique()) == ["L", "PA"]
     assert data.notes[0] == (
-        "41 of 62 images of PadChest are left out by their view: AP 20, AP_horizontal 20, COSTAL 1"
+        "41 of 62 images of PadChest are of other views, left out: 20 AP, 20 AP_horizontal, 1 COSTAL"
     )
     replace_in(tmp_path, "AP_horizontal", "")
     note = open_folder(tmp_path).read().notes[0]
-    assert note == "3 of 62 images of PadChest are left out by their view: COSTAL 1, L 1, blank 1"
+    assert note == "3 of 62 images of PadChest are of other views, left out: 1 COSTAL, 1 L, 1 none"
+    assert len(open_folder(tmp_path, views=("none",)).read().names) == 1
 
 
 def test_images_that_a_physician_labelled(tmp_path):
@@ -178,7 +179,7 @@ def test_images_that_a_physician_labelled(tmp_path):
     records = data.records()
     assert set(records.table["MethodLabel"]) == {"Physician"}
     assert len(records.names) == 15
-    assert data.notes[1] == "45 of 60 images of PadChest are left out: no physician labelled them"
+    assert data.notes[1] == "45 of 60 images of PadChest are not labelled by a physician, left out"
     assert data.notes[2] == "5 of 15 images of PadChest have no labels: all of theirs are blank"
 
 
