@@ -1,51 +1,39 @@
-"""The command line: ``fedlit fit``, ``test``, ``predict``, ``sweep``, ``reproduce``, ``list``."""
+"""The command line: ``fedlit fit``, ``test``, ``predict``, ``sweep``, ``reproduce``, ``data``, ``list``."""
 
-import importlib
 import os
-import re
 import sys
 import tempfile
 import traceback
 import warnings
-from argparse import Action
+from argparse import ArgumentError
 from contextlib import ExitStack
 from dataclasses import replace
-from inspect import isabstract
 from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
-from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
+from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch import LightningModule
 from rich.console import Console
-from torch import nn
-from torch.optim import Optimizer
 
 import fedlit
-from fedlit.aggregators import Aggregator
+from fedlit.choices import AXES, list_labels, list_shipped, shipped, short_names
 from fedlit.commands import Experiment, run_fit, run_predict, run_test
-from fedlit.data import FederatedDataModule, Partition
+from fedlit.data import FederatedDataModule
+from fedlit.data.check import check, compare, readers, recognise
+from fedlit.data.check_report import report, report_console, report_problems
+from fedlit.data.xrays import ChestXrays
 from fedlit.errors import CheckpointError, ConfigError, TrainingError
 from fedlit.fabric import launch, make_fabric
 from fedlit.federation import Federation
+from fedlit.helptexts import CHECK, CHOSEN, EPILOG, METRICS, REPRODUCE, SWEEP, HelpFormatter
 from fedlit.mistakes import Sources, explain
 from fedlit.models import ImageClassifier
 from fedlit.phases import Phase
 from fedlit.randomness import seed_process
-from fedlit.schedules import ConstantSchedule, Schedule
+from fedlit.schedules import ConstantSchedule
 from fedlit.tracking.base import Tracker
 from fedlit.tracking.mlflow import MLflowTracker
-
-AXES: dict[str, tuple[type, str]] = {
-    "aggregators": (Aggregator, "fedlit.aggregators"),
-    "data": (FederatedDataModule, "fedlit.data"),
-    "partitions": (Partition, "fedlit.data"),
-    "schedules": (Schedule, "fedlit.schedules"),
-    "models": (LightningModule, "fedlit.models"),
-    "objectives": (nn.Module, "fedlit.objectives"),
-    "trackers": (Tracker, "fedlit.tracking"),
-}
-"""What can be chosen: the base class, and where those that ship live. All of them have short names in a YAML."""
 
 COMMANDS = {
     "fit": "Train a federation, test its best model, log to MLflow.",
@@ -53,58 +41,11 @@ COMMANDS = {
     "predict": "Write a checkpoint's probabilities for every image to CSV files.",
     "sweep": "Run a grid of cases, values and seeds; a call after an interruption goes on with what is left.",
     "reproduce": "Run what a paper's figure or table needs, and write it; a call after an interruption goes on.",
-    "list": "Show what ships, by the short names that a YAML may use.",
+    "data": "Look at data before training on it.",
+    "list": "Show what ships, by the short names that a YAML may use, or the harmonised labels.",
 }
 
-EPILOG = """Options come from YAML files (--config), from the command line, or both; the later wins. A class is given
-by its short name or its class_path, its arguments as init_args: --data NIHChestXray14 --data.root FOLDER,
---model.optimizer Adam --model.optimizer.lr 1e-4, --federation.aggregators+=FedProx. `fedlit list` shows the names."""
-
-
-REPRODUCE = """Names: fdam-fig1 (AUC against the communication window, CODASCA beside CODA+; --root is the folder of
-CIFAR-10, at --scale paper that of ImageNet). Every run is a run of `fedlit sweep`: complete in itself, in RUN_DIR and in
-MLflow."""
-
-SWEEP = """The YAML of a sweep:
-
-  experiment: rates                       # of the runs, on disk and in MLflow
-  config: [../quickstart.yaml]            # what they start from, relative to this file
-  set: {federation.rounds: 10}            # optional: keys for all runs, as on the command line of fit
-  cases:                                  # optional: named alternatives, each with any keys
-    fedavg: {federation.aggregators: [FedAvg]}
-    scaffold: {federation.aggregators: [{class_path: Scaffold, init_args: {eta_g: 1.0}}]}
-  grid:                                   # optional: runs take every combination
-    model.optimizer.lr: [0.1, 0.01]
-  seeds: [0, 1, 2]                        # optional: 0 by default
-  metric: test/federation/auroc_macro     # optional: what the summary shows
-
-Every configuration is checked before the first run starts. A run is that of `fedlit fit`, in
-RUN_DIR/EXPERIMENT/NAME/, with a name such as scaffold,lr=0.1,seed=0; what it prints is in its
-console.log. Finished runs are skipped and unfinished ones go on. RUN_DIR/EXPERIMENT/sweep.csv
-has a row a run; in MLflow the tag fedlit.group is shared by runs that differ in their seed."""
-
-METRICS = """What a round logs, beside AUROC (val/auroc/CLASS, its macro mean, and per client):
-drift/client_drift, mean |delta_k|^2 - |mean delta|^2, the spread of the clients' updates;
-drift/alignment, their mean pairwise alignment: 1 all equal, 0 orthogonal, below 0 they cancel;
-drift/update_norm, |mean delta|;
-drift/c_norm and drift/c_k_norm, norms of the control variates of the server and of the clients, _dual of their dual part;
-objective/a, /b, /alpha, /p per class: mean score of positives, of negatives, the dual, the federation's share of positives;
-val/auc_loss, the AUC objective at its closed-form a, b, alpha (train/loss of a saddle function is no measure of progress);
-round/lr, round/stage: of the schedule; bytes/up, bytes/down: over all clients; time/round_s, time/evaluate_s."""
-
-CHOSEN = "a class (by default {}), an argument of it as .NAME VALUE, or a YAML file with class_path and init_args"
-
-
-class HelpFormatter(DefaultHelpFormatter):
-    """Leaves out base classes, which are no choice, and the marks of docstrings; keeps the lines of a YAML."""
-
-    bases = re.compile(r"(?:[a-z_]+\.)+(?:" + "|".join(base.__name__ for base, _ in AXES.values()) + r")(?:, |(?=\)))")
-
-    def _expand_help(self, action: Action) -> str:
-        return self.bases.sub("", super()._expand_help(action)).replace("``", "")
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return text if "\n  " in text else super()._fill_text(text, width, indent)
+SUBCOMMANDS = {"title": "commands", "metavar": "COMMAND", "description": "each has its own --help", "help": None}
 
 
 class Parser(ArgumentParser):
@@ -129,8 +70,8 @@ class Parser(ArgumentParser):
             if parser
             for action in parser._actions
         }
-        command = next((word for word in self.sources.argv[:1] if word in COMMANDS), "")
-        tip = f"`{' '.join(('fedlit', command)).strip()} --help` describes the options"
+        command = [word for word in self.sources.argv[:2] if word in (*COMMANDS, "check")]
+        tip = f"`{' '.join(('fedlit', *command))} --help` describes the options"
         complain(explain(message, self.sources, options, short_names()) + "\n" + tip)
         sys.exit(2)
 
@@ -147,10 +88,11 @@ def main(argv: list[str] | None = None) -> None:
     warnings.filterwarnings("ignore", module=r"(lightning|torchmetrics|jsonargparse).*")
     warnings.showwarning = _show_warning
     args, parser = parse(sys.argv[1:] if argv is None else argv)
-    if args.subcommand == "list":
-        list_shipped(Console(highlight=False))
-        sys.exit(0)
     try:
+        if args.subcommand == "list":
+            sys.exit(execute_list(args.list))
+        if args.subcommand == "data":
+            sys.exit(execute_check(args.data.check))
         if args.subcommand == "sweep":
             sys.exit(execute_sweep(args.sweep))
         if args.subcommand == "reproduce":
@@ -187,20 +129,20 @@ def is_mistake(error: Exception) -> bool:
 def parse(argv: list[str]) -> tuple[Namespace, Parser]:
     """Parse a command line; returns the values and the parser of its command."""
     parser = Parser(prog="fedlit", description=fedlit.__doc__, version=fedlit.__version__)
-    commands = parser.add_subcommands(
-        title="commands", metavar="COMMAND", description="each has its own --help", help=None
-    )
+    commands = parser.add_subcommands(**SUBCOMMANDS)
     federated = ("fit", "test", "predict")
     parsers = {name: experiment_parser(COMMANDS[name]) for name in federated}
     parsers |= {"sweep": sweep_parser(), "reproduce": reproduction_parser()}
-    parsers["list"] = Parser(description=COMMANDS["list"])
+    parsers |= {"data": Parser(description=COMMANDS["data"]), "list": list_parser()}
     parsers["predict"].add_argument("--part", choices=("train", "val", "test"), default="test", help="of every client")
     folder = "folder of the CSV files; by default predictions/ in the run directory"
     parsers["predict"].add_argument("--output", type=Path | None, default=None, help=folder)
-    for each in (parser, *parsers.values()):
-        each.sources = Sources(tuple(argv))
     for name, subparser in parsers.items():
         commands.add_subcommand(name, subparser, help=COMMANDS[name])
+    checks = check_parser()
+    parsers["data"].add_subcommands(**SUBCOMMANDS).add_subcommand("check", checks, help=checks.description)
+    for each in (parser, *parsers.values(), checks):
+        each.sources = Sources(tuple(argv))
     chosen = DEFAULT_CLASSES if argv[:1] and argv[0] in federated else ()
     args = parser.parse_args([*argv[:1], *chosen, *argv[1:]])
     return args, parsers[args.subcommand]
@@ -276,6 +218,68 @@ def reproduction_parser() -> Parser:
     return parser
 
 
+def check_parser() -> Parser:
+    """The options of a look at data."""
+    description = "Say what folders of chest X-rays hold, and what is wrong with them, with file and line."
+    parser = Parser(description=description, epilog=CHECK)
+    parser.add_argument("roots", metavar="ROOT", nargs="+", type=str, help="folder of a download; several are compared")
+    named = "the data set, where a folder does not show it"
+    parser.add_argument("--source", choices=tuple(readers()), default=None, help=named)
+    parser.add_argument("--decode", action="store_true", help="decode every image, see below")
+    given = "arguments of the data set, as data.init_args: --set '{official_split: false}'"
+    parser.add_argument("--set", type=dict[str, Any], default={}, help=given)
+    return parser
+
+
+def list_parser() -> Parser:
+    """The options of a list."""
+    parser = Parser(description=COMMANDS["list"])
+    parser.add_argument(
+        "what", nargs="?", default=None, type=str | None, help="`labels`: what data sets call a finding"
+    )
+    return parser
+
+
+def execute_list(args: Namespace) -> int:
+    """Print what ships, or the harmonised labels; returns the exit code."""
+    if args.what not in (None, "labels"):
+        complain(f"list: expected nothing or labels, found {args.what!r}")
+        return 2
+    if args.what == "labels":
+        list_labels(report_console())
+    else:
+        list_shipped(Console(highlight=False))
+    return 0
+
+
+def execute_check(args: Namespace) -> int:
+    """Look at folders of chest X-rays and compare them; returns the exit code."""
+    console = report_console()
+    try:
+        roots = [Path(root).expanduser() for root in args.roots]
+        opened = [_open(recognise(root, args.source), root, args.set) for root in roots]
+        checks = []
+        for reader in opened:
+            checks.append(check(reader, args.decode))
+            report(checks[-1], console)
+    except ConfigError as error:
+        complain(str(error))
+        return 2
+    shared = compare(checks)
+    report_problems(shared, console)
+    return 1 if shared or any(found.problems for found in checks) else 0
+
+
+def _open(kind: type[ChestXrays], root: Path, options: dict[str, Any]) -> ChestXrays:
+    """The reader of a folder, made as that of a YAML would be."""
+    parser = Parser(exit_on_error=False)
+    parser.add_class_arguments(kind)
+    try:
+        return kind(**parser.instantiate(parser.parse_object({**options, "root": str(root)})).as_dict())
+    except (ArgumentError, ValueError) as error:
+        raise ConfigError(f"--set: {explain(str(error), Sources(()), parser.get_defaults().as_dict())}") from error
+
+
 def execute_reproduction(args: Namespace) -> int:
     """Run a reproduction; returns the exit code."""
     from fedlit.reports.reproductions import REPRODUCTIONS
@@ -348,34 +352,6 @@ def execute(command: str, args: Namespace, parser: Parser) -> int:
         return run_predict(experiment, args.part, args.output)
 
 
-def list_shipped(console: Console) -> None:
-    """Print what ships, a line each; a terminal gets no more than fits."""
-    for axis in AXES:
-        console.print(f"[bold]{axis}")
-        for cls in shipped(axis):
-            summary = (cls.__doc__ or "").strip().partition("\n")[0].replace("``", "")
-            line = f"  {cls.__name__:<22}{summary}"
-            if console.is_terminal:
-                console.print(line, markup=False, no_wrap=True, overflow="ellipsis")
-            else:
-                console.print(line, markup=False, soft_wrap=True)
-
-
-def shipped(axis: str) -> list[type]:
-    """fedlit's own choices on an axis."""
-    base, home = AXES[axis]
-    exported = vars(importlib.import_module(home))
-    bases = [b for b, _ in AXES.values()]
-    found = {c for c in _subclasses(base) if exported.get(c.__name__) is c and c not in bases and not isabstract(c)}
-    return sorted(found, key=lambda c: c.__name__)
-
-
-def short_names() -> list[str]:
-    """Every name that a YAML may use for a class."""
-    ours = [cls.__name__ for axis in AXES for cls in shipped(axis)]
-    return ours + sorted(cls.__name__ for cls in _subclasses(Optimizer) if cls.__module__.startswith("torch.optim"))
-
-
 def complain(text: str) -> None:
     """Tell the user what is wrong."""
     Console(stderr=True).print(f"fedlit: error: {text}", style="red", highlight=False, markup=False, soft_wrap=True)
@@ -389,12 +365,8 @@ def _asked_by(error: Exception) -> str:
     return f" ({asked.filename}, line {asked.lineno})"
 
 
-def _subclasses(base: type) -> set[type]:
-    return {base}.union(*map(_subclasses, base.__subclasses__()))
-
-
 def _show_warning(message: Warning | str, category: type[Warning], *place: object) -> None:
     Console(stderr=True).print(f"warning: {message}", style="yellow", highlight=False, markup=False, soft_wrap=True)
 
 
-__all__ = ["ImageClassifier", "main"]
+__all__ = ["AXES", "ImageClassifier", "main", "shipped"]
