@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
 from simulation import Simulation, simulate
-from test_fdam import Sites, batches
+from test_fdam import Scorer, Sites, batches
 from test_surgical import FINDINGS, FOUR, LR, ROUNDS, SITES, WINDOW, Classifier, classifier, federation
 from torch import Tensor, nn
 
@@ -171,3 +171,20 @@ def test_a_row_is_the_weighted_mean_over_those_who_label_its_class(sites, weight
             expected = expected + pi[n] * (before[c] - torch.cat([weight, bias[None]]))
         expected = expected / sum(pi[n] for n in owners)
         torch.testing.assert_close(after, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_variables_of_an_objective_go_with_the_rows_of_their_classes():
+    """a, b and the dual alpha of a class, too, are averaged over those who label it."""
+    torch.manual_seed(3)
+    module, still = Scorer(FINDINGS, hidden=6, lr=1.0).double(), Scorer(FINDINGS, hidden=6, lr=0.0).double()
+    still.load_state_dict(module.state_dict())
+    ends = [
+        simulate(m, Sites(FOUR, FINDINGS), federation([SurgicalHeads(), Push()], rounds=1, window=1))
+        for m in (module, still)
+    ]
+    for name, sign in (("a", -1), ("b", -1), ("alpha", 1)):
+        after, before = (end.tensor(f"objective.{name}") for end in ends)
+        for row, c in enumerate(FINDINGS):
+            vectors = [push(n, ends[0].session.layout.size) for n in OWNERS[c]]
+            mean = sum(ends[0].tensor(f"objective.{name}", v)[row] for v in vectors) / len(vectors)
+            torch.testing.assert_close(after[row], before[row] + sign * mean, rtol=1e-12, atol=1e-12)
