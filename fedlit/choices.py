@@ -44,7 +44,9 @@ def list_shipped(console: Console) -> None:
 def list_labels(console: Console) -> None:
     """Print the harmonised labels: a row a class, a column a data set."""
     sources = list(dict.fromkeys(source for called in harmonised().values() for source in called))
-    table = Table("class", *sources, box=box.SIMPLE_HEAD, show_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    for column in ("class", *sources):
+        table.add_column(column, overflow="fold")  # a name is never cut
     for name, called in harmonised().items():
         table.add_row(name, *(_called(called.get(source, "-")) for source in sources))
     console.print(table)

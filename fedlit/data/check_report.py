@@ -91,7 +91,7 @@ def _sizes(sizes: Counter[tuple[int, int]]) -> str:
 def _labels(found: Check) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     for name in ("label", "harmonised"):
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     for name in NUMBERS:
         table.add_column(name, justify="right", no_wrap=True)
     for count in found.labels():
