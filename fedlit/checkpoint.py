@@ -193,6 +193,11 @@ def rounds(path: Path) -> int:
     return int(path.name.removeprefix("round-"))
 
 
+def best(path: Path) -> Best:
+    """The best model so far, as a checkpoint has it."""
+    return Best(**_manifest(path)["best"])
+
+
 def tensors(path: Path) -> State:
     """The model in a checkpoint, or the best in a run directory: weights and statistics by name.
 

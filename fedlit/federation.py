@@ -44,6 +44,7 @@ class Federation:
         monitor: metric that says which model is best; by default (``auto``) ``val/auroc_macro``, where the model gives
             no scores ``val/loss``, and where it logs no loss the last model counts as the best.
         monitor_mode: whether more of it is better (``max``) or less (``min``); ``auto`` knows.
+        patience: stop after so many rounds without a better model; never by default.
         checkpoint_every: rounds between checkpoints, seconds such as ``60s``, or ``auto``: as often as costs under 2%
             of the time.
     """
@@ -64,6 +65,7 @@ class Federation:
         eval_every: int = 1,
         monitor: str = "auto",
         monitor_mode: Literal["max", "min"] = "max",
+        patience: int | None = None,
         checkpoint_every: int | str = "auto",
     ) -> None:
         self.schedule = schedule or ConstantSchedule()
@@ -74,6 +76,11 @@ class Federation:
                 raise ConfigError(f"federation.{name}: expected at least 1, found {value}")
         if not 0 < participation <= 1:
             raise ConfigError(f"federation.participation: expected a share in (0, 1], found {participation}")
+        if patience is not None and patience < eval_every:
+            raise ConfigError(
+                f"federation.patience: expected at least one evaluation, {eval_every} rounds, found {patience}; raise it, "
+                "or lower federation.eval_every"
+            )
         if gradient_clip is not None and not gradient_clip > 0:
             raise ConfigError(f"federation.gradient_clip: expected a norm above 0, found {gradient_clip}")
         self.aggregators = list(aggregators or [])
@@ -82,7 +89,7 @@ class Federation:
         self.weights = _agreed_weights(self.aggregators, weights)
         self.training = LocalTraining(optimizer_state, gradient_clip, measure_batches)
         self.eval_every, self.checkpoint_every = eval_every, Cadence.parse(checkpoint_every)
-        self.monitor, self.monitor_mode = monitor, monitor_mode
+        self.monitor, self.monitor_mode, self.patience = monitor, monitor_mode, patience
         if len(overriding(self.aggregators, "compute_gradient")) > 1:
             names = [type(self.aggregators[i]).__name__ for i in overriding(self.aggregators, "compute_gradient")]
             raise ConfigError(f"federation.aggregators: {' and '.join(names)} each compute the gradient; keep one")
@@ -129,7 +136,7 @@ class Federation:
             progress.say(session.without_positives())
             progress.say(self.schedule.notice)
             progress.say(monitor.notice)
-            while done < self.rounds and not session.stopping(interrupts.signum):
+            while not self.over(done, best) and not session.stopping(interrupts.signum):
                 began, rnd = time.perf_counter(), self.round(done, session)
                 progress.round_started(len(rnd.cohort))
                 down = self.open_round(server, rnd, session)
@@ -161,7 +168,13 @@ class Federation:
                 if improved or done == self.rounds or saver.due(done):
                     session.save(saver, done, server, best)
             session.save(saver, done, server, best)
+            if done < self.rounds and self.over(done, best):
+                progress.say(f"stopped after {done} rounds: none better than {best.round} for {self.patience} rounds")
             return session.stopping(interrupts.signum)
+
+    def over(self, done: int, best: Best) -> bool:
+        """Whether ``done`` completed rounds are all that there are, or the last ``patience`` have brought nothing."""
+        return done >= self.rounds or (self.patience is not None and done - best.round >= self.patience)
 
     def round(self, index: int, session: Session) -> Round:
         """What happens in a round, and who takes part."""
@@ -219,6 +232,8 @@ class Federation:
             return Monitor("val/auroc_macro", "max")
         if "val/loss" in available:
             return Monitor("val/loss", "min", "no scores per class: the best model is the one of the least val/loss")
+        if self.patience is not None:
+            raise ConfigError("federation.patience: there is no validation metric that could become better; leave it out")
         return Monitor(None, "max", "no validation metric: the last model counts as the best")
 
 

@@ -114,6 +114,7 @@ class LocalModel:
             ClientContext(
                 self.flat,
                 client,
+                mask,
                 rnd,
                 window,
                 self.drift,

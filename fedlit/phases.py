@@ -38,6 +38,9 @@ class Phase:
         trainable: ``all`` of the model, or its ``head``; by default as the model says.
         keep: what the next phase takes over: the ``body``, with a new head and new variables of the objective, or ``all``.
         optimizer_state: a client's optimizer state between its rounds: ``keep`` or ``reset``.
+        monitor: metric that says which model is best, as in the main part.
+        monitor_mode: whether more of it is better (``max``) or less (``min``).
+        patience: end the phase after so many rounds without a better model.
     """
 
     name: str
@@ -50,6 +53,9 @@ class Phase:
     trainable: Literal["all", "head"] | None = None
     keep: Literal["body", "all"] = "body"
     optimizer_state: Literal["reset", "keep"] = "keep"
+    monitor: str = "auto"
+    monitor_mode: Literal["max", "min"] = "max"
+    patience: int | None = None
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"\w[\w.-]*", self.name):
@@ -66,6 +72,9 @@ class Phase:
             measure_batches=main.training.measure_batches,
             workers=main.workers,
             threads=main.threads,
+            monitor=self.monitor,
+            monitor_mode=self.monitor_mode,
+            patience=self.patience,
         )
 
     def model(self, main: LightningModule) -> LightningModule:
@@ -94,7 +103,7 @@ class Phase:
     def finished(self, run: Path, main: Federation) -> bool:
         """Whether a run has all of its rounds behind it."""
         last = checkpoint.find(self.checkpoints(run), "last")
-        return last is not None and checkpoint.rounds(last) >= self.federation(main).rounds
+        return last is not None and self.federation(main).over(checkpoint.rounds(last), checkpoint.best(last))
 
     def hand_on(self, run: Path, model: LightningModule, fresh: Mapping[str, Tensor]) -> None:
         """Load what a run's phase has learned into the next one's model, by name; what is not kept starts afresh.

@@ -29,6 +29,7 @@ MAY_DIFFER = (
     "fabric.devices",
     "fabric.num_nodes",
     "federation.rounds",
+    "federation.patience",
     "federation.workers",
     "federation.checkpoint_every",
     "data.init_args.cache_dir",
@@ -45,7 +46,7 @@ class Result:
 
     Attributes:
         status: ``FINISHED``.
-        rounds: completed.
+        rounds: that were asked for; patience may have ended the run before.
         best_round: completed rounds of the model that was tested.
         seconds: of the process that ended the run.
         metrics: ``test/...``; NaN where undefined, which the file calls null.

@@ -66,6 +66,7 @@ class ClientContext:
     Attributes:
         model: the flat model that the client is training; ``w``, ``grad`` and ``stats`` are its vectors.
         client: who trains.
+        mask: what it shares.
         rnd: the round.
         window: the number of local steps of this client in this round.
         num_steps: steps taken so far in this round.
@@ -78,6 +79,7 @@ class ClientContext:
 
     model: FlatModel
     client: Client
+    mask: Mask
     rnd: Round
     window: int
     drift: Drift

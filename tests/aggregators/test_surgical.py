@@ -234,6 +234,7 @@ def test_invariant_c_is_the_owners_weighted_mean_of_c_k(aggregators):
             owned = layout.expand(mask.owned.double()).expand_as(c)
             state = session.engine.client_states().get(name)
             c_k = state.aggregators[position]["c"] if state else torch.zeros_like(c)
+            assert not c_k[owned == 0].any()
             above += session.weights[name] * owned * c_k
             below += session.weights[name] * owned
         owned = below > 0
