@@ -133,7 +133,8 @@ class Federation:
 
         with Interrupts() as interrupts, RoundProgress(self.rounds, done, run.main) as progress:
             progress.say(session.introduction())
-            progress.say(session.without_positives())
+            for note in (*session.data.notes, session.without_positives()):
+                progress.say(note)
             progress.say(self.schedule.notice)
             progress.say(monitor.notice)
             while not self.over(done, best) and not session.stopping(interrupts.signum):
@@ -233,7 +234,9 @@ class Federation:
         if "val/loss" in available:
             return Monitor("val/loss", "min", "no scores per class: the best model is the one of the least val/loss")
         if self.patience is not None:
-            raise ConfigError("federation.patience: there is no validation metric that could become better; leave it out")
+            raise ConfigError(
+                "federation.patience: there is no validation metric that could become better; leave it out"
+            )
         return Monitor(None, "max", "no validation metric: the last model counts as the best")
 
 

@@ -18,6 +18,7 @@ from fedlit.aggregators.base import Aggregator, composed_name
 from fedlit.checkpoint import Best, Checkpoints
 from fedlit.data.features import with_fixed_features
 from fedlit.data.federated import FederatedDataModule
+from fedlit.data.organisations import save_classes
 from fedlit.engines.base import Engine, Program, Scores, View
 from fedlit.engines.fabric import FabricEngine
 from fedlit.engines.local import LocalEngine
@@ -268,7 +269,8 @@ class Session:
         positives = positives.reindex(index=list(self.clients), columns=list(self.data.classes))
         sizes = train.groupby("client")["images"].first().reindex(list(self.clients))
         partition_figure(positives, sizes, "Training images").savefig(run.directory / "partition.png", dpi=150)
-        for name in ("partition.csv", "partition.png"):
+        save_classes(self.data, run.directory / "classes.csv")
+        for name in ("partition.csv", "partition.png", "classes.csv"):
             run.artifact(run.directory / name)
 
     def _initial_model(self, module: LightningModule) -> FlatModel:

@@ -70,7 +70,9 @@ def test_quartiles_over_many_clients():
 
 
 def fit(data, aggregators, tmp_path, rounds=2, clients=None):
-    federation = Federation(aggregators, rounds=rounds, clients=clients, schedule=ConstantSchedule(2, "steps"), workers=1)
+    federation = Federation(
+        aggregators, rounds=rounds, clients=clients, schedule=ConstantSchedule(2, "steps"), workers=1
+    )
     session = Session(federation, ToyNet(), data, make_fabric("cpu"))
     run = Run(tmp_path / "runs" / "toy" / "one", Tracker())
     assert federation.fit(session, run) == 0

@@ -51,7 +51,9 @@ class Scaffold(Aggregator):
 
     def on_client_round_end(self, ctx: ClientContext) -> State:
         new = ctx.scratch["sum"].div_(ctx.num_steps).sub_(ctx.scratch["shift"])
-        for stretch in ctx.mask.unshared(ctx.layout):  # no drift was corrected there, so there is nothing to learn of it
+        for stretch in ctx.mask.unshared(
+            ctx.layout
+        ):  # no drift was corrected there, so there is nothing to learn of it
             new[stretch] = 0
         delta = new - ctx.state["c"]
         ctx.state["c"] = new

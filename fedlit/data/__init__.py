@@ -5,6 +5,7 @@ from fedlit.data.chexpert import CheXpert
 from fedlit.data.federated import ClientData, FederatedDataModule
 from fedlit.data.mimic import MIMICCXR, MIMICCXRLT
 from fedlit.data.nih import NIHChestXray14
+from fedlit.data.organisations import Organisations
 from fedlit.data.padchest import PadChest
 from fedlit.data.partition import (
     IID,
@@ -45,6 +46,7 @@ __all__ = [
     "ImageNet",
     "LabelScheme",
     "NIHChestXray14",
+    "Organisations",
     "PadChest",
     "ParquetImages",
     "Partition",

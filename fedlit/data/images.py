@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -203,9 +204,9 @@ def decode_images(
     return ImageStore.cached(key, (len(files), channels, image_size, image_size), write, cache_dir)
 
 
-def read_image(file: str | Path, image_size: int, channels: int = 1) -> np.ndarray:
+def read_image(file: str | Path | BinaryIO, image_size: int, channels: int = 1) -> np.ndarray:
     """One image file as uint8 [channels, image_size, image_size]; see `decode_images` for the rules."""
-    with _open(Path(file)) as image:
+    with _open(file) as image:
         image.load()
         if image.mode.startswith("I"):
             image = _eight_bits(image)
@@ -218,8 +219,8 @@ def read_image(file: str | Path, image_size: int, channels: int = 1) -> np.ndarr
     return pixels[None] if channels == 1 else np.moveaxis(pixels, -1, 0)
 
 
-def _open(file: Path) -> Image.Image:
-    return read_dicom(file) if file.suffix.lower() in SUFFIXES else Image.open(file)
+def _open(file: str | Path | BinaryIO) -> Image.Image:
+    return read_dicom(file) if getattr(file, "suffix", "").lower() in SUFFIXES else Image.open(file)
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

@@ -112,6 +112,6 @@ def numbers(table: Table, columns: Sequence[str], allowed: Sequence[float]) -> n
         raise ValueError(
             f"{table.path}, line {table.lines[row]}: column {columns[column]!r}: expected "
             f"{', '.join(f'{value:g}' for value in allowed)} or nothing, found "
-            f"{values.iloc[row, column]!r} ({wrong.sum()} such cells)"
+            f"{str(values.iloc[row, column])!r} ({wrong.sum()} such cells)"
         )
     return parsed
