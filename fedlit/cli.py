@@ -1,4 +1,4 @@
-"""The command line: ``fedlit fit``, ``test``, ``predict``, ``sweep``, ``reproduce``, ``data``, ``list``."""
+"""The command line: ``fedlit fit``, ``test``, ``predict``, ``export``, ``sweep``, ``reproduce``, ``data``, ``list``."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ from rich.console import Console
 
 import fedlit
 from fedlit.choices import AXES, list_labels, list_shipped, shipped, short_names
-from fedlit.commands import Experiment, run_fit, run_predict, run_test
+from fedlit.commands import Experiment, run_export, run_fit, run_predict, run_test
 from fedlit.data import FederatedDataModule
 from fedlit.data.check import check, compare, readers, recognise
 from fedlit.data.check_report import report, report_console, report_problems
@@ -39,6 +39,7 @@ COMMANDS = {
     "fit": "Train a federation, test its best model, log to MLflow.",
     "test": "Evaluate a checkpoint on the test sets.",
     "predict": "Write a checkpoint's probabilities for every image to CSV files.",
+    "export": "Write a checkpoint's model to one .safetensors file, to be used elsewhere.",
     "sweep": "Run a grid of cases, values and seeds; a call after an interruption goes on with what is left.",
     "reproduce": "Run what a paper's figure or table needs, and write it; a call after an interruption goes on.",
     "data": "Look at data before training on it.",
@@ -130,13 +131,17 @@ def parse(argv: list[str]) -> tuple[Namespace, Parser]:
     """Parse a command line; returns the values and the parser of its command."""
     parser = Parser(prog="fedlit", description=fedlit.__doc__, version=fedlit.__version__)
     commands = parser.add_subcommands(**SUBCOMMANDS)
-    federated = ("fit", "test", "predict")
+    federated = ("fit", "test", "predict", "export")
     parsers = {name: experiment_parser(COMMANDS[name]) for name in federated}
     parsers |= {"sweep": sweep_parser(), "reproduce": reproduction_parser()}
     parsers |= {"data": Parser(description=COMMANDS["data"]), "list": list_parser()}
     parsers["predict"].add_argument("--part", choices=("train", "val", "test"), default="test", help="of every client")
     folder = "folder of the CSV files; by default predictions/ in the run directory"
     parsers["predict"].add_argument("--output", type=Path | None, default=None, help=folder)
+    whose = "whose own model, where clients keep a part of it; by default the federation's"
+    parsers["export"].add_argument("--client", type=str | None, default=None, help=whose)
+    file = "the file; by default model.safetensors or model-CLIENT.safetensors in the run directory"
+    parsers["export"].add_argument("--output", type=Path | None, default=None, help=file)
     for name, subparser in parsers.items():
         commands.add_subcommand(name, subparser, help=COMMANDS[name])
     checks = check_parser()
@@ -204,8 +209,9 @@ def sweep_parser() -> Parser:
 
 
 def resolved(args: Namespace, parser: Parser) -> str:
-    """The whole configuration as YAML, less the files that it came from."""
-    return parser.dump(Namespace({k: v for k, v in args.items() if k != "config"}), skip_none=False, skip_check=True)
+    """The whole configuration as YAML, less the files that it came from and what one command alone takes."""
+    others = ("config", "part", "client", "output")
+    return parser.dump(Namespace({k: v for k, v in args.items() if k not in others}), skip_none=False, skip_check=True)
 
 
 def reproduction_parser() -> Parser:
@@ -349,6 +355,8 @@ def execute(command: str, args: Namespace, parser: Parser) -> int:
             return run_fit(experiment)
         if command == "test":
             return run_test(experiment)
+        if command == "export":
+            return run_export(experiment, args.client, args.output)
         return run_predict(experiment, args.part, args.output)
 
 

@@ -1,4 +1,4 @@
-"""What ``fedlit fit``, ``test`` and ``predict`` do once the configuration has become objects."""
+"""What ``fedlit fit``, ``test``, ``predict`` and ``export`` do once the configuration has become objects."""
 
 import copy
 import time
@@ -17,9 +17,11 @@ from fedlit.data.schemes import by_sharing
 from fedlit.engines.base import Scores
 from fedlit.errors import CheckpointError, ConfigError, TrainingError
 from fedlit.evaluation import pooled_metrics
+from fedlit.export import check_described, export, owner
 from fedlit.fabric import FederationFabric
 from fedlit.federation import Federation
 from fedlit.interrupts import ending_on_sigterm
+from fedlit.local import LocalModel
 from fedlit.messages import ServerState
 from fedlit.metrics.auroc import slug
 from fedlit.phases import Phase
@@ -111,6 +113,11 @@ class Experiment:
     @property
     def _limit(self) -> int | None:
         return 1 if self.fast_dev_run else None
+
+    def local_model(self, run: Path) -> LocalModel:
+        """An instance of the model beside the engine's, from where a run's phases have brought it."""
+        module = copy.deepcopy(self._after(self.phases, run))
+        return LocalModel(self.fabric, module, self.federation.aggregators, self.federation.training)
 
     def checkpoint(self) -> Path | None:
         """The checkpoint that ``ckpt_path`` names, the same on every rank."""
@@ -223,6 +230,29 @@ def run_predict(experiment: Experiment, part: str, output: Path | None) -> int:
                 file = folder / f"{slug(name)}_{part}.csv"
                 table.to_csv(file, index=False)
                 console.print(f"{len(table)} images: {file}")
+        return 0
+    finally:
+        session.engine.close()
+
+
+def run_export(experiment: Experiment, client: str | None, output: Path | None) -> int:
+    """Write the model of a checkpoint, or a client's own, to a file."""
+    path, console = _required_checkpoint(experiment), experiment.console()
+    run = run_of(path)
+    check_described(run, experiment.config)
+    local = experiment.local_model(run)  # before the engine takes the module for itself
+    experiment.federation.workers = 1  # nothing is computed
+    session = experiment.session(run)
+    try:
+        whose = owner(session, client)
+        file = output or run / ("model.safetensors" if whose is None else f"model-{slug(whose)}.safetensors")
+        if experiment.fabric.is_global_zero:
+            export(session, local, path, whose, file)
+        if client and whose is None:
+            console.print(f"clients keep no part of the model: {client!r} has the federation's")
+        if unknown := [name for name in session.classes if name not in session.learned(whose)]:
+            console.print(f"not learned, so that their scores say nothing: {', '.join(unknown)}")
+        console.print(f"model after {checkpoint.rounds(path)} rounds: {file}")
         return 0
     finally:
         session.engine.close()

@@ -49,6 +49,9 @@ objective/a, /b, /alpha, /p per class: mean score of positives, of negatives, th
 val/auc_loss, the AUC objective at its closed-form a, b, alpha (train/loss of a saddle function is no measure of progress);
 round/lr, round/stage: of the schedule; bytes/up, bytes/down: over all clients; time/round_s, time/evaluate_s."""
 
+ONE_MODEL = {"norm": "FedBNPlus", "head": "SurgicalHeads"}
+"""Algorithms that end in one model, by the part of it that others keep at the clients."""
+
 CHOSEN = "a class (by default {}), an argument of it as .NAME VALUE, or a YAML file with class_path and init_args"
 
 
