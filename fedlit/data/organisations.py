@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from fedlit.data.federated import FederatedDataModule
-from fedlit.data.images import LabelledImages
 from fedlit.data.labels import checked_classes
 from fedlit.data.partition import ByOrganisation, Partition, split_by_patient
-from fedlit.data.records import Records, check_records, hidden_labels, listed
+from fedlit.data.records import Records, hidden_labels, listed
 
 
 class JoinedStore:
@@ -68,8 +67,8 @@ class Organisations(FederatedDataModule):
         external: Test sets that no client has: name, and data, all of whose images are used.
         classes: `union`, `shared` (only what all organisations label), or a list of classes, in its order.
         partition: Which client a record belongs to; by default each organisation is one.
-        duplicates: What happens to pictures that are in two organisations, which leaks patients: `refuse`, or `allow`
-            with a warning.
+        duplicates: What happens to pictures that are in two organisations, or in one and an external test set, which
+            leaks patients: `refuse`, or `allow` with a warning.
         **kwargs: Further arguments of FederatedDataModule.
     """
 
@@ -85,7 +84,9 @@ class Organisations(FederatedDataModule):
         super().__init__(ByOrganisation() if partition is None else partition, **kwargs)
         if not sources:
             raise ValueError("data.sources: expected at least one organisation, found none")
-        self.sources, self.external, self.duplicates = sources, dict(external or {}), duplicates
+        # In the order of names: how a YAML orders them must not change the rows, and so the batches, of mixed clients.
+        self.sources, self.external = dict(sorted(sources.items())), dict(sorted((external or {}).items()))
+        self.duplicates = duplicates
         clash = [name for name in self.external if name in sources]
         if clash:
             raise ValueError(f"data.external: {clash[0]!r} is an organisation too; give the test set another name")
@@ -99,18 +100,20 @@ class Organisations(FederatedDataModule):
         return self._classes
 
     def default_augmentation(self) -> nn.Module:
-        """That of the first organisation."""
+        """That of the organisation whose name comes first in the alphabet."""
         return next(iter(self.sources.values())).default_augmentation()
 
     def records(self) -> Records:
-        """Reads all organisations, each under its name.
+        """Reads all organisations, each under its name, and the external test sets for what they share with them.
 
         Raises:
-            ValueError: A picture is in two organisations.
+            ValueError: A picture is in two organisations, or in one and an external test set.
         """
-        found = {name: source._read() for name, source in self.sources.items()}
-        self.notes = [f"{name}: {note}" for name, source in self.sources.items() for note in source.notes]
-        self._refuse_duplicates(found)
+        everything = self.sources | self.external
+        read = {name: source._read() for name, source in everything.items()}
+        self.notes = [f"{name}: {note}" for name, source in everything.items() for note in source.notes]
+        self._refuse_duplicates(read)
+        found = {name: read[name] for name in self.sources}
         joined = [self._under(name, records) for name, records in found.items()]
         return Records(
             store=JoinedStore([r.store for r in joined]),
@@ -133,26 +136,21 @@ class Organisations(FederatedDataModule):
         super().setup(stage)
         for name, source in self.external.items():
             records = self._under(name, source._read())
-            check_records(records)
-            labels = np.where(hidden_labels(records), np.nan, records.labels)
-            self.test_sets[name] = LabelledImages(
-                records.store,
-                np.arange(len(records.names)),
-                labels,
-                records.names,
-                self.in_chans,
-                None,
-                self.mean,
-                self.std,
-                records.sites,
-            )
+            self.test_sets[name] = self._images(records, np.arange(len(records.names)), records.labels)
 
     def _chosen(self, classes: str | list[str]) -> tuple[str, ...]:
         own = {name: source.classes for name, source in self.sources.items()}
         union = sorted({label for labels in own.values() for label in labels})
-        self._warn_of_near_names(union)
+        self._warn_of_near_names(sorted({*union, *(c for source in self.external.values() for c in source.classes)}))
         if isinstance(classes, list):
-            return checked_classes(classes, union)
+            chosen = checked_classes(classes, union)
+            without = [name for name, labels in own.items() if not set(labels) & set(chosen)]
+            if without:
+                raise ValueError(
+                    f"data.classes: {listed(without)} labels none of {listed(chosen)}; choose more classes, or leave "
+                    "the organisation out"
+                )
+            return chosen
         if classes == "union":
             return tuple(union)
         if classes != "shared":
@@ -165,9 +163,9 @@ class Organisations(FederatedDataModule):
             )
         return shared
 
-    def _warn_of_near_names(self, union: Sequence[str]) -> None:
+    def _warn_of_near_names(self, names: Sequence[str]) -> None:
         folded: dict[str, list[str]] = {}
-        for label in union:
+        for label in names:
             folded.setdefault(re.sub(r"[\W_]+", "", label.casefold()), []).append(label)
         for alike in folded.values():
             if len(alike) > 1:
@@ -200,12 +198,15 @@ class Organisations(FederatedDataModule):
         owner: dict[bytes, tuple[str, str]] = {}
         shared: dict[tuple[str, str], list[str]] = {}
         for name, records in found.items():
+            # Pictures that agree in some thousand pixels are the same: hashing all of 200,000 takes half a minute.
+            steps = [max(1, size // 32) for size in records.store.shape[2:]]
             for start in range(0, len(records.names), 256):
                 rows = np.arange(start, min(start + 256, len(records.names)))
-                for row, picture in zip(rows, records.store[rows].numpy(), strict=True):
+                thinned = records.store[rows][:, :, :: steps[0], :: steps[1]].numpy()
+                for row, picture in zip(rows, thinned, strict=True):
                     key = hashlib.blake2b(picture.tobytes(), digest_size=16).digest()
                     first = owner.setdefault(key, (name, str(records.names[row])))
-                    if first[0] != name:
+                    if first[0] != name and first[0] in self.sources:
                         shared.setdefault((first[0], name), []).append(f"{first[1]} and {records.names[row]}")
         for (one, other), pairs in shared.items():
             message = (
@@ -219,13 +220,22 @@ class Organisations(FederatedDataModule):
 
 
 def save_classes(data: FederatedDataModule, path: Path) -> None:
-    """One row a client and class that it labels: the class, and the labels of the source that it comes from."""
+    """One row a client and class that it labels: the class, and the label or labels of the source that it comes from.
+
+    Of clients that are no organisation it says what the class is called at each organisation.
+    """
     sources = getattr(data, "sources", {})
     rows = []
     for client, own in data.schemes.items():
-        source = sources.get(client, data)
+        of = {client: sources[client]} if client in sources else sources or {"": data}
         for label in own:
-            origin = getattr(source, "origins", {}).get(label)
-            told = label if origin is None else f" {origin.rule} ".join(origin.labels)
-            rows.append({"client": client, "class": label, "label": told})
+            told = {name: _told(source, label) for name, source in of.items() if label in source.classes}
+            alike = len(set(told.values())) == 1
+            label_of = next(iter(told.values())) if alike else "; ".join(f"{name}: {t}" for name, t in told.items())
+            rows.append({"client": client, "class": label, "label": label_of})
     pd.DataFrame(rows, columns=["client", "class", "label"]).to_csv(path, index=False)
+
+
+def _told(source: FederatedDataModule, label: str) -> str:
+    origin = getattr(source, "origins", {}).get(label)
+    return label if origin is None else f" {origin.rule} ".join(origin.labels)

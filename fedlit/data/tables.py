@@ -66,6 +66,8 @@ def read_table(
             )
         except pd.errors.EmptyDataError:
             raise ValueError(f"{path}: expected a table with columns {listed(needed, 20)}, found nothing") from None
+        except (pd.errors.ParserError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path}: expected a table of comma-separated values in UTF-8, found: {error}") from None
     rows.columns = [str(column).strip() for column in rows.columns]
     found = [column for column in rows.columns if not column.startswith("Unnamed:")]
     rows = rows[found].rename(columns=dict(columns or {}))

@@ -1,0 +1,453 @@
+"""NIH and CheXpert as one federation: names, splits, duplicates, test sets, and a run."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import test_chexpert
+import test_nih
+import torch
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from runs import Place
+from test_federated import Source, make_records, ready
+
+from fedlit.cli import parse, resolved
+from fedlit.data import ByOrganisation, ByPatient, PhantomCXR, WithinOrganisations
+from fedlit.data.chexpert import CheXpert
+from fedlit.data.features import with_fixed_features
+from fedlit.data.images import ImageStore
+from fedlit.data.labels import harmonised_names
+from fedlit.data.nih import NIHChestXray14
+from fedlit.data.organisations import JoinedStore, Organisations, save_classes
+from fedlit.data.schemes import HideClasses, by_sharing
+from fedlit.fabric import make_fabric
+from fedlit.metrics.auroc import slugs
+from fedlit.models import ImageClassifier
+from fedlit.tracking.base import MetricsFile
+
+# Small folders lack most classes, which is what the warning says.
+pytestmark = pytest.mark.filterwarnings("ignore:classes without")
+
+SHARED = set(harmonised_names("NIH")) & set(harmonised_names("CheXpert"))
+UNION = tuple(sorted(set(harmonised_names("NIH")) | set(harmonised_names("CheXpert"))))
+SPLITS = ("train", "val", "test")
+
+
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory) -> dict:
+    """Small downloads of both data sets, with official lists and tests."""
+    folder = tmp_path_factory.mktemp("downloads")
+    return {
+        "NIH": test_nih.write_folder(folder / "nih", lists=True),
+        "CheXpert": test_chexpert.write_folder(folder / "chexpert", test=True),
+        "cache": folder / "cache",
+    }
+
+
+def nih(roots, **kwargs) -> NIHChestXray14:
+    return NIHChestXray14(roots["NIH"], **{"names": "harmonised", "official_split": False} | kwargs)
+
+
+def chexpert(roots, **kwargs) -> CheXpert:
+    return CheXpert(roots["CheXpert"], **{"names": "harmonised"} | kwargs)
+
+
+def both(roots, sources: dict | None = None, **kwargs) -> Organisations:
+    sources = sources or {"NIH": nih(roots), "CheXpert": chexpert(roots)}
+    return Organisations(sources, **{"image_size": 16, "cache_dir": str(roots["cache"])} | kwargs)
+
+
+def parts(data: Organisations) -> dict:
+    """Every data set of every client, by client and split."""
+    return {
+        (name, split): getattr(client, split)
+        for name, client in data.clients.items()
+        for split in SPLITS
+        if getattr(client, split) is not None
+    }
+
+
+# Classes
+
+
+def test_the_union_of_both_is_twenty_classes_of_which_seven_are_shared(roots):
+    data = both(roots)
+    assert data.classes == UNION
+    assert len(UNION) == 20
+    ready(data)
+    kinds = by_sharing(data.schemes)
+    assert set(kinds["shared"]) == SHARED
+    assert (len(SHARED), len(kinds["partly"]), len(kinds["unique"])) == (7, 0, 13)
+    for name, client in data.clients.items():
+        own = set(harmonised_names(name))
+        assert set(client.classes) == own
+        for split in SPLITS:
+            absent = torch.tensor([label not in own for label in UNION])
+            assert torch.equal(getattr(client, split).labels.isnan().all(0), absent)
+            assert not getattr(client, split).labels[:, ~absent].isnan().any()
+
+
+def test_labels_come_from_their_source_by_name(roots):
+    data = ready(both(roots))
+    heart, fluid = UNION.index("Cardiomegaly"), UNION.index("Pleural Effusion")
+    found = {
+        name: labels for part in parts(data).values() for name, labels in zip(part.names, part.labels, strict=True)
+    }
+    assert found["NIH/00000001_001.png"][fluid] == 1  # called Effusion there
+    assert found["NIH/00000002_002.png"][heart] == 1
+    assert found["CheXpert/train/patient00001/study1/view1_frontal.jpg"][[heart, fluid]].tolist() == [1, 0]
+    assert len(found) == 60 + 30
+
+
+def test_classes_may_be_the_shared_ones_or_a_list(roots):
+    shared = ready(both(roots, classes="shared"))
+    assert shared.classes == tuple(sorted(SHARED))
+    assert by_sharing(shared.schemes) == {}
+    assert not any(part.labels.isnan().any() for part in parts(shared).values())
+    some = ready(both(roots, classes=["Support Devices", "Edema", "Hernia"]))
+    assert some.classes == ("Support Devices", "Edema", "Hernia")
+    assert some.schemes == {"CheXpert": ("Support Devices", "Edema"), "NIH": ("Edema", "Hernia")}
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        (["Masses"], "data.classes: unknown class 'Masses'; near names are Mass"),
+        (["Mass", "Mass"], "data.classes: expected one or more different classes"),
+        ("all", "data.classes: expected union, shared or a list of classes, found 'all'"),
+        (["Hernia", "Mass"], "data.classes: 'CheXpert' labels none of 'Hernia', 'Mass'; choose more classes, or leave"),
+    ],
+)
+def test_chosen_classes_are_checked(roots, classes, message):
+    with pytest.raises(ValueError, match=message):
+        both(roots, classes=classes)
+
+
+def test_no_shared_class_is_refused(roots):
+    sources = {"NIH": nih(roots, classes=["Hernia"]), "CheXpert": chexpert(roots, classes=["Fracture"])}
+    with pytest.raises(ValueError, match=r"no class is labelled by all organisations; .* names: harmonised"):
+        both(roots, sources, classes="shared")
+
+
+def test_near_names_are_different_classes_with_a_warning(roots):
+    sources = {"NIH": nih(roots, names={"Pleural_Effusion": "Effusion"}), "CheXpert": chexpert(roots)}
+    with pytest.warns(UserWarning, match="so 'Pleural Effusion' and 'Pleural_Effusion' are different classes"):
+        data = both(roots, sources)
+    assert len(data.classes) == 14
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        both(roots)
+
+
+@pytest.mark.parametrize(
+    "kwargs", [{}, {"pooled": True}, {"partition": ByPatient(2)}], ids=["apart", "pooled", "mixed"]
+)
+def test_the_order_of_sources_does_not_matter(roots, kwargs):
+    one = ready(both(roots, **kwargs))
+    other = ready(both(roots, {"CheXpert": chexpert(roots), "NIH": nih(roots)}, **kwargs))
+    assert one.classes == other.classes
+    assert one.schemes == other.schemes
+    assert one.partition_hash == other.partition_hash
+    for key, part in parts(one).items():  # row by row: a seed draws the same batches
+        assert part.names.tolist() == parts(other)[key].names.tolist()
+        assert torch.equal(part.labels.nan_to_num(-1), parts(other)[key].labels.nan_to_num(-1))
+        assert torch.equal(part.store[part.indices], parts(other)[key].store[parts(other)[key].indices])
+
+
+# Patients and splits
+
+
+def test_images_and_patients_are_named_after_their_organisation_and_in_one_split(roots):
+    data = ready(both(roots))
+    table = data.assignment
+    for column in ("image", "patient"):
+        assert (table[column].str.split("/").str[0] == table["client"]).all()
+    assert table.groupby("patient")["split"].nunique().max() == 1
+    assert table["image"].is_unique
+    for client in ("NIH", "CheXpert"):
+        assert set(table[table["client"] == client]["split"]) == set(SPLITS)
+    assert data.notes == ["CheXpert: 20 of 50 images of CheXpert are lateral and left out"]
+
+
+def test_official_splits_where_they_are_asked_for(roots):
+    data = ready(both(roots, {"NIH": nih(roots, official_split=True), "CheXpert": chexpert(roots)}))
+    split = data.assignment.set_index("image")["split"]
+    official = [f"NIH/{name}" for name in (roots["NIH"] / "test_list.txt").read_text().split()]
+    here = split[split.index.str.startswith("NIH/")]
+    assert sorted(here.index[here == "test"]) == sorted(official)
+    told = split[~split.index.str.startswith("NIH/")]
+    assert (told.index.str.split("/").str[1].str.replace("valid", "val") != told).any()
+    kept = ready(both(roots, {"NIH": nih(roots), "CheXpert": chexpert(roots, official_split=True)}))
+    split = kept.assignment[kept.assignment["client"] == "CheXpert"].set_index("image")["split"]
+    assert (split.index.str.split("/").str[1].str.replace("valid", "val") == split).all()
+
+
+def test_a_third_organisation_changes_nothing_for_the_others(roots, tmp_path):
+    two = ready(both(roots))
+    three = ready(both(roots, {"Phantom": small_phantom(), "NIH": nih(roots), "CheXpert": chexpert(roots)}))
+    assert set(three.classes) > set(two.classes)
+    columns = [three.classes.index(name) for name in two.classes]
+    for (client, split), part in parts(two).items():
+        same = parts(three)[client, split]
+        assert part.names.tolist() == same.names.tolist()
+        assert torch.equal(part.labels.nan_to_num(-1), same.labels[:, columns].nan_to_num(-1))
+        assert torch.equal(part.store[part.indices], same.store[same.indices])
+        assert three.schemes[client] == two.schemes[client]
+
+
+def small_phantom(**kwargs) -> PhantomCXR:
+    return PhantomCXR(hospitals=1, images=40, **kwargs)
+
+
+def test_images_of_two_organisations_at_one_client_keep_their_own_labels(roots):
+    data = ready(both(roots, partition=ByPatient(2)))
+    assert list(data.clients) == ["client-01", "client-02"]
+    for client in data.clients.values():
+        assert client.classes == UNION
+        for part in (client.train, client.val, client.test):
+            assert [name.split("/")[0] for name in part.names.tolist()] == part.sites.tolist()
+            for site in ("NIH", "CheXpert"):
+                rows = torch.from_numpy(part.sites == site)
+                assert rows.any()
+                unknown = [label not in harmonised_names(site) for label in UNION]
+                assert torch.equal(part.labels[rows].isnan(), torch.tensor(unknown).expand(int(rows.sum()), -1))
+    several = ready(both(roots, partition=WithinOrganisations(4)))
+    assert {name.rsplit("-", 1)[0] for name in several.clients} == {"NIH", "CheXpert"}
+    pooled = ready(both(roots, pooled=True))
+    assert list(pooled.clients) == ["pooled"]
+    assert by_sharing(pooled.schemes) == by_sharing(ready(both(roots)).schemes)
+
+
+def test_shared_classes_can_be_hidden_too(roots):
+    data = ready(both(roots, classes="shared", scheme=HideClasses(3)))
+    kinds = by_sharing(data.schemes)
+    assert [len(kinds[kind]) for kind in ("shared", "partly", "unique")] == [3, 0, 4]
+    with pytest.raises(ValueError, match=r"declares .*, which its source does not label"):
+        ready(both(roots, scheme=HideClasses(3)))
+
+
+# External test sets and duplicates
+
+
+def test_external_test_sets_keep_all_their_images(roots):
+    data = ready(both(roots, external={"Phantom": small_phantom()}))
+    assert list(data.clients) == ["CheXpert", "NIH"]
+    found = data.test_sets["Phantom"]
+    assert len(found) == 40
+    assert found.names[0].startswith("Phantom/")
+    assert set(found.sites) == {"Phantom"}
+    known = torch.tensor([name in small_phantom().classes for name in UNION])
+    assert torch.equal(found.labels.isnan().all(0), ~known)
+    assert found.batch([0, 1])[0].shape == (2, 1, 16, 16)
+    assert torch.equal(found.batch([3])[0], found.batch([3])[0])  # not augmented
+    data.setup()
+    assert list(data.test_sets) == ["Phantom"]
+    with pytest.raises(
+        ValueError, match=r"data.external: 'NIH' is an organisation too; give the test set another name"
+    ):
+        both(roots, external={"NIH": nih(roots)})
+
+
+def test_pictures_of_two_organisations_are_refused_or_allowed_with_a_warning(roots):
+    message = r"40 pictures of 'A' are in 'B' too, the first are 'hospital-01-000000 and hospital-01-000000', .*RSNA"
+    twice = {"A": small_phantom(), "B": small_phantom()}
+    with pytest.raises(ValueError, match=message + ".* Leave one of them out, or set data.duplicates to allow"):
+        ready(both(roots, twice))
+    with pytest.warns(UserWarning, match=message):
+        data = ready(both(roots, twice, duplicates="allow"))
+    assert len(data.assignment) == 80
+    ready(both(roots, {"A": small_phantom(), "B": small_phantom(seed=1)}))
+
+
+def test_an_external_test_set_that_shares_pictures_with_an_organisation_is_refused(roots):
+    with pytest.raises(ValueError, match=r"40 pictures of 'A' are in 'outside' too, .*NIH ChestX-ray14"):
+        ready(both(roots, {"A": small_phantom()}, external={"outside": small_phantom()}))
+    sets = {"one": small_phantom(), "two": small_phantom()}  # nobody trains on either
+    assert list(ready(both(roots, external=sets)).test_sets) == ["one", "two"]
+
+
+def test_no_organisation_is_refused():
+    with pytest.raises(ValueError, match=r"data.sources: expected at least one organisation, found none"):
+        Organisations({})
+
+
+# Stores
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.data())
+def test_joined_stores_gather_as_one_store(tmp_path_factory, sizes, drawn):
+    folder = tmp_path_factory.mktemp("stores")
+    pictures = np.random.default_rng(sum(sizes)).integers(0, 256, (sum(sizes), 1, 3, 2), dtype=np.uint8)
+    cuts = np.split(pictures, np.cumsum(sizes)[:-1])
+    joined = JoinedStore([ImageStore.from_array(cut, folder) for cut in cuts])
+    one = ImageStore.from_array(pictures, folder)
+    assert (len(joined), joined.shape) == (len(one), one.shape)
+    rows = drawn.draw(st.lists(st.integers(0, len(one) - 1), max_size=12))
+    again = pickle.loads(pickle.dumps(joined))
+    for store in (joined, again):
+        assert torch.equal(store[rows], one[np.array(rows, dtype=int)])
+        assert torch.equal(store[torch.tensor(rows, dtype=torch.long)], one[np.array(rows, dtype=int)])
+        assert all(torch.equal(store[row], one[row]) for row in rows)
+    with pytest.raises(IndexError):
+        joined[[len(one)]]
+
+
+def test_pictures_of_different_shapes_do_not_join(tmp_path):
+    stores = [ImageStore.from_array(np.zeros((2, 1, size, 4), np.uint8), tmp_path) for size in (4, 5)]
+    with pytest.raises(ValueError, match=r"expected pictures of one shape, found \(1, 4, 4\), \(1, 5, 4\)"):
+        JoinedStore(stores)
+
+
+def test_the_data_pickles_without_pixels(roots):
+    data = ready(both(roots, external={"Phantom": small_phantom()}))
+    again = pickle.loads(pickle.dumps(data))
+    assert again.partition_hash == data.partition_hash
+    for key, part in parts(data).items():
+        if key[1] != "train":
+            assert torch.equal(parts(again)[key].batch([0])[0], part.batch([0])[0])
+    assert data.clients["NIH"].train.store[[0]].numpy().tobytes() not in pickle.dumps(data)
+
+
+def test_features_of_a_frozen_body_follow_the_joined_pictures(roots):
+    data = ready(both(roots, external={"Phantom": small_phantom()}, augment=False, image_size=32))
+    torch.manual_seed(0)
+    sgd = lambda p: torch.optim.SGD(p, lr=0.1)  # noqa: E731
+    module = ImageClassifier(data.classes, backbone="mobilenetv2_035", trainable="head", optimizer=sgd)
+    clients, sets = with_fixed_features(module, data, make_fabric("cpu"))
+    pairs = [(getattr(clients[name], split), part) for (name, split), part in parts(data).items()]
+    for features, images in [*pairs, (sets["Phantom"], data.test_sets["Phantom"])]:
+        assert features.names.tolist() == images.names.tolist()
+        rows = torch.arange(min(3, len(images)))
+        with torch.no_grad():
+            expected = module.body.eval()(images.batch(rows)[0])
+        torch.testing.assert_close(features.batch(rows)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+# Which class comes from which label
+
+
+def saved_classes(data: Organisations, folder) -> pd.DataFrame:
+    save_classes(ready(data), folder / "classes.csv")
+    return pd.read_csv(folder / "classes.csv")
+
+
+def test_the_label_that_a_class_comes_from_is_saved(roots, tmp_path):
+    water = {"Water": {"any": ["Edema", "Effusion"]}, "Mass": "Mass"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        data = both(roots, {"NIH": nih(roots, names=water), "CheXpert": chexpert(roots, classes=["Fracture"])})
+    assert saved_classes(data, tmp_path).values.tolist() == [
+        ["CheXpert", "Fracture", "Fracture"],
+        ["NIH", "Mass", "Mass"],
+        ["NIH", "Water", "Edema any Effusion"],
+    ]
+    table = saved_classes(both(roots), tmp_path).set_index(["client", "class"])["label"]
+    assert len(table) == 14 + 13
+    assert table["NIH", "Pleural Effusion"] == "Effusion"
+    assert table["CheXpert", "Pleural Effusion"] == "Pleural Effusion"
+
+
+def test_clients_that_are_no_organisation_say_what_each_organisation_calls_a_class(roots, tmp_path):
+    table = saved_classes(both(roots, partition=ByPatient(2)), tmp_path).set_index(["client", "class"])["label"]
+    assert len(table) == 2 * 20
+    assert table["client-01", "Pleural Effusion"] == "CheXpert: Pleural Effusion; NIH: Effusion"
+    assert table["client-02", "Pleural Thickening"] == "Pleural_Thickening"
+    assert table["client-02", "Edema"] == "Edema"
+
+
+def test_the_classes_of_one_source_are_saved_too(roots, tmp_path):
+    data = nih(roots, partition=ByOrganisation(), image_size=16, cache_dir=str(roots["cache"]))
+    table = saved_classes(data, tmp_path).set_index("class")["label"]
+    assert table["Pleural Thickening"] == "Pleural_Thickening"
+    own = saved_classes(Source(str(tmp_path), ByOrganisation()), tmp_path)
+    assert own["label"].tolist() == own["class"].tolist()
+    assert own["class"].tolist() == ["Effusion", "Mass", "Mass", "Edema", *make_records(str(tmp_path)).classes]
+
+
+# From YAML
+
+
+def config(roots) -> dict:
+    sources = {
+        "NIH": {"class_path": "NIHChestXray14", "init_args": {"root": str(roots["NIH"]), "names": "harmonised"}},
+        "CheXpert": {
+            "class_path": "CheXpert",
+            "init_args": {
+                "root": str(roots["CheXpert"]),
+                "names": "harmonised",
+                "uncertain": {"Edema": "ones", "default": "ignore"},
+            },
+        },
+    }
+    phantom = {"class_path": "PhantomCXR", "init_args": {"hospitals": 1, "images": 40}}
+    init_args = {
+        "sources": sources,
+        "external": {"Phantom": phantom},
+        "image_size": 32,
+        "batch_size": 8,
+        "cache_dir": str(roots["cache"]),
+    }
+    return {
+        "data": {"class_path": "Organisations", "init_args": init_args},
+        "model": {"class_path": "ImageClassifier", "init_args": {"backbone": "resnet10t"}},
+        "federation": {"rounds": 1, "aggregators": [{"class_path": "SurgicalHeads"}]},
+    }
+
+
+def test_it_is_configured_by_yaml_and_survives_a_round_trip(roots, tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(config(roots), sort_keys=False))
+    args, parser = parse(
+        ["fit", "--config", str(path), "--data.classes", "shared", "--data.partition", "ByOrganisation"]
+    )
+    path.write_text(resolved(args.fit, parser))
+    again, parser = parse(["fit", "--config", str(path)])
+    data = ready(parser.instantiate(again.fit).data)
+    assert set(data.classes) == SHARED
+    assert list(data.sources) == ["CheXpert", "NIH"]
+    assert data.sources["CheXpert"].uncertain["Edema"] == "ones"
+    assert list(data.test_sets) == ["Phantom"]
+    assert data.clients["NIH"].train.batch([0])[0].shape == (1, 1, 32, 32)
+
+
+def test_surgical_heads_on_both_and_what_the_run_leaves(roots, tmp_path):
+    told = config(roots)
+    # a curve is drawn for each class and test set, so a few classes
+    classes = ["Cardiomegaly", "Hernia", "Pleural Effusion", "Support Devices"]
+    told["data"]["init_args"] |= {"classes": classes}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(told, sort_keys=False))
+    place = Place(tmp_path, f"--config {tmp_path / 'config.yaml'} --name one")
+    command = place.fit()
+    assert command.wait(120) == 0, command.output
+    assert "20 of 50 images of CheXpert are lateral and left out" in command.output
+    run = place.run("one").path
+    assert pd.read_csv(run / "classes.csv").values.tolist() == [
+        ["CheXpert", "Cardiomegaly", "Cardiomegaly"],
+        ["CheXpert", "Pleural Effusion", "Pleural Effusion"],
+        ["CheXpert", "Support Devices", "Support Devices"],
+        ["NIH", "Cardiomegaly", "Cardiomegaly"],
+        ["NIH", "Hernia", "Hernia"],
+        ["NIH", "Pleural Effusion", "Effusion"],
+    ]
+    assert set(pd.read_csv(run / "partition.csv")["client"]) == {"NIH", "CheXpert"}
+    metrics = {key: value for _, key, value in MetricsFile(run / "metrics.csv").rows()}
+    label = dict(zip(classes, slugs(classes), strict=True))
+    for name in classes:  # an organisation knows nothing of what it does not label
+        for site in ("NIH", "CheXpert"):
+            count = metrics[f"test/{site}/n_pos/{label[name]}"] + metrics[f"test/{site}/n_neg/{label[name]}"]
+            assert (count > 0) == (name in harmonised_names(site))
+    for site in ("NIH", "CheXpert", "federation", "Phantom"):
+        for kind, names in {
+            "shared": ["Cardiomegaly", "Pleural Effusion"],
+            "unique": ["Hernia", "Support Devices"],
+        }.items():
+            values = [metrics[f"test/{site}/auroc/{label[name]}"] for name in names]
+            expected = np.nanmean(values) if np.isfinite(values).any() else np.nan
+            assert metrics[f"test/{site}/auroc_{kind}"] == pytest.approx(expected, nan_ok=True)
+    assert np.isfinite([metrics[f"test/federation/auroc_{kind}"] for kind in ("macro", "shared", "unique")]).all()
+    assert np.isfinite(metrics["test/Phantom/auroc_shared"])
