@@ -1,0 +1,154 @@
+"""Label maps, policies and the table of harmonised names, against plain Python."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedlit.data.chexpert import CheXpert
+from fedlit.data.labels import (
+    UNCERTAIN,
+    Origin,
+    checked_classes,
+    checked_policy,
+    decided,
+    harmonised,
+    harmonised_names,
+    near,
+    origins,
+)
+from fedlit.data.nih import NIHChestXray14
+from fedlit.data.vindr import VinDrCXR
+
+LABELS = ("Edema", "Effusion", "Mass")
+MEANS = {"ignore": math.nan, "zeros": 0.0, "ones": 1.0}
+
+
+def by_hand(rule: str, values: list[float]) -> float:
+    """Three-valued logic: `any` of [0, NaN] is unknown, of [1, NaN] it is 1; `all` the other way round."""
+    known = [value for value in values if not math.isnan(value)]
+    decides = 1.0 if rule == "any" else 0.0
+    if decides in known:
+        return decides
+    return 1 - decides if len(known) == len(values) else math.nan
+
+
+# Several labels that make one class
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    st.sampled_from(["any", "all"]),
+    st.integers(1, 4).flatmap(
+        lambda n: st.lists(st.lists(st.sampled_from([0.0, 1.0, math.nan]), min_size=n, max_size=n), min_size=1)
+    ),
+)
+def test_several_labels_make_one_as_in_three_valued_logic(rule, rows):
+    found = Origin(tuple(f"label {i}" for i in range(len(rows[0]))), rule).of(np.array(rows, dtype=np.float32))
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, [by_hand(rule, row) for row in rows])
+
+
+def test_a_label_map_is_read():
+    found = origins({"Water": {"any": ["Edema", "Effusion"]}, "Lump": "Mass"}, LABELS, "data.names")
+    assert found == {"Water": Origin(("Edema", "Effusion"), "any"), "Lump": Origin(("Mass",))}
+    both = origins({"Both": {"all": ["Edema", "Mass"]}}, LABELS, "data.names")
+    assert both["Both"].of(np.array([[1, 1], [1, 0], [np.nan, 0], [np.nan, 1]])).tolist()[:3] == [1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ({"Water": ["Edema", "Effusion"]}, r"data.names: class 'Water': expected a label, or several with a rule"),
+        ({"Water": {"some": ["Edema"]}}, r"class 'Water': .* \{any: \[one, other\]\}.*, found \{'some'"),
+        ({"Water": {"any": []}}, "class 'Water': expected a label, or several"),
+        ({"Water": {"any": ["Edema"], "all": ["Mass"]}}, "class 'Water': expected a label, or several"),
+        ({"Water": "edema "}, "class 'Water': unknown label 'edema '; near names are Edema"),
+        ({"Water": {"all": ["Edema", "Xyz"]}}, "unknown label 'Xyz'; labels are Edema, Effusion, Mass"),
+        ({"A": "Edema", "B": {"any": ["Edema", "Mass"]}}, "label 'Edema' is claimed by 'A' and by 'B'; keep it in one"),
+        ({}, "data.names: expected at least one class, found none"),
+    ],
+)
+def test_a_label_map_that_contradicts_itself_is_refused(names, message):
+    with pytest.raises(ValueError, match=message):
+        origins(names, LABELS, "data.names")
+
+
+# Policies
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(
+    st.lists(st.sampled_from(sorted(MEANS)), min_size=3, max_size=3),
+    st.lists(st.lists(st.sampled_from([0.0, 1.0, UNCERTAIN, math.nan]), min_size=3, max_size=3), min_size=1),
+)
+def test_a_policy_decides_on_its_own_labels_only(values, rows):
+    labels = np.array(rows, dtype=np.float32)
+    policy = checked_policy(dict(zip(LABELS, values, strict=True)), LABELS, "data.uncertain")
+    found = decided(labels, labels == UNCERTAIN, policy)
+    expected = [[MEANS[p] if x == UNCERTAIN else x for x, p in zip(row, values, strict=True)] for row in rows]
+    np.testing.assert_array_equal(found, np.array(expected, dtype=np.float32))
+
+
+def test_one_policy_for_all_or_a_default_for_the_rest():
+    assert checked_policy("ones", LABELS, "k") == dict.fromkeys(LABELS, "ones")
+    told = checked_policy({"Mass": "ignore", "default": "zeros"}, LABELS, "k")
+    assert told == {"Edema": "zeros", "Effusion": "zeros", "Mass": "ignore"}
+    assert list(told) == list(LABELS)  # `decided` goes by their order
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ("maybe", "data.blank: expected ignore, zeros or ones, found 'maybe'"),
+        ({"Mass": "one", "default": "zeros"}, "found 'one' for 'Mass'"),
+        ({"mass": "ones", "default": "zeros"}, "unknown label 'mass'; near names are Mass"),
+        ({"Mass": "ones"}, "data.blank: no policy for Edema, Effusion; add them, or a default"),
+    ],
+)
+def test_policies_are_checked(policy, message):
+    with pytest.raises(ValueError, match=message):
+        checked_policy(policy, LABELS, "data.blank")
+
+
+# Names
+
+
+def test_classes_are_checked():
+    assert checked_classes(["Mass", "Edema"], LABELS) == ("Mass", "Edema")
+    for wrong in ([], ["Mass", "Mass"]):
+        with pytest.raises(ValueError, match="expected one or more different classes"):
+            checked_classes(wrong, LABELS)
+    with pytest.raises(ValueError, match="key: unknown class 'Masses'; near names are Mass"):
+        checked_classes(["Masses"], LABELS, "key")
+
+
+def test_near_names_or_all_of_them():
+    assert near("EFUSION", LABELS) == "near names are Effusion"
+    assert near("zzz", LABELS) == "labels are Edema, Effusion, Mass"
+
+
+@pytest.mark.parametrize("reader", [NIHChestXray14, CheXpert, VinDrCXR])
+def test_the_table_of_names_says_what_a_data_set_calls_them(reader):
+    found = origins(harmonised_names(reader.source), reader.labels, "harmonised.yaml")
+    claimed = [label for origin in found.values() for label in origin.labels]
+    assert len(claimed) == len(set(claimed))
+    if reader is not VinDrCXR:  # whose local labels include some that no other data set has
+        assert sorted(claimed) == sorted(reader.labels)
+
+
+def test_nih_and_chexpert_share_seven_of_twenty():
+    nih, chexpert = set(harmonised_names("NIH")), set(harmonised_names("CheXpert"))
+    assert (len(nih), len(chexpert), len(nih | chexpert)) == (14, 13, 20)
+    assert nih & chexpert == {
+        "Atelectasis",
+        "Cardiomegaly",
+        "Consolidation",
+        "Edema",
+        "Pleural Effusion",
+        "Pneumonia",
+        "Pneumothorax",
+    }
+    assert "No Finding" not in harmonised()

@@ -1,0 +1,309 @@
+"""Label schemes: who labels what, what is hidden from whom, pooled data, and the vanilla labels."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonargparse import ArgumentParser
+from test_federated import Source, make_records, ready
+
+from fedlit.data import IID, ByOrganisation, PhantomCXR
+from fedlit.data.federated import POOLED, FederatedDataModule
+from fedlit.data.phantom import FINDINGS
+from fedlit.data.schemes import DeclaredClasses, HideClasses, by_sharing
+
+# What nobody trains on, because no one labels it, is warned of; that is tested with the federated data.
+pytestmark = pytest.mark.filterwarnings("ignore:classes without")
+
+NAMES = ("Effusion", "Mass", "Edema")
+OWN = {"North": ["Mass", "Effusion"], "South": ["Mass"]}
+
+
+def everyone_labels(records):
+    return replace(records, site_classes={})
+
+
+def data_with(tmp_path, scheme=None, change=everyone_labels, **kwargs) -> Source:
+    return Source(str(tmp_path), kwargs.pop("partition", ByOrganisation()), change, scheme=scheme, **kwargs)
+
+
+def truth(tmp_path) -> dict[str, torch.Tensor]:
+    """The labels of each image, by name."""
+    records = make_records(str(tmp_path))
+    return dict(zip(records.names.tolist(), torch.from_numpy(records.labels), strict=True))
+
+
+def assert_same(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+
+
+# HideClasses
+
+federations = st.tuples(st.integers(1, 8), st.integers(1, 14), st.integers(0, 2**31))
+
+
+def clients_and_classes(clients: int, classes: int) -> tuple[list[str], list[str]]:
+    return [f"site {i}" for i in range(clients)], [f"class {i}" for i in range(classes)]
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(federations, st.data())
+def test_every_class_is_labelled_by_all_or_by_one(federation, drawn):
+    clients, classes = clients_and_classes(*federation[:2])
+    seed, shared = federation[2], drawn.draw(st.integers(0, len(classes)))
+    if shared == 0 and len(classes) < len(clients):
+        with pytest.raises(ValueError, match=rf"{len(classes)} classes are too few for {len(clients)} clients"):
+            HideClasses(shared).classes_of(clients, classes, seed)
+        return
+    found = HideClasses(shared).classes_of(clients, classes, seed)
+    assert found == HideClasses(shared).classes_of(clients, classes, seed)
+    assert list(found) == clients
+    assert all(own for own in found.values())
+    owners = {name: [client for client in clients if name in found[client]] for name in classes}
+    everyone = [name for name in classes if len(owners[name]) == len(clients)]
+    assert len(everyone) == (shared if len(clients) > 1 else len(classes))
+    assert all(len(who) == 1 for name, who in owners.items() if name not in everyone)
+    sizes = [len(own) for own in found.values()]
+    assert max(sizes) - min(sizes) <= 1
+    assert all(list(own) == [name for name in classes if name in own] for own in found.values())
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(federations)
+def test_sharing_one_more_class_gives_it_to_everybody_and_leaves_the_others_as_they_were(federation):
+    clients, classes = clients_and_classes(*federation[:2])
+    first = 0 if len(classes) >= len(clients) else 1
+    before = HideClasses(first).classes_of(clients, classes, federation[2])
+    for shared in range(first + 1, len(classes) + 1):
+        after = HideClasses(shared).classes_of(clients, classes, federation[2])
+        new = {name for client in clients for name in set(after[client]) - set(before[client])}
+        assert len(new) == (len(clients) > 1)
+        assert all(set(before[client]) | new == set(after[client]) for client in clients)
+        before = after
+
+
+def test_which_classes_are_shared_is_drawn_from_the_seed():
+    found = {HideClasses(1).classes_of(["a", "b"], NAMES, seed)["a"] for seed in range(20)}
+    assert len(found) > 2
+
+
+@pytest.mark.parametrize(
+    ("shared", "message"),
+    [
+        (-1, "HideClasses.shared: expected at least 0, found -1"),
+        (4, r"HideClasses\(shared=4\): expected at most 3 classes"),
+    ],
+)
+def test_numbers_of_shared_classes_are_checked(shared, message):
+    with pytest.raises(ValueError, match=message):
+        HideClasses(shared).classes_of(["a"], NAMES, 0)
+
+
+def test_classes_are_too_few_for_the_clients(tmp_path):
+    message = r"3 classes are too few for 4 clients: 'client-0\d' would label none. Share some, or choose fewer"
+    with pytest.raises(ValueError, match=message):
+        ready(data_with(tmp_path, HideClasses(0), partition=IID(4)))
+    assert set(by_sharing(ready(data_with(tmp_path, HideClasses(1), partition=IID(4))).schemes)) == {
+        "shared",
+        "partly",
+        "unique",
+    }
+
+
+# What is hidden
+
+
+@pytest.mark.parametrize(
+    ("missing", "in_train"), [("ignore", float("nan")), ("negative", 0.0)], ids=["ignore", "negative"]
+)
+@pytest.mark.parametrize("scheme", [DeclaredClasses(OWN), HideClasses(1)], ids=["declared", "hidden"])
+def test_what_a_client_does_not_label_is_hidden_in_train_and_val_and_true_in_test(tmp_path, scheme, missing, in_train):
+    data = ready(data_with(tmp_path, scheme, missing_classes=missing))
+    label_of = truth(tmp_path)
+    told = scheme.classes_of(list(data.clients), NAMES, data.seed)
+    assert any(len(own) < 3 for own in told.values())
+    for name, client in data.clients.items():
+        own = told.get(name, NAMES)
+        assert client.classes == data.schemes[name] == tuple(label for label in NAMES if label in own)
+        hidden = torch.tensor([label not in own for label in NAMES])
+        for split, unknown in (("train", in_train), ("val", float("nan"))):
+            part = getattr(client, split)
+            expected = torch.stack([label_of[image] for image in part.names.tolist()])
+            expected[:, hidden] = unknown
+            assert_same(part.labels, expected)
+        assert_same(client.test.labels, torch.stack([label_of[image] for image in client.test.names.tolist()]))
+
+
+def test_unknown_labels_of_a_class_that_a_client_labels_stay_unknown(tmp_path):
+    def gaps(records):
+        labels = records.labels.copy()
+        labels[::4, 1] = np.nan
+        return replace(records, labels=labels, site_classes={})
+
+    data = ready(data_with(tmp_path, DeclaredClasses(OWN), gaps, missing_classes="negative"))
+    labels = data.clients["South"].train.labels
+    gap = torch.tensor([int(name[:4]) % 4 == 0 for name in data.clients["South"].train.names.tolist()])
+    assert 0 < gap.sum() < len(gap)
+    assert torch.equal(labels[:, 1].isnan(), gap)
+    assert (labels[:, [0, 2]] == 0).all()
+
+
+def test_a_scheme_changes_no_partition_and_no_split(tmp_path):
+    plain, hidden = ready(data_with(tmp_path)), ready(data_with(tmp_path, HideClasses(1)))
+    assert plain.partition_hash == hidden.partition_hash
+    assert hidden.assignment.equals(plain.assignment)
+    assert plain.schemes == dict.fromkeys(("North", "South", "West"), NAMES)
+    counts = hidden.counts()
+    labelled = counts[counts["split"] == "train"].groupby("client")["labelled"].sum()
+    assert labelled.to_dict() == {name: len(own) for name, own in hidden.schemes.items()}
+
+
+def test_a_third_client_changes_nothing_for_the_others(tmp_path):
+    def without_west(records):
+        kept = np.flatnonzero(records.sites != "West")
+        fields = ("names", "labels", "patients", "sites")
+        taken = {field: getattr(records, field)[kept] for field in fields}
+        table = records.table.iloc[kept].reset_index(drop=True)
+        store = type(records.store).from_array(records.store[kept].numpy(), tmp_path)
+        return replace(records, store=store, table=table, site_classes={}, **taken)
+
+    three = ready(data_with(tmp_path, DeclaredClasses(OWN)))
+    two = ready(data_with(tmp_path, DeclaredClasses(OWN), without_west))
+    assert list(two.clients) == ["North", "South"]
+    for name, client in two.clients.items():
+        assert client.classes == three.clients[name].classes
+        for split in ("train", "val", "test"):
+            one, other = getattr(client, split), getattr(three.clients[name], split)
+            assert one.names.tolist() == other.names.tolist()
+            assert_same(one.labels, other.labels)
+
+
+def test_a_scheme_hides_what_the_source_labels_and_adds_nothing(tmp_path):
+    def unchanged(records):
+        return records
+
+    data = ready(data_with(tmp_path, DeclaredClasses({"North": ["Mass"]}), unchanged))
+    assert data.schemes == {"North": ("Mass",), "South": ("Mass", "Edema"), "West": NAMES}
+    with pytest.raises(ValueError, match=r"client 'North' declares 'Edema', which its source does not label"):
+        ready(data_with(tmp_path, DeclaredClasses({"North": ["Mass", "Edema"]}), unchanged))
+
+
+# Pooled data
+
+
+@pytest.mark.parametrize("missing", ["ignore", "negative"])
+def test_pooled_data_is_one_client_with_the_images_and_labels_that_all_had(tmp_path, missing):
+    apart = ready(data_with(tmp_path, DeclaredClasses(OWN), missing_classes=missing))
+    pooled = ready(data_with(tmp_path, DeclaredClasses(OWN), missing_classes=missing, pooled=True))
+    assert list(pooled.clients) == [POOLED]
+    together = pooled.clients[POOLED]
+    assert together.classes == NAMES
+    assert pooled.schemes == apart.schemes  # who labels what is known still: classes are shared or not
+    for split in ("train", "val", "test"):
+        found = getattr(together, split)
+        parts = [getattr(client, split) for client in apart.clients.values()]
+        label_of = {n: row for part in parts for n, row in zip(part.names.tolist(), part.labels, strict=True)}
+        assert sorted(found.names.tolist()) == sorted(label_of)
+        assert_same(found.labels, torch.stack([label_of[name] for name in found.names.tolist()]))
+        site_of = {n: site for part in parts for n, site in zip(part.names.tolist(), part.sites, strict=True)}
+        assert found.sites.tolist() == [site_of[name] for name in found.names.tolist()]
+    columns = ["image", "patient", "split"]
+    assert pooled.assignment[columns].equals(apart.assignment[columns])
+    assert set(pooled.assignment["client"]) == {POOLED}
+    assert pooled.partition_hash != apart.partition_hash
+    rows = pooled.counts().merge(apart.counts(), on=["split", "class"], suffixes=("", "_apart"))
+    sums = rows.groupby(["split", "class"])[["positives_apart", "negatives_apart"]].sum()
+    own = pooled.counts().set_index(["split", "class"]).sort_index()
+    assert own["positives"].tolist() == sums["positives_apart"].tolist()
+    assert own["negatives"].tolist() == sums["negatives_apart"].tolist()
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"Nord": ["Mass"]}, "data.scheme: unknown client 'Nord'; clients are 'North', 'South', 'West'"),
+        ({"North": ["mass"]}, "client 'North': unknown class 'mass'; near names are Mass"),
+        ({"North": ["Mass", "Mass"]}, r"client 'North': expected one or more different classes, found \['Mass', 'Mass"),
+        ({"North": []}, r"client 'North': expected one or more different classes, found \[\]"),
+    ],
+)
+def test_declared_classes_are_checked(tmp_path, own, message):
+    with pytest.raises(ValueError, match=message):
+        ready(data_with(tmp_path, DeclaredClasses(own)))
+
+
+def test_a_class_without_any_label_at_a_client_is_refused(tmp_path):
+    def south_is_blank(records):
+        labels = records.labels.copy()
+        labels[records.sites == "South", 2] = np.nan
+        return replace(records, labels=labels, site_classes={})
+
+    with pytest.raises(ValueError, match=r"client 'South' labels 'Edema', but none of its 80 images has such a label"):
+        ready(data_with(tmp_path, change=south_is_blank))
+    data = ready(data_with(tmp_path, DeclaredClasses({"South": ["Mass", "Effusion"]}), south_is_blank))
+    assert data.schemes["South"] == ("Effusion", "Mass")
+
+
+def test_other_words_for_missing_classes_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"data.missing_classes: expected ignore or negative, found 'zeros'"):
+        data_with(tmp_path, missing_classes="zeros")
+
+
+# Kinds of classes
+
+
+def test_classes_are_shared_partly_or_unique():
+    schemes = {"a": ("x", "y", "z"), "b": ("x", "y"), "c": ("x", "w")}
+    assert by_sharing(schemes) == {"shared": ("x",), "partly": ("y",), "unique": ("z", "w")}
+    assert by_sharing({"a": NAMES, "b": NAMES}) == by_sharing({"a": NAMES}) == by_sharing({}) == {}
+
+
+# On phantoms, and from YAML
+
+
+def phantom(tmp_path, **kwargs) -> PhantomCXR:
+    return ready(PhantomCXR(hospitals=3, images=120, image_size=16, cache_dir=str(tmp_path), **kwargs))
+
+
+def test_the_phantoms_own_scheme_and_hidden_classes_are_of_one_kind(tmp_path):
+    split = phantom(tmp_path, label_scheme="split", shared_classes=4)
+    hidden = phantom(tmp_path, scheme=HideClasses(4))
+    for data in (split, hidden):
+        kinds = by_sharing(data.schemes)
+        assert [len(kinds[kind]) for kind in ("shared", "partly", "unique")] == [4, 0, 6]
+        for client in data.clients.values():
+            foreign = torch.tensor([label not in client.classes for label in FINDINGS])
+            assert foreign.sum() == 4
+            assert torch.equal(client.train.labels.isnan().all(0), foreign)
+            assert torch.equal(client.val.labels.isnan().all(0), foreign)
+            assert not client.test.labels.isnan().any()
+    assert split.assignment.equals(hidden.assignment)
+    full = phantom(tmp_path)
+    assert by_sharing(full.schemes) == {}
+    with pytest.raises(ValueError, match="which its source does not label"):
+        phantom(tmp_path, label_scheme="split", scheme=HideClasses(9))
+
+
+def test_it_is_configured_by_jsonargparse(tmp_path):
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(FederatedDataModule, "data")
+    own = {"hospital-01": ["Edema", "Mass"]}
+    told = {
+        "scheme": {"class_path": "fedlit.data.schemes.DeclaredClasses", "init_args": {"clients": own}},
+        "missing_classes": "negative",
+        "pooled": True,
+        "images": 120,
+        "image_size": 16,
+        "cache_dir": str(tmp_path),
+    }
+    config = parser.parse_object({"data": {"class_path": "fedlit.data.PhantomCXR", "init_args": told}})
+    data = ready(parser.instantiate(parser.parse_string(parser.dump(config))).data)
+    assert data.schemes == {"hospital-01": ("Edema", "Mass"), "hospital-02": FINDINGS, "hospital-03": FINDINGS}
+    assert list(data.clients) == [POOLED]
+    assert not data.clients[POOLED].train.labels.isnan().any()
