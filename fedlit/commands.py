@@ -25,12 +25,15 @@ from fedlit.local import LocalModel
 from fedlit.messages import ServerState
 from fedlit.metrics.auroc import slug
 from fedlit.phases import Phase
-from fedlit.progress import auroc_table
+from fedlit.progress import auroc_table, sets_table
 from fedlit.randomness import derive_seed
 from fedlit.run import Result, Run, check_same_config, find_checkpoint, flatten, git_revision, new_directory, run_of
 from fedlit.schedules import ConstantSchedule
 from fedlit.session import Session
 from fedlit.tracking.base import Tracker
+
+SETS_ABREAST = 6
+"""Test sets in one table on the terminal."""
 
 
 @dataclass
@@ -273,11 +276,12 @@ def test_metrics(session: Session, server: ServerState, directory: Path | None) 
 
 
 def print_results(metrics: Mapping[str, float], title: str, console: Console) -> None:
-    """Tables of AUROC per class, one a test set."""
-    for key in metrics:
-        if key.startswith("test/") and key.endswith("/auroc_macro"):
-            name = key.split("/")[1]
-            console.print(auroc_table(metrics, f"test/{name}", f"AUROC on test set {name!r}, {title}"))
+    """AUROC per class and test set; of a single set with its support."""
+    sets = [key.split("/")[1] for key in metrics if key.startswith("test/") and key.endswith("/auroc_macro")]
+    if len(sets) == 1:
+        console.print(auroc_table(metrics, f"test/{sets[0]}", f"AUROC on test set {sets[0]!r}, {title}"))
+    for start in range(0, len(sets) * (len(sets) > 1), SETS_ABREAST):
+        console.print(sets_table(metrics, sets[start : start + SETS_ABREAST], f"AUROC by test set, {title}"))
 
 
 def parameters(settings: dict) -> dict[str, str | int | float | bool]:

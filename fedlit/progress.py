@@ -1,7 +1,7 @@
 """What the person at the keyboard sees: a live line where there is a terminal, plain lines where there is none."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 
@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from fedlit.data.schemes import KINDS
 from fedlit.messages import ClientReport
 
 PLAIN_SECONDS = 1.0
@@ -124,8 +125,28 @@ def auroc_table(metrics: Mapping[str, float], prefix: str, title: str) -> Table:
     return table
 
 
-def _number(value: float) -> str:
-    return f"{value:.4f}" if value == value else "undefined"
+def sets_table(metrics: Mapping[str, float], sets: Sequence[str], title: str) -> Table:
+    """AUROC per class, a column a test set; below, the means over all, shared, partly shared and unique classes."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("class")
+    for name in sets:
+        table.add_column(name, justify="right", overflow="fold")
+    start = f"test/{sets[0]}/auroc/"
+    classes = [key.removeprefix(start) for key in metrics if key.startswith(start)]
+    for name in classes:
+        table.add_row(name, *(_number(metrics[f"test/{each}/auroc/{name}"], "-") for each in sets))
+    table.add_section()
+    for kind, shown in (
+        ("macro", "mean over defined classes"),
+        *((k, f"mean over {shown} classes") for k, shown in KINDS.items()),
+    ):
+        if f"test/{sets[0]}/auroc_{kind}" in metrics:
+            table.add_row(shown, *(_number(metrics[f"test/{each}/auroc_{kind}"], "-") for each in sets))
+    return table
+
+
+def _number(value: float, undefined: str = "undefined") -> str:
+    return f"{value:.4f}" if value == value else undefined
 
 
 class SweepProgress:

@@ -133,7 +133,7 @@ class TestRuns:
             result = json.loads((directory / name / "result.json").read_text())
             assert (result["status"], result["rounds"]) == ("FINISHED", 2)
             assert result["metrics"]["test/federation/auroc_macro"] == score
-            assert "AUROC on test set 'federation'" in (directory / name / "console.log").read_text()
+            assert "mean over defined classes" in (directory / name / "console.log").read_text()
         pd.testing.assert_frame_equal(pd.read_csv(directory / "sweep.csv"), table, check_dtype=False)
 
     def test_a_second_call_does_nothing_but_show(self, finished, fedlit_cli):

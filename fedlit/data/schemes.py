@@ -8,6 +8,9 @@ import numpy as np
 from fedlit.data.labels import near
 from fedlit.data.records import listed
 
+KINDS = {"shared": "shared", "partly": "partly shared", "unique": "unique"}
+"""Classes that all clients label, some, or one alone; and what people call them."""
+
 
 class LabelScheme:
     """Says what each client labels, by name; what it does not label is hidden from its training and validation.
@@ -90,4 +93,4 @@ def by_sharing(schemes: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...
     kinds = {name: "shared" if n == len(schemes) else "unique" if n == 1 else "partly" for name, n in count.items()}
     if set(kinds.values()) <= {"shared"}:
         return {}
-    return {kind: tuple(n for n, k in kinds.items() if k == kind) for kind in ("shared", "partly", "unique")}
+    return {kind: tuple(n for n, k in kinds.items() if k == kind) for kind in KINDS}
