@@ -266,7 +266,7 @@ def test_metrics(session: Session, server: ServerState, directory: Path | None) 
     metrics: dict[str, float] = {}
     for name, scores in session.evaluate_sets(server, "test").items():
         metrics |= pooled_metrics(scores, session.classes, f"test/{slug(name)}", by_sharing(session.schemes))
-        if directory and scores[0].scores is not None:
+        if directory and scores[0].scores is not None and name in ("federation", *session.data.test_sets):
             from fedlit.reports.figures import roc_figure  # matplotlib takes a second to import
 
             together = [torch.cat([getattr(s, part) for s in scores]) for part in ("scores", "labels")]
