@@ -5,7 +5,8 @@ import os
 import pickle
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -224,7 +225,22 @@ def load(path: Path, layout: Layout, aggregators: list[str]) -> Loaded:
     Raises:
         CheckpointError: it is no checkpoint, or one of another model or of other aggregators; says what differs.
     """
-    try:
+    with _reading(path):
+        kept = dict(clients(path, layout, aggregators))
+        manifest, tensors = _manifest(path), _read(path / "server.pt")
+        server = ServerState(
+            layout, tensors["w"], tensors["stats"], [_part(tensors, i) for i in range(len(aggregators))]
+        )
+        return Loaded(manifest["round"], server, kept, Best(**manifest["best"]))
+
+
+def clients(path: Path, layout: Layout, aggregators: list[str]) -> Iterator[tuple[str, ClientState]]:
+    """The clients' states in a checkpoint by name, read one after the other.
+
+    Raises:
+        CheckpointError: as :func:`load` does.
+    """
+    with _reading(path):
         manifest = _manifest(path)
         found, expected = manifest["layout"], describe(layout)
         if manifest["aggregators"] != aggregators:
@@ -233,16 +249,15 @@ def load(path: Path, layout: Layout, aggregators: list[str]) -> Loaded:
             )
         if found != expected:
             raise CheckpointError(f"{path} is a checkpoint of another model: {_difference(found, expected)}")
-        tensors = _read(path / "server.pt")
-        server = ServerState(
-            layout, tensors["w"], tensors["stats"], [_part(tensors, i) for i in range(len(aggregators))]
-        )
-        clients = {
-            name: ClientState.from_tensors(_read(path / file), len(aggregators))
-            for i, name in enumerate(manifest["clients"])
-            if (file := f"client-{i:05d}.pt") in manifest["files"]
-        }
-        return Loaded(manifest["round"], server, clients, Best(**manifest["best"]))
+        for i, name in enumerate(manifest["clients"]):
+            if (file := f"client-{i:05d}.pt") in manifest["files"]:
+                yield name, ClientState.from_tensors(_read(path / file), len(aggregators))
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
     except (OSError, EOFError, KeyError, TypeError, RuntimeError, pickle.UnpicklingError) as error:
         raise CheckpointError(f"{path} cannot be read as a fedlit checkpoint: {error}; use another one") from error
 

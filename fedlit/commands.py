@@ -24,6 +24,7 @@ from fedlit.interrupts import ending_on_sigterm
 from fedlit.local import LocalModel
 from fedlit.messages import ServerState
 from fedlit.metrics.auroc import slug
+from fedlit.personal import PersonalParts
 from fedlit.phases import Phase
 from fedlit.progress import auroc_table, sets_table
 from fedlit.randomness import derive_seed
@@ -65,17 +66,18 @@ class Experiment:
 
     def session(self, run: Path | None = None) -> Session:
         """The main part, from where a run's phases have brought the model."""
-        model = self._after(self.phases, run)
-        return Session(self.federation, model, self.data, self.fabric, self.seed, self._tags, self._limit)
+        model, parts = self._after(self.phases, run)
+        return Session(self.federation, model, self.data, self.fabric, self.seed, self._tags, self._limit, parts)
 
     def phase_session(self, phase: Phase, run: Path | None = None) -> Session:
         """A phase, from where a run's earlier ones have brought the model."""
-        model = phase.model(self._after(self.phases[: self.phases.index(phase)], run))
+        model, parts = self._after(self.phases[: self.phases.index(phase)], run)
+        model = phase.model(model)
         federation = phase.federation(self.federation)
         if self.fast_dev_run:
             federation.rounds, federation.schedule = 1, ConstantSchedule(1, "steps")
         seed, tags = derive_seed(self.seed, "phase", phase.name), {"fedlit.phases": str(len(self.phases))}
-        return Session(federation, model, self.data, self.fabric, seed, self._tags | tags, self._limit)
+        return Session(federation, model, self.data, self.fabric, seed, self._tags | tags, self._limit, parts)
 
     def pending(self, run: Path | None) -> list[Phase]:
         """Phases that have rounds ahead of them.
@@ -99,15 +101,16 @@ class Experiment:
             main.engine.close()
         return self.phase_session(pending[0], run)
 
-    def _after(self, phases: Sequence[Phase], run: Path | None) -> LightningModule:
-        """The model as a run's phases have left it."""
+    def _after(self, phases: Sequence[Phase], run: Path | None) -> tuple[LightningModule, PersonalParts | None]:
+        """The model as a run's phases have left it, and what clients kept to themselves in the last of them."""
         if run is None or not phases:
-            return self.model
+            return self.model, None
         model = copy.deepcopy(self.model)
         fresh = {name: value.clone() for name, value in model.state_dict().items()}
         for phase in phases:
+            parts = phase.personal_parts(run, model, self.fabric)
             phase.hand_on(run, model, fresh)
-        return model
+        return model, parts
 
     @property
     def _tags(self) -> dict[str, str]:
@@ -119,7 +122,7 @@ class Experiment:
 
     def local_model(self, run: Path) -> LocalModel:
         """An instance of the model beside the engine's, from where a run's phases have brought it."""
-        module = copy.deepcopy(self._after(self.phases, run))
+        module = copy.deepcopy(self._after(self.phases, run)[0])
         return LocalModel(self.fabric, module, self.federation.aggregators, self.federation.training)
 
     def checkpoint(self) -> Path | None:

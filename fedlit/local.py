@@ -84,14 +84,7 @@ class LocalModel:
     def adopt(self, mask: Mask, state: ClientState, down: Broadcast) -> None:
         """Become a client's model: the federation's weights where shared, its own where it has some."""
         self.flat.load(down.w, down.stats)
-        if state.trained:
-            offset = 0
-            for private in mask.private(self.layout):
-                length = private.stop - private.start
-                self.flat.w[private] = state.w[offset : offset + length].to(self.flat.w.device)
-                offset += length
-            if mask.keeps_stats(self.layout):
-                self.flat.stats.copy_(state.stats)
+        state.write(mask, self.layout, self.flat.w, self.flat.stats)
 
     def begin(
         self,
@@ -174,10 +167,9 @@ class LocalModel:
     def state(self, client: Client, before: ClientState, drawn: int, contexts: Sequence[ClientContext]) -> ClientState:
         """What the client keeps after its round."""
         mask = self.mask(client)
-        private = mask.private(self.layout)
         return ClientState(
             before.batches + drawn,
-            torch.cat([self.flat.w[p] for p in private]).cpu() if private else before.w,
+            mask.part(self.layout, self.flat.w).cpu(),
             self.flat.stats.cpu().clone() if mask.keeps_stats(self.layout) else before.stats,
             self.optimizer.state() if self.training.optimizer_state == "keep" else {},
             [_to(context.state, "cpu") for context in contexts],
@@ -195,6 +187,13 @@ class LocalModel:
             )
         loss.backward()
         return loss.detach()
+
+
+def configured(fabric: FederationFabric, module: LightningModule, aggregators: Sequence[Aggregator]) -> LightningModule:
+    """The module as its federation trains it: as the aggregators change it, in the fabric's precision."""
+    for aggregator in aggregators:
+        aggregator.configure_model(module)
+    return fabric.strategy.precision.convert_module(module)
 
 
 def client_mask(aggregators: Sequence[Aggregator], layout: Layout, client: Client) -> Mask:

@@ -55,6 +55,10 @@ class Mask:
         """The stretches of the weight vector that stay with the client."""
         return [slice(start, stop) for start, stop, kept in layout.spans(self.kept) if kept]
 
+    def part(self, layout: Layout, w: Tensor) -> Tensor:
+        """The elements of a weight vector that stay with the client, in flat order."""
+        return torch.cat([w[:0], *(w[private] for private in self.private(layout))])
+
     def keeps_stats(self, layout: Layout) -> bool:
         """Whether the statistics stay with the client."""
         return bool(self.kept[layout.stats_group])
@@ -186,7 +190,8 @@ class ClientState:
 
     Attributes:
         batches: drawn so far; the position in the client's stream.
-        w, stats: the elements that the client does not share, in flat order; empty until it has trained.
+        w, stats: the elements that the client keeps to itself, in flat order; empty until it has some of its own: from
+            its first round on, or from an earlier phase.
         optimizer: optimizer state, kept only with ``optimizer_state: keep``.
         aggregators: one state an aggregator.
     """
@@ -197,9 +202,15 @@ class ClientState:
     optimizer: State
     aggregators: list[State]
 
-    @property
-    def trained(self) -> bool:
-        return self.batches > 0
+    def write(self, mask: Mask, layout: Layout, w: Tensor, stats: Tensor) -> None:
+        """Put what the client has of its own into a weight vector [P] and statistics [S]."""
+        offset = 0
+        for private in mask.private(layout) if len(self.w) else ():
+            length = private.stop - private.start
+            w[private] = self.w[offset : offset + length].to(w.device)
+            offset += length
+        if mask.keeps_stats(layout) and len(self.stats):
+            stats.copy_(self.stats)
 
     def tensors(self) -> State:
         """All of it as named tensors, for shared memory and checkpoints."""

@@ -14,8 +14,12 @@ from torch import Tensor, nn
 from fedlit import checkpoint
 from fedlit.aggregators.base import Aggregator
 from fedlit.errors import ConfigError
+from fedlit.fabric import FederationFabric
 from fedlit.federation import Federation
+from fedlit.flat import Layout
+from fedlit.local import configured
 from fedlit.objectives.base import Objective
+from fedlit.personal import PersonalParts
 from fedlit.schedules import Schedule
 
 FOLDER = "phases"
@@ -25,7 +29,8 @@ FOLDER = "phases"
 class Phase:
     """A stretch of rounds with clients, an objective and algorithms of its own; the next starts from its best model.
 
-    Rounds are counted on over the phases, and logged on the same run. What algorithms and clients keep starts anew.
+    Rounds are counted on over the phases, and logged on the same run. What algorithms keep starts anew;
+    a part of the model that a client keeps to itself in both goes on with its own values.
 
     Args:
         name: of its folder in the run directory.
@@ -113,15 +118,28 @@ class Phase:
             model: as it was before the phase.
             fresh: initial values of the model.
         """
-        folder = self.checkpoints(run)
-        found = checkpoint.tensors(checkpoint.find(folder, "best") or checkpoint.find(folder, "last"))
-        own = tuple(f"{name}." for name, m in model.named_modules() if name == "head" or isinstance(m, Objective))
+        found, dropped = checkpoint.tensors(self._result(run)), self._dropped(model)
         state = model.state_dict()
         for name, value in state.items():
-            if self.keep == "body" and name.startswith(own):
+            if name.startswith(dropped):
                 value.copy_(fresh[name])
             elif name in found and found[name].shape == value.shape:
                 value.copy_(found[name])
+
+    def personal_parts(self, run: Path, model: LightningModule, fabric: FederationFabric) -> PersonalParts:
+        """What clients kept to themselves in a run's phase; ``model`` is as it was before the phase."""
+        layout = Layout.of(configured(fabric, self.model(model), self.aggregators))
+        return PersonalParts(self._result(run), layout, self.aggregators, self._dropped(model))
+
+    def _result(self, run: Path) -> Path:
+        """The checkpoint from which the next phase goes on."""
+        folder = self.checkpoints(run)
+        return checkpoint.find(folder, "best") or checkpoint.find(folder, "last")
+
+    def _dropped(self, model: LightningModule) -> tuple[str, ...]:
+        """Beginnings of the names of tensors that start afresh after it."""
+        parts = [name for name, m in model.named_modules() if name == "head" or isinstance(m, Objective)]
+        return tuple(f"{name}." for name in parts if self.keep == "body")
 
     def _needs(self, model: LightningModule, attribute: str) -> None:
         if not hasattr(model, attribute):

@@ -36,11 +36,12 @@ from fedlit.evaluation import (
 from fedlit.fabric import FederationFabric
 from fedlit.flat import FlatModel
 from fedlit.foreign import check_module
-from fedlit.local import client_mask
+from fedlit.local import client_mask, configured
 from fedlit.measuring import Measured, measured, objective_of
 from fedlit.messages import Broadcast, Client, ClientReport, Payload, Round, ServerState
 from fedlit.metrics.auroc import slugs
 from fedlit.optimizer import FlatOptimizer
+from fedlit.personal import PersonalParts
 from fedlit.run import Run
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Session:
         seed: of everything that is drawn.
         tags: of the run, beside the session's own.
         limit_eval_batches: evaluate no more batches than this of each set.
+        personal_parts: of an earlier phase, with which clients start.
 
     Raises:
         ConfigError: model, data and federation do not fit together.
@@ -72,8 +74,9 @@ class Session:
         seed: int = 0,
         tags: Mapping[str, str] | None = None,
         limit_eval_batches: int | None = None,
+        personal_parts: PersonalParts | None = None,
     ) -> None:
-        self.federation, self.fabric, self.seed = federation, fabric, seed
+        self.federation, self.fabric, self.seed, self._personal_parts = federation, fabric, seed, personal_parts
         check_module(module)
         self._model = model = self._initial_model(module)
         self._objective = objective_of(model.module)
@@ -136,6 +139,7 @@ class Session:
     def restore(self, path: Path | None) -> tuple[ServerState, int, Best]:
         """The state to start from, and the number of rounds behind it."""
         if path is None:
+            self._load_personal_parts(self._initial)
             return self._initial, 0, Best()
         loaded = checkpoint.load(path, self.layout, [type(a).__name__ for a in self.federation.aggregators])
         self.engine.load_client_states(loaded.clients)
@@ -151,6 +155,7 @@ class Session:
             found = self.measure(server, self.federation.round(0, self))
             server.w.copy_(found.w)
             server.stats.copy_(found.stats)
+            self._load_personal_parts(server)
 
     def measure(self, server: ServerState, rnd: Round) -> Measured:
         """A measuring round over all clients; nothing is changed."""
@@ -273,12 +278,17 @@ class Session:
         for name in ("partition.csv", "partition.png", "classes.csv"):
             run.artifact(run.directory / name)
 
+    def _load_personal_parts(self, server: ServerState) -> None:
+        """Clients start with what they kept in the phase before, beside the server's values."""
+        if self._personal_parts is not None:
+            having = {name: self.clients[name] for name in self.personal}
+            parts = self._personal_parts.states(having, self._model.module, server, self.federation.aggregators)
+            self.engine.load_client_states(dict(parts))
+
     def _initial_model(self, module: LightningModule) -> FlatModel:
-        start = copy.deepcopy(module)
-        for aggregator in self.federation.aggregators:
-            aggregator.configure_model(start)
+        start = configured(self.fabric, copy.deepcopy(module), self.federation.aggregators)
         start.fabric = self.fabric
-        model = FlatModel(self.fabric.strategy.precision.convert_module(start))
+        model = FlatModel(start)
         self.lr = FlatOptimizer(start, model).rates[0]  # what it refuses, it refuses before any process starts
         return model
 
