@@ -3,7 +3,7 @@
 import copy
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
@@ -96,7 +96,7 @@ class Experiment:
         if not pending:
             return self.session(run)
         if getattr(self.model, "fixed_features", None) is None:  # features of what a phase will change are not worth it
-            main = self.session()
+            main = replace(self, model=copy.deepcopy(self.model)).session()  # its algorithms change the model
             self.federation.chosen_monitor(main.rehearse(main.restore(None)[0]))
             main.engine.close()
         return self.phase_session(pending[0], run)

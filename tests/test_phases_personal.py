@@ -197,3 +197,16 @@ def test_a_fixed_body_has_the_servers_statistics(tmp_path):
     after = kept(run.last)
     server = torch.load(run.last / "server.pt", weights_only=True)["stats"]
     assert all(torch.equal(state["stats"], server) for state in after.values())
+
+
+def test_what_the_main_part_freezes_is_trained_in_the_phase(tmp_path):
+    """FedBNPlus of the main part takes the normalisation that the phase has trained, also in a run that goes on there."""
+    settings = config({"trainable": "all", "aggregators": []}, ("FedBNPlus",))
+    run, _ = finished(tmp_path / "whole", settings)
+    assert "body.bn1.weight" in checkpoint.tensors(result(run))
+    assert "body.bn1.weight" not in checkpoint.tensors(run.last)
+    here = copied(run, tmp_path / "again")
+    shutil.rmtree(here.path / "default/run/checkpoints")
+    again = here.fit("--ckpt_path last")
+    assert again.wait() == 0, again.output
+    assert_same_run(here.run("run"), run)
