@@ -191,6 +191,5 @@ def _logged(scores: Sequence[Scores]) -> dict[str, float]:
     for name in sorted({name for s in scores for name in s.logged}):
         having = [s for s in scores if name in s.logged]
         means[slug(name)] = sum(s.examples * s.logged[name] for s in having) / sum(s.examples for s in having)
-        if len(having) > 1:
-            means[f"{slug(name)}_client_mean"] = sum(s.logged[name] for s in having) / len(having)
+        means[f"{slug(name)}_client_mean"] = sum(s.logged[name] for s in having) / len(having)
     return means

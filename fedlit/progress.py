@@ -128,7 +128,7 @@ def auroc_table(metrics: Mapping[str, float], prefix: str, title: str) -> Table:
 def sets_table(metrics: Mapping[str, float], sets: Sequence[str], title: str) -> Table:
     """AUROC per class, a column a test set; below, the means over all, shared, partly shared and unique classes."""
     table = Table(title=title, title_justify="left")
-    table.add_column("class")
+    table.add_column("class", no_wrap=True)
     for name in sets:
         table.add_column(name, justify="right", overflow="fold")
     start = f"test/{sets[0]}/auroc/"

@@ -229,8 +229,8 @@ class Session:
         return self._program.dataset(view)
 
     def rehearse(self, server: ServerState) -> dict[str, float]:
-        """The validation metrics of two examples: what fails there, fails before hours of training."""
-        views = [replace(view, limit=2) for view in client_views(self.data, "val")[:1]]
+        """The validation metrics of two examples a client: what fails there, fails before hours of training."""
+        views = [replace(view, limit=2) for view in client_views(self.data, "val")]
         down = self.federation.broadcast(server, self.federation.round(0, self))
         return pooled_metrics(self.engine.evaluate(views, down), self.classes, "val")
 

@@ -8,7 +8,7 @@ from torch import nn
 from fedlit.aggregators.base import Aggregator
 from fedlit.errors import ConfigError
 from fedlit.flat import NORM_TYPES, Layout
-from fedlit.messages import Client, Mask
+from fedlit.messages import Client, Mask, Round, ServerState, State
 
 
 class FedBN(Aggregator):
@@ -41,17 +41,24 @@ class FedBNPlus(Aggregator):
         layers = [layer for layer in module.modules() if isinstance(layer, NORM_TYPES)]
         if not layers:
             raise ConfigError(f"FedBNPlus: {type(module).__name__} has no normalisation layer to freeze; leave it out")
-        running = [layer for layer in layers if getattr(layer, "running_var", None) is not None]
-        if running and not any(layer.running_mean.any() or (layer.running_var != 1).any() for layer in running):
+        for layer in layers:
+            layer.requires_grad_(False)
+            layer.eval()
+            layer.train = partial(_stays, layer)
+
+    def on_round_start(self, state: State, server: ServerState, rnd: Round) -> None:
+        starts = {"running_mean": 0.0, "running_var": 1.0}
+        values = [
+            (entry.view(server.stats), starts[leaf])
+            for entry in server.layout.buffers
+            if (leaf := entry.name.rpartition(".")[2]) in starts
+        ]
+        if rnd.index == 0 and values and all((value == start).all() for value, start in values):
             warnings.warn(
                 "FedBNPlus freezes normalisation layers that were never trained (mean 0, variance 1): start from "
                 "model.pretrained, model.weights or a phase that trains them",
                 stacklevel=2,
             )
-        for layer in layers:
-            layer.requires_grad_(False)
-            layer.eval()
-            layer.train = partial(_stays, layer)
 
 
 def _stays(layer: nn.Module, mode: bool = True) -> nn.Module:

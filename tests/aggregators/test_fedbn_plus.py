@@ -1,18 +1,22 @@
 """FedBN+: over a whole run, in one process or several, normalisation does not move by a bit."""
 
 import copy
+import warnings
 
 import pytest
 import torch
-from simulation import Simulation
+from simulation import Simulation, simulate
 from test_fdam import Scorer, Sites
 from test_surgical import FINDINGS, ROUNDS, SITES, WINDOW, Classifier, classifier, federation
 from torch import Tensor, nn
+from toys import ToyData
 
 from fedlit.aggregators import Aggregator, FedBNPlus, Scaffold, SurgicalHeads
 from fedlit.errors import ConfigError
 from fedlit.fabric import make_fabric
+from fedlit.federation import Federation
 from fedlit.flat import FlatModel
+from fedlit.schedules import ConstantSchedule
 from fedlit.session import Session
 from fedlit.testing import ToyNet
 
@@ -122,8 +126,16 @@ def test_fedbn_plus_keeps_normalisation_in_evaluation_mode(copied):
 
 
 def test_fedbn_plus_warns_of_normalisation_that_was_never_trained():
-    with pytest.warns(UserWarning, match=r"never trained.*model\.pretrained"):
-        FedBNPlus().configure_model(ToyNet())
+    torch.manual_seed(0)
+    module, data = ToyNet(), ToyData()
+    once = {"rounds": 2, "schedule": ConstantSchedule(1, "steps")}
+    with pytest.warns(UserWarning, match=r"never trained.*model\.pretrained") as warned:
+        simulate(module, data, Federation([FedBNPlus()], **once), precision="32-true")
+    assert len([w for w in warned if "never trained" in str(w.message)]) == 1
+    module.body[1].running_mean.fill_(0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        simulate(module, data, Federation([FedBNPlus()], **once), precision="32-true")
 
 
 def test_fedbn_plus_refuses_a_model_without_normalisation():

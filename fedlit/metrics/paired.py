@@ -1,0 +1,53 @@
+"""Paired comparisons of two methods over classes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Two methods over the same classes (Kulkarni et al., arXiv:2301.06683, section 4.3).
+
+    Attributes:
+        classes: number of classes that both have.
+        difference: mean over classes of the first minus the second.
+        p: two-sided paired t-test; NaN with fewer than 2 classes, or where all differences are equal.
+        normality: Shapiro-Wilk p of the differences; NaN with fewer than 3.
+    """
+
+    classes: int
+    difference: float
+    p: float
+    normality: float
+
+    @property
+    def stars(self) -> str:
+        """``***`` below 0.001, ``**`` below 0.01, ``*`` below 0.05, else ``ns``; ``-`` where there is no test."""
+        if self.p != self.p:
+            return "-"
+        return next((mark for bound, mark in ((0.001, "***"), (0.01, "**"), (ALPHA, "*")) if self.p < bound), "ns")
+
+    @property
+    def normal(self) -> bool:
+        """Whether the differences pass for normal, as the t-test assumes."""
+        return not self.normality < ALPHA
+
+
+def paired(first: Sequence[float], second: Sequence[float]) -> Paired:
+    """Compare two methods' AUROC per class; classes that either lacks (NaN) are left out."""
+    one, other = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    if one.shape != other.shape:
+        raise ValueError(f"paired: expected as many values of both, found {one.shape} and {other.shape}")
+    differences = (one - other)[~(np.isnan(one) | np.isnan(other))]
+    n, varied = len(differences), len(set(differences.tolist())) > 1
+    return Paired(
+        n,
+        float(differences.mean()) if n else float("nan"),
+        float(stats.ttest_1samp(differences, 0.0).pvalue) if n > 1 and varied else float("nan"),
+        float(stats.shapiro(differences).pvalue) if n > 2 and varied else float("nan"),
+    )

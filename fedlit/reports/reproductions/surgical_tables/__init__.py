@@ -1,0 +1,234 @@
+"""Surgical aggregation, Tables 1 to 4: every method of the paper on sites with different label sets.
+
+Kulkarni et al., arXiv:2301.06683, section 5.2. A *table* is one set of sites and classes; all of its methods have the same
+initial weights, rounds, batches and stopping rule, and differ in a few keys of the configuration.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+
+from fedlit.data.labels import harmonised_names
+from fedlit.data.schemes import by_sharing
+from fedlit.errors import ConfigError
+from fedlit.grid import Sweep
+from fedlit.metrics.auroc import slug
+from fedlit.reports.reproductions.base import Reproduction
+from fedlit.reports.reproductions.surgical_tables.figure import draw
+from fedlit.reports.reproductions.surgical_tables.tables import Column, Method, markdown, published, values
+from fedlit.run import Result
+from fedlit.sweep import run_sweep
+
+HERE = Path(__file__).parent
+
+STRATEGIES = {"FedAvg": [], "FedBN": ["FedBN"], "FedBN+": ["FedBNPlus"]}
+REFERENCE = "SurgAgg FedBN+"
+"""What others are compared with; the last words of its row."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Sites and what they label.
+
+    Attributes:
+        config: YAML beside this file.
+        sites: site, and the classes that it labels.
+        external: name of the external test set.
+        body: YAML of the run whose body all methods start from, or None.
+        truth: whether all sites know all classes in truth, so that a model of the full labels can be trained.
+        roots: source, and its folder below ``--root``; empty where the data are built in.
+    """
+
+    config: str
+    sites: dict[str, tuple[str, ...]]
+    external: str
+    body: str | None = None
+    truth: bool = False
+    roots: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """Classes that all sites label."""
+        return tuple(c for c in next(iter(self.sites.values())) if all(c in own for own in self.sites.values()))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The union, in alphabetical order."""
+        return tuple(sorted({c for own in self.sites.values() for c in own}))
+
+
+COMMON = ("Cardiomegaly", "Edema", "Effusion", "Emphysema")
+OWN = {
+    "north": "Atelectasis",
+    "south": "Consolidation",
+    "east": "Mass",
+    "west": "Nodule",
+    "coast": "Pneumothorax",
+    "hills": "Support Devices",
+}
+
+LAPTOP = Setting(
+    "phantom.yaml",
+    {site: tuple(sorted((*COMMON, own))) for site, own in OWN.items()},
+    "abroad",
+    "body.yaml",
+    truth=True,
+)
+
+PAPER = Setting(
+    "paper.yaml",
+    {site: tuple(sorted(harmonised_names(site))) for site in ("NIH", "CheXpert")},
+    "MIMIC-LT",
+    roots={"sources.NIH": "NIH", "sources.CheXpert": "CheXpert", "external.MIMIC-LT": "MIMIC-CXR-JPG"},
+)
+
+
+@dataclass
+class SurgicalTables(Reproduction):
+    """Surgical aggregation, Tables 1 to 4: individual, PFL, centralised, vanilla, partial loss and surgical heads.
+
+    Laptop scale: six PhantomCXR hospitals that share four findings and have one more each, a body trained on a seventh,
+    an eighth as external test set. Paper scale: NIH, CheXpert and MIMIC-CXR-JPG with the CXR-LT labels, as folders NIH,
+    CheXpert and MIMIC-CXR-JPG (with cxr-lt.csv in it) of --root.
+    """
+
+    def run(self, console: Console) -> None:
+        """Run what is missing, write tables and figure, and say where they are."""
+        setting = PAPER if self.scale == "paper" else LAPTOP
+        if setting.roots and self.root is None:
+            raise ConfigError(
+                f"--root is needed: a folder with {', '.join(setting.roots.values())}, each as it is published; nothing is "
+                "downloaded"
+            )
+        start = self._body(setting, console)
+        one = self._table(setting, "table-1", setting.shared, start, console)
+        two = self._table(setting, "table-2", setting.classes, start, console)
+        folder = self.output / "surgical-tables"
+        folder.mkdir(parents=True, exist_ok=True)
+        text = []
+        for name, title, table, columns, classes in self._tables(setting, one, two):
+            found = values(table, columns, classes, setting.sites)
+            found.to_csv(folder / f"{name}.csv", index=False)
+            text.append(markdown(title, found, REFERENCE))
+        text.append(published())
+        (folder / "tables.md").write_text("\n".join(text))
+        draw(values(two, _columns(setting)[:1], setting.classes, setting.sites), by_sharing(setting.sites)).savefig(
+            folder / "figure.png", dpi=150
+        )
+        console.print("\n".join(text))
+        console.print(f"tables and figure: {folder}")
+
+    def _tables(self, setting: Setting, one: list[Method], two: list[Method]) -> list[tuple]:
+        """(name, title, methods, columns, classes) of each table."""
+        columns, kinds = _columns(setting), by_sharing(setting.sites)
+        apart = [
+            Column(f"{column.title}, {kind} classes", column.sets, column.own, classes)
+            for column in columns
+            for kind, classes in kinds.items()
+            if classes
+        ]
+        found = [
+            ("table-1", "Table 1. Shared classes only: data heterogeneity alone", one, columns, setting.shared),
+            ("table-2", "Table 2. All classes: each site labels its own", two, columns, setting.classes),
+            ("table-3", "Table 3. The runs of Table 2, shared and unique classes apart", two, apart, setting.classes),
+        ]
+        if self.scale == "paper":
+            by_site = [
+                Column(f"{setting.external}, {s} classes", (setting.external,), False, c)
+                for s, c in setting.sites.items()
+            ]
+            found.append(("table-4", "Table 4. External test set, by site's classes", two, by_site, setting.classes))
+        return found
+
+    def _body(self, setting: Setting, console: Console) -> dict[str, Any]:
+        if setting.body is None:
+            return {}
+        done = run_sweep(self._sweep("surgical-body", setting.body, {}, {}, [0]), 1, console)
+        self._complete(done, "surgical-body")
+        return {"model.weights": str(Path(done["directory"].iloc[0]).absolute())}
+
+    def _table(
+        self, setting: Setting, name: str, classes: tuple[str, ...], start: dict[str, Any], console: Console
+    ) -> list[Method]:
+        """The methods of a table with what their runs measured: test metrics, means over seeds."""
+        schemes = {site: [c for c in own if c in classes] for site, own in setting.sites.items()}
+        settings = start | {"data.classes": list(classes)}
+        settings |= {f"data.{source}.root": str(self.root / folder) for source, folder in setting.roots.items()}
+        methods = _methods(setting, classes == setting.shared)
+        cases = {case: keys for method in methods for case, keys in method.cases.items()}
+        if setting.truth:
+            declared = {"class_path": "DeclaredClasses", "init_args": {"clients": schemes}}
+            cases = {
+                case: keys if case.startswith("full") else {"data.scheme": declared} | keys
+                for case, keys in cases.items()
+            }
+        sweep = self._sweep(f"surgical-{name}", setting.config, settings, cases, self.seeds)
+        table = run_sweep(sweep, self.jobs, console)
+        self._complete(table, sweep.experiment)
+        for method in methods:
+            for case in method.cases:
+                runs = [Result.read(Path(d)).metrics for d in table.loc[table["case"] == case, "directory"]]
+                keys = {key for metrics in runs for key in metrics if "/auroc/" in key}
+                method.measured[case] = {
+                    key: float(np.mean([m.get(key, np.nan) for m in runs])) for key in sorted(keys)
+                }
+        return methods
+
+    def _complete(self, table: pd.DataFrame, name: str) -> None:
+        missing = table.loc[table["status"] != "finished", "name"].tolist()
+        if missing:
+            raise ConfigError(f"{len(missing)} runs of {name} are not finished: {', '.join(missing)}; run again")
+
+    def _sweep(self, name: str, config: str, settings: dict, cases: dict, seeds: list[int]) -> Sweep:
+        return Sweep(name, [str(HERE / config)], settings, cases, seeds=seeds, run_dir=str(self.run_dir))
+
+
+def _columns(setting: Setting) -> list[Column]:
+    external = Column(f"external ({setting.external})", (setting.external,), False)
+    if len(setting.sites) < 3:
+        return [*(Column(site, (site,), True) for site in setting.sites), external]
+    return [
+        Column("every site, its own classes", tuple(setting.sites), True),
+        Column("all sites, every class", ("federation",), False),
+        external,
+    ]
+
+
+def _methods(setting: Setting, alike: bool) -> list[Method]:
+    """The rows of a table.
+
+    Args:
+        alike: all sites label the same classes; vanilla, partial loss and surgical heads are one algorithm then.
+    """
+    alone = {site: {f"individual-{slug(site)}": {"federation.clients": [site]}} for site in setting.sites}
+    if len(setting.sites) < 3:
+        methods = [Method(f"{site} baseline", case) for site, case in alone.items()]
+    else:
+        methods = [Method("Individual", {k: v for case in alone.values() for k, v in case.items()}, personal=True)]
+    negative = {"data.missing_classes": "negative"}
+    pooled = negative | {"data.pooled": True}
+
+    def federated(
+        title: str, own: list[str], strategies: tuple[str, ...], keys: dict[str, Any], personal: bool = False
+    ):
+        for strategy in strategies:
+            aggregators = {"federation.aggregators": [*own, *STRATEGIES[strategy]] or ["FedAvg"]}
+            case = f"{title.rpartition(', ')[2]} {strategy}".lower().replace("+", "plus").replace(" ", "-")
+            methods.append(Method(f"{title} {strategy}", {case: aggregators | keys}, personal))
+
+    federated("PFL", ["PersonalHeads"], ("FedAvg", "FedBN", "FedBN+"), {}, personal=True)
+    methods.append(Method("Central", {"central": pooled}))
+    both = ("FedAvg", "FedBN+")
+    if alike:
+        federated("Vanilla, PartialLoss, SurgAgg", [], both, {})
+        return methods
+    federated("Vanilla", [], both, negative)
+    federated("PartialLoss", [], both, {})
+    federated("SurgAgg", ["SurgicalHeads"], both, {})
+    if setting.truth:
+        federated("Full labels", [], both, {})
+    return methods

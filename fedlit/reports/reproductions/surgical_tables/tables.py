@@ -1,0 +1,126 @@
+"""From the runs' metrics to the paper's tables."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedlit.metrics.auroc import slug
+from fedlit.metrics.paired import paired
+
+
+@dataclass
+class Method:
+    """A row.
+
+    Attributes:
+        cases: name and keys of the runs behind it: one, or one a site.
+        personal: whether each site has a model of its own; then only a site's own images and classes are scored.
+        measured: test metrics of each case, means over seeds.
+    """
+
+    title: str
+    cases: dict[str, dict[str, Any]]
+    personal: bool = False
+    measured: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def auroc(self, test_set: str, label: str) -> float:
+        """AUROC of a class on a test set; NaN where no model of the method has learned it."""
+        key = f"test/{slug(test_set)}/auroc/{slug(label)}"
+        case = f"individual-{slug(test_set)}"
+        return self.measured[case if case in self.cases else next(iter(self.cases))].get(key, np.nan)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: for each class, the mean over test sets.
+
+    Attributes:
+        sets: names of the test sets.
+        own: take of each set the classes that this site labels, and no others.
+        classes: only these; by default all of the table.
+    """
+
+    title: str
+    sets: tuple[str, ...]
+    own: bool
+    classes: tuple[str, ...] | None = None
+
+    def value(self, method: Method, label: str, sites: Mapping[str, Sequence[str]]) -> float:
+        """AUROC of a class; NaN where it is undefined on one of the sets."""
+        sets = [name for name in self.sets if not self.own or label in sites[name]]
+        if method.personal and not self.own:
+            return np.nan
+        found = [method.auroc(name, label) for name in sets]
+        return float(np.mean(found)) if found else np.nan
+
+
+def values(
+    methods: Sequence[Method], columns: Sequence[Column], classes: Sequence[str], sites: Mapping[str, Sequence[str]]
+) -> pd.DataFrame:
+    """One row a method, column and class: auroc."""
+    return pd.DataFrame(
+        {"method": m.title, "column": c.title, "class": label, "auroc": c.value(m, label, sites)}
+        for m in methods
+        for c in columns
+        for label in (c.classes or _reachable(c, classes, sites))
+    )
+
+
+def markdown(title: str, table: pd.DataFrame, reference: str) -> str:
+    """Mean ± SD over classes, with the paired t-test against a reference and the difference to it.
+
+    As in the paper a mean is undefined ("-") where one of its classes is.
+    """
+    columns = list(dict.fromkeys(table["column"]))
+    lines = [f"**{title}**", "", "| method | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    odd = []
+    reference = next(m for m in table["method"] if m.endswith(reference))
+    for method, rows in table.groupby("method", sort=False):
+        cells = []
+        for column in columns:
+            mine = rows.loc[rows["column"] == column, "auroc"].to_numpy()
+            best = table.loc[(table["method"] == reference) & (table["column"] == column), "auroc"].to_numpy()
+            if np.isnan(mine).any():
+                cells.append("-")
+                continue
+            cell = f"{mine.mean():.3f} ± {mine.std(ddof=1):.3f}"
+            if method != reference:
+                test = paired(best, mine)
+                cell += f" ({-test.difference:+.3f} {test.stars})"
+                if not test.normal:
+                    odd.append(f"{method}, {column}")
+            cells.append(cell)
+        lines.append(f"| {method} | " + " | ".join(cells) + " |")
+    counts = table.groupby("column", sort=False)["class"].nunique()
+    lines += [
+        "",
+        f"AUROC, mean ± standard deviation over classes ({', '.join(f'{c}: {n}' for c, n in counts.items())}). In brackets the "
+        f"difference to {reference} and its paired t-test over classes: ns p >= 0.05, * p < 0.05, ** p < 0.01, *** p < 0.001.",
+    ]
+    if odd:
+        lines.append(f"Shapiro-Wilk p < 0.05, so the t-test does not hold there: {'; '.join(odd)}.")
+    return "\n".join([*lines, ""])
+
+
+def published() -> str:
+    """The paper's own numbers, on the paper's data; never mixed with ours."""
+    tables = json.loads((Path(__file__).parent / "published.json").read_text(encoding="utf-8"))
+    lines = ["**Published** (arXiv:2301.06683v5: NIH, CheXpert and MIMIC-LT, DenseNet121; other data than above)", ""]
+    for name, table in tables.items():
+        lines += [f"{name}", "", "| method | " + " | ".join(table["columns"]) + " |"]
+        lines.append("|---" * (len(table["columns"]) + 1) + "|")
+        for method, cells in table["rows"].items():
+            lines.append(f"| {method} | " + " | ".join(cell or "-" for cell in cells) + " |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _reachable(column: Column, classes: Sequence[str], sites: Mapping[str, Sequence[str]]) -> list[str]:
+    if not column.own:
+        return list(classes)
+    return [label for label in classes if any(label in sites[name] for name in column.sets)]
