@@ -80,7 +80,7 @@ def test_parts_of_both_scales_are_valid_runs(tmp_path):
 
 def test_mistakes_are_told(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert set(REPRODUCTIONS) == {"fdam-fig1"}
+    assert set(REPRODUCTIONS) == {"fdam-fig1", "surgical-tables"}
     with pytest.raises(ConfigError, match="--root is needed: the folder of CIFAR-10"):
         FDAMFigure1().run(Console())
     for words, said in ((["fdam-fig2"], "there is no 'fdam-fig2'; there are fdam-fig1"), (["fdam-fig1"], "--root")):

@@ -25,7 +25,8 @@ from fedlit.sweep import run_sweep
 
 HERE = Path(__file__).parent
 
-STRATEGIES = {"FedAvg": [], "FedBN": ["FedBN"], "FedBN+": ["FedBNPlus"]}
+MEAN = {"class_path": "FedAvg", "init_args": {"weights": "uniform"}}
+STRATEGIES: dict[str, list] = {"FedAvg": [], "FedBN": ["FedBN"], "FedBN+": ["FedBNPlus"]}
 REFERENCE = "SurgAgg FedBN+"
 """What others are compared with; the last words of its row."""
 
@@ -40,7 +41,8 @@ class Setting:
         external: name of the external test set.
         body: YAML of the run whose body all methods start from, or None.
         truth: whether all sites know all classes in truth, so that a model of the full labels can be trained.
-        roots: source, and its folder below ``--root``; empty where the data are built in.
+        warm_up: whether the config has a head-only phase, whose algorithm follows the method's.
+        roots: keys of ``data``, and the path below ``--root`` that each names; empty where the data are built in.
     """
 
     config: str
@@ -48,6 +50,7 @@ class Setting:
     external: str
     body: str | None = None
     truth: bool = False
+    warm_up: bool = False
     roots: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -83,7 +86,13 @@ PAPER = Setting(
     "paper.yaml",
     {site: tuple(sorted(harmonised_names(site))) for site in ("NIH", "CheXpert")},
     "MIMIC-LT",
-    roots={"sources.NIH": "NIH", "sources.CheXpert": "CheXpert", "external.MIMIC-LT": "MIMIC-CXR-JPG"},
+    warm_up=True,
+    roots={
+        "sources.NIH.root": "NIH",
+        "sources.CheXpert.root": "CheXpert",
+        "external.MIMIC-LT.root": "MIMIC-CXR-JPG",
+        "external.MIMIC-LT.labels_file": "MIMIC-CXR-JPG/cxr-lt.csv",
+    },
 )
 
 
@@ -157,7 +166,7 @@ class SurgicalTables(Reproduction):
         """The methods of a table with what their runs measured: test metrics, means over seeds."""
         schemes = {site: [c for c in own if c in classes] for site, own in setting.sites.items()}
         settings = start | {"data.classes": list(classes)}
-        settings |= {f"data.{source}.root": str(self.root / folder) for source, folder in setting.roots.items()}
+        settings |= {f"data.{key}": str(self.root / path) for key, path in setting.roots.items()}
         methods = _methods(setting, classes == setting.shared)
         cases = {case: keys for method in methods for case, keys in method.cases.items()}
         if setting.truth:
@@ -204,31 +213,35 @@ def _methods(setting: Setting, alike: bool) -> list[Method]:
     Args:
         alike: all sites label the same classes; vanilla, partial loss and surgical heads are one algorithm then.
     """
-    alone = {site: {f"individual-{slug(site)}": {"federation.clients": [site]}} for site in setting.sites}
-    if len(setting.sites) < 3:
-        methods = [Method(f"{site} baseline", case) for site, case in alone.items()]
-    else:
-        methods = [Method("Individual", {k: v for case in alone.values() for k, v in case.items()}, personal=True)]
-    negative = {"data.missing_classes": "negative"}
-    pooled = negative | {"data.pooled": True}
+    pair = len(setting.sites) < 3
 
-    def federated(
-        title: str, own: list[str], strategies: tuple[str, ...], keys: dict[str, Any], personal: bool = False
-    ):
+    def case(own: list[str], strategy: str, keys: dict[str, Any]) -> dict[str, Any]:
+        """Keys of a run; a head-only warm-up has its algorithm for the task block."""
+        found = {"federation.aggregators": [*(own or [MEAN]), *STRATEGIES[strategy]]} | keys
+        return found | ({"phases.aggregators": own or [MEAN]} if setting.warm_up else {})
+
+    def rows(title: str, own: list[str], strategies: tuple[str, ...], keys: dict[str, Any], personal: bool = False):
         for strategy in strategies:
-            aggregators = {"federation.aggregators": [*own, *STRATEGIES[strategy]] or ["FedAvg"]}
-            case = f"{title.rpartition(', ')[2]} {strategy}".lower().replace("+", "plus").replace(" ", "-")
-            methods.append(Method(f"{title} {strategy}", {case: aggregators | keys}, personal))
+            name = f"{title.rpartition(', ')[2]} {strategy}".lower().replace("+", "plus").replace(" ", "-")
+            methods.append(Method(f"{title} {strategy}", {name: case(own, strategy, keys)}, personal))
 
-    federated("PFL", ["PersonalHeads"], ("FedAvg", "FedBN", "FedBN+"), {}, personal=True)
-    methods.append(Method("Central", {"central": pooled}))
-    both = ("FedAvg", "FedBN+")
+    alone = {}
+    for site in setting.sites:
+        only = {"federation.clients": [site]} | ({"phases.clients": [site]} if setting.warm_up else {})
+        alone[site] = {f"individual-{slug(site)}": case([], "FedAvg", only)}
+    if pair:
+        methods = [Method(f"{site} baseline", cases) for site, cases in alone.items()]
+    else:
+        methods = [Method("Individual", {k: v for cases in alone.values() for k, v in cases.items()}, personal=True)]
+    negative, both = {"data.missing_classes": "negative"}, ("FedAvg", "FedBN+")
+    rows("PFL", ["PersonalHeads"], ("FedAvg", "FedBN", "FedBN+"), {}, personal=True)
+    methods.append(Method("Central", {"central": case([], "FedAvg", negative | {"data.pooled": True})}))
     if alike:
-        federated("Vanilla, PartialLoss, SurgAgg", [], both, {})
+        rows("Vanilla, PartialLoss, SurgAgg", [], both, {})
         return methods
-    federated("Vanilla", [], both, negative)
-    federated("PartialLoss", [], both, {})
-    federated("SurgAgg", ["SurgicalHeads"], both, {})
+    rows("Vanilla", [], both, negative)
+    rows("PartialLoss", [], both, {})
+    rows("SurgAgg", ["SurgicalHeads"], both, {})
     if setting.truth:
-        federated("Full labels", [], both, {})
+        rows("Full labels", [], both, {})
     return methods

@@ -1,0 +1,148 @@
+"""The surgical aggregation paper's tables: from made-up metrics, and a whole small reproduction."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from rich.console import Console
+from scipy import stats
+
+from fedlit.data.schemes import by_sharing
+from fedlit.errors import ConfigError
+from fedlit.reports.reproductions import REPRODUCTIONS, surgical_tables
+from fedlit.reports.reproductions.surgical_tables import LAPTOP, PAPER, Setting, SurgicalTables, _columns, _methods
+from fedlit.reports.reproductions.surgical_tables.figure import draw
+from fedlit.reports.reproductions.surgical_tables.tables import Column, Method, markdown, published, values
+
+SITES = {"A": ("x", "y"), "B": ("x", "z")}
+
+
+def method(title: str, shift: float, personal: bool = False, cases=("one",)) -> Method:
+    measured = {
+        f"test/{s}/auroc/{c}": 0.5 + 0.1 * j + 0.05 * i + shift
+        for i, s in enumerate(("A", "B", "federation"))
+        for j, c in enumerate("xyz")
+    }
+    return Method(title, {case: {} for case in cases}, personal, {case: measured for case in cases})
+
+
+def test_a_column_of_own_classes_takes_each_site_for_what_it_labels():
+    own, everywhere = Column("own", ("A", "B"), True), Column("all", ("federation",), False)
+    table = values([method("m", 0.0)], [own, everywhere], ("x", "y", "z"), SITES)
+    found = {(r.column, r._3): r.auroc for r in table.itertuples()}
+    assert found["own", "x"] == pytest.approx((0.5 + 0.55) / 2)
+    assert found["own", "y"] == pytest.approx(0.6)
+    assert found["own", "z"] == pytest.approx(0.75)
+    assert found["all", "z"] == pytest.approx(0.8)
+
+
+def test_personal_models_and_unlearned_classes_have_no_mean_over_all():
+    everywhere = Column("all", ("federation",), False)
+    lacking = method("lacking", 0.0)
+    lacking.measured["one"]["test/federation/auroc/z"] = math.nan
+    table = values([method("personal", 0.0, True), lacking, method("S", 0.1)], [everywhere], ("x", "y", "z"), SITES)
+    text = markdown("T", table, "S")
+    assert "| personal | - |" in text
+    assert "| lacking | - |" in text
+    assert "| S | 0.800 ± 0.100 |" in text
+
+
+def test_individual_models_are_each_scored_at_their_own_site():
+    m = Method("Individual", {"individual-A": {}, "individual-B": {}}, True)
+    m.measured = {
+        "individual-A": {"test/A/auroc/x": 0.6, "test/A/auroc/y": 0.7},
+        "individual-B": {"test/B/auroc/x": 0.8},
+    }
+    own = Column("own", ("A", "B"), True)
+    assert own.value(m, "x", SITES) == pytest.approx(0.7)
+    assert own.value(m, "y", SITES) == pytest.approx(0.7)
+    assert math.isnan(own.value(m, "z", SITES))
+
+
+def test_differences_and_stars_are_those_of_a_paired_test_over_classes():
+    rng = np.random.default_rng(0)
+    one, other = rng.uniform(0.7, 0.9, 10), rng.uniform(0.6, 0.8, 10)
+    rows = [
+        {"method": name, "column": "c", "class": str(i), "auroc": v}
+        for name, vs in (("other", other), ("S", one))
+        for i, v in enumerate(vs)
+    ]
+    p = stats.ttest_rel(one, other).pvalue
+    stars = "***" if p < 0.001 else "**" if p < 0.01 else "*" if p < 0.05 else "ns"
+    text = markdown("T", pd.DataFrame(rows), "S")
+    assert f"({(other - one).mean():+.3f} {stars})" in text
+    assert "Shapiro-Wilk p < 0.05" not in text
+    rows[0]["auroc"] = 50.0
+    assert "the t-test does not hold there: other, c" in markdown("T", pd.DataFrame(rows), "S")
+
+
+def test_every_row_of_the_papers_tables_is_there():
+    assert len(PAPER.classes) == 20
+    assert len(PAPER.shared) == 7
+    titles = [m.title for m in _methods(PAPER, False)]
+    assert titles == [
+        "NIH baseline",
+        "CheXpert baseline",
+        *(f"PFL {s}" for s in ("FedAvg", "FedBN", "FedBN+")),
+        "Central",
+        *(f"{m} {s}" for m in ("Vanilla", "PartialLoss", "SurgAgg") for s in ("FedAvg", "FedBN+")),
+    ]
+    assert [c.title for c in _columns(PAPER)] == ["NIH", "CheXpert", "external (MIMIC-LT)"]
+    kinds = by_sharing(LAPTOP.sites)
+    assert len(kinds["shared"]) == 4
+    assert len(kinds["unique"]) == len(LAPTOP.sites) == 6
+
+
+def test_published_numbers_are_shown_apart():
+    text = published()
+    assert all(f"Table {n}" in text for n in (1, 2, 3, 4))
+    assert "| FL + SurgAgg / FedBN+ | 0.81 ± 0.07 | 0.76 ± 0.08 | 0.71 ± 0.10 |" in text
+    assert "other data than above" in text
+
+
+def test_the_picture_has_a_row_a_method():
+    table = values([method("m", 0.0), method("n", 0.1)], [Column("own", ("A", "B"), True)], ("x", "y", "z"), SITES)
+    ax = draw(table, by_sharing(SITES)).axes[0]
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["m", "n"]
+
+
+def test_a_small_one_runs_is_not_run_again_and_writes_its_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    hospital = {"class_path": "PhantomCXR", "init_args": {"hospitals": [{"name": "h", "images": 60}]}}
+    other = {"class_path": "PhantomCXR", "init_args": {"hospitals": [{"name": "i", "images": 60}]}}
+    third = {"class_path": "PhantomCXR", "init_args": {"hospitals": [{"name": "j", "images": 30}]}}
+    data = {"sources": {"A": hospital, "B": other}, "external": {"out": third}, "image_size": 32, "augment": False}
+    small = {
+        "data": {"class_path": "Organisations", "init_args": data},
+        "model": {"class_path": "ImageClassifier", "init_args": {"backbone": "mobilenetv2_035"}},
+        "federation": {"rounds": 1, "weights": "uniform", "workers": 1},
+    }
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(small))
+    sites = {"A": ("Edema", "Effusion", "Mass"), "B": ("Edema", "Effusion", "Nodule")}
+    setting = Setting(str(tmp_path / "small.yaml"), sites, "out", truth=True)
+    monkeypatch.setattr(surgical_tables, "LAPTOP", setting)
+    rows = surgical_tables._methods
+
+    def few(*args) -> list[Method]:
+        return [m for m in rows(*args) if m.title.endswith(("SurgAgg FedBN+", "Vanilla FedAvg"))]
+
+    monkeypatch.setattr(surgical_tables, "_methods", few)
+    with (tmp_path / "said.txt").open("w") as said:
+        for _ in range(2):
+            SurgicalTables(jobs=2, seeds=[0]).run(Console(file=said, width=300))
+    said = (tmp_path / "said.txt").read_text()
+    assert "2 runs, 2 finished before" in said
+    folder = tmp_path / "reproductions" / "surgical-tables"
+    found = pd.read_csv(folder / "table-2.csv")
+    assert set(found["method"]) == {"Vanilla FedAvg", "SurgAgg FedBN+"}
+    assert set(found["class"]) == {"Edema", "Effusion", "Mass", "Nodule"}
+    assert (folder / "figure.png").exists()
+    assert "Table 3" in (folder / "tables.md").read_text()
+
+
+def test_the_papers_scale_needs_the_folder_of_its_data(tmp_path):
+    with pytest.raises(ConfigError, match="--root is needed: a folder with NIH, CheXpert, MIMIC-CXR-JPG"):
+        SurgicalTables(scale="paper").run(Console())
+    assert REPRODUCTIONS["surgical-tables"] is SurgicalTables
