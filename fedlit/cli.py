@@ -38,7 +38,7 @@ from fedlit.tracking.mlflow import MLflowTracker
 COMMANDS = {
     "fit": "Train a federation, test its best model, log to MLflow.",
     "test": "Evaluate a checkpoint on the test sets.",
-    "predict": "Write a checkpoint's probabilities for every image to CSV files.",
+    "predict": "Write a checkpoint's probabilities for every image to Parquet or CSV files.",
     "export": "Write a checkpoint's model to one .safetensors file, to be used elsewhere.",
     "sweep": "Run a grid of cases, values and seeds; a call after an interruption goes on with what is left.",
     "reproduce": "Run what a paper's figure or table needs, and write it; a call after an interruption goes on.",
@@ -136,8 +136,13 @@ def parse(argv: list[str]) -> tuple[Namespace, Parser]:
     parsers |= {"sweep": sweep_parser(), "reproduce": reproduction_parser()}
     parsers |= {"data": Parser(description=COMMANDS["data"]), "list": list_parser()}
     parsers["predict"].add_argument("--part", choices=("train", "val", "test"), default="test", help="of every client")
-    folder = "folder of the CSV files; by default predictions/ in the run directory"
+    folder = "folder of the files, one a set; by default probabilities/ in the run directory"
     parsers["predict"].add_argument("--output", type=Path | None, default=None, help=folder)
+    parsers["predict"].add_argument("--format", choices=("parquet", "csv"), default="parquet", help="of the files")
+    kept = (
+        "folder of the predictions; by default, for a run's best model as it was tested, predictions/ in its directory"
+    )
+    parsers["test"].add_argument("--output", type=Path | None, default=None, help=kept)
     whose = "whose own model, where clients keep a part of it; by default the federation's"
     parsers["export"].add_argument("--client", type=str | None, default=None, help=whose)
     file = "the file; by default model.safetensors or model-CLIENT.safetensors in the run directory"
@@ -210,7 +215,7 @@ def sweep_parser() -> Parser:
 
 def resolved(args: Namespace, parser: Parser) -> str:
     """The whole configuration as YAML, less the files that it came from and what one command alone takes."""
-    others = ("config", "part", "client", "output")
+    others = ("config", "part", "client", "output", "format")
     return parser.dump(Namespace({k: v for k, v in args.items() if k not in others}), skip_none=False, skip_check=True)
 
 
@@ -354,10 +359,10 @@ def execute(command: str, args: Namespace, parser: Parser) -> int:
         if command == "fit":
             return run_fit(experiment)
         if command == "test":
-            return run_test(experiment)
+            return run_test(experiment, args.output)
         if command == "export":
             return run_export(experiment, args.client, args.output)
-        return run_predict(experiment, args.part, args.output)
+        return run_predict(experiment, args.part, args.output, args.format)
 
 
 def complain(text: str) -> None:

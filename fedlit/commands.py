@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import pandas as pd
 import torch
 from lightning.pytorch import LightningModule
 from rich.console import Console
@@ -22,13 +21,23 @@ from fedlit.fabric import FederationFabric
 from fedlit.federation import Federation
 from fedlit.interrupts import ending_on_sigterm
 from fedlit.local import LocalModel
-from fedlit.messages import ServerState
 from fedlit.metrics.auroc import slug
 from fedlit.personal import PersonalParts
 from fedlit.phases import Phase
+from fedlit.predictions import FOLDER, collected, write
 from fedlit.progress import auroc_table, sets_table
 from fedlit.randomness import derive_seed
-from fedlit.run import Result, Run, check_same_config, find_checkpoint, flatten, git_revision, new_directory, run_of
+from fedlit.run import (
+    Result,
+    Run,
+    check_same_config,
+    config_difference,
+    find_checkpoint,
+    flatten,
+    git_revision,
+    new_directory,
+    run_of,
+)
 from fedlit.schedules import ConstantSchedule
 from fedlit.session import Session
 from fedlit.tracking.base import Tracker
@@ -185,10 +194,13 @@ def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None
             return 128 + signum if run.main else 0
         best = checkpoint.find(run.checkpoints, "best") or checkpoint.find(run.checkpoints, "last")
         server, rounds, _ = session.restore(best)
-        metrics = test_metrics(session, server, run.directory if run.main else None)
+        sets = session.evaluate_sets(server, "test")
+        metrics = test_metrics(session, sets, run.directory if run.main else None)
         run.log(metrics, before + experiment.federation.rounds)
         for picture in sorted(run.directory.glob("roc_*.png")):
             run.artifact(picture)
+        for file in _keep(session, sets, rounds, run.directory / FOLDER):
+            run.artifact(file, FOLDER)
         run.artifact(best, "best")
         run.artifact(run.metrics.path)
         print_results(metrics, f"best model (after {rounds} rounds)", console)
@@ -209,33 +221,44 @@ def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None
             console.print(run.tracker.summary())
 
 
-def run_test(experiment: Experiment) -> int:
-    """Evaluate a checkpoint on the test sets."""
-    path = _required_checkpoint(experiment)
+def run_test(experiment: Experiment, output: Path | None) -> int:
+    """Evaluate a checkpoint on the test sets, and keep the predictions."""
+    path, console = _required_checkpoint(experiment), experiment.console()
     session = experiment.session(run_of(path))
     try:
         server, rounds, _ = session.restore(path)
-        metrics = test_metrics(session, server, None)
-        print_results(metrics, f"{path} (after {rounds} rounds)", experiment.console())
+        sets = session.evaluate_sets(server, "test")
+        print_results(test_metrics(session, sets, None), f"{path} (after {rounds} rounds)", console)
+        folder = output or (run_of(path) / FOLDER if _tested_by_fit(experiment, path) else None)
+        if folder is None:
+            console.print(
+                f"predictions are not kept: {run_of(path) / FOLDER} is for the run's best model under its own "
+                "configuration; --output FOLDER keeps these"
+            )
+        elif _keep(session, sets, rounds, folder):
+            console.print(f"predictions: {folder}")
         return 0
     finally:
         session.engine.close()
 
 
-def run_predict(experiment: Experiment, part: str, output: Path | None) -> int:
-    """Write the probabilities of a checkpoint for every image of a part of the data, one CSV a set."""
+def run_predict(experiment: Experiment, part: str, output: Path | None, format: str) -> int:
+    """Write the probabilities of a checkpoint for every image of a part of the data, one file a set."""
     path, console = _required_checkpoint(experiment), experiment.console()
     session = experiment.session(run_of(path))
     try:
-        server, _, _ = session.restore(path)
-        folder = output or run_of(path) / "predictions"
+        server, rounds, _ = session.restore(path)
+        folder = output or run_of(path) / "probabilities"
         for name, scores in session.evaluate_sets(server, part, "predict_step").items():
-            table = pd.concat([_predictions(session, s) for s in scores], ignore_index=True)
+            found = collected(session, name, scores, rounds)
+            if found is None:
+                raise ConfigError(
+                    "the module declares no classes, or its predict_step returns no [B, C] tensor: "
+                    "there is nothing to write per class"
+                )
             if session.fabric.is_global_zero:
-                folder.mkdir(parents=True, exist_ok=True)
-                file = folder / f"{slug(name)}_{part}.csv"
-                table.to_csv(file, index=False)
-                console.print(f"{len(table)} images: {file}")
+                file = write(found, folder / f"{slug(name)}_{part}.{format}")
+                console.print(f"{len(found)} images: {file}")
         return 0
     finally:
         session.engine.close()
@@ -264,10 +287,10 @@ def run_export(experiment: Experiment, client: str | None, output: Path | None) 
         session.engine.close()
 
 
-def test_metrics(session: Session, server: ServerState, directory: Path | None) -> dict[str, float]:
-    """``test/<set>/...`` of every test set; with a directory, its ROC curves are drawn there."""
+def test_metrics(session: Session, sets: dict[str, list[Scores]], directory: Path | None) -> dict[str, float]:
+    """``test/<set>/...`` of every test set and organisation; with a directory, ROC curves are drawn there."""
     metrics: dict[str, float] = {}
-    for name, scores in session.evaluate_sets(server, "test").items():
+    for name, scores in session.with_sites(sets).items():
         metrics |= pooled_metrics(scores, session.classes, f"test/{slug(name)}", by_sharing(session.schemes))
         if directory and scores[0].scores is not None and name in ("federation", *session.data.test_sets):
             from fedlit.reports.figures import roc_figure  # matplotlib takes a second to import
@@ -307,15 +330,18 @@ def _required_checkpoint(experiment: Experiment) -> Path:
     return path
 
 
-def _predictions(session: Session, scores: Scores) -> pd.DataFrame:
-    if scores.scores is None:
-        raise ConfigError(
-            "the module declares no classes, or its predict_step returns no [B, C] tensor: "
-            "there is nothing to write per class"
-        )
-    view, known = scores.view, session.learned(scores.view.client)
-    dataset = session.dataset(view)
-    names = getattr(dataset, "names", range(len(dataset)))[: scores.examples]
-    table = pd.DataFrame({"image": names, "client": view.holder or ""})
-    found = pd.DataFrame(scores.scores.numpy(), columns=list(session.classes))
-    return table.join(found.where([[name in known for name in session.classes]] * len(found)))
+def _tested_by_fit(experiment: Experiment, path: Path) -> bool:
+    """Whether a test of a checkpoint is the one that ends its run, in all that gives other numbers."""
+    run, folder = run_of(path), path.parent
+    if experiment.fast_dev_run or folder != run / "checkpoints" or not (run / "config.yaml").exists():
+        return False
+    best = checkpoint.find(folder, "best") or checkpoint.find(folder, "last")
+    return path == best and not config_difference(run, experiment.config)
+
+
+def _keep(session: Session, sets: Mapping[str, Sequence[Scores]], rounds: int, folder: Path) -> list[Path]:
+    """Write the predictions of each test set that the module scores per class; returns the files."""
+    if not session.fabric.is_global_zero:
+        return []
+    found = [collected(session, name, scores, rounds) for name, scores in sets.items()]
+    return [write(each, folder / f"{slug(each.name)}.parquet") for each in found if each is not None]

@@ -199,7 +199,7 @@ class Session:
         return quartile_metrics(metrics)
 
     def evaluate_sets(self, server: ServerState, part: str, method: str = "validation_step") -> dict[str, list[Scores]]:
-        """Scores of the clients' parts together (``federation``), of each organisation's and of each server test set.
+        """Scores of the clients' parts together (``federation``), of other clients' and of each server test set.
 
         A class that a view's model has not learned is unknown there (labels NaN), see :meth:`learned`.
         """
@@ -210,7 +210,11 @@ class Session:
         groups = {name: self.engine.evaluate(seen, down) for name, seen in views.items() if seen}
         for scored in (s for scores in groups.values() for s in scores if s.labels is not None):
             scored.labels[:, [name not in self.learned(scored.view.client) for name in self.classes]] = torch.nan
-        held = {name: scores for name, scores in groups.items() if views[name][0].holder is not None}
+        return groups
+
+    def with_sites(self, groups: dict[str, list[Scores]]) -> dict[str, list[Scores]]:
+        """The same, and beside them the clients' scores regrouped: those of each organisation together."""
+        held = {name: scores for name, scores in groups.items() if scores[0].view.holder is not None}
         return groups | by_site(held, lambda view: getattr(self._program.dataset(view), "sites", ()))
 
     def learned(self, client: str | None) -> set[str]:

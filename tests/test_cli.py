@@ -147,7 +147,11 @@ class TestHabits:
         assert "(after 2 rounds)" in out
         code, out, _ = fedlit_cli(f"predict {TOYS} --ckpt_path last --output here")
         assert code == 0
-        assert Path("here/federation_test.csv").read_text().startswith("image,client,Edema,Effusion,Nodule\n")
+        assert out == "42 images: here/federation_test.parquet\n"
+        code, out, _ = fedlit_cli(f"predict {TOYS} --ckpt_path last --output here --part val --format csv")
+        assert (code, out) == (0, "42 images: here/federation_val.csv\n")
+        header = Path("here/federation_val.csv").read_text().partition("\n")[0].replace('"', "")
+        assert header.startswith("image,patient,site,client,model,score/Edema,score/Effusion,score/Nodule,label/Edema,")
 
     def test_test_without_a_checkpoint_says_what_to_give(self, fedlit_cli):
         code, _, err = fedlit_cli(f"test {TOYS}")

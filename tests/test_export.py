@@ -90,10 +90,14 @@ def toys(**options) -> ToyData:
     return data
 
 
+def score_columns(classes) -> list[str]:
+    return [f"score/{name}" for name in classes]
+
+
 def predicted(fedlit_cli, options: str) -> pd.DataFrame:
     code, _, err = fedlit_cli(f"predict {options} --ckpt_path last --output predictions")
     assert code == 0, err
-    return pd.read_csv("predictions/federation_test.csv").set_index("client")
+    return pd.read_parquet("predictions/federation_test.parquet").set_index("client")
 
 
 def test_a_global_model_reloads_and_gives_the_probabilities_of_predict(trained, fedlit_cli):
@@ -102,7 +106,7 @@ def test_a_global_model_reloads_and_gives_the_probabilities_of_predict(trained, 
     assert out == "model after 2 rounds: runs/default/run/model.safetensors\n"
     module, data, table = reloaded(RUN / "model.safetensors"), toys(), predicted(fedlit_cli, TOYS)
     for client in data.clients:
-        expected = torch.from_numpy(table.loc[client, list(CLASSES)].to_numpy("float32"))
+        expected = torch.from_numpy(table.loc[client, score_columns(CLASSES)].to_numpy("float32"))
         torch.testing.assert_close(probabilities(module, data, client), expected, atol=1e-6, rtol=0)
 
 
@@ -139,9 +143,9 @@ def test_a_phantom_classifier_as_one_types_it(tmp_path):
 
     data = PhantomCXR(hospitals=2, images=60, image_size=32, cache_dir=str(tmp_path / "cache"))
     data.setup()
-    table = pd.read_csv(file.parent / "predictions/federation_test.csv").set_index("client")
+    table = pd.read_parquet(file.parent / "probabilities/federation_test.parquet").set_index("client")
     for client in data.clients:
-        expected = torch.from_numpy(table.loc[client, classes].to_numpy("float32"))
+        expected = torch.from_numpy(table.loc[client, score_columns(classes)].to_numpy("float32"))
         torch.testing.assert_close(probabilities(module.eval(), data, client), expected, atol=1e-6, rtol=0)
 
 
@@ -185,7 +189,7 @@ class TestOwnModels:
         assert different == {f"body.1.{leaf}" for leaf in ("weight", "bias", "running_mean", "running_var")}
         data, table = toys(), predicted(fedlit_cli, f"{TOYS} --federation.aggregators+=FedBN")
         for client in ("site-0", "site-1"):
-            expected = torch.from_numpy(table.loc[client, list(CLASSES)].to_numpy("float32"))
+            expected = torch.from_numpy(table.loc[client, score_columns(CLASSES)].to_numpy("float32"))
             found = probabilities(reloaded(RUN / f"model-{client}.safetensors"), data, client)
             torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
 

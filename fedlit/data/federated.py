@@ -313,6 +313,7 @@ class FederatedDataModule(LightningDataModule):
             self.mean,
             self.std,
             records.sites[rows],
+            records.patients[rows],
         )
 
     def _warn_of_empty_classes(self, records: Records, visible: np.ndarray, kept: np.ndarray) -> None:

@@ -250,6 +250,7 @@ class LabelledImages(Dataset):
         mean: Subtracted from the pixels in [0, 1], one value or one a channel.
         std: Divides them after that, one value or one a channel.
         sites: Organisation of each row, [n]; by default all are of one.
+        patients: Patient of each row, [n]; "" by default.
     """
 
     def __init__(
@@ -263,12 +264,14 @@ class LabelledImages(Dataset):
         mean: float | Sequence[float] = 0.449,
         std: float | Sequence[float] = 0.226,
         sites: np.ndarray | None = None,
+        patients: np.ndarray | None = None,
     ):
         self.store = store
         self.indices = np.asarray(indices, dtype=np.int64)
         self.labels = torch.as_tensor(np.asarray(labels, dtype=np.float32))
         self.names = np.asarray(names)
         self.sites = np.full(len(self.names), "") if sites is None else np.asarray(sites)
+        self.patients = np.full(len(self.names), "") if patients is None else np.asarray(patients)
         if not len(self.indices) == len(self.labels) == len(self.names):
             raise ValueError(
                 "expected as many indices as labels and names, "

@@ -231,9 +231,10 @@ def test_on_the_command_line(tmp_path):
     tested = place.fit(f"--ckpt_path {one.path}", "test")
     assert tested.wait() == 0, tested.output
     assert place.fit(f"--ckpt_path {one.path} --output {tmp_path / 'scores'}", "predict").wait() == 0
-    (table,) = [pd.read_csv(f) for f in (tmp_path / "scores").glob("*.csv")]
+    (file,) = (tmp_path / "scores").iterdir()
+    table = pd.read_parquet(file)
     data = Shades()
     data.cache_dir = str(tmp_path / "cache")
     data.setup()
     assert sorted(table["image"]) == sorted(name for d in data.clients.values() for name in d.test.names)
-    assert table[list(CLASSES)].to_numpy().min() > 0
+    assert table[[f"score/{name}" for name in CLASSES]].to_numpy().min() > 0
