@@ -1,0 +1,400 @@
+"""How sure an AUROC is: DeLong's variance and test, and the bootstrap over patients.
+
+DeLong's formulas take every image as an independent draw. Images of one patient are not: where patients
+have several, only the bootstrap's intervals are wide enough.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import ArrayLike
+from scipy import sparse, special, stats
+
+from fedlit.metrics.auroc import _check_finite, _check_shapes, _encode_labels
+
+LEVEL = 0.95
+DRAWS = 2000
+# Elements of one work array of the bootstrap (int32: 4 MB); a few exist at a time.
+CHUNK = 2**20
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A confidence interval; both ends are NaN where there is none.
+
+    Attributes:
+        low: lower end.
+        high: upper end.
+        level: confidence, in (0, 1).
+
+    Raises:
+        ValueError: If the level is not in (0, 1).
+    """
+
+    low: float
+    high: float
+    level: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.level < 1:
+            raise ValueError(f"Expected a confidence level between 0 and 1, such as 0.95, found {self.level}.")
+
+
+@dataclass(frozen=True, eq=False)
+class DeLong:
+    """AUROC of each class with DeLong's variance.
+
+    Attributes:
+        auroc: `[C]` float64; NaN for a class without positives or without negatives.
+        variance: `[C]` float64; NaN for a class with fewer than 2 positives or negatives.
+        n_pos: `[C]` int64, images labelled positive.
+        n_neg: `[C]` int64, images labelled negative.
+    """
+
+    auroc: np.ndarray
+    variance: np.ndarray
+    n_pos: np.ndarray
+    n_neg: np.ndarray
+
+    def intervals(self, level: float = LEVEL, logit: bool = True) -> tuple[Interval, ...]:
+        """Return the interval of each class, assuming independent images.
+
+        An AUROC of 0 or 1 has variance 0, which says nothing of its error. Its interval is exact instead:
+        `k = min(n_pos, n_neg)` disjoint pairs were all ranked alike, so the AUROC is within
+        `1 - ((1 - level) / 2) ** (1 / k)` of where it is (Clopper and Pearson 1934).
+
+        Args:
+            level: Confidence, in (0, 1).
+            logit: Normal on the logit scale. The default, as it stays within (0, 1), follows the longer tail and
+                is nearer to its level where AUROC is near 1 and positives are few (Qin and Hotilovac 2008): for
+                15 positives, 100 negatives and AUROC 0.96, 95% intervals covered it in 91% of simulations, the
+                others in 81%. False: normal on AUROC itself, as most software prints, cut at 0 and 1.
+
+        Raises:
+            ValueError: If the level is not in (0, 1).
+        """
+        edge = (self.auroc == 0) | (self.auroc == 1)
+        centre, error = np.where(edge, 0.5, self.auroc), np.sqrt(np.where(edge, 0.0, self.variance))
+        if logit:
+            ends = _normal(special.logit(centre), error / (centre * (1 - centre)), level)
+            low, high = special.expit(ends)
+        else:
+            low, high = np.clip(_normal(centre, error, level), 0, 1)
+        pairs = np.maximum(np.minimum(self.n_pos, self.n_neg), 1)
+        reach = 1 - ((1 - level) / 2) ** (1 / pairs)
+        low = np.where(edge, np.maximum(self.auroc - reach, 0), low)
+        high = np.where(edge, np.minimum(self.auroc + reach, 1), high)
+        return _intervals(low, high, level)
+
+
+@dataclass(frozen=True, eq=False)
+class PairedDeLong:
+    """Two runs' AUROC of each class on the same images.
+
+    Attributes:
+        first: AUROC and variance of the first run.
+        second: AUROC and variance of the second.
+        covariance: `[C]` float64, of the two AUROCs; NaN where their variances are.
+        variance: `[C]` float64, of their difference; exactly 0 where all images keep their place.
+    """
+
+    first: DeLong
+    second: DeLong
+    covariance: np.ndarray
+    variance: np.ndarray
+
+    @property
+    def difference(self) -> np.ndarray:
+        """`[C]` AUROC of the first minus that of the second."""
+        return self.first.auroc - self.second.auroc
+
+    @property
+    def p(self) -> np.ndarray:
+        """`[C]` two-sided p of no difference; with variance 0 it is 1 for equal AUROCs and else NaN."""
+        error = np.sqrt(self.variance)
+        z = np.divide(self.difference, error, out=np.full_like(error, np.nan), where=error > 0)
+        return np.where((self.variance == 0) & (self.difference == 0), 1.0, 2 * stats.norm.sf(np.abs(z)))
+
+    def intervals(self, level: float = LEVEL) -> tuple[Interval, ...]:
+        """Return the normal interval of each class's difference, cut at -1 and 1.
+
+        There is none (NaN) where the variance is 0: two runs that both separate a few images perfectly are not
+        known to be equal.
+
+        Args:
+            level: Confidence, in (0, 1).
+
+        Raises:
+            ValueError: If the level is not in (0, 1).
+        """
+        error = np.sqrt(np.where(self.variance == 0, np.nan, self.variance))
+        low, high = np.clip(_normal(self.difference, error, level), -1, 1)
+        return _intervals(low, high, level)
+
+
+def delong(scores: ArrayLike, labels: ArrayLike) -> DeLong:
+    """Return AUROC of each class with its variance (DeLong et al. 1988) by midranks (Sun and Xu 2014).
+
+    Args:
+        scores: `[N, C]` floating point, of any monotone scale.
+        labels: `[N, C]` with 1 positive, 0 negative, NaN unlabelled (left out of its class).
+
+    Raises:
+        ValueError: As `fedlit.metrics.auroc.auroc`.
+    """
+    scores, codes = _checked(scores, labels)
+    return _delong([_places(score, code) for score, code in zip(scores.T, codes.T, strict=True)])
+
+
+def paired_delong(first: ArrayLike, second: ArrayLike, labels: ArrayLike) -> PairedDeLong:
+    """Compare two runs' AUROC of each class on the same images (DeLong et al. 1988).
+
+    Args:
+        first: `[N, C]` floating-point scores of the first run.
+        second: `[N, C]` of the second, image by image and class by class; its scale may differ.
+        labels: `[N, C]` with 1 positive, 0 negative, NaN unlabelled (left out of its class).
+
+    Raises:
+        ValueError: As `fedlit.metrics.auroc.auroc`, for either run.
+    """
+    one, codes = _checked(first, labels)
+    other, _ = _checked(second, labels)
+    pairs = [(_places(a, code), _places(b, code)) for a, b, code in zip(one.T, other.T, codes.T, strict=True)]
+    # The difference's variance comes from the places' differences: it is then exactly 0 for equal places.
+    changes = [ours.minus(theirs) for ours, theirs in pairs]
+    return PairedDeLong(
+        _delong([ours for ours, _ in pairs]),
+        _delong([theirs for _, theirs in pairs]),
+        np.array([_covariance(ours, theirs) for ours, theirs in pairs]),
+        np.array([_covariance(change, change) for change in changes]),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Bootstrap:
+    """Each class's AUROC, or the difference of two runs' AUROCs, with its draws over patients.
+
+    Attributes:
+        estimate: `[C]` float64 on the images themselves; NaN for a class without positives or negatives.
+        draws: `[B, C]` float64 on resampled patients; NaN where a draw left a class without either.
+        sample: digest of labels, patients, seed and number of draws: what two runs share if they are paired.
+    """
+
+    estimate: np.ndarray
+    draws: np.ndarray
+    sample: str
+
+    @property
+    def macro(self) -> float:
+        """Mean of the estimate over the classes where it is defined, NaN where there is none."""
+        return torch.from_numpy(self.estimate).nanmean().item()
+
+    @property
+    def macro_draws(self) -> np.ndarray:
+        """`[B]` mean over the classes that are defined in each draw, NaN where there is none."""
+        return torch.from_numpy(self.draws).nanmean(1).numpy()
+
+    @property
+    def undefined(self) -> np.ndarray:
+        """`[C]` int64, draws that left the class without positives or negatives; intervals do without them."""
+        return np.isnan(self.draws).sum(0)
+
+    def intervals(self, level: float = LEVEL) -> tuple[Interval, ...]:
+        """Return the percentile interval of each class (Efron and Tibshirani 1993, chapter 13).
+
+        There is none (NaN) where all draws agree, as they do on an AUROC of 1: see `DeLong.intervals` for its error.
+
+        Args:
+            level: Confidence, in (0, 1).
+
+        Raises:
+            ValueError: If the level is not in (0, 1).
+        """
+        return tuple(_percentiles(column, level) for column in self.draws.T)
+
+    def macro_interval(self, level: float = LEVEL) -> Interval:
+        """Return the percentile interval of `macro`, NaN where all draws agree.
+
+        Args:
+            level: Confidence, in (0, 1).
+
+        Raises:
+            ValueError: If the level is not in (0, 1).
+        """
+        return _percentiles(self.macro_draws, level)
+
+    def minus(self, other: "Bootstrap") -> "Bootstrap":
+        """Return the paired difference of this run and another on the same images, draw by draw.
+
+        Args:
+            other: Made with the same labels, patients, seed and number of draws.
+
+        Raises:
+            ValueError: If it was not.
+        """
+        if self.sample != other.sample:
+            raise ValueError(
+                "Expected two bootstraps of the same labels, patients, seed and number of draws, found different "
+                "ones. Bring both runs' scores to the images and classes that they share, in one order, first."
+            )
+        return Bootstrap(self.estimate - other.estimate, self.draws - other.draws, self.sample)
+
+
+def bootstrap(
+    scores: ArrayLike, labels: ArrayLike, patients: ArrayLike, draws: int = DRAWS, seed: int = 0
+) -> Bootstrap:
+    """Draw patients with replacement, each with all of their images, and return AUROC on every draw (Efron 1979).
+
+    AUROC is exact, ties averaged. Patients, seed and number of draws determine who is drawn, so two runs on the
+    same images are paired: `bootstrap(a, ...).minus(bootstrap(b, ...))`. Row b of
+    `default_rng(seed).integers(P, size=(draws, P))` is draw b, in the sorted patients' positions.
+
+    Args:
+        scores: `[N, C]` floating point, of any monotone scale.
+        labels: `[N, C]` with 1 positive, 0 negative, NaN unlabelled (left out of its class).
+        patients: `[N]` ids of one sortable type.
+        draws: Number of draws B, at least 1.
+        seed: Of the draws.
+
+    Raises:
+        ValueError: As `fedlit.metrics.auroc.auroc`; if patients are not `[N]`, lack an id or are fewer than two;
+            if draws are fewer than 1.
+    """
+    scores, codes = _checked(scores, labels)
+    patient, n_patients = _patients(patients, len(scores))
+    if draws < 1:
+        raise ValueError(f"Expected at least 1 draw, found {draws}.")
+    counters = [_PairCounter(*column, patient, n_patients) for column in zip(scores.T, codes.T, strict=True)]
+    values = [
+        np.stack([counter.auroc(counts) for counter in counters], axis=1)
+        for counts in _resampled(n_patients, draws, seed, max(1, CHUNK // max(len(scores), 1)))
+    ]
+    everyone = np.ones((n_patients, 1), dtype=np.int32)
+    estimate = np.array([counter.auroc(everyone)[0] for counter in counters])
+    sample = f"{seed} {draws} {codes.shape}".encode() + patient.astype("<i8").tobytes() + codes.tobytes()
+    return Bootstrap(estimate, np.concatenate(values), hashlib.sha256(sample).hexdigest())
+
+
+@dataclass(frozen=True, eq=False)
+class _Places:
+    """How many of the other side each image outranks (positives) or is outranked by (negatives); a tie is a half.
+
+    Kept as counts, which are exact, where DeLong's placement values are fractions of the other side.
+    """
+
+    positives: np.ndarray
+    negatives: np.ndarray
+
+    def minus(self, other: "_Places") -> "_Places":
+        return _Places(self.positives - other.positives, self.negatives - other.negatives)
+
+
+class _PairCounter:
+    """Counts one class's ordered pairs for many draws at once, as products of sparse matrices and patients' counts.
+
+    The rarer side's distinct scores are thresholds; the other side's images fall between them or on them. So
+    scores are sorted once, and a draw costs one addition an image.
+    """
+
+    def __init__(self, score: np.ndarray, code: np.ndarray, patient: np.ndarray, n_patients: int) -> None:
+        positive, negative = code == 1, code == 0
+        # Reversed scores with sides exchanged have the same AUROC.
+        if positive.sum() > negative.sum():
+            score, positive, negative = -score, negative, positive
+        thresholds, level = np.unique(score[positive], return_inverse=True)
+        left, right = (np.searchsorted(thresholds, score[negative], side) for side in ("left", "right"))
+        # Bin 2g + 1 is on threshold g, bin 2g between thresholds g - 1 and g.
+        self._positives = _incidence(level, patient[positive], (len(thresholds), n_patients))
+        self._negatives = _incidence(left + right, patient[negative], (2 * len(thresholds) + 1, n_patients))
+
+    def auroc(self, counts: np.ndarray) -> np.ndarray:
+        """Return `[b]` AUROC where patient p occurs `counts[p, b]` times; NaN without positives or negatives."""
+        positives = self._positives @ counts
+        below = np.cumsum(self._negatives @ counts, axis=0, dtype=np.int32)
+        # Pairs outgrow int32; float64 still holds them exactly.
+        doubled = np.einsum("gb,gb->b", positives, below[:-1:2] + below[1::2], dtype=np.float64)
+        pairs = positives.sum(0, dtype=np.float64) * below[-1]
+        return np.divide(doubled, 2 * pairs, out=np.full_like(pairs, np.nan), where=pairs > 0)
+
+
+def _incidence(row: np.ndarray, patient: np.ndarray, shape: tuple[int, int]) -> sparse.csr_array:
+    return sparse.csr_array((np.ones(len(row), dtype=np.int32), (row, patient)), shape=shape)
+
+
+def _resampled(n_patients: int, draws: int, seed: int, chunk: int) -> Iterator[np.ndarray]:
+    """Yield `[P, b]` int32, how often each patient is drawn, up to `chunk` draws at a time."""
+    rng = np.random.default_rng(seed)
+    for start in range(0, draws, chunk):
+        size = min(chunk, draws - start)
+        drawn = rng.integers(n_patients, size=(size, n_patients)) * size + np.arange(size)[:, None]
+        yield np.bincount(drawn.ravel(), minlength=n_patients * size).reshape(n_patients, size).astype(np.int32)
+
+
+def _checked(scores: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Return scores in float64, which holds every type exactly, and labels as 1, 0 or -1 (unlabelled)."""
+    scores, labels = torch.as_tensor(scores).detach().cpu(), torch.as_tensor(labels).detach().cpu()
+    _check_shapes(scores, labels, None)
+    _check_finite(scores, None)
+    return scores.double().numpy(), _encode_labels(labels, None).numpy()
+
+
+def _patients(patients: ArrayLike, images: int) -> tuple[np.ndarray, int]:
+    ids = np.asarray(patients)
+    if ids.shape != (images,):
+        raise ValueError(f"Expected one patient id for each of {images} images, found shape {list(ids.shape)}.")
+    patient, names = pd.factorize(ids, sort=True)
+    if (patient < 0).any():
+        raise ValueError(
+            f"Expected a patient id for every image, found none for {int((patient < 0).sum())} of {images}. "
+            "Where patients are unknown, pass the images' own ids and say so: intervals may be too narrow."
+        )
+    if len(names) < 2:
+        raise ValueError(f"Expected images of two patients or more to draw from, found {len(names)}.")
+    return patient, len(names)
+
+
+def _places(score: np.ndarray, code: np.ndarray) -> _Places:
+    ours, theirs = score[code == 1], score[code == 0]
+    ranks = stats.rankdata(np.concatenate([ours, theirs]))
+    # The rank among all less the rank among one's own side is the number of the other side below.
+    return _Places(ranks[: len(ours)] - stats.rankdata(ours), len(ours) - (ranks[len(ours) :] - stats.rankdata(theirs)))
+
+
+def _delong(places: list[_Places]) -> DeLong:
+    n_pos = np.array([len(place.positives) for place in places], dtype=np.int64)
+    n_neg = np.array([len(place.negatives) for place in places], dtype=np.int64)
+    wins, pairs = np.array([place.positives.sum() for place in places], dtype=np.float64), n_pos * n_neg
+    auroc = np.divide(wins, pairs, out=np.full_like(wins, np.nan), where=pairs > 0)
+    return DeLong(auroc, np.array([_covariance(place, place) for place in places]), n_pos, n_neg)
+
+
+def _covariance(first: _Places, second: _Places) -> float:
+    """Return DeLong's covariance of two AUROCs, NaN with fewer than 2 positives or negatives."""
+    n_pos, n_neg = len(first.positives), len(first.negatives)
+    if min(n_pos, n_neg) < 2:
+        return float("nan")
+    of_positives = (first.positives - first.positives.mean()) @ (second.positives - second.positives.mean())
+    of_negatives = (first.negatives - first.negatives.mean()) @ (second.negatives - second.negatives.mean())
+    ours, theirs = of_positives / (n_pos * (n_pos - 1)), of_negatives / (n_neg * (n_neg - 1))
+    return float(ours / n_neg**2 + theirs / n_pos**2)
+
+
+def _normal(centre: np.ndarray, error: np.ndarray, level: float) -> np.ndarray:
+    reach = stats.norm.ppf((1 + level) / 2) * error
+    return np.stack([centre - reach, centre + reach])
+
+
+def _intervals(low: np.ndarray, high: np.ndarray, level: float) -> tuple[Interval, ...]:
+    return tuple(Interval(a, b, level) for a, b in zip(low.tolist(), high.tolist(), strict=True))
+
+
+def _percentiles(draws: np.ndarray, level: float) -> Interval:
+    defined = draws[~np.isnan(draws)]
+    if len(np.unique(defined)) < 2:
+        return Interval(float("nan"), float("nan"), level)
+    low, high = np.quantile(defined, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(low), float(high), level)

@@ -1,0 +1,360 @@
+"""Intervals and paired tests against definitions written out, published values, scikit-learn and simulations."""
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn.metrics import roc_auc_score
+
+from fedlit.metrics import intervals
+from fedlit.metrics.auroc import auroc
+from fedlit.metrics.intervals import Interval, bootstrap, delong, paired_delong
+from fedlit.metrics.paired import holm, paired
+
+NAN = float("nan")
+
+
+def random_set(n=60, c=4, seed=0, levels=None, missing=0.2):
+    rng = np.random.default_rng(seed)
+    labels = (rng.random((n, c)) < 0.35).astype(np.float64)
+    scores = rng.standard_normal((n, c)) + labels
+    if levels:
+        scores = np.round(scores * levels) / levels
+    labels[rng.random((n, c)) < missing] = NAN
+    return scores, labels
+
+
+def placement_values(score, label):
+    """DeLong's V10 and V01 as they are defined: every positive against every negative."""
+    above = score[label == 1][:, None] - score[label == 0][None]
+    wins = (above > 0) + 0.5 * (above == 0)
+    return wins.mean(1), wins.mean(0)
+
+
+def plain_covariance(first, second, label):
+    (a10, a01), (b10, b01) = placement_values(first, label), placement_values(second, label)
+    return np.cov(a10, b10)[0, 1] / len(a10) + np.cov(a01, b01)[0, 1] / len(a01)
+
+
+def ends(found):
+    return np.array([(interval.low, interval.high) for interval in found]).T
+
+
+def column(*values):
+    return np.array(values, dtype=np.float64)[:, None]
+
+
+def hanley_ct():
+    """CT ratings 1 to 5 of 58 normal and 51 abnormal patients (Hanley and McNeil 1982, table I)."""
+    counts = {0: (33, 6, 6, 11, 2), 1: (3, 2, 2, 11, 33)}
+    images = [(rating + 1.0, label) for label, row in counts.items() for rating, n in enumerate(row) for _ in range(n)]
+    scores, labels = np.array(images).T
+    return scores[:, None], labels[:, None]
+
+
+class TestDeLong:
+    @pytest.mark.parametrize("levels", [None, 1, 3])
+    @pytest.mark.parametrize("n", [30, 200])
+    def test_is_the_variance_of_placement_values_with_ties_and_missing_labels(self, n, levels):
+        scores, labels = random_set(n, seed=n, levels=levels)
+        found = delong(scores, labels)
+        for c, (score, label) in enumerate(zip(scores.T, labels.T, strict=True)):
+            known = ~np.isnan(label)
+            assert found.auroc[c] == pytest.approx(roc_auc_score(label[known], score[known]), abs=1e-12)
+            assert found.variance[c] == pytest.approx(plain_covariance(score, score, label), rel=1e-10)
+            assert (found.n_pos[c], found.n_neg[c]) == ((label == 1).sum(), (label == 0).sum())
+        np.testing.assert_array_equal(found.auroc, auroc(*map(torch.as_tensor, (scores, labels))).numpy())
+
+    def test_a_hand_derived_example(self):
+        # Positives 3, 1 and negatives 2, 0: V10 = (1, 1/2), V01 = (1/2, 1); both variances are 1/8, over 2 images each.
+        found = delong(column(3, 1, 2, 0), column(1, 1, 0, 0))
+        assert found.auroc[0] == 0.75
+        assert found.variance[0] == 0.125
+
+    def test_a_published_example(self):
+        # Stata's manual, roctab: area 0.8932, standard error 0.0307, interval 0.83295 to 0.95339
+        found = delong(*hanley_ct())
+        assert found.auroc[0] == pytest.approx(0.8932, abs=5e-5)
+        assert math.sqrt(found.variance[0]) == pytest.approx(0.0307, abs=5e-5)
+        (interval,) = found.intervals(logit=False)
+        assert (interval.low, interval.high) == (pytest.approx(0.83295, abs=5e-6), pytest.approx(0.95339, abs=5e-6))
+
+    def test_the_logit_interval_is_the_delta_method_and_stays_inside(self):
+        found = delong(*hanley_ct())
+        area, error = found.auroc[0], math.sqrt(found.variance[0])
+        (interval,) = found.intervals(0.9)
+        z = NormalDist().inv_cdf(0.95)
+        for end, sign in ((interval.low, -1), (interval.high, 1)):
+            odds = math.exp(math.log(area / (1 - area)) + sign * z * error / (area * (1 - area)))
+            assert end == pytest.approx(odds / (1 + odds), abs=1e-12)
+        near_one = delong(column(*range(20), 18.5, *range(21, 30)), column(*[0] * 20, *[1] * 10))
+        assert near_one.intervals(logit=False)[0].high == 1.0
+        assert near_one.auroc[0] < near_one.intervals()[0].high < 1.0
+
+    def test_monotone_maps_change_nothing(self):
+        scores, labels = random_set(80, seed=3)
+        plain, mapped = delong(scores, labels), delong(np.exp(scores) - 5, labels)
+        np.testing.assert_array_equal(plain.auroc, mapped.auroc)
+        np.testing.assert_array_equal(plain.variance, mapped.variance)
+        assert paired_delong(scores, 3 * scores + 1, labels).p.tolist() == [1.0] * 4
+
+    def test_perfect_classes_get_the_exact_interval(self):
+        labels = np.array([1, 1, 1, 0, 0, 0, 0], dtype=np.float64)
+        found = delong(np.stack([labels, -labels], axis=1), np.stack([labels, labels], axis=1))
+        assert found.auroc.tolist() == [1.0, 0.0]
+        assert found.variance.tolist() == [0.0, 0.0]
+        # three disjoint pairs were all won: Clopper and Pearson's interval of three successes of three
+        bound = stats.binomtest(3, 3).proportion_ci(0.95, method="exact").low
+        for logit in (True, False):
+            low, high = ends(found.intervals(logit=logit))
+            assert low == pytest.approx([bound, 0.0])
+            assert high == pytest.approx([1.0, 1 - bound])
+
+    def test_degenerate_classes_are_undefined(self):
+        # without positives, without negatives, unlabelled, one positive, one score for all
+        scores = np.stack([*[np.array([0.1, 0.5, 0.5, 0.9])] * 4, np.zeros(4)], axis=1)
+        labels = np.array([[0, 0, 0, 0], [1, 1, 1, 1], [NAN] * 4, [0, 1, 0, 0], [0, 1, 0, 1]]).T
+        found = delong(scores, labels)
+        np.testing.assert_array_equal(found.auroc, [NAN, NAN, NAN, 0.5, 0.5])
+        np.testing.assert_array_equal(found.variance, [NAN, NAN, NAN, NAN, 0.0])
+        np.testing.assert_array_equal(ends(found.intervals()), [[NAN] * 4 + [0.5]] * 2)
+        assert found.n_pos.tolist() == [0, 4, 0, 1, 2]
+
+    @pytest.mark.parametrize("level", [0.0, 1.0, 95])
+    def test_a_level_is_a_probability(self, level):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            Interval(0.0, 1.0, level)
+
+    def test_scores_and_labels_are_checked(self):
+        scores, labels = random_set()
+        with pytest.raises(ValueError, match="one shape"):
+            delong(scores, labels[:, :2])
+        with pytest.raises(ValueError, match="labels 0, 1 or NaN"):
+            delong(scores, labels + 1)
+        with pytest.raises(ValueError, match="finite scores"):
+            paired_delong(scores, np.where(scores > 1, np.inf, scores), labels)
+
+
+class TestPairedDeLong:
+    def test_is_the_covariance_of_placement_values(self):
+        first, labels = random_set(90, seed=5, levels=4)
+        second = np.round(first + np.random.default_rng(6).standard_normal(first.shape), 1)
+        found = paired_delong(first, second, labels)
+        for c, label in enumerate(labels.T):
+            a, b = first[:, c], second[:, c]
+            covariance = plain_covariance(a, b, label)
+            variance = plain_covariance(a, a, label) + plain_covariance(b, b, label) - 2 * covariance
+            assert found.covariance[c] == pytest.approx(covariance, rel=1e-9)
+            assert found.variance[c] == pytest.approx(variance, rel=1e-9)
+            z = abs(found.difference[c]) / math.sqrt(variance)
+            assert found.p[c] == pytest.approx(2 * NormalDist().cdf(-z), rel=1e-9)
+            reach = NormalDist().inv_cdf(0.975) * math.sqrt(variance)
+            interval = found.intervals()[c]
+            assert interval.low == pytest.approx(found.difference[c] - reach)
+            assert interval.high == pytest.approx(found.difference[c] + reach)
+
+    def test_a_hand_derived_example(self):
+        # First as above; second: positives 3, 2 over negatives 1, 0. The places' differences are (0, -1/2) and
+        # (-1/2, 0): variance 1/8 over 2 images each, difference -1/4, z = -1/4 / sqrt(1/8) = -0.7071, p = 0.4795.
+        found = paired_delong(column(3, 1, 2, 0), column(3, 2, 1, 0), column(1, 1, 0, 0))
+        assert (found.difference[0], found.variance[0], found.covariance[0]) == (-0.25, 0.125, 0.0)
+        assert found.p[0] == pytest.approx(0.4795001221869535)
+
+    def test_is_antisymmetric(self):
+        first, labels = random_set(70, seed=7)
+        second = random_set(70, seed=8)[0]
+        there, back = paired_delong(first, second, labels), paired_delong(second, first, labels)
+        np.testing.assert_array_equal(there.difference, -back.difference)
+        np.testing.assert_array_equal(there.p, back.p)
+        np.testing.assert_array_equal(ends(there.intervals()), -ends(back.intervals())[::-1])
+
+    def test_nothing_is_claimed_without_variance(self):
+        scores, labels = random_set(50, seed=9, missing=0)
+        same = paired_delong(scores, scores, labels)
+        assert same.difference.tolist() == same.variance.tolist() == [0.0] * 4
+        assert same.p.tolist() == [1.0] * 4
+        opposite = paired_delong(labels, -labels, labels)
+        assert opposite.difference.tolist() == [1.0] * 4
+        assert np.isnan([opposite.p, *ends(opposite.intervals()), *ends(same.intervals())]).all()
+        labels[:, 0] = 0
+        assert np.isnan(paired_delong(scores, scores, labels).p).tolist() == [True, False, False, False]
+
+
+class TestBootstrap:
+    @pytest.mark.parametrize("levels", [None, 1])
+    def test_is_the_plain_loop_over_the_same_draws(self, levels):
+        scores, labels = random_set(60, c=3, seed=11, levels=levels)
+        labels[:, 2] = 1 - labels[:, 2]  # positives outnumber negatives
+        ids = np.array([f"patient {number}" for number in np.random.default_rng(12).integers(25, size=60)])
+        names = np.unique(ids)
+        found = bootstrap(scores, labels, ids, draws=60, seed=13)
+        drawn = np.random.default_rng(13).integers(len(names), size=(60, len(names)))
+        for b, patients in enumerate(drawn):
+            rows = np.concatenate([np.flatnonzero(ids == names[patient]) for patient in patients])
+            expected = auroc(torch.as_tensor(scores[rows]), torch.as_tensor(labels[rows])).numpy()
+            np.testing.assert_array_equal(found.draws[b], expected)
+            for c in range(3):
+                known = rows[~np.isnan(labels[rows, c])]
+                assert roc_auc_score(labels[known, c], scores[known, c]) == pytest.approx(expected[c], abs=1e-12)
+        np.testing.assert_array_equal(found.estimate, delong(scores, labels).auroc)
+        for c, interval in enumerate(found.intervals(0.8)):
+            assert [interval.low, interval.high] == pytest.approx(np.quantile(found.draws[:, c], [0.1, 0.9]))
+
+    def test_memory_bounds_and_the_order_of_images_do_not_change_it(self, monkeypatch):
+        scores, labels = random_set(50, seed=14)
+        ids = np.arange(50) // 2
+        whole = bootstrap(scores, labels, ids, draws=37, seed=1)
+        shuffled = np.random.default_rng(0).permutation(50)
+        monkeypatch.setattr(intervals, "CHUNK", 50 * 5)
+        pieces = bootstrap(scores[shuffled], labels[shuffled], ids[shuffled], draws=37, seed=1)
+        np.testing.assert_array_equal(whole.draws, pieces.draws)
+        assert (bootstrap(scores, labels, ids, draws=37, seed=2).draws != whole.draws).any()
+
+    def test_agrees_with_delong_where_patients_have_one_image(self):
+        scores, labels = random_set(600, seed=15)
+        other = scores + 0.7 * np.random.default_rng(16).standard_normal(scores.shape)
+        one, two = (bootstrap(values, labels, np.arange(600)) for values in (scores, other))
+        exact = paired_delong(scores, other, labels)
+        assert one.draws.std(0) == pytest.approx(np.sqrt(exact.first.variance), rel=0.08)
+        assert one.minus(two).draws.std(0) == pytest.approx(np.sqrt(exact.variance), rel=0.08)
+        assert ends(one.intervals()) == pytest.approx(ends(exact.first.intervals()), abs=0.01)
+
+    def test_differences_are_paired(self):
+        scores, labels = random_set(80, seed=17)
+        other = scores + 0.3 * np.random.default_rng(18).standard_normal(scores.shape)
+        ids = np.arange(80) // 2
+        one, two = (bootstrap(values, labels, ids, draws=200) for values in (scores, other))
+        difference = one.minus(two)
+        np.testing.assert_array_equal(difference.draws, one.draws - two.draws)
+        assert difference.macro == pytest.approx(one.macro - two.macro)
+        assert difference.macro_draws.std() < one.macro_draws.std()
+        assert (one.minus(one).draws == 0).all()
+        for unlike in (
+            bootstrap(other, labels, ids, draws=200, seed=1),
+            bootstrap(other, labels, np.arange(80), draws=200),
+            bootstrap(other, 1 - labels, ids, draws=200),
+            bootstrap(other, labels, ids, draws=100),
+        ):
+            with pytest.raises(ValueError, match="same labels, patients, seed"):
+                one.minus(unlike)
+
+    def test_undefined_draws_are_counted_and_left_out(self):
+        rng = np.random.default_rng(19)
+        labels = np.zeros((40, 3))
+        labels[:20, 0], labels[:2, 1] = 1, 1  # half, two images, none
+        found = bootstrap(rng.standard_normal((40, 3)), labels, np.arange(40), draws=2000)
+        assert found.undefined[[0, 2]].tolist() == [0, 2000]
+        # (1 - 2/40)^40 of the draws have neither of two images
+        assert found.undefined[1] == pytest.approx(2000 * 0.95**40, abs=5 * math.sqrt(2000 * 0.128 * 0.872))
+        gone = np.isnan(found.draws[:, 1])
+        np.testing.assert_array_equal(found.macro_draws[gone], found.draws[gone, 0])
+        assert found.macro_draws[~gone] == pytest.approx(found.draws[~gone, :2].mean(1))
+        assert found.macro == pytest.approx(found.estimate[:2].mean())
+        low, high = np.quantile(found.macro_draws, [0.05, 0.95])
+        assert found.macro_interval(0.9) == Interval(low, high, 0.9)
+        assert not np.isnan(ends(found.intervals()[:2])).any()
+        assert np.isnan(ends(found.intervals()[2:])).all()
+
+    def test_draws_that_agree_give_no_interval(self):
+        labels = (np.arange(40) % 2).astype(np.float64)[:, None]
+        found = bootstrap(labels, labels, np.arange(40), draws=100)
+        assert found.macro == 1.0
+        assert math.isnan(found.intervals()[0].low)
+        assert math.isnan(found.macro_interval().high)
+        nowhere = bootstrap(labels, np.zeros_like(labels), np.arange(40), draws=5)
+        assert math.isnan(nowhere.macro)
+        assert np.isnan(nowhere.macro_draws).all()
+
+    def test_bad_input_is_refused(self):
+        scores, labels = random_set(6)
+        with pytest.raises(ValueError, match=r"each of 6 images, found shape \[5\]"):
+            bootstrap(scores, labels, np.arange(5))
+        with pytest.raises(ValueError, match="found none for 2 of 6"):
+            bootstrap(scores, labels, np.array(["a", None, "b", None, "c", "d"], dtype=object))
+        with pytest.raises(ValueError, match="two patients or more to draw from, found 1"):
+            bootstrap(scores, labels, ["a"] * 6)
+        with pytest.raises(ValueError, match="at least 1 draw, found 0"):
+            bootstrap(scores, labels, np.arange(6), draws=0)
+
+
+class TestCoverage:
+    """A column is a simulated test set; two normal populations 1.2 apart have AUROC Phi(1.2 / sqrt 2)."""
+
+    SIMULATIONS = 1000
+
+    def covered(self, found, truth):
+        low, high = ends(found)
+        return ((low <= truth) & (truth <= high)).mean()
+
+    def simulate(self, n_pos, n_neg, shift, seed):
+        rng = np.random.default_rng(seed)
+        labels = np.repeat([1.0, 0.0], [n_pos, n_neg])[:, None] * np.ones(self.SIMULATIONS)
+        return rng.standard_normal(labels.shape) + shift * labels, labels
+
+    def test_of_delong_and_of_the_bootstrap(self):
+        scores, labels = self.simulate(40, 60, 1.2, seed=20)
+        truth = NormalDist().cdf(1.2 / math.sqrt(2))
+        assert 0.93 <= self.covered(delong(scores, labels).intervals(), truth) <= 0.97
+        assert 0.93 <= self.covered(delong(scores, labels).intervals(logit=False), truth) <= 0.97
+        assert 0.93 <= self.covered(bootstrap(scores, labels, np.arange(100), draws=1000).intervals(), truth) <= 0.97
+
+    def test_the_logit_scale_loses_less_of_it_with_few_positives_near_one(self):
+        scores, labels = self.simulate(15, 100, 2.5, seed=21)
+        truth, found = NormalDist().cdf(2.5 / math.sqrt(2)), delong(scores, labels)
+        assert 0.89 <= self.covered(found.intervals(), truth) <= 0.97
+        assert self.covered(found.intervals(logit=False), truth) < 0.85
+
+    def test_of_paired_differences(self):
+        scores, labels = self.simulate(40, 60, 1.2, seed=22)
+        noise = np.random.default_rng(23).standard_normal(scores.shape)
+        found = paired_delong(scores, scores + noise, labels)
+        truth = NormalDist().cdf(1.2 / math.sqrt(2)) - NormalDist().cdf(1.2 / 2)
+        assert 0.93 <= self.covered(found.intervals(), truth) <= 0.97
+        null = paired_delong(scores + noise, scores - noise, labels)  # independent noise of one size: equal AUROC
+        assert 0.03 <= (null.p < 0.05).mean() <= 0.07
+
+    def test_only_patients_cover_where_they_have_many_images(self):
+        rng = np.random.default_rng(24)
+        patients = np.repeat(np.arange(60), 5)
+        labels = np.repeat([1.0, 0.0], 150)[:, None] * np.ones(self.SIMULATIONS)
+        # Images of a patient share half of their variance.
+        shared, own = (rng.standard_normal((n, self.SIMULATIONS)) / math.sqrt(2) for n in (60, 300))
+        scores, truth = shared[patients] + own + 1.2 * labels, NormalDist().cdf(1.2 / math.sqrt(2))
+        found = bootstrap(scores, labels, patients, draws=1000)
+        assert 0.93 <= self.covered(found.intervals(), truth) <= 0.97
+        assert self.covered(delong(scores, labels).intervals(), truth) < 0.85
+        naive = bootstrap(scores[:, :20], labels[:, :20], np.arange(300), draws=500)
+        assert (found.draws[:, :20].std(0) > 1.3 * naive.draws.std(0)).all()
+
+
+class TestPairedOverClasses:
+    def test_wilcoxon_is_scipys(self):
+        rng = np.random.default_rng(25)
+        one, other = rng.uniform(0.5, 0.9, (2, 14))
+        assert paired(one, other).wilcoxon == pytest.approx(stats.wilcoxon(one, other, method="exact").pvalue)
+        tied, zero = np.round(one, 1), np.round(other, 1)
+        assert paired(tied, zero).wilcoxon == pytest.approx(stats.wilcoxon(tied, zero, method="approx").pvalue)
+        one[3] = NAN
+        left = np.delete(one, 3), np.delete(other, 3)
+        assert paired(one, other).wilcoxon == pytest.approx(stats.wilcoxon(*left, method="exact").pvalue)
+
+    def test_wilcoxon_by_hand(self):
+        # Five of five classes are better: 2 of the 2^5 signs are as extreme. A class that does not differ is left out.
+        assert paired([2.0, 4.0, 7.0, 11.0, 16.0, 5.0], [1.0, 2.0, 4.0, 7.0, 11.0, 5.0]).wilcoxon == 2 / 32
+
+    def test_wilcoxon_is_undefined_where_no_class_differs(self):
+        assert math.isnan(paired([0.5, 0.7], [0.5, 0.7]).wilcoxon)
+        assert math.isnan(paired([NAN], [0.5]).wilcoxon)
+
+    def test_holm_by_hand(self):
+        # In order 0.005, 0.01, 0.03, 0.04, times 4, 3, 2, 1: 0.02, 0.03, 0.06, 0.04, and the last not below its
+        # predecessor. The NaN is no test.
+        assert holm([0.01, 0.04, NAN, 0.03, 0.005]) == pytest.approx([0.03, 0.06, NAN, 0.06, 0.02], nan_ok=True)
+        assert holm([0.6, 0.9]).tolist() == [1.0, 1.0]
+        assert holm([]).tolist() == []
+        p = np.array([0.2, 0.1])
+        holm(p)
+        assert p.tolist() == [0.2, 0.1]
