@@ -318,15 +318,15 @@ class TestCoverage:
 
     def test_only_patients_cover_where_they_have_many_images(self):
         rng = np.random.default_rng(24)
-        patients = np.repeat(np.arange(60), 5)
-        labels = np.repeat([1.0, 0.0], 150)[:, None] * np.ones(self.SIMULATIONS)
+        patients = np.repeat(np.arange(100), 4)
+        labels = np.repeat([1.0, 0.0], 200)[:, None] * np.ones(self.SIMULATIONS)
         # Images of a patient share half of their variance.
-        shared, own = (rng.standard_normal((n, self.SIMULATIONS)) / math.sqrt(2) for n in (60, 300))
+        shared, own = (rng.standard_normal((n, self.SIMULATIONS)) / math.sqrt(2) for n in (100, 400))
         scores, truth = shared[patients] + own + 1.2 * labels, NormalDist().cdf(1.2 / math.sqrt(2))
         found = bootstrap(scores, labels, patients, draws=1000)
         assert 0.93 <= self.covered(found.intervals(), truth) <= 0.97
         assert self.covered(delong(scores, labels).intervals(), truth) < 0.85
-        naive = bootstrap(scores[:, :20], labels[:, :20], np.arange(300), draws=500)
+        naive = bootstrap(scores[:, :20], labels[:, :20], np.arange(400), draws=500)
         assert (found.draws[:, :20].std(0) > 1.3 * naive.draws.std(0)).all()
 
 
