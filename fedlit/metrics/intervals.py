@@ -18,8 +18,7 @@ from fedlit.metrics.auroc import _check_finite, _check_shapes, _encode_labels
 
 LEVEL = 0.95
 DRAWS = 2000
-# Elements of one work array of the bootstrap (int32: 4 MB); a few exist at a time.
-CHUNK = 2**20
+CHUNK = 2**20  # elements of one work array of the bootstrap (int32: 4 MB); a few exist at a time
 
 
 @dataclass(frozen=True)
@@ -335,7 +334,8 @@ def _resampled(n_patients: int, draws: int, seed: int, chunk: int) -> Iterator[n
 
 def _checked(scores: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Return scores in float64, which holds every type exactly, and labels as 1, 0 or -1 (unlabelled)."""
-    scores, labels = torch.as_tensor(scores).detach().cpu(), torch.as_tensor(labels).detach().cpu()
+    # Copied, as torch warns of read-only arrays, which pandas hands out.
+    scores, labels = (torch.asarray(values, copy=True, requires_grad=False).cpu() for values in (scores, labels))
     _check_shapes(scores, labels, None)
     _check_finite(scores, None)
     return scores.double().numpy(), _encode_labels(labels, None).numpy()

@@ -123,6 +123,16 @@ class TestDeLong:
         np.testing.assert_array_equal(ends(found.intervals()), [[NAN] * 4 + [0.5]] * 2)
         assert found.n_pos.tolist() == [0, 4, 0, 1, 2]
 
+    @pytest.mark.filterwarnings("error")
+    def test_tensors_and_read_only_arrays_are_as_good(self):
+        scores, labels = random_set(40, seed=4)
+        expected = delong(scores, labels)
+        for values in (scores, labels):
+            values.flags.writeable = False
+        np.testing.assert_array_equal(delong(scores, labels).variance, expected.variance)
+        tensor = torch.tensor(scores, requires_grad=True)
+        np.testing.assert_array_equal(delong(tensor, torch.tensor(labels)).variance, expected.variance)
+
     @pytest.mark.parametrize("level", [0.0, 1.0, 95])
     def test_a_level_is_a_probability(self, level):
         with pytest.raises(ValueError, match="between 0 and 1"):
@@ -190,8 +200,8 @@ class TestBootstrap:
         labels[:, 2] = 1 - labels[:, 2]  # positives outnumber negatives
         ids = np.array([f"patient {number}" for number in np.random.default_rng(12).integers(25, size=60)])
         names = np.unique(ids)
-        found = bootstrap(scores, labels, ids, draws=60, seed=13)
-        drawn = np.random.default_rng(13).integers(len(names), size=(60, len(names)))
+        found = bootstrap(scores, labels, ids, draws=25, seed=13)
+        drawn = np.random.default_rng(13).integers(len(names), size=(25, len(names)))
         for b, patients in enumerate(drawn):
             rows = np.concatenate([np.flatnonzero(ids == names[patient]) for patient in patients])
             expected = auroc(torch.as_tensor(scores[rows]), torch.as_tensor(labels[rows])).numpy()
@@ -342,8 +352,9 @@ class TestPairedOverClasses:
         assert paired(one, other).wilcoxon == pytest.approx(stats.wilcoxon(*left, method="exact").pvalue)
 
     def test_wilcoxon_by_hand(self):
-        # Five of five classes are better: 2 of the 2^5 signs are as extreme. A class that does not differ is left out.
-        assert paired([2.0, 4.0, 7.0, 11.0, 16.0, 5.0], [1.0, 2.0, 4.0, 7.0, 11.0, 5.0]).wilcoxon == 2 / 32
+        # Five of five classes are better: 2 of the 2^5 signs are as extreme. Two that do not differ are left out.
+        better, same = ([2.0, 4.0, 7.0, 11.0, 16.0], [1.0, 2.0, 4.0, 7.0, 11.0]), [5.0, 6.0]
+        assert paired(better[0] + same, better[1] + same).wilcoxon == 2 / 32
 
     def test_wilcoxon_is_undefined_where_no_class_differs(self):
         assert math.isnan(paired([0.5, 0.7], [0.5, 0.7]).wilcoxon)
