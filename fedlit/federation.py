@@ -95,6 +95,11 @@ class Federation:
             raise ConfigError(f"federation.aggregators: {' and '.join(names)} each compute the gradient; keep one")
         for aggregator in self.aggregators:
             aggregator.check_schedule(self.schedule, rounds)
+            rivals = [type(a).__name__ for a in self.aggregators if a.governs and a.governs == aggregator.governs]
+            if len(rivals) > 1:
+                raise ConfigError(
+                    f"federation.aggregators: {' and '.join(rivals)} each decide how the {aggregator.governs} is shared; keep one"
+                )
 
     def fit(
         self,
@@ -135,6 +140,7 @@ class Federation:
             progress.say(session.introduction())
             for note in (*session.data.notes, session.without_positives()):
                 progress.say(note)
+            progress.say(session.label_schemes())
             progress.say(self.schedule.notice)
             progress.say(monitor.notice)
             while not self.over(done, best) and not session.stopping(interrupts.signum):

@@ -19,6 +19,10 @@ SHOWN = {"val/auroc_macro": "val AUROC", "val/loss": "val loss"}
 """The validation metric that stands in the line: the first that there is."""
 
 
+MEANS = {"macro": "mean over defined classes"} | {kind: f"mean over {name} classes" for kind, name in KINDS.items()}
+"""Means over classes and what a table calls them."""
+
+
 class RoundProgress:
     """Shows rounds: clients done, loss, mean AUROC, time left.
 
@@ -121,7 +125,9 @@ def auroc_table(metrics: Mapping[str, float], prefix: str, title: str) -> Table:
                 f"{metrics[f'{prefix}/n_neg/{name}']:.0f}",
             )
     table.add_section()
-    table.add_row("mean over defined classes", _number(metrics[f"{prefix}/auroc_macro"]), "", "")
+    for kind, shown in MEANS.items():
+        if f"{prefix}/auroc_{kind}" in metrics:
+            table.add_row(shown, _number(metrics[f"{prefix}/auroc_{kind}"]), "", "")
     return table
 
 
@@ -136,10 +142,7 @@ def sets_table(metrics: Mapping[str, float], sets: Sequence[str], title: str) ->
     for name in classes:
         table.add_row(name, *(_number(metrics[f"test/{each}/auroc/{name}"], "-") for each in sets))
     table.add_section()
-    for kind, shown in (
-        ("macro", "mean over defined classes"),
-        *((k, f"mean over {shown} classes") for k, shown in KINDS.items()),
-    ):
+    for kind, shown in MEANS.items():
         if f"test/{sets[0]}/auroc_{kind}" in metrics:
             table.add_row(shown, *(_number(metrics[f"test/{each}/auroc_{kind}"], "-") for each in sets))
     return table

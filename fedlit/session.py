@@ -19,6 +19,7 @@ from fedlit.checkpoint import Best, Checkpoints
 from fedlit.data.features import with_fixed_features
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.organisations import save_classes
+from fedlit.data.schemes import by_sharing
 from fedlit.engines.base import Engine, Program, Scores, View
 from fedlit.engines.fabric import FabricEngine
 from fedlit.engines.local import LocalEngine
@@ -186,7 +187,8 @@ class Session:
         """Scores of the clients' validation sets; adds their ``val/...`` to the metrics."""
         began = time.perf_counter()
         scores = self.engine.evaluate(client_views(self.data, "val"), down)
-        metrics |= pooled_metrics(scores, self.classes, "val") | self._pooled_loss(scores, down)
+        metrics |= pooled_metrics(scores, self.classes, "val", by_sharing(self.schemes))
+        metrics |= self._pooled_loss(scores, down)
         metrics["time/evaluate_s"] = time.perf_counter() - began
         return scores
 
@@ -236,7 +238,7 @@ class Session:
         """The validation metrics of two examples a client: what fails there, fails before hours of training."""
         views = [replace(view, limit=2) for view in client_views(self.data, "val")]
         down = self.federation.broadcast(server, self.federation.round(0, self))
-        return pooled_metrics(self.engine.evaluate(views, down), self.classes, "val")
+        return pooled_metrics(self.engine.evaluate(views, down), self.classes, "val", by_sharing(self.schemes))
 
     def stopping(self, signum: int) -> int:
         """The number of a signal that any rank was sent, or 0; the same answer on every rank."""
@@ -252,6 +254,13 @@ class Session:
             f"{self.algorithm} over {len(self.clients)} client{'s' * (len(self.clients) != 1)} (training images): {shown}{more}; "
             f"{self.layout.size:,} parameters; {self.engine.where}"
         )
+
+    def label_schemes(self) -> str:
+        """One line on who labels which classes; "" where all label all of them."""
+        if all(set(c.classes) == set(self.classes) for c in self.clients.values()):
+            return ""
+        told = [f"{name} labels {', '.join(c.classes)}" for name, c in list(self.clients.items())[:8]]
+        return "; ".join(told) + (f"; and {len(self.clients) - 8} more clients" if len(self.clients) > 8 else "")
 
     def without_positives(self) -> str:
         """One line on clients that label a class of which they train on no positive image; "" where there is none."""

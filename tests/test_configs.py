@@ -111,7 +111,10 @@ def test_the_issue_s_configs_are_there():
         *(f"fdam/{name}.yaml" for name in ("imagenet-ih", "cifar100-ih", "chestxray-ih", "two-stage")),
         *(f"fdam/{name}.yaml" for name in ("cifar10-ih", "phantom-ih", "nih", "two-stage-1", "two-stage-2")),
         *(f"surgical/{name}.yaml" for name in ("nih-iid", "nih-chexpert", "nih-chexpert-shared")),
-        *(f"surgical/{name}.yaml" for name in ("phantom", "phantom-iid", "nih-mini", "nih-mini-frozen", "nih-mini-iid")),
+        *(
+            f"surgical/{name}.yaml"
+            for name in ("phantom", "phantom-iid", "nih-mini", "nih-mini-frozen", "nih-mini-iid")
+        ),
     }
     assert {f.stem for f in SWEEPS} >= {
         *(f"surgical-{name}" for name in ("clients", "classes", "table-1", "table-2")),

@@ -1,8 +1,11 @@
 """What a session says before it trains."""
 
 import pytest
+from toys import ToyData, ToyNet
 
+from fedlit.aggregators import FedBN, FedBNPlus, PersonalHeads, SurgicalHeads
 from fedlit.data import PhantomCXR
+from fedlit.errors import ConfigError
 from fedlit.fabric import make_fabric
 from fedlit.federation import Federation
 from fedlit.models import ImageClassifier
@@ -23,3 +26,22 @@ def test_clients_without_positives_of_a_class_are_allowed_and_reported(images, t
     expected = [f"{name} ({', '.join(classes)})" for name, classes in lacking.items() if classes]
     assert bool(expected) == (images == 40)
     assert said == (f"no positive training image at {', '.join(expected)}" if expected else "")
+
+
+def test_two_algorithms_that_decide_on_one_part_are_refused():
+    with pytest.raises(
+        ConfigError, match="SurgicalHeads and PersonalHeads each decide how the head is shared; keep one"
+    ):
+        Federation([SurgicalHeads(), PersonalHeads()])
+    with pytest.raises(ConfigError, match="FedBN and FedBNPlus each decide how the norm is shared; keep one"):
+        Federation([FedBN(), SurgicalHeads(), FedBNPlus()])
+    assert Federation([PersonalHeads(), FedBN()]).aggregators
+
+
+def test_who_labels_what_is_said_where_clients_differ():
+    different = Session(Federation(), ToyNet(), ToyData(clients=3, labelled=2), make_fabric("cpu"))
+    assert different.label_schemes().startswith("site-0 labels Edema, Effusion; site-1 labels ")
+    many = Session(Federation(workers=1), ToyNet(), ToyData(clients=11, labelled=1), make_fabric("cpu"))
+    assert many.label_schemes().endswith("; and 3 more clients")
+    alike = Session(Federation(), ToyNet(), ToyData(clients=3), make_fabric("cpu"))
+    assert alike.label_schemes() == ""

@@ -117,6 +117,9 @@ class Aggregator:
     weights: Literal["examples", "uniform"] | None = None
     """Client weights that the algorithm is defined with; two different ones in a list are refused."""
 
+    governs: str | None = None
+    """The part of the model (``head``, ``norm``) whose sharing it decides; two that decide on one are refused."""
+
     batches_per_step: int = 1
     """Batches drawn for each local step (the largest of the list counts)."""
 

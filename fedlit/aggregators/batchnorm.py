@@ -19,6 +19,8 @@ class FedBN(Aggregator):
     every client's images with that client's model.
     """
 
+    governs = "norm"
+
     def scope(self, layout: Layout, client: Client) -> Mask:
         return Mask.everything(layout).keeping([*layout.groups(("norm",)), layout.stats_group])
 
@@ -36,6 +38,8 @@ class FedBNPlus(Aggregator):
     Raises:
         ConfigError: the model has no normalisation layer.
     """
+
+    governs = "norm"
 
     def configure_model(self, module: nn.Module) -> None:
         layers = [layer for layer in module.modules() if isinstance(layer, NORM_TYPES)]

@@ -15,6 +15,7 @@ class PersonalHeads(Aggregator):
     """
 
     weights = "uniform"
+    governs = "head"
 
     def scope(self, layout: Layout, client: Client) -> Mask:
         return Mask.everything(layout).keeping(layout.groups(("head", "dual")))

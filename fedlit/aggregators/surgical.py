@@ -22,6 +22,7 @@ class SurgicalHeads(Aggregator):
     """
 
     weights = "uniform"
+    governs = "head"
 
     def scope(self, layout: Layout, client: Client) -> Mask:
         others = tuple(c for c in layout.classes if c not in client.classes)

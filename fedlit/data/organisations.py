@@ -137,6 +137,9 @@ class Organisations(FederatedDataModule):
         for name, source in self.external.items():
             records = self._under(name, source._read())
             self.test_sets[name] = self._images(records, np.arange(len(records.names)), records.labels)
+            absent = [label for label in source.classes if label not in self.classes]
+            if absent:
+                self.notes.append(f"{name}: {len(absent)} labels are no class here and left out: {listed(absent, 20)}")
 
     def _chosen(self, classes: str | list[str]) -> tuple[str, ...]:
         own = {name: source.classes for name, source in self.sources.items()}

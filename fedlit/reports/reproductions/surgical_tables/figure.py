@@ -42,3 +42,24 @@ def draw(table: pd.DataFrame, kinds: Mapping[str, Sequence[str]]) -> Figure:
     ax.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside upper right", ncols=2, frameon=False, fontsize="small")
     return figure
+
+
+def draw_dilution(curves: pd.DataFrame) -> Figure:
+    """Args:
+    curves: method, seed, round, auroc.
+    """
+    figure = Figure(figsize=(6, 3.8), layout="constrained")
+    ax = figure.subplots()
+    styles = (("--", "#7a7a7a"), ("-.", "#1f5f8b"), ("-", "#c1572b"))
+    for (method, rows), (dashes, colour) in zip(curves.groupby("method", sort=False), styles, strict=False):
+        by_round = rows.groupby("round")["auroc"]
+        ax.plot(by_round.mean(), linestyle=dashes, color=colour, label=method)
+        ax.fill_between(by_round.min().index, by_round.min(), by_round.max(), color=colour, alpha=0.15, linewidth=0)
+    ax.set(xscale="log", xlabel="round", ylabel="validation AUROC, unique classes")
+    ticks = [n for n in (2**k for k in range(20)) if n <= curves["round"].max()]
+    ax.set_xticks(ticks, [str(n) for n in ticks])
+    ax.minorticks_off()
+    ax.grid(alpha=0.25)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False)
+    return figure
