@@ -85,7 +85,7 @@ def test_every_command_line_parses(words: list[str], project: Path):
 def test_the_installation_lines_are_in_the_first_screen():
     first_screen = "\n".join((ROOT / "README.md").read_text().splitlines()[:30])
     assert "pip install -e . && fedlit fit --config configs/quickstart.yaml\n" in first_screen
-    assert "pip install -e '.[dev]' && pytest\n" in first_screen
+    assert "pip install -e '.[dev]' && pytest -n auto\n" in first_screen
 
 
 @pytest.mark.parametrize("document", [*DOCUMENTS, "CHANGELOG.md"])

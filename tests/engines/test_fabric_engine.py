@@ -16,7 +16,7 @@ from toys import ToyData, ToyNet
 
 import fedlit
 from fedlit.aggregators import FedBN, FedProx, Scaffold
-from fedlit.evaluation import client_views, server_views
+from fedlit.evaluation import client_views, views_beyond
 from fedlit.fabric import launch, make_fabric
 from fedlit.federation import Federation
 from fedlit.rounds import server_round
@@ -53,7 +53,8 @@ def play(precision: str, federation: Federation) -> dict[str, torch.Tensor]:
     for name, state in session.engine.client_states().items():
         tensors |= {f"{name}/{k}": v for k, v in state.tensors().items()}
     down = federation.broadcast(server, federation.round(0, session))
-    views = client_views(session.data, "val") + server_views(session.data, session.masks)
+    beyond = views_beyond(session.data, session.personal, list(session.clients), "test", "validation_step")
+    views = client_views(session.data, "val") + [view for views in beyond.values() for view in views]
     for scores in session.engine.evaluate(views, down):
         tensors[f"scores/{scores.view.client}/{scores.view.part}"] = scores.scores.double()
     return tensors

@@ -114,19 +114,21 @@ def test_a_small_one_runs_is_not_run_again_and_writes_its_files(tmp_path, monkey
     other = {"class_path": "PhantomCXR", "init_args": {"hospitals": [{"name": "i", "images": 60}]}}
     third = {"class_path": "PhantomCXR", "init_args": {"hospitals": [{"name": "j", "images": 30}]}}
     data = {"sources": {"A": hospital, "B": other}, "external": {"out": third}, "image_size": 32, "augment": False}
+    sgd = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}
     small = {
         "data": {"class_path": "Organisations", "init_args": data},
-        "model": {"class_path": "ImageClassifier", "init_args": {"backbone": "mobilenetv2_035"}},
+        "model": {"class_path": "ImageClassifier", "init_args": {"backbone": "mobilenetv2_035", "optimizer": sgd}},
         "federation": {"rounds": 1, "weights": "uniform", "workers": 1},
     }
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(small))
     sites = {"A": ("Edema", "Effusion", "Mass"), "B": ("Edema", "Effusion", "Nodule")}
     setting = Setting(str(tmp_path / "small.yaml"), sites, "out", truth=True)
     monkeypatch.setattr(surgical_tables, "LAPTOP", setting)
+    monkeypatch.setattr(surgical_tables, "DILUTION_ROUNDS", 2)
     rows = surgical_tables._methods
 
     def few(*args) -> list[Method]:
-        return [m for m in rows(*args) if m.title.endswith(("SurgAgg FedBN+", "Vanilla FedAvg"))]
+        return [m for m in rows(*args) if m.title.endswith(("SurgAgg FedBN+", "SurgAgg FedAvg", "Vanilla FedAvg"))]
 
     monkeypatch.setattr(surgical_tables, "_methods", few)
     with (tmp_path / "said.txt").open("w") as said:
@@ -136,7 +138,9 @@ def test_a_small_one_runs_is_not_run_again_and_writes_its_files(tmp_path, monkey
     assert "2 runs, 2 finished before" in said
     folder = tmp_path / "reproductions" / "surgical-tables"
     found = pd.read_csv(folder / "table-2.csv")
-    assert set(found["method"]) == {"Vanilla FedAvg", "SurgAgg FedBN+"}
+    assert set(found["method"]) == {"Vanilla FedAvg", "SurgAgg FedAvg", "SurgAgg FedBN+"}
+    assert set(pd.read_csv(folder / "dilution.csv")["method"]) == {"Vanilla", "SurgAgg"}
+    assert (folder / "dilution.png").exists()
     assert set(found["class"]) == {"Edema", "Effusion", "Mass", "Nodule"}
     assert (folder / "figure.png").exists()
     assert "Table 3" in (folder / "tables.md").read_text()
