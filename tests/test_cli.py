@@ -14,7 +14,7 @@ from rich.console import Console
 
 import fedlit
 from fedlit import aggregators, checkpoint, cli
-from fedlit.cli import execute, list_shipped, main, parse
+from fedlit.cli import execute, list_shipped, parse
 from fedlit.data import IID, NIHChestXray14
 from fedlit.tracking.base import MetricsFile, Tracker
 from fedlit.tracking.mlflow import MLflowTracker
@@ -31,19 +31,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.delenv("FEDLIT_DEBUG", raising=False)
     return tmp_path
-
-
-@pytest.fixture
-def fedlit_cli(capsys: pytest.CaptureFixture):
-    """Runs a command line in this process: its exit code, and what it printed on stdout and stderr."""
-
-    def run(line: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stopped:
-            main(shlex.split(line))
-        printed = capsys.readouterr()
-        return stopped.value.code or 0, printed.out, printed.err
-
-    return run
 
 
 def write(name: str, text: str) -> Path:

@@ -1,14 +1,11 @@
 """``fedlit data check`` and ``fedlit list labels``, as a user runs them."""
 
-import shlex
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-
-from fedlit.cli import main
 
 MINI = Path(__file__).parents[2] / "shared" / "data" / "nih-cxr14-mini"
 HEADER = "Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,View Position\n"
@@ -21,19 +18,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delenv("FEDLIT_DEBUG", raising=False)
     return tmp_path
-
-
-@pytest.fixture
-def fedlit_cli(capsys: pytest.CaptureFixture):
-    """Runs a command line in this process: its exit code, and what it printed on stdout and stderr."""
-
-    def run(line: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stopped:
-            main(shlex.split(line))
-        printed = capsys.readouterr()
-        return stopped.value.code or 0, printed.out, printed.err
-
-    return run
 
 
 def write_nih(root: str, patients: range = range(1, 5)) -> Path:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import sys
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from toys import CLASSES, ToyData, ToyNet
 
 import fedlit
 from fedlit import checkpoint
-from fedlit.cli import main
 from fedlit.data import PhantomCXR
 from fedlit.data.federated import FederatedDataModule
 from fedlit.models import ImageClassifier
@@ -38,19 +36,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("COLUMNS", "200")
     return tmp_path
-
-
-@pytest.fixture
-def fedlit_cli(capsys: pytest.CaptureFixture):
-    """Runs a command line in this process: its exit code, and what it printed on stdout and stderr."""
-
-    def run(line: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stopped:
-            main(shlex.split(line))
-        printed = capsys.readouterr()
-        return stopped.value.code or 0, printed.out, printed.err
-
-    return run
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import json
 import multiprocessing
 import os
 import re
-import shlex
 import signal
 import sys
 import threading
@@ -19,7 +18,6 @@ import yaml
 from rich.console import Console
 from runs import Command, Kept, Place, assert_same_run
 
-from fedlit.cli import main
 from fedlit.errors import ConfigError
 from fedlit.sweep import alone, load_sweep, plan, run_sweep
 from fedlit.tracking.base import Tracker
@@ -73,19 +71,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("COLUMNS", "200")
     return tmp_path
-
-
-@pytest.fixture
-def fedlit_cli(capsys: pytest.CaptureFixture):
-    """Runs a command line in this process: its exit code, and what it printed on stdout and stderr."""
-
-    def run(line: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stopped:
-            main(shlex.split(line))
-        printed = capsys.readouterr()
-        return stopped.value.code or 0, printed.out, printed.err
-
-    return run
 
 
 @pytest.fixture(scope="module")
