@@ -4,7 +4,8 @@ Algorithms are arithmetic on this vector, so they cost one fused pass a step wha
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -199,6 +200,7 @@ class FlatModel:
     """A module whose parameters, gradients and statistics are views of three flat vectors.
 
     Attributes:
+        parameters: the module's, in flat order.
         w: [P] weights; writing to it changes the module.
         grad: [P] gradients; ``backward`` adds to it.
         stats: [S] running statistics. Counters such as ``num_batches_tracked`` stay with the module.
@@ -210,9 +212,9 @@ class FlatModel:
         device = next(p for p in module.parameters() if p.requires_grad).device
         self.w, self.grad = layout.zeros(device), layout.zeros(device)
         self.stats = torch.zeros(layout.stats_size, dtype=layout.dtype, device=device)
-        parameters = dict(module.named_parameters())
-        for entry in layout.parameters:
-            parameter = parameters[entry.name]
+        named = dict(module.named_parameters())
+        self.parameters = [named[entry.name] for entry in layout.parameters]
+        for entry, parameter in zip(layout.parameters, self.parameters, strict=True):
             entry.view(self.w).copy_(parameter.detach())
             parameter.data, parameter.grad = entry.view(self.w), entry.view(self.grad)
         for entry in layout.buffers:
@@ -225,6 +227,36 @@ class FlatModel:
         """Copy weights and statistics in."""
         self.w.copy_(w)
         self.stats.copy_(stats)
+
+    def views(self, vector: Tensor) -> list[Tensor]:
+        """A vector [P] as tensors of the parameters' shapes, in flat order."""
+        entries = self.layout.parameters
+        return [part.view(e.shape) for part, e in zip(vector.split([e.size for e in entries]), entries, strict=True)]
+
+    def gradient(self, loss: Tensor) -> Tensor:
+        """The gradient [P] of a loss as a vector of its own; ``grad`` stays as it is."""
+        return gathered(torch.autograd.grad(loss, self.parameters, materialize_grads=True))
+
+    @contextmanager
+    def at(self, vector: Tensor) -> Iterator[None]:
+        """Inside, the module computes with another vector [P] in place of ``w``; nothing is copied.
+
+        A graph that was recorded outside may not be used inside, nor the other way round.
+        """
+        self._point_at(vector)
+        try:
+            yield
+        finally:
+            self._point_at(self.w)
+
+    def _point_at(self, vector: Tensor) -> None:
+        for parameter, view in zip(self.parameters, self.views(vector), strict=True):
+            parameter.data = view
+
+
+def gathered(tensors: Iterable[Tensor]) -> Tensor:
+    """Tensors as one vector."""
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
 def head_of(module: nn.Module) -> nn.Module:

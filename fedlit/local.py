@@ -112,6 +112,8 @@ class LocalModel:
                 window,
                 self.drift,
                 next_batch,
+                self.apply,
+                self.loss,
                 _to(down.aggregators[i], device),
                 _to(state.aggregators[i], device, copy=True),
             )
@@ -177,16 +179,25 @@ class LocalModel:
 
     def gradient(self, batch: Any, step: int) -> Tensor:
         """Forward and backward on one batch; adds to the flat gradient and returns the loss."""
+        loss = self.loss(batch, step)
+        loss.backward()
+        return loss.detach()
+
+    def apply(self, function: Callable[[Any], Any], batch: Any) -> Any:
+        """What a function makes of a batch, on the fabric's device and in its precision."""
         batch = self.fabric.to_device(self.fabric.strategy.precision.convert_input(batch))
         with self.fabric.autocast():
-            output = self._training_step(batch, step)
+            return function(batch)
+
+    def loss(self, batch: Any, step: int) -> Tensor:
+        """What ``training_step`` makes of a batch, with its graph."""
+        output = self.apply(lambda moved: self._training_step(moved, step), batch)
         loss = output["loss"] if isinstance(output, dict) else output
         if loss is None:
             raise TrainingError(
                 f"{type(self.module).__name__}.training_step returned no loss; return one at every step"
             )
-        loss.backward()
-        return loss.detach()
+        return loss
 
 
 def configured(fabric: FederationFabric, module: LightningModule, aggregators: Sequence[Aggregator]) -> LightningModule:

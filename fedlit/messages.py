@@ -59,6 +59,14 @@ class Mask:
         """The elements of a weight vector that stay with the client, in flat order."""
         return torch.cat([w[:0], *(w[private] for private in self.private(layout))])
 
+    def put(self, layout: Layout, part: Tensor, w: Tensor) -> None:
+        """The inverse of :meth:`part`: write those elements into a vector; an empty part changes nothing."""
+        offset = 0
+        for private in self.private(layout) if len(part) else ():
+            length = private.stop - private.start
+            w[private] = part[offset : offset + length].to(w.device)
+            offset += length
+
     def keeps_stats(self, layout: Layout) -> bool:
         """Whether the statistics stay with the client."""
         return bool(self.kept[layout.stats_group])
@@ -204,11 +212,7 @@ class ClientState:
 
     def write(self, mask: Mask, layout: Layout, w: Tensor, stats: Tensor) -> None:
         """Put what the client has of its own into a weight vector [P] and statistics [S]."""
-        offset = 0
-        for private in mask.private(layout) if len(self.w) else ():
-            length = private.stop - private.start
-            w[private] = self.w[offset : offset + length].to(w.device)
-            offset += length
+        mask.put(layout, self.w, w)
         if mask.keeps_stats(layout) and len(self.stats):
             stats.copy_(self.stats)
 

@@ -106,7 +106,12 @@ class OwnRows(Aggregator):
         return Mask.everything(layout).lacking(layout.groups(("head", "dual"), lacking))
 
 
-def check_aggregator(aggregator: Aggregator, workers: int = 2) -> None:
+def check_aggregator(
+    aggregator: Aggregator,
+    workers: int = 2,
+    module: LightningModule | None = None,
+    data: FederatedDataModule | None = None,
+) -> None:
     """Run an aggregator through what a federation will ask of it.
 
     A toy federation in float64 with partial participation, clients that label different classes and share only their
@@ -122,6 +127,8 @@ def check_aggregator(aggregator: Aggregator, workers: int = 2) -> None:
     Args:
         aggregator: with the hyper-parameters to check.
         workers: processes of the check with several; 1 leaves that check out (it costs a few seconds).
+        module: what the federation trains, for an aggregator that cannot train ``ToyNet``.
+        data: its data, for a module that cannot learn from ``ToyData``.
 
     Raises:
         AssertionError: says what is wrong, with every problem found.
@@ -134,15 +141,18 @@ def check_aggregator(aggregator: Aggregator, workers: int = 2) -> None:
     def fresh() -> Aggregator:
         return cloudpickle.loads(before)
 
+    def toy(aggregators: list[Aggregator], workers: int = 1) -> _Toy:
+        return _Toy(aggregators, workers, module, data)
+
     try:
-        whole = _Toy([aggregator, OwnRows()])
+        whole = toy([aggregator, OwnRows()])
         whole.rounds(4, lambda toy: _check_states(toy, problems))
         if _pickled(aggregator, []) != before:
             problems.append(
                 "its attributes changed during training: an aggregator holds hyper-parameters only; keep "
                 "what changes in server_state or client_state, which are checkpointed"
             )
-        resumed = _Toy([fresh(), OwnRows()])
+        resumed = toy([fresh(), OwnRows()])
         resumed.rounds(2)
         resumed = resumed.through_a_checkpoint([fresh(), OwnRows()])
         resumed.rounds(2)
@@ -154,9 +164,9 @@ def check_aggregator(aggregator: Aggregator, workers: int = 2) -> None:
             "is in neither state, or it counts on what an earlier round left behind",
             problems,
         )
-        orders = [_Toy(aggregators) for aggregators in ([fresh(), FedProx(0.1)], [FedProx(0.1), fresh()])]
-        for toy in orders:
-            toy.rounds(2)
+        orders = [toy(listed) for listed in ([fresh(), FedProx(0.1)], [FedProx(0.1), fresh()])]
+        for order in orders:
+            order.rounds(2)
         _compare(
             *orders,
             1e-9,
@@ -165,7 +175,7 @@ def check_aggregator(aggregator: Aggregator, workers: int = 2) -> None:
             problems,
         )
         if workers > 1:
-            spread = _Toy([fresh(), OwnRows()], workers)
+            spread = toy([fresh(), OwnRows()], workers)
             spread.rounds(4)
             spread.close()
             _compare(
@@ -185,15 +195,23 @@ def check_aggregator(aggregator: Aggregator, workers: int = 2) -> None:
 class _Toy:
     """A toy federation in progress."""
 
-    def __init__(self, aggregators: list[Aggregator], workers: int = 1) -> None:
+    def __init__(
+        self,
+        aggregators: list[Aggregator],
+        workers: int,
+        module: LightningModule | None,
+        data: FederatedDataModule | None,
+    ) -> None:
         torch.manual_seed(0)
+        self.given = module, data
+        module = ToyNet() if module is None else copy.deepcopy(module)
+        data = ToyData(5, labelled=2) if data is None else copy.deepcopy(data)
         self.federation = Federation(
             aggregators, schedule=ConstantSchedule(3, "steps"), participation=0.6, workers=workers
         )
-        self.session = Session(
-            self.federation, ToyNet(), ToyData(5, labelled=2), make_fabric("cpu", precision="64-true")
-        )
+        self.session = Session(self.federation, module, data, make_fabric("cpu", precision="64-true"))
         self.server, self.done, _ = self.session.restore(None)
+        self.session.settle(self.server)
 
     def rounds(self, number: int, after_round: Callable[["_Toy"], None] = lambda toy: None) -> None:
         for _ in range(number):
@@ -215,7 +233,7 @@ class _Toy:
 
     def through_a_checkpoint(self, aggregators: list[Aggregator]) -> "_Toy":
         """Another toy federation that goes on where this one is."""
-        other = _Toy(aggregators)
+        other = _Toy(aggregators, 1, *self.given)
         number = len(aggregators)
         states = {n: ClientState.from_tensors(_reloaded(s.tensors()), number) for n, s in self.states.items()}
         other.session.engine.load_client_states(states)

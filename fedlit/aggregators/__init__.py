@@ -4,8 +4,10 @@ from fedlit.aggregators.base import Aggregator, ClientContext
 from fedlit.aggregators.batchnorm import FedBN, FedBNPlus
 from fedlit.aggregators.coda import CODA, NPA, CODAPlus
 from fedlit.aggregators.codasca import CODASCA
+from fedlit.aggregators.compositional import LocalSCGDAM
 from fedlit.aggregators.fedavg import FedAvg
 from fedlit.aggregators.fedprox import FedProx
+from fedlit.aggregators.momentum import LocalSGDAM, LocalSGDM
 from fedlit.aggregators.personal import PersonalHeads
 from fedlit.aggregators.scaffold import Scaffold
 from fedlit.aggregators.surgical import SurgicalHeads
@@ -21,6 +23,9 @@ __all__ = [
     "FedBN",
     "FedBNPlus",
     "FedProx",
+    "LocalSCGDAM",
+    "LocalSGDAM",
+    "LocalSGDM",
     "PersonalHeads",
     "Scaffold",
     "SurgicalHeads",

@@ -75,6 +75,8 @@ class ClientContext:
         state: this client's own state of this aggregator; may be changed, names and shapes fixed.
         scratch: anything, for the length of the round.
         next_batch: draws one more batch from the client's stream.
+        apply: what a function makes of a batch, on the fabric's device and in its precision.
+        loss: what ``training_step`` makes of a batch and the number of the step, with its graph.
     """
 
     model: FlatModel
@@ -84,6 +86,8 @@ class ClientContext:
     window: int
     drift: Drift
     next_batch: Callable[[], Any]
+    apply: Callable[[Callable[[Any], Any], Any], Any]
+    loss: Callable[[Any, int], Tensor]
     down: State
     state: State
     scratch: dict[str, Any] = field(default_factory=dict)

@@ -2,5 +2,6 @@
 
 from fedlit.objectives.auc import AUCSaddle
 from fedlit.objectives.bce import BCE
+from fedlit.objectives.ratio import RatioLoss
 
-__all__ = ["BCE", "AUCSaddle"]
+__all__ = ["BCE", "AUCSaddle", "RatioLoss"]

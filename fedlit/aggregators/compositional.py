@@ -1,0 +1,222 @@
+"""LocalSCGDAM: federated compositional deep AUC maximisation."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedlit.aggregators.base import ClientContext
+from fedlit.aggregators.momentum import LocalSGDAM, check_products
+from fedlit.errors import ConfigError, TrainingError
+from fedlit.flat import Layout, gathered
+from fedlit.messages import Round, ServerState, State
+from fedlit.objectives.bce import BCE
+
+EXCHANGED = ("inner", "outer")
+
+
+class LocalSCGDAM(LocalSGDAM):
+    """LocalSCGDAM (Zhang et al., "Federated Compositional Deep AUC Maximization", NeurIPS 2023, arXiv:2304.10101),
+    Algorithm 1: ``min over x, max over y, f(g(x), y)`` with ``g(x) = x - rho grad CE(x)``.
+
+    ::
+
+        h_k = g_k(x_k; xi),  u_k, v_k = the gradients below, at the start, of each client's own batches
+        for t = 0, 1, ...:
+            x_k -= lr u_k,   y_k += lr v_k
+            h_k = (1 - alpha) h_k + alpha g_k(x_k; xi)                           at the new point, not yet averaged
+            q   = grad_g f_k(h_k, y_k; zeta)
+            u_k = (1 - beta_x) u_k + beta_x (q - rho H_k(x_k; xi) q)             H: the Hessian of the cross-entropy
+            v_k = (1 - beta_y) v_k + beta_y grad_y f_k(h_k, y_k; zeta)
+            every p steps:  x, y, h, u, v = their means over the clients         p: the schedule's window
+
+    x are the network's weights and the objective's a, b; y is its dual; both are one vector, and so are u and v. g moves the
+    network alone. ``alpha``, ``beta_x``, ``beta_y`` and ``lr`` are the products alpha*eta, beta*eta and gamma*eta of the
+    paper, all that counts of its constants; gamma_y*eta is ``lr`` times the objective's ``dual_scale``. The Jacobian's
+    product with q is exact, a Hessian-vector product by a second backward pass. The loss of a step is f at (h, y). The model
+    that is evaluated and deployed is x; there is no option for h.
+
+    Both passes are in training mode and update BatchNorm's running statistics, the one at x before the one at h. Where
+    ``drift/curvature``, the mean of |rho H q| over that of |q|, is not well below 1, rho is too large; from scratch 0.1 was.
+
+    It trains a module with one class whose call gives logits [B, 1], whose ``training_step`` gives f of a batch (images,
+    labels), and whose objective has a dual: ``ImageClassifier`` with ``AUCSaddle``. Labels that are NaN count in neither.
+    Precisions: all that fedlit has; in bf16-mixed the weights' vectors stay in float32.
+
+    With clients that differ, the mean of J_k^T q_k is not the gradient of the paper's eq. 4, the product of the means, not
+    even with exact gradients and p = 1: a bias of the order of rho and alpha. Algorithm 1 suits mild heterogeneity.
+    ``outer: exchanged`` is an extension that removes it: with each communication clients also average grad CE and q, and
+    until the next each corrects its own by the difference between the federation's mean and its own of the last round, as
+    SCAFFOLD does with gradients. That costs two more vectors at the server and at every client, and in every message.
+
+    Deviations: those of LocalSGDAM, for h too.
+
+    Args:
+        rho: step of the inner function, above 0.
+        alpha: weight of the newest inner value in h, in (0, 1).
+        beta_x: weight of the newest gradient in x, in (0, 1).
+        beta_y: weight of the newest gradient in y, in (0, 1).
+        first_order: leave the Hessian out, J = 1: for models without a second derivative; fails at large rho.
+        same_batch: one batch for xi and zeta in place of two independent ones.
+        outer: ``local``, as in Algorithm 1, or ``exchanged``.
+
+    Raises:
+        ConfigError: rho is not above 0; a weight outside of (0, 1); a module of more than one class, or whose objective has no
+            dual; the optimizer is not SGD without a momentum of its own.
+    """
+
+    vectors = ("u", "h")
+
+    def __init__(
+        self,
+        rho: float = 0.01,
+        alpha: float = 0.5,
+        beta_x: float = 0.1,
+        beta_y: float = 0.1,
+        first_order: bool = False,
+        same_batch: bool = False,
+        outer: Literal["local", "exchanged"] = "local",
+    ) -> None:
+        super().__init__(beta_x, beta_y)
+        check_products(self, alpha=alpha)
+        if not rho > 0:
+            raise ConfigError(f"LocalSCGDAM: rho must be above 0, found {rho:g}; without an inner step use LocalSGDAM")
+        self.rho, self.alpha, self.first_order, self.same_batch = rho, alpha, first_order, same_batch
+        self.outer = outer
+        self.batches_per_step = 1 if same_batch else 2
+        self._exchanged = EXCHANGED if outer == "exchanged" else ()
+
+    def configure_model(self, module: nn.Module) -> None:
+        super().configure_model(module)
+        classes, name = tuple(getattr(module, "classes", ())), type(module).__name__
+        if len(classes) != 1:
+            raise ConfigError(
+                f"LocalSCGDAM is for one class against the rest; {name} has {len(classes)} classes"
+                f"{': ' + ', '.join(classes) if classes else ''}; choose one in the data, or use LocalSGDAM or CODASCA"
+            )
+        if not any(getattr(part, "dual_parameters", ()) for part in module.modules()):
+            raise ConfigError(
+                f"LocalSCGDAM needs an objective with a dual variable as its outer function; {name} has none: set "
+                "model.objective: AUCSaddle"
+            )
+
+    def server_state(self, layout: Layout, w: Tensor) -> State:
+        return super().server_state(layout, w) | {
+            **{name: torch.zeros_like(w) for name in self._exchanged},
+            "norms": torch.zeros(2, dtype=w.dtype),
+        }
+
+    def client_state(self, layout: Layout) -> State:
+        return super().client_state(layout) | {name: layout.zeros() for name in self._exchanged}
+
+    def on_round_start(self, state: State, server: ServerState, rnd: Round) -> None:
+        if not state["started"]:
+            state["h"] = server.w.clone()  # stays where nobody owns an element
+
+    def broadcast(self, state: State, rnd: Round) -> State:
+        return {name: value for name, value in super().broadcast(state, rnd).items() if name != "norms"}
+
+    def on_client_round_start(self, ctx: ClientContext) -> None:
+        ctx.scratch["norms"] = torch.zeros(2, dtype=ctx.w.dtype, device=ctx.w.device)
+        for name in self._exchanged:
+            shift = ctx.down[name] - ctx.state[name]
+            for stretch in ctx.mask.unshared(ctx.layout):
+                shift[stretch] = 0
+            ctx.scratch[f"{name} shift"], ctx.scratch[f"{name} sum"] = shift, torch.zeros_like(ctx.w)
+        super().on_client_round_start(ctx)
+        for name in self._exchanged:
+            ctx.scratch[f"{name} sum"].zero_()  # of the steps alone, which is what a mean over the round counts
+
+    def on_client_round_end(self, ctx: ClientContext) -> State:
+        sent = super().on_client_round_end(ctx)
+        for name in self._exchanged:
+            new = ctx.scratch[f"{name} sum"].div_(ctx.num_steps)
+            for stretch in ctx.mask.unshared(ctx.layout):
+                new[stretch] = 0
+            sent[name], ctx.state[name] = new - ctx.state[name], new
+        return sent if self.first_order else sent | {"norms": ctx.scratch["norms"]}
+
+    def on_aggregate_end(self, state: State, server: ServerState, mean: State, rnd: Round) -> None:
+        super().on_aggregate_end(state, server, mean, rnd)
+        for name in self._exchanged:
+            state[name] += rnd.participation * mean[name]
+        state["norms"] = mean.get("norms", state["norms"])
+
+    def diagnostics(self, state: State, layout: Layout) -> dict[str, float]:
+        """``drift/curvature``, by how much the Hessian changes the outer gradient; of the exact Jacobian only."""
+        curved, outer = state["norms"].tolist()
+        return {"drift/curvature": curved / outer} if outer > 0 else {}
+
+    def _estimate(self, ctx: ClientContext, batches: Sequence[Any], start: bool) -> tuple[Tensor, Tensor]:
+        model, h, dual = ctx.model, ctx.scratch["h"], ctx.layout.slices["dual"]
+        entropy = ctx.apply(lambda batch: _cross_entropy(model.module, batch), batches[0])
+        slopes = torch.autograd.grad(
+            entropy, model.parameters, create_graph=not self.first_order, materialize_grads=True
+        )
+        inner = self._corrected(ctx, "inner", gathered(slope.detach() for slope in slopes))
+        h.lerp_(torch.sub(ctx.w, inner, alpha=self.rho, out=inner), 1.0 if start else self.alpha)
+        h[dual] = ctx.w[dual]  # f is at h and the present y
+        with model.at(h):
+            loss = ctx.loss(batches[0 if self.same_batch else 1], ctx.num_steps)
+            outer = self._corrected(ctx, "outer", model.gradient(loss))
+        if not self.first_order:
+            curved = _hessian_product(model.parameters, slopes, model.views(outer), entropy)
+            ctx.scratch["norms"] += torch.stack([self.rho * curved.norm(), outer.norm()])
+            outer.sub_(curved, alpha=self.rho)
+        return loss.detach(), outer
+
+    def _corrected(self, ctx: ClientContext, name: str, own: Tensor) -> Tensor:
+        """A client's own gradient; where gradients are exchanged, with the others' difference from it."""
+        if name not in self._exchanged:
+            return own
+        ctx.scratch[f"{name} sum"] += own
+        return own.add_(ctx.scratch[f"{name} shift"])
+
+
+def _cross_entropy(module: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    images, labels = batch
+    logits = module(images)
+    if logits.shape != labels.shape or logits.shape[1:] != (1,):
+        raise TrainingError(
+            f"LocalSCGDAM: expected logits and labels [B, 1], found {list(logits.shape)} and {list(labels.shape)}"
+        )
+    return BCE()(logits, labels)
+
+
+def _hessian_product(
+    parameters: Sequence[Tensor], slopes: Sequence[Tensor], q: Sequence[Tensor], loss: Tensor
+) -> Tensor:
+    """H q [P], by a second backward pass through the gradients ``slopes`` of a loss.
+
+    Raises:
+        TrainingError: an operation of the model has no second derivative.
+    """
+    known = [(slope, part) for slope, part in zip(slopes, q, strict=True) if slope.requires_grad]
+    outputs, along = [slope for slope, _ in known], [part for _, part in known]
+    try:
+        return gathered(torch.autograd.grad(outputs, parameters, along, materialize_grads=True))
+    except RuntimeError as error:
+        native = re.search(r"derivative for '?(?:aten::)?(\w+)'? is not implemented", str(error))
+        if native is None and not re.search(r"differentiate twice|[Dd]ouble backward", str(error)):
+            raise
+        name = native[1] if native else ", ".join(dict.fromkeys(_custom_functions(loss))) or "an operation"
+        raise TrainingError(
+            f"LocalSCGDAM: {name} has no second derivative, which the exact Jacobian needs ({error}); set "
+            "first_order: true, or use a model without it"
+        ) from error
+
+
+def _custom_functions(loss: Tensor) -> Iterator[str]:
+    """Names of the functions in a graph whose backward pass is written in Python, to be run once."""
+    seen, waiting = set(), [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        waiting.extend(following for following, _ in node.next_functions)
+        function = getattr(node, "_forward_cls", None)
+        if function is not None and hasattr(function.backward, "__wrapped__"):
+            yield function.__name__

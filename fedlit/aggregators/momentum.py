@@ -1,0 +1,189 @@
+"""Momentum that is averaged with the weights: LocalSGDM and LocalSGDAM."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from fedlit.aggregators.base import Aggregator, ClientContext
+from fedlit.errors import ConfigError
+from fedlit.flat import Layout
+from fedlit.messages import Round, ServerState, State
+from fedlit.optimizer import single_optimizer
+
+
+class AveragedVectors(Aggregator):
+    """What LocalSGDM, LocalSGDAM and LocalSCGDAM share: vectors [P] that are averaged whenever the weights are.
+
+    A client starts a round from the server's vectors, changes them with its steps, and sends the change. Where a client
+    keeps a part of the model to itself, it keeps that part of the vectors too.
+
+    The optimizer's learning rate is the step along the momentum, so that the optimizer has to be plain SGD. Corrections
+    by other aggregators of the list, and the optimizer's weight decay, act on the step, beside the momentum.
+    """
+
+    weights = "uniform"
+
+    vectors: tuple[str, ...] = ("u",)
+
+    def configure_model(self, module: nn.Module) -> None:
+        optimizer, name = single_optimizer(module), type(self).__name__
+        if type(optimizer) is not SGD:
+            raise ConfigError(
+                f"{name} keeps its own momentum and steps along it; expected the optimizer SGD, found "
+                f"{type(optimizer).__name__}: set model.optimizer: SGD with a learning rate"
+            )
+        if any(group["momentum"] for group in optimizer.param_groups):
+            raise ConfigError(
+                f"{name} keeps its own momentum, and the optimizer has one too: set model.optimizer.momentum: 0"
+            )
+
+    def server_state(self, layout: Layout, w: Tensor) -> State:
+        return {name: torch.zeros_like(w) for name in self.vectors}
+
+    def client_state(self, layout: Layout) -> State:
+        return {name: layout.zeros()[:0].clone() for name in self.vectors}
+
+    def broadcast(self, state: State, rnd: Round) -> State:
+        return dict(state)
+
+    def on_client_round_start(self, ctx: ClientContext) -> None:
+        for name in self.vectors:
+            ctx.scratch[name] = ctx.down[name].clone()
+            ctx.mask.put(ctx.layout, ctx.state[name], ctx.scratch[name])
+
+    def on_client_round_end(self, ctx: ClientContext) -> State:
+        for name in self.vectors:
+            ctx.state[name] = ctx.mask.part(ctx.layout, ctx.scratch[name])
+        return {name: ctx.scratch[name] - ctx.down[name] for name in self.vectors}
+
+    def on_aggregate_end(self, state: State, server: ServerState, mean: State, rnd: Round) -> None:
+        for name in self.vectors:
+            state[name] += mean[name]
+
+
+class LocalSGDM(AveragedVectors):
+    """LocalSGDM (Yu et al., "On the linear speedup analysis of communication efficient momentum SGD", ICML 2019,
+    arXiv:1905.03817), Algorithm 1.
+
+    ::
+
+        u_k = momentum u_k + grad f_k(x_k; z),   x_k -= lr u_k
+        every I steps:  x_k = mean_k x_k,  and u_k = mean_k u_k (averaged), or u_k = 0 (reset)
+
+    On the ratio loss (``RatioLoss``) it is the LocalSGDM_RL of Zhang et al. (LocalSCGDAM, NeurIPS 2023).
+
+    Args:
+        momentum: in [0, 1).
+        state: of the momentum at a communication: ``averaged`` with the weights, ``local``, which is each client's own for
+            ever, or ``reset`` to zero.
+
+    Raises:
+        ConfigError: momentum is not in [0, 1), or the optimizer is not SGD without a momentum of its own.
+    """
+
+    def __init__(self, momentum: float = 0.9, state: Literal["averaged", "local", "reset"] = "averaged") -> None:
+        if not 0 <= momentum < 1:
+            raise ConfigError(f"LocalSGDM: momentum must be in [0, 1), found {momentum}")
+        self.momentum, self.state = momentum, state
+        self.vectors = ("u",) if state == "averaged" else ()
+
+    def client_state(self, layout: Layout) -> State:
+        return {"u": layout.zeros()} if self.state == "local" else super().client_state(layout)
+
+    def on_client_round_start(self, ctx: ClientContext) -> None:
+        super().on_client_round_start(ctx)
+        if self.state != "averaged":
+            ctx.scratch["u"] = ctx.state["u"] if self.state == "local" else torch.zeros_like(ctx.w)
+
+    def compute_gradient(self, ctx: ClientContext, batches: Sequence[Any]) -> Tensor:
+        loss = ctx.loss(batches[0], ctx.num_steps)
+        ctx.grad.add_(ctx.scratch["u"].mul_(self.momentum).add_(ctx.model.gradient(loss)))
+        return loss.detach()
+
+
+class LocalSGDAM(AveragedVectors):
+    """LocalSGDAM (Sharma et al., "Federated minimax optimization", ICML 2022, arXiv:2203.04850), as the baseline of
+    LocalSCGDAM (Zhang et al., NeurIPS 2023): local descent-ascent along moving averages of the gradients.
+
+    ::
+
+        u_k, v_k = gradients in x and y at the start, of each client's own batch
+        for t = 0, 1, ...:
+            x_k -= lr u_k,   y_k += lr v_k
+            u_k = (1 - beta_x) u_k + beta_x grad_x f_k(x_k, y_k; z)              at the new point, not yet averaged
+            v_k = (1 - beta_y) v_k + beta_y grad_y f_k(x_k, y_k; z)
+            every p steps:  x, y, u, v = their means over the clients
+
+    x and y are one vector, y its dual slice (``AUCSaddle``'s alpha), and so are u and v. Without a dual it is SGD along a
+    moving average. ``beta_x``, ``beta_y`` and ``lr`` are the products beta*eta and gamma*eta of the paper, all that counts of
+    its constants; gamma_y*eta is ``lr`` times the objective's ``dual_scale``. The loss of a step is that at the point to
+    which it led.
+
+    Deviations: where a client keeps a part of the model to itself it keeps that part of u; a client that takes part later
+    than others starts from the server's u.
+
+    Args:
+        beta_x: weight of the newest gradient in x, in (0, 1).
+        beta_y: weight of the newest gradient in y, in (0, 1).
+
+    Raises:
+        ConfigError: a weight outside of (0, 1), or the optimizer is not SGD without a momentum of its own.
+    """
+
+    def __init__(self, beta_x: float = 0.1, beta_y: float = 0.1) -> None:
+        check_products(self, beta_x=beta_x, beta_y=beta_y)
+        self.beta_x, self.beta_y = beta_x, beta_y
+
+    def server_state(self, layout: Layout, w: Tensor) -> State:
+        return super().server_state(layout, w) | {"started": torch.tensor(0)}
+
+    def on_client_round_start(self, ctx: ClientContext) -> None:
+        super().on_client_round_start(ctx)
+        began, private = bool(ctx.down["started"]), ctx.mask.private(ctx.layout)
+        if began and not (private and not len(ctx.state["u"])):
+            return
+        averaged = {name: ctx.scratch[name].clone() for name in self.vectors}
+        self._advance(ctx, [ctx.next_batch() for _ in range(self.batches_per_step)], start=True)
+        if began:  # only of what it keeps to itself does a late client know nothing
+            for name, vector in averaged.items():
+                ctx.mask.put(ctx.layout, ctx.mask.part(ctx.layout, ctx.scratch[name]), vector)
+            ctx.scratch |= averaged
+
+    def compute_gradient(self, ctx: ClientContext, batches: Sequence[Any]) -> Tensor:
+        ctx.grad.add_(ctx.scratch["u"])
+        ctx.scratch["loss"] = torch.zeros((), dtype=ctx.w.dtype, device=ctx.w.device)
+        return ctx.scratch["loss"]
+
+    def on_after_optimizer_step(self, ctx: ClientContext, batches: Sequence[Any]) -> None:
+        # Only now is there a loss to the step: losses are read at the end of a round.
+        ctx.scratch["loss"].copy_(self._advance(ctx, batches))
+
+    def on_aggregate_end(self, state: State, server: ServerState, mean: State, rnd: Round) -> None:
+        super().on_aggregate_end(state, server, mean, rnd)
+        state["started"] = torch.tensor(1)
+
+    def _advance(self, ctx: ClientContext, batches: Sequence[Any], start: bool = False) -> Tensor:
+        """Bring the moving averages to the present point; at the start they are the first estimates. Returns the loss."""
+        loss, gradient = self._estimate(ctx, batches, start)
+        dual = ctx.layout.slices["dual"]
+        for stretch, beta in ((slice(0, dual.start), self.beta_x), (dual, self.beta_y)):
+            ctx.scratch["u"][stretch].lerp_(gradient[stretch], 1.0 if start else beta)
+        return loss
+
+    def _estimate(self, ctx: ClientContext, batches: Sequence[Any], start: bool) -> tuple[Tensor, Tensor]:
+        """A loss, and the gradient [P] in x and y."""
+        loss = ctx.loss(batches[0], ctx.num_steps)
+        return loss.detach(), ctx.model.gradient(loss)
+
+
+def check_products(aggregator: Aggregator, **products: float) -> None:
+    """Refuse a weight of a moving average outside of (0, 1)."""
+    for name, value in products.items():
+        if not 0 < value < 1:
+            raise ConfigError(
+                f"{type(aggregator).__name__}: {name} is the paper's product {name.partition('_')[0]}*eta, the weight of the "
+                f"newest estimate in a moving average; expected above 0 and below 1, found {value:g}"
+            )
