@@ -1,0 +1,127 @@
+"""A comparison on the terminal, in 80 columns."""
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fedlit.reports.compare.comparison import Comparison
+from fedlit.reports.compare.methods import ABSENT, differences
+from fedlit.reports.compare.progress import Cost, cost
+from fedlit.reports.compare.statistics import Difference, Estimate, Statistics, p_text
+
+UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+NAME_WIDTH = 18
+MOST_SETTINGS = 12
+STARS = {"***": "bold", "**": "bold", "*": "bold"}
+
+
+def show(comparison: Comparison, console: Console) -> None:
+    """Print methods, AUROC, differences, verdicts, and what was left out."""
+    labels = _labels([method.name for method in comparison.methods])
+    console.print(_methods(comparison, labels))
+    if comparison.statistics is not None:
+        console.print(_auroc(comparison, comparison.statistics, labels))
+        for against in comparison.statistics.against:
+            console.print(f"{against.verdict(comparison.statistics.shared.classes)}\n")
+    if len(comparison.methods) > 1:
+        console.print(_settings(comparison, labels))
+    for note in comparison.notes:
+        console.print(Text(f"left out: {note}", style="yellow"))
+
+
+def size(count: float) -> str:
+    """Bytes in words, such as ``1.3 GB``."""
+    if count != count:
+        return ABSENT
+    factor, unit = next((pair for pair in UNITS if count >= pair[0]), UNITS[-1])
+    return f"{count / factor:.3g} {unit}"
+
+
+def number(value: float, form: str = ",.0f") -> str:
+    """A number, ``-`` where undefined."""
+    return format(value, form) if value == value else ABSENT
+
+
+def short(value: float) -> str:
+    """An AUROC with three decimals, ``-`` where undefined."""
+    return number(value, ".3f")
+
+
+def interval_text(low: float, high: float, form: str = ".3f") -> str:
+    """Both ends, ``-`` where there is no interval."""
+    return f"{low:{form}} to {high:{form}}" if low == low else ABSENT
+
+
+def cost_row(found: Cost) -> tuple[str, str, str, str]:
+    """Rounds, bytes, local steps, drift in words."""
+    return number(found.rounds), size(found.bytes), number(found.steps), number(found.drift, ".3g")
+
+
+def _labels(names: Sequence[str]) -> dict[str, str]:
+    """Names that fit; a number tells those apart that are cut, and the first table has them in full."""
+    if all(len(name) <= NAME_WIDTH for name in names):
+        return {name: name for name in names}
+    return {name: f"{i} {name}"[:NAME_WIDTH].rstrip(" ,") for i, name in enumerate(names, start=1)}
+
+
+def _methods(comparison: Comparison, labels: dict[str, str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, title="Methods", title_justify="left", pad_edge=False)
+    table.add_column("method", overflow="fold")
+    for name in ("runs", "rounds", "sent", "steps", "drift"):
+        table.add_column(name, justify="right", no_wrap=True)
+    numbered = any(label != name for name, label in labels.items())
+    for place, method in enumerate(comparison.methods, start=1):
+        name = f"{place} {method.name}" if numbered else method.name
+        name += " (baseline)" if method.name == comparison.baseline.name and len(comparison.methods) > 1 else ""
+        table.add_row(Text(name), str(len(method.runs)), *cost_row(cost(method.runs)))
+    return table
+
+
+def _auroc(comparison: Comparison, numbers: Statistics, labels: dict[str, str]) -> Table:
+    level = f"{100 * numbers.level:g}%"
+    title = f"AUROC on test set {comparison.test_set!r}, {len(numbers.shared.labels):,} images that all runs share"
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, title=title, title_justify="left", pad_edge=False)
+    table.add_column("class", overflow="fold", max_width=17)
+    table.add_column("method", no_wrap=True)
+    for name in ("mean", "SD", f"{level} interval", "diff.", "p"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    changes = {against.method.name: (*against.classes, against.macro) for against in numbers.against}
+    support = [f"{p:,}+ {n:,}-" for p, n in zip(numbers.n_pos.tolist(), numbers.n_neg.tolist(), strict=True)] + [""]
+    names = (*numbers.shared.classes, numbers.macro_name)
+    for i, (name, images) in enumerate(zip(names, support, strict=True)):
+        if i == len(names) - 1:
+            table.add_section()
+        for place, scored in enumerate(numbers.scored):
+            own, change = (*scored.classes, scored.macro)[i], changes.get(scored.method.name)
+            first = Text(name) if place == 0 else Text(images if place == 1 else "", style="dim")
+            row = _row(own, change[i] if change else None, bool(numbers.against))
+            table.add_row(first, labels[scored.method.name], *row, style=STARS.get(row[-1], ""))
+        if len(numbers.scored) == 1 and images:
+            table.add_row(Text(images, style="dim"))
+    return table
+
+
+def _row(own: Estimate, change: Difference | None, compared: bool) -> tuple[str, ...]:
+    first = (short(own.value), short(own.sd), interval_text(own.interval.low, own.interval.high))
+    if change is None:
+        return (*first, "baseline" if compared else "", "", "")
+    p = p_text(change.p_holm).replace("< 0.001", "<.001")
+    return (*first, number(change.value, "+.3f"), p, change.stars)
+
+
+def _settings(comparison: Comparison, labels: dict[str, str]) -> Table:
+    found = differences(comparison.methods)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, title="Settings that differ", title_justify="left")
+    table.pad_edge = False
+    table.add_column("setting", overflow="fold")
+    for name in found.columns:
+        table.add_column(labels[name], overflow="fold")
+    for key, row in list(found.iterrows())[:MOST_SETTINGS]:
+        table.add_row(Text(str(key)), *(Text(value) for value in row))
+    if len(found) > MOST_SETTINGS:
+        table.add_row(f"and {len(found) - MOST_SETTINGS} more, in the report")
+    return table
