@@ -1,88 +1,124 @@
 """`fedlit reproduce`: what the comparison says of made-up runs, and a whole small reproduction."""
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 from rich.console import Console
 
 from fedlit.cli import main
 from fedlit.errors import ConfigError
-from fedlit.grid import plan
-from fedlit.reports.reproductions import REPRODUCTIONS, fdam_fig1
-from fedlit.reports.reproductions.fdam_fig1 import LAPTOP, PAPER, FDAMFigure1, Part, compare, markdown
+from fedlit.reports.reproductions import REPRODUCTIONS
+from fedlit.reports.reproductions.comparison import compare, markdown
+from fedlit.reports.reproductions.fdam import FDAMFigure1, figure1
 
 
-def made_up(codaplus: list[float], codasca: list[float], window: int = 64) -> pd.DataFrame:
+def made_up(reference: list[float], method: list[float], column: str = "I = 64") -> pd.DataFrame:
     return pd.DataFrame(
-        {"part": "p", "arm": arm, "window": window, "seed": seed, "test_auroc": value}
-        for arm, values in (("codaplus", codaplus), ("codasca", codasca))
+        {"row": row, "column": column, "seed": seed, "auroc": value}
+        for row, values in (("CODA+", reference), ("CODASCA", method))
         for seed, value in enumerate(values)
     )
 
 
+AGAINST = {"CODASCA": "CODA+"}
+
+
 class TestComparison:
     def test_differences_are_paired_by_seed(self):
-        row = compare(made_up([0.70, 0.80, 0.90], [0.72, 0.83, 0.91])).iloc[0]
-        assert row["difference_mean"] == pytest.approx(0.02)
-        assert row["difference_std"] == pytest.approx(0.01)
-        assert row["codaplus_std"] == pytest.approx(0.1)
+        values = made_up([0.70, 0.80, 0.90], [0.72, 0.83, 0.91])
+        reference, row = (
+            compare(values.sample(frac=1, random_state=0), AGAINST)
+            .set_index("row")
+            .loc[[*AGAINST.values(), *AGAINST]]
+            .itertuples()
+        )
+        assert row.difference == pytest.approx(0.02)
+        assert row.difference_std == pytest.approx(0.01)
+        assert reference.std == pytest.approx(0.1)
+        assert reference.difference != reference.difference
+        assert not reference.claimed
 
     @pytest.mark.parametrize(
-        ("codaplus", "codasca", "claim"),
+        ("reference", "method", "claimed"),
         [
-            ([0.70, 0.71, 0.72], [0.72, 0.73, 0.74], "CODASCA"),
-            ([0.72, 0.73, 0.74], [0.70, 0.71, 0.72], "CODA+"),
-            ([0.700, 0.710, 0.720], [0.709, 0.719, 0.729], "none"),
-            ([0.70, 0.71, 0.80], [0.75, 0.76, 0.79], "none"),
+            ([0.70, 0.71, 0.72], [0.72, 0.73, 0.74], True),
+            ([0.72, 0.73, 0.74], [0.70, 0.71, 0.72], True),
+            ([0.700, 0.710, 0.720], [0.709, 0.719, 0.729], False),
+            ([0.70, 0.71, 0.80], [0.75, 0.76, 0.79], False),
+            ([0.70, 0.70, 0.70], [0.701, 0.701, 0.80], False),
+            ([0.70], [0.80], False),
         ],
-        ids=["a point", "the other way", "below a point", "one seed against it"],
+        ids=["a point", "the other way", "below a point", "one seed against it", "its own spread", "one seed"],
     )
-    def test_nothing_is_claimed_below_a_point_or_against_a_seed(self, codaplus, codasca, claim):
-        assert compare(made_up(codaplus, codasca)).iloc[0]["claim"] == claim
+    def test_nothing_is_claimed_below_a_point_or_within_the_noise(self, reference, method, claimed):
+        assert compare(made_up(reference, method), AGAINST)["claimed"].tolist() == [False, claimed]
 
-    def test_one_row_a_window_in_order(self):
-        runs = pd.concat([made_up([0.7, 0.7], [0.8, 0.8], w) for w in (8, 512)])
-        table = compare(runs)
-        assert table["window"].tolist() == [8, 512]
-        text = markdown(table, {"p": "A federation"})
-        assert "| A federation | 512 | 0.7000 ± 0.0000 | 0.8000 ± 0.0000 | +0.1000 ± 0.0000 | CODASCA |" in text
+    def test_a_row_and_column_each_in_order(self):
+        values = pd.concat([made_up([0.7, 0.7], [0.8, 0.8], f"I = {w}") for w in (8, 512)])
+        text = markdown(compare(values, AGAINST), "Test AUROC", "CODA+")
+        assert text.splitlines()[0] == "|  | I = 8 | I = 512 |"
+        assert "| CODASCA | 0.8000 ± 0.0000 (**+0.1000 ± 0.0000**) | 0.8000 ± 0.0000 (**+0.1000 ± 0.0000**) |" in text
         assert "over 2 seeds" in text
+
+    def test_one_seed_has_no_spread_and_an_undefined_value_no_mean(self):
+        text = markdown(compare(made_up([0.7], [float("nan")]), AGAINST), "Test AUROC", "CODA+")
+        assert "| CODA+ | 0.7000 |" in text
+        assert "| CODASCA | - |" in text
+        assert "one seed, which tells no noise" in text
+
+
+SMALL = {"data.images": 240, "data.image_size": 32, "model.backbone": "resnet10t", "federation.workers": 1}
+
+
+def small(part: figure1.Part, **keys) -> figure1.Part:
+    """The part on few and small images."""
+    body = replace(part.body, settings=SMALL | {"federation.rounds": 1})
+    return replace(part, settings=SMALL, body=body, **keys)
 
 
 def test_a_small_one_runs_is_not_run_again_and_writes_its_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    small = {"data.images": 240, "data.image_size": 32, "model.backbone": "resnet10t", "federation.workers": 1}
-    part = Part("phantom", "Phantoms", "phantom.yaml", (2, 4), 8, 2, "phantom_body.yaml", small, needs_root=False)
-    monkeypatch.setattr(fdam_fig1, "LAPTOP", (part,))
-    monkeypatch.setattr(fdam_fig1, "_only_root", lambda settings: small | {"federation.rounds": 1})
+    part = small(figure1.phantom((2, 4)), cases=figure1.cases((2, 4), 8, 2))
+    monkeypatch.setattr(FDAMFigure1, "parts", lambda self: [part])
     with (tmp_path / "said.txt").open("w") as said:
         for _ in range(2):
-            FDAMFigure1(seeds=[0, 1], jobs=2).run(Console(file=said, width=200))
+            FDAMFigure1(root=tmp_path, seeds=[0, 1], jobs=2).run(Console(file=said, width=200))
     said = (tmp_path / "said.txt").read_text()
     assert "8 runs, 0 finished before" in said
     assert "8 runs, 8 finished before" in said
     folder = tmp_path / "reproductions" / "fdam-fig1"
-    assert {p.name for p in folder.iterdir()} == {"figure.png", "runs.csv", "table.csv", "table.md"}
+    names = {"figure.png", "figure.svg", "runs.csv", "table.csv", "values.csv", "report.md"}
+    assert {p.name for p in folder.iterdir()} == names
     runs = pd.read_csv(folder / "runs.csv")
-    assert sorted(map(tuple, runs[["arm", "window", "seed"]].to_numpy().tolist())) == sorted(
-        (arm, window, seed) for arm in ("codaplus", "codasca") for window in (2, 4) for seed in (0, 1)
+    assert sorted(map(tuple, runs[["method", "window", "seed"]].to_numpy().tolist())) == sorted(
+        (method, window, seed) for method in ("CODA+", "CODASCA") for window in (2, 4) for seed in (0, 1)
     )
-    assert runs["test_auroc"].between(0, 1).all()
+    assert pd.read_csv(folder / "values.csv")["auroc"].between(0, 1).all()
+    ours, published = (folder / "report.md").read_text().split("## Published")
+    assert "| PhantomCXR, K = 5, CODASCA |" in ours
+    assert "Seeds: 0, 1." in ours
+    assert "| 16 | 32 | 128 | 4 |" in published
+    assert "PhantomCXR" not in published
 
 
-def test_parts_of_both_scales_are_valid_runs(tmp_path):
-    """Every run of every part parses and its classes accept their arguments; nothing is trained."""
-    for part in (*LAPTOP, *PAPER):
-        settings = part.settings | ({"data.root": str(tmp_path)} if part.needs_root else {})
-        cases = {f"{arm}-{w}": fdam_fig1._case(part, arm, w) for w in part.windows[-1:] for arm in fdam_fig1.ARMS}
-        sweep = FDAMFigure1(run_dir=tmp_path)._sweep("s", part.config, settings, cases, [0])
-        assert [run.rounds for run in plan(sweep)] == [-(-part.iterations // part.windows[-1])] * 2
+@pytest.mark.parametrize("scale", ["laptop", "paper"])
+def test_every_run_of_figure_1_is_valid(scale, tmp_path):
+    """Its configuration parses and its classes accept their arguments; nothing is trained."""
+    planned = FDAMFigure1(root=tmp_path, scale=scale, seeds=[0], run_dir=tmp_path).plan()
+    for name, runs in planned.items():
+        if "body" not in name:
+            iterations = 4096 if scale == "laptop" else 20000
+            windows = [int(run.case.rpartition("-")[2]) for run in runs]
+            assert [run.rounds for run in runs] == [-(-iterations // window) for window in windows]
 
 
 def test_mistakes_are_told(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert set(REPRODUCTIONS) == {"fdam-fig1", "surgical-tables"}
     with pytest.raises(ConfigError, match="--root is needed: the folder of CIFAR-10"):
         FDAMFigure1().run(Console())
+    with pytest.raises(ConfigError, match="--root: the data of the laptop's scale are built in"):
+        REPRODUCTIONS["surgical-tables"](root=tmp_path).run(Console())
     for words, said in ((["fdam-fig2"], "there is no 'fdam-fig2'; there are fdam-fig1"), (["fdam-fig1"], "--root")):
         with pytest.raises(SystemExit) as stopped:
             main(["reproduce", *words])

@@ -11,10 +11,10 @@ from scipy import stats
 
 from fedlit.data.schemes import by_sharing
 from fedlit.errors import ConfigError
-from fedlit.reports.reproductions import REPRODUCTIONS, surgical_tables
-from fedlit.reports.reproductions.surgical_tables import LAPTOP, PAPER, Setting, SurgicalTables, _columns, _methods
-from fedlit.reports.reproductions.surgical_tables.figure import draw
-from fedlit.reports.reproductions.surgical_tables.tables import Column, Method, markdown, published, values
+from fedlit.reports.reproductions import REPRODUCTIONS, surgical
+from fedlit.reports.reproductions.surgical import LAPTOP, PAPER, Setting, SurgicalTables, _columns, _methods
+from fedlit.reports.reproductions.surgical.figure import draw
+from fedlit.reports.reproductions.surgical.tables import Column, Method, markdown, values
 
 SITES = {"A": ("x", "y"), "B": ("x", "z")}
 
@@ -81,7 +81,7 @@ def test_differences_and_stars_are_those_of_a_paired_test_over_classes():
 def test_every_row_of_the_papers_tables_is_there():
     assert len(PAPER.classes) == 20
     assert len(PAPER.shared) == 7
-    titles = [m.title for m in _methods(PAPER, False)]
+    titles = [m.title for m in _methods(PAPER, "surgical-table-2")]
     assert titles == [
         "NIH baseline",
         "CheXpert baseline",
@@ -93,13 +93,6 @@ def test_every_row_of_the_papers_tables_is_there():
     kinds = by_sharing(LAPTOP.sites)
     assert len(kinds["shared"]) == 4
     assert len(kinds["unique"]) == len(LAPTOP.sites) == 6
-
-
-def test_published_numbers_are_shown_apart():
-    text = published()
-    assert all(f"Table {n}" in text for n in (1, 2, 3, 4))
-    assert "| FL + SurgAgg / FedBN+ | 0.81 ± 0.07 | 0.76 ± 0.08 | 0.71 ± 0.10 |" in text
-    assert "other data than above" in text
 
 
 def test_the_picture_has_a_row_a_method():
@@ -123,14 +116,14 @@ def test_a_small_one_runs_is_not_run_again_and_writes_its_files(tmp_path, monkey
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(small))
     sites = {"A": ("Edema", "Effusion", "Mass"), "B": ("Edema", "Effusion", "Nodule")}
     setting = Setting(str(tmp_path / "small.yaml"), sites, "out", truth=True)
-    monkeypatch.setattr(surgical_tables, "LAPTOP", setting)
-    monkeypatch.setattr(surgical_tables, "DILUTION_ROUNDS", 2)
-    rows = surgical_tables._methods
+    monkeypatch.setattr(surgical, "LAPTOP", setting)
+    monkeypatch.setattr(surgical, "DILUTION_ROUNDS", 2)
+    rows = surgical._methods
 
     def few(*args) -> list[Method]:
         return [m for m in rows(*args) if m.title.endswith(("SurgAgg FedBN+", "SurgAgg FedAvg", "Vanilla FedAvg"))]
 
-    monkeypatch.setattr(surgical_tables, "_methods", few)
+    monkeypatch.setattr(surgical, "_methods", few)
     with (tmp_path / "said.txt").open("w") as said:
         for _ in range(2):
             SurgicalTables(jobs=2, seeds=[0]).run(Console(file=said, width=300))
@@ -143,7 +136,29 @@ def test_a_small_one_runs_is_not_run_again_and_writes_its_files(tmp_path, monkey
     assert (folder / "dilution.png").exists()
     assert set(found["class"]) == {"Edema", "Effusion", "Mass", "Nodule"}
     assert (folder / "figure.png").exists()
-    assert "Table 3" in (folder / "tables.md").read_text()
+    assert (folder / "figure.svg").exists()
+    ours, published = (folder / "report.md").read_text().split("## Published")
+    assert "six hospitals" in ours
+    assert ours.count("| SurgAgg FedBN+ |") == published.count("| FL + SurgAgg / FedBN+ |") + 1 == 4
+    assert "FL + SurgAgg" not in ours
+    assert list(pd.read_csv(folder / "table-4.csv")["column"].unique()) == ["out, A classes", "out, B classes"]
+
+
+def test_one_table_runs_no_more_than_it_needs():
+    reproduced = REPRODUCTIONS["surgical-table1"](seeds=[0])
+    assert [part.name for part in reproduced.parts()] == ["surgical-table-1"]
+    everything = [part.name for part in SurgicalTables().parts()]
+    assert everything == ["surgical-table-1", "surgical-table-2", "surgical-dilution"]
+    by_site = REPRODUCTIONS["surgical-table4"]().parts()
+    assert [part.name for part in by_site] == ["surgical-table-2"]
+
+
+@pytest.mark.parametrize("scale", ["laptop", "paper"])
+def test_every_run_of_both_scales_is_valid(scale, tmp_path):
+    root = tmp_path if scale == "paper" else None
+    planned = SurgicalTables(root=root, scale=scale, run_dir=tmp_path).plan()
+    assert len(planned["surgical-table-1"]) == len(_methods(PAPER, "surgical-table-1")) + (5 if root is None else 0)
+    assert all(run.rounds == (150 if root else 8) for run in planned["surgical-table-2"])
 
 
 def test_the_papers_scale_needs_the_folder_of_its_data(tmp_path):

@@ -1,9 +1,29 @@
 """Reproductions: a paper's figure or table from runs that anybody can start, with ``fedlit reproduce NAME``."""
 
 from fedlit.reports.reproductions.base import Reproduction
-from fedlit.reports.reproductions.fdam_fig1 import FDAMFigure1
-from fedlit.reports.reproductions.surgical_tables import SurgicalTables
+from fedlit.reports.reproductions.fdam import FDAMFigure1, FDAMTable3, FDAMTable4, FDAMTable5
+from fedlit.reports.reproductions.surgical import (
+    SurgicalTable1,
+    SurgicalTable2,
+    SurgicalTable3,
+    SurgicalTable4,
+    SurgicalTables,
+)
 
-REPRODUCTIONS: dict[str, type[Reproduction]] = {"fdam-fig1": FDAMFigure1, "surgical-tables": SurgicalTables}
+REPRODUCTIONS: dict[str, type[Reproduction]] = {
+    kind.name: kind
+    for kind in (
+        FDAMFigure1,
+        FDAMTable3,
+        FDAMTable4,
+        FDAMTable5,
+        SurgicalTables,
+        SurgicalTable1,
+        SurgicalTable2,
+        SurgicalTable3,
+        SurgicalTable4,
+    )
+}
+"""By name; those of one paper together."""
 
 __all__ = ["REPRODUCTIONS", "Reproduction"]

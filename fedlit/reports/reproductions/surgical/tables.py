@@ -1,9 +1,7 @@
 """From the runs' metrics to the paper's tables."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +9,7 @@ import pandas as pd
 
 from fedlit.metrics.auroc import slug
 from fedlit.metrics.paired import paired
+from fedlit.reports.reproductions.published import grid
 
 
 @dataclass
@@ -77,8 +76,7 @@ def markdown(title: str, table: pd.DataFrame, reference: str) -> str:
     As in the paper a mean is undefined ("-") where one of its classes is.
     """
     columns = list(dict.fromkeys(table["column"]))
-    lines = [f"**{title}**", "", "| method | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
-    odd = []
+    shown, odd = [], []
     reference = next(m for m in table["method"] if m.endswith(reference))
     for method, rows in table.groupby("method", sort=False):
         cells = []
@@ -95,9 +93,12 @@ def markdown(title: str, table: pd.DataFrame, reference: str) -> str:
                 if not test.normal:
                     odd.append(f"{method}, {column}")
             cells.append(cell)
-        lines.append(f"| {method} | " + " | ".join(cells) + " |")
+        shown.append([method, *cells])
     counts = table.groupby("column", sort=False)["class"].nunique()
-    lines += [
+    lines = [
+        f"**{title}**",
+        "",
+        *grid(["method", *columns], shown),
         "",
         f"AUROC, mean ± standard deviation over classes ({', '.join(f'{c}: {n}' for c, n in counts.items())}). In brackets the "
         f"difference to {reference} and its paired t-test over classes: ns p >= 0.05, * p < 0.05, ** p < 0.01, *** p < 0.001.",
@@ -111,12 +112,7 @@ def dilution_markdown(curves: pd.DataFrame) -> str:
     """AUROC over the unique classes after 1, 2, 4, ... rounds, and partial loss and vanilla against surgical heads."""
     rounds = [n for n in (2**k for k in range(20)) if n <= curves["round"].max()]
     found = curves.pivot_table(index=["method", "seed"], columns="round", values="auroc")[rounds]
-    lines = [
-        "**Dilution: heads on a fixed body, unique classes**",
-        "",
-        "| method | " + " | ".join(f"{n} rounds" for n in rounds) + " |",
-        "|---" * (len(rounds) + 1) + "|",
-    ]
+    shown = []
     best = found.loc["SurgAgg"]
     for method in dict.fromkeys(curves["method"]):
         mine = found.loc[method]
@@ -126,27 +122,17 @@ def dilution_markdown(curves: pd.DataFrame) -> str:
             + ("" if method == "SurgAgg" else f" ({behind[n].mean():+.3f} ± {behind[n].std():.3f})")
             for n in rounds
         ]
-        lines.append(f"| {method} | " + " | ".join(cells) + " |")
+        shown.append([method, *cells])
     seeds = len(best)
-    lines += [
+    lines = [
+        "**Dilution: heads on a fixed body, unique classes**",
+        "",
+        *grid(["method", *(f"{n} rounds" for n in rounds)], shown),
         "",
         f"Validation AUROC, mean over {seeds} seeds; in brackets the difference to surgical heads with the same seed, mean ± "
         "standard deviation. One of the sites labels each of these classes.",
         "",
     ]
-    return "\n".join(lines)
-
-
-def published() -> str:
-    """The paper's own numbers, on the paper's data; never mixed with ours."""
-    tables = json.loads((Path(__file__).parent / "published.json").read_text(encoding="utf-8"))
-    lines = ["**Published** (arXiv:2301.06683v5: NIH, CheXpert and MIMIC-LT, DenseNet121; other data than above)", ""]
-    for name, table in tables.items():
-        lines += [f"{name}", "", "| method | " + " | ".join(table["columns"]) + " |"]
-        lines.append("|---" * (len(table["columns"]) + 1) + "|")
-        for method, cells in table["rows"].items():
-            lines.append(f"| {method} | " + " | ".join(cell or "-" for cell in cells) + " |")
-        lines.append("")
     return "\n".join(lines)
 
 

@@ -1,0 +1,72 @@
+"""A table of means over seeds, with differences that are paired by seed."""
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from fedlit.reports.reproductions.published import grid
+
+POINT = 0.01
+"""No difference below a point of AUC is claimed."""
+
+
+def compare(values: pd.DataFrame, against: Mapping[str, str]) -> pd.DataFrame:
+    """One line a cell of the table, in the order of the values.
+
+    Args:
+        values: row, column, seed and auroc of every run; a column of the table may be a class, a window or anything else.
+        against: the row that a row is compared with, in the same column and with the same seed.
+
+    Returns:
+        row, column, seeds, mean, std, difference, difference_std, and claimed: whether the difference is at least a point,
+        larger than its own standard deviation, and of one sign for each of at least two seeds. NaN where a seed is NaN
+        or there is nothing to compare with.
+    """
+    cells = {key: group.set_index("seed")["auroc"] for key, group in values.groupby(["row", "column"], sort=False)}
+    table = []
+    for (row, column), own in cells.items():
+        other = cells.get((against.get(row), column))
+        difference = own - other if other is not None else own * float("nan")
+        mean, std = difference.mean(skipna=False), difference.std(skipna=False)
+        one_sign = (difference > 0).all() or (difference < 0).all()
+        table.append(
+            {"row": row, "column": column, "seeds": len(own)}
+            | {"mean": own.mean(skipna=False), "std": own.std(skipna=False)}
+            | {"difference": mean, "difference_std": std}
+            | {"claimed": bool(abs(mean) >= POINT and abs(mean) > std and one_sign)}
+        )
+    return pd.DataFrame(table)
+
+
+def markdown(table: pd.DataFrame, what: str, versus: str) -> str:
+    """The table as people read it, with what its numbers are.
+
+    Args:
+        table: of `compare`.
+        what: is measured, the first words below the table.
+        versus: what rows are compared with, in words.
+    """
+    columns = list(dict.fromkeys(table["column"]))
+    cells = {(cell.row, cell.column): _cell(cell) for cell in table.itertuples()}
+    rows = [[row, *(cells.get((row, column), "") for column in columns)] for row in dict.fromkeys(table["row"])]
+    seeds = table["seeds"].min()
+    spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "of one seed, which tells no noise"
+    said = (
+        f"{what}, {spread}. In brackets the difference to {versus}, with the same seed; bold where it is at least a point, "
+        "larger than its standard deviation, and of one sign for every seed."
+    )
+    return "\n".join([*grid(["", *columns], rows), "", said, ""])
+
+
+def _cell(cell) -> str:
+    text = _number(cell.mean, cell.std, ".4f")
+    if cell.difference != cell.difference:
+        return text
+    difference = _number(cell.difference, cell.difference_std, "+.4f")
+    return f"{text} (**{difference}**)" if cell.claimed else f"{text} ({difference})"
+
+
+def _number(mean: float, std: float, form: str) -> str:
+    if mean != mean:
+        return "-"
+    return f"{mean:{form}} ± {std:.4f}" if std == std else f"{mean:{form}}"

@@ -1,0 +1,61 @@
+"""What the papers print: their own numbers, as text, in ``papers/``."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PAPERS = Path(__file__).parent / "papers"
+
+
+@dataclass(frozen=True)
+class Published:
+    """A paper's own table.
+
+    Its cells are text, as printed, so that nobody calculates with them: they come from other data and other hardware.
+
+    Attributes:
+        title: such as ``Table 3``.
+        caption: what it shows.
+        columns: their names, those that name a row included.
+        rows: a cell a column; None where the paper has no number.
+        note: what a reader has to know, or "".
+    """
+
+    title: str
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str | None, ...], ...]
+    note: str = ""
+
+    def markdown(self) -> str:
+        """The table with its title above and its note below."""
+        lines = [f"{self.title}. {self.caption}", ""]
+        lines += grid(self.columns, [[cell or "-" for cell in row] for row in self.rows])
+        return "\n".join([*lines, *(["", self.note] if self.note else []), ""])
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper: where it is published, and its tables by title."""
+
+    source: str
+    tables: dict[str, Published]
+
+
+def read_paper(name: str) -> Paper:
+    """A paper that ships: ``fdam``, ``localscgdam`` or ``surgical``."""
+    found = json.loads((PAPERS / f"{name}.json").read_text(encoding="utf-8"))
+    tables = {
+        title: Published(
+            title, table["caption"], tuple(table["columns"]), tuple(map(tuple, table["rows"])), table.get("note", "")
+        )
+        for title, table in found["tables"].items()
+    }
+    return Paper(found["source"], tables)
+
+
+def grid(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table in markdown."""
+    lines = [f"| {' | '.join(cells)} |" for cells in (columns, *rows)]
+    return [lines[0], "|---" * len(columns) + "|", *lines[1:]]
