@@ -15,10 +15,12 @@ from typing import Any, Literal
 import yaml
 
 from fedlit import checkpoint
-from fedlit.cli import COMMANDS, DEFAULT_CLASSES, Parser, experiment_parser, is_mistake, resolved, short_names
+from fedlit.choices import short_names
 from fedlit.errors import CheckpointError, ConfigError
+from fedlit.experiment import DEFAULT_CLASSES, experiment_parser, resolved
 from fedlit.jobs import Job
 from fedlit.mistakes import Sources, SweepSources, explain
+from fedlit.parser import Parser, is_mistake
 from fedlit.run import RESERVED, Result, config_difference
 from fedlit.tracking.base import MetricsFile
 
@@ -225,7 +227,7 @@ def plan(sweep: Sweep) -> list[PlannedRun]:
     for file in sweep.config:
         if not Path(file).is_file():
             raise ConfigError(f"config: there is no file {file}; paths are relative to the sweep's own file")
-    parser = experiment_parser(COMMANDS["fit"])
+    parser = experiment_parser()
     parser.exit_on_error = False
     shared = [word for file in sweep.config for word in ("--config", file)]
     runs: list[PlannedRun] = []

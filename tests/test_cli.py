@@ -13,9 +13,11 @@ from foreigners import Plain
 from rich.console import Console
 
 import fedlit
-from fedlit import aggregators, checkpoint, cli
-from fedlit.cli import execute, list_shipped, parse
+from fedlit import aggregators, checkpoint, choices
+from fedlit.cli import parse
+from fedlit.commands import fit
 from fedlit.data import IID, NIHChestXray14
+from fedlit.parser import is_mistake
 from fedlit.tracking.base import MetricsFile, Tracker
 from fedlit.tracking.mlflow import MLflowTracker
 
@@ -96,7 +98,7 @@ class TestHabits:
         assert (type(objects.logger), objects.logger.tracking_uri) == (MLflowTracker, "sqlite:///elsewhere.db")
 
     def test_every_short_name_that_is_listed_is_understood(self):
-        for name in (cls.__name__ for cls in cli.shipped("aggregators")):
+        for name in (cls.__name__ for cls in choices.shipped("aggregators")):
             args = parse(["fit", f"--federation.aggregators+={name}"])[0].fit
             assert args.federation.aggregators[0].class_path == f"fedlit.aggregators.{name}"
 
@@ -176,10 +178,10 @@ class TestHelp:
     def test_list_has_a_line_each_that_fits_the_terminal(self):
         narrow = Console(width=60, force_terminal=True, color_system=None, highlight=False)
         with narrow.capture() as captured:
-            list_shipped(narrow)
+            choices.list_shipped(narrow)
         lines = captured.get().splitlines()
         assert max(map(len, lines)) <= 60
-        assert [line for line in lines if not line.startswith(" ")] == list(cli.AXES)
+        assert [line for line in lines if not line.startswith(" ")] == list(choices.AXES)
         assert any(line.startswith("  FedProx ") and line.endswith("…") for line in lines)
 
     def test_list_is_whole_in_a_pipe(self, fedlit_cli):
@@ -331,8 +333,8 @@ class TestMistakes:
     def test_a_bug_keeps_its_traceback(self):
         args, parser = parse(shlex.split(f"fit {DIGITS} --model foreigners.Bug"))
         with pytest.raises(ValueError, match="my own mistake") as raised:
-            execute("fit", args.fit, parser)
-        assert not cli.is_mistake(raised.value)
+            fit.execute(args.fit, parser)
+        assert not is_mistake(raised.value)
 
 
 class TestForeignModules:

@@ -11,7 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from fedlit.cli import main, parse, shipped
+from fedlit.choices import shipped
+from fedlit.cli import main, parse
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = ("README.md", "CONTRIBUTING.md")
