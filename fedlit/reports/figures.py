@@ -68,24 +68,24 @@ def partition_figure(positives: pd.DataFrame, sizes: pd.Series, title: str | Non
     prevalence = counts / np.maximum(sizes.to_numpy(dtype=float), 1)[:, None]
     rows, columns = counts.shape
 
-    clients = [_plain(_short(name)) for name in positives.index]
-    classes = [_plain(_short(name)) for name in positives.columns]
+    clients = [plain(shortened(name)) for name in positives.index]
+    classes = [plain(shortened(name)) for name in positives.columns]
     images = [f"{int(size):,}" for size in sizes]
     cell_width, cell_height = np.clip(8.4 / columns, 0.2, 0.62), np.clip(10 / rows, 0.145, 0.3)
     names = max(6.0, min(8.0, cell_height * 72 * 0.62))
     upright = cell_width < 0.3
-    left = _widest(clients, names) + 0.12
-    tallest = _widest(classes, names)
+    left = widest(clients, names) + 0.12
+    tallest = widest(classes, names)
     top = (tallest if upright else tallest * math.sin(math.radians(45)) + 0.08) + 0.1 + (0.32 if title else 0)
     overhang = 0 if upright else max(0.0, tallest * math.cos(math.radians(45)) - 1.75)
     bottom, gap, bars = 0.62, 0.14, 1.15
     grid_width, grid_height = columns * cell_width, rows * cell_height
     # The key below the grid and the title above need their room even beside one class.
-    drawn = grid_width + gap + bars + _widest(images, names) + 0.12 + overhang
-    heading = _widest([_plain(title)], BOLD_TITLE) + 0.1 if title else 0.0
+    drawn = grid_width + gap + bars + widest(images, names) + 0.12 + overhang
+    heading = widest([plain(title)], BOLD_TITLE) + 0.1 if title else 0.0
     width = left + max(drawn, 3.6, heading)
     height = top + grid_height + bottom
-    figure = _figure(width, height)
+    figure = blank_figure(width, height)
 
     def place(x: float, y: float, w: float, h: float) -> Axes:
         return figure.add_axes((x / width, y / height, w / width, h / height))
@@ -127,7 +127,7 @@ def partition_figure(positives: pd.DataFrame, sizes: pd.Series, title: str | Non
 
     _partition_key(place, left, mesh, most, zeros=bool((counts == 0).any()), hatched=bool(np.isnan(counts).any()))
     if title:
-        figure.text(left / width, 1 - 0.1 / height, _plain(title), fontsize=10, color=INK, va="top", weight="bold")
+        figure.text(left / width, 1 - 0.1 / height, plain(title), fontsize=10, color=INK, va="top", weight="bold")
     return figure
 
 
@@ -190,7 +190,7 @@ def _write_counts(grid: Axes, counts: np.ndarray, ramp: Colormap, norm: PowerNor
     width, height = cell
     # Digits are all of one width; measuring each of thousands takes seconds.
     longest = max(texts, key=len, default="")
-    size = min(7.5, 72 * height * 0.62, 7.5 * 0.78 * width / max(_widest([longest], 7.5), 0.01))
+    size = min(7.5, 72 * height * 0.62, 7.5 * 0.78 * width / max(widest([longest], 7.5), 0.01))
     if size < SMALLEST_TEXT:
         return
     for (row, column), text in zip(known, texts, strict=True):
@@ -250,16 +250,16 @@ def _support(result: ClassAUROC, column: int) -> str:
 
 
 def _one_panel(curves: list, result: ClassAUROC, title: str | None) -> Figure:
-    names = [_plain(_short(name)) for name in result.classes]
+    names = [plain(shortened(name)) for name in result.classes]
     entries = [
         f"{name}: {'undefined' if curve is None else format(value, '.3f')}  ({_support(result, column)})"
         for column, (name, curve, value) in enumerate(zip(names, curves, result.auroc.tolist(), strict=True))
     ]
     panel, left, bottom, top = 3.3, 0.55, 0.5, 0.55 if title else 0.12
-    width, height = left + panel + 0.25 + 0.5 + _widest(entries, 7.5) + 0.05, bottom + panel + top
-    figure = _figure(width, height)
+    width, height = left + panel + 0.25 + 0.5 + widest(entries, 7.5) + 0.05, bottom + panel + top
+    figure = blank_figure(width, height)
     axes = figure.add_axes((left / width, bottom / height, panel / width, panel / height))
-    _roc_axes(axes)
+    roc_axes(axes)
     axes.set_xlabel("false positive rate", fontsize=8, color=INK)
     axes.set_ylabel("true positive rate", fontsize=8, color=INK)
     for column, (curve, entry) in enumerate(zip(curves, entries, strict=True)):
@@ -295,15 +295,15 @@ def _many_panels(curves: list, result: ClassAUROC, title: str | None) -> Figure:
     gap_x, gap_y, left, bottom, top = 0.14, 0.3, 0.6, 0.5, 0.72 if title else 0.3
     width = left + across * panel + (across - 1) * gap_x + 0.15
     height = bottom + down * panel + (down - 1) * gap_y + top
-    figure = _figure(width, height)
+    figure = blank_figure(width, height)
     for column, (name, curve) in enumerate(zip(result.classes, curves, strict=True)):
         row, place = divmod(column, across)
         x = left + place * (panel + gap_x)
         y = height - top - panel - row * (panel + gap_y)
         axes = figure.add_axes((x / width, y / height, panel / width, panel / height))
-        _roc_axes(axes)
+        roc_axes(axes)
         axes.tick_params(labelleft=place == 0, labelbottom=column + across >= count, labelsize=6)
-        axes.set_title(_fitting(name, 7, panel), fontsize=7, color=INK, pad=3)
+        axes.set_title(fitting(name, 7, panel), fontsize=7, color=INK, pad=3)
         if curve is None:
             note, ink = "undefined", FAINT
             axes.set_facecolor("#f4f4f4")
@@ -321,7 +321,8 @@ def _many_panels(curves: list, result: ClassAUROC, title: str | None) -> Figure:
     return figure
 
 
-def _roc_axes(axes: Axes) -> None:
+def roc_axes(axes: Axes) -> None:
+    """Prepare square axes of two rates with the diagonal of chance."""
     axes.plot([0, 1], [0, 1], color="#c4c4c4", linewidth=0.7, zorder=0.5)
     axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
     axes.set_xticks((0, 0.5, 1), ("0", "0.5", "1"))
@@ -337,13 +338,14 @@ def _heading(figure: Figure, left: float, title: str | None, result: ClassAUROC)
     width, height = figure.get_size_inches()
     defined = int((~result.auroc.isnan()).sum())
     of_all = f"mean AUROC {result.mean:.3f} over {defined} of {len(result.classes)} classes" if defined else ""
-    text = _fitting(title, BOLD_TITLE, width - left)
+    text = fitting(title, BOLD_TITLE, width - left)
     figure.text(left / width, 1 - 0.1 / height, text, fontsize=10, weight="bold", color=INK, va="top")
     none = "no class has both positives and negatives"
     figure.text(left / width, 1 - 0.3 / height, of_all or none, fontsize=7.5, color=INK, va="top")
 
 
-def _figure(width: float, height: float) -> Figure:
+def blank_figure(width: float, height: float) -> Figure:
+    """Return a white figure of this size in inches."""
     figure = Figure(figsize=(width, height), dpi=200, facecolor="white")
     FigureCanvasAgg(figure)
     return figure
@@ -355,26 +357,27 @@ def _bare(axes: Axes) -> None:
         spine.set_visible(False)
 
 
-def _short(name: object) -> str:
+def shortened(name: object) -> str:
+    """Return a name of at most 32 characters."""
     text = str(name)
     return text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 1] + "\u2026"
 
 
-def _plain(text: str) -> str:
-    # A pair of dollar signs would be read as mathematics.
+def plain(text: str) -> str:
+    """Return `text` for matplotlib, to which a pair of dollar signs is mathematics."""
     return text.replace("$", r"\$")
 
 
-def _fitting(text: str, size: float, width: float) -> str:
+def fitting(text: str, size: float, width: float) -> str:
     """Return `text`, cut short if it is wider than `width` inches."""
     kept, shown = len(text), text
-    while kept > 1 and _widest([_plain(shown)], size) > width:
+    while kept > 1 and widest([plain(shown)], size) > width:
         kept -= 1
         shown = text[:kept] + "\u2026"
-    return _plain(shown)
+    return plain(shown)
 
 
-def _widest(texts: Sequence[str], size: float) -> float:
+def widest(texts: Sequence[str], size: float) -> float:
     """Return the width in inches of the widest text at a font size in points."""
     return max(
         (TextPath((0, 0), text, size=size).get_extents().x1 / 72 for text in texts if text.strip()),
