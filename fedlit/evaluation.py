@@ -169,11 +169,12 @@ def training_metrics(reports: Sequence[ClientReport], weights: Mapping[str, floa
 def round_metrics(
     rnd: Round, reports: Sequence[ClientReport], weights: Mapping[str, float], bytes_down: int, seconds: float
 ) -> dict[str, float]:
-    """A round's training metrics, its place in the schedule, its bytes over all clients, and its seconds."""
+    """A round's training metrics, its place in the schedule, steps and bytes over all clients, and its seconds."""
     return training_metrics(reports, weights) | {
         "round/stage": rnd.stage,
         "round/lr_factor": rnd.lr_factor,
         "round/clients": len(rnd.cohort),
+        "round/steps": sum(report.steps for report in reports),
         "bytes/up": sum(report.bytes_up for report in reports),
         "bytes/down": bytes_down * len(rnd.cohort),
         "time/round_s": seconds,

@@ -1,6 +1,7 @@
 """A configuration as options of the command line, and as the objects that it describes."""
 
 import copy
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -9,15 +10,18 @@ from pathlib import Path
 
 import yaml
 from jsonargparse import Namespace
+from jsonargparse.typing import restricted_string_type
 from lightning.pytorch import LightningModule
 from rich.console import Console
 
 from fedlit import __version__
+from fedlit.aggregators.base import composed_name
 from fedlit.choices import AXES, shipped
 from fedlit.data.federated import FederatedDataModule
 from fedlit.errors import CheckpointError, ConfigError
 from fedlit.fabric import FederationFabric, launch, make_fabric
 from fedlit.federation import Federation
+from fedlit.grouping import group_name, method_name, short_parameters
 from fedlit.helptexts import CHOSEN, EPILOG, METRICS
 from fedlit.local import LocalModel
 from fedlit.parser import Parser
@@ -34,6 +38,8 @@ DEFAULT_CLASSES = ("--data", "PhantomCXR", "--model", "ImageClassifier", "--fede
 """First words of every command line. As defaults of the parser, their own defaults (an image size, a batch size) would
 stay for whichever class is chosen in their place."""
 
+SeedList = restricted_string_type("SeedList", r"^-?\d+(,-?\d+)+$", docstring="Several seeds: 0,1,2")
+
 
 def experiment_parser(description: str = "") -> Parser:
     """The options of a federation: the keys of a YAML."""
@@ -41,9 +47,8 @@ def experiment_parser(description: str = "") -> Parser:
         shipped(axis)  # a class is known by its short name once it is imported
     parser = Parser(description=f"{description} {EPILOG}", epilog=METRICS)
     parser.add_argument("-c", "--config", action="config", help="a YAML file; several are merged in order")
-    parser.add_argument(
-        "--seed", type=int, default=0, help="of initial weights, batches, dropout, augmentation, cohorts"
-    )
+    drawn = "of initial weights, batches, dropout, augmentation, cohorts; fit takes several, 0,1,2, a run each"
+    parser.add_argument("--seed", type=int | list[int] | SeedList, default=0, help=drawn)
     parser.add_argument("--experiment", type=str, default="default", help="groups runs, on disk and in MLflow")
     parser.add_argument("--name", type=str | None, default=None, help="of the run; by default date and time")
     parser.add_argument("--tags", type=dict[str, str], default={}, help="of the run in MLflow: --tags.NAME VALUE")
@@ -77,8 +82,13 @@ def experiment_parser(description: str = "") -> Parser:
 
 def resolved(args: Namespace, parser: Parser) -> str:
     """The whole configuration as YAML, less the files that it came from and what one command alone takes."""
-    others = ("config", "part", "client", "output", "format")
+    others = ("config", "part", "client", "output", "format", "jobs")
     return parser.dump(Namespace({k: v for k, v in args.items() if k not in others}), skip_none=False, skip_check=True)
+
+
+def seeds_of(args: Namespace) -> list[int]:
+    """The seeds of a configuration, of which most have one."""
+    return [int(number) for number in re.findall(r"-?\d+", str(args.seed))]
 
 
 @dataclass
@@ -158,7 +168,15 @@ class Experiment:
 
     @property
     def _tags(self) -> dict[str, str]:
-        return self.tags | {"fedlit.version": __version__, "fedlit.git": git_revision() or "none"}
+        method = method_name(self.federation, self.model)
+        own = {"fedlit.method": method, "fedlit.group": group_name(self.settings, method)}
+        own |= {"fedlit.algorithm": composed_name(self.federation.aggregators), "fedlit.seed": str(self.seed)}
+        return own | self.tags | {"fedlit.version": __version__, "fedlit.git": git_revision() or "none"}
+
+    @property
+    def parameters(self) -> dict[str, str | int | float | bool]:
+        """Its configuration for the tracker, with short names beside for what people chart."""
+        return parameters(self.settings) | short_parameters(self.federation, self.model)
 
     @property
     def _limit(self) -> int | None:
@@ -194,7 +212,18 @@ class Experiment:
 
 @contextmanager
 def composed(args: Namespace, parser: Parser) -> Iterator[Experiment]:
-    """The objects of a configuration; what a trial run leaves goes with it."""
+    """The objects of a configuration; what a trial run leaves goes with it.
+
+    Raises:
+        ConfigError: it has several seeds.
+    """
+    seeds = seeds_of(args)
+    if len(seeds) != 1:
+        raise ConfigError(
+            f"seed: expected the seed of one run, found {', '.join(map(str, seeds))}; --ckpt_path names the run, --seed "
+            "its seed"
+        )
+    args.seed = seeds[0]
     config = resolved(args, parser)
     fabric = make_fabric(**args.fabric)
     launch(fabric)

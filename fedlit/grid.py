@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
+from jsonargparse import Namespace
 
 from fedlit import checkpoint
 from fedlit.choices import short_names
 from fedlit.errors import CheckpointError, ConfigError
 from fedlit.experiment import DEFAULT_CLASSES, experiment_parser, resolved
+from fedlit.grouping import group_name, method_name
 from fedlit.jobs import Job
 from fedlit.mistakes import Sources, SweepSources, explain
 from fedlit.parser import Parser, is_mistake
@@ -29,6 +31,9 @@ OWN_KEYS = ("config", "seed", "experiment", "name", "run_dir", "ckpt_path", "fas
 
 LOG, WANTED = "console.log", ".wanted.yaml"
 """Files of a run's directory: what it printed, and the configuration that it is started with."""
+
+METRIC = "test/federation/auroc_macro"
+"""What is shown of runs, where nobody chooses."""
 
 WORD_LENGTH = 40
 """Largest part of a name that tells one value of the grid."""
@@ -62,7 +67,7 @@ class Sweep:
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
     grid: dict[str, list[Any]] = field(default_factory=dict)
     seeds: list[int] = field(default_factory=lambda: [0])
-    metric: str = "test/federation/auroc_macro"
+    metric: str = METRIC
     run_dir: str = "runs"
     file: Path | None = None
 
@@ -82,6 +87,10 @@ class Sweep:
     @property
     def directory(self) -> Path:
         return Path(self.run_dir) / self.experiment
+
+    @property
+    def table(self) -> Path:
+        return self.directory / "sweep.csv"
 
 
 @dataclass(frozen=True)
@@ -128,7 +137,7 @@ class PlannedRun:
             raise CheckpointError(
                 f"run {self.name}: {self.directory} was started with another configuration:\n"
                 + "\n".join(f"  {row}" for row in rows)
-                + "\nundo the change, give the sweep another experiment, or move the directory away"
+                + "\nundo the change, choose another experiment, or move the directory away"
             )
         result = Result.read(self.directory)
         return "finished" if result and result.rounds == self.rounds else "unfinished"
@@ -188,8 +197,8 @@ class _Point:
         return {k: word if isinstance(value, (list, dict)) else value for k, (value, word) in self.chosen.items()}
 
     def tags(self, experiment: str) -> dict[str, str]:
-        tags = {"fedlit.sweep": experiment, "fedlit.group": self.group or experiment}
-        tags |= {"fedlit.case": self.case} if self.case else {}
+        tags = {"fedlit.sweep": experiment}
+        tags |= {"fedlit.case": self.case, "fedlit.method": self.case} if self.case else {}
         return tags | {key.rstrip("+"): word for key, (_, word) in self.chosen.items()}
 
 
@@ -276,6 +285,36 @@ def _points(sweep: Sweep) -> Iterator[_Point]:
         group = ",".join([case] * bool(case) + [f"{short[key]}={word}" for key, (_, word) in chosen.items()])
         settings = _options(sweep.set) | _options(sweep.cases.get(case, {}))
         yield _Point(group, case, chosen, settings | _options({key: value for key, (value, _) in chosen.items()}))
+
+
+def plan_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> list[PlannedRun]:
+    """The runs of one configuration with several seeds; its objects can be made.
+
+    Args:
+        args: the configuration; ``seed`` and ``name`` are set.
+        parser: of the configuration.
+        seeds: of the runs.
+
+    Raises:
+        ConfigError: a seed is there twice, or a checkpoint is named, which is one run's.
+    """
+    if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
+        raise ConfigError(f"seed: {twice[0]} is there twice; remove one of them")
+    if args.ckpt_path:
+        raise ConfigError(
+            f"ckpt_path: {args.ckpt_path} is of one run, and seed names {len(seeds)}; to go on with all of them give the "
+            "command again without it, to go on with one give its seed alone"
+        )
+    objects = parser.instantiate(args)  # what a constructor refuses, it refuses now
+    method = method_name(objects.federation, objects.model)
+    group = group_name(yaml.safe_load(resolved(args, parser)), method)
+    point = args.name or group
+    runs = []
+    for seed in seeds:
+        args.seed, args.name = seed, f"{point},seed={seed}"
+        directory, config = Path(args.run_dir) / args.experiment / args.name, resolved(args, parser)
+        runs.append(PlannedRun(args.name, point, "", {}, seed, directory, config, objects.federation.rounds))
+    return runs
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import yaml
 
 NOISE = re.compile(
     r"(Does not validate against any of the (Union )?subtypes|Subtypes:|Errors?:|Given value type:"
-    r"|Expected a <class 'NoneType'>|Cannot take a Union of no types"
+    r"|Expected a <class 'NoneType'>|Cannot take a Union of no types|Not of type SeedList"
     r"|Expected a (config )?path but .* either not accessible or invalid)",
     re.IGNORECASE,
 )

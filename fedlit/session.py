@@ -58,7 +58,7 @@ class Session:
         data: who has what.
         fabric: launched.
         seed: of everything that is drawn.
-        tags: of the run, beside the session's own.
+        tags: of the run, beside the session's own, or in their place.
         limit_eval_batches: evaluate no more batches than this of each set.
         personal_parts: of an earlier phase, with which clients start.
 
@@ -126,8 +126,8 @@ class Session:
 
     @property
     def tags(self) -> dict[str, str]:
-        """What people group and filter runs by."""
-        return self._tags | {
+        """What people group and filter runs by; those given win, as a run's first session may be that of a phase."""
+        return {
             "fedlit.algorithm": self.algorithm,
             "fedlit.engine": type(self.engine).__name__,
             "fedlit.clients": str(len(self.clients)),
@@ -135,7 +135,7 @@ class Session:
             "fedlit.seed": str(self.seed),
             "fedlit.layout": self.layout.fingerprint,
             "mlflow.note.content": self.introduction(),
-        }
+        } | self._tags
 
     def restore(self, path: Path | None) -> tuple[ServerState, int, Best]:
         """The state to start from, and the number of rounds behind it."""

@@ -161,7 +161,8 @@ class TestRuns:
 
     def test_tags_reach_the_tracker(self, uninterrupted: Path):
         recorded = json.loads((uninterrupted / "seed=1" / "recorded.json").read_text())["tags"]
-        assert recorded["fedlit.sweep"] == recorded["fedlit.group"] == "slow"
+        assert recorded["fedlit.sweep"] == "slow"
+        assert recorded["fedlit.group"].startswith("FedAvg-")
         assert recorded["fedlit.algorithm"] == "FedAvg"
 
     def test_a_dry_run_lists_and_starts_nothing(self, fedlit_cli, folder: Path):
@@ -197,7 +198,7 @@ class TestPlan:
         assert config["data"]["init_args"]["size"] == 30
         assert config["model"]["init_args"]["lr"] == 0.3
         assert config["tags"] == {
-            "fedlit.sweep": "order", "fedlit.group": "a,lr=0.3", "fedlit.case": "a", "model.lr": "0.3"
+            "fedlit.sweep": "order", "fedlit.case": "a", "fedlit.method": "a", "model.lr": "0.3"
         }  # fmt: skip
 
     @pytest.mark.parametrize(
@@ -332,7 +333,7 @@ class TestGoingOn:
         assert Path("runs/e/seed=0/thesis.tex").exists()
 
     def test_two_sweeps_do_not_share_a_folder(self, fedlit_cli, folder: Path):
-        with alone(folder / "runs/trial"):
+        with alone(folder / "runs/trial/sweep.csv"):
             code, _, err = fedlit_cli(f"sweep --config {write(folder, GRID)}")
-        assert (code, "another fedlit sweep is at work in runs/trial" in err) == (2, True)
+        assert (code, "another process is at work on the runs of runs/trial/sweep.csv" in err) == (2, True)
         assert [p.name for p in Path("runs/trial").iterdir()] == [".sweep.lock"]

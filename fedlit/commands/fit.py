@@ -1,6 +1,8 @@
 """``fedlit fit``."""
 
+import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from jsonargparse import Namespace
@@ -8,26 +10,57 @@ from rich.console import Console
 
 from fedlit import checkpoint
 from fedlit.commands.test import keep, print_results, test_metrics
-from fedlit.errors import TrainingError
-from fedlit.experiment import Experiment, composed, experiment_parser, parameters
+from fedlit.errors import ConfigError, TrainingError
+from fedlit.experiment import Experiment, composed, experiment_parser, seeds_of
+from fedlit.grid import METRIC, plan_seeds
+from fedlit.grouping import totals
 from fedlit.interrupts import ending_on_sigterm
 from fedlit.parser import Parser
 from fedlit.predictions import FOLDER
 from fedlit.run import Result, Run, check_same_config, new_directory, run_of
 from fedlit.session import Session
+from fedlit.sweep import run_all, seeds_table
 
 DESCRIPTION = "Train a federation, test its best model, log to MLflow."
 
 
 def parser() -> Parser:
-    """The keys of a YAML."""
-    return experiment_parser(DESCRIPTION)
+    """The keys of a YAML, and how many of several seeds run side by side."""
+    options = experiment_parser(DESCRIPTION)
+    options.add_argument("--jobs", type=int, default=1, help="runs side by side, where there are several seeds")
+    return options
 
 
 def execute(args: Namespace, parser: Parser) -> int:
-    """Train; returns the exit code."""
+    """Train, once a seed; returns the exit code."""
+    seeds = seeds_of(args)
+    if len(seeds) > 1:
+        if not args.fast_dev_run:
+            return run_seeds(args, parser, seeds)
+        Console(highlight=False).print(f"a trial run: seed {seeds[0]} alone")
+        args.seed = seeds[0]
     with composed(args, parser) as experiment:
         return run_fit(experiment)
+
+
+def run_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> int:
+    """Train once a seed, each in a process and a run of its own; returns the exit code.
+
+    Raises:
+        ConfigError: a mistake in the configuration, or ranks of a launcher; nothing has been started.
+    """
+    if "LOCAL_WORLD_SIZE" in os.environ or os.environ.get("LT_CLI_USED", "0") != "0":
+        raise ConfigError(
+            f"seed: expected one under torchrun or fabric run, found {', '.join(map(str, seeds))}; without a launcher "
+            "--fabric.devices starts the ranks of each run"
+        )
+    runs, console = plan_seeds(args, parser, seeds), Console(highlight=False, markup=False, soft_wrap=True)
+    file = runs[0].directory.with_name(f"{runs[0].group}.csv")
+    table = run_all(runs, file, METRIC, args.jobs, console)
+    if finished := [result for run in runs if (result := Result.read(run.directory))]:
+        console.print(seeds_table(finished))
+    console.print(f"a row a run: {file}")
+    return 0 if (table["status"] == "finished").all() else 1
 
 
 def run_fit(experiment: Experiment) -> int:
@@ -56,7 +89,7 @@ def run_fit(experiment: Experiment) -> int:
 
 def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None, console: Console) -> int:
     status, began, before, signum = "FAILED", time.perf_counter(), 0, 0
-    settings = parameters(experiment.settings)
+    settings = experiment.parameters
     try:
         pending = experiment.pending(run.directory)
         for phase in experiment.phases:
@@ -83,7 +116,7 @@ def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None
         server, rounds, _ = session.restore(best)
         sets = session.evaluate_sets(server, "test")
         metrics = test_metrics(session, sets, run.directory if run.main else None)
-        run.log(metrics, before + experiment.federation.rounds)
+        run.log(metrics | totals(run.metrics), before + experiment.federation.rounds)
         for picture in sorted(run.directory.glob("roc_*.png")):
             run.artifact(picture)
         for file in keep(session, sets, rounds, run.directory / FOLDER):
