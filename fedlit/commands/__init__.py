@@ -1,6 +1,6 @@
 """The commands of ``fedlit``, a file each: its DESCRIPTION, ``parser()`` and ``execute(args, parser)``."""
 
-from fedlit.commands import data, export, fit, listing, predict, reproduce, sweep, test
+from fedlit.commands import compare, data, export, fit, listing, predict, reproduce, sweep, test
 
 COMMANDS = {
     "fit": fit,
@@ -8,6 +8,7 @@ COMMANDS = {
     "predict": predict,
     "export": export,
     "sweep": sweep,
+    "compare": compare,
     "reproduce": reproduce,
     "data": data,
     "list": listing,
