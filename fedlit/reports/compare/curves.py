@@ -122,8 +122,8 @@ def curves_figure(
     labels = [_label(method, curves[method]) for method in methods]
     side = 0.5 + widest([named(label) for label in labels], TEXT) + 0.04
     beside = len(methods) > 1 and LEFT + side < (1 - LEAST_PANEL) * width + LEFT
-    legend = Legend(styles, methods, width - LEFT - RIGHT)
-    below = 0.0 if beside or len(methods) == 1 else legend.height + 0.1
+    legend = Legend(styles, methods, width - LEFT)
+    below = 0.0 if beside or len(methods) == 1 else legend.height
     panel = width - LEFT - (side if beside else RIGHT)
     height = height or TOP + BOTTOM + below + min(0.72 * panel + 0.25, 3.0)
     figure = blank_figure(width, height)
@@ -136,7 +136,7 @@ def curves_figure(
         names = place(width - side, BOTTOM + below, side, height - TOP - BOTTOM - below)
         _label_ends(axes, names, side, ends, dict(zip(methods, labels, strict=True)), styles)
     elif len(methods) > 1:
-        legend.draw(place, LEFT, 0.04)
+        legend.draw(place, LEFT - 0.1, 0.02)
     return figure
 
 

@@ -28,6 +28,8 @@ from fedlit.reports.figures import FAINT, INK, blank_figure, widest
 MACRO = "mean of classes"
 SHADE = "#f5f6f8"
 APART = 0.09
+MANY = 4
+UNDEFINED = {"fontsize": SMALL, "color": FAINT, "style": "italic", "va": "center_baseline"}
 
 
 @dataclass(frozen=True)
@@ -92,52 +94,60 @@ def intervals_figure(
     styles: Mapping[str, Style],
     *,
     macro: Mapping[str, Point] | None = None,
+    macro_label: str = MACRO,
     support: Mapping[str, Support] | None = None,
     x_label: str = "AUROC",
-    width: float = COLUMN,
+    width: float | None = None,
 ) -> Figure:
     """Draw a forest plot: a row a class, in it a point with its interval for each method, from the first on downwards.
 
-    A method without a value has no point; a row without any is marked as undefined.
+    More than four methods and classes stand in two halves beside each other, on one scale. A method without a value has no point; a row without any is marked as undefined.
 
     Args:
         estimates: By method, then by class.
         classes: Rows from above.
         styles: Of all methods.
         macro: Each method's mean over classes: a row of its own below the others.
+        macro_label: Name of that row, such as "mean of 12 of 14 classes".
         support: Of each class, printed to the right.
         x_label: What is estimated.
-        width: Of the figure, inches.
+        width: Of the figure, inches; by default one column, or two for two halves.
 
     Raises:
         ValueError: Without any method or class, or if a method has no style.
     """
     methods = list(estimates)
     require_styles(methods, styles)
-    rows = _Rows(classes, macro is not None, max(0.2, 0.1 + _offset(methods) * len(methods)))
+    if not classes:
+        raise ValueError("Expected at least one class to draw, found none.")
+    apart = 0.1 if len(methods) <= MANY else 0.075
+    many = len(methods) > MANY and len(classes) > MANY and (width or PAGE) > 6
+    width = width or (PAGE if many else COLUMN)
+    # The mean stands under the second half, which is the shorter one.
+    halves = [classes[: -(-len(classes) // 2)], classes[-(-len(classes) // 2) :]] if many else [classes]
+    step = max(0.2, 0.1 + apart * len(methods))
+    blocks = [_Rows(half, macro_label if macro is not None and half is halves[-1] else "", step) for half in halves]
+    left, height = max(rows.left for rows in blocks), max(rows.height for rows in blocks)
+    texts = {name: str(support[name]) for name in classes if support and name in support}
+    right = widest([*texts.values(), "positives / negatives"], SMALL) + 0.12 if texts else 0.08
     legend = Legend(styles, methods, width - 0.1)
-    texts = [str(support[name]) if support and name in support else "" for name in classes]
-    right = widest(texts, SMALL) + 0.12 if support else 0.08
-    left, bottom = rows.left, 0.42
-    top = legend.height + 0.08 + (0.17 if support else 0.02)
-    figure = blank_figure(width, top + rows.height + bottom)
+    top, bottom = legend.height + 0.08 + (0.17 if texts else 0.02), 0.42
+    figure = blank_figure(width, top + height + bottom)
     place = placer(figure)
-    axes = place(left, bottom, width - left - right, rows.height)
-    rows.prepare(axes)
-    for row, name in enumerate(classes):
-        _write_row(axes, rows, row, [estimates[method].get(name) for method in methods], methods, styles)
-    if macro is not None:
-        _write_row(axes, rows, len(classes), [macro.get(method) for method in methods], methods, styles)
-    _limit(axes, _ends(estimates, macro), 0.04)
-    axes.set_xlabel(x_label, fontsize=8, color=INK)
+    block = width / len(blocks)
+    for number, (rows, half) in enumerate(zip(blocks, halves, strict=True)):
+        x, y = number * block, bottom + height - rows.height
+        axes = place(x + left, y, block - left - right, rows.height)
+        rows.prepare(axes)
+        found = [[estimates[method].get(name) for method in methods] for name in half]
+        found += [[macro.get(method) for method in methods]] if len(rows.names) > len(half) else []
+        for row, points in enumerate(found):
+            _write_row(axes, rows.middle(row), points, [styles[method] for method in methods], apart)
+        _limit(axes, _ends(estimates, macro), 0.04, 6, block - left - right)
+        axes.set_xlabel(x_label, fontsize=8, color=INK)
+        if texts:
+            _write_support(place(x + block - right, y, right, rows.height), rows, [texts.get(n, "") for n in half])
     legend.draw(place, 0.05, figure.get_figheight() - legend.height - 0.03, line=False)
-    if support:
-        side = place(width - right, bottom, right, rows.height)
-        side.set(xlim=(0, right), ylim=(rows.height, 0))
-        side.set_axis_off()
-        side.text(right - 0.04, -0.05, "positives / negatives", fontsize=SMALL, color=FAINT, ha="right", va="bottom")
-        for row, text in enumerate(texts):
-            side.text(right - 0.04, rows.middle(row), text, fontsize=SMALL, color=INK, ha="right", va="center_baseline")
     return figure
 
 
@@ -148,6 +158,7 @@ def differences_figure(
     baseline: str,
     *,
     macro: Mapping[str, TestedPoint] | None = None,
+    macro_label: str = MACRO,
     metric: str = "AUROC",
     p_label: str = "p (Holm)",
     across: int | None = None,
@@ -163,6 +174,7 @@ def differences_figure(
         styles: Of all methods.
         baseline: Its name, for the axis.
         macro: The difference of each method's mean over classes: a row of its own below the others.
+        macro_label: Name of that row.
         metric: What the differences are of.
         p_label: Head of the p column.
         across: Panels beside each other; by default 1, or up to 3 in a figure of two columns.
@@ -176,8 +188,8 @@ def differences_figure(
     across = across or min(len(methods), 3 if len(methods) != 4 else 2)
     width = width or (COLUMN if across == 1 else PAGE)
     down = math.ceil(len(methods) / across)
-    rows = _Rows(classes, macro is not None, 0.19)
-    side, gap, bottom, top = widest(["<0.001 ***"], SMALL) + 0.14, 0.14, 0.42, 0.42
+    rows = _Rows(classes, macro_label if macro is not None else "", 0.19)
+    side, gap, bottom, top = widest(["<0.001 ***"], SMALL) + 0.14, 0.14, 0.42, 0.4
     panel = (width - rows.left - 0.06 - (across - 1) * gap) / across - side
     block = top + rows.height + 0.2
     figure = blank_figure(width, down * block + bottom - 0.2)
@@ -197,7 +209,8 @@ def differences_figure(
         _limit(axes, [*ends, 0.0], 0.06, 4, panel)
         axes.tick_params(labelbottom=number + across >= len(methods))
         _head(place, x, y + rows.height + 0.06, panel + side, method, styles[method], p_label)
-    middle = (rows.left + (width - rows.left) / 2) / width if across > 1 else (rows.left + panel / 2) / width
+    last = len(methods) - (down - 1) * across
+    middle = (rows.left + (last * (panel + side + gap) - side - gap) / 2) / width
     text = f"{metric} minus that of {named(baseline)}"
     figure.text(middle, 0.08 / figure.get_figheight(), text, fontsize=8, color=INK, ha="center")
     return figure
@@ -211,13 +224,14 @@ class _Rows:
         left: room for their names.
     """
 
-    def __init__(self, classes: Sequence[str], macro: bool, step: float) -> None:
+    def __init__(self, classes: Sequence[str], macro: str, step: float) -> None:
         if not classes:
             raise ValueError("Expected at least one class to draw, found none.")
-        self.names = [named(name) for name in classes] + [MACRO] * macro
+        self.names = [named(name) for name in classes] + [named(macro)] * bool(macro)
         self.classes, self.step = len(classes), step
-        self.height = len(self.names) * step + APART * macro
-        self.left = widest(self.names, TEXT) * 1.04 + 0.14
+        self.height = len(self.names) * step + APART * bool(macro)
+        # The mean is bold, which is wider.
+        self.left = max(widest(self.names[: self.classes], TEXT), 1.17 * widest([named(macro)], TEXT)) + 0.14
 
     def middle(self, row: int) -> float:
         return (row + 0.5) * self.step + APART * (row >= self.classes)
@@ -237,38 +251,25 @@ class _Rows:
             label.set_fontweight("bold")
 
 
-def _offset(methods: Sequence[str]) -> float:
-    """Return the inches between two methods of one row."""
-    return 0.1 if len(methods) <= 4 else 0.075
-
-
 def _write_row(
-    axes: Axes,
-    rows: _Rows,
-    row: int,
-    estimates: Sequence[Point | None],
-    methods: Sequence[str],
-    styles: Mapping[str, Style],
+    axes: Axes, middle: float, points: Sequence[Point | None], styles: Sequence[Style], apart: float
 ) -> None:
-    apart = _offset(methods)
-    middle = rows.middle(row)
-    drawn = [_defined(estimate) for estimate in estimates]
-    if not any(drawn):
-        axes.text(
-            0.5,
-            middle,
-            "undefined",
-            transform=axes.get_yaxis_transform(),
-            fontsize=SMALL,
-            color=FAINT,
-            style="italic",
-            ha="center",
-            va="center_baseline",
-        )
-    for number, (estimate, method) in enumerate(zip(estimates, methods, strict=True)):
-        if drawn[number]:
-            y = middle + (number - (len(methods) - 1) / 2) * apart
-            _write_point(axes, y, estimate, styles[method], 4 if apart > 0.08 else 3.6, filled=True)
+    if not any(_defined(point) for point in points):
+        axes.text(0.5, middle, "undefined", transform=axes.get_yaxis_transform(), ha="center", **UNDEFINED)
+    for number, (point, style) in enumerate(zip(points, styles, strict=True)):
+        if _defined(point):
+            y = middle + (number - (len(points) - 1) / 2) * apart
+            _write_point(axes, y, point, style, 40 * apart if apart > 0.08 else 3.6, filled=True)
+
+
+def _write_support(axes: Axes, rows: _Rows, texts: Sequence[str]) -> None:
+    """Write on axes in inches, as rows are."""
+    right = axes.figure.get_figwidth() * axes.get_position().width
+    axes.set(xlim=(0, right), ylim=(rows.height, 0))
+    axes.set_axis_off()
+    axes.text(right - 0.04, -0.05, "positives / negatives", fontsize=SMALL, color=FAINT, ha="right", va="bottom")
+    for row, text in enumerate(texts):
+        axes.text(right - 0.04, rows.middle(row), text, fontsize=SMALL, color=INK, ha="right", va="center_baseline")
 
 
 def _write_difference(
@@ -276,8 +277,7 @@ def _write_difference(
 ) -> None:
     beside = axes.get_yaxis_transform()
     if not _defined(difference):
-        note = {"fontsize": SMALL, "color": FAINT, "style": "italic", "ha": "center", "va": "center_baseline"}
-        axes.text(0.5, y, "undefined", transform=beside, **note)
+        axes.text(1 + side / panel, y, "undefined", transform=beside, ha="right", **UNDEFINED)
         return
     _write_point(axes, y, difference, style, 4.2, filled=bool(difference.stars))
     text = {"fontsize": SMALL, "color": INK if difference.stars else FAINT, "va": "center_baseline"}
@@ -294,6 +294,7 @@ def _write_point(axes: Axes, y: float, estimate: Point, style: Style, size: floa
         [estimate.value],
         [y],
         linestyle="none",
+        color=style.colour,
         marker=style.marker,
         markersize=style.marker_size(size),
         markerfacecolor=face,
@@ -327,7 +328,7 @@ def _limit(axes: Axes, ends: Sequence[float], margin: float, ticks: int = 6, wid
     low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
     reach = max(high - low, 0.02)
     axes.set_xlim(low - margin * reach, high + margin * reach)
-    axes.xaxis.set_major_locator(MaxNLocator(min(ticks, max(2, int(width / 0.4))), steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_locator(MaxNLocator(min(ticks, max(2, int(width / 0.33))), steps=[1, 2, 5, 10]))
 
 
 def _defined(estimate: Point | None) -> bool:

@@ -107,7 +107,7 @@ def roc_figure(
     down = math.ceil(len(classes) / across)
     legend = Legend(styles, methods, width - 0.1)
     left, right, gap_x, gap_y, bottom = 0.45, 0.08, 0.12, 0.42 if support else 0.28, 0.4
-    top = (0.1 + legend.height if len(methods) > 1 else 0) + gap_y
+    top = (0.02 + legend.height if len(methods) > 1 else 0) + gap_y
     panel = min((width - left - right - (across - 1) * gap_x) / across, 2.2)
     width = max(left + right + across * panel + (across - 1) * gap_x, 2.4)
     figure = blank_figure(width, top + down * panel + (down - 1) * gap_y + bottom)

@@ -165,20 +165,24 @@ class Legend:
 
     def __init__(self, styles: Mapping[str, Style], methods: Sequence[str], width: float) -> None:
         self.styles, self.methods = styles, list(methods)
-        cell = self.KEY + widest([named(method) for method in methods], TEXT) + self.GAP
-        rows = math.ceil(len(methods) / max(1, min(len(methods), int((width + self.GAP) / cell))))
-        self.columns = math.ceil(len(methods) / rows)
-        self.cell, self.height = cell, self.LINE * rows
+        cells = [self.KEY + widest([named(method)], TEXT) + self.GAP for method in methods]
+        for across in range(len(cells), 0, -1):
+            rows = math.ceil(len(cells) / across)
+            self.widths = [max(cells[column::across]) for column in range(across)]
+            # As few columns as the rows need, so that the last row is not left short.
+            if sum(self.widths) - self.GAP <= width and across == math.ceil(len(cells) / rows):
+                break
+        self.height = self.LINE * rows
 
     def draw(self, place: Place, left: float, bottom: float, line: bool = True) -> None:
         """Draw it with its lower left corner at (left, bottom) inches, with markers alone if not `line`."""
-        width = self.columns * self.cell
-        axes = place(left, bottom, width, self.height)
-        axes.set(xlim=(0, width), ylim=(self.height, 0))
+        axes = place(left, bottom, sum(self.widths), self.height)
+        axes.set(xlim=(0, sum(self.widths)), ylim=(self.height, 0))
         axes.set_axis_off()
         for number, method in enumerate(self.methods):
-            row, column = divmod(number, self.columns)
-            entry(axes, column * self.cell, (row + 0.5) * self.LINE, method, self.styles[method], line)
+            row, column = divmod(number, len(self.widths))
+            x = sum(self.widths[:column])
+            entry(axes, x, (row + 0.5) * self.LINE, method, self.styles[method], line)
 
 
 def entry(axes: Axes, x: float, y: float, method: str, style: Style, line: bool = True) -> None:

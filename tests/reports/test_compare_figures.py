@@ -1,0 +1,301 @@
+import math
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
+from sklearn.metrics import roc_auc_score
+from sklearn.metrics import roc_curve as sklearn_roc_curve
+
+from fedlit.metrics.intervals import bootstrap
+from fedlit.reports.compare import figures
+from fedlit.reports.compare.curves import average, spread, stacked
+from fedlit.reports.compare.figures import (
+    PAGE,
+    Point,
+    Support,
+    band_note,
+    curves_figure,
+    differences_figure,
+    drift_figure,
+    intervals_figure,
+    patient_draws,
+    roc_curve,
+    roc_figure,
+    save,
+    styles,
+    svg,
+)
+
+# pytest takes a name that begins with Test for a test.
+WithP = figures.TestedPoint
+NAN = float("nan")
+METHODS = ["FedAvg", "CODASCA", "FedProx"]
+LOOKS = styles(METHODS)
+
+
+def texts(figure):
+    return [t.get_text() for t in figure.findobj(Text) if t.get_visible() and t.get_text().strip()]
+
+
+def lies_inside(figure):
+    """Whether every text of the figure is drawn within its borders."""
+    figure.canvas.draw()
+    renderer = figure.canvas.get_renderer()
+    width, height = figure.bbox.size
+    boxes = {t.get_text(): t.get_window_extent(renderer) for t in figure.findobj(Text) if t.get_text().strip()}
+    out = [t for t, b in boxes.items() if b.x0 < -1 or b.y0 < -1 or b.x1 > width + 1 or b.y1 > height + 1]
+    return not out
+
+
+def drawn(figure, colour):
+    """The lines of a colour that have more than one point."""
+    return [line for line in figure.findobj(Line2D) if line.get_color() == colour and len(line.get_xdata()) > 1]
+
+
+def seeds(*ends, scale=1.0):
+    return [
+        pd.Series(0.5 + 0.01 * np.arange(end) + 0.1 * s, index=scale * np.arange(end)) for s, end in enumerate(ends)
+    ]
+
+
+def test_methods_differ_in_more_than_colour_and_keep_their_look():
+    many = [f"method {i}" for i in range(30)]
+    looks = styles(many)
+    assert styles(many[:4]) == {method: looks[method] for method in many[:4]}
+    for number, one in enumerate(many):
+        for other in many[number + 1 :]:
+            a, b = looks[one], looks[other]
+            assert (a.line, a.marker) != (b.line, b.marker)
+            assert (a.colour != b.colour) + (a.line != b.line) + (a.marker != b.marker) >= 2
+    assert len({look.colour for look in looks.values()}) == 10
+    with pytest.raises(ValueError, match="'a' twice"):
+        styles(["a", "b", "a"])
+
+
+def test_band_is_one_standard_deviation_from_three_seeds_and_the_range_of_two():
+    values = np.array([[1.0, 2.0], [2.0, 4.0], [6.0, 9.0]])
+    low, high = spread(values)
+    np.testing.assert_allclose(high - low, 2 * values.std(0, ddof=1))
+    np.testing.assert_allclose((high + low) / 2, values.mean(0))
+    np.testing.assert_array_equal(spread(values[:2]), [[1, 2], [2, 4]])
+    assert np.isnan(spread(values[:1])).all()
+    assert "standard deviation" in band_note({"a": seeds(3, 3, 3)})
+    assert "two seeds" in band_note({"a": seeds(3, 3), "b": seeds(3)})
+    assert "One seed" in band_note({"a": seeds(3), "b": []})
+
+
+def test_mean_ends_with_the_shortest_seed_and_the_rest_goes_on():
+    band, tails = average([pd.Series([0, 2, 4.0], index=[0, 10, 20]), pd.Series([1, 2.0, NAN], index=[0, 15, 20])])
+    assert band.x.tolist() == [0, 10, 15]
+    np.testing.assert_allclose(band.mean, [0.5, (2 + 1 + 10 / 15) / 2, (3 + 2) / 2])
+    assert [tail.index.tolist() for tail in tails] == [[20]]
+    apart = average([pd.Series([1.0], index=[0]), pd.Series([1.0], index=[5])])
+    assert apart[0] is None
+    assert len(apart[1]) == 2
+    assert average([pd.Series([NAN], index=[0])]) == (None, [])
+
+
+def test_curves_are_drawn_named_and_banded():
+    curves = {"FedAvg": seeds(9, 9, 9), "CODASCA": seeds(9, 5), "FedProx": []}
+    figure = curves_figure(curves, "round", "validation AUROC", LOOKS)
+    panel = figure.axes[0]
+    means = {line.get_label(): line for line in panel.lines if line.get_label() in curves}
+    assert set(means) == {"FedAvg", "CODASCA"}
+    np.testing.assert_allclose(means["FedAvg"].get_ydata(), 0.6 + 0.01 * np.arange(9))
+    assert means["CODASCA"].get_xdata().tolist() == [0, 1, 2, 3, 4]
+    assert len(panel.lines) == 3  # two means and the seed that goes on
+    assert len(panel.collections) == 2
+    for method, line in means.items():
+        assert (line.get_color(), line.get_marker()) == (LOOKS[method].colour, LOOKS[method].marker)
+    assert {"round", "validation AUROC", "FedAvg", "CODASCA", "FedProx (none)"} <= set(texts(figure))
+    assert lies_inside(figure)
+
+
+def test_bytes_are_shown_in_their_unit():
+    figure = curves_figure({"FedAvg": seeds(9, scale=5e8)}, "communicated", "AUROC", LOOKS, in_bytes=True)
+    figure.canvas.draw()
+    assert "communicated (GB)" in texts(figure)
+    assert {"0", "2", "4"} <= {label.get_text() for label in figure.axes[0].get_xticklabels()}
+    assert figure.axes[0].lines[0].get_xdata().max() == 4e9
+    log = curves_figure({"FedAvg": seeds(9, scale=5e8)}, "communicated", "AUROC", LOOKS, in_bytes=True, log_x=True)
+    log.canvas.draw()
+    assert "1 GB" in {label.get_text() for label in log.axes[0].get_xticklabels()}
+    assert log.axes[0].lines[0].get_xdata().min() == 5e8
+
+
+@pytest.mark.parametrize("width", [3.5, PAGE])
+def test_long_names_and_many_methods_stay_inside(width):
+    methods = [f"method number {i} with a name that is far too long to print" for i in range(12)]
+    curves = {method: seeds(20, 20, 20) for method in methods}
+    assert lies_inside(curves_figure(curves, "round", "AUROC", styles(methods), width=width))
+
+
+def test_labels_of_curves_do_not_overlap():
+    assert stacked([1.0, 1.0, 1.0], 0.2, 3.0) == pytest.approx([0.8, 1.0, 1.2])
+    assert stacked([0.0, 0.0, 2.0], 0.2, 3.0) == pytest.approx([0.0, 0.2, 2.0])
+    assert stacked([2.9, 3.0], 0.2, 3.0) == pytest.approx([2.8, 3.0])
+
+
+def test_drift_is_logarithmic():
+    figure = drift_figure({"FedAvg": seeds(5, 5, 5)}, LOOKS)
+    assert figure.axes[0].get_yscale() == "log"
+    assert {"round", "client drift"} <= set(texts(figure))
+
+
+def forest(classes=("Edema", "Mass"), methods=METHODS):
+    return {m: {c: Point(0.8 + 0.01 * i, 0.7, 0.9) for c in classes} for i, m in enumerate(methods)}
+
+
+def test_forest_has_a_point_and_an_interval_for_each_method_and_class():
+    points = forest(("Edema", "Mass", "Hernia"))
+    for method in METHODS:
+        points[method]["Hernia"] = Point(NAN)
+    del points["FedProx"]["Mass"]
+    support = {"Edema": Support(1200, 8000), "Mass": Support(7, 90), "Hernia": Support(0, 97)}
+    macro = {method: Point(0.8) for method in METHODS}
+    figure = intervals_figure(
+        points, ["Edema", "Mass", "Hernia"], LOOKS, macro=macro, macro_label="mean of 2", support=support
+    )
+    panel = figure.axes[0]
+    for method, classes in (("FedAvg", 2), ("CODASCA", 2), ("FedProx", 1)):
+        of_method = [line for line in panel.lines if line.get_color() == LOOKS[method].colour]
+        intervals = [line for line in of_method if len(line.get_xdata()) == 2]
+        assert [list(line.get_xdata()) for line in intervals] == [[0.7, 0.9]] * classes
+        assert len([line for line in of_method if line.get_marker() == LOOKS[method].marker]) == classes + 1
+    assert texts(figure).count("undefined") == 1
+    assert {"1,200+ / 8,000−", "7+ / 90−", "mean of 2", *METHODS} <= set(texts(figure))
+    assert lies_inside(figure)
+
+
+def test_wide_forests_split_their_classes():
+    methods, classes = [f"m{i}" for i in range(6)], [f"class {i}" for i in range(7)]
+    macro = {method: Point(0.8, 0.7, 0.9) for method in methods}
+    figure = intervals_figure(forest(classes, methods), classes, styles(methods), macro=macro)
+    names = [[label.get_text() for label in axes.get_yticklabels()] for axes in figure.axes[:2]]
+    assert names == [classes[:4], [*classes[4:], "mean of classes"]]
+    assert figure.axes[0].get_xlim() == figure.axes[1].get_xlim()
+    assert lies_inside(figure)
+
+
+def test_differences_say_what_is_significant():
+    found = {
+        "CODASCA": {"Edema": WithP(0.05, 0.02, 0.08, 0.0004), "Mass": WithP(-0.01, -0.04, 0.02, 0.3)},
+        "FedProx": {"Edema": WithP(0.02, 0.0, 0.04, 0.04), "Mass": WithP(NAN)},
+    }
+    figure = differences_figure(found, ["Edema", "Mass"], LOOKS, "FedAvg")
+    shown = texts(figure)
+    assert {"<0.001", "***", "0.300", "0.040", "*", "undefined", "AUROC minus that of FedAvg"} <= set(shown)
+    assert shown.count("undefined") == 1
+    faces = {
+        (line.get_color(), line.get_xdata()[0]): line.get_markerfacecolor()
+        for axes in figure.axes
+        for line in axes.lines
+        if len(line.get_xdata()) == 1
+    }
+    colour = LOOKS["CODASCA"].colour
+    assert faces[(colour, 0.05)] == colour
+    assert faces[(colour, -0.01)] == "white"
+    zero = [line for axes in figure.axes for line in axes.lines if list(line.get_xdata()) == [0, 0]]
+    assert len(zero) == 2
+    assert lies_inside(figure)
+
+
+def test_roc_curve_agrees_with_scikit_learn():
+    rng = np.random.default_rng(0)
+    labels = (rng.random(400) < 0.3).astype(float)
+    scores = np.round(rng.normal(size=400) + labels, 1)  # ties
+    labels[:20] = NAN
+    band = roc_curve([scores], [labels])
+    false, true, _ = sklearn_roc_curve(labels[20:], scores[20:], drop_intermediate=False)
+    for rate in (0.013, 0.2, 0.55):
+        index = np.argmin(abs(band.x - rate))
+        assert band.mean[index] == pytest.approx(np.interp(band.x[index], false, true), abs=1e-12)
+    area = np.trapezoid if hasattr(np, "trapezoid") else np.trapz
+    assert area(band.mean, band.x) == pytest.approx(roc_auc_score(labels[20:], scores[20:]), abs=0.005)
+    assert band.mean[-1] == 1
+    assert np.isnan(band.low).all()
+
+
+def test_roc_band_of_seeds_and_of_draws():
+    rng = np.random.default_rng(1)
+    labels = (rng.random(300) < 0.3).astype(float)
+    runs = [rng.normal(size=300) + labels for _ in range(3)]
+    single = np.stack([roc_curve([run], [labels]).mean for run in runs])
+    band = roc_curve(runs, [labels] * 3)
+    np.testing.assert_allclose(band.mean, single.mean(0))
+    np.testing.assert_allclose(band.low, np.clip(single.mean(0) - single.std(0, ddof=1), 0, 1))
+    draws = patient_draws(np.arange(300) // 3, draws=40)
+    drawn_band = roc_curve(runs[:1], [labels], draws)
+    repeated = np.stack([roc_curve([np.repeat(runs[0], n)], [np.repeat(labels, n)]).mean for n in draws])
+    np.testing.assert_allclose(drawn_band.low, np.quantile(repeated, 0.025, axis=0))
+    np.testing.assert_allclose(drawn_band.high, np.quantile(repeated, 0.975, axis=0))
+    assert roc_curve(runs, [np.zeros(300)] * 3) is None
+    with pytest.raises(ValueError, match=r"draws \[B, N\]"):
+        roc_curve(runs[:1], [labels], draws[:, :-1])
+    with pytest.raises(ValueError, match="finite"):
+        roc_curve([np.full(300, NAN)], [labels])
+
+
+def test_patients_are_drawn_as_the_bootstrap_draws_them():
+    rng = np.random.default_rng(2)
+    patients, labels = np.array([f"p{i // 2}" for i in range(40)]), (np.arange(40) % 4 == 0).astype(float)
+    scores = rng.normal(size=40)
+    draws = patient_draws(patients, draws=5, seed=7)
+    expected = bootstrap(scores[:, None], labels[:, None], patients, draws=5, seed=7).draws[:, 0]
+    weighted = [roc_auc_score(np.repeat(labels, n), np.repeat(scores, n)) for n in draws]
+    np.testing.assert_allclose(weighted, expected)
+
+
+def test_roc_panels_say_why_there_is_no_curve():
+    rng = np.random.default_rng(3)
+    labels = (rng.random(200) < 0.3).astype(float)
+    bands = {m: {"Edema": roc_curve([rng.normal(size=200) + labels], [labels]), "Mass": None} for m in METHODS}
+    support = {"Edema": Support(60, 140), "Mass": Support(0, 200)}
+    auroc = {m: {"Edema": 0.75 + 0.01 * i, "Mass": NAN} for i, m in enumerate(METHODS)}
+    figure = roc_figure(bands, ["Edema", "Mass"], LOOKS, auroc=auroc, support=support)
+    edema, mass = figure.axes[:2]
+    for method in METHODS:
+        assert len([line for line in edema.lines if line.get_color() == LOOKS[method].colour]) == 2  # curve and key
+    assert len(mass.lines) == 1  # chance
+    assert {"no positives", "0.750", "0.770", "60+ / 140−", "Edema", *METHODS} <= set(texts(figure))
+    assert lies_inside(figure)
+
+
+def test_svg_is_valid_text_and_equal_every_time(tmp_path):
+    curves = {"a & <b>": seeds(9, 9, 9), "$x$ costs $1": seeds(9, 9, 9)}
+    looks = styles(list(curves))
+    first, second = (svg(curves_figure(curves, "round", "AUROC", looks)) for _ in range(2))
+    assert first == second
+    root = ElementTree.fromstring(first)
+    shown = ["".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"a & <b>", "$x$ costs $1", "round", "AUROC"} <= set(shown)
+    figure = curves_figure(curves, "round", "AUROC", looks)
+    assert save(figure, tmp_path / "a.svg").read_text(encoding="utf-8") == first
+    pdf = save(figure, tmp_path / "a.pdf").read_bytes()
+    assert pdf.startswith(b"%PDF")
+    assert b"/FontFile2" in pdf
+    assert pdf == save(curves_figure(curves, "round", "AUROC", looks), tmp_path / "b.pdf").read_bytes()
+    with pytest.raises(ValueError, match=r"\.svg, \.pdf or \.png"):
+        save(figure, tmp_path / "a.jpg")
+
+
+def test_a_figure_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="at least one method"):
+        curves_figure({}, "round", "AUROC", LOOKS)
+    with pytest.raises(ValueError, match="style for each method, found none for 'other'"):
+        curves_figure({"other": seeds(3)}, "round", "AUROC", LOOKS)
+    with pytest.raises(ValueError, match="at least one class"):
+        intervals_figure(forest(()), [], LOOKS)
+    with pytest.raises(ValueError, match="at least one class"):
+        differences_figure({"CODASCA": {}}, [], LOOKS, "FedAvg")
+    with pytest.raises(ValueError, match="at least one class"):
+        roc_figure({"CODASCA": {}}, [], LOOKS)
+
+
+def test_p_is_printed_as_it_is_read():
+    assert [WithP(0.1, 0, 1, p).p_text for p in (0.0009, 0.001, 0.5, NAN)] == ["<0.001", "0.001", "0.500", ""]
+    assert [WithP(0.1, 0, 1, p).stars for p in (0.0009, 0.001, 0.01, 0.05, NAN)] == ["***", "**", "*", "", ""]
+    assert math.isnan(Point(0.5).low)
