@@ -2,6 +2,7 @@
 
 from fedlit.reports.reproductions.base import Reproduction
 from fedlit.reports.reproductions.fdam import FDAMFigure1, FDAMTable3, FDAMTable4, FDAMTable5
+from fedlit.reports.reproductions.localscgdam import LocalSCGDAMFigure4, LocalSCGDAMFigure5, LocalSCGDAMTable1
 from fedlit.reports.reproductions.surgical import (
     SurgicalTable1,
     SurgicalTable2,
@@ -17,6 +18,9 @@ REPRODUCTIONS: dict[str, type[Reproduction]] = {
         FDAMTable3,
         FDAMTable4,
         FDAMTable5,
+        LocalSCGDAMTable1,
+        LocalSCGDAMFigure4,
+        LocalSCGDAMFigure5,
         SurgicalTables,
         SurgicalTable1,
         SurgicalTable2,

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from fedlit.errors import ConfigError
 from fedlit.grid import PlannedRun, Sweep, plan
+from fedlit.reports.compare.styles import save
 from fedlit.reports.reproductions.published import read_paper
 from fedlit.run import Result
 from fedlit.sweep import run_sweep
@@ -47,6 +48,7 @@ class Part:
         body: the part, of one run, whose weights all runs start from.
         roots: keys of the configuration, and the path below ``--root`` that each names; none where data are built in.
         seeds: instead of the reproduction's.
+        metric: that is told of a run when it ends.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Part:
     body: "Part | None" = None
     roots: dict[str, str] = field(default_factory=dict)
     seeds: tuple[int, ...] | None = None
+    metric: str = "test/federation/auroc_macro"
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,14 @@ class Reproduction:
         """The sweeps of the chosen scale."""
         raise NotImplementedError
 
+    def following(self, runs: pd.DataFrame) -> Sequence[Part]:
+        """Sweeps that depend on what the first ones have measured.
+
+        Args:
+            runs: of `parts`, as in `report`.
+        """
+        return ()
+
     def report(self, runs: pd.DataFrame) -> Report:
         """Tables and figures.
 
@@ -153,6 +164,7 @@ class Reproduction:
             settings | ({"model.weights": str(start.absolute())} if start else {}),
             {name: case.keys for name, case in part.cases.items()},
             seeds=list(part.seeds or self.seeds),
+            metric=part.metric,
             run_dir=str(self.run_dir),
         )
 
@@ -165,14 +177,16 @@ class Reproduction:
         """Run what is missing, write figures and tables, and say where they are."""
         self._check_root()
         runs = pd.concat([self._runs(part, console) for part in self.parts()], ignore_index=True)
+        more = [self._runs(part, console) for part in self.following(runs)]
+        runs = pd.concat([runs, *more], ignore_index=True)
         report = self.report(runs)
         folder = self.output / self.name
         folder.mkdir(parents=True, exist_ok=True)
         for name, table in (report.tables | {"runs": runs}).items():
             table.to_csv(folder / f"{name}.csv", index=False)
         for name, figure in report.figures.items():
-            figure.savefig(folder / f"{name}.png", dpi=150)
-            figure.savefig(folder / f"{name}.svg")
+            for ending in ("png", "svg"):
+                save(figure, folder / f"{name}.{ending}")
         text = self._page(report)
         (folder / "report.md").write_text(text, encoding="utf-8")
         console.print(text)

@@ -1,0 +1,44 @@
+"""The picture: validation AUC against local steps, a panel a federation and column, as the paper's Figures 1 to 4."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+STYLES = {
+    "LocalSCGDAM": ("#1f5f8b", "-", "o"),
+    "CoDA": ("#c1572b", "--", "s"),
+    "LocalSGDAM": ("#3d8f5f", "-.", "^"),
+    "LocalSGDM": ("#7a5195", ":", "D"),
+    "LocalSGDM_RL": ("#8c8c8c", (0, (5, 1)), "v"),
+    "SCAFFOLD": ("#c1572b", "--", "s"),
+    "FedProx": ("#7a5195", ":", "D"),
+}
+"""Colour, line and marker of a method; colour is never the only cue."""
+
+
+def draw(runs: pd.DataFrame) -> Figure:
+    """Args:
+    runs: one row a run: title of its federation, column, method, seed, curve of (local step, validation AUROC).
+    """
+    panels = list(runs.groupby(["title", "column"], sort=False))
+    across = runs["column"].nunique()
+    down = -(-len(panels) // across)
+    figure = Figure(figsize=(3.6 * across, 3.2 * down + 0.5), layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False, sharey="row")
+    for ax, ((title, column), of_panel) in zip(axes.flat, panels, strict=False):
+        for method, of_method in of_panel.groupby("method", sort=False):
+            colour, line, marker = STYLES[method]
+            curves = [dict(curve) for curve in of_method["curve"]]
+            steps = sorted(set.intersection(*(set(curve) for curve in curves)))
+            values = np.array([[curve[step] for step in steps] for curve in curves])
+            mean, spread = values.mean(0), values.std(0, ddof=1) if len(values) > 1 else 0.0
+            ax.plot(steps, mean, color=colour, linestyle=line, marker=marker, markersize=4, linewidth=1.4, label=method)
+            ax.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.12, linewidth=0)
+        ax.set(title=f"{title}, {column}", xlabel="local steps", ylabel="validation AUROC")
+        ax.grid(alpha=0.25)
+        ax.spines[["top", "right"]].set_visible(False)
+    for ax in axes.flat[len(panels) :]:
+        ax.set_axis_off()
+    handles, labels = axes.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize="small")
+    return figure

@@ -1,0 +1,137 @@
+"""LocalSCGDAM's Table 1 and Figures 4 and 5: their plans, the choice of rates, and what they make of made-up runs."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+from fedlit.reports.reproductions import REPRODUCTIONS
+from fedlit.reports.reproductions.base import Part
+from fedlit.reports.reproductions.localscgdam import LocalSCGDAMFigure4, LocalSCGDAMFigure5, LocalSCGDAMTable1
+from fedlit.reports.reproductions.localscgdam.methods import METHODS, RATES
+from fedlit.run import Result
+from fedlit.tracking.base import MetricsFile
+
+NAMES = ("localscgdam-table1", "localscgdam-fig4", "localscgdam-fig5")
+BEST = {"LocalSCGDAM": 0.3, "CoDA": 1.0, "LocalSGDAM": 0.3, "LocalSGDM": 0.03, "LocalSGDM_RL": 0.1}
+
+
+def run(folder: Path, validation: float, test: float) -> Path:
+    """The directory of a finished run of four rounds, whose best model is that of the third."""
+    folder.mkdir(parents=True)
+    Result(4, 3, 1.0, {"test/federation/auroc_macro": test}).write(folder)
+    file = MetricsFile(folder / "metrics.csv")
+    for step, value in ((1, 0.5), (3, validation), (4, validation - 0.1)):
+        file.append({"val/auroc_macro": value}, step)
+    return folder
+
+
+def rows(part: Part, folder: Path, validation, test) -> pd.DataFrame:
+    """What the runs of a part leave; validation and test AUROC are functions of a case's labels and the seed."""
+    return pd.DataFrame(
+        {"part": part.name, "title": part.title, "case": name, **case.labels, "seed": seed, "best_round": 3}
+        | {"directory": run(folder / part.name / f"{name}-{seed}", validation(case, seed), test(case, seed))}
+        for name, case in part.cases.items()
+        for seed in part.seeds or (0, 1)
+    )
+
+
+@pytest.fixture
+def tried(tmp_path):
+    """The grid of the laptop's scale, in which test AUROC would choose other rates than validation does."""
+
+    def validation(case, seed):
+        return 0.8 if case.labels["rate"] == BEST[case.labels["method"]] else 0.7
+
+    parts = LocalSCGDAMTable1(root=tmp_path).parts()
+    return pd.concat([rows(part, tmp_path, validation, lambda case, seed: case.labels["rate"] / 2) for part in parts])
+
+
+def test_every_method_is_tried_at_every_rate_with_a_seed_that_the_table_has_not(tmp_path):
+    table = LocalSCGDAMTable1(root=tmp_path)
+    parts = table.parts()
+    assert [[case.labels for case in part.cases.values()] for part in parts] == [
+        [{"method": method, "rate": rate} for rate in RATES] for method in METHODS
+    ]
+    assert {part.seeds for part in parts} == {(1000,)}
+    assert not set(table.seeds) & {1000}
+    windows = {case.keys["federation.schedule.init_args.window"] for part in parts for case in part.cases.values()}
+    assert windows == {8}
+
+
+def test_the_rate_that_is_best_in_validation_is_taken_in_every_column(tmp_path, tried):
+    (part,) = LocalSCGDAMTable1(root=tmp_path).following(tried)
+    assert part.seeds is None
+    assert len(part.cases) == 15
+    for case in part.cases.values():
+        method = case.labels["method"]
+        assert case.labels["rate"] == BEST[method]
+        assert case.keys["model.optimizer.lr"] == pytest.approx(BEST[method] / (10 if "SGDM" in method else 1))
+    periods = [case.keys["federation.schedule.init_args.window"] for case in part.cases.values()]
+    assert periods == [4] * 5 + [8] * 5 + [16] * 5
+    steps = {case.keys["federation.schedule.init_args.iterations"] for case in part.cases.values()}
+    assert len(steps) == 1
+    assert all(step % 16 == 0 for step in steps)
+
+
+def test_of_equal_rates_the_smallest_is_taken(tmp_path):
+    table = LocalSCGDAMTable1(root=tmp_path)
+    runs = [rows(part, tmp_path, lambda *_: 0.7, lambda *_: 0.5) for part in table.parts()]
+    (part,) = table.following(pd.concat(runs))
+    assert {case.labels["rate"] for case in part.cases.values()} == {RATES[0]}
+
+
+def test_differences_are_to_localscgdam_at_the_same_period_and_seed(tmp_path, tried):
+    table = LocalSCGDAMTable1(root=tmp_path, seeds=[0, 1])
+    (part,) = table.following(tried)
+
+    def test(case, seed):
+        ahead = 0.05 if case.labels["method"] == "LocalSCGDAM" and case.labels["column"] == "p = 8" else 0.0
+        return 0.7 + ahead + 0.1 * seed
+
+    runs = pd.concat([tried, rows(part, tmp_path, lambda *_: 0.75, test)], ignore_index=True)
+    report = table.report(runs)
+    lines = report.text.splitlines()
+    assert lines[0] == "|  | p = 4 | p = 8 | p = 16 |"
+    assert lines[2] == "| CIFAR10, LocalSCGDAM | 0.7500 ± 0.0707 | 0.8000 ± 0.0707 | 0.7500 ± 0.0707 |"
+    assert lines[3].startswith("| CIFAR10, CoDA | 0.7500 ± 0.0707 (+0.0000 ± 0.0000) | 0.7500 ± 0.0707 (**-0.0500")
+    assert "LocalSCGDAM 0.3, CoDA 1, LocalSGDAM 0.3, LocalSGDM 0.03, LocalSGDM_RL 0.1" in report.text
+    assert len(report.tables["grid"]) == 20
+    axes = [ax for ax in report.figures["figure"].axes if ax.axison]
+    assert [ax.get_title() for ax in axes] == ["CIFAR10, p = 4", "CIFAR10, p = 8", "CIFAR10, p = 16"]
+    assert all(len(ax.lines) == 5 for ax in axes)
+    assert axes[1].lines[0].get_xdata().tolist() == [8, 24, 32]
+
+
+def test_figures_take_the_grid_of_the_table(tmp_path):
+    """So that their runs are shared."""
+    table = {part.name: part for part in LocalSCGDAMTable1(root=tmp_path).parts()}
+    assert {part.name: part for part in LocalSCGDAMFigure4(root=tmp_path).parts()} == table
+    own = LocalSCGDAMFigure5(root=tmp_path).parts()
+    assert [part.name.rpartition("-")[2] for part in own] == ["localscgdam", "scaffold", "fedprox"]
+    assert table[own[0].name] == own[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_runs_of_the_laptop_are_valid(name, tmp_path, plan_some):
+    for runs in plan_some(REPRODUCTIONS[name](root=tmp_path, run_dir=tmp_path)).values():
+        assert {run.rounds for run in runs} == {24}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_runs_of_the_papers_scale_are_valid(name, tmp_path, plan_some):
+    planned = plan_some(REPRODUCTIONS[name](root=tmp_path, scale="paper", run_dir=tmp_path))
+    configs = {part: yaml.safe_load(runs[0].config) for part, runs in planned.items()}
+    assert {runs[0].rounds for runs in planned.values()} == {2500}
+    backbones = {
+        config["data"]["class_path"].rpartition(".")[2]: config["model"]["init_args"]["backbone"]
+        for config in configs.values()
+    }
+    expected = {"localscgdam-fig4": {"CATvsDOG": "resnet20_cifar"}, "localscgdam-fig5": {"STL10": "resnet20_cifar"}}
+    others = {"FashionMNIST": "small_cnn", "Melanoma": "densenet121"}
+    names = ("CATvsDOG", "CIFAR10", "CIFAR100", "STL10", "FashionMNIST", "Melanoma")
+    table = {data: others.get(data, "resnet20_cifar") for data in names}
+    assert backbones == expected.get(name, table)
+    folders = {config["data"]["init_args"]["root"] for config in configs.values()}
+    assert folders == ({str(tmp_path / data) for data in names} if name == NAMES[0] else {str(tmp_path)})
