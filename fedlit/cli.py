@@ -9,7 +9,7 @@ from jsonargparse import Namespace
 from rich.console import Console
 
 import fedlit
-from fedlit.commands import COMMANDS
+from fedlit.commands import COMMANDS, predict
 from fedlit.experiment import DEFAULT_CLASSES
 from fedlit.mistakes import explain
 from fedlit.parser import SUBCOMMANDS, Parser, complain, is_mistake
@@ -43,12 +43,15 @@ def parse(argv: list[str]) -> tuple[Namespace, Parser]:
     parser = Parser(prog="fedlit", description=fedlit.__doc__, version=fedlit.__version__)
     commands = parser.add_subcommands(**SUBCOMMANDS)
     parsers = {name: command.parser() for name, command in COMMANDS.items()}
+    folder = argv[:1] == ["predict"] and predict.of_a_folder(argv)
+    if folder:
+        parsers["predict"] = predict.folder_parser()
     for name, subparser in parsers.items():
         commands.add_subcommand(name, subparser, help=COMMANDS[name].DESCRIPTION)
     names = (*COMMANDS, *(name for each in parsers.values() for name in each.nested))
     for each in (parser, *parsers.values()):
         each.introduce(tuple(argv), names)
-    federated = argv[:1] and argv[0] in ("fit", "test", "predict", "export")
+    federated = argv[:1] and argv[0] in ("fit", "test", "predict", "export") and not folder
     args = parser.parse_args([*argv[:1], *(DEFAULT_CLASSES if federated else ()), *argv[1:]])
     return args, parsers[args.subcommand]
 

@@ -23,7 +23,6 @@ from fedlit.fabric import FederationFabric, launch, make_fabric
 from fedlit.federation import Federation
 from fedlit.grouping import group_name, method_name, short_parameters
 from fedlit.helptexts import CHOSEN, EPILOG, METRICS
-from fedlit.local import LocalModel
 from fedlit.parser import Parser
 from fedlit.personal import PersonalParts
 from fedlit.phases import Phase
@@ -181,11 +180,6 @@ class Experiment:
     @property
     def _limit(self) -> int | None:
         return 1 if self.fast_dev_run else None
-
-    def local_model(self, run: Path) -> LocalModel:
-        """An instance of the model beside the engine's, from where a run's phases have brought it."""
-        module = copy.deepcopy(self._after(self.phases, run)[0])
-        return LocalModel(self.fabric, module, self.federation.aggregators, self.federation.training)
 
     def checkpoint(self) -> Path | None:
         """The checkpoint that ``ckpt_path`` names, the same on every rank."""

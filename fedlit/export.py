@@ -9,14 +9,13 @@ from pathlib import Path
 import torch
 from safetensors.torch import save
 
-from fedlit import __version__, checkpoint
+from fedlit import __version__
+from fedlit.checkpoint import Loaded
 from fedlit.data.images import LabelledImages
 from fedlit.errors import CheckpointError, ConfigError
 from fedlit.flat import SLICES
 from fedlit.helptexts import ONE_MODEL
-from fedlit.local import LocalModel, initial_client_state
-from fedlit.messages import Broadcast
-from fedlit.run import config_difference, run_of
+from fedlit.run import config_difference
 from fedlit.session import Session
 
 
@@ -75,51 +74,45 @@ def kept_parts(session: Session) -> dict[str, list[str]]:
     return found
 
 
-def export(session: Session, local: LocalModel, path: Path, client: str | None, file: Path) -> None:
+def export(session: Session, found: Loaded, run: Path, client: str | None, file: Path) -> None:
     """Write the federation's model in a checkpoint, or a client's own, to ``file``, whole or not at all.
 
     The file holds every entry of the module's ``state_dict()``, the objective's variables and constants included. Its
     metadata: ``fedlit``, ``model``, ``config`` (the run's YAML), and as JSON ``round``, ``classes``, ``learned`` (one
-    truth value a class) and, where the images are fedlit's, ``image_size``, ``in_chans``, ``mean`` and ``std``;
-    ``client`` where it is a client's own model.
+    truth value a class) and, where the images are fedlit's, ``image_size``, ``channels`` (of the decoded pictures),
+    ``in_chans``, ``mean`` and ``std``; ``client`` where it is a client's own model.
 
     Args:
-        local: an instance of the session's model; its weights are replaced.
+        found: the checkpoint; of the federation's model, its server's part is enough.
+        run: the directory of the run, for its configuration.
         client: whose own model; None for the federation's.
 
     Raises:
-        CheckpointError: the checkpoint is of another model.
         ConfigError: ``file`` is a folder.
     """
     if file.is_dir():
         raise ConfigError(f"--output: expected a file such as {file / 'model.safetensors'}, found the folder {file}")
-    aggregators = session.federation.aggregators
-    loaded = checkpoint.load(path, session.layout, [type(a).__name__ for a in aggregators])
-    if client is None:
-        local.flat.load(loaded.server.w, loaded.server.stats)
-    else:
-        state = loaded.clients.get(client) or initial_client_state(aggregators, session.layout)
-        down = Broadcast(loaded.server.w, loaded.server.stats, loaded.server.aggregators)
-        local.adopt(local.mask(session.clients[client]), state, down)
+    module = session.model(found.server, client, found.clients.get(client))
     # Copies, as the parameters are views of one vector, and safetensors refuses tensors that share memory.
     tensors = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-        for name, tensor in local.module.state_dict().items()
+        for name, tensor in module.state_dict().items()
     }
-    _write(save(tensors, _metadata(session, local, path, client, loaded.round)), file)
+    _write(save(tensors, _metadata(session, type(module), run, client, found.round)), file)
 
 
-def _metadata(session: Session, local: LocalModel, path: Path, client: str | None, rounds: int) -> dict[str, str]:
-    kind, learned = type(local.module), session.learned(client)
+def _metadata(session: Session, kind: type, run: Path, client: str | None, rounds: int) -> dict[str, str]:
+    learned = session.learned(client)
     images = next(iter(session.data.clients.values())).train
     told = {"round": rounds, "classes": session.classes, "learned": [name in learned for name in session.classes]}
     if isinstance(images, LabelledImages):
         told["image_size"] = images.store.shape[-1]
+        told["channels"] = images.store.shape[1]
         told |= {name: getattr(images, name) for name in ("in_chans", "mean", "std")}
     texts = {
         "fedlit": __version__,
         "model": f"{kind.__module__}.{kind.__qualname__}",
-        "config": (run_of(path) / "config.yaml").read_text(),
+        "config": (run / "config.yaml").read_text(),
     }
     own = {} if client is None else {"client": client}
     return texts | own | {name: json.dumps(value) for name, value in told.items()}

@@ -37,9 +37,9 @@ from fedlit.evaluation import (
 from fedlit.fabric import FederationFabric
 from fedlit.flat import FlatModel
 from fedlit.foreign import check_module
-from fedlit.local import client_mask, configured
+from fedlit.local import client_mask, configured, initial_client_state
 from fedlit.measuring import Measured, measured, objective_of
-from fedlit.messages import Broadcast, Client, ClientReport, Payload, Round, ServerState
+from fedlit.messages import Broadcast, Client, ClientReport, ClientState, Payload, Round, ServerState
 from fedlit.metrics.auroc import slugs
 from fedlit.optimizer import FlatOptimizer
 from fedlit.personal import PersonalParts
@@ -229,6 +229,16 @@ class Session:
             return known
         kept, own = self.masks[client].kept, self.clients[client].classes
         return {name for name in known if name in own or not kept[self.layout.groups(("head",), (name,))].all()}
+
+    def model(
+        self, server: ServerState, client: str | None = None, state: ClientState | None = None
+    ) -> LightningModule:
+        """The federation's model, or a client's own, by what the client keeps; it changes with the next call."""
+        self._model.load(server.w, server.stats)
+        if client is not None:
+            kept = state or initial_client_state(self.federation.aggregators, self.layout)
+            kept.write(self.masks[client], self.layout, self._model.w, self._model.stats)
+        return self._model.module
 
     def dataset(self, view: View) -> Dataset:
         """What a view looks at."""

@@ -35,14 +35,14 @@ def run_export(experiment: Experiment, client: str | None, output: Path | None) 
     path, console = experiment.required_checkpoint(), experiment.console()
     directory = run_of(path)
     check_described(directory, experiment.config)
-    local = experiment.local_model(directory)  # before the engine takes the module for itself
     experiment.federation.workers = 1  # nothing is computed
     session = experiment.session(directory)
     try:
         whose = owner(session, client)
         file = output or directory / ("model.safetensors" if whose is None else f"model-{slug(whose)}.safetensors")
         if experiment.fabric.is_global_zero:
-            export(session, local, path, whose, file)
+            names = [type(a).__name__ for a in experiment.federation.aggregators]
+            export(session, checkpoint.load(path, session.layout, names), directory, whose, file)
         if client and whose is None:
             console.print(f"clients keep no part of the model: {client!r} has the federation's")
         if unknown := [name for name in session.classes if name not in session.learned(whose)]:

@@ -9,15 +9,18 @@ from jsonargparse import Namespace
 from rich.console import Console
 
 from fedlit import checkpoint
+from fedlit.checkpoint import Best, Loaded
 from fedlit.commands.test import keep, print_results, test_metrics
 from fedlit.errors import ConfigError, TrainingError
 from fedlit.experiment import Experiment, composed, experiment_parser, seeds_of
+from fedlit.export import export, owner
 from fedlit.grid import METRIC, plan_seeds
 from fedlit.grouping import totals
 from fedlit.interrupts import ending_on_sigterm
 from fedlit.parser import Parser
 from fedlit.predictions import FOLDER
 from fedlit.run import Result, Run, check_same_config, new_directory, run_of
+from fedlit.serving import save_mlflow_model
 from fedlit.session import Session
 from fedlit.sweep import run_all, seeds_table
 
@@ -122,6 +125,7 @@ def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None
         for file in keep(session, sets, rounds, run.directory / FOLDER):
             run.artifact(file, FOLDER)
         run.artifact(best, "best")
+        _keep_model(session, Loaded(rounds, server, {}, Best()), run, console)
         run.artifact(run.metrics.path)
         print_results(metrics, f"best model (after {rounds} rounds)", console)
         if not experiment.fast_dev_run:
@@ -139,3 +143,18 @@ def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None
             result.write(run.directory)
         if run.main and run.tracker.summary():
             console.print(run.tracker.summary())
+
+
+def _keep_model(session: Session, best: Loaded, run: Run, console: Console) -> None:
+    """Log the best model as one of MLflow where the tracker takes it; one that cannot be is said, and ends no run."""
+    if not (run.main and run.tracker.keeps_models):
+        return
+    folder = run.directory / "model"
+    try:
+        client = owner(session, None)
+        save_mlflow_model(folder, lambda file: export(session, best, run.directory, client, file))
+    except Exception as error:  # a module of one's own may fail in any way
+        reason = (str(error) or type(error).__name__).splitlines()[0].partition(". ")[0]
+        console.print(f"the best model is not logged as an MLflow model: {reason}")
+    else:
+        run.artifact(folder)

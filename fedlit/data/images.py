@@ -296,13 +296,21 @@ class LabelledImages(Dataset):
     def batch(self, indices: Sequence[int] | np.ndarray | Tensor) -> tuple[Tensor, Tensor]:
         """Images float32 [B, in_chans, H, W] and labels float32 [B, C] of these positions of the data set."""
         positions = np.asarray(indices, dtype=np.int64)
-        images = v2.functional.to_dtype(self.store[self.indices[positions]], torch.float32, scale=True)
-        if images.shape[1] != self.in_chans and self.in_chans == 1:
-            images = v2.functional.rgb_to_grayscale(images)
-        if self.augment is not None:
-            images = self.augment(images)
-        images = images.expand(-1, self.in_chans, -1, -1)
-        return v2.functional.normalize(images, self.mean, self.std), self.labels[torch.from_numpy(positions)]
+        pictures = self.store[self.indices[positions]]
+        images = model_input(pictures, self.in_chans, self.mean, self.std, self.augment)
+        return images, self.labels[torch.from_numpy(positions)]
+
+
+def model_input(
+    pictures: Tensor, in_chans: int, mean: Sequence[float], std: Sequence[float], augment: nn.Module | None = None
+) -> Tensor:
+    """What a model is given of uint8 pictures [B, C, H, W]: float32 [B, in_chans, H, W]; see `LabelledImages`."""
+    images = v2.functional.to_dtype(pictures, torch.float32, scale=True)
+    if images.shape[1] != in_chans and in_chans == 1:
+        images = v2.functional.rgb_to_grayscale(images)
+    if augment is not None:
+        images = augment(images)
+    return v2.functional.normalize(images.expand(-1, in_chans, -1, -1), mean, std)
 
 
 def _per_channel(name: str, value: float | Sequence[float], channels: int) -> list[float]:

@@ -186,7 +186,12 @@ class Tracker:
 
     A tracker is used in the main process alone. Its methods are called between rounds: they return at once
     and raise nothing, so that a tracking server that is slow or down never stops a run.
+
+    Attributes:
+        keeps_models: whether it wants the best model as a folder in MLflow's format, as an artifact.
     """
+
+    keeps_models = False
 
     def start(self, run: RunInfo, metrics: MetricsFile) -> None:
         """Called once before the first round.

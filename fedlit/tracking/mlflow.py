@@ -42,6 +42,7 @@ class MLflowTracker(Tracker):
         tags: Tags of every run, beside those that fedlit sets.
         flush_seconds: How long metrics are gathered before they are sent, in seconds.
         finish_seconds: How long the end of a run waits at most for what has not been sent yet, in seconds.
+        log_model: Log the best model as an MLflow model, beside its checkpoint.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class MLflowTracker(Tracker):
         tags: dict[str, str] | None = None,
         flush_seconds: float = 2.0,
         finish_seconds: float = 30.0,
+        log_model: bool = True,
     ):
         if importlib.util.find_spec("mlflow") is None:
             raise ConfigError(
@@ -69,6 +71,7 @@ class MLflowTracker(Tracker):
         self.tags = dict(tags or {})
         self.flush_seconds = flush_seconds
         self.finish_seconds = finish_seconds
+        self.keeps_models = log_model
         self._sender: Sender | None = None
 
     def start(self, run: RunInfo, metrics: MetricsFile) -> None:

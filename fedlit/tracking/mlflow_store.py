@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+
 from fedlit.tracking.base import RunInfo, RunStatus
 
 logger = logging.getLogger(__name__)
@@ -110,9 +112,18 @@ class MLflowStore:
         if not path.exists():
             raise FileNotFoundError(f"{path} is no longer there")
         self._client.log_artifact(self.run_id, str(path), folder or None)
+        if (path / "MLmodel").is_file():
+            self._list_model(path)
 
     def terminate(self, status: RunStatus) -> None:
         self._client.set_terminated(self.run_id, status)
+
+    def _list_model(self, folder: Path) -> None:
+        """Have MLflow's pages show the artifact as a model, with its signature, and offer to register it."""
+        described = yaml.safe_load((folder / "MLmodel").read_text())
+        listed = {key: described[key] for key in ("flavors", "utc_time_created", "model_uuid") if key in described}
+        listed |= {"run_id": self.run_id, "artifact_path": folder.name}
+        self.log_tags([("mlflow.log-model.history", json.dumps([listed]))])
 
     def _continue_run(self) -> None:
         run_id = self._read_id()
