@@ -171,11 +171,11 @@ def test_forest_has_a_point_and_an_interval_for_each_method_and_class():
 
 
 def test_wide_forests_split_their_classes():
-    methods, classes = [f"m{i}" for i in range(6)], [f"class {i}" for i in range(7)]
+    methods, classes = [f"m{i}" for i in range(6)], [f"class {i}" for i in range(9)]
     macro = {method: Point(0.8, 0.7, 0.9) for method in methods}
     figure = intervals_figure(forest(classes, methods), classes, styles(methods), macro=macro)
     names = [[label.get_text() for label in axes.get_yticklabels()] for axes in figure.axes[:2]]
-    assert names == [classes[:4], [*classes[4:], "mean of classes"]]
+    assert names == [classes[:5], [*classes[5:], "mean of classes"]]
     assert figure.axes[0].get_xlim() == figure.axes[1].get_xlim()
     assert lies_inside(figure)
 

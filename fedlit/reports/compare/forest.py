@@ -29,6 +29,7 @@ MACRO = "mean of classes"
 SHADE = "#f5f6f8"
 APART = 0.09
 MANY = 4
+TALL, HALVED = 4.0, 6.0
 UNDEFINED = {"fontsize": SMALL, "color": FAINT, "style": "italic", "va": "center_baseline"}
 
 
@@ -101,7 +102,8 @@ def intervals_figure(
 ) -> Figure:
     """Draw a forest plot: a row a class, in it a point with its interval for each method, from the first on downwards.
 
-    More than four methods and classes stand in two halves beside each other, on one scale. A method without a value has no point; a row without any is marked as undefined.
+    Classes that would take more than 4 inches stand in two halves beside each other where there are two columns, on one
+    scale. A method without a value has no point; a row without any is marked as undefined.
 
     Args:
         estimates: By method, then by class.
@@ -109,9 +111,9 @@ def intervals_figure(
         styles: Of all methods.
         macro: Each method's mean over classes: a row of its own below the others.
         macro_label: Name of that row, such as "mean of 12 of 14 classes".
-        support: Of each class, printed to the right.
+        support: Positives and negatives of each class, printed to the right.
         x_label: What is estimated.
-        width: Of the figure, inches; by default one column, or two for two halves.
+        width: Of the figure, inches; by default one column, or two for more than four methods.
 
     Raises:
         ValueError: Without any method or class, or if a method has no style.
@@ -121,32 +123,33 @@ def intervals_figure(
     if not classes:
         raise ValueError("Expected at least one class to draw, found none.")
     apart = 0.1 if len(methods) <= MANY else 0.075
-    many = len(methods) > MANY and len(classes) > MANY and (width or PAGE) > 6
-    width = width or (PAGE if many else COLUMN)
-    # The mean stands under the second half, which is the shorter one.
-    halves = [classes[: -(-len(classes) // 2)], classes[-(-len(classes) // 2) :]] if many else [classes]
     step = max(0.2, 0.1 + apart * len(methods))
-    blocks = [_Rows(half, macro_label if macro is not None and half is halves[-1] else "", step) for half in halves]
+    width = width or (PAGE if len(methods) > MANY else COLUMN)
+    half = math.ceil(len(classes) / 2)
+    # The mean stands under the second half, which is never the longer one.
+    halves = [classes[:half], classes[half:]] if width > HALVED and len(classes) * step > TALL else [classes]
+    blocks = [_Rows(part, macro_label if macro is not None and part is halves[-1] else "", step) for part in halves]
     left, height = max(rows.left for rows in blocks), max(rows.height for rows in blocks)
     texts = {name: str(support[name]) for name in classes if support and name in support}
-    right = widest([*texts.values(), "positives / negatives"], SMALL) + 0.12 if texts else 0.08
+    right = widest([*texts.values()], SMALL) + 0.16 if texts else 0.08
     legend = Legend(styles, methods, width - 0.1)
     top, bottom = legend.height + 0.08 + (0.17 if texts else 0.02), 0.42
     figure = blank_figure(width, top + height + bottom)
     place = placer(figure)
-    block = width / len(blocks)
-    for number, (rows, half) in enumerate(zip(blocks, halves, strict=True)):
-        x, y = number * block, bottom + height - rows.height
+    gap = 0.14
+    block = (width - gap * (len(blocks) - 1)) / len(blocks)
+    for number, (rows, part) in enumerate(zip(blocks, halves, strict=True)):
+        x, y = number * (block + gap), bottom + height - rows.height
         axes = place(x + left, y, block - left - right, rows.height)
         rows.prepare(axes)
-        found = [[estimates[method].get(name) for method in methods] for name in half]
-        found += [[macro.get(method) for method in methods]] if len(rows.names) > len(half) else []
+        found = [[estimates[method].get(name) for method in methods] for name in part]
+        found += [[macro.get(method) for method in methods]] if len(rows.names) > len(part) else []
         for row, points in enumerate(found):
             _write_row(axes, rows.middle(row), points, [styles[method] for method in methods], apart)
         _limit(axes, _ends(estimates, macro), 0.04, 6, block - left - right)
         axes.set_xlabel(x_label, fontsize=8, color=INK)
         if texts:
-            _write_support(place(x + block - right, y, right, rows.height), rows, [texts.get(n, "") for n in half])
+            _write_support(place(x + block - right, y, right, rows.height), rows, [texts.get(n, "") for n in part])
     legend.draw(place, 0.05, figure.get_figheight() - legend.height - 0.03, line=False)
     return figure
 
@@ -267,9 +270,9 @@ def _write_support(axes: Axes, rows: _Rows, texts: Sequence[str]) -> None:
     right = axes.figure.get_figwidth() * axes.get_position().width
     axes.set(xlim=(0, right), ylim=(rows.height, 0))
     axes.set_axis_off()
-    axes.text(right - 0.04, -0.05, "positives / negatives", fontsize=SMALL, color=FAINT, ha="right", va="bottom")
+    axes.text(right - 0.08, -0.05, "support", fontsize=SMALL, color=FAINT, ha="right", va="bottom")
     for row, text in enumerate(texts):
-        axes.text(right - 0.04, rows.middle(row), text, fontsize=SMALL, color=INK, ha="right", va="center_baseline")
+        axes.text(right - 0.08, rows.middle(row), text, fontsize=SMALL, color=INK, ha="right", va="center_baseline")
 
 
 def _write_difference(
@@ -279,7 +282,7 @@ def _write_difference(
     if not _defined(difference):
         axes.text(1 + side / panel, y, "undefined", transform=beside, ha="right", **UNDEFINED)
         return
-    _write_point(axes, y, difference, style, 4.2, filled=bool(difference.stars))
+    _write_point(axes, y, difference, style, 4.2 if difference.stars else 3.7, filled=bool(difference.stars))
     text = {"fontsize": SMALL, "color": INK if difference.stars else FAINT, "va": "center_baseline"}
     stars = widest([" ***"], SMALL)
     axes.text(1 + (side - stars - 0.02) / panel, y, difference.p_text, transform=beside, ha="right", **text)

@@ -38,7 +38,7 @@ nav a:hover { text-decoration: underline; }
   background: var(--note); border-left: 4px solid var(--note-line); padding: .6rem .9rem; border-radius: 0 4px 4px 0;
 }
 .note strong { margin-right: .3em; }
-.facts { display: grid; grid-template-columns: repeat(auto-fill, minmax(13rem, 1fr)); gap: .75rem 1.5rem; margin: 0 0 1.25rem; }
+.facts { display: grid; grid-template-columns: repeat(auto-fill, minmax(10rem, 1fr)); gap: .75rem 1.5rem; margin: 0 0 1.25rem; }
 .facts dt { font-size: .8rem; color: var(--faint); }
 .facts dd { margin: 0; overflow-wrap: anywhere; }
 .scroll { overflow: auto; max-height: 85vh; margin: 0 0 1.5rem; width: fit-content; max-width: 100%; }
