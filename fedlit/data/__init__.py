@@ -1,8 +1,10 @@
 """Data of a federation: sources, partitions into clients, and the batches that they see."""
 
 from fedlit.data.categories import CategorisedImages, CategoryImages
+from fedlit.data.catvsdog import CATvsDOG
 from fedlit.data.chexpert import CheXpert
 from fedlit.data.federated import ClientData, FederatedDataModule
+from fedlit.data.melanoma import Melanoma
 from fedlit.data.mimic import MIMICCXR, MIMICCXRLT
 from fedlit.data.nih import NIHChestXray14
 from fedlit.data.organisations import Organisations
@@ -34,6 +36,7 @@ __all__ = [
     "ByColumn",
     "ByOrganisation",
     "ByPatient",
+    "CATvsDOG",
     "CategorisedImages",
     "CategoryImages",
     "CheXpert",
@@ -45,6 +48,7 @@ __all__ = [
     "HideClasses",
     "ImageNet",
     "LabelScheme",
+    "Melanoma",
     "NIHChestXray14",
     "Organisations",
     "PadChest",

@@ -1,7 +1,9 @@
 """Sources of images with one category each, turned into one imbalanced binary class.
 
 Yuan, Guo, Xu, Ying, Yang, "Federated Deep AUC Maximization for Heterogeneous Data with a Constant Communication
-Complexity", ICML 2021, arXiv:2102.04635, section 6: the imbalanced and heterogeneous (IH) benchmark data sets.
+Complexity", ICML 2021, arXiv:2102.04635, section 6: the imbalanced and heterogeneous (IH) benchmark data sets. With
+`positives: first_half` and the partition `IID`, those of Zhang et al., "Federated Compositional Deep AUC
+Maximization", NeurIPS 2023, arXiv:2304.10101, section 6.1.
 """
 
 from abc import ABC, abstractmethod
@@ -9,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -52,7 +55,8 @@ class CategoryImages(FederatedDataModule, ABC):
 
     Args:
         root: The folder of the data. There is no default, and nothing is downloaded.
-        positives: Names of the positive categories; by default half of the categories, drawn from the seed.
+        positives: Names of the positive categories, or `first_half` of the source's order, which is that of its labels;
+            by default half of the categories, drawn from the seed.
         imratio: Share of positives that each client's training part has at most: positives beyond it are
             dropped, drawn from the seed. By default none are.
         partition: Which client a record belongs to; by default five clients of categories of their own.
@@ -70,7 +74,7 @@ class CategoryImages(FederatedDataModule, ABC):
     def __init__(
         self,
         root: Path | None = None,
-        positives: list[str] | None = None,
+        positives: list[str] | Literal["first_half"] | None = None,
         imratio: float | None = None,
         partition: Partition | None = None,
         image_size: int = 32,
@@ -89,7 +93,7 @@ class CategoryImages(FederatedDataModule, ABC):
             raise ValueError(f"data.root is missing: {self.layout}")
         if imratio is not None and not 0 < imratio < 1:
             raise ValueError(f"data.imratio: expected a share of positives between 0 and 1, found {imratio}")
-        if positives is not None and (not positives or len(set(positives)) < len(positives)):
+        if positives not in (None, "first_half") and (not positives or len(set(positives)) < len(positives)):
             raise ValueError(f"data.positives: expected one or more different categories, found {list(positives)}")
         self.root = Path(root).expanduser()
         self.positives = positives
@@ -115,7 +119,8 @@ class CategoryImages(FederatedDataModule, ABC):
             raise self.missing("no such folder")
         images = self.read()
         category = np.array(images.categories)[images.category]
-        positive = np.isin(category, self._positive_categories(np.unique(category).tolist()))
+        present = [name for name in images.categories if name in set(category.tolist())]
+        positive = np.isin(category, self._positive_categories(present))
         records = Records(
             store=images.store,
             names=images.names,
@@ -166,6 +171,8 @@ class CategoryImages(FederatedDataModule, ABC):
     def _positive_categories(self, categories: Sequence[str]) -> list[str]:
         if self.positives is None:
             positives = self._generator("positives").permutation(sorted(categories))[: len(categories) // 2].tolist()
+        elif self.positives == "first_half":
+            positives = categories[: len(categories) // 2]
         else:
             positives = self.positives
         for name in positives:

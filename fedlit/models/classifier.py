@@ -29,7 +29,8 @@ class ImageClassifier(LightningModule):
 
     Args:
         classes: names of the classes, in the order of the head's rows; taken from the data by default.
-        backbone: a timm model, for example densenet121 or densenet161.
+        backbone: a timm model, for example densenet121 or densenet161, or one of fedlit's own, which have no pretrained
+            weights: resnet20_cifar (He et al., 2016, for 32x32), small_cnn (three convolutions, for 28x28).
         in_chans: channels of the images; pretrained weights are adapted to it.
         pretrained: start the body from timm's pretrained weights, fetched from its hub.
         weights: start the body from a local file instead: a checkpoint of the same timm backbone, or the directory of a
@@ -45,7 +46,7 @@ class ImageClassifier(LightningModule):
         optimizer: of every client's local steps.
 
     Raises:
-        ConfigError: no such backbone, no such file, or a file of another backbone.
+        ConfigError: no such backbone, no pretrained weights of it, no such file, or a file of another backbone.
     """
 
     def __init__(
@@ -150,6 +151,10 @@ def _timm_model(name: str, in_chans: int, pretrained: bool, weights: Path | None
         raise ConfigError(f"model.backbone: timm has no {name!r}; near names: {near}")
     options = {"num_classes": 0, "in_chans": in_chans}
     if weights is None:
+        if pretrained and not timm.is_model_pretrained(name):
+            raise ConfigError(
+                f"model.pretrained: {name} has no pretrained weights; leave it out, or give model.weights"
+            )
         return timm.create_model(name, pretrained=pretrained, **options)
     if not Path(weights).is_file():
         raise ConfigError(f"model.weights: no file or directory {weights}")

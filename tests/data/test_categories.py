@@ -1,5 +1,7 @@
 """Categories as one imbalanced class: what is positive, what is dropped, and what stays as it is."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -83,6 +85,19 @@ def test_a_random_half_is_positive_unless_named(tmp_path):
     assert positives_of(tmp_path, positives=["fox", "bear", "apple"]) == {"fox", "bear", "apple"}
 
 
+class Backwards(Photographs):
+    """Labels 0 to 7 are house to apple."""
+
+    def read(self):
+        return replace(super().read(), categories=CATEGORIES[::-1])
+
+
+def test_the_first_half_follows_the_labels_and_no_alphabet(tmp_path):
+    records = Backwards(tmp_path, positives="first_half").records()
+    assert set(records.table["category"][records.labels[:, 0] == 1]) == set(CATEGORIES[4:])
+    assert positives_of(tmp_path, positives="first_half", seed=3, order=1) == set(CATEGORIES[:4])
+
+
 def test_every_category_has_its_share_of_validation_and_its_whole_test_set(tmp_path):
     data = ready(tmp_path, split=(0.75, 0.25, 0.0))
     category, splits = category_of(data), data.assignment.set_index("image")["split"]
@@ -115,6 +130,22 @@ def test_imratio_is_the_share_of_positives_of_every_client_in_training_alone(tmp
     if name == "ByCategory":
         assert (part(data, "test")["positives"] == part(data, "test")["negatives"]).all()
         assert (part(data, "val")["positives"] == part(data, "val")["negatives"]).all()
+
+
+@pytest.mark.parametrize("imratio", [0.01, 0.05, 0.1, 0.2])
+@settings(max_examples=6, deadline=None, derandomize=True)
+@given(seed=seeds)
+def test_four_equal_clients_lose_training_positives_and_nothing_else(tmp_path_factory, imratio, seed):
+    """Section 6.1 of Zhang et al., arXiv:2304.10101."""
+    data = ready(tmp_path_factory.getbasetemp(), positives="first_half", imratio=imratio, partition=IID(4), seed=seed)
+    train, test = part(data, "train"), part(data, "test")
+    assert len(train) == 4
+    assert train["negatives"].sum() == 4 * 36
+    for negatives, positives in zip(train["negatives"], train["positives"], strict=True):
+        assert positives == max(1, round(negatives * imratio / (1 - imratio)))
+    assert test.sum().tolist() == [40, 40]
+    assert test.sum(axis=1).tolist() == [20] * 4
+    assert part(data, "val").sum().tolist() == [16, 16]
 
 
 def images_of(data: FederatedDataModule) -> set[tuple[str, str, str]]:
@@ -313,3 +344,5 @@ def test_it_is_configured_by_jsonargparse(tmp_path):
     data = parser.instantiate(parser.parse_string(parser.dump(parser.parse_object({"data": config})))).data
     assert (data.positives, data.imratio, data.partition.clients) == (["cat", "dog"], 0.1, 2)
     assert (data.image_size, data.in_chans, data.split) == (32, 3, (0.9, 0.1, 0.0))
+    config["init_args"]["positives"] = "first_half"
+    assert parser.instantiate(parser.parse_object({"data": config})).data.positives == "first_half"

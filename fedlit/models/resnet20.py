@@ -1,0 +1,77 @@
+"""ResNet-20 for images of 32x32, registered with timm as ``resnet20_cifar``.
+
+He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, arXiv:1512.03385, section 4.2.
+"""
+
+from itertools import pairwise
+
+import torch.nn.functional as F
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from torch import Tensor, nn
+
+
+class ResNet20(nn.Module):
+    """A 3x3 convolution, three stages of three basic blocks with 16, 32 and 64 channels, and the mean over the image.
+
+    Shortcuts have no parameters (option A): where a stage begins, every second pixel is taken, and the new channels are
+    zero. Stages two and three halve the image. Without a classifier the network has 269,072 parameters for RGB; 269,722
+    with one of ten classes. All operations have second derivatives.
+
+    Args:
+        num_classes: rows of a linear classifier; 0 for features [B, 64].
+        in_chans: channels of the images.
+    """
+
+    def __init__(self, num_classes: int = 10, in_chans: int = 3) -> None:
+        super().__init__()
+        self.num_classes, self.num_features = num_classes, 64
+        self.conv1 = nn.Conv2d(in_chans, 16, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(16)
+        widths = (16, 16, 16, 16, 32, 32, 32, 64, 64, 64)
+        self.stages = nn.Sequential(*(Block(before, after, after // before) for before, after in pairwise(widths)))
+        self.fc = nn.Linear(64, num_classes) if num_classes else nn.Identity()
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d):
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Images [B, in_chans, H, W] to [B, 64, H/4, W/4]."""
+        return self.stages(F.relu(self.bn1(self.conv1(images))))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.fc(self.forward_features(images).mean((2, 3)))
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions beside a shortcut without parameters.
+
+    Args:
+        before: channels that come in.
+        channels: that go out, at least as many.
+        stride: of the first convolution and of the shortcut.
+    """
+
+    def __init__(self, before: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.stride, self.new_channels = stride, channels - before
+        self.conv1 = nn.Conv2d(before, channels, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        residual = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        if self.new_channels:
+            x = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.new_channels))
+        return F.relu(residual + x)
+
+
+default_cfgs = generate_default_cfgs({
+    "resnet20_cifar": {"input_size": (3, 32, 32), "num_classes": 10, "first_conv": "conv1", "classifier": "fc"},
+})  # fmt: skip
+
+
+@register_model
+def resnet20_cifar(pretrained: bool = False, **kwargs) -> ResNet20:
+    """ResNet-20 for images of 32x32 without pretrained weights; see `ResNet20`."""
+    return build_model_with_cfg(ResNet20, "resnet20_cifar", pretrained, **kwargs)

@@ -1,0 +1,173 @@
+"""SIIM-ISIC 2020 in its layouts: labels, patients, and every error that its label file can have."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from fedlit.data import ByColumn, ByPatient, Melanoma
+
+KAGGLE = "image_name,patient_id,sex,age_approx,anatom_site_general_challenge,diagnosis,benign_malignant,target"
+SECOND = (
+    "image_name,patient_id,lesion_id,sex,age_approx,anatom_site_general_challenge,diagnosis,benign_malignant,target"
+)
+
+
+def rows_of(images: list[tuple[int, int]], header: str = KAGGLE) -> list[str]:
+    """A row for each (patient, target)."""
+    lesion = "IL_1," if "lesion_id" in header else ""
+    return [
+        f"ISIC_{row:07d},IP_{patient:07d},{lesion}male,45.0,torso,unknown,{('benign', 'malignant')[target]},{target}"
+        for row, (patient, target) in enumerate(images)
+    ]
+
+
+IMAGES = [(row // 3, int(row % 10 == 0)) for row in range(60)]
+
+
+def write(
+    root: Path,
+    file: str = "train.csv",
+    folder: str = "jpeg/train",
+    header: str = KAGGLE,
+    rows: list[str] | None = None,
+    images: int = len(IMAGES),
+) -> Path:
+    rows = rows_of(IMAGES, header) if rows is None else rows
+    (root / folder).mkdir(parents=True, exist_ok=True)
+    (root / file).write_text("\n".join([header, *rows]) + "\n")
+    for row in range(images):
+        Image.new("RGB", (12, 9), (row, 100, 200)).save(root / folder / f"ISIC_{row:07d}.jpg", quality=100)
+    return root
+
+
+def opened(root: Path, **kwargs) -> Melanoma:
+    return Melanoma(root, image_size=8, cache_dir=str(root / "cache"), **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("file", "folder", "header"),
+    [
+        ("train.csv", "jpeg/train", KAGGLE),
+        ("train.csv", "train", KAGGLE),
+        ("ISIC_2020_Training_GroundTruth.csv", "train", KAGGLE),
+        ("ISIC_2020_Training_GroundTruth_v2.csv", "ISIC_2020_Training_JPEG/train", SECOND),
+        ("ISIC_2020_Training_GroundTruth_v2.csv", "ISIC_2020_Training_JPEG", SECOND),
+        ("ISIC_2020_Training_GroundTruth_v2.csv", ".", SECOND),
+    ],
+)
+def test_both_downloads_are_read(tmp_path, file, folder, header):
+    data = opened(write(tmp_path, file, folder, header))
+    records = data.records()
+    assert data.classes == records.classes == ("Melanoma",)
+    assert records.labels[:, 0].tolist() == [target for _, target in IMAGES]
+    assert records.patients.tolist() == [f"IP_{patient:07d}" for patient, _ in IMAGES]
+    assert records.names[7] == "ISIC_0000007"
+    assert ("lesion_id" in records.table) == (header == SECOND)
+    assert records.splits is None
+    pixels = records.store[range(60)].float().mean((2, 3)).numpy()
+    np.testing.assert_allclose(pixels, [[row, 100, 200] for row in range(60)], atol=4)
+
+
+def test_kaggles_dicom_folder_is_not_taken_for_that_of_its_jpegs(tmp_path):
+    write(tmp_path)
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "ISIC_0000000.dcm").write_bytes(b"")
+    assert len(opened(tmp_path).records().store) == 60
+
+
+def test_nothing_is_dropped_and_images_are_rgb_for_the_model(tmp_path):
+    data = opened(write(tmp_path))
+    data.setup()
+    assert len(data.assignment) == 60
+    assert len(data.clients) == 4
+    assert data.counts()["positives"].sum() == 6
+    assert data.clients["client-01"].train[0][0].shape == (3, 8, 8)
+
+
+def test_columns_make_clients(tmp_path):
+    rows = rows_of(IMAGES)
+    rows[::2] = [row.replace("torso", "head/neck") for row in rows[::2]]
+    data = opened(write(tmp_path, rows=rows), partition=ByColumn("anatom_site_general_challenge"))
+    data.setup()
+    assert sorted(data.clients) == ["head/neck", "torso"]
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(patients=st.integers(10, 40), seed=st.integers(0, 2**31))
+def test_a_patient_is_in_one_split_and_at_one_client(tmp_path_factory, patients, seed):
+    root = tmp_path_factory.getbasetemp() / "melanoma"
+    of_image = [*range(patients), *np.random.default_rng(seed).integers(patients, size=60 - patients).tolist()]
+    write(root, rows=rows_of([(patient, patient % 2) for patient in of_image]), images=0 if root.is_dir() else 60)
+    data = opened(root, partition=ByPatient(2), seed=seed, split=(0.6, 0.2, 0.2))
+    data.setup()
+    assert len(data.assignment) == 60
+    assert (data.assignment.groupby("patient")[["split", "client"]].nunique() == 1).all().all()
+    assert set(data.assignment["split"]) == {"train", "val", "test"}
+
+
+# What is refused
+
+
+def refused(root: Path, message: str, error: type[Exception] = ValueError, **kwargs) -> None:
+    with pytest.raises(error, match=message):
+        opened(write(root, **kwargs)).records()
+
+
+def changed(line: int, old: str, new: str) -> list[str]:
+    """The rows with a change in one line of the file."""
+    rows = rows_of(IMAGES)
+    assert old in rows[line - 2]
+    rows[line - 2] = rows[line - 2].replace(old, new)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("line", "old", "new", "message"),
+    [
+        (
+            5,
+            "benign,0",
+            "benign,2",
+            r"train\.csv, line 5: column 'target': expected 0, 1 or nothing, found '2' \(1 such",
+        ),
+        (5, "benign,0", "benign,", r"train\.csv, line 5: column 'target' is empty \(1 such lines\). Fill in 0 or 1"),
+        (
+            5,
+            "benign,0",
+            "benign,1",
+            r"train\.csv, line 5: column 'target' is 1, but column 'benign_malignant' is 'benign'",
+        ),
+        (5, "benign,0", ",0", r"line 5: column 'target' is 0, but column 'benign_malignant' is 'nan' \(1 such lines\)"),
+        (6, "IP_0000001", "", r"train\.csv, line 6: column 'patient_id' is empty \(1 such lines\)"),
+        (6, "ISIC_0000004", "", r"train\.csv, line 6: column 'image_name' is empty"),
+        (6, "ISIC_0000004", "ISIC_0000009", r"train\.csv: image 'ISIC_0000009' is on lines 6, 11\. Keep one of them"),
+    ],
+)
+def test_a_wrong_cell_is_named_by_file_line_and_column(tmp_path, line, old, new, message):
+    refused(tmp_path, message, rows=changed(line, old, new))
+
+
+def test_a_missing_column_is_named(tmp_path):
+    header = KAGGLE.replace("target", "label")
+    refused(tmp_path, r"train\.csv: expected a column 'target', found 'image_name', .*'label'", header=header)
+
+
+def test_missing_images_are_named(tmp_path):
+    refused(tmp_path, r"2 of 60 image files are missing:\n.*jpeg/train/ISIC_0000058\.jpg", FileNotFoundError, images=58)
+
+
+def test_another_folder_says_what_was_expected(tmp_path):
+    expected = r"expected train\.csv, ISIC_2020_Training_GroundTruth_v2\.csv or .* in jpeg/train/, .*beside it"
+    with pytest.raises(FileNotFoundError, match=rf"found an empty folder; {expected}"):
+        opened(tmp_path).records()
+    with pytest.raises(FileNotFoundError, match=rf"gone: found no such folder; {expected}"):
+        opened(tmp_path / "gone").records()
+    (tmp_path / "test.csv").write_text("")
+    with pytest.raises(FileNotFoundError, match=rf"found 'test\.csv'; {expected}"):
+        opened(tmp_path).records()
+    with pytest.raises(ValueError, match=rf"data\.root is missing: {expected}"):
+        Melanoma()
