@@ -12,10 +12,8 @@ by its short name or its class_path, its arguments as init_args: --data NIHChest
 --model.optimizer Adam --model.optimizer.lr 1e-4, --federation.aggregators+=FedProx. `fedlit list` shows the names."""
 
 
-REPRODUCE = """Names: fdam-fig1 (AUC against the communication window, CODASCA beside CODA+; --root is the folder of
-CIFAR-10, at --scale paper that of ImageNet); surgical-tables (every method of surgical aggregation on sites that label
-different findings; no --root, at --scale paper a folder with NIH, CheXpert and MIMIC-CXR-JPG). Every run is a run of `fedlit sweep`: complete in itself, in RUN_DIR and in
-MLflow."""
+REPRODUCE = """`fedlit list reproductions` shows the names, and what data and time each takes at either scale. Every run is
+one of `fedlit sweep`: complete in itself, in RUN_DIR and in MLflow."""
 
 SWEEP = """The YAML of a sweep:
 

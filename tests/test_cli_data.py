@@ -149,7 +149,7 @@ MISTAKES = {
     "no such option": ("data check nih --decod", "there is no option 'decod'; did you mean decode"),
     "no root": ("data check", "`fedlit data check --help` describes the options"),
     "no such command": ("data chek nih", "there is no command 'chek'; did you mean check?"),
-    "no such list": ("list label", "list: expected nothing or labels, found 'label'"),
+    "no such list": ("list label", "list: expected nothing, labels or reproductions, found 'label'"),
 }
 """Command lines, and what they are answered."""
 

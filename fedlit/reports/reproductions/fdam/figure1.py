@@ -93,7 +93,7 @@ class FDAMFigure1(Reproduction):
         ),
         "paper": Scale(
             "ImageNet-IH with 10% positives, K = 16 and 8, DenseNet121, 20,000 iterations",
-            "weeks of a GPU",
+            "weeks of a GPU, an estimate",
             "the folder of ImageNet, as torchvision or the Hugging Face hub lays it out",
         ),
     }

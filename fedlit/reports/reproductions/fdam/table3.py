@@ -50,7 +50,7 @@ class FDAMTable3(Reproduction):
         ),
         "paper": Scale(
             "CheXpert, NIH, PadChest, MIMIC-CXR-JPG and VinDr-CXR, K = 16, DenseNet121, 20,000 iterations",
-            "weeks of a GPU",
+            "days of a GPU, an estimate",
             FOLDER,
         ),
     }

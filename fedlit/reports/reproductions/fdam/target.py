@@ -74,7 +74,7 @@ class FDAMTable4(Reproduction):
         ),
         "paper": Scale(
             "CheXpert, then NIH, PadChest, MIMIC-CXR-JPG and VinDr-CXR, DenseNet121, 320x320 pixels, 20,000 iterations",
-            "weeks of a GPU",
+            "days of a GPU, an estimate",
             FOLDER,
         ),
     }
@@ -91,12 +91,13 @@ class FDAMTable4(Reproduction):
             "model.optimizer": "torch.optim.Adam",
         }
         name, config = f"{self.name}-{self.scale}", HERE / target.config
-        body = Part(f"{name}-body", config, settings=backbone | alone | target.body, roots=target.roots, seeds=(0,))
+        shared = {"roots": target.roots, "metric": f"{target.scored[0]}/auroc_macro"}
+        body = Part(f"{name}-body", config, settings=backbone | alone | target.body, seeds=(0,), **shared)
         cases = {
             f"k{k}": Case({"federation.clients": list(target.organisations[:k])}, {"K": k})
             for k in range(1, len(target.organisations) + 1)
         }
-        return [Part(name, config, cases, settings=backbone, body=body, roots=target.roots)]
+        return [Part(name, config, cases, settings=backbone, body=body, **shared)]
 
     def report(self, runs: pd.DataFrame) -> Report:
         prefix, what = self._target.scored
@@ -126,7 +127,7 @@ class FDAMTable5(FDAMTable4):
         ),
         "paper": Scale(
             "CheXpert, then NIH, PadChest, MIMIC-CXR-JPG and VinDr-CXR, DenseNet161, 320x320 pixels, 20,000 iterations",
-            "weeks of a GPU",
+            "days of a GPU, an estimate",
             FOLDER,
         ),
     }

@@ -117,7 +117,7 @@ class SurgicalTables(Reproduction):
         ),
         "paper": Scale(
             "NIH, CheXpert and MIMIC-CXR-LT (external), DenseNet121, 224x224 pixels",
-            "weeks of a GPU",
+            "weeks of a GPU, an estimate",
             "a folder with NIH, CheXpert, MIMIC-CXR-JPG and MIMIC-CXR-JPG/cxr-lt.csv, each as it is published",
         ),
     }

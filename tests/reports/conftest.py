@@ -1,0 +1,27 @@
+"""What tests of reports share."""
+
+from dataclasses import replace
+
+import pytest
+import timm
+
+from fedlit.reports.reproductions import Reproduction
+
+
+@pytest.fixture
+def no_pretrained(monkeypatch):
+    """Bodies that a plan makes are random: pretrained weights come by network."""
+    create = timm.create_model
+    monkeypatch.setattr(timm, "create_model", lambda name, **options: create(name, **options | {"pretrained": False}))
+
+
+@pytest.fixture
+def plan_some(no_pretrained):
+    """The last two runs of every part, planned; a part has up to 18, which differ in the same few keys."""
+
+    def planned(reproduction: Reproduction) -> dict[str, list]:
+        parts = [replace(part, cases=dict(list(part.cases.items())[-2:])) for part in reproduction.parts()]
+        reproduction.parts = lambda: parts
+        return reproduction.plan()
+
+    return planned

@@ -1,0 +1,149 @@
+"""FDAM's Tables 3, 4 and 5: their plans, what they make of made-up runs, and a whole small one."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+from rich.console import Console
+
+from fedlit.errors import ConfigError
+from fedlit.reports.reproductions.base import measured
+from fedlit.reports.reproductions.fdam import FDAMFigure1, FDAMTable3, FDAMTable4, FDAMTable5, target
+from fedlit.run import Result
+from fedlit.tracking.base import MetricsFile
+
+LABELS = ("Cardiomegaly", "Edema", "Consolidation", "Atelectasis", "Effusion")
+
+
+def made_up(folder: Path, tested: dict[str, float], validated: dict[int, dict[str, float]], best: int) -> Path:
+    """The directory of a finished run."""
+    folder.mkdir()
+    Result(max(validated), best, 1.0, tested).write(folder)
+    file = MetricsFile(folder / "metrics.csv")
+    for step, metrics in validated.items():
+        file.append(metrics, step)
+    return folder
+
+
+def test_what_a_run_measured_is_its_test_and_the_best_round(tmp_path):
+    rounds = {1: {"val/auroc_macro": 0.9, "client/a/auroc_macro": 0.8}, 2: {"val/auroc_macro": 0.7}}
+    run = made_up(tmp_path / "run", {"test/a/auroc_macro": 0.6}, rounds, best=1)
+    assert measured(run) == {"val/auroc_macro": 0.9, "client/a/auroc_macro": 0.8, "test/a/auroc_macro": 0.6}
+
+
+class TestTable3:
+    def test_the_laptop_shares_the_runs_of_figure_1(self):
+        (table,), figure = FDAMTable3().parts(), FDAMFigure1().parts()[-1]
+        assert replace(table, cases={}) == replace(figure, cases={})
+        assert len(figure.cases) == 4
+        assert figure.cases.items() < table.cases.items()
+
+    def test_the_papers_scale_is_the_papers(self, tmp_path, plan_some):
+        paper = FDAMTable3(root=tmp_path, scale="paper", seeds=[0])
+        (part,) = paper.parts()
+        assert list(part.cases) == ["codaplus-1", "codaplus-512", "codasca-512", "codaplus-1024", "codasca-1024"]
+        (runs,) = plan_some(paper).values()
+        assert [run.rounds for run in runs] == [20, 20]
+        data = yaml.safe_load(runs[0].config)["data"]["init_args"]
+        roots = {name: source["init_args"]["root"] for name, source in data["sources"].items()}
+        folders = {"NIH": "NIH", "MIMIC": "MIMIC-CXR-JPG", "VinDr": "VinDr-CXR"}
+        assert roots == {name: str(tmp_path / folders.get(name, name)) for name in roots}
+        assert len(roots) == 5
+        assert data["partition"]["init_args"]["clients"] == 16
+        assert data["split"] == [0.665, 0.285, 0.05]
+
+    def test_its_rows_are_compared_at_one_window(self, tmp_path):
+        runs = []
+        for method, shift in (("CODA+", 0.0), ("CODASCA", 0.05)):
+            for seed in (0, 1):
+                auroc = {f"test/federation/auroc/{c}": 0.7 + shift + 0.01 * i for i, c in enumerate(LABELS)}
+                folder = made_up(tmp_path / f"{method}{seed}", auroc, {1: {"val/auroc_macro": 0.5}}, 1)
+                runs.append({"method": method, "window": 512, "seed": seed, "directory": folder})
+        report = FDAMTable3().report(pd.DataFrame(runs))
+        lines = report.text.splitlines()
+        assert "| Cardiomegaly (C0) | Edema (C1) |" in lines[0]
+        assert lines[2].startswith("| CODA+, I = 512 | 0.7000 ± 0.0000 | 0.7100 ± 0.0000 |")
+        assert lines[3].startswith("| CODASCA, I = 512 | 0.7500 ± 0.0000 (**+0.0500 ± 0.0000**) |")
+        assert len(report.tables["values"]) == 2 * 2 * 5
+
+
+class TestTables4And5:
+    @pytest.mark.parametrize("scale", ["laptop", "paper"])
+    @pytest.mark.parametrize("kind", [FDAMTable4, FDAMTable5])
+    def test_each_k_has_one_more_organisation(self, kind, scale):
+        (part,) = kind(scale=scale).parts()
+        clients = [case.keys["federation.clients"] for case in part.cases.values()]
+        assert clients == [clients[-1][:k] for k in (1, 2, 3, 4, 5)]
+        assert part.body.settings["federation.clients"] == clients[0]
+        assert clients[-1] == ["CheXpert", "NIH", "PadChest", "MIMIC", "VinDr"] or scale == "laptop"
+
+    @pytest.mark.parametrize(
+        ("kind", "scale", "backbone"),
+        [
+            (FDAMTable4, "laptop", "mobilenetv3_small_050"),
+            (FDAMTable4, "paper", "densenet121"),
+            (FDAMTable5, "paper", "densenet161"),
+        ],
+    )
+    def test_their_runs_are_valid(self, kind, scale, backbone, tmp_path, plan_some):
+        (body,), runs = plan_some(kind(root=tmp_path if scale == "paper" else None, scale=scale, seeds=[0])).values()
+        first, last = yaml.safe_load(body.config), yaml.safe_load(runs[-1].config)
+        assert first["model"]["init_args"]["objective"]["class_path"].endswith("BCE")
+        assert last["model"]["init_args"]["objective"]["class_path"].endswith("AUCSaddle")
+        assert {config["model"]["init_args"]["backbone"] for config in (first, last)} == {backbone}
+        assert first["data"] == last["data"]
+        assert runs[-1].rounds == (16 if scale == "laptop" else 625)
+        target = last["data"]["init_args"]["sources"]
+        assert scale == "laptop" or target["CheXpert"]["init_args"]["official_split"] is True
+
+    def test_the_average_is_over_findings_and_differences_are_to_the_target_alone(self, tmp_path):
+        runs = []
+        for k in (1, 2):
+            for seed in (0, 1):
+                auroc = {f"test/held-out/auroc/{c}": 0.6 + 0.1 * k + 0.01 * i for i, c in enumerate(LABELS)}
+                folder = made_up(tmp_path / f"{k}{seed}", auroc, {1: {"val/auroc_macro": 0.5}}, 1)
+                runs.append({"K": k, "seed": seed, "directory": folder})
+        table = FDAMTable4().report(pd.DataFrame(runs)).tables["table"].set_index(["row", "column"])
+        assert table.loc[("K = 1", "average"), "mean"] == pytest.approx(0.72)
+        assert table.loc[("K = 2", "average"), "difference"] == pytest.approx(0.1)
+        assert table.loc[("K = 2", "Edema (C1)"), "mean"] == pytest.approx(0.81)
+
+    def test_the_papers_scale_reads_the_targets_validation(self, tmp_path):
+        labels = [*LABELS[:-1], "Pleural Effusion"]
+        validated = {step: {f"client/CheXpert/auroc/{c}": 0.8 + 0.01 * step for c in labels} for step in (1, 2, 3)}
+        run = made_up(tmp_path / "run", {}, validated, best=2)
+        made = FDAMTable5(root=tmp_path, scale="paper").report(pd.DataFrame([{"K": 1, "seed": 0, "directory": run}]))
+        assert made.tables["values"]["auroc"].tolist() == pytest.approx([0.82] * 6)
+        assert "CheXpert's validation set" in made.text
+
+    def test_the_papers_scale_needs_the_folder_of_its_data(self):
+        with pytest.raises(ConfigError, match="--root is needed: a folder with CheXpert, NIH, PadChest"):
+            FDAMTable4(scale="paper").run(Console())
+
+
+def test_a_small_one_from_end_to_end(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = yaml.safe_load((target.HERE / target.LAPTOP.config).read_text())
+    data, federation = config["data"]["init_args"], config["federation"]
+    data["sources"] = {name: data["sources"][name] for name in ("target", "source-4")}
+    for source in (*data["sources"].values(), *data["external"].values()):
+        source["init_args"]["hospitals"][0]["images"] = 120
+    data["image_size"] = 32
+    federation["schedule"]["init_args"] |= {"window": 2, "iterations": 4}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(config))
+    small = replace(target.LAPTOP, config=str(tmp_path / "small.yaml"), organisations=("target", "source-4"))
+    monkeypatch.setattr(target, "LAPTOP", replace(small, body=small.body | {"federation.rounds": 1}))
+    with (tmp_path / "said.txt").open("w") as said:
+        FDAMTable4(seeds=[0], run_dir=tmp_path / "runs").run(Console(file=said, width=300))
+    ours, published = (tmp_path / "reproductions" / "fdam-table4" / "report.md").read_text().split("## Published")
+    assert "Ours, at laptop scale" in ours
+    assert "PhantomCXR" in ours
+    assert ours.count("| K = ") == 2
+    assert "0.9376" in published
+    assert "0.9376" not in ours
+    assert "K = 2" not in published.split("\n\n")[2]
+    values = pd.read_csv(tmp_path / "reproductions" / "fdam-table4" / "values.csv")
+    assert values["auroc"].between(0, 1).all()
+    assert len(values) == 2 * 6
