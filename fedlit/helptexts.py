@@ -31,7 +31,7 @@ SWEEP = """The YAML of a sweep:
 Every configuration is checked before the first run starts. A run is that of `fedlit fit`, in
 RUN_DIR/EXPERIMENT/NAME/, with a name such as scaffold,lr=0.1,seed=0; what it prints is in its
 console.log. Finished runs are skipped and unfinished ones go on. RUN_DIR/EXPERIMENT/sweep.csv
-has a row a run; in MLflow the tag fedlit.group is shared by runs that differ in their seed."""
+has a row a run; in MLflow the tag fedlit.group is shared by runs that differ in their seed, and fedlit.method is the case."""
 
 CHECK = """The label files are read as `fedlit fit` reads them, and the header of every image is opened; nothing is written.
 With --decode every image is decoded as well, which takes as long as the first run on the data: it finds damage behind a
@@ -46,7 +46,8 @@ drift/update_norm, |mean delta|;
 drift/c_norm and drift/c_k_norm, norms of the control variates of the server and of the clients, _dual of their dual part;
 objective/a, /b, /alpha, /p per class: mean score of positives, of negatives, the dual, the federation's share of positives;
 val/auc_loss, the AUC objective at its closed-form a, b, alpha (train/loss of a saddle function is no measure of progress);
-round/lr, round/stage: of the schedule; bytes/up, bytes/down: over all clients; time/round_s, time/evaluate_s."""
+round/lr, round/stage: of the schedule; round/steps, bytes/up, bytes/down: over all clients; time/round_s, time/evaluate_s;
+total/steps, /bytes_up, /bytes_down at the end of the run: their sums over its rounds."""
 
 ONE_MODEL = {"norm": "FedBNPlus", "head": "SurgicalHeads"}
 """Algorithms that end in one model, by the part of it that others keep at the clients."""
