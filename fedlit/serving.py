@@ -67,7 +67,7 @@ class ImageScorer:
         self.told = described(file)
         self.classes = tuple(self.told["classes"])
         if not self.classes or "channels" not in self.told:
-            raise ConfigError(f"{file}: expected a model of images with classes, found one that is not")
+            raise ConfigError("expected a model with classes of images that fedlit decodes, found another kind")
         config = yaml.safe_load(self.told["config"])
         self._fabric = make_fabric(accelerator, precision=config["fabric"]["precision"])
         module = self._fabric.strategy.precision.convert_module(_instantiated(config["model"], self.classes))

@@ -22,7 +22,8 @@ from fedlit.errors import ConfigError
 from fedlit.serving import ImageScorer, _instantiated, save_mlflow_model
 
 CLASSES = ("Edema", "Effusion", "Nodule")
-MLFLOW = "--logger MLflowTracker --logger.tracking_uri sqlite:///mlflow.db"
+MLFLOW = "--logger MLflowTracker --logger.tracking_uri sqlite:///mlflow.db --logger.finish_seconds 200"
+DEAD = "--logger MLflowTracker --logger.tracking_uri http://127.0.0.1:9 --logger.finish_seconds 0"
 FIT = (
     "fit --data test_serving.Pictures --data.root images --data.image_size 8 --data.cache_dir cache --data.augment false "
     "--model toys.ToyNet --federation.workers 1 --federation.rounds 2 --name"
@@ -260,23 +261,30 @@ class TestWhatIsNotLogged:
         ("options", "reason"),
         [
             (
-                "--federation.aggregators=FedBN",
+                "--federation.aggregators=[FedBN]",
                 "there is no single global model to export: FedBN keeps norm and statistics",
             ),
-            ("--model toys.ToyNet --data toys.ToyData", "expected a model of images with classes"),
+            ("--model toys.ToyNet --data toys.ToyData", "expected a model with classes of images"),
         ],
     )
     def test_is_said_and_ends_no_run(self, options, reason, tmp_path, monkeypatch, fedlit_cli):
         images = Path("images").absolute()
         monkeypatch.chdir(tmp_path)
         fit = FIT if "ToyData" not in options else "fit --federation.workers 1 --federation.rounds 1 --name"
-        code, out, err = fedlit_cli(f"{fit.replace('root images', f'root {images}')} other {MLFLOW} {options}")
+        code, out, err = fedlit_cli(f"{fit.replace('root images', f'root {images}')} other {DEAD} {options}")
         assert code == 0, err
         assert f"the best model is not logged as an MLflow model: {reason}" in out
         assert not Path("runs/default/other/model").exists()
 
+    def test_a_dead_server_keeps_it_from_nothing_but_the_server(self, tmp_path, monkeypatch, fedlit_cli):
+        images = Path("images").absolute()
+        monkeypatch.chdir(tmp_path)
+        code, out, _ = fedlit_cli(f"{FIT.replace('root images', f'root {images}')} alone {DEAD}")
+        assert (code, "not logged as an MLflow model" in out) == (0, False)
+        assert ImageScorer(Path("runs/default/alone/model/model.safetensors")).classes == CLASSES
+
     def test_on_demand(self, fedlit_cli):
-        code, out, err = fedlit_cli(f"{FIT} quiet {MLFLOW} --logger.log_model false")
+        code, out, err = fedlit_cli(f"{FIT} quiet {DEAD} --logger.log_model false")
         assert (code, "MLflow model" in out) == (0, False), err
         assert not Path("runs/default/quiet/model").exists()
 
@@ -313,5 +321,5 @@ def test_what_a_classifier_started_from_is_not_looked_for():
 def test_a_model_of_no_images_is_refused(tmp_path):
     notes = {"fedlit": "0", "model": "m", "config": "{}", "classes": "[]"}
     save_file({"w": torch.zeros(1)}, tmp_path / "m.safetensors", notes)
-    with pytest.raises(ConfigError, match="expected a model of images with classes"):
+    with pytest.raises(ConfigError, match="expected a model with classes of images"):
         ImageScorer(tmp_path / "m.safetensors")
