@@ -8,6 +8,7 @@ from rich.console import Console
 
 from fedlit.metrics.intervals import DRAWS, LEVEL
 from fedlit.parser import Parser
+from fedlit.run import flatten
 
 DESCRIPTION = "Compare runs: AUROC with intervals and paired tests, cost, settings; on the terminal and as a report."
 
@@ -26,7 +27,8 @@ def parser() -> Parser:
     everything = "all finished runs of this experiment in MLflow"
     options.add_argument("--experiment", type=str | None, default=None, help=everything)
     tagged = "only runs of MLflow with these tags: --tags.NAME VALUE"
-    options.add_argument("--tags", type=dict[str, str], default={}, help=tagged)
+    # A dot in a tag's name, as in fedlit.case, makes a level.
+    options.add_argument("--tags", type=dict[str, str | dict[str, str]], default={}, help=tagged)
     store = "of MLflow: sqlite:///FILE, another database, or a server"
     options.add_argument("--tracking_uri", type=str, default="sqlite:///mlflow.db", help=store)
     first = "the method from which all others are subtracted; by default the first"
@@ -49,8 +51,9 @@ def execute(args: Namespace, parser: Parser) -> int:
     from fedlit.reports.compare.terminal import show  # with matplotlib they take a second to import
 
     console = Console(highlight=False, markup=False)
+    tags = {key: str(value) for key, value in flatten(args.tags).items()} if args.tags else {}
     with tempfile.TemporaryDirectory(prefix="fedlit-") as folder, console.status("loading runs") as status:
-        runs, notes = load(args.runs, args.experiment, args.tags, args.tracking_uri, Path(folder))
+        runs, notes = load(args.runs, args.experiment, tags, args.tracking_uri, Path(folder))
         found = compare(runs, notes, args.baseline, args.set, args.metric, args.level, args.draws, status.update)
         status.update("drawing")
         report = write_report(found, args.output)

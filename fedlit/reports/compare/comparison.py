@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from fedlit import checkpoint
 from fedlit.errors import ConfigError
 from fedlit.metrics.auroc import slug
 from fedlit.metrics.intervals import DRAWS, LEVEL
@@ -121,8 +123,11 @@ def _tested(method: Method, found: Mapping[str, Predictions | None], name: str, 
 
 
 def _advice(run: PastRun) -> str:
-    other = f"it has those of {', '.join(run.sets)}; see --set. " if run.sets else ""
-    return (
-        f"{other}`fedlit test --config RUN_DIRECTORY/config.yaml --ckpt_path RUN_DIRECTORY` writes those of a run "
-        "directory; compare that."
-    )
+    """What to do about a run without predictions of the test set."""
+    if run.sets:
+        return f"it has those of {', '.join(run.sets)}; see --set."
+    folder = Path(run.where) / "checkpoints"
+    best = checkpoint.find(folder, "best") or checkpoint.find(folder, "last")
+    if best is None:
+        return "compare its run directory, in which `fedlit test --output FOLDER/predictions` can write them."
+    return f"`fedlit test --config {run.where}/config.yaml --ckpt_path {best} --output {run.where}/predictions` writes them."

@@ -28,6 +28,9 @@ from fedlit.reports.compare.progress import DRIFT, against, cost, sent, steps
 from fedlit.reports.compare.statistics import Against, Difference, Estimate, Statistics, p_text
 from fedlit.reports.compare.terminal import cost_row, interval_text, number, short
 
+HEIGHT = 3.0
+"""Of curves, in inches."""
+
 METHOD = """Test-set noise and seed noise are told apart. Intervals, and p of each class, say what other test images would
 have given the same models: they are of the mean over a method's seeds. The standard deviation (SD) over seeds, and p over
 seeds, say what other seeds would have given on the same images: p over seeds is of a t-test, paired where both methods
@@ -87,7 +90,9 @@ def _lead(comparison: Comparison) -> Iterator[Block]:
     else:
         yield Facts(facts)
     if comparison.notes:
-        yield Note(f"{len(comparison.notes)} remarks on what could not be compared: see the last section.", "Left out")
+        yield Note(
+            f"Not everything could be compared; the last section says what was left out ({len(comparison.notes)})."
+        )
 
 
 def _sections(comparison: Comparison, look: dict[str, Style]) -> Iterator[Section]:
@@ -113,12 +118,12 @@ def _auroc(comparison: Comparison, numbers: Statistics, look: dict[str, Style]) 
     for i, name in enumerate((*classes, numbers.macro_name)):
         found = [(*scored.classes, scored.macro)[i] for scored in numbers.scored]
         support = (f"{numbers.n_pos[i]:,}", f"{numbers.n_neg[i]:,}") if i < len(classes) else ("", "")
-        rows.append([name, *map(_cell, found), *support])
+        rows.append([name, *support, *map(_cell, found)])
     caption = (
         f"AUROC on test set {comparison.test_set}: mean over seeds \u00b1 SD over seeds ({100 * numbers.level:g}% "
         "interval: test-set noise)"
     )
-    yield Table(["class", *names, "positives", "negatives"], rows, caption, styles=look, summary=1)
+    yield Table(["class", "positives", "negatives", *names], rows, caption, styles=look, summary=1)
     points = {s.method.name: dict(zip(classes, map(_point, s.classes), strict=True)) for s in numbers.scored}
     macro = {s.method.name: _point(s.macro) for s in numbers.scored}
     figure = intervals_figure(points, classes, look, macro=macro, support=_support(numbers), width=PAGE)
@@ -183,7 +188,7 @@ def _curves(comparison: Comparison, look: dict[str, Style]) -> Iterator[Block]:
     ):
         curves = {m.name: [against(run, key, x(run) if x else None) for run in m.runs] for m in comparison.methods}
         if any(len(series) for all_seeds in curves.values() for series in all_seeds):
-            figure = curves_figure(curves, label, key, look, in_bytes=name == "bytes", width=PAGE)
+            figure = curves_figure(curves, label, key, look, in_bytes=name == "bytes", width=PAGE, height=HEIGHT)
             what = {"rounds": "rounds", "steps": "local steps", "bytes": "communicated bytes"}[name]
             alt = f"{key} of each method against {what}."
             yield Chart(figure, f"{name}", f"{key} against {what}. {band_note(curves)}", alt)
@@ -239,7 +244,7 @@ def _how(comparison: Comparison) -> Iterator[Block]:
             told.append(DELONG.format(where="" if numbers.shared.patients is None else ", where both have one seed"))
         yield Paragraph(METHOD.format(how=" ".join(told)))
     for note in comparison.notes:
-        yield Note(note, "Left out")
+        yield Note(note[0].upper() + note[1:])
 
 
 def _cell(found: Estimate) -> str:

@@ -10,16 +10,11 @@ import pandas as pd
 import yaml
 
 from fedlit.errors import ConfigError
+from fedlit.grouping import APART
 from fedlit.metrics.auroc import slug
 from fedlit.predictions import FOLDER, Predictions, read
-from fedlit.run import MAY_DIFFER, Result, flatten
+from fedlit.run import Result, flatten
 from fedlit.tracking.base import MetricsFile
-
-LENGTHENS = ("federation.rounds", "federation.patience")
-"""A resumed run may change them, but runs of different lengths are different methods."""
-
-NOT_SETTINGS = ("seed", *(key for key in MAY_DIFFER if key not in LENGTHENS))
-"""Beginnings of the keys in which runs of one method may differ."""
 
 Notes = list[str]
 """What was left out of a comparison, and why, a sentence each."""
@@ -116,7 +111,7 @@ class Directory:
 
 def settings_of(config: Mapping[str, object]) -> dict[str, object]:
     """A configuration as flat settings of a method."""
-    return {key: value for key, value in flatten(dict(config)).items() if not key.startswith(NOT_SETTINGS)}
+    return {key: value for key, value in flatten(dict(config)).items() if not key.startswith(APART)}
 
 
 def from_directory(path: Path) -> PastRun | None:

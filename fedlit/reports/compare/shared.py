@@ -113,11 +113,16 @@ def _ids(names: Sequence[str], found: Sequence[Predictions]) -> list[pd.Index]:
         ids = [_joined([getattr(p, field) for field in key]) for p in found]
         if all(own.is_unique for own in ids):
             return ids
-    name, own = next((name, own) for name, own in zip(names, ids, strict=True) if not own.is_unique)
+    name, own = next((n, p) for n, p, joined in zip(names, found, ids, strict=True) if not joined.is_unique)
     raise ConfigError(
-        f"{name}: expected a name for each test image, found {own[own.duplicated()][0]!r} twice: images cannot be "
-        "paired with those of other runs"
+        f"{name}: expected a name for each test image, found {_repeated(own.images)!r} twice: images cannot be paired "
+        "with those of other runs"
     )
+
+
+def _repeated(values: np.ndarray) -> str:
+    found, counts = np.unique(values, return_counts=True)
+    return str(found[counts.argmax()])
 
 
 def _joined(parts: Sequence[np.ndarray]) -> pd.Index:

@@ -126,7 +126,7 @@ class Against:
             judged = f"more than test images explain ({of_test}), but {alone}" if tested else f"noise ({of_test})"
             judged = judged if tested else f"could be {judged}"
         elif tested and macro.p_seeds < alpha:
-            judged = f"not noise ({of_test}, {p_text(macro.p_seeds)} for seeds)"
+            judged = f"beyond noise ({of_test}, {p_text(macro.p_seeds)} for seeds)"
         else:
             judged = f"could be noise ({of_test}, {p_text(macro.p_seeds)} for seeds)"
         better = [n for n, d in zip(names, self.classes, strict=True) if d.p_holm < alpha and d.value > 0]

@@ -1,6 +1,6 @@
 """A comparison on the terminal, in 80 columns."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich import box
 from rich.console import Console
@@ -13,23 +13,29 @@ from fedlit.reports.compare.progress import Cost, cost
 from fedlit.reports.compare.statistics import Difference, Estimate, Statistics, p_text
 
 UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
-NAME_WIDTH = 18
+NAME_WIDTH = 24
 MOST_SETTINGS = 12
-STARS = {"***": "bold", "**": "bold", "*": "bold"}
+STARS = 3
+WIDTHS = (5, 5, 14, 8, 5, STARS)
+"""Of mean, SD, interval, difference, p and stars on the terminal."""
 
 
 def show(comparison: Comparison, console: Console) -> None:
     """Print methods, AUROC, differences, verdicts, and what was left out."""
     labels = _labels([method.name for method in comparison.methods])
     console.print(_methods(comparison, labels))
+    console.print()
     if comparison.statistics is not None:
-        console.print(_auroc(comparison, comparison.statistics, labels))
+        for line in _auroc(comparison, comparison.statistics, labels):
+            console.print(line)
+        console.print()
         for against in comparison.statistics.against:
             console.print(f"{against.verdict(comparison.statistics.shared.classes)}\n")
     if len(comparison.methods) > 1:
         console.print(_settings(comparison, labels))
+        console.print()
     for note in comparison.notes:
-        console.print(Text(f"left out: {note}", style="yellow"))
+        console.print(Text(f"note: {note}", style="yellow"))
 
 
 def size(count: float) -> str:
@@ -80,48 +86,56 @@ def _methods(comparison: Comparison, labels: dict[str, str]) -> Table:
     return table
 
 
-def _auroc(comparison: Comparison, numbers: Statistics, labels: dict[str, str]) -> Table:
-    level = f"{100 * numbers.level:g}%"
-    title = f"AUROC on test set {comparison.test_set!r}, {len(numbers.shared.labels):,} images that all runs share"
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, title=title, title_justify="left", pad_edge=False)
-    table.add_column("class", overflow="fold", max_width=17)
-    table.add_column("method", no_wrap=True)
-    for name in ("mean", "SD", f"{level} interval", "diff.", "p"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+def _auroc(comparison: Comparison, numbers: Statistics, labels: dict[str, str]) -> Iterator[Text]:
+    """A line a class with its support, and under it a line a method; the mean over classes last."""
+    shared = numbers.shared
+    yield Text(
+        f"AUROC on test set {comparison.test_set!r}, {len(shared.labels):,} images that all runs share", "italic"
+    )
+    head = ("mean", "SD", f"{100 * numbers.level:g}% interval", *(("diff.", "p", "") if numbers.against else ()))
+    widths = (max(len("method"), *map(len, labels.values())), *WIDTHS)
+    yield Text(_line(("  method", *head), widths), "bold")
     changes = {against.method.name: (*against.classes, against.macro) for against in numbers.against}
-    support = [f"{p:,}+ {n:,}-" for p, n in zip(numbers.n_pos.tolist(), numbers.n_neg.tolist(), strict=True)] + [""]
-    names = (*numbers.shared.classes, numbers.macro_name)
-    for i, (name, images) in enumerate(zip(names, support, strict=True)):
-        if i == len(names) - 1:
-            table.add_section()
-        for place, scored in enumerate(numbers.scored):
+    support = [
+        f": {n_pos:,} positive, {n_neg:,} negative"
+        for n_pos, n_neg in zip(numbers.n_pos.tolist(), numbers.n_neg.tolist(), strict=True)
+    ]
+    for i, name in enumerate((*shared.classes, numbers.macro_name)):
+        yield Text.assemble((name, "bold"), (support[i] if i < len(support) else "", "dim"))
+        for scored in numbers.scored:
             own, change = (*scored.classes, scored.macro)[i], changes.get(scored.method.name)
-            first = Text(name) if place == 0 else Text(images if place == 1 else "", style="dim")
             row = _row(own, change[i] if change else None, bool(numbers.against))
-            table.add_row(first, labels[scored.method.name], *row, style=STARS.get(row[-1], ""))
-        if len(numbers.scored) == 1 and images:
-            table.add_row(Text(images, style="dim"))
-    return table
+            yield Text(_line((f"  {labels[scored.method.name]}", *row), widths), "bold" if "*" in row[-1] else "")
 
 
 def _row(own: Estimate, change: Difference | None, compared: bool) -> tuple[str, ...]:
     first = (short(own.value), short(own.sd), interval_text(own.interval.low, own.interval.high))
     if change is None:
-        return (*first, "baseline" if compared else "", "", "")
+        return (*first, "baseline", "", "") if compared else first
     p = p_text(change.p_holm).replace("< 0.001", "<.001")
     return (*first, number(change.value, "+.3f"), p, change.stars)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Names to the left, numbers to the right, stars to the left of their column."""
+    name, *values = cells
+    shown = [name.ljust(widths[0] + 2)]
+    shown += [v.ljust(w) if w == STARS else v.rjust(w) for v, w in zip(values, widths[1:], strict=False)]
+    return "  ".join(shown).rstrip()
 
 
 def _settings(comparison: Comparison, labels: dict[str, str]) -> Table:
     found = differences(comparison.methods)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, title="Settings that differ", title_justify="left")
     table.pad_edge = False
-    table.add_column("setting", overflow="fold")
-    for name in found.columns:
-        table.add_column(labels[name], overflow="fold")
+    table.add_column("setting", overflow="fold", max_width=36)
+    table.add_column("value  (methods)", overflow="fold")
     for key, row in list(found.iterrows())[:MOST_SETTINGS]:
-        table.add_row(Text(str(key)), *(Text(value) for value in row))
+        having: dict[str, list[str]] = {}
+        for name, value in row.items():
+            having.setdefault(value, []).append(labels[name])
+        told = "\n".join(f"{value}  ({'; '.join(names)})" for value, names in having.items())
+        table.add_row(Text(str(key)), Text(told))
     if len(found) > MOST_SETTINGS:
         table.add_row(f"and {len(found) - MOST_SETTINGS} more, in the report")
     return table

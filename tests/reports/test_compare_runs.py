@@ -1,0 +1,236 @@
+"""Runs from directories and from MLflow, as methods with names; what bad input gets."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from past_runs import config, predictions, write_run
+
+from fedlit.errors import ConfigError
+from fedlit.reports.compare.comparison import compare
+from fedlit.reports.compare.methods import chosen_baseline, differences, grouped
+from fedlit.reports.compare.progress import against, cost, sent, steps
+from fedlit.reports.compare.runs import PastRun, load
+
+Cli = Callable[[str], tuple[int, str, str]]
+NOWHERE = "http://127.0.0.1:9"
+
+
+def loaded(*names: Path | str, uri: str = NOWHERE, folder: Path = Path("unused")) -> list[PastRun]:
+    return load([str(name) for name in names], None, {}, uri, folder)[0]
+
+
+def tagged(settings: dict, **tags: str) -> dict:
+    return settings | {"tags": {f"fedlit.{key}": value for key, value in tags.items()}}
+
+
+def test_runs_that_differ_in_their_seed_alone_are_one_method(tmp_path: Path) -> None:
+    for name in ("FedAvg", "Scaffold"):
+        for seed in (1, 0):
+            write_run(tmp_path / "x" / f"{name}-{seed}", None, config((name,), seed))
+    methods = grouped(loaded(tmp_path / "x"))
+    assert [(m.name, m.seeds) for m in methods] == [("FedAvg", (0, 1)), ("Scaffold", (0, 1))]
+    assert differences(methods).to_dict("list") == {"FedAvg": ["FedAvg"], "Scaffold": ["Scaffold"]}
+
+
+def test_names_say_what_differs_and_no_more(tmp_path: Path) -> None:
+    settings = [
+        config(("FedAvg", "FedBN")),
+        config(("FedAvg", "FedBN"), objective={"class_path": "fedlit.objectives.AUCSaddle"}),
+        config(("FedAvg", "FedBN"), rounds=7),
+        config(("FedProx",), backbone="resnet18"),
+    ]
+    for i, each in enumerate(settings):
+        write_run(tmp_path / f"run-{i}", None, each)
+    names = [method.name for method in grouped(loaded(*sorted(tmp_path.iterdir())))]
+    assert names == ["FedAvg+FedBN, rounds=3", "FedAvg+FedBN, AUCSaddle, rounds=3", "FedAvg+FedBN, rounds=7", "FedProx"]
+
+
+def test_the_name_of_a_sweeps_case_is_the_methods(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", None, tagged(config(), case="plain", method="FedAvg"))
+    write_run(tmp_path / "b", None, tagged(config(rounds=5), case="long"))
+    write_run(tmp_path / "c", None, tagged(config(rounds=9), method="long"))
+    names = [method.name for method in grouped(loaded(tmp_path / "a", tmp_path / "b", tmp_path / "c"))]
+    assert names == ["plain", "long, rounds=5", "long, rounds=9"]
+
+
+def test_a_repeated_run_counts_once_and_it_is_said(tmp_path: Path) -> None:
+    for name in ("x/1", "x/2"):
+        write_run(tmp_path / name, None, config())
+    runs, notes = load([str(tmp_path / "x")], None, {}, NOWHERE, tmp_path)
+    assert [run.name for run in runs] == ["2"]
+    assert notes == [f"{tmp_path}/x/1 has the settings and the seed of {tmp_path}/x/2, which was taken instead."]
+
+
+def test_an_unfinished_run_is_refused_by_name_and_left_out_of_a_folder(tmp_path: Path) -> None:
+    write_run(tmp_path / "x" / "done", None, config())
+    half = write_run(tmp_path / "x" / "half", None, config(("FedProx",)), finished=False)
+    with pytest.raises(ConfigError, match=f"{half} has not finished: go on with it .--ckpt_path {half}."):
+        loaded(half)
+    runs, notes = load([str(tmp_path / "x")], None, {}, NOWHERE, tmp_path)
+    assert [run.name for run in runs] == ["done"]
+    assert notes == [f"{half} has not finished; --ckpt_path {half} goes on with it."]
+    with pytest.raises(ConfigError, match=r"none of these runs has finished: .*half"):
+        compare([], notes)
+
+
+def test_what_is_no_run_is_told(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "sweep.csv").touch()
+    with pytest.raises(ConfigError, match=r"empty: expected a run directory .* no config.yaml"):
+        loaded(tmp_path / "empty")
+    with pytest.raises(ConfigError, match=f"found a file; {tmp_path} means all runs in it"):
+        loaded(tmp_path / "sweep.csv")
+    with pytest.raises(ConfigError, match=r"name runs .* or --experiment"):
+        loaded()
+
+
+def test_a_baseline_is_found_by_name(tmp_path: Path) -> None:
+    for name in ("FedAvg", "Scaffold"):
+        write_run(tmp_path / name, None, config((name,)))
+    methods = grouped(loaded(tmp_path))
+    assert chosen_baseline(methods, None).name == "FedAvg"
+    assert chosen_baseline(methods, "Scaffold").name == "Scaffold"
+    with pytest.raises(ConfigError, match=r"no method 'Scafold'; did you mean Scaffold?"):
+        chosen_baseline(methods, "Scafold")
+
+
+def test_an_unknown_metric_or_set_is_answered_with_near_ones(tmp_path: Path) -> None:
+    runs = loaded(write_run(tmp_path / "a", predictions(1.0), config()))
+    with pytest.raises(ConfigError, match=r"no run has logged 'val/auroc_makro'; did you mean val/auroc_macro?"):
+        compare(runs, metric="val/auroc_makro")
+    with pytest.raises(ConfigError, match=r"no run has predictions of 'federations'; did you mean federation?"):
+        compare(runs, test_set="federations")
+
+
+def test_a_run_without_predictions_stays_in_the_curves(tmp_path: Path) -> None:
+    with_them = write_run(tmp_path / "with", predictions(1.0), config(("Scaffold",)))
+    without = write_run(tmp_path / "without", None, config())
+    found = compare(loaded(without, with_them), draws=100)
+    assert [method.name for method in found.methods] == ["FedAvg", "Scaffold"]
+    assert [scored.method.name for scored in found.statistics.scored] == ["Scaffold"]
+    (note,) = found.notes
+    assert note.startswith(f"{without} (FedAvg) has no predictions of 'federation': compare its run directory")
+    with pytest.raises(ConfigError, match="--baseline: 'FedAvg' has no predictions; compare its run directory"):
+        compare(loaded(without, with_them), baseline="FedAvg", draws=100)
+    assert compare(loaded(without)).statistics is None
+    best = without / "checkpoints" / "round-000002"
+    best.mkdir(parents=True)
+    (best / "manifest.json").write_text('{"best": {"value": 0.7, "round": 2}}')
+    (note, _) = compare(loaded(without)).notes
+    assert f"--config {without}/config.yaml --ckpt_path {best} --output {without}/predictions` writes them" in note
+
+
+def test_cost_adds_up_over_rounds(tmp_path: Path) -> None:
+    (run,) = loaded(write_run(tmp_path / "a", None, config()))
+    found = cost([run])
+    assert (found.rounds, found.bytes, found.steps) == (3, 6e6, 30)
+    np.testing.assert_allclose(found.drift, 0.2)
+    assert against(run, "val/auroc_macro", sent(run)).to_dict() == {2e6: 0.6, 4e6: 0.7, 6e6: 0.75}
+    assert against(run, "val/auroc_macro", steps(run)).to_dict() == {10: 0.6, 20: 0.7, 30: 0.75}
+    (bare,) = loaded(write_run(tmp_path / "b", None, config(), {"val/auroc_macro": (0.5,)}))
+    assert np.isnan([cost([bare]).bytes, cost([bare]).steps]).all()
+
+
+def test_a_dead_server_is_told_within_seconds() -> None:
+    pytest.importorskip("mlflow")
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match=f"MLflow at {NOWHERE} gives no answer .* --tracking_uri"):
+        load([], "any", {}, NOWHERE, Path("unused"))
+    assert time.monotonic() - began < 20
+
+
+def test_a_database_that_is_not_there_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"there is no file mlflow.db in"):
+        load([], "any", {}, "sqlite:///mlflow.db", tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, str]]:
+    """A SQLite store with runs of fedlit and of somebody else: its URI, and the runs' ids by name."""
+    mlflow = pytest.importorskip("mlflow")
+    folder = tmp_path_factory.mktemp("store")
+    uri = f"sqlite:///{folder}/mlflow.db"
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    experiment = client.create_experiment("written", artifact_location=(folder / "artifacts").as_uri())
+    ids = {}
+    for name, aggregator, strength, seed in (("a-0", "FedAvg", 1.0, 0), ("a-1", "FedAvg", 1.0, 1), ("s", "Scaffold", 2.0, 0)):  # fmt: skip
+        run = client.create_run(
+            experiment, run_name=name, tags={"fedlit.git": "abc123", "kind": aggregator, "our.kind": aggregator}
+        )
+        directory = write_run(folder / "runs" / name, predictions(strength, seed), config((aggregator,), seed))
+        for file in ("config.yaml", "metrics.csv"):
+            client.log_artifact(run.info.run_id, str(directory / file))
+        client.log_artifact(run.info.run_id, str(directory / "predictions/federation.parquet"), "predictions")
+        client.set_terminated(run.info.run_id)
+        ids[name] = run.info.run_id
+    foreign = client.create_run(experiment, run_name="theirs").info.run_id
+    client.log_param(foreign, "lr", "0.1")
+    for step, value in enumerate((0.4, 0.5, 0.6), start=1):
+        client.log_metric(foreign, "val/auroc_macro", value, step=step)
+    client.set_terminated(foreign)
+    running = client.create_run(experiment, run_name="running").info.run_id
+    return uri, ids | {"theirs": foreign, "running": running}
+
+
+def test_an_experiment_of_mlflow_is_compared(store: tuple[str, dict[str, str]], tmp_path: Path) -> None:
+    uri, ids = store
+    runs, notes = load([], "written", {}, uri, tmp_path)
+    assert [run.name for run in runs] == ["a-0", "a-1", "s", "theirs"]
+    assert notes == [f"running ({ids['running']}) is RUNNING, not finished."]
+    found = compare(runs, notes, draws=100)
+    assert [(m.name, len(m.runs)) for m in found.methods] == [("FedAvg", 2), ("Scaffold", 1), ("theirs", 1)]
+    assert [s.method.name for s in found.statistics.scored] == ["FedAvg", "Scaffold"]
+    assert found.methods[0].runs[0].git == "abc123"
+    assert runs[3].metric("val/auroc_macro").to_dict() == {1: 0.4, 2: 0.5, 3: 0.6}
+    assert runs[3].settings == {"lr": "0.1"}
+    assert any("theirs" in note and "no predictions" in note for note in found.notes)
+    # What is not needed is not downloaded.
+    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {
+        "config.yaml", "metrics.csv", "federation.parquet",
+    }  # fmt: skip
+
+
+def test_runs_of_mlflow_are_named_by_id_and_by_tags(store: tuple[str, dict[str, str]], tmp_path: Path) -> None:
+    uri, ids = store
+    assert [run.name for run in loaded(ids["s"], f"runs:/{ids['a-1']}", uri=uri, folder=tmp_path)] == ["s", "a-1"]
+    assert [run.name for run in load([], None, {"kind": "FedAvg"}, uri, tmp_path)[0]] == ["a-0", "a-1"]
+    with pytest.raises(ConfigError, match=r"has no run with the tags \{'kind': 'None'\} in written"):
+        load([], "written", {"kind": "None"}, uri, tmp_path)
+    with pytest.raises(ConfigError, match=r"has no experiment 'writen'; did you mean written?"):
+        load([], "writen", {}, uri, tmp_path)
+    with pytest.raises(ConfigError, match="0123: there is no such folder, and no run of that id in MLflow"):
+        loaded("0123", uri=uri, folder=tmp_path)
+    with pytest.raises(ConfigError, match=r"'running' .* is RUNNING: wait for its end"):
+        loaded(ids["running"], uri=uri, folder=tmp_path)
+
+
+def test_tags_with_dots_are_options(store: tuple[str, dict[str, str]], tmp_path: Path, fedlit_cli: Cli) -> None:
+    line = (
+        f"compare --tags.our.kind FedAvg --tags.kind FedAvg --tracking_uri {store[0]} --draws 100 --output {tmp_path}"
+    )
+    code, out, err = fedlit_cli(line)
+    assert code == 0, err
+    assert "FedAvg" in out
+    assert "Scaffold" not in out
+
+
+def test_a_directory_and_a_run_of_mlflow_are_compared(store: tuple[str, dict[str, str]], tmp_path: Path) -> None:
+    uri, ids = store
+    here = write_run(tmp_path / "here", predictions(1.5, 3), config(("FedProx",)))
+    found = compare(loaded(here, ids["s"], uri=uri, folder=tmp_path), draws=100)
+    assert [scored.method.name for scored in found.statistics.scored] == ["FedProx", "Scaffold"]
+
+
+def test_seeds_of_a_run_are_no_setting(tmp_path: Path) -> None:
+    (run,) = loaded(write_run(tmp_path / "a", None, config(seed=3)))
+    assert run.seed == 3
+    assert not {"seed", "experiment", "federation.workers", "run_dir"} & set(run.settings)
+    assert run.settings["federation.rounds"] == 3
+    assert yaml.safe_load((tmp_path / "a" / "config.yaml").read_text())["federation"]["workers"] == 4

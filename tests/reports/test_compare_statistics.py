@@ -1,0 +1,202 @@
+"""The numbers of a comparison against loops written out by hand, scikit-learn and scipy."""
+
+from dataclasses import astuple, replace
+
+import numpy as np
+import pytest
+from past_runs import CLASSES, config, predictions, some_images
+from scipy import stats
+from sklearn.metrics import roc_auc_score
+
+from fedlit.errors import ConfigError
+from fedlit.metrics.intervals import delong, paired_delong
+from fedlit.metrics.paired import holm, paired
+from fedlit.predictions import Predictions
+from fedlit.reports.compare.methods import grouped
+from fedlit.reports.compare.runs import Directory, PastRun, settings_of
+from fedlit.reports.compare.shared import share
+from fedlit.reports.compare.statistics import Statistics, statistics
+
+
+def past_run(aggregator: str, seed: int) -> PastRun:
+    settings = settings_of(config((aggregator,), seed))
+    return PastRun(f"{aggregator}-{seed}", "run", seed, "FINISHED", "", {}, settings, Directory("."))
+
+
+def compared(found: dict[tuple[str, int], Predictions], **options: object) -> Statistics:
+    """Statistics of predictions by aggregator and seed; the first is the baseline."""
+    methods = grouped([past_run(*key) for key in found])
+    runs = [(method.name, run.seed) for method in methods for run in method.runs]
+    shared = share([str(run) for run in runs], [found[run] for run in runs])
+    return statistics(methods, methods[0], shared, **options)
+
+
+def aurocs(found: Predictions) -> list[float]:
+    return [roc_auc_score(found.labels[:, i], found.scores[:, i]) for i in range(len(found.classes))]
+
+
+def ordered_pairs(found: Predictions, rows: np.ndarray) -> list[float]:
+    """AUROC of some images by its definition."""
+    scores, labels = found.scores.numpy()[rows], found.labels.numpy()[rows]
+    pairs = [(s[y == 1][:, None], s[y == 0]) for s, y in zip(scores.T, labels.T, strict=True)]
+    return [float(((ours > theirs) + 0.5 * (ours == theirs)).mean()) for ours, theirs in pairs]
+
+
+def test_means_and_deviations_over_seeds_are_those_of_sklearns_aurocs() -> None:
+    found = {("FedAvg", seed): predictions(1.0, seed) for seed in (0, 1, 2)}
+    (scored,) = compared(found, draws=100).scored
+    by_seed = np.array([aurocs(each) for each in found.values()])
+    np.testing.assert_allclose([e.value for e in scored.classes], by_seed.mean(0))
+    np.testing.assert_allclose([e.sd for e in scored.classes], by_seed.std(0, ddof=1))
+    np.testing.assert_allclose(scored.macro.value, by_seed.mean())
+    np.testing.assert_allclose(scored.macro.sd, by_seed.mean(1).std(ddof=1))
+
+
+def test_intervals_of_several_seeds_resample_the_same_patients_for_all_runs() -> None:
+    found = {(name, seed): predictions(s, seed, 60, per_patient=2) for name, s in (("FedAvg", 1.0), ("FedProx", 1.4)) for seed in (0, 1)}  # fmt: skip
+    numbers = compared(found, draws=100)
+    patients = np.arange(60) // 2
+    drawn = np.random.default_rng(0).integers(30, size=(100, 30))
+    ours, theirs = [], []
+    for draw in drawn:
+        rows = np.concatenate([np.flatnonzero(patients == patient) for patient in draw])
+        sampled = {key: ordered_pairs(each, rows) for key, each in found.items()}
+        theirs.append(np.mean([sampled["FedAvg", 0], sampled["FedAvg", 1]], axis=0))
+        ours.append(np.mean([sampled["FedProx", 0], sampled["FedProx", 1]], axis=0))
+    change = np.array(ours) - np.array(theirs)
+    change = np.column_stack([change, change.mean(1)])
+    (against,) = numbers.against
+    entries = (*against.classes, against.macro)
+    np.testing.assert_allclose([e.interval.low for e in entries], np.quantile(change, 0.025, axis=0))
+    np.testing.assert_allclose([e.interval.high for e in entries], np.quantile(change, 0.975, axis=0))
+    z = np.array([e.value for e in entries]) / change.std(0, ddof=1)
+    np.testing.assert_allclose([e.p for e in entries], 2 * stats.norm.sf(np.abs(z)))
+    low = [e.interval.low for e in numbers.scored[1].classes]
+    np.testing.assert_allclose(low, np.quantile(ours, 0.025, axis=0))
+
+
+def test_single_seeds_of_independent_images_are_tested_by_paired_delong() -> None:
+    one, other = predictions(1.0, 0), predictions(1.6, 1)
+    numbers = compared({("FedAvg", 0): one, ("FedProx", 0): other}, draws=100)
+    (against,) = numbers.against
+    expected = paired_delong(other.scores, one.scores, one.labels)
+    np.testing.assert_allclose([d.p for d in against.classes], expected.p)
+    np.testing.assert_allclose([d.p_holm for d in against.classes], holm(expected.p))
+    assert [d.interval for d in against.classes] == list(expected.intervals())
+    assert against.how == "DeLong"
+    assert np.isnan(against.macro.p_seeds)
+    over_classes = paired(aurocs(other), aurocs(one))
+    np.testing.assert_allclose(astuple(against.over_classes), astuple(over_classes))
+    assert against.macro.p < 0.05
+    assert "more than test images explain (p " in against.verdict(CLASSES)
+    assert "but one seed cannot tell" in against.verdict(CLASSES)
+
+
+def test_images_of_one_patient_are_no_independent_evidence() -> None:
+    once = [predictions(1.0, 0, 60), predictions(1.3, 1, 60)]
+    # Every image four times over: DeLong takes that for four times the evidence.
+    rows = np.tile(np.arange(60), 4)
+    names = np.array([f"i{n}" for n in range(len(rows))])
+    copies = [replace(some_images(each, rows), images=names) for each in once]
+    alone = compared(dict(zip([("FedAvg", 0), ("FedProx", 0)], once, strict=True))).against[0]
+    repeated = compared(dict(zip([("FedAvg", 0), ("FedProx", 0)], copies, strict=True))).against[0]
+    assert (alone.how, repeated.how) == ("DeLong", "bootstrap")
+    np.testing.assert_allclose(
+        [d.interval.high - d.interval.low for d in repeated.classes],
+        [d.interval.high - d.interval.low for d in alone.classes],
+        rtol=0.15,
+    )
+
+
+def test_unknown_patients_give_delongs_intervals_and_a_note() -> None:
+    found = predictions(1.0)
+    found.patients[:] = ""
+    numbers = compared({("FedAvg", 0): found}, draws=100)
+    assert [e.interval for e in numbers.scored[0].classes] == list(delong(found.scores, found.labels).intervals())
+    assert numbers.scored[0].how == "DeLong"
+    assert any("patients are unknown" in note for note in numbers.shared.notes)
+
+
+@pytest.mark.parametrize("seeds", [(0, 1, 2), (4, 5, 6)], ids=["paired", "not paired"])
+def test_seed_noise_is_tested_between_runs(seeds: tuple[int, ...]) -> None:
+    ours = {("FedProx", seed): predictions(1.3, seed) for seed in seeds}
+    theirs = {("FedAvg", seed): predictions(1.0, seed + 10) for seed in (0, 1, 2)}
+    (against,) = compared(theirs | ours, draws=100).against
+    one, other = (np.array([np.mean(aurocs(p)) for p in each.values()]) for each in (ours, theirs))
+    test = stats.ttest_rel(one, other) if seeds == (0, 1, 2) else stats.ttest_ind(one, other, equal_var=False)
+    np.testing.assert_allclose(against.macro.p_seeds, test.pvalue)
+    assert against.seeds_paired == (seeds == (0, 1, 2))
+    sd = (one - other).std(ddof=1) if against.seeds_paired else np.nan
+    np.testing.assert_allclose(against.macro.sd, sd)
+
+
+def test_equal_runs_do_not_differ() -> None:
+    found = predictions(1.0)
+    (against,) = compared({("FedAvg", 0): found, ("FedProx", 0): found}, draws=100).against
+    assert [d.value for d in against.classes] == [0, 0, 0]
+    assert [d.p_holm for d in against.classes] == [1, 1, 1]
+    assert against.macro.p == 1
+    assert {d.stars for d in against.classes} == {"ns"}
+    assert "could be noise" in against.verdict(CLASSES)
+
+
+def test_a_clear_difference_is_said_to_be_none_of_noise() -> None:
+    found = {(name, s): predictions(k, s, 400) for name, k in (("FedAvg", 0.5), ("FedProx", 2.0)) for s in (0, 1, 2)}
+    (against,) = compared(found, draws=200).against
+    text = against.verdict(CLASSES)
+    assert "FedProx is" in text
+    assert "above FedAvg" in text
+    assert "beyond noise" in text
+    assert "better in Effusion, Mass, Nodule" in text
+    assert {d.stars for d in against.classes} == {"***"}
+
+
+def test_the_bootstraps_p_is_below_5_percent_in_5_percent_of_comparisons_of_equals() -> None:
+    below = []
+    for trial in range(150):
+        rng = np.random.default_rng(trial)
+        base = predictions(1.0, trial, 100, ("Mass",), per_patient=2)
+        truth = rng.random((100, 1)) < 0.4
+        base.labels[:] = base.labels.new_tensor(truth)
+        noise = np.repeat(rng.normal(size=(50, 1)), 2, axis=0)
+        pair = [some_images(base, np.arange(100)) for _ in range(2)]
+        for each in pair:
+            each.scores[:] = each.scores.new_tensor(truth + noise + np.repeat(rng.normal(size=(50, 1)), 2, axis=0))
+        (against,) = compared({("FedAvg", 0): pair[0], ("FedProx", 0): pair[1]}, draws=200).against
+        below.append(against.classes[0].p < 0.05)
+    assert 0.01 < np.mean(below) < 0.11
+
+
+def test_a_perfect_auroc_has_an_interval_of_its_own() -> None:
+    found = predictions(1.0, images=60)
+    found.scores[:] = found.labels
+    (scored,) = compared({("FedAvg", 0): found}, draws=100).scored
+    positives = int(found.labels[:, 0].sum())
+    assert scored.classes[0].interval.high == 1
+    np.testing.assert_allclose(scored.classes[0].interval.low, 0.025 ** (1 / positives))
+
+
+def test_the_mean_over_classes_is_undefined_where_a_class_is() -> None:
+    found = predictions(1.0)
+    found.labels[:, 1] = 0
+    numbers = compared({("FedAvg", 0): found, ("FedProx", 0): found}, draws=100)
+    table = numbers.auroc_table().query("method == 'FedAvg'").set_index("class")
+    assert numbers.macro_name == "mean of 2 of 3 classes"
+    assert "macro" not in table.index
+    assert np.isnan(table.loc["Mass", "auroc"])
+    assert table.loc["Mass", "n_pos"] == 0
+    np.testing.assert_allclose(
+        table.loc["mean of 2 of 3 classes", "auroc"], table.loc[["Effusion", "Nodule"], "auroc"].mean()
+    )
+    assert numbers.differences_table().set_index("class").loc["Mass", "stars"] == "-"
+
+
+@pytest.mark.parametrize("options", [{"level": 1.0}, {"level": 0.0}, {"draws": 10}])
+def test_levels_and_draws_that_make_no_sense_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="0 < level < 1 and at least 100 draws"):
+        compared({("FedAvg", 0): predictions(1.0)}, **options)
+
+
+def test_one_patient_cannot_be_resampled() -> None:
+    with pytest.raises(ConfigError, match="a single patient"):
+        compared({("FedAvg", 0): predictions(1.0, images=20, per_patient=20)})
