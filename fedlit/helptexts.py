@@ -44,6 +44,7 @@ drift/client_drift, mean |delta_k|^2 - |mean delta|^2, the spread of the clients
 drift/alignment, their mean pairwise alignment: 1 all equal, 0 orthogonal, below 0 they cancel;
 drift/update_norm, |mean delta|;
 drift/c_norm and drift/c_k_norm, norms of the control variates of the server and of the clients, _dual of their dual part;
+drift/curvature, with an inner step of rate rho: the mean of |rho H q| over that of |q|, its Hessian on the outer gradient;
 objective/a, /b, /alpha, /p per class: mean score of positives, of negatives, the dual, the federation's share of positives;
 val/auc_loss, the AUC objective at its closed-form a, b, alpha (train/loss of a saddle function is no measure of progress);
 round/lr, round/stage: of the schedule; round/steps, bytes/up, bytes/down: over all clients; time/round_s, time/evaluate_s;

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fedlit.aggregators.base import ClientContext
 from fedlit.aggregators.momentum import LocalSGDAM, check_products
 from fedlit.errors import ConfigError, TrainingError
-from fedlit.flat import Layout, gathered
+from fedlit.flat import FlatModel, Layout, gathered
 from fedlit.messages import Round, ServerState, State
 from fedlit.objectives.bce import BCE
 
@@ -162,7 +162,7 @@ class LocalSCGDAM(LocalSGDAM):
             loss = ctx.loss(batches[0 if self.same_batch else 1], ctx.num_steps)
             outer = self._corrected(ctx, "outer", model.gradient(loss))
         if not self.first_order:
-            curved = _hessian_product(model.parameters, slopes, model.views(outer), entropy)
+            curved = _hessian_product(model, slopes, outer, entropy)
             ctx.scratch["norms"] += torch.stack([self.rho * curved.norm(), outer.norm()])
             outer.sub_(curved, alpha=self.rho)
         return loss.detach(), outer
@@ -185,18 +185,17 @@ def _cross_entropy(module: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return BCE()(logits, labels)
 
 
-def _hessian_product(
-    parameters: Sequence[Tensor], slopes: Sequence[Tensor], q: Sequence[Tensor], loss: Tensor
-) -> Tensor:
-    """H q [P], by a second backward pass through the gradients ``slopes`` of a loss.
+def _hessian_product(model: FlatModel, slopes: Sequence[Tensor], q: Tensor, loss: Tensor) -> Tensor:
+    """H q [P], by a second backward pass through the gradients ``slopes`` of a loss; it lies in the model's ``grad``.
 
     Raises:
         TrainingError: an operation of the model has no second derivative.
     """
-    known = [(slope, part) for slope, part in zip(slopes, q, strict=True) if slope.requires_grad]
-    outputs, along = [slope for slope, _ in known], [part for _, part in known]
+    known = [(slope, part) for slope, part in zip(slopes, model.views(q), strict=True) if slope.requires_grad]
+    model.grad.zero_()
     try:
-        return gathered(torch.autograd.grad(outputs, parameters, along, materialize_grads=True))
+        # Not autograd.grad: it goes only where parameters are, and a function that may be differentiated once hides them.
+        torch.autograd.backward([slope for slope, _ in known], [part for _, part in known])
     except RuntimeError as error:
         native = re.search(r"derivative for '?(?:aten::)?(\w+)'? is not implemented", str(error))
         if native is None and not re.search(r"differentiate twice|[Dd]ouble backward", str(error)):
@@ -206,6 +205,7 @@ def _hessian_product(
             f"LocalSCGDAM: {name} has no second derivative, which the exact Jacobian needs ({error}); set "
             "first_order: true, or use a model without it"
         ) from error
+    return model.grad
 
 
 def _custom_functions(loss: Tensor) -> Iterator[str]:

@@ -1,12 +1,13 @@
 """What fedlit costs above the bare training loop.
 
-    python tests/benchmarks/overhead.py [densenet] [cnn] [step] [memory] [clients]
+    python tests/benchmarks/overhead.py [densenet] [cnn] [step] [compositional] [memory] [clients]
 
 densenet, cnn   seconds a round over those of the better of two bare PyTorch loops that do the same local steps and one
                 average: one client at a time on all cores, and clients side by side with one thread each. The three
                 take turns (A B C A B C ...); the ratio is the median over turns. Limits: 1.05 and 1.15.
 step            what SCAFFOLD + FedProx + FedBN, and CODASCA on the AUC objective, add to a client's step of densenet121 under
                 FedAvg and cross-entropy, batch 16, 32x32. Limit: 5%.
+compositional   a step of LocalSCGDAM, exact and of first order, over two plain ones of the same densenet121; its vectors.
 memory          memory of all processes over 50 rounds. Limit: flat (5%).
 clients         seconds a client and round with 8, 64 and 512 clients. Limit: within 1.25x of each other.
 
@@ -31,7 +32,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from fedlit.aggregators import CODASCA, Aggregator, FedAvg, FedBN, FedProx, Scaffold
+from fedlit.aggregators import CODASCA, Aggregator, FedAvg, FedBN, FedProx, LocalSCGDAM, Scaffold
 from fedlit.data.federated import ClientData, FederatedDataModule
 from fedlit.evaluation import training_metrics
 from fedlit.fabric import make_fabric
@@ -79,6 +80,12 @@ def densenet_auc() -> LightningModule:
     return ImageClassifier(CLASSES, in_chans=3, objective=AUCSaddle(), optimizer=lambda p: torch.optim.SGD(p, lr=LR))
 
 
+def densenet_binary() -> LightningModule:
+    return ImageClassifier(
+        CLASSES[:1], in_chans=3, objective=AUCSaddle(), optimizer=lambda p: torch.optim.SGD(p, lr=LR)
+    )
+
+
 def densenet() -> LightningModule:
     return ImageClassifier(CLASSES, in_chans=3, optimizer=lambda p: torch.optim.SGD(p, lr=LR))
 
@@ -86,10 +93,10 @@ def densenet() -> LightningModule:
 class Images(Dataset):
     """Random images in memory, fetched a batch at a time."""
 
-    def __init__(self, size: int, seed: int) -> None:
+    def __init__(self, size: int, seed: int, classes: int) -> None:
         g = torch.Generator().manual_seed(seed)
         self.images = torch.randn(size, 3, 32, 32, generator=g)
-        self.labels = torch.randint(0, 2, (size, len(CLASSES)), generator=g).float()
+        self.labels = torch.randint(0, 2, (size, classes), generator=g).float()
 
     def __len__(self) -> int:
         return len(self.images)
@@ -99,15 +106,16 @@ class Images(Dataset):
 
 
 class RandomData(FederatedDataModule):
-    def __init__(self, clients: int, size: int, batch_size: int) -> None:
+    def __init__(self, clients: int, size: int, batch_size: int, classes: tuple[str, ...]) -> None:
         super().__init__(partition=None, batch_size=batch_size)
+        self.names = classes
         for k in range(clients):
             name = f"client-{k:03d}"
-            self.clients[name] = ClientData(name, CLASSES, Images(size, k))
+            self.clients[name] = ClientData(name, classes, Images(size, k, len(classes)))
 
     @property
     def classes(self) -> tuple[str, ...]:
-        return CLASSES
+        return self.names
 
     def setup(self, stage: str | None = None) -> None: ...
 
@@ -120,9 +128,10 @@ class Work:
     clients: int
     steps: int
     batch: int
+    classes: tuple[str, ...] = CLASSES
 
     def data(self) -> RandomData:
-        return RandomData(self.clients, self.steps * self.batch, self.batch)
+        return RandomData(self.clients, self.steps * self.batch, self.batch, self.classes)
 
 
 # ---------------------------------------------------------------- the floor: bare PyTorch
@@ -288,17 +297,18 @@ def against_the_floor(name: str, work: Work, turns: int, limit: float) -> None:
     )
 
 
-def step_cost(turns: int) -> None:
-    """Rounds of 8 steps less rounds of 2 leave 6 steps, without what a round costs by itself."""
-    lists = {
-        "plain": (densenet, [FedAvg()]),
-        "full": (densenet, [Scaffold(), FedProx(0.01), FedBN()]),
-        "codasca": (densenet_auc, [CODASCA()]),
-    }
+Lists = dict[str, tuple[Callable[[], LightningModule], list[Aggregator]]]
+
+
+def step_seconds(lists: Lists, turns: int, classes: tuple[str, ...] = CLASSES) -> tuple[dict[str, float], ...]:
+    """Seconds of a step and of a communication, and floating-point numbers that the algorithm keeps, in vectors [P].
+
+    Rounds of 8 steps less rounds of 2 leave 6 steps, without what a round costs by itself.
+    """
     runners = {}
     for steps in (2, 8):
         for name, (model, aggregators) in lists.items():
-            work = Work(model, 1, steps, 16)
+            work = Work(model, 1, steps, 16, classes)
             runners[name, steps] = Fedlit(work, work.data(), aggregators, workers=1)
     spent: dict[tuple[str, int], list[float]] = {key: [] for key in runners}
     for turn in range(turns + 1):
@@ -309,11 +319,41 @@ def step_cost(turns: int) -> None:
     median = {key: statistics.median(values) for key, values in spent.items()}
     step = {name: (median[name, 8] - median[name, 2]) / 6 for name in lists}
     alone = {name: median[name, 2] - 2 * step[name] for name in lists}
+    kept = {
+        name: sum(t.numel() for state in runners[name, 2].server.aggregators for t in state.values())
+        / runners[name, 2].session.layout.size
+        for name in lists
+    }
+    return step, alone, kept
+
+
+def step_cost(turns: int) -> None:
+    lists: Lists = {
+        "plain": (densenet, [FedAvg()]),
+        "full": (densenet, [Scaffold(), FedProx(0.01), FedBN()]),
+        "codasca": (densenet_auc, [CODASCA()]),
+    }
+    step, alone, _ = step_seconds(lists, turns)
     for name, said in (("full", "SCAFFOLD, FedProx, FedBN"), ("codasca", "CODASCA on the AUC objective")):
         print(
             f"step: {step['plain'] * 1e3:.1f} ms with FedAvg, {step[name] * 1e3:.1f} ms with {said}: "
             f"{step[name] / step['plain'] - 1:+.1%} (limit 5%); a communication {alone['plain'] * 1e3:.0f} and "
             f"{alone[name] * 1e3:.0f} ms; {turns} turns"
+        )
+
+
+def compositional_cost(turns: int) -> None:
+    lists: Lists = {
+        "plain": (densenet_binary, [FedAvg()]),
+        "exact": (densenet_binary, [LocalSCGDAM()]),
+        "first order": (densenet_binary, [LocalSCGDAM(first_order=True)]),
+    }
+    step, _, kept = step_seconds(lists, turns, CLASSES[:1])
+    for name in ("exact", "first order"):
+        print(
+            f"compositional: a step of LocalSCGDAM, {name}, {step[name] * 1e3:.1f} ms, two plain ones "
+            f"{2e3 * step['plain']:.1f} ms: ratio {step[name] / 2 / step['plain']:.2f}; it keeps {kept[name]:.2f} vectors of "
+            f"the model's size (h; u and v are one); {turns} turns"
         )
 
 
@@ -361,6 +401,7 @@ MEASUREMENTS = {
         "CNN of 60k, 32 clients, 8 steps of 32", Work(SmallCNN, 32, 8, 32), max(turns, 15), 1.15
     ),
     "step": lambda turns: step_cost(max(turns, 15)),
+    "compositional": lambda turns: compositional_cost(max(turns, 5)),
     "memory": lambda turns: memory(),
     "clients": lambda turns: clients_cost(min(turns, 5)),
 }

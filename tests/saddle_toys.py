@@ -1,0 +1,88 @@
+"""One finding on short vectors under the AUC saddle objective: what the momentum and compositional tests train."""
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from fedlit.data.federated import ClientData, FederatedDataModule
+from fedlit.objectives import AUCSaddle
+
+
+class Scorer(LightningModule):
+    """Vectors [B, 4] to logits [B, C]: a body, and a linear head.
+
+    Args:
+        body: of 4 features; none is a linear model.
+        classes: of the data.
+        lr, momentum: of SGD.
+        adam: Adam in place of SGD.
+        objective: by default AUCSaddle.
+    """
+
+    def __init__(
+        self,
+        body: nn.Module | None = None,
+        classes: tuple[str, ...] = ("Edema",),
+        lr: float = 0.2,
+        momentum: float = 0.0,
+        adam: bool = False,
+        objective: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.classes, self.lr, self.momentum, self.adam = tuple(classes), lr, momentum, adam
+        self.body = body or nn.Identity()
+        self.head = nn.Linear(4, len(classes))
+        self.objective = objective or AUCSaddle()
+        if hasattr(self.objective, "build"):
+            self.objective.build(len(classes))
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return self.head(self.body(vectors))
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return self.objective(self(batch[0]), batch[1])
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return self(batch[0])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        if self.adam:
+            return torch.optim.Adam(self.parameters(), lr=self.lr)
+        return torch.optim.SGD([p for p in self.parameters() if p.requires_grad], lr=self.lr, momentum=self.momentum)
+
+
+class Sites(FederatedDataModule):
+    """Clients whose positives differ in number and in direction.
+
+    Args:
+        clients: how many.
+        batch_size: of every client; 12 is the whole training set.
+        spread: how much directions differ between clients.
+        scale: of the vectors.
+        positives: of 12 examples at each client, in turn.
+    """
+
+    def __init__(
+        self,
+        clients: int = 3,
+        batch_size: int = 5,
+        spread: float = 1.0,
+        scale: float = 1.0,
+        positives: tuple[int, ...] = (2, 5, 7),
+    ) -> None:
+        super().__init__(partition=None, batch_size=batch_size)
+        self.number, self.spread, self.scale, self.positives = clients, spread, scale, positives
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return ("Edema",)
+
+    def setup(self, stage: str | None = None) -> None:
+        common = torch.randn(4, generator=torch.Generator().manual_seed(99))
+        for k in range(self.number):
+            g = torch.Generator().manual_seed(100 + k)
+            labels = (torch.arange(12) < self.positives[k % len(self.positives)]).float()[:, None]
+            direction = common + self.spread * torch.randn(4, generator=g)
+            vectors = self.scale * (torch.randn(12, 4, generator=g) + labels * direction)
+            self.clients[f"site-{k}"] = ClientData(f"site-{k}", self.classes, TensorDataset(vectors, labels))
