@@ -1,6 +1,7 @@
 """Every YAML in configs/ means what it says: it parses, makes its objects, prints itself, and runs."""
 
 import io
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +30,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def roots(nih: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def roots(nih: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
     """A folder of every data set that the configs read."""
     cifar = {name: tmp_path_factory.mktemp(name) for name in ("CIFAR10", "CIFAR100")}
     for part, images in (("train", 14), ("test", 2)):
@@ -47,14 +48,33 @@ def roots(nih: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path
                 (folder / f"{part}_{i}.JPEG").write_bytes(picture(100 * category + i))
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(Path(__file__).parent / "data")
+        import test_catvsdog
         import test_chexpert
+        import test_melanoma
         import test_mimic
+        import test_vision
     chexpert = test_chexpert.write_folder(tmp_path_factory.mktemp("chexpert"))
     mimic = test_mimic.write_folder(tmp_path_factory.mktemp("mimic"))
     for file in mimic.glob("files/**/*.jpg"):  # the same pictures at two organisations are refused
         ImageOps.mirror(Image.open(file)).save(file, quality=95)
     test_mimic.write_long_tail(mimic / "labels.csv")
-    return {"NIHChestXray14": nih, "ImageNet": folders, "CheXpert": chexpert, "MIMICCXRLT": mimic, **cifar}
+    stl, fashion = tmp_path_factory.mktemp("stl"), tmp_path_factory.mktemp("fashion")
+    test_vision.write_stl(stl)
+    test_vision.write_fashion_mnist(fashion)
+    with pytest.MonkeyPatch.context() as patch:
+        # torchvision takes a small copy for a damaged one.
+        patch.setattr("torchvision.datasets.stl10.check_integrity", lambda path, md5=None: Path(path).is_file())
+        yield {
+            "NIHChestXray14": nih,
+            "ImageNet": folders,
+            "CheXpert": chexpert,
+            "MIMICCXRLT": mimic,
+            "STL10": stl,
+            "FashionMNIST": fashion,
+            "CATvsDOG": test_catvsdog.write_kaggle(tmp_path_factory.mktemp("catvsdog")),
+            "Melanoma": test_melanoma.write(tmp_path_factory.mktemp("melanoma")),
+            **cifar,
+        }
 
 
 def picture(seed: int) -> bytes:
@@ -115,10 +135,13 @@ def test_the_issue_s_configs_are_there():
             f"surgical/{name}.yaml"
             for name in ("phantom", "phantom-iid", "nih-mini", "nih-mini-frozen", "nih-mini-iid")
         ),
+        *(f"scgdam/{name}.yaml" for name in ("cifar10", "cifar100", "stl10", "fashionmnist", "catvsdog", "melanoma")),
+        *(f"scgdam/{name}.yaml" for name in ("cifar10-laptop", "nih-pneumonia")),
     }
     assert {f.stem for f in SWEEPS} >= {
         *(f"surgical-{name}" for name in ("clients", "classes", "table-1", "table-2")),
         *(f"{twin}-{name}" for twin in ("phantom", "nih-mini") for name in ("clients", "classes")),
+        *(f"scgdam-{name}" for name in ("table-1", "figure-4", "figure-5", "cifar10")),
     }
 
 

@@ -127,8 +127,8 @@ def test_stl10_needs_its_list_of_names(tmp_path, any_checksum):
         opened(STL10, tmp_path).records()
 
 
-def test_fashion_mnist(tmp_path):
-    folder = tmp_path / "FashionMNIST" / "raw"
+def write_fashion_mnist(root: Path) -> tuple[np.ndarray, list[int]]:
+    folder = root / "FashionMNIST" / "raw"
     folder.mkdir(parents=True)
     pixels = pictures(TRAIN + TEST, 2, (28, 28))
     numbers = [row % 10 for row in range(TRAIN + TEST)]
@@ -138,6 +138,11 @@ def test_fashion_mnist(tmp_path):
         (folder / f"{part}-images-idx3-ubyte").write_bytes(header + pixels[rows].tobytes())
         header = struct.pack(">ii", 0x801, count)
         (folder / f"{part}-labels-idx1-ubyte").write_bytes(header + bytes(numbers[rows]))
+    return pixels, numbers
+
+
+def test_fashion_mnist(tmp_path):
+    pixels, numbers = write_fashion_mnist(tmp_path)
     data = opened(FashionMNIST, tmp_path)
     check(data, list(pixels[..., None]), datasets.FashionMNIST.classes, numbers, channels=1)
     data.setup()
