@@ -18,10 +18,9 @@ EXCHANGED = ("inner", "outer")
 
 
 class LocalSCGDAM(LocalSGDAM):
-    """LocalSCGDAM (Zhang et al., "Federated Compositional Deep AUC Maximization", NeurIPS 2023, arXiv:2304.10101),
-    Algorithm 1: ``min over x, max over y, f(g(x), y)`` with ``g(x) = x - rho grad CE(x)``.
+    """LocalSCGDAM (Zhang et al., "Federated Compositional Deep AUC Maximization", NeurIPS 2023), Algorithm 1.
 
-    ::
+    ``min over x, max over y, f(g(x), y)`` with ``g(x) = x - rho grad CE(x)`` (arXiv:2304.10101, eq. 2 and 4)::
 
         h_k = g_k(x_k; xi),  u_k, v_k = the gradients below, at the start, of each client's own batches
         for t = 0, 1, ...:

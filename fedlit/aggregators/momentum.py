@@ -65,8 +65,7 @@ class AveragedVectors(Aggregator):
 
 
 class LocalSGDM(AveragedVectors):
-    """LocalSGDM (Yu et al., "On the linear speedup analysis of communication efficient momentum SGD", ICML 2019,
-    arXiv:1905.03817), Algorithm 1.
+    """LocalSGDM (Yu et al., ICML 2019, arXiv:1905.03817), Algorithm 1: SGD whose momentum is communicated too.
 
     ::
 
@@ -105,10 +104,9 @@ class LocalSGDM(AveragedVectors):
 
 
 class LocalSGDAM(AveragedVectors):
-    """LocalSGDAM (Sharma et al., "Federated minimax optimization", ICML 2022, arXiv:2203.04850), as the baseline of
-    LocalSCGDAM (Zhang et al., NeurIPS 2023): local descent-ascent along moving averages of the gradients.
+    """LocalSGDAM (Sharma et al., ICML 2022, arXiv:2203.04850): local descent-ascent along moving averages of gradients.
 
-    ::
+    As the baseline of LocalSCGDAM (Zhang et al., NeurIPS 2023), in the order of its Algorithm 1::
 
         u_k, v_k = gradients in x and y at the start, of each client's own batch
         for t = 0, 1, ...:

@@ -10,10 +10,9 @@ from fedlit.objectives.base import Objective
 
 
 class RatioLoss(Objective):
-    """Ratio loss (Wang et al., "Addressing Class Imbalance in Federated Learning", AAAI 2021, arXiv:2008.06217):
-    binary cross-entropy in which a positive weighs ``a0 + b0 * negatives / positives`` and a negative 1, per class.
+    """Ratio loss (Wang et al., AAAI 2021, arXiv:2008.06217): cross-entropy in which positives weigh by their rarity.
 
-    The ratio is that of the whole federation's labels, measured once before the first round: of the shares of positives in
+    A positive weighs ``a0 + b0 * negatives / positives`` and a negative 1, per class. The ratio is that of the whole federation's labels, measured once before the first round: of the shares of positives in
     the federation's client weights, which with n_k / n (``examples``) is the ratio of the counts. It is never a batch's or a
     client's own. The mean is over the labels that exist; a label that is NaN adds neither loss nor gradient.
 

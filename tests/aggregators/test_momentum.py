@@ -1,0 +1,207 @@
+"""LocalSGDM and LocalSGDAM: their loops written by hand, what a communication does to momenta, and refusals."""
+
+import copy
+
+import pytest
+import torch
+from saddle_toys import Scorer, Sites
+from simulation import Simulation, simulate
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from fedlit.aggregators import FedBN, FedProx, LocalSGDAM, LocalSGDM, Scaffold
+from fedlit.errors import ConfigError
+from fedlit.federation import Federation
+from fedlit.objectives import BCE, AUCSaddle
+from fedlit.schedules import ConstantSchedule
+from fedlit.testing import check_aggregator
+
+LR = 0.2
+
+
+def run(aggregators, module, data, rounds=3, window=2, **options) -> Simulation:
+    schedule = ConstantSchedule(window, "steps")
+    return simulate(module, data, Federation(aggregators, rounds=rounds, schedule=schedule, **options))
+
+
+def cross_entropy() -> Scorer:
+    torch.manual_seed(3)
+    return Scorer(objective=BCE(), lr=LR)
+
+
+def saddle(body: nn.Module | None = None, **objective) -> Scorer:
+    """With everything settled beforehand, so that the start is the module's."""
+    torch.manual_seed(3)
+    return Scorer(body, lr=LR, objective=AUCSaddle(prior=0.4, start="zeros", **objective))
+
+
+class ByHand:
+    """Full-batch gradients of the clients, as functions of all of a module's parameters in one vector."""
+
+    def __init__(self, module: Scorer, data: Sites) -> None:
+        data.setup()
+        self.module = copy.deepcopy(module).double()
+        self.start = parameters_to_vector(self.module.parameters()).detach()
+        self.sets = [tuple(t.double() for t in client.train.tensors) for client in data.clients.values()]
+
+    def gradient(self, k: int, x: Tensor) -> Tensor:
+        vector_to_parameters(x, self.module.parameters())
+        parts = torch.autograd.grad(self.module.training_step(self.sets[k], 0), list(self.module.parameters()))
+        return torch.cat([part.reshape(-1) for part in parts])
+
+
+def mean(vectors: list[Tensor]) -> Tensor:
+    return sum(vectors) / len(vectors)
+
+
+@pytest.mark.parametrize("state", ["averaged", "local", "reset"])
+def test_localsgdm_is_the_papers_loop(state):
+    data, module = Sites(3, batch_size=12), cross_entropy()
+    hand = ByHand(module, data)
+    x, u = [hand.start.clone() for _ in range(3)], [torch.zeros_like(hand.start) for _ in range(3)]
+    for _ in range(4):
+        for _ in range(3):
+            for k in range(3):
+                u[k] = 0.8 * u[k] + hand.gradient(k, x[k])
+                x[k] = x[k] - LR * u[k]
+        x = [mean(x)] * 3
+        u = {"averaged": [mean(u)] * 3, "local": u, "reset": [torch.zeros_like(u[0])] * 3}[state]
+    done = run([LocalSGDM(0.8, state)], module, data, rounds=4, window=3)
+    torch.testing.assert_close(done.server.w, x[0], rtol=0, atol=1e-12)
+    if state == "averaged":
+        torch.testing.assert_close(done.server.aggregators[0]["u"], u[0], rtol=0, atol=1e-12)
+
+
+def test_one_client_of_localsgdm_is_torchs_sgd_with_momentum():
+    data = Sites(1)
+    plain = cross_entropy()
+    plain.momentum = 0.9
+    torchs = run([], plain, data, rounds=3, window=4, optimizer_state="keep")
+    for window in (1, 4, 12):
+        done = run([LocalSGDM(0.9)], cross_entropy(), data, rounds=12 // window, window=window)
+        torch.testing.assert_close(done.server.w, torchs.server.w, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dual_scale", [1.0, 3.0])
+def test_localsgdam_is_descent_ascent_along_moving_averages(dual_scale):
+    data, module = Sites(2, batch_size=12), saddle(dual_scale=dual_scale)
+    hand = ByHand(module, data)
+    x, ascent = [hand.start.clone() for _ in range(2)], torch.ones_like(hand.start)
+    ascent[-1] = -1  # alpha is the last parameter; its gradient already holds the dual's scale
+    beta = torch.full_like(hand.start, 0.3)
+    beta[-1] = 0.6
+    u = [hand.gradient(k, x[k]) for k in range(2)]
+    for _ in range(3):
+        for _ in range(2):
+            for k in range(2):
+                x[k] = x[k] - LR * ascent * u[k]
+                u[k] = (1 - beta) * u[k] + beta * hand.gradient(k, x[k])
+        x, u = [mean(x)] * 2, [mean(u)] * 2
+    done = run([LocalSGDAM(0.3, 0.6)], module, data)
+    torch.testing.assert_close(done.server.w, x[0], rtol=0, atol=1e-12)
+    torch.testing.assert_close(done.server.aggregators[0]["u"], u[0], rtol=0, atol=1e-12)
+
+
+def test_one_client_of_localsgdam_does_not_notice_communication():
+    ends = [run([LocalSGDAM()], saddle(), Sites(1), rounds=12 // p, window=p).server.w for p in (1, 3, 12)]
+    for end in ends[1:]:
+        torch.testing.assert_close(end, ends[0], rtol=0, atol=1e-12)
+
+
+def test_drifts_act_on_the_step_and_not_on_the_momentum():
+    """At the second step of a round FedProx pulls back by lr mu |x - x_r|, and u is as it would be at that point."""
+    data, module = Sites(1, batch_size=12), saddle()
+    hand = ByHand(module, data)
+    pull = torch.full_like(hand.start, 0.5)
+    pull[-1] = 0  # dual variables are not pulled
+    sign = torch.ones_like(hand.start)
+    sign[-1] = -1
+    u = hand.gradient(0, hand.start)
+    x = hand.start - LR * sign * u
+    u = 0.9 * u + 0.1 * hand.gradient(0, x)
+    x = x - LR * (sign * u + pull * (x - hand.start))
+    u = 0.9 * u + 0.1 * hand.gradient(0, x)
+    done = run([FedProx(0.5), LocalSGDAM()], module, data, rounds=1)
+    torch.testing.assert_close(done.server.w, x, rtol=0, atol=1e-12)
+    torch.testing.assert_close(done.server.aggregators[1]["u"], u, rtol=0, atol=1e-12)
+
+
+def test_scaffold_corrects_the_steps_of_clients_that_differ():
+    done = run([Scaffold(), LocalSGDAM()], saddle(), Sites(3), rounds=4)
+    states = [s.aggregators[0]["c"] for s in dict(done.session.engine.client_states()).values()]
+    torch.testing.assert_close(mean(states), done.server.aggregators[0]["c"], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("aggregator", [LocalSGDM(), LocalSGDAM()])
+def test_what_a_client_keeps_to_itself_has_its_own_momentum(aggregator):
+    """Alone, a client that keeps its normalisation layers trains like one that does not; with others it still does."""
+    body = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    module = saddle(body)
+    alone, keeping = (run(a, module, Sites(1)) for a in ([aggregator], [FedBN(), aggregator]))
+    layout = keeping.session.layout
+    own = dict(keeping.session.engine.client_states())["site-0"]
+    torch.testing.assert_close(own.w, alone.server.w[layout.slices["norm"]], rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        own.aggregators[1]["u"], alone.server.aggregators[0]["u"][layout.slices["norm"]], rtol=0, atol=1e-12
+    )
+    several = run([FedBN(), aggregator], module, Sites(3))
+    norms = [s.aggregators[1]["u"] for s in dict(several.session.engine.client_states()).values()]
+    assert not torch.equal(norms[0], norms[1])
+    assert not several.server.aggregators[1]["u"][layout.slices["norm"]].any(), "nothing of it was sent"
+
+
+def test_a_late_client_has_the_servers_momentum_and_its_own_of_what_it_keeps():
+    module = saddle(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
+    done = run([FedBN(), LocalSGDAM()], module, Sites(4), rounds=5, participation=0.25)
+    drawn, states = {c for cohort in done.cohorts for c in cohort}, dict(done.session.engine.client_states())
+    assert len(drawn) > 1
+    assert all(states[name].aggregators[1]["u"].abs().sum() > 0 for name in drawn)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"momentum": 0.9}, "model.optimizer.momentum: 0"),
+        ({"adam": True}, "expected the optimizer SGD, found Adam"),
+    ],
+)
+@pytest.mark.parametrize("aggregator", [LocalSGDM(), LocalSGDAM()])
+def test_another_momentum_is_refused(aggregator, options, said):
+    with pytest.raises(ConfigError, match=said):
+        run([aggregator], Scorer(objective=BCE(), **options), Sites())
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: LocalSGDM(1.0), r"momentum must be in \[0, 1\), found 1"),
+        (lambda: LocalSGDM(-0.1), "found -0.1"),
+        (
+            lambda: LocalSGDAM(beta_x=1.0),
+            r"beta_x is the paper's product beta\*eta.*expected above 0 and below 1, found 1",
+        ),
+        (lambda: LocalSGDAM(beta_y=0.0), "beta_y.*found 0"),
+        (lambda: LocalSGDAM(beta_x=float("nan")), "beta_x.*found nan"),
+    ],
+)
+def test_weights_outside_of_their_range_are_refused(make, said):
+    with pytest.raises(ConfigError, match=said):
+        make()
+
+
+def test_two_that_compute_the_gradient_are_refused():
+    with pytest.raises(ConfigError, match="LocalSGDM and LocalSGDAM each compute the gradient"):
+        Federation([LocalSGDM(), LocalSGDAM()])
+
+
+@pytest.mark.parametrize(
+    "aggregator",
+    [LocalSGDM(), LocalSGDM(state="local"), LocalSGDM(state="reset"), LocalSGDAM()],
+    ids=["averaged", "local", "reset", "LocalSGDAM"],
+)
+def test_they_keep_to_the_rules(aggregator):
+    check_aggregator(aggregator, workers=1)
+
+
+def test_localsgdam_trains_a_saddle_objective_in_worker_processes():
+    check_aggregator(LocalSGDAM(), module=saddle(), data=Sites(5))
