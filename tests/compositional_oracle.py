@@ -271,15 +271,23 @@ class LocalSGDAM(Algorithm):
 class LocalSGDM(Algorithm):
     """Momentum SGD on cross-entropy (Yu et al., ICML 2019): u <- momentum u + gradient, x <- x - gamma_x u; x is w alone.
 
-    With weights of positives and negatives it is cross-entropy with the ratio loss.
+    With weights of positives and negatives it is cross-entropy with the ratio loss. The momentum is ``averaged`` at a
+    communication, or it stays with the device (``local``), or begins anew (``reset``).
     """
 
     momentum: float = 0.9
     positive: float = 1.0
     negative: float = 1.0
+    state: str = "averaged"
 
     def __post_init__(self) -> None:
-        self.averaged = ("x", "u")
+        self.averaged = ("x", "u") if self.state == "averaged" else ("x",)
+
+    def communicate(self, cohort: tuple[str, ...]) -> None:
+        super().communicate(cohort)
+        if self.state == "reset":
+            for device in self.devices.values():
+                self.start(device)
 
     def start(self, device: Device) -> None:
         device.u = torch.zeros_like(device.x)

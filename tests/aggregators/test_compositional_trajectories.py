@@ -1,0 +1,315 @@
+"""LocalSCGDAM, LocalSGDAM and LocalSGDM against the transcription of their paper: x, y, h, u, v after every round."""
+
+import itertools
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from compositional_oracle import Algorithm, Device, Net, Problem, Products
+from compositional_oracle import LocalSCGDAM as WrittenSCGDAM
+from compositional_oracle import LocalSGDAM as WrittenSGDAM
+from compositional_oracle import LocalSGDM as WrittenSGDM
+from fdam_oracle import prior
+from simulation import Simulation, simulate
+from test_fdam import Scorer, Sites, batches
+from torch import Tensor
+
+from fedlit.aggregators import Aggregator, LocalSCGDAM, LocalSGDAM, LocalSGDM
+from fedlit.federation import Federation
+from fedlit.objectives import BCE, RatioLoss
+from fedlit.schedules import ConstantSchedule, Stage, StageSchedule
+
+LR, ROUNDS = 0.3, 3
+TWO = {"north": (13, 0.15, ()), "south": (21, 0.5, ())}
+THREE = TWO | {"east": (34, 0.6, ())}
+FOUR = THREE | {"west": (18, 0.3, ())}
+PRECISIONS = {"64-true": 1e-9, "32-true": 1e-4}
+
+
+class Trained(Scorer):
+    """As if trained before: no variable and no statistic is at a value that hides a mistake."""
+
+    def __init__(self, hidden: int = 6, **objective) -> None:
+        torch.manual_seed(3)
+        super().__init__(hidden=hidden, lr=LR, start="zeros", **objective)
+        g = torch.Generator().manual_seed(11)
+        for variable in (self.objective.a, self.objective.b, self.objective.alpha):
+            variable.data = torch.randn(1, generator=g) / 2
+        for layer in self.body[1:2]:
+            for tensor, centre in ((layer.weight, 1), (layer.bias, 0), (layer.running_mean, 0), (layer.running_var, 1)):
+                tensor.data = centre + 0.6 * (torch.rand(hidden, generator=g) - 0.5)
+
+
+class CrossEntropy(Trained):
+    """The same network on another loss."""
+
+    def __init__(self, objective, hidden: int = 6) -> None:
+        super().__init__(hidden)
+        self.objective = objective
+        if isinstance(objective, RatioLoss):
+            objective.build(1)
+
+
+@dataclass
+class Case:
+    """What fedlit runs, and what the paper calls it."""
+
+    aggregator: Aggregator
+    written: type[Algorithm]
+    problem: dict[str, Any] = field(default_factory=dict)
+    products: dict[str, float] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def compositional(rho: float = 0.4, alpha: float = 0.3, beta_x: float = 0.4, beta_y: float = 0.2, **options) -> Case:
+    aggregator = LocalSCGDAM(rho, alpha, beta_x, beta_y, **options)
+    products = {"alpha": alpha, "beta_x": beta_x, "beta_y": beta_y}
+    return Case(aggregator, WrittenSCGDAM, {"rho": rho}, products, options)
+
+
+SGDAM = Case(LocalSGDAM(0.4, 0.2), WrittenSGDAM, {}, {"beta_x": 0.4, "beta_y": 0.2})
+SGDM = Case(LocalSGDM(0.7), WrittenSGDM, {}, {}, {"momentum": 0.7})
+SADDLES = {
+    "exact": compositional(),
+    "first order": compositional(first_order=True),
+    "same batch": compositional(same_batch=True),
+    "first order, same batch": compositional(first_order=True, same_batch=True),
+    "large rho": compositional(rho=3.0, alpha=0.9),
+    "LocalSGDAM": SGDAM,
+}
+
+
+def flat(net: Net, named: dict[str, Tensor], variables: tuple[str, ...] = ("objective.a", "objective.b")) -> Tensor:
+    """The paper's x: the network's weights, then w1 and w2."""
+    return torch.cat([named[name].detach().double().flatten() for name in (*net.shapes, *variables)])
+
+
+def by_name(done: Simulation, vector: Tensor) -> dict[str, Tensor]:
+    return {entry.name: entry.view(vector) for entry in done.session.layout.parameters}
+
+
+def supply(data: Sites, name: str):
+    return ((vectors, labels[:, 0]) for vectors, labels in batches(data, name))
+
+
+def written(
+    case: Case, module: Scorer, data: Sites, p: int, shares: dict[str, float] | None, offset: float
+) -> Algorithm:
+    """The transcription, at the module's start; ``offset`` is fedlit's alpha less the paper's w3."""
+    data.setup()
+    net = Net(data.inputs, module.head.in_features if len(module.body) else 0)
+    pi = shares or dict.fromkeys(data.clients, 1.0)
+    labels = {name: client.train.tensors[1].double() for name, client in data.clients.items()}
+    share = float(prior(labels, pi))
+    saddle = hasattr(module.objective, "alpha")
+    scale = getattr(module.objective, "dual_scale", 1.0)
+    rates = {"alpha": 0.0, "beta_x": 0.0, "beta_y": 0.0, "gamma_x": LR, "gamma_y": LR * scale} | case.products
+    named, y = dict(module.named_parameters()), torch.zeros(1, dtype=torch.float64)
+    x = flat(net, named, ("objective.a", "objective.b") if saddle else ())
+    if saddle:
+        y = module.objective.alpha.detach().double() - offset
+    layer = module.body[1] if net.hidden else None
+    moving = {n: getattr(layer, n).double().clone() for n in ("running_mean", "running_var") if layer is not None}
+    devices = {name: Device(supply(data, name), x, y, dict(moving)) for name in data.clients}
+    score = {"score": lambda logits: logits} if getattr(module.objective, "score", "") == "raw" else {}
+    options = dict(case.options)
+    if isinstance(module.objective, RatioLoss):
+        options["positive"] = module.objective.a0 + module.objective.b0 * (1 - share) / share
+    problem = Problem(net, share, **case.problem, **score)
+    return case.written(problem, devices, Products(**rates), p, shares, **options)
+
+
+def compare(
+    case: Case,
+    module: Scorer,
+    data: Sites,
+    p: int = 2,
+    precision: str = "64-true",
+    participation: float = 1.0,
+    weights: str | None = None,
+    rates: tuple[float, ...] = (1.0,) * ROUNDS,
+    form: str = "margin",
+) -> Algorithm:
+    """Every variable after every round; the transcription's devices all hold the same then."""
+    tolerance = PRECISIONS[precision]
+    module = module.double() if precision == "64-true" else module
+    data.setup()
+    shares = {k: float(len(client.train)) for k, client in data.clients.items()} if weights == "examples" else None
+    hand = written(case, module, data, p, shares, 1.0 if form == "margin" else 0.0)
+    net, base, scale = hand.problem.net, hand.products, getattr(module.objective, "dual_scale", 1.0)
+    variables = ("objective.a", "objective.b") if hasattr(module.objective, "alpha") else ()
+    rounds = itertools.count()
+
+    def check(done: Simulation) -> None:
+        number = next(rounds)
+        factor = rates[number]
+        hand.products = Products(base.alpha, base.beta_x, base.beta_y, base.gamma_x * factor, base.gamma_y * factor)
+        hand.round(done.cohorts[-1])
+        device = hand.devices[done.cohorts[-1][0]]
+        named, state = by_name(done, done.server.w), done.server.aggregators[0]
+        ours, theirs = {"x": flat(net, named, variables)}, {"x": device.x}
+        if "u" in hand.averaged:
+            ours["u"], theirs["u"] = flat(net, by_name(done, state["u"]), variables), device.u
+        if variables:
+            # one vector holds u and v, the dual's part with the dual's own rate in it
+            ours |= {"y": named["objective.alpha"], "v": by_name(done, state["u"])["objective.alpha"] / scale}
+            theirs |= {"y": device.y + (1.0 if form == "margin" else 0.0), "v": device.v}
+        if device.h is not None:
+            ours["h"], theirs["h"] = flat(net, by_name(done, state["h"]), variables), device.h
+        for name, tensor in device.statistics.items():
+            ours[name], theirs[name] = done.buffer(f"body.1.{name}"), tensor
+        for name, client in done.session.engine.client_states().items():
+            kept = [tensor for tensor in client.aggregators[0].values() if tensor.numel()]
+            assert len(kept) == (case.options.get("state") == "local")
+            for tensor in kept:
+                ours[f"u of {name}"] = flat(net, by_name(done, tensor), variables)
+                theirs[f"u of {name}"] = hand.devices[name].u
+        for letter, tensor in theirs.items():
+            torch.testing.assert_close(
+                ours[letter].double(),
+                tensor,
+                rtol=tolerance,
+                atol=tolerance,
+                msg=lambda text, letter=letter: f"round {number + 1}, {letter}: {text}",
+            )
+
+    if set(rates) == {1.0}:
+        schedule = ConstantSchedule(p, "steps")
+    else:
+        schedule = StageSchedule([Stage(1, p, "steps", factor) for factor in rates])
+    federation = Federation(
+        [case.aggregator], rounds=len(rates), schedule=schedule, participation=participation, weights=weights
+    )
+    done = simulate(module, data, federation, precision, check)
+    assert len(done.cohorts) == len(rates)
+    if participation < 1:
+        assert len({name for cohort in done.cohorts for name in cohort}) > len(done.cohorts[0])
+    return hand
+
+
+@pytest.mark.parametrize(
+    ("case", "p"),
+    [*itertools.product(["exact", "first order", "LocalSGDAM"], [1, 4]), *((name, 2) for name in SADDLES)],
+)
+def test_every_round_equals_the_transcription(case, p):
+    compare(SADDLES[case], Trained(), Sites(THREE), p)
+
+
+@pytest.mark.parametrize("sites", [TWO, FOUR], ids=["two", "four"])
+@pytest.mark.parametrize("case", ["exact", "LocalSGDAM"])
+def test_every_round_equals_the_transcription_of_a_linear_model(case, sites):
+    compare(SADDLES[case], Trained(hidden=0), Sites(sites), 3)
+
+
+@pytest.mark.parametrize("case", ["exact", "first order", "LocalSGDAM"])
+def test_every_round_equals_the_transcription_in_float32(case):
+    compare(SADDLES[case], Trained(), Sites(THREE), 2, "32-true")
+
+
+@pytest.mark.parametrize(("case", "p"), [("exact", 1), ("exact", 3), ("same batch", 2), ("LocalSGDAM", 3)])
+def test_every_round_equals_the_transcription_where_few_take_part(case, p):
+    compare(SADDLES[case], Trained(), Sites(FOUR), p, participation=0.5)
+
+
+@pytest.mark.parametrize("case", ["exact", "LocalSGDAM"])
+def test_every_round_equals_the_transcription_with_weights_by_examples(case):
+    compare(SADDLES[case], Trained(), Sites(FOUR), 2, participation=0.5, weights="examples")
+
+
+@pytest.mark.parametrize("case", ["exact", "LocalSGDAM"])
+def test_the_dual_has_a_rate_of_its_own_and_the_schedule_scales_both(case):
+    compare(SADDLES[case], Trained(dual_scale=3.0), Sites(THREE), 2, rates=(1.0, 0.5, 0.25))
+
+
+@pytest.mark.parametrize("case", ["exact", "LocalSGDAM"])
+def test_every_round_equals_the_transcription_of_the_papers_form_and_raw_scores(case):
+    compare(SADDLES[case], Trained(form="paper", score="raw"), Sites(THREE), 2, form="paper")
+
+
+@pytest.mark.parametrize("p", [1, 2, 4])
+@pytest.mark.parametrize("loss", [BCE, RatioLoss])
+def test_every_round_of_momentum_equals_the_transcription(loss, p):
+    compare(SGDM, CrossEntropy(loss()), Sites(THREE), p)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_every_round_of_momentum_equals_the_transcription_where_few_take_part(precision):
+    compare(SGDM, CrossEntropy(RatioLoss(0.5, 2.0)), Sites(FOUR), 3, precision, participation=0.5, weights="examples")
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+@pytest.mark.parametrize("state", ["local", "reset"])
+def test_every_round_equals_the_transcription_where_momentum_is_not_averaged(state, participation):
+    case = Case(LocalSGDM(0.7, state), WrittenSGDM, {}, {}, {"momentum": 0.7, "state": state})
+    compare(case, CrossEntropy(BCE()), Sites(FOUR), 3, participation=participation)
+
+
+@pytest.mark.parametrize("hidden", [0, 6])
+def test_without_an_inner_step_it_is_local_sgdam(hidden):
+    """As near to rho = 0 and alpha*eta = 1 as the class allows."""
+    ends = []
+    for aggregator in (LocalSCGDAM(1e-13, 1 - 1e-13, 0.4, 0.2, same_batch=True), LocalSGDAM(0.4, 0.2)):
+        federation = Federation([aggregator], rounds=ROUNDS, schedule=ConstantSchedule(3, "steps"))
+        done = simulate(Trained(hidden).double(), Sites(THREE), federation)
+        ends.append(torch.cat([done.server.w, done.server.aggregators[0]["u"]]))
+    torch.testing.assert_close(ends[0], ends[1], rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("hidden", [0, 6])
+def test_at_h_equal_to_g_u_is_the_gradient_through_the_inner_step(hidden):
+    """PyTorch's own layers and fedlit's own loss, at the second estimate; as near to alpha = beta = 1 as the class allows."""
+    near, data, module = 1 - 1e-13, Sites({"south": THREE["south"]}), Trained(hidden).double()
+    federation = Federation([LocalSCGDAM(0.4, near, near, near)], rounds=1, schedule=ConstantSchedule(1, "steps"))
+    done = simulate(module, data, federation)
+    data.setup()
+    (a, b), (other, its) = itertools.islice(batches(data, "south"), 2, 4)
+    x = {name: view.clone().requires_grad_() for name, view in by_name(done, done.server.w).items()}
+    weights = {name: tensor for name, tensor in x.items() if not name.startswith("objective")}
+    loss = BCE()(torch.func.functional_call(module, weights, (a,)), b)
+    slopes = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
+    inner = {name: weights[name] - 0.4 * slope for name, slope in zip(weights, slopes, strict=True)}
+    module.objective.p = done.buffer("objective.p")
+    variables = {name.removeprefix("objective."): tensor for name, tensor in x.items() if name not in weights}
+    logits = torch.func.functional_call(module, inner, (other,))
+    torch.func.functional_call(module.objective, variables, (logits, its)).backward()
+    for name, u in by_name(done, done.server.aggregators[0]["u"]).items():
+        torch.testing.assert_close(
+            u, x[name].grad, rtol=1e-9, atol=1e-11, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+@pytest.mark.parametrize("case", ["exact", "first order", "LocalSGDAM", "LocalSGDM"])
+def test_with_one_client_the_period_changes_nothing(case):
+    alone = {"south": THREE["south"]}
+    chosen, ends = SADDLES.get(case, SGDM), []
+    for p, rounds in ((1, 4), (2, 2), (4, 1)):
+        module = (CrossEntropy(BCE()) if case == "LocalSGDM" else Trained()).double()
+        federation = Federation([chosen.aggregator], rounds=rounds, schedule=ConstantSchedule(p, "steps"))
+        done = simulate(module, Sites(alone), federation)
+        state = done.server.aggregators[0]
+        ends.append(torch.cat([done.server.w, done.server.stats, state["u"], state.get("h", state["u"])]))
+    for end in ends[1:]:
+        torch.testing.assert_close(end, ends[0], rtol=1e-12, atol=1e-13)
+
+
+def test_a_client_alone_has_nobody_to_exchange_gradients_with():
+    ends = []
+    for outer in ("local", "exchanged"):
+        aggregator = LocalSCGDAM(0.4, 0.3, 0.4, 0.2, outer=outer)
+        federation = Federation([aggregator], rounds=3, schedule=ConstantSchedule(2, "steps"))
+        server = simulate(Trained().double(), Sites({"south": THREE["south"]}), federation).server
+        ends.append(torch.cat([server.w, server.stats, server.aggregators[0]["u"], server.aggregators[0]["h"]]))
+    torch.testing.assert_close(ends[0], ends[1], rtol=1e-12, atol=1e-13)
+
+
+def test_the_cases_differ():
+    """A guard of the tests above: no two methods, and no two periods, end at the same weights."""
+    ends = {}
+    for (name, case), p in itertools.product(SADDLES.items(), (1, 2)):
+        federation = Federation([case.aggregator], rounds=4 // p, schedule=ConstantSchedule(p, "steps"))
+        done = simulate(Trained().double(), Sites(THREE), federation)
+        ends[name, p] = done.tensor("body.0.weight")
+        assert (ends[name, p] - Trained().body[0].weight).abs().max() > 1e-2
+    for (n, one), (m, other) in itertools.combinations(ends.items(), 2):
+        assert (one - other).abs().max() > 1e-5, (n, m)
