@@ -6,7 +6,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 
-ITERATIONS = {"laptop": 192, "paper": 20000}
+ITERATIONS = {"laptop": 480, "paper": 20000}
 """Local steps of each client; the paper's number was in an appendix that was not at hand."""
 
 CIFAR10 = "the folder of CIFAR-10, as torchvision or the Hugging Face hub lays it out"
@@ -36,7 +36,7 @@ class Data:
     folder: str = "."
 
 
-LAPTOP = Data("CIFAR10", "localscgdam-cifar10-laptop", HERE / "cifar10.yaml", ITERATIONS["laptop"], 4)
+LAPTOP = Data("CIFAR10", "localscgdam-cifar10-laptop", HERE / "cifar10.yaml", ITERATIONS["laptop"], 6)
 
 
 def _paper(title: str, data: dict[str, Any], model: dict[str, Any] | None = None) -> Data:

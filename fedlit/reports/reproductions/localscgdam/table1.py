@@ -19,8 +19,8 @@ class LocalSCGDAMTable1(Tuned):
     shows = "test AUC of LocalSCGDAM, CoDA, LocalSGDAM, LocalSGDM and LocalSGDM_RL by communication period"
     scales = {
         "laptop": Scale(
-            f"CIFAR-10 at 16 x 16 pixels, 10% positives, four clients, ResNet20 from scratch, {ITERATIONS['laptop']} local "
-            f"steps; for each method the best of {len(RATES)} rates in validation",
+            "CIFAR-10 at 16 x 16 pixels, 10% positives, four clients, a network of three convolutions from scratch, "
+            f"{ITERATIONS['laptop']} local steps; for each method the best of {len(RATES)} rates in validation",
             "35 minutes on two cores",
             CIFAR10,
         ),
