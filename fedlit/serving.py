@@ -103,15 +103,15 @@ class ImageScorer:
             raise ConfigError("expected probabilities [B, C] from the model's predict_step, found something else")
         return scores.float().cpu().masked_fill(self._unlearned, torch.nan).numpy()
 
-    def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
+    def predict(self, table: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
         """What MLflow calls: a row an image, whose file is the bytes in the column ``image``; a column a class.
 
         Raises:
             ValueError: a row's bytes are no image.
         """
         found = [np.empty((0, len(self.classes)), dtype=np.float32)]
-        for start in range(0, len(model_input), BATCH):
-            rows = enumerate(model_input[COLUMN].iloc[start : start + BATCH], start=start)
+        for start in range(0, len(table), BATCH):
+            rows = enumerate(table[COLUMN].iloc[start : start + BATCH], start=start)
             found.append(self.score([self._row(row, content) for row, content in rows]))
         return pd.DataFrame(np.concatenate(found), columns=list(self.classes))
 
