@@ -14,7 +14,7 @@ from fedlit.run import Result
 from fedlit.tracking.base import MetricsFile
 
 NAMES = ("localscgdam-table1", "localscgdam-fig4", "localscgdam-fig5")
-BEST = {"LocalSCGDAM": 0.3, "CoDA": 1.0, "LocalSGDAM": 0.3, "LocalSGDM": 0.03, "LocalSGDM_RL": 0.1}
+BEST = {"LocalSCGDAM": 0.3, "CoDA": 1.0, "LocalSGDAM": 0.3, "LocalSGDM": 3.0, "LocalSGDM_RL": 0.1}
 
 
 def run(folder: Path, validation: float, test: float) -> Path:
@@ -96,7 +96,7 @@ def test_differences_are_to_localscgdam_at_the_same_period_and_seed(tmp_path, tr
     assert lines[0] == "|  | p = 4 | p = 8 | p = 16 |"
     assert lines[2] == "| CIFAR10, LocalSCGDAM | 0.7500 ± 0.0707 | 0.8000 ± 0.0707 | 0.7500 ± 0.0707 |"
     assert lines[3].startswith("| CIFAR10, CoDA | 0.7500 ± 0.0707 (+0.0000 ± 0.0000) | 0.7500 ± 0.0707 (**-0.0500")
-    assert "LocalSCGDAM 0.3, CoDA 1, LocalSGDAM 0.3, LocalSGDM 0.03, LocalSGDM_RL 0.1" in report.text
+    assert "LocalSCGDAM 0.3, CoDA 1, LocalSGDAM 0.3, LocalSGDM 3, LocalSGDM_RL 0.1" in report.text
     assert len(report.tables["grid"]) == 20
     axes = [ax for ax in report.figures["figure"].axes if ax.axison]
     assert [ax.get_title() for ax in axes] == ["CIFAR10, p = 4", "CIFAR10, p = 8", "CIFAR10, p = 16"]
