@@ -9,6 +9,7 @@ import yaml
 from rich.console import Console
 
 from fedlit.errors import ConfigError
+from fedlit.reports.reproductions import base
 from fedlit.reports.reproductions.base import measured
 from fedlit.reports.reproductions.fdam import FDAMFigure1, FDAMTable3, FDAMTable4, FDAMTable5, target
 from fedlit.run import Result
@@ -147,3 +148,32 @@ def test_a_small_one_from_end_to_end(tmp_path, monkeypatch):
     values = pd.read_csv(tmp_path / "reproductions" / "fdam-table4" / "values.csv")
     assert values["auroc"].between(0, 1).all()
     assert len(values) == 2 * 6
+
+
+def test_all_runs_start_from_the_body_and_the_report_holds_them(tmp_path, monkeypatch):
+    """The whole of a reproduction but the training."""
+    sweeps = []
+
+    def finished(sweep, jobs, console):
+        sweeps.append(sweep)
+        rows = []
+        for number, (case, seed) in enumerate((c, s) for c in sweep.cases or [""] for s in sweep.seeds):
+            auroc = {f"test/held-out/auroc/{c}": 0.7 + 0.001 * number for c in LABELS}
+            run = made_up(tmp_path / f"{sweep.experiment}-{case}-{seed}", auroc, {1: {"val/auroc_macro": 0.5}}, 1)
+            rows.append({"name": run.name, "case": case, "seed": seed, "status": "finished", "best_round": 1})
+            rows[-1]["directory"] = str(run)
+        return pd.DataFrame(rows)
+
+    monkeypatch.setattr(base, "run_sweep", finished)
+    with (tmp_path / "said.txt").open("w") as said:
+        FDAMTable4(seeds=[0, 1], output=tmp_path / "out").run(Console(file=said, width=300))
+    body, runs = sweeps
+    assert body.seeds == [0]
+    assert runs.set["model.weights"] == str(tmp_path / "fdam-table4-laptop-body--0")
+    assert runs.metric == "test/held-out/auroc_macro"
+    ours, published = (tmp_path / "out" / "fdam-table4" / "report.md").read_text().split("## Published")
+    assert ours.count("| K = ") == 5
+    assert "Seeds: 0, 1." in ours
+    assert "0.9376" in published
+    assert "0.9376" not in ours
+    assert len(pd.read_csv(tmp_path / "out" / "fdam-table4" / "values.csv")) == 5 * 2 * 6
