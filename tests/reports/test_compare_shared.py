@@ -62,8 +62,14 @@ def test_image_ids_of_different_sites_may_be_equal() -> None:
 
 def test_runs_with_nothing_in_common_are_refused() -> None:
     one, other = predictions(1.0, 0, 20), predictions(1.0, 1, 20)
-    with pytest.raises(ConfigError, match=r"no image of the test set is shared by a \(such as 'i0000'\) and b"):
+    with pytest.raises(ConfigError, match=r"a and b share no image of the test set .one has 'i0000', the other 'x0'."):
         share(["a", "b"], [one, replace(other, images=np.array([f"x{n}" for n in range(20)]))])
+    parts = [some_images(one, rows) for rows in (range(20), range(8), range(8, 20))]
+    with pytest.raises(ConfigError, match=r"^b and c share no image"):
+        share(["a", "b", "c"], parts)
+    parts = [some_images(one, rows) for rows in ([0, 1], [1, 2], [2, 0])]
+    with pytest.raises(ConfigError, match="though every two of them share some"):
+        share(["a", "b", "c"], parts)
     with pytest.raises(ConfigError, match="different images with the same names"):
         share(["a", "b"], [one, replace(other, patients=np.array([f"x{n}" for n in range(20)]))])
     with pytest.raises(ConfigError, match=r"share no class .* b has Fracture"):

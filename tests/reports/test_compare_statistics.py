@@ -1,6 +1,7 @@
 """The numbers of a comparison against loops written out by hand, scikit-learn and scipy."""
 
 from dataclasses import astuple, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from fedlit.reports.compare.statistics import Statistics, statistics
 
 def past_run(aggregator: str, seed: int) -> PastRun:
     settings = settings_of(config((aggregator,), seed))
-    return PastRun(f"{aggregator}-{seed}", "run", seed, "FINISHED", "", {}, settings, Directory("."))
+    return PastRun(f"{aggregator}-{seed}", "run", seed, "FINISHED", "", {}, settings, Directory(Path()))
 
 
 def compared(found: dict[tuple[str, int], Predictions], **options: object) -> Statistics:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -51,15 +52,10 @@ def share(names: Sequence[str], found: Sequence[Predictions]) -> Shared:
     notes: Notes = []
     ids = _ids(names, found)
     common = ids[0]
-    for name, own in zip(names[1:], ids[1:], strict=True):
-        left = common.intersection(own, sort=False)
-        if not len(left):
-            raise ConfigError(
-                f"no image of the test set is shared by {names[0]} (such as {ids[0][0]!r}) and {name} "
-                f"(such as {own[0]!r}): runs are compared on the same images; compare runs on the same data, or "
-                "another --set"
-            )
-        common = left
+    for own in ids[1:]:
+        common = common.intersection(own, sort=False)
+    if not len(common):
+        raise ConfigError(_nothing_shared(names, ids))
     rows = [own.get_indexer(common) for own in ids]
     classes = _classes(names, found, notes)
     columns = [[p.classes.index(name) for name in classes] for p in found]
@@ -118,6 +114,14 @@ def _ids(names: Sequence[str], found: Sequence[Predictions]) -> list[pd.Index]:
         f"{name}: expected a name for each test image, found {_repeated(own.images)!r} twice: images cannot be paired "
         "with those of other runs"
     )
+
+
+def _nothing_shared(names: Sequence[str], ids: Sequence[pd.Index]) -> str:
+    hint = "runs are compared on the same images: leave some out, compare runs on the same data, or another --set"
+    for (name, own), (other, theirs) in combinations(zip(names, ids, strict=True), 2):
+        if not len(own.intersection(theirs)):
+            return f"{name} and {other} share no image of the test set (one has {own[0]!r}, the other {theirs[0]!r}): {hint}"
+    return f"no image of the test set is in all runs, though every two of them share some: {hint}"
 
 
 def _repeated(values: np.ndarray) -> str:
