@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import AutoMinorLocator, FuncFormatter, MaxNLocator
+from matplotlib.ticker import AutoMinorLocator, FuncFormatter, MaxNLocator, NullFormatter
 
 from fedlit.reports.compare.styles import COLUMN, TEXT, Legend, Style, entry, named, placer, require_styles, tidy
 from fedlit.reports.figures import FAINT, INK, blank_figure, widest
@@ -130,6 +130,8 @@ def curves_figure(
     place = placer(figure)
     axes = place(LEFT, BOTTOM + below, panel, height - TOP - BOTTOM - below)
     ends = _draw(axes, curves, styles, log_x, log_y)
+    if log_y:
+        _label_log(axes)
     axes.set_ylabel(y_label, fontsize=8, color=INK)
     axes.set_xlabel(_scale_x(axes, x_label, in_bytes, log_x), fontsize=8, color=INK)
     if beside:
@@ -161,6 +163,15 @@ def drift_figure(
         ValueError: As `curves_figure`.
     """
     return curves_figure(drift, "round", y_label, styles, log_y=log_y, width=width)
+
+
+def _label_log(axes: Axes) -> None:
+    """Write 2e-3 beside a logarithmic axis, which fits; within a decade beside the ticks in between too."""
+    low, high = axes.get_ylim()
+    short = FuncFormatter(lambda value, _: f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e"))
+    axes.yaxis.set_major_formatter(short)
+    axes.yaxis.set_minor_formatter(short if high < 10 * low else NullFormatter())
+    axes.tick_params(axis="y", which="minor", labelsize=TEXT)
 
 
 def _clean(series: pd.Series, positive: bool) -> pd.Series:

@@ -126,7 +126,8 @@ def _auroc(comparison: Comparison, numbers: Statistics, look: dict[str, Style]) 
     yield Table(["class", "positives", "negatives", *names], rows, caption, styles=look, summary=1)
     points = {s.method.name: dict(zip(classes, map(_point, s.classes), strict=True)) for s in numbers.scored}
     macro = {s.method.name: _point(s.macro) for s in numbers.scored}
-    figure = intervals_figure(points, classes, look, macro=macro, support=_support(numbers), width=PAGE)
+    name, support = numbers.macro_name, _support(numbers)
+    figure = intervals_figure(points, classes, look, macro=macro, macro_label=name, support=support, width=PAGE)
     caption = f"AUROC with {100 * numbers.level:g}% intervals (test-set noise), means over seeds."
     yield Chart(
         figure, "auroc", caption, "AUROC of each class and method with its interval; the table has the numbers."
@@ -149,7 +150,9 @@ def _differences(numbers: Statistics, look: dict[str, Style]) -> Iterator[Block]
     }
     macro = {found.method.name: _tested_point(found.macro) for found in numbers.against}
     baseline = numbers.against[0].baseline.name
-    figure = differences_figure(points, numbers.shared.classes, look, baseline, macro=macro)
+    figure = differences_figure(
+        points, numbers.shared.classes, look, baseline, macro=macro, macro_label=numbers.macro_name
+    )
     caption = f"Difference in AUROC to {baseline} with {100 * numbers.level:g}% intervals (test-set noise); filled: p below 0.05."
     yield Chart(figure, "differences", caption, "Differences of each class and method; the tables have the numbers.")
 
@@ -188,7 +191,8 @@ def _curves(comparison: Comparison, look: dict[str, Style]) -> Iterator[Block]:
     ):
         curves = {m.name: [against(run, key, x(run) if x else None) for run in m.runs] for m in comparison.methods}
         if any(len(series) for all_seeds in curves.values() for series in all_seeds):
-            figure = curves_figure(curves, label, key, look, in_bytes=name == "bytes", width=PAGE, height=HEIGHT)
+            called = "validation AUROC, mean of classes" if key == "val/auroc_macro" else key
+            figure = curves_figure(curves, label, called, look, in_bytes=name == "bytes", width=PAGE, height=HEIGHT)
             what = {"rounds": "rounds", "steps": "local steps", "bytes": "communicated bytes"}[name]
             alt = f"{key} of each method against {what}."
             yield Chart(figure, f"{name}", f"{key} against {what}. {band_note(curves)}", alt)
