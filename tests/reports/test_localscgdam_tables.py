@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from fedlit.errors import ConfigError
 from fedlit.reports.reproductions import REPRODUCTIONS
 from fedlit.reports.reproductions.base import Part
 from fedlit.reports.reproductions.localscgdam import LocalSCGDAMFigure4, LocalSCGDAMFigure5, LocalSCGDAMTable1
@@ -14,7 +15,7 @@ from fedlit.run import Result
 from fedlit.tracking.base import MetricsFile
 
 NAMES = ("localscgdam-table1", "localscgdam-fig4", "localscgdam-fig5")
-BEST = {"LocalSCGDAM": 0.3, "CoDA": 1.0, "LocalSGDAM": 0.3, "LocalSGDM": 3.0, "LocalSGDM_RL": 0.1}
+BEST = {"LocalSCGDAM": 0.3, "CoDA": 1.0, "LocalSGDAM": 0.3, "LocalSGDM": 3.0, "LocalSGDM_RL": 10.0}
 
 
 def run(folder: Path, validation: float, test: float) -> Path:
@@ -82,6 +83,15 @@ def test_of_equal_rates_the_smallest_is_taken(tmp_path):
     assert {case.labels["rate"] for case in part.cases.values()} == {RATES[0]}
 
 
+def test_a_rate_that_diverges_is_no_choice(tmp_path, tried):
+    """A run that fails leaves no row."""
+    left = tried[(tried["method"] != "CoDA") | (tried["rate"] != BEST["CoDA"])]
+    (part,) = LocalSCGDAMTable1(root=tmp_path).following(left)
+    assert {case.labels["rate"] for case in part.cases.values() if case.labels["method"] == "CoDA"} == {RATES[0]}
+    with pytest.raises(ConfigError, match=r"no rate of .* trains CoDA on CIFAR10"):
+        LocalSCGDAMTable1(root=tmp_path).following(tried[tried["method"] != "CoDA"])
+
+
 def test_differences_are_to_localscgdam_at_the_same_period_and_seed(tmp_path, tried):
     table = LocalSCGDAMTable1(root=tmp_path, seeds=[0, 1])
     (part,) = table.following(tried)
@@ -96,7 +106,7 @@ def test_differences_are_to_localscgdam_at_the_same_period_and_seed(tmp_path, tr
     assert lines[0] == "|  | p = 4 | p = 8 | p = 16 |"
     assert lines[2] == "| CIFAR10, LocalSCGDAM | 0.7500 ± 0.0707 | 0.8000 ± 0.0707 | 0.7500 ± 0.0707 |"
     assert lines[3].startswith("| CIFAR10, CoDA | 0.7500 ± 0.0707 (+0.0000 ± 0.0000) | 0.7500 ± 0.0707 (**-0.0500")
-    assert "LocalSCGDAM 0.3, CoDA 1, LocalSGDAM 0.3, LocalSGDM 3, LocalSGDM_RL 0.1" in report.text
+    assert "LocalSCGDAM 0.3, CoDA 1, LocalSGDAM 0.3, LocalSGDM 3, LocalSGDM_RL 10" in report.text
     assert len(report.tables["grid"]) == 20
     axes = [ax for ax in report.figures["figure"].axes if ax.axison]
     assert [ax.get_title() for ax in axes] == ["CIFAR10, p = 4", "CIFAR10, p = 8", "CIFAR10, p = 16"]

@@ -1,6 +1,7 @@
 """`fedlit reproduce`: what the comparison says of made-up runs, and a whole small reproduction."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -8,7 +9,7 @@ from rich.console import Console
 
 from fedlit.cli import main
 from fedlit.errors import ConfigError
-from fedlit.reports.reproductions import REPRODUCTIONS
+from fedlit.reports.reproductions import REPRODUCTIONS, base
 from fedlit.reports.reproductions.comparison import compare, markdown
 from fedlit.reports.reproductions.fdam import FDAMFigure1, figure1
 
@@ -100,6 +101,26 @@ def test_a_small_one_runs_is_not_run_again_and_writes_its_files(tmp_path, monkey
     assert "Seeds: 0, 1." in ours
     assert "| 16 | 32 | 128 | 4 |" in published
     assert "PhantomCXR" not in published
+
+
+@pytest.mark.parametrize(
+    ("status", "may_fail", "left"), [("failed", True, 1), ("failed", False, 0), ("stopped", True, 0)]
+)
+def test_only_runs_that_may_fail_are_left_out(status, may_fail, left, tmp_path, monkeypatch):
+    table = pd.DataFrame(
+        {"name": name, "case": "", "seed": seed, "status": status, "best_round": 1, "directory": name}
+        for seed, (name, status) in enumerate((("a", "finished"), ("b", status)))
+    )
+    monkeypatch.setattr(base, "run_sweep", lambda *_: table)
+    reproduction, part = (
+        FDAMFigure1(root=tmp_path),
+        replace(figure1.phantom((2,)), body=None, may_fail=may_fail, cases={}),
+    )
+    if left:
+        assert reproduction._runs(part, Console())["directory"].tolist() == [Path("a")]
+    else:
+        with pytest.raises(ConfigError, match=r"1 runs of .* are not finished: b; run again"):
+            reproduction._runs(part, Console())
 
 
 @pytest.mark.parametrize("scale", ["laptop", "paper"])

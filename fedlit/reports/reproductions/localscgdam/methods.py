@@ -43,5 +43,5 @@ METHODS = {
 CORRECTED = {"SCAFFOLD": Method("Scaffold", "BCE"), "FedProx": Method("FedProx", "BCE", {"mu": 0.01})}
 """Of Figure 5, beside LocalSCGDAM."""
 
-RATES = (0.1, 0.3, 1.0, 3.0)
+RATES = (0.3, 1.0, 3.0, 10.0)
 """The grid, the same for all methods."""

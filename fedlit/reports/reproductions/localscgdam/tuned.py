@@ -5,11 +5,12 @@ in every column of the table. All runs of a federation take as many local steps.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import pandas as pd
 
+from fedlit.errors import ConfigError
 from fedlit.reports.reproductions.base import Case, Part, Report, Reproduction, curve, measured
 from fedlit.reports.reproductions.comparison import compare, markdown
 from fedlit.reports.reproductions.localscgdam.curves import draw
@@ -78,10 +79,14 @@ class Tuned(Reproduction):
         """The runs that a method's rate is chosen from; reproductions share them."""
         method, settings = self.methods[name], _budget(data, Column(GRID_PERIOD))
         cases = {f"rate-{rate:g}": Case(method.keys(rate) | settings, {"method": name, "rate": rate}) for rate in RATES}
-        experiment = f"{data.name}-grid-{name.lower()}"
-        return self._part(data, experiment, cases, (GRID_SEED,))
+        part = self._part(data, f"{data.name}-grid-{name.lower()}", cases)
+        return replace(part, seeds=(GRID_SEED,), metric=VALIDATION, may_fail=True)
 
     def _table(self, data: Data, rates: dict[str, float]) -> Part:
+        if diverged := [name for name in self.methods if name not in rates]:
+            raise ConfigError(
+                f"no rate of {RATES} trains {', '.join(diverged)} on {data.title}; the runs' console.log say why"
+            )
         cases = {
             f"{name.lower()}-{label.replace(' = ', '')}": Case(
                 method.keys(rates[name]) | _budget(data, column), {"method": name, "rate": rates[name], "column": label}
@@ -89,11 +94,10 @@ class Tuned(Reproduction):
             for label, column in self.columns.items()
             for name, method in self.methods.items()
         }
-        return self._part(data, f"{self.name}-{data.name.removeprefix('localscgdam-')}", cases, None)
+        return self._part(data, f"{self.name}-{data.name.removeprefix('localscgdam-')}", cases)
 
-    def _part(self, data: Data, name: str, cases: dict[str, Case], seeds: tuple[int, ...] | None) -> Part:
-        roots = {"root": data.folder}
-        return Part(name, data.config, cases, data.title, data.settings, roots=roots, seeds=seeds)
+    def _part(self, data: Data, name: str, cases: dict[str, Case]) -> Part:
+        return Part(name, data.config, cases, data.title, data.settings, roots={"root": data.folder})
 
     def _told(self, grid: pd.DataFrame) -> str:
         chosen = (
