@@ -5,6 +5,7 @@ from rich.console import Console
 
 from fedlit.errors import ConfigError
 from fedlit.helptexts import REPRODUCE
+from fedlit.mistakes import near
 from fedlit.parser import Parser
 from fedlit.reports.reproductions.base import Reproduction
 
@@ -27,6 +28,7 @@ def execute(args: Namespace, parser: Parser) -> int:
     name = options.pop("what")
     options.pop("config", None)
     if name not in REPRODUCTIONS:
-        raise ConfigError(f"reproduce: there is no {name!r}; there are {', '.join(REPRODUCTIONS)}")
+        hint = near(name, REPRODUCTIONS) or f"; there are {', '.join(REPRODUCTIONS)}"
+        raise ConfigError(f"reproduce: there is no {name!r}{hint}")
     REPRODUCTIONS[name](**options).run(Console(highlight=False, markup=False, soft_wrap=True))
     return 0

@@ -119,7 +119,8 @@ def test_only_runs_that_may_fail_are_left_out(status, may_fail, left, tmp_path, 
     if left:
         assert reproduction._runs(part, Console())["directory"].tolist() == [Path("a")]
     else:
-        with pytest.raises(ConfigError, match=r"1 runs of .* are not finished: b; run again"):
+        told = "the end of b/console.log says why" if status == "failed" else "run again"
+        with pytest.raises(ConfigError, match=rf"1 runs of .* are not finished: b; {told}"):
             reproduction._runs(part, Console())
 
 
@@ -140,11 +141,17 @@ def test_mistakes_are_told(tmp_path, monkeypatch, capsys):
         FDAMFigure1().run(Console())
     with pytest.raises(ConfigError, match="--root: the data of the laptop's scale are built in"):
         REPRODUCTIONS["surgical-tables"](root=tmp_path).run(Console())
-    for words, said in ((["fdam-fig2"], "there is no 'fdam-fig2'; there are fdam-fig1"), (["fdam-fig1"], "--root")):
+    for words, said in (
+        (["fdam-tabel4"], "there is no 'fdam-tabel4'; did you mean fdam-table4"),
+        (["mine"], "there is no 'mine'; there are fdam-fig1, "),
+        (["fdam-fig1"], "--root"),
+        (["fdam-fig1", "--root", "nowhere"], "--root nowhere: no such folder; expected the folder of CIFAR-10"),
+    ):
         with pytest.raises(SystemExit) as stopped:
             main(["reproduce", *words])
         assert stopped.value.code == 1
         assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_list_reproductions_says_what_each_takes(fedlit_cli):

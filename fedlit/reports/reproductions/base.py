@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from fedlit.errors import ConfigError
-from fedlit.grid import PlannedRun, Sweep, plan
+from fedlit.grid import LOG, PlannedRun, Sweep, plan
 from fedlit.reports.compare.styles import save
 from fedlit.reports.reproductions.published import read_paper
 from fedlit.run import Result
@@ -156,7 +156,7 @@ class Reproduction:
             start: directory of the run whose weights all start from.
 
         Raises:
-            ConfigError: the data are not built in and there is no ``--root``, or the other way round.
+            ConfigError: the data are not built in and there is no ``--root`` or no such folder, or the other way round.
         """
         self._check_root()
         settings = part.settings | {f"data.{key}": str(self.root / path) for key, path in part.roots.items()}
@@ -202,10 +202,12 @@ class Reproduction:
         table = run_sweep(sweep, self.jobs, console)
         if part.may_fail:
             table = table[table["status"] != "failed"]
-        missing = table.loc[table["status"] != "finished", "name"].tolist()
-        if missing:
+        missing = table[table["status"] != "finished"]
+        if len(missing):
+            failed = missing.loc[missing["status"] == "failed", "directory"].tolist()
+            why = f"the end of {Path(failed[0]) / LOG} says why; what is finished is kept" if failed else "run again"
             raise ConfigError(
-                f"{len(missing)} runs of {sweep.directory} are not finished: {', '.join(missing)}; run again"
+                f"{len(missing)} runs of {sweep.directory} are not finished: {', '.join(missing['name'])}; {why}"
             )
         return pd.DataFrame(
             {"part": part.name, "title": part.title, "case": run.case}
@@ -240,6 +242,8 @@ class Reproduction:
             raise ConfigError(f"--root is needed: {wanted}; nothing is downloaded")
         if wanted is None and self.root is not None:
             raise ConfigError("--root: the data of the laptop's scale are built in; leave it out, or add --scale paper")
+        if self.root is not None and not self.root.is_dir():
+            raise ConfigError(f"--root {self.root}: no such folder; expected {wanted}")
 
 
 def measured(run: Path) -> dict[str, float]:
