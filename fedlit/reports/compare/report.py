@@ -26,10 +26,13 @@ from fedlit.reports.compare.methods import Method, differences
 from fedlit.reports.compare.page import Block, Chart, Facts, Note, Paragraph, Picture, Section, Table, page
 from fedlit.reports.compare.progress import DRIFT, against, cost, sent, steps
 from fedlit.reports.compare.statistics import Against, Difference, Estimate, Statistics, p_text
-from fedlit.reports.compare.terminal import cost_row, interval_text, number, short
+from fedlit.reports.compare.terminal import ALONE, cost_row, interval_text, number, short
 
 HEIGHT = 3.0
 """Of curves, in inches."""
+
+MOST_NOTES = 3
+"""At the head of the page."""
 
 METHOD = """Test-set noise and seed noise are told apart. Intervals, and p of each class, say what other test images would
 have given the same models: they are of the mean over a method's seeds. The standard deviation (SD) over seeds, and p over
@@ -44,8 +47,8 @@ The paired t-test over classes takes a class as one observation, as in Kulkarni 
 Shapiro-Wilk tells whether the differences pass for normal, and Wilcoxon's test does not need that. Classes share images,
 so they are not independent: it describes this set of classes."""
 
-BOOTSTRAP = """Intervals are percentiles of {draws:,} bootstrap draws of {units}, in which all runs see the same draws; p is
-normal with the standard deviation of the draws as the error."""
+BOOTSTRAP = """They are of {draws:,} bootstrap draws of {units}, in which all runs see the same draws: intervals of an AUROC
+are percentiles, intervals and p of a difference are normal with the standard deviation of the draws as the error."""
 
 DELONG = """Intervals and p of single classes are DeLong's, paired for differences{where}; those of the mean over classes are
 of a bootstrap."""
@@ -89,10 +92,12 @@ def _lead(comparison: Comparison) -> Iterator[Block]:
             yield Paragraph(found.verdict(numbers.shared.classes))
     else:
         yield Facts(facts)
-    if comparison.notes:
-        yield Note(
-            f"Not everything could be compared; the last section says what was left out ({len(comparison.notes)})."
-        )
+    if len(comparison.methods) == 1:
+        yield Note(ALONE)
+    for note in comparison.notes[:MOST_NOTES]:
+        yield Note(note[0].upper() + note[1:])
+    if (more := len(comparison.notes) - MOST_NOTES) > 0:
+        yield Note(f"{more} more of what was left out, and why: in the last section.")
 
 
 def _sections(comparison: Comparison, look: dict[str, Style]) -> Iterator[Section]:
@@ -138,12 +143,16 @@ def _differences(numbers: Statistics, look: dict[str, Style]) -> Iterator[Block]
     names = (*numbers.shared.classes, numbers.macro_name)
     for found in numbers.against:
         rows = [[n, *_tested(d)] for n, d in zip(names, (*found.classes, found.macro), strict=True)]
-        caption = f"{found.method.name} minus {found.baseline.name}"
+        caption = f"{found.method.name} minus {found.baseline.name}; interval, p and stars are of test images alone"
         head = ["class", "difference", f"{100 * numbers.level:g}% interval", "p", "p (Holm)", "", "SD over seeds"]
         yield Table([*head, "p over seeds"], rows, caption, texts=(0, 5), summary=1)
     rows = [[found.method.name, *_over_classes(found)] for found in numbers.against]
     head = ["method", "classes", "mean difference", "t-test p", "", "Shapiro-Wilk p", "Wilcoxon p"]
-    yield Table(head, rows, "Paired over classes", texts=(0, 4), styles=look)
+    caption = (
+        "Paired over classes: a class is one observation. Classes share images, so their differences are not independent, and "
+        "p says nothing of other trainings."
+    )
+    yield Table(head, rows, caption, texts=(0, 4), styles=look)
     points = {
         f.method.name: dict(zip(numbers.shared.classes, map(_tested_point, f.classes), strict=True))
         for f in numbers.against

@@ -117,8 +117,9 @@ class Against:
         macro, alpha = self.macro, 1 - self.macro.interval.level
         if macro.value != macro.value:
             return f"{self.method.name} and {self.baseline.name}: no class has an AUROC, nothing can be said."
-        size = f"{abs(macro.value):.4f} {'above' if macro.value > 0 else 'below'}"
-        size = f"{size} {self.baseline.name} on average over classes"
+        amount = f"{abs(macro.value):.4f}"
+        place = f"{amount} {'above' if macro.value > 0 else 'below'}" if float(amount) else "level with"
+        size = f"{place} {self.baseline.name} on average over classes"
         tested, seeds = macro.p < alpha, min(len(self.method.runs), len(self.baseline.runs))
         of_test = f"p {p_text(macro.p)} for test images"
         if seeds < 2:
@@ -221,8 +222,9 @@ def statistics(
 
     Intervals are of the mean over seeds, from a bootstrap over patients in which all runs see the same draws; without
     patient ids, over images. Where it is sure that images are independent, DeLong's are used for single seeds: for a
-    method's AUROC where patients are unknown, for a difference also where each patient has one image. The bootstrap's p
-    is normal, with the standard deviation of the draws as the error, so that a small p needs no million draws.
+    method's AUROC where patients are unknown, for a difference also where each patient has one image. A difference's
+    interval and p are normal, with the standard deviation of the bootstrap's draws as the error: they agree with each
+    other, and a small p needs no million draws.
 
     Args:
         methods: with the runs in the order of ``shared.scores``.
@@ -316,7 +318,7 @@ def _against(
     shared: Shared,
     level: float,
 ) -> Against:
-    intervals, p, how = list(change.intervals(level)), _normal_p(change), RESAMPLED
+    intervals, p, how = *_normal(change, level), RESAMPLED
     if len(ours) == len(theirs) == 1 and not shared.clustered:
         tested = paired_delong(our_scores[0], their_scores[0], shared.labels)
         intervals[:-1], p[:-1], how = tested.intervals(level), tested.p, DELONG
@@ -331,14 +333,17 @@ def _against(
     return Against(method, baseline, how, seeds_paired, tuple(found[:-1]), found[-1], paired(*means))
 
 
-def _normal_p(change: Bootstrap) -> np.ndarray:
-    """[C] two-sided; 1 where nothing differs in any draw, NaN where there are too few draws."""
+def _normal(change: Bootstrap, level: float) -> tuple[list[Interval], np.ndarray]:
+    """Intervals and two-sided p [C]; p is 1 where nothing differs in any draw, both are NaN with too few draws."""
     defined = (~np.isnan(change.draws)).sum(0)
-    p = np.full(len(defined), np.nan)
+    p, error = np.full((2, len(defined)), np.nan)
     for column in np.flatnonzero(defined > 1):
-        error, value = np.nanstd(change.draws[:, column], ddof=1), change.estimate[column]
-        p[column] = 2 * stats.norm.sf(abs(value) / error) if error > 0 else (1.0 if value == 0 else np.nan)
-    return p
+        error[column], value = np.nanstd(change.draws[:, column], ddof=1), change.estimate[column]
+        certain = 1.0 if value == 0 else np.nan
+        p[column] = 2 * stats.norm.sf(abs(value) / error[column]) if error[column] > 0 else certain
+    reach = stats.norm.ppf((1 + level) / 2) * error
+    ends = zip((change.estimate - reach).tolist(), (change.estimate + reach).tolist(), strict=True)
+    return [Interval(low, high, level) for low, high in ends], p
 
 
 def _over_seeds(ours: np.ndarray, theirs: np.ndarray, seeds_paired: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -16,6 +16,8 @@ UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 NAME_WIDTH = 24
 MOST_SETTINGS = 12
 STARS = 3
+ALONE = "There is one method, and nothing to compare it with: name runs of another."
+LEGEND = "SD: over seeds. p: of test images alone, Holm over classes. *.05 **.01 ***.001"
 WIDTHS = (5, 5, 14, 8, 5, STARS)
 """Of mean, SD, interval, difference, p and stars on the terminal."""
 
@@ -28,12 +30,16 @@ def show(comparison: Comparison, console: Console) -> None:
     if comparison.statistics is not None:
         for line in _auroc(comparison, comparison.statistics, labels):
             console.print(line)
+        if comparison.statistics.against:
+            console.print(Text(LEGEND, "dim"))
         console.print()
         for against in comparison.statistics.against:
             console.print(f"{against.verdict(comparison.statistics.shared.classes)}\n")
     if len(comparison.methods) > 1:
         console.print(_settings(comparison, labels))
         console.print()
+    else:
+        console.print(f"{ALONE}\n")
     for note in comparison.notes:
         console.print(Text(f"note: {note}", style="yellow"))
 
@@ -48,7 +54,10 @@ def size(count: float) -> str:
 
 def number(value: float, form: str = ",.0f") -> str:
     """A number, ``-`` where undefined."""
-    return format(value, form) if value == value else ABSENT
+    if value != value:
+        return ABSENT
+    text = format(value, form)
+    return text.replace("-", "+" if "+" in form else "", 1) if text.strip("-0.") == "" else text
 
 
 def short(value: float) -> str:
