@@ -163,6 +163,9 @@ def explain(message: str, sources: Sources, options: Iterable[str] = (), classes
     elif told.expected:
         found = told.found if len(told.found) < 80 else told.found[:77] + "..."
         text, value = f"expected {' or '.join(dict.fromkeys(told.expected))}, found {found!r}", told.found
+        if set(told.expected) == {"list"} and re.fullmatch(r"[\w.]+", found):
+            typed = sources.where(key, value) == "command line"
+            text += f"; write '[{found}]', or --{key}+={found}" if typed else f"; write [{found}]"
     else:
         text, value = message.strip(), ""
     if named := OPTION_KEY.match(text):  # it names its key itself, and that more closely than the parser does

@@ -196,6 +196,10 @@ MISTAKES = {
         "fit --federation.aggregators+=FedAvgg",
         "federation.aggregators (command line): there is no class 'FedAvgg'; did you mean FedAvg?",
     ),
+    "one where a list is expected": (
+        "fit --federation.aggregators FedProx",
+        "expected list, found 'FedProx'; write '[FedProx]', or --federation.aggregators+=FedProx",
+    ),
     "unknown name that is near to nothing": (
         "fit --federation.aggregators+=Zzz",
         "there is no class 'Zzz'; `fedlit list` shows what ships",
@@ -243,6 +247,10 @@ MISTAKES_IN_YAML = {
     "unknown argument in a list": (
         "federation:\n  aggregators:\n  - class_path: FedProx\n    init_args:\n      muu: 0.1\n",
         "federation.aggregators (mine.yaml, line 5): FedProx has no argument 'muu'; did you mean mu?",
+    ),
+    "one where a list is expected": (
+        "federation:\n  aggregators: FedProx\n",
+        "federation.aggregators (mine.yaml, line 2): expected list, found 'FedProx'; write [FedProx]",
     ),
     "wrong type": (
         "seed: 1\nfederation:\n  rounds: many\n",
