@@ -15,7 +15,7 @@ from fedlit.data.dicom import SUFFIXES
 from fedlit.errors import ConfigError
 from fedlit.serving import BATCH, FILE, ImageScorer
 from fedlit.tracking.mlflow import ENVIRONMENT
-from fedlit.tracking.mlflow_store import first_line, without_password
+from fedlit.tracking.mlflow_store import absent, cause, first_line, without_password
 
 IMAGES = (".png", ".jpg", ".jpeg", *SUFFIXES)
 IN_MLFLOW = ("runs:/", "models:/")
@@ -115,11 +115,9 @@ def _download(model: str, uri: str, folder: str) -> Path:
         raise ConfigError(f"--model {model} needs MLflow: pip install mlflow, or name a file of `fedlit export`")
     for name, value in (ENVIRONMENT | QUIET).items():
         os.environ.setdefault(name, value)
-    database = uri.removeprefix("sqlite:///").partition("?")[0]
-    if uri.startswith("sqlite:///") and not Path(database).is_file():
+    if missing := absent(uri):
         raise ConfigError(
-            f"--tracking_uri {uri}: there is no file {database} in {Path.cwd()}; go to the folder in which the run was "
-            "started, or name another store"
+            f"--tracking_uri {uri}: {missing}; go to the folder in which the run was started, or name another store"
         )
     path = f"{model.rstrip('/')}/model" if model.startswith("runs:/") and model.count("/") == 1 else model
     from mlflow.artifacts import download_artifacts
@@ -140,7 +138,7 @@ def _asking(model: str, uri: str) -> Iterator[None]:
                 "where the federation has a single model that scores image files"
             ) from error
         raise ConfigError(
-            f"--model {model}: MLflow at {shown} gives no answer ({first_line(error)}); is it running, and is "
+            f"--model {model}: MLflow at {shown} gives no answer ({cause(error)}); is it running, and is "
             "--tracking_uri right?"
         ) from error
 

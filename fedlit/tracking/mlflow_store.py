@@ -246,6 +246,24 @@ def first_line(error: Exception) -> str:
     return cut(f"{type(error).__name__}: {line}", 300)
 
 
+def cause(error: Exception) -> str:
+    """What the system said of a request that failed, such as ``connection refused``; else the error's first line."""
+    said, link = "", error
+    while link is not None:
+        if isinstance(link, OSError) and link.strerror:
+            said = link.strerror.lower()
+        link = link.__cause__ or link.__context__
+    return said or first_line(error)
+
+
+def absent(uri: str) -> str:
+    """``there is no file ...`` of a SQLite URI whose file is not there; "" otherwise."""
+    file = Path(uri.removeprefix("sqlite:///").partition("?")[0])
+    if not uri.startswith("sqlite:///") or file.is_file():
+        return ""
+    return f"there is no file {file}" + ("" if file.is_absolute() else f" in {Path.cwd()}")
+
+
 def cut(value: Any, length: int) -> str:
     text = str(value)
     return text if len(text) <= length else text[: length - 3] + "..."

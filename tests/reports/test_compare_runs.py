@@ -94,14 +94,18 @@ def test_a_baseline_is_found_by_name(tmp_path: Path) -> None:
     methods = grouped(loaded(tmp_path))
     assert chosen_baseline(methods, None).name == "FedAvg"
     assert chosen_baseline(methods, "Scaffold").name == "Scaffold"
-    with pytest.raises(ConfigError, match=r"no method 'Scafold'; did you mean Scaffold?"):
+    with pytest.raises(ConfigError, match=r"no method 'Scafold'; did you mean Scaffold\?$"):
         chosen_baseline(methods, "Scafold")
+    with pytest.raises(ConfigError, match=r"no method 'Mine'; there are: FedAvg; Scaffold$"):
+        chosen_baseline(methods, "Mine")
 
 
 def test_an_unknown_metric_or_set_is_answered_with_near_ones(tmp_path: Path) -> None:
     runs = loaded(write_run(tmp_path / "a", predictions(1.0), config()))
     with pytest.raises(ConfigError, match=r"no run has logged 'val/auroc_makro'; did you mean val/auroc_macro?"):
         compare(runs, metric="val/auroc_makro")
+    with pytest.raises(ConfigError, match=r"no run has logged 'val/nosuch'; there are val/\S+(, val/\S+)*$"):
+        compare(runs, metric="val/nosuch")
     with pytest.raises(ConfigError, match=r"no run has predictions of 'federations'; did you mean federation?"):
         compare(runs, test_set="federations")
 
@@ -138,7 +142,7 @@ def test_cost_adds_up_over_rounds(tmp_path: Path) -> None:
 def test_a_dead_server_is_told_within_seconds() -> None:
     pytest.importorskip("mlflow")
     began = time.monotonic()
-    with pytest.raises(ConfigError, match=f"MLflow at {NOWHERE} gives no answer .* --tracking_uri"):
+    with pytest.raises(ConfigError, match=rf"MLflow at {NOWHERE} gives no answer \(connection refused\); .* --track"):
         load([], "any", {}, NOWHERE, Path("unused"))
     assert time.monotonic() - began < 20
 
@@ -148,6 +152,8 @@ def test_a_database_that_is_not_there_is_not_made(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"there is no file mlflow.db in"):
         load([], "any", {}, "sqlite:///mlflow.db", tmp_path)
+    with pytest.raises(ConfigError, match=rf"there is no file {tmp_path}/mlflow.db; go to"):
+        load([], "any", {}, f"sqlite:///{tmp_path}/mlflow.db", tmp_path)
     assert not list(tmp_path.iterdir())
 
 

@@ -96,7 +96,8 @@ def _set(runs: Sequence[PastRun], name: str | None) -> str | None:
         return wanted if known else None
     if name is None and len(known) == 1:
         return known[0]
-    raise ConfigError(f"--set: no run has predictions of {wanted!r}{near(wanted, known)}; there are {', '.join(known)}")
+    hint = near(wanted, known) or f"; there are {', '.join(known)}"
+    raise ConfigError(f"--set: no run has predictions of {wanted!r}{hint}")
 
 
 def _metric(runs: Sequence[PastRun], key: str | None, notes: Notes) -> str | None:
@@ -104,9 +105,11 @@ def _metric(runs: Sequence[PastRun], key: str | None, notes: Notes) -> str | Non
     if (key or METRIC) in known:
         return key or METRIC
     shown = [found for found in known if "/n_" not in found and not found.startswith("client/")]
-    told = f"there are {', '.join(shown[:20])}" if shown else "they logged none"
     if key is not None:
-        raise ConfigError(f"--metric: no run has logged {key!r}{near(key, known)}; {told}")
+        alike = [found for found in shown if found.startswith(f"{key.partition('/')[0]}/")]
+        hint = near(key, known) or (f"; there are {', '.join((alike or shown)[:8])}" if shown else "; they logged none")
+        raise ConfigError(f"--metric: no run has logged {key!r}{hint}")
+    told = f"there are {', '.join(shown[:20])}" if shown else "they logged none"
     notes.append(f"no curves: no run has logged {METRIC}; --metric names another: {told}.")
     return None
 

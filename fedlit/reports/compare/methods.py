@@ -55,7 +55,8 @@ def chosen_baseline(methods: Sequence[Method], name: str | None) -> Method:
     """
     names = [method.name for method in methods]
     if name is not None and name not in names:
-        raise ConfigError(f"--baseline: there is no method {name!r}{near(name, names)}; there are: {'; '.join(names)}")
+        hint = near(name, names) or f"; there are: {'; '.join(names)}"
+        raise ConfigError(f"--baseline: there is no method {name!r}{hint}")
     return methods[names.index(name) if name is not None else 0]
 
 

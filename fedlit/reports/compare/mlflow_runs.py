@@ -14,7 +14,7 @@ from fedlit.errors import ConfigError
 from fedlit.mistakes import near
 from fedlit.reports.compare.runs import Notes, PastRun, settings_of
 from fedlit.tracking.mlflow import ENVIRONMENT
-from fedlit.tracking.mlflow_store import _code, _connect, first_line, without_password
+from fedlit.tracking.mlflow_store import _code, _connect, absent, cause, without_password
 
 QUIET = {"MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
 
@@ -35,11 +35,10 @@ class MLflowRuns:
             raise ConfigError("runs in MLflow need MLflow: pip install mlflow, or name run directories")
         for name, value in (ENVIRONMENT | QUIET).items():
             os.environ.setdefault(name, value)
-        file = uri.removeprefix("sqlite:///").partition("?")[0]
-        if uri.startswith("sqlite:///") and not Path(file).is_file():
+        if missing := absent(uri):
             raise ConfigError(
-                f"--tracking_uri {uri}: there is no file {file} in {Path.cwd()}; go to the folder in which the runs "
-                "were started, name another store, or name run directories (runs/EXPERIMENT/RUN)"
+                f"--tracking_uri {uri}: {missing}; go to the folder in which the runs were started, name another store, "
+                "or name run directories (runs/EXPERIMENT/RUN)"
             )
         self.uri, self.folder = uri, folder
         with self._asking():
@@ -125,7 +124,7 @@ class MLflowRuns:
             if missing and otherwise:
                 raise ConfigError(otherwise) from error
             raise ConfigError(
-                f"MLflow at {self._shown} gives no answer ({first_line(error)}); is it running, and is "
+                f"MLflow at {self._shown} gives no answer ({cause(error)}); is it running, and is "
                 "--tracking_uri right? Run directories are compared without it: fedlit compare runs/EXPERIMENT"
             ) from error
 
