@@ -157,9 +157,12 @@ def test_mistakes_are_told(tmp_path, monkeypatch, capsys):
 def test_list_reproductions_says_what_each_takes(fedlit_cli):
     code, out, _ = fedlit_cli("list reproductions")
     assert code == 0
-    assert [line for line in out.splitlines() if not line.startswith(" ")] == list(REPRODUCTIONS)
-    blocks = out.split("fdam-table4\n")[1].split("fdam-table5\n")[0].splitlines()
-    assert [line.split()[0] for line in blocks] == ["shows", "from", "laptop", "paper"]
-    assert blocks[1].endswith("arXiv:2102.04635: Table 4")
-    assert blocks[2].endswith("no --root")
-    assert "--root: a folder with CheXpert, NIH, PadChest" in blocks[3]
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == ["Yuan", "Zhang", "Kulkarni"]
+    assert [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "] == list(REPRODUCTIONS)
+    name, laptop, paper = out[out.index("  fdam-table4") : out.index("  fdam-table5")].splitlines()
+    assert name == f"  fdam-table4  {REPRODUCTIONS['fdam-table4'].shows}"
+    assert laptop.startswith("    laptop  PhantomCXR, five hospitals")
+    assert laptop.endswith("no --root")
+    assert "--root: a folder with CheXpert, NIH, PadChest" in paper
+    assert lines[-1] == "    as surgical-tables"

@@ -1,5 +1,7 @@
 """What can be reproduced, as ``fedlit list reproductions`` shows it."""
 
+from itertools import groupby
+
 from rich.console import Console
 
 from fedlit.reports.reproductions import REPRODUCTIONS
@@ -8,17 +10,15 @@ from fedlit.reports.reproductions.published import read_paper
 
 
 def list_reproductions(console: Console) -> None:
-    """Print each by name: what it shows, of which paper, and what it takes at either scale."""
-    for name, kind in REPRODUCTIONS.items():
-        tables = ", ".join(kind.tables)
-        lines = {
-            "shows": kind.shows,
-            "from": f"{read_paper(kind.paper).source}: {tables}",
-            **{scale: _taken(takes) for scale, takes in kind.scales.items()},
-        }
-        console.print(f"[bold]{name}")
-        for word, line in lines.items():
-            console.print(f"  {word:<8}{line}", markup=False, soft_wrap=True)
+    """Print each by name, below its paper: what it shows, and what it takes at either scale."""
+    for paper, kinds in groupby(REPRODUCTIONS.values(), lambda kind: kind.paper):
+        console.print(f"[bold]{read_paper(paper).source}", soft_wrap=True)
+        before: dict[str, str] = {}
+        for kind in kinds:
+            console.print(f"  [bold]{kind.name}[/]  {kind.shows}", soft_wrap=True)
+            takes = "\n".join(f"    {scale:<8}{_taken(each)}" for scale, each in kind.scales.items())
+            first = before.setdefault(takes, kind.name)
+            console.print(takes if first == kind.name else f"    as {first}", markup=False, soft_wrap=True)
 
 
 def _taken(scale: Scale) -> str:
