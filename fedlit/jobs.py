@@ -2,12 +2,14 @@
 
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -16,6 +18,8 @@ from fedlit.interrupts import Interrupts
 
 POLL_SECONDS = 0.2
 """Largest time from a signal to its being passed on, and from one look at the live lines to the next."""
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ def run_jobs(
     jobs: Iterable[Job],
     at_once: int,
     started: Callable[[Job], None],
-    ended: Callable[[Job, int], None],
+    ended: Callable[[Job, int, bool], None],
     tick: Callable[[], None],
 ) -> int:
     """Run jobs in order, ``at_once`` of them side by side; returns the number of the signal that came, or 0.
@@ -47,7 +51,7 @@ def run_jobs(
         jobs: drawn one by one, as places get free.
         at_once: processes.
         started: called before a job starts.
-        ended: called with a job's exit code, negative after a signal.
+        ended: called with a job's exit code, negative after a signal, and whether a signal had come here before.
         tick: called several times a second.
     """
     waiting, going, told = deque(jobs), {}, False
@@ -66,7 +70,7 @@ def run_jobs(
                 for job, process in list(going.items()):
                     if not process.is_alive():
                         del going[job]
-                        ended(job, process.exitcode)
+                        ended(job, process.exitcode, bool(interrupts.signum))
                 tick()
         finally:
             for process in going.values():
@@ -81,7 +85,14 @@ def _start(job: Job) -> BaseProcess:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["fedlit.cli", "fedlit.engines.pool", "fedlit.reports.figures"])
     process = context.Process(target=_run, args=(job,), name=job.name)
-    process.start()
+    # The terminal's Ctrl-C meets the fork server too, and a job that is not yet in a group of its own: both are deaf to
+    # it. The tracker is started before, as its start ends the deafness in some versions of Python.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return process
 
 
@@ -102,7 +113,10 @@ def _run(job: Job) -> None:
     from fedlit.cli import main  # which imports this module, by way of the sweep
 
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         main(list(job.words))
+    except KeyboardInterrupt:  # before the command has begun
+        sys.exit(128 + signal.SIGINT)
     finally:
         sys.stdout.flush()
 

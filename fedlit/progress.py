@@ -1,8 +1,10 @@
 """What the person at the keyboard sees: a live line where there is a terminal, plain lines where there is none."""
 
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
@@ -167,6 +169,7 @@ class SweepProgress:
         self._began: dict[str, float] = {}
         self._tasks: dict[str, TaskID] = {}
         self._seconds: list[float] = []
+        self._stopping = False
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -183,19 +186,34 @@ class SweepProgress:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._bar.stop()
 
-    def started(self, name: str) -> None:
+    def started(self, name: str, log: Path) -> None:
+        """Show a run; without a live display, by a line that says how to watch what it prints."""
         self._began[name] = time.monotonic()
         self._tasks[name] = self._bar.add_task(name, total=None, left="")
+        if not self.console.is_terminal:
+            self._say(f"started {name}: tail -F {shlex.quote(str(log))}")
 
     def ended(self, name: str, outcome: str) -> None:
-        """Print a line for a run that has ended."""
+        """Print a line for a run that has ended by itself."""
         self._done += 1
-        seconds = time.monotonic() - self._began.pop(name)
-        self._seconds.append(seconds)
-        self._bar.remove_task(self._tasks.pop(name))
+        self._seconds.append(self._clear(name))
         self.tick()
         left = "" if self.console.is_terminal or not self._left() else f"  {self._left()} left"
-        line = f"{name}  {outcome}  {timedelta(seconds=round(seconds))}  ({self._done}/{self._runs}){left}"
+        took = timedelta(seconds=round(self._seconds[-1]))
+        self._say(f"{name}  {outcome}  {took}  ({self._done}/{self._runs}){left}")
+
+    def stopped(self, name: str) -> None:
+        """Print a line for a run that was told to stop; from now on no time is left."""
+        self._stopping = True
+        self._say(f"{name}  stopped  {timedelta(seconds=round(self._clear(name)))}")
+        self.tick()
+
+    def _clear(self, name: str) -> float:
+        """Take a run from the display; returns its seconds."""
+        self._bar.remove_task(self._tasks.pop(name))
+        return time.monotonic() - self._began.pop(name)
+
+    def _say(self, line: str) -> None:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def tick(self) -> None:
@@ -205,8 +223,8 @@ class SweepProgress:
         self._bar.update(self._all, completed=self._done, description=shown, left=left and f"{left} left")
 
     def _left(self) -> str:
-        """Time to the end at the pace of the runs that ended here; "" before the first."""
-        if not self._seconds or self._done == self._runs:
+        """Time to the end at the pace of the runs that ended here; "" before the first, and after a stop."""
+        if self._stopping or not self._seconds or self._done == self._runs:
             return ""
         mean, now = sum(self._seconds) / len(self._seconds), time.monotonic()
         going = sum(max(0.0, mean - (now - began)) for began in self._began.values())

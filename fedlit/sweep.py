@@ -85,18 +85,19 @@ def run_all(runs: Sequence[PlannedRun], file: Path, metric: str, jobs: int, cons
 
         def started(job: Job) -> None:
             todo[job.name].prepare()
-            progress.started(job.name)
+            progress.started(job.name, job.log)
 
-        def ended(job: Job, code: int) -> None:
+        def ended(job: Job, code: int, signalled: bool) -> None:
             run = todo[job.name]
             run.tidy()
-            statuses[run.name] = _status(run, code)
-            if statuses[run.name] == "finished":
-                outcome = f"{metric} {run.metric(metric):.4f}"
+            statuses[run.name] = status = _status(run, code, signalled)
+            if status == "finished":
+                progress.ended(run.name, f"{metric} {run.metric(metric):.4f}")
+            elif signalled:
+                progress.stopped(run.name)
             else:
-                outcome = f"{statuses[run.name]} (exit code {code})"
-            progress.ended(run.name, outcome)
-            if statuses[run.name] == "failed":
+                progress.ended(run.name, f"{status} (exit code {code})")
+            if status == "failed":
                 console.print(f"the end of {job.log}:\n{_last_lines(job.log)}", style="red")
             _write(_table(runs, metric, statuses), file)
 
@@ -157,10 +158,10 @@ def _write(table: pd.DataFrame, file: Path) -> None:
     os.replace(temporary, file)
 
 
-def _status(run: PlannedRun, code: int) -> Status:
+def _status(run: PlannedRun, code: int, signalled: bool) -> Status:
     if code == 0 and Result.read(run.directory):
         return "finished"
-    return "stopped" if code in STOPPED else "failed"
+    return "stopped" if signalled or code in STOPPED else "failed"  # a signal may come before a run can answer it
 
 
 def _last_lines(log: Path, count: int = 15) -> str:

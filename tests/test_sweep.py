@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -259,8 +260,30 @@ class TestGoingOn:
         stopper.join()
         assert code == 128 + signum
         assert "to continue, the same command again" in out
+        assert [line.split("  ")[1] for line in out.splitlines() if line.startswith("seed=")] == ["stopped"] * 2
+        assert "left" not in out
         assert list(pd.read_csv("runs/slow/sweep.csv")["status"]) == ["stopped"] * 2
         self.goes_on(line, runs, uninterrupted, fedlit_cli)
+
+    def test_ctrl_c_before_a_run_has_begun_stops_it(self, folder: Path):
+        words = ["-m", "fedlit", "sweep", "--config", str(write(folder, SLOW))]
+        paths = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+        with Path("said.txt").open("w") as file:
+            process = subprocess.Popen(
+                [sys.executable, *words], stdout=file, stderr=file, env=os.environ | paths, start_new_session=True
+            )
+        try:
+            started = "started seed=0: tail -F runs/slow/seed=0/console.log\n"
+            wait_until(lambda: started in Path("said.txt").read_text())
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: all of the group get it
+            code = process.wait(60)
+        finally:
+            process.kill()
+        said = Path("said.txt").read_text()
+        assert code == 128 + signal.SIGINT, said
+        assert re.search(r"^seed=0  stopped  0:00:\d\d$", said, re.MULTILINE), said
+        assert not re.search("failed|Error|Traceback|Interrupt|seed=1", said), said
+        assert list(pd.read_csv("runs/slow/sweep.csv")["status"]) == ["stopped", "waiting"]
 
     def test_a_killed_sweep_takes_its_runs_along_and_goes_on(self, uninterrupted, folder: Path, fedlit_cli):
         line = f"sweep --config {write(folder, SLOW)} --run_dir {folder / 'runs'} --jobs 2"
