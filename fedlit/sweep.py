@@ -3,6 +3,7 @@
 import fcntl
 import os
 import re
+import shlex
 import signal
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,8 +21,9 @@ from fedlit.jobs import Job, run_jobs
 from fedlit.mistakes import near
 from fedlit.progress import SweepProgress
 from fedlit.run import Result
+from fedlit.tracking.mlflow import noted_opening
 
-__all__ = ["Sweep", "alone", "load_sweep", "plan", "run_all", "run_sweep", "seeds_table", "summary"]
+__all__ = ["Sweep", "alone", "load_sweep", "next_steps", "plan", "run_all", "run_sweep", "seeds_table", "summary"]
 
 Status = Literal["finished", "failed", "stopped", "waiting"]
 
@@ -126,6 +128,21 @@ def summary(sweep: Sweep, table: pd.DataFrame) -> Table:
         texts = (f"{number:.4f}" if number == number else "-" for number in numbers)
         shown.add_row(*map(str, point), *texts, f"{len(values)}/{len(rows)}")
     return shown
+
+
+def next_steps(table: pd.DataFrame, file: Path) -> str:
+    """Where the runs' table is, and the commands that compare the runs and open MLflow on them.
+
+    Args:
+        table: of :func:`run_all`.
+        file: it was written to.
+    """
+    lines = [f"a row a run: {file}"]
+    finished = table.loc[table["status"] == "finished", "directory"]
+    if len(finished):
+        lines += [f"to compare: fedlit compare {shlex.quote(str(file.parent))}"]
+        lines += filter(None, [noted_opening(Path(finished.iloc[0]))])
+    return "\n".join(lines)
 
 
 def seeds_table(results: Sequence[Result]) -> Table:

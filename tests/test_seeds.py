@@ -46,6 +46,9 @@ def test_each_seed_is_the_run_that_it_is_alone(fedlit_cli, folder: Path):
     scores = [result["metrics"]["test/federation/auroc_macro"] for result in results]
     assert re.search(rf"auroc_macro +│ {mean(scores):.4f} │ +{stdev(scores):.4f}", out), out
     assert "over 2 seeds" in out
+    assert out.endswith(
+        f"a row a run: runs/default/{first.name.partition(',')[0]}.csv\nto compare: fedlit compare runs/default\n"
+    )
 
     assert fedlit_cli("fit -c base.yaml --seed 1 --name alone")[0] == 0
     assert_same_run(Kept(folder / "runs/default/alone"), Kept(second))

@@ -20,7 +20,7 @@ from rich.console import Console
 from runs import Command, Kept, Place, assert_same_run
 
 from fedlit.errors import ConfigError
-from fedlit.sweep import alone, load_sweep, plan, run_sweep
+from fedlit.sweep import alone, load_sweep, next_steps, plan, run_sweep
 from fedlit.tracking.base import Tracker
 
 BASE = {
@@ -131,6 +131,16 @@ class TestRuns:
         assert {path: path.stat().st_mtime_ns for path in directory.glob("*/*")} == before
         scores = table["test/federation/auroc_macro"]
         assert re.search(rf"scaffold +│ 0.1 +│ {scores[2:].mean():.4f} │ +{scores[2:].std():.4f} │ +2/2 │", out)
+
+    def test_what_to_do_next_is_told(self, folder: Path):
+        table = pd.DataFrame({"status": ["failed", "finished"], "directory": ["runs/e/a", "runs/e/b"]})
+        file = Path("runs/e/sweep.csv")
+        assert next_steps(table[:1], file) == "a row a run: runs/e/sweep.csv"
+        told = "a row a run: runs/e/sweep.csv\nto compare: fedlit compare runs/e"
+        assert next_steps(table, file) == told
+        Path("runs/e/b").mkdir(parents=True)
+        Path("runs/e/b/mlflow_run.json").write_text('{"run_id": "1", "tracking_uri": "sqlite:///mlflow.db"}')
+        assert next_steps(table, file) == f"{told}\nmlflow ui --backend-store-uri sqlite:///mlflow.db"
 
     def test_a_run_is_that_of_fit(self, finished, fedlit_cli, folder: Path):
         directory, _ = finished

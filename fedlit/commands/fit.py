@@ -22,7 +22,7 @@ from fedlit.predictions import FOLDER
 from fedlit.run import Result, Run, check_same_config, new_directory, run_of
 from fedlit.serving import save_mlflow_model
 from fedlit.session import Session
-from fedlit.sweep import run_all, seeds_table
+from fedlit.sweep import next_steps, run_all, seeds_table
 
 DESCRIPTION = "Train a federation, test its best model, log to MLflow."
 
@@ -62,7 +62,7 @@ def run_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> int:
     table = run_all(runs, file, METRIC, args.jobs, console)
     if finished := [result for run in runs if (result := Result.read(run.directory))]:
         console.print(seeds_table(finished))
-    console.print(f"a row a run: {file}")
+    console.print(next_steps(table, file))
     return 0 if (table["status"] == "finished").all() else 1
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from fedlit.errors import ConfigError
 from fedlit.helptexts import SWEEP
 from fedlit.parser import Parser, complain
-from fedlit.sweep import load_sweep, plan, run_sweep, summary
+from fedlit.sweep import load_sweep, next_steps, plan, run_sweep, summary
 
 DESCRIPTION = "Run a grid of cases, values and seeds; a call after an interruption goes on with what is left."
 
@@ -41,5 +41,5 @@ def execute(args: Namespace, parser: Parser) -> int:
         complain(str(error))
         return 2
     console.print(summary(sweep, table))
-    console.print(f"a row a run: {sweep.directory / 'sweep.csv'}")
+    console.print(next_steps(table, sweep.table))
     return 0 if (table["status"] == "finished").all() else 1

@@ -2,6 +2,7 @@
 
 import atexit
 import importlib.util
+import json
 import logging
 import os
 import shlex
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from fedlit.errors import ConfigError
 from fedlit.tracking.base import MetricsFile, RunInfo, RunStatus, Tracker
-from fedlit.tracking.mlflow_store import MLflowStore, without_password
+from fedlit.tracking.mlflow_store import SERVERS, MLflowStore, without_password
 from fedlit.tracking.sender import CLOSING_PAUSE, Sender
 
 logger = logging.getLogger(__name__)
@@ -125,9 +126,23 @@ class MLflowTracker(Tracker):
             return f"MLflow: {uri.rstrip('/')}/{page}"
         if uri.startswith(("databricks", "uc:")):
             return f"MLflow: run {store.run_id} at {uri}"
-        return f"mlflow ui --backend-store-uri {shlex.quote(uri)}\nhttp://127.0.0.1:5000/{page}"
+        return f"{opening(uri)}\nhttp://127.0.0.1:5000/{page}"
 
     def _at_exit(self) -> None:
         if self._sender is not None and not self._sender.closing:
             self._sender.close(None, EXIT_SECONDS)
             self._sender.join(EXIT_SECONDS)
+
+
+def opening(uri: str) -> str:
+    """The command that serves a store, or where a server is that needs none."""
+    served = uri.startswith(SERVERS)
+    return f"MLflow: {uri}" if served else f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
+
+
+def noted_opening(directory: Path) -> str:
+    """:func:`opening` of the store that a run directory has noted; "" where it has none."""
+    try:
+        return opening(json.loads((directory / "mlflow_run.json").read_text())["tracking_uri"])
+    except (FileNotFoundError, ValueError, KeyError):  # a run without MLflow, or a note that was cut
+        return ""
