@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -205,14 +205,32 @@ class MLflowStore:
 
 def _connect(tracking_uri: str) -> Any:
     """An MlflowClient. The import takes seconds, the tables of a new database some more."""
-    if tracking_uri.startswith("sqlite:////"):
-        Path(tracking_uri.removeprefix("sqlite:///").partition("?")[0]).parent.mkdir(parents=True, exist_ok=True)
     from mlflow import MlflowClient
 
     # Its creation of a database, line by line, would run through the progress display; errors are told here.
     for name, level in (("alembic", logging.WARNING), ("mlflow.store.db.utils", logging.CRITICAL)):
         logging.getLogger(name).setLevel(level)
+    if tracking_uri.startswith("sqlite:////"):
+        file = Path(tracking_uri.removeprefix("sqlite:///").partition("?")[0])
+        if not file.exists():
+            _create_database(file, MlflowClient)
     return MlflowClient(tracking_uri=tracking_uri)
+
+
+def _create_database(file: Path, connect: Callable[..., Any]) -> None:
+    """A database with MLflow's tables, whole or not at all: one whose creation was cut short refuses everybody for ever."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        connect(tracking_uri=f"sqlite:///{draft.as_posix()}").search_experiments(max_results=1)
+        try:
+            os.link(draft, file)
+        except FileExistsError:
+            return  # another run was faster
+        except OSError:  # a file system without links
+            os.replace(draft, file)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _latest_steps(run: Any) -> dict[str, int]:
