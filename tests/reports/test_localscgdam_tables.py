@@ -126,7 +126,7 @@ def test_figures_take_the_grid_of_the_table(tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_runs_of_the_laptop_are_valid(name, tmp_path, plan_some):
     for runs in plan_some(REPRODUCTIONS[name](root=tmp_path, run_dir=tmp_path)).values():
-        assert {run.rounds for run in runs} == {60}
+        assert {run.rounds for run in runs} == {48}
 
 
 @pytest.mark.parametrize("name", NAMES)

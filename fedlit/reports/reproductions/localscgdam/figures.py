@@ -20,7 +20,7 @@ class LocalSCGDAMFigure4(Tuned):
     scales = {
         "laptop": Scale(
             "CIFAR-10 in place of CATvsDOG, as in localscgdam-table1, whose choice of rates is shared",
-            "25 minutes on two cores",
+            "25 minutes on two cores, an estimate",
             CIFAR10,
         ),
         "paper": Scale(f"CATvsDOG, {STEPS}", "days of a GPU, an estimate", "the folder of CATvsDOG"),
@@ -41,7 +41,9 @@ class LocalSCGDAMFigure5(Tuned):
     tables = ("Figure 5",)
     shows = "test AUC of LocalSCGDAM beside SCAFFOLD and FedProx"
     scales = {
-        "laptop": Scale("CIFAR-10 in place of STL10, as in localscgdam-table1", "12 minutes on two cores", CIFAR10),
+        "laptop": Scale(
+            "CIFAR-10 in place of STL10, as in localscgdam-table1", "12 minutes on two cores, an estimate", CIFAR10
+        ),
         "paper": Scale(
             f"STL10, {STEPS}", "days of a GPU, an estimate", "the folder of STL10, as torchvision lays it out"
         ),
