@@ -139,7 +139,8 @@ def test_a_small_one_runs_is_not_run_again_and_writes_its_files(tmp_path, monkey
     assert (folder / "figure.svg").exists()
     ours, published = (folder / "report.md").read_text().split("## Published")
     assert "six hospitals" in ours
-    assert ours.count("| SurgAgg FedBN+ |") == published.count("| FL + SurgAgg / FedBN+ |") + 1 == 4
+    # in Table 1, where all sites label the same, it is one row with the other losses
+    assert ours.count("| SurgAgg FedBN+ |") == published.count("| FL + SurgAgg / FedBN+ |") == 3
     assert "FL + SurgAgg" not in ours
     assert list(pd.read_csv(folder / "table-4.csv")["column"].unique()) == ["out, A classes", "out, B classes"]
 
