@@ -15,7 +15,7 @@ from fedlit.data.dicom import SUFFIXES
 from fedlit.errors import ConfigError
 from fedlit.serving import BATCH, FILE, ImageScorer
 from fedlit.tracking.mlflow import ENVIRONMENT
-from fedlit.tracking.mlflow_store import absent, cause, first_line, without_password
+from fedlit.tracking.mlflow_store import absent, cause, first_line, import_mlflow, without_password
 
 IMAGES = (".png", ".jpg", ".jpeg", *SUFFIXES)
 IN_MLFLOW = ("runs:/", "models:/")
@@ -120,10 +120,9 @@ def _download(model: str, uri: str, folder: str) -> Path:
             f"--tracking_uri {uri}: {missing}; go to the folder in which the run was started, or name another store"
         )
     path = f"{model.rstrip('/')}/model" if model.startswith("runs:/") and model.count("/") == 1 else model
-    from mlflow.artifacts import download_artifacts
-
+    mlflow = import_mlflow()
     with _asking(model, uri), _store(uri):
-        return Path(download_artifacts(artifact_uri=path, dst_path=folder))
+        return Path(mlflow.artifacts.download_artifacts(artifact_uri=path, dst_path=folder))
 
 
 @contextmanager
@@ -146,8 +145,7 @@ def _asking(model: str, uri: str) -> Iterator[None]:
 @contextmanager
 def _store(uri: str) -> Iterator[None]:
     """Have MLflow look for runs and registered models there: models:/ knows no other way in all of its versions."""
-    import mlflow
-
+    mlflow = import_mlflow()
     before = mlflow.get_tracking_uri(), mlflow.get_registry_uri()
     mlflow.set_tracking_uri(uri)
     mlflow.set_registry_uri(uri)

@@ -27,6 +27,7 @@ from fedlit.errors import ConfigError
 from fedlit.fabric import make_fabric
 from fedlit.foreign import overrides, step_of
 from fedlit.models import ImageClassifier
+from fedlit.tracking.mlflow_store import import_mlflow
 
 FILE = "model.safetensors"
 """An exported model, in the folder of an MLflow model."""
@@ -161,10 +162,8 @@ def save_mlflow_model(folder: Path, write: Callable[[Path], None]) -> None:
         Exception: whatever keeps the model from being exported or from scoring an image.
     """
     # Not by mlflow.pyfunc.save_model: it goes through all installed packages first, which takes seconds.
-    from mlflow.models import Model, ModelSignature
-    from mlflow.pyfunc import add_to_model
-    from mlflow.types import ColSpec, Schema
-
+    mlflow = import_mlflow()
+    column, schema = mlflow.types.ColSpec, mlflow.types.Schema
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as work:
         draft = Path(work) / folder.name
@@ -172,13 +171,15 @@ def save_mlflow_model(folder: Path, write: Callable[[Path], None]) -> None:
         write(draft / FILE)
         scorer, image = ImageScorer(draft / FILE, "cpu"), _ramp()
         scorer.predict(pd.DataFrame({COLUMN: [image]}))
-        given, scores = ColSpec("binary", COLUMN), [ColSpec("float", name) for name in scorer.classes]
-        model = Model(
-            signature=ModelSignature(Schema([given]), Schema(scores)),
+        given, scores = column("binary", COLUMN), [column("float", name) for name in scorer.classes]
+        model = mlflow.models.Model(
+            signature=mlflow.models.ModelSignature(schema([given]), schema(scores)),
             saved_input_example_info=EXAMPLE,
             metadata={k: v for k, v in scorer.told.items() if k != "config"} | {"score": "probability"},
         )
-        add_to_model(model, loader_module=__name__, python_env="python_env.yaml")  # without data it gets the folder
+        mlflow.pyfunc.add_to_model(
+            model, loader_module=__name__, python_env="python_env.yaml"
+        )  # without data it gets the folder
         model.save(str(draft / "MLmodel"))
         example = {"columns": [COLUMN], "data": [[base64.b64encode(image).decode()]]}
         (draft / EXAMPLE["artifact_path"]).write_text(json.dumps(example))

@@ -5,9 +5,11 @@ import json
 import logging
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import yaml
@@ -21,6 +23,9 @@ SERVERS = ("http://", "https://", "databricks", "uc:")
 
 EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 """Opens the experiment in MLflow's pages for model training, not in those for language models."""
+
+
+_IMPORTING = threading.Lock()
 
 
 class Point(NamedTuple):
@@ -203,18 +208,33 @@ class MLflowStore:
         os.replace(partial, path)
 
 
-def _connect(tracking_uri: str) -> Any:
-    """An MlflowClient. The import takes seconds, the tables of a new database some more."""
-    from mlflow import MlflowClient
+def import_mlflow() -> ModuleType:
+    """MLflow and the parts of it that fedlit uses. The first import takes seconds.
 
+    One thread at a time, and all at once: MLflow's modules import each other in circles, and two threads that meet in
+    there leave it broken for the rest of the process.
+    """
+    with _IMPORTING:
+        import mlflow
+        import mlflow.artifacts
+        import mlflow.models
+        import mlflow.pyfunc
+        import mlflow.types
+
+        return mlflow
+
+
+def _connect(tracking_uri: str) -> Any:
+    """An MlflowClient. The tables of a new database take seconds."""
+    client = import_mlflow().MlflowClient
     # Its creation of a database, line by line, would run through the progress display; errors are told here.
     for name, level in (("alembic", logging.WARNING), ("mlflow.store.db.utils", logging.CRITICAL)):
         logging.getLogger(name).setLevel(level)
     if tracking_uri.startswith("sqlite:////"):
         file = Path(tracking_uri.removeprefix("sqlite:///").partition("?")[0])
         if not file.exists():
-            _create_database(file, MlflowClient)
-    return MlflowClient(tracking_uri=tracking_uri)
+            _create_database(file, client)
+    return client(tracking_uri=tracking_uri)
 
 
 def _create_database(file: Path, connect: Callable[..., Any]) -> None:
