@@ -9,6 +9,7 @@ import pandas as pd
 
 from fedlit.data.federated import FederatedDataModule, Records
 from fedlit.data.images import ImageStore
+from fedlit.data.labels import checked_classes
 from fedlit.data.partition import ByOrganisation, Partition
 from fedlit.data.phantom_exposure import example_grid, render
 from fedlit.data.phantom_hospitals import FINDINGS, Hospital, default_hospitals
@@ -40,6 +41,7 @@ class PhantomCXR(FederatedDataModule):
         label_scheme: What the built-in hospitals label: "full", or "split" for `shared_classes` that all
             label and others that one hospital labels each. Test sets keep the full truth.
         shared_classes: Classes that all hospitals label in the scheme "split".
+        classes: Some of the findings, in this order; all of them by default. One is what a binary method takes.
         partition: Which client a record belongs to; by default each hospital is one.
         image_size: Height and width of the images in pixels.
         seed: Seed of the images, of the patient split and of the partition.
@@ -53,6 +55,7 @@ class PhantomCXR(FederatedDataModule):
         heterogeneity: float = 1.0,
         label_scheme: Literal["full", "split"] = "full",
         shared_classes: int = 4,
+        classes: list[str] | None = None,
         partition: Partition | None = None,
         image_size: int = 64,
         seed: int = 0,
@@ -67,11 +70,20 @@ class PhantomCXR(FederatedDataModule):
         if not names or len(set(names)) < len(names):
             raise ValueError(f"data.hospitals: expected at least one hospital and different names, found {names}")
         self.hospitals = tuple(hospitals)
+        self._classes = FINDINGS if classes is None else checked_classes(classes, FINDINGS)
+        self._site_classes = {
+            hospital.name: tuple(name for name in hospital.classes if name in self._classes)
+            for hospital in hospitals
+            if hospital.classes is not None
+        }
+        idle = [name for name, labelled in self._site_classes.items() if not labelled]
+        if idle:
+            raise ValueError(f"data.classes: hospital {idle[0]!r} labels none of {', '.join(self._classes)}")
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The findings, in alphabetical order."""
-        return FINDINGS
+        """The findings, in alphabetical order where none were chosen."""
+        return self._classes
 
     def records(self) -> Records:
         """Draws the images into the cache, unless they are there."""
@@ -88,15 +100,16 @@ class PhantomCXR(FederatedDataModule):
                 render(hospital, cohort, self.image_size, self.seed, out[start : start + hospital.images])
                 start += hospital.images
 
+        columns = [FINDINGS.index(name) for name in self.classes]
         shape = (len(names), 1, self.image_size, self.image_size)
         return Records(
             store=ImageStore.cached(self._key(), shape, write, self.cache_dir),
             names=names,
-            labels=np.concatenate([cohort.labels for cohort in cohorts]),
-            classes=FINDINGS,
+            labels=np.concatenate([cohort.labels for cohort in cohorts])[:, columns],
+            classes=self.classes,
             patients=patients,
             sites=site,
-            site_classes={h.name: h.classes for h in self.hospitals if h.classes is not None},
+            site_classes=self._site_classes,
             splits=None,
             table=pd.DataFrame({"image": names, "patient": patients, "hospital": site}),
         )

@@ -270,6 +270,9 @@ def test_wrong_hospital_is_refused(wrong, message):
         ({"label_scheme": "none"}, "found 'none'"),
         ({"shared_classes": 11}, "found 11"),
         ({"seed": -1}, "expected at least 0, found -1"),
+        ({"classes": ["Effusionn"]}, "unknown class 'Effusionn'; near names are Effusion"),
+        ({"classes": []}, "one or more different classes"),
+        ({"classes": ["Nodule"], "label_scheme": "split", "shared_classes": 0}, "hospital-01' labels none of Nodule"),
     ],
 )
 def test_wrong_arguments_are_refused(wrong, message):
@@ -299,6 +302,17 @@ def test_data_module_gives_each_hospital_its_classes_and_the_test_set_the_truth(
         assert labels.shape == (len(FINDINGS),)
     rows = data.assignment
     assert (rows.groupby("patient")["split"].nunique() == 1).all()
+
+
+def test_some_findings_are_the_columns_of_the_same_pictures(tmp_path):
+    arguments = {"hospitals": 2, "images": 40, "image_size": 32, "label_scheme": "split", "cache_dir": str(tmp_path)}
+    whole, some = PhantomCXR(**arguments), PhantomCXR(**arguments, classes=list(FINDINGS[:2:-1]))
+    assert some.classes == FINDINGS[:2:-1]
+    columns = [FINDINGS.index(name) for name in some.classes]
+    np.testing.assert_array_equal(some.records().labels, whole.records().labels[:, columns])
+    assert some.records().store.path == whole.records().store.path
+    for name, labelled in some.records().site_classes.items():
+        assert set(labelled) == set(whole.records().site_classes[name]) & set(some.classes)
 
 
 def test_cache_is_keyed_by_what_changes_pixels(tmp_path):
