@@ -15,7 +15,7 @@ from runs import TESTS, Kept, Place, assert_same_run, context, free_port, rank_e
 from toys import ToyData, ToyNet
 
 import fedlit
-from fedlit.aggregators import FedBN, FedProx, Scaffold
+from fedlit.aggregators import FedBN, FedProx, LocalSGDAM, Scaffold
 from fedlit.evaluation import client_views, views_beyond
 from fedlit.fabric import launch, make_fabric
 from fedlit.federation import Federation
@@ -26,6 +26,7 @@ from fedlit.session import Session
 CASES = {
     "all": lambda: Federation([Scaffold(), FedProx(0.3)], rounds=3),
     "FedBN": lambda: Federation([FedBN(), Scaffold()], rounds=3, schedule=ConstantSchedule(3, "steps")),
+    "momenta": lambda: Federation([FedBN(), LocalSGDAM()], rounds=3, schedule=ConstantSchedule(3, "steps")),
     "idle ranks": lambda: Federation([Counting(), Scaffold(), FedProx(0.3)], rounds=3, participation=0.25),
 }
 """In the last one a single client trains in a round, so that one rank always has nothing to do."""
