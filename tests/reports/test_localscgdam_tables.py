@@ -123,6 +123,17 @@ def test_figures_take_the_grid_of_the_table(tmp_path):
     assert table[own[0].name] == own[0]
 
 
+@pytest.mark.parametrize(
+    ("name", "period"), [("localscgdam-fig1", 4), ("localscgdam-fig2", 8), ("localscgdam-fig3", 16)]
+)
+def test_a_figure_of_one_period_takes_runs_of_the_table(name, period, tmp_path, tried):
+    figure, table = REPRODUCTIONS[name](root=tmp_path), LocalSCGDAMTable1(root=tmp_path)
+    (own,), (whole,) = figure.following(tried), table.following(tried)
+    assert own.name == whole.name
+    assert own.cases == {k: case for k, case in whole.cases.items() if case.labels["column"] == f"p = {period}"}
+    assert figure.parts() == table.parts()
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_runs_of_the_laptop_are_valid(name, tmp_path, plan_some):
     for runs in plan_some(REPRODUCTIONS[name](root=tmp_path, run_dir=tmp_path)).values():

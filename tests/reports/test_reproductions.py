@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 from rich.console import Console
 
 from fedlit.cli import main
 from fedlit.errors import ConfigError
 from fedlit.reports.reproductions import REPRODUCTIONS, base
 from fedlit.reports.reproductions.comparison import compare, markdown
-from fedlit.reports.reproductions.fdam import FDAMFigure1, figure1
+from fedlit.reports.reproductions.fdam import FDAMFigure1, FDAMFigure2, FDAMFigure3, FDAMFigure4, figure1
 
 
 def made_up(reference: list[float], method: list[float], column: str = "I = 64") -> pd.DataFrame:
@@ -125,14 +126,30 @@ def test_only_runs_that_may_fail_are_left_out(status, may_fail, left, tmp_path, 
 
 
 @pytest.mark.parametrize("scale", ["laptop", "paper"])
-def test_runs_of_figure_1_are_valid(scale, tmp_path, plan_some):
-    """Its configuration parses and its classes accept their arguments; nothing is trained."""
-    planned = plan_some(FDAMFigure1(root=tmp_path, scale=scale, seeds=[0], run_dir=tmp_path))
+@pytest.mark.parametrize("kind", [FDAMFigure1, FDAMFigure3, FDAMFigure4], ids=lambda kind: kind.name)
+def test_runs_of_the_figures_are_valid(kind, scale, tmp_path, plan_some):
+    """Their configuration parses and its classes accept their arguments; nothing is trained."""
+    planned = plan_some(kind(root=tmp_path, scale=scale, seeds=[0], run_dir=tmp_path))
     for name, runs in planned.items():
         if "body" not in name:
             iterations = 4096 if scale == "laptop" else 20000
             windows = [int(run.case.rpartition("-")[2]) for run in runs]
             assert [run.rounds for run in runs] == [-(-iterations // window) for window in windows]
+            imratios = {
+                yaml.safe_load(run.config)["data"]["init_args"]["imratio"] for run in runs if "phantom" not in name
+            }
+            assert imratios <= {0.1 if kind is FDAMFigure1 else 0.3}
+
+
+def test_figures_of_the_appendix_share_their_runs_with_others(tmp_path):
+    first, second, third, fourth = (
+        k(root=tmp_path).parts() for k in (FDAMFigure1, FDAMFigure2, FDAMFigure3, FDAMFigure4)
+    )
+    assert second[0] is first[0]
+    assert third == fourth
+    assert third[0].name not in {part.name for part in first}
+    own = [part.name for k in (FDAMFigure1, FDAMFigure2, FDAMFigure3, FDAMFigure4) for part in k(scale="paper").parts()]
+    assert len(set(own)) == 8
 
 
 def test_mistakes_are_told(tmp_path, monkeypatch, capsys):
@@ -165,4 +182,4 @@ def test_list_reproductions_says_what_each_takes(fedlit_cli):
     assert laptop.startswith("    laptop  PhantomCXR, five hospitals")
     assert laptop.endswith("no --root")
     assert "--root: a folder with CheXpert, NIH, PadChest" in paper
-    assert lines[-1] == "    as surgical-tables"
+    assert lines[-1] == "    as surgical-fig5"

@@ -9,7 +9,7 @@ hurts, whatever corrects the drift.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 
@@ -49,31 +49,32 @@ def phantom(windows: Sequence[int]) -> Part:
     )
 
 
-def _cifar10(name: str, title: str, windows: Sequence[int], settings: dict[str, Any]) -> Part:
+def cifar10(name: str, title: str, windows: Sequence[int], settings: dict[str, Any]) -> Part:
+    """Five clients of CIFAR-10."""
     root = {"root": "."}
     body = Part("fdam-fig1-cifar10-body", HERE / "cifar10_body.yaml", roots=root, seeds=(0,))
     return Part(name, HERE / "cifar10.yaml", cases(windows, ITERATIONS, 8), title, settings, body, root)
 
 
+def paper_scale(data: str, title: str, imratio: float) -> tuple[Part, ...]:
+    """The paper's own federations of 16 and 8 clients; ``data`` names the YAML beside this file."""
+    return tuple(
+        Part(
+            f"fdam-{data}-ih-{imratio:.0%}-k{clients}".replace("%", ""),
+            HERE / f"{data}.yaml",
+            cases((1, 32, 64, 128, 512, 1024), 20000, 20),
+            f"{title} ({imratio:.0%}), K = {clients}",
+            {"data.imratio": imratio, "data.partition.init_args.clients": clients},
+            roots={"root": "."},
+        )
+        for clients in (16, 8)
+    )
+
+
 IID = {"data.partition": {"class_path": "IID", "init_args": {"clients": 5, "unit": "image"}}}
 
-LAPTOP = (
-    _cifar10("fdam-fig1-cifar10-ih", "CIFAR-10-IH, K = 5", (8, 64, 512), {}),
-    _cifar10("fdam-fig1-cifar10-iid", "CIFAR-10, IID control", (512,), IID),
-    phantom((8, 512)),
-)
-
-PAPER = tuple(
-    Part(
-        f"fdam-fig1-imagenet-ih-k{clients}",
-        HERE / "imagenet.yaml",
-        cases((1, 32, 64, 128, 512, 1024), 20000, 20),
-        f"ImageNet-IH (10%), K = {clients}",
-        {"data.partition.init_args.clients": clients},
-        roots={"root": "."},
-    )
-    for clients in (16, 8)
-)
+CIFAR10_IH = cifar10("fdam-fig1-cifar10-ih", "CIFAR-10-IH, K = 5", (8, 64, 512), {})
+CIFAR10 = "the folder of CIFAR-10, as torchvision or the Hugging Face hub lays it out"
 
 
 @dataclass
@@ -89,7 +90,7 @@ class FDAMFigure1(Reproduction):
             "CIFAR-10 with one positive and one negative category a client, the same images IID, and PhantomCXR; small heads "
             f"on fixed bodies, {ITERATIONS:,} iterations",
             "25 minutes on two cores",
-            "the folder of CIFAR-10, as torchvision or the Hugging Face hub lays it out",
+            CIFAR10,
         ),
         "paper": Scale(
             "ImageNet-IH with 10% positives, K = 16 and 8, DenseNet121, 20,000 iterations",
@@ -98,8 +99,17 @@ class FDAMFigure1(Reproduction):
         ),
     }
 
+    federations: ClassVar[dict[str, tuple[Part, ...]]] = {
+        "laptop": (
+            CIFAR10_IH,
+            cifar10("fdam-fig1-cifar10-iid", "CIFAR-10, IID control", (512,), IID),
+            phantom((8, 512)),
+        ),
+        "paper": paper_scale("imagenet", "ImageNet-IH", 0.1),
+    }
+
     def parts(self) -> Sequence[Part]:
-        return PAPER if self.scale == "paper" else LAPTOP
+        return self.federations[self.scale]
 
     def report(self, runs: pd.DataFrame) -> Report:
         runs = runs.assign(

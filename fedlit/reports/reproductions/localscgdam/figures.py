@@ -1,20 +1,42 @@
-"""LocalSCGDAM, Figures 4 and 5: other shares of positives, other baselines (Zhang et al., NeurIPS 2023, section 6.2)."""
+"""LocalSCGDAM's figures: curves of Table 1, other shares of positives, other baselines (Zhang et al., NeurIPS 2023, 6.2)."""
 
 from dataclasses import dataclass, replace
 
 from fedlit.reports.reproductions.base import Scale
 from fedlit.reports.reproductions.localscgdam.federations import CIFAR10, ITERATIONS, LAPTOP, PAPER, Data
 from fedlit.reports.reproductions.localscgdam.methods import CORRECTED, METHODS
+from fedlit.reports.reproductions.localscgdam.table1 import LocalSCGDAMTable1
 from fedlit.reports.reproductions.localscgdam.tuned import Column, Tuned
 
 STEPS = f"four clients, ResNet20, {ITERATIONS['paper']:,} local steps, rates chosen in validation"
+
+
+class LocalSCGDAMFigure1(LocalSCGDAMTable1):
+    name = "localscgdam-fig1"
+    tables = ("Figure 1",)
+    shows = "AUC against local steps at p = 4, the runs of Table 1"
+    columns = {"p = 4": Column(4)}
+
+
+class LocalSCGDAMFigure2(LocalSCGDAMTable1):
+    name = "localscgdam-fig2"
+    tables = ("Figure 2",)
+    shows = "AUC against local steps at p = 8, the runs of Table 1"
+    columns = {"p = 8": Column(8)}
+
+
+class LocalSCGDAMFigure3(LocalSCGDAMTable1):
+    name = "localscgdam-fig3"
+    tables = ("Figure 3",)
+    shows = "AUC against local steps at p = 16, the runs of Table 1"
+    columns = {"p = 16": Column(16)}
 
 
 @dataclass
 class LocalSCGDAMFigure4(Tuned):
     """LocalSCGDAM, Figure 4: test AUC of five methods by share of positives; the paper does not say at which period."""
 
-    name = "localscgdam-fig4"
+    name = experiment = "localscgdam-fig4"
     tables = ("Figure 4",)
     shows = "test AUC of five methods by share of positives in the training data"
     scales = {
@@ -37,7 +59,7 @@ class LocalSCGDAMFigure4(Tuned):
 class LocalSCGDAMFigure5(Tuned):
     """LocalSCGDAM, Figure 5: LocalSCGDAM beside SCAFFOLD and FedProx with cross-entropy, p = 4."""
 
-    name = "localscgdam-fig5"
+    name = experiment = "localscgdam-fig5"
     tables = ("Figure 5",)
     shows = "test AUC of LocalSCGDAM beside SCAFFOLD and FedProx"
     scales = {

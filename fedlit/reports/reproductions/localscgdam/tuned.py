@@ -39,6 +39,8 @@ class Tuned(Reproduction):
     """A table of methods by columns, each method at the rate that a grid has found for it."""
 
     paper = "localscgdam"
+    experiment: ClassVar[str]
+    """Of the table's runs, which all that name it share."""
     methods: ClassVar[dict[str, Method]]
     columns: ClassVar[dict[str, Column]]
 
@@ -94,7 +96,7 @@ class Tuned(Reproduction):
             for label, column in self.columns.items()
             for name, method in self.methods.items()
         }
-        return self._part(data, f"{self.name}-{data.name.removeprefix('localscgdam-')}", cases)
+        return self._part(data, f"{self.experiment}-{data.name.removeprefix('localscgdam-')}", cases)
 
     def _part(self, data: Data, name: str, cases: dict[str, Case]) -> Part:
         return Part(name, data.config, cases, data.title, data.settings, roots={"root": data.folder})

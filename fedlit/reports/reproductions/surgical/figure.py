@@ -1,4 +1,4 @@
-"""The picture: AUROC of every class by method, shared and unique classes apart."""
+"""The pictures: AUROC of every class by method, shared and unique classes apart; AUROC by round and by setting."""
 
 from collections.abc import Mapping, Sequence
 
@@ -62,4 +62,29 @@ def draw_dilution(curves: pd.DataFrame) -> Figure:
     ax.grid(alpha=0.25)
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False)
+    return figure
+
+
+def draw_simulation(values: pd.DataFrame, axes: Mapping[str, str]) -> Figure:
+    """Args:
+    values: axis, number, method, set, auroc; the last method is the model of all labels, a line.
+    axes: what each axis counts; a row of panels each, a column a test set.
+    """
+    rows, sets, methods = (list(dict.fromkeys(values[column])) for column in ("axis", "set", "method"))
+    figure = Figure(figsize=(3.8 * len(sets), 2.9 * len(rows) + 0.5), layout="constrained")
+    panels = figure.subplots(len(rows), len(sets), squeeze=False, sharey="col")
+    styles = ((":", "D", "#8c8c8c"), ("--", "s", "#7a5195"), ("-.", "^", "#1f5f8b"), ("-", "o", "#c1572b"))
+    for (axis, test_set), points in values.groupby(["axis", "set"], sort=False):
+        ax = panels[rows.index(axis)][sets.index(test_set)]
+        for method, (dashes, marker, colour) in zip(methods[:-1], styles, strict=True):
+            mine = points[points["method"] == method].sort_values("number")
+            ax.plot(mine["number"], mine["auroc"], linestyle=dashes, marker=marker, color=colour, label=method)
+        level = points.loc[points["method"] == methods[-1], "auroc"].item()
+        ax.axhline(level, color="black", linewidth=0.9, linestyle=(0, (1, 3)), label=methods[-1])
+        ax.set(title=test_set, xlabel=f"number of {axes[axis]}", ylabel="test AUROC, mean over classes")
+        ax.set_xticks(sorted(points.loc[points["method"] != methods[-1], "number"].unique()))
+        ax.grid(alpha=0.25)
+        ax.spines[["top", "right"]].set_visible(False)
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize="small")
     return figure
