@@ -136,7 +136,7 @@ def test_the_issue_s_configs_are_there():
             for name in ("phantom", "phantom-iid", "nih-mini", "nih-mini-frozen", "nih-mini-iid")
         ),
         *(f"scgdam/{name}.yaml" for name in ("cifar10", "cifar100", "stl10", "fashionmnist", "catvsdog", "melanoma")),
-        *(f"scgdam/{name}.yaml" for name in ("cifar10-laptop", "nih-pneumonia")),
+        *(f"scgdam/{name}.yaml" for name in ("cifar10-laptop", "nih-pneumonia", "phantom")),
     }
     assert {f.stem for f in SWEEPS} >= {
         *(f"surgical-{name}" for name in ("clients", "classes", "table-1", "table-2")),
