@@ -198,7 +198,7 @@ def decode_images(
             raise ValueError(
                 f"{count} of {len(files)} image files cannot be decoded (damaged or no images):\n  "
                 + "\n  ".join(failures[:5])
-                + "\nReplace these files, or remove their rows from the label file."
+                + "\nReplace these files, or remove them, from the label file too where there is one."
             )
 
     return ImageStore.cached(key, (len(files), channels, image_size, image_size), write, cache_dir)
@@ -337,7 +337,7 @@ def _files_key(files: list[Path], image_size: int, channels: int) -> str:
         raise FileNotFoundError(
             f"{len(missing)} of {len(files)} image files are missing:\n  "
             + "\n  ".join(str(file) for file in missing[:5])
-            + "\nAdd these files, or remove their rows from the label file."
+            + "\nAdd these files, or remove them from the label file."
         )
     return f"images-{image_size}-{digest.hexdigest()[:24]}"
 
