@@ -46,7 +46,7 @@ class FDAMTable3(Reproduction):
         "laptop": Scale(
             f"PhantomCXR, five very different hospitals, K = 5; small heads on a fixed body, {ITERATIONS:,} iterations, I = 8 "
             "in place of 1 (windows 8 and 512 are runs of fdam-fig1)",
-            "10 minutes on two cores",
+            "15 minutes on two cores",
         ),
         "paper": Scale(
             "CheXpert, NIH, PadChest, MIMIC-CXR-JPG and VinDr-CXR, K = 16, DenseNet121, 20,000 iterations",
