@@ -1,6 +1,6 @@
 """Surgical aggregation, Figures 5 to 7: simulated IID clients, by how many they are and by how many classes they share.
 
-Kulkarni et al., arXiv:2301.06683, section 4.2.1. Every method has FedBN+ and the same budget in every setting; the model of
+Kulkarni et al., arXiv:2301.06683, section 4.2.1. All federated methods have FedBN+, and all the same budget; the model of
 all labels, one run, is what they try to come near. Methods are compared by paired t-tests over the settings.
 """
 
@@ -88,7 +88,7 @@ class SurgicalFigure5(Reproduction):
         "laptop": Scale(
             "PhantomCXR: one hospital in IID parts, another as external test set, a body that was trained on a third; "
             "MobileNetV3, 48x48 pixels, 8 rounds",
-            "15 minutes on two cores",
+            "17 minutes on two cores",
         ),
         "paper": Scale(
             "NIH in IID parts and MIMIC-CXR-LT (external), DenseNet121, 224x224 pixels",
