@@ -43,18 +43,17 @@ def test_the_faster_of_two_runs_makes_it(tmp_path: Path) -> None:
     assert [path.name for path in file.parent.iterdir()] == ["mlflow.db"]
 
 
-@pytest.mark.parametrize("seconds", [0, 1.2])
-def test_the_sender_connects_while_a_short_run_already_writes_its_model(tmp_path: Path, seconds: float) -> None:
+def test_the_sender_connects_while_a_short_run_already_writes_its_model(tmp_path: Path) -> None:
     code = (
         "import sys, threading, time\n"
         "from fedlit.tracking.mlflow_store import _connect, import_mlflow\n"
         "sender = threading.Thread(target=lambda: _connect('sqlite:///' + sys.argv[1]).search_experiments())\n"
         "sender.start()\n"
-        "time.sleep(float(sys.argv[2]))\n"
+        "time.sleep(0.5)\n"  # plain imports fail with any delay below some 1.5 s
         "import_mlflow().models.Model()\n"
         "sender.join()\n"
     )
-    command = [sys.executable, "-c", code, str(tmp_path / "mlflow.db"), str(seconds)]
+    command = [sys.executable, "-c", code, str(tmp_path / "mlflow.db")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "Error" not in done.stderr

@@ -111,7 +111,7 @@ class Tuned(Reproduction):
             f"{steps} local steps a client in every run. Rates {', '.join(f'{rate:g}' for rate in RATES)} were tried with every "
             f"method at p = {GRID_PERIOD} and seed {GRID_SEED}, and the best in validation was taken: {'; '.join(chosen)}. A "
             "rate counts what momentum adds up: the learning rate of LocalSGDM is a tenth of it. A step of LocalSCGDAM draws two "
-            "batches and takes the time of three to four others.\n"
+            "batches and takes the time of three to five others.\n"
         )
 
 
