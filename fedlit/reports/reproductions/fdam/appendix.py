@@ -23,7 +23,7 @@ class FDAMFigure2(FDAMFigure1):
     shows = "Figure 1 on CIFAR100-IH"
     scales = _scales(
         "CIFAR-10 with one positive and one negative category a client, runs of fdam-fig1",
-        "11 minutes on two cores",
+        "11 minutes on two cores, an estimate",
         "CIFAR100-IH with 10%",
         "CIFAR-100",
     )
@@ -36,7 +36,7 @@ class FDAMFigure3(FDAMFigure1):
     shows = "Figure 1 with 30% positives, ImageNet-IH"
     scales = _scales(
         "CIFAR-10 with one positive and one negative category a client and 30% positives",
-        "11 minutes on two cores",
+        "11 minutes on two cores, an estimate",
         "ImageNet-IH with 30%",
         "ImageNet",
     )
@@ -49,7 +49,7 @@ class FDAMFigure4(FDAMFigure1):
     shows = "Figure 1 with 30% positives, CIFAR100-IH"
     scales = _scales(
         "CIFAR-10 with one positive and one negative category a client and 30% positives, runs of fdam-fig3",
-        "11 minutes on two cores",
+        "11 minutes on two cores, an estimate",
         "CIFAR100-IH with 30%",
         "CIFAR-100",
     )
