@@ -177,9 +177,8 @@ def save_mlflow_model(folder: Path, write: Callable[[Path], None]) -> None:
             saved_input_example_info=EXAMPLE,
             metadata={k: v for k, v in scorer.told.items() if k != "config"} | {"score": "probability"},
         )
-        mlflow.pyfunc.add_to_model(
-            model, loader_module=__name__, python_env="python_env.yaml"
-        )  # without data it gets the folder
+        # Without data it gets the folder.
+        mlflow.pyfunc.add_to_model(model, loader_module=__name__, python_env="python_env.yaml")
         model.save(str(draft / "MLmodel"))
         example = {"columns": [COLUMN], "data": [[base64.b64encode(image).decode()]]}
         (draft / EXAMPLE["artifact_path"]).write_text(json.dumps(example))
