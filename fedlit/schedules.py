@@ -4,14 +4,14 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from fedlit.errors import ConfigError
+from fedlit.core.errors import ConfigError
 
 Unit = Literal["steps", "epochs"]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The schedule's word on one round; see :class:`fedlit.messages.Round`."""
+    """The schedule's word on one round; see :class:`fedlit.core.messages.Round`."""
 
     stage: int
     lr_factor: float
@@ -27,11 +27,11 @@ class Stage:
     """A stretch of rounds with one learning rate and one window: eta_s, I_s, and R_s or T_s of a paper's stage list.
 
     Args:
-        rounds: R, length of the stage in communication rounds; or give iterations.
-        window: I, communication window, local work between two communications.
-        unit: of the window: local steps, or passes over a client's data.
-        lr_factor: multiplies the optimizer's learning rates.
-        iterations: T, length of the stage in local steps, a multiple of the window.
+        rounds: Length R of the stage in communication rounds; or give iterations.
+        window: Communication window I, local work between two communications.
+        unit: Unit of the window: local ``steps``, or ``epochs``, passes over a client's data.
+        lr_factor: Factor of the optimizer's learning rates.
+        iterations: Length T of the stage in local steps, a multiple of the window; or give rounds.
     """
 
     rounds: int | None = None
@@ -69,6 +69,7 @@ class Schedule:
     notice: str = ""
 
     def plan(self, index: int) -> Plan:
+        """Return what the round of this index, from 0, does."""
         raise NotImplementedError
 
 
@@ -76,14 +77,16 @@ class ConstantSchedule(Schedule):
     """The same window and learning rate in every round.
 
     Args:
-        window: communication window, local work between two communications.
-        unit: of the window: local steps, or passes over a client's data.
+        window: Communication window, local work between two communications.
+        unit: Unit of the window: local ``steps``, or ``epochs``, passes over a client's data.
     """
 
     def __init__(self, window: int = 1, unit: Unit = "epochs") -> None:
+        self.window, self.unit = window, unit
         self._stage = Stage(1, window, unit)
 
     def plan(self, index: int) -> Plan:
+        """Return the same plan for every round."""
         return Plan(0, 1.0, self._stage.window, self._stage.unit, index == 0, False)
 
 
@@ -91,7 +94,7 @@ class StageSchedule(Schedule):
     """A list of stages; rounds beyond the last go on with it. What lives for a stage restarts with each.
 
     Args:
-        stages: in order.
+        stages: The stages, in order.
 
     Raises:
         ConfigError: no stages, or a stage whose iterations are no multiple of its window.
@@ -104,6 +107,7 @@ class StageSchedule(Schedule):
         self.rounds = sum(stage.rounds for stage in stages)
 
     def plan(self, index: int) -> Plan:
+        """Return the plan of the stage in which the round lies."""
         start = 0
         for number, stage in enumerate(self.stages):  # noqa: B007
             if index < start + stage.rounds:
@@ -124,10 +128,10 @@ class PracticeSchedule(Schedule):
     four rounds, in which they could not form).
 
     Args:
-        window: I, local steps between two communications.
-        iterations: local steps of each client in all.
-        decay_every: T0, local steps of a stage.
-        decay: what the learning rate is divided by.
+        window: Communication window I, local steps between two communications.
+        iterations: Local steps of each client in all.
+        decay_every: Local steps T0 of a stage.
+        decay: What the learning rate is divided by after each stage.
     """
 
     def __init__(self, window: int = 32, iterations: int = 20000, decay_every: int = 2000, decay: float = 3.0) -> None:
@@ -145,6 +149,7 @@ class PracticeSchedule(Schedule):
             )
 
     def plan(self, index: int) -> Plan:
+        """Return the plan of a round; its stage follows from the local steps before it."""
         before, stage, after = (max(i, 0) * self.window // self.decay_every for i in (index - 1, index, index + 1))
         first = index == 0 or stage != before
         return Plan(stage, self.decay**-stage, self.window, "steps", first, after != stage)
@@ -160,11 +165,11 @@ class TheorySchedule(StageSchedule):
     problem that nobody knows; here it is given. What lives for a stage restarts with each.
 
     Args:
-        stages: S, number of stages.
-        window: I of the first stage, in local steps.
-        iterations: T of the first stage, in local steps.
-        growth: factor from stage to stage, at least 1.
-        window_growth: how the window follows.
+        stages: Number S of stages.
+        window: Window I of the first stage, in local steps.
+        iterations: Length T of the first stage, in local steps.
+        growth: Factor from stage to stage, at least 1.
+        window_growth: How the window grows from stage to stage: ``linear``, ``sqrt`` or ``none``.
 
     Raises:
         ConfigError: a stage whose iterations are no multiple of its window.
@@ -181,15 +186,11 @@ class TheorySchedule(StageSchedule):
         if not growth >= 1:
             raise ConfigError(f"TheorySchedule.growth: expected at least 1, found {growth}")
         power = {"linear": 1.0, "sqrt": 0.5, "none": 0.0}[window_growth]
+        windows = [round(window * growth ** (power * s)) for s in range(stages)]
         super().__init__(
             [
-                Stage(
-                    window=round(window * growth ** (power * s)),
-                    unit="steps",
-                    lr_factor=growth**-s,
-                    iterations=round(iterations * growth**s),
-                )
-                for s in range(stages)
+                Stage(window=longer, unit="steps", lr_factor=growth**-s, iterations=round(iterations * growth**s))
+                for s, longer in enumerate(windows)
             ]
         )
 

@@ -3,6 +3,7 @@
 import copy
 import io
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 
 import cloudpickle
 import torch
@@ -10,16 +11,17 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from fedlit.aggregators.base import Aggregator
 from fedlit.aggregators.fedprox import FedProx
-from fedlit.data.federated import ClientData, FederatedDataModule
-from fedlit.errors import TrainingError
-from fedlit.fabric import make_fabric
-from fedlit.federation import Federation
-from fedlit.messages import ClientState, Mask, ServerState, State
+from fedlit.aggregators.surgical import SurgicalHeads
+from fedlit.core.aggregator import Aggregator, ClientContext
+from fedlit.core.errors import TrainingError, WorkerError
+from fedlit.core.fabric import make_fabric
+from fedlit.core.messages import ClientData, ClientState, ServerState, State
+from fedlit.data.federated import FederatedDataModule
+from fedlit.federation.federation import Federation
+from fedlit.federation.session import Session
 from fedlit.objectives import BCE
 from fedlit.schedules import ConstantSchedule
-from fedlit.session import Session
 
 CLASSES = ("Edema", "Effusion", "Nodule")
 
@@ -45,20 +47,25 @@ class ToyNet(LightningModule):
         self.lr, self.momentum = lr, momentum
 
     def forward(self, images: Tensor) -> Tensor:
+        """Map images [B, 1, 8, 8] to logits [B, C]."""
         return self.head(self.body(images))
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """Return the loss of a batch."""
         return self.objective(self(batch[0]), batch[1])
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """Log the loss and return the logits."""
         logits = self(batch[0])
         self.log("loss", self.objective(logits, batch[1]))
         return logits
 
     def predict_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """Return probabilities [B, C]."""
         return self(batch[0]).sigmoid()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return plain SGD."""
         return torch.optim.SGD(self.parameters(), lr=self.lr, momentum=self.momentum)
 
 
@@ -78,9 +85,11 @@ class ToyData(FederatedDataModule):
 
     @property
     def classes(self) -> tuple[str, ...]:
+        """Names of the classes."""
         return CLASSES
 
     def setup(self, stage: str | None = None) -> None:
+        """Make the clients, once."""
         if self.clients:
             return
         for k in range(self.number):
@@ -98,12 +107,16 @@ class ToyData(FederatedDataModule):
         return TensorDataset(images, labels)
 
 
-class OwnRows(Aggregator):
-    """Clients share the head's rows of the classes that they label, and nothing of other rows."""
+class OwnRows(SurgicalHeads):
+    """Surgical aggregation's masks in a list whose other aggregator may weigh clients, and govern heads, as it likes."""
 
-    def scope(self, layout, client) -> Mask:
-        lacking = tuple(c for c in layout.classes if c not in client.classes)
-        return Mask.everything(layout).lacking(layout.groups(("head", "dual"), lacking))
+    weights = governs = None
+
+
+class OtherPull(FedProx):
+    """FedProx in a list whose other aggregator may be FedProx."""
+
+    governs = None
 
 
 def check_aggregator(
@@ -120,6 +133,7 @@ def check_aggregator(
     * holds hyper-parameters only, and travels to other processes;
     * keeps server and client states of fixed names, shapes and dtype, and changes none in place that it was given;
     * sends finite vectors of the same names in every round;
+    * changes no weights once they have been read for sending, where that would be lost;
     * survives a checkpoint: stopped and resumed with a fresh copy of itself, it gives the same numbers;
     * does not know where clients run: worker processes give the same numbers as one process;
     * composes: its place in a list with FedProx does not matter.
@@ -132,6 +146,7 @@ def check_aggregator(
 
     Raises:
         AssertionError: says what is wrong, with every problem found.
+        WorkerError: a worker process could not start, or died; that says nothing of the aggregator.
     """
     problems: list[str] = []
     before = _pickled(aggregator, problems)
@@ -144,6 +159,11 @@ def check_aggregator(
     def toy(aggregators: list[Aggregator], workers: int = 1) -> _Toy:
         return _Toy(aggregators, workers, module, data)
 
+    def compare(one: _Toy, other: _Toy, problem: str, tolerance: float = 0.0) -> None:
+        distance = float((one.server.w - other.server.w).abs().max())
+        if not distance <= tolerance:
+            problems.append(f"{problem} (largest difference {distance:.2g})")
+
     try:
         whole = toy([aggregator, OwnRows()])
         whole.rounds(4, lambda toy: _check_states(toy, problems))
@@ -152,40 +172,42 @@ def check_aggregator(
                 "its attributes changed during training: an aggregator holds hyper-parameters only; keep "
                 "what changes in server_state or client_state, which are checkpointed"
             )
+        watched = fresh()
+        for hook in ("on_before_send", "on_client_round_end"):
+            if watched.implements(hook):
+                setattr(watched, hook, _watched(watched, hook, problems))
+        toy([watched, OwnRows()]).rounds(1)
         resumed = toy([fresh(), OwnRows()])
         resumed.rounds(2)
         resumed = resumed.through_a_checkpoint([fresh(), OwnRows()])
         resumed.rounds(2)
-        _compare(
+        compare(
             whole,
             resumed,
-            0.0,
             "stopped after round 2 and resumed it gives other weights: something that it needs "
             "is in neither state, or it counts on what an earlier round left behind",
-            problems,
         )
-        orders = [toy(listed) for listed in ([fresh(), FedProx(0.1)], [FedProx(0.1), fresh()])]
+        orders = [toy(listed) for listed in ([fresh(), OtherPull(0.1)], [OtherPull(0.1), fresh()])]
         for order in orders:
             order.rounds(2)
-        _compare(
+        compare(
             *orders,
-            1e-9,
-            "before FedProx in the list it gives other weights than behind it: add to ctx.drift "
+            "before FedProx in the list it gives other weights than behind it: add to ctx.correction "
             "instead of setting it, and leave ctx.w and ctx.grad as they are in on_client_round_start",
-            problems,
+            tolerance=1e-9,
         )
         if workers > 1:
             spread = toy([fresh(), OwnRows()], workers)
-            spread.rounds(4)
-            spread.close()
-            _compare(
+            with closing(spread.session.engine):
+                spread.rounds(4)
+            compare(
                 whole,
                 spread,
-                0.0,
                 f"over {workers} worker processes it gives other weights than in one: it reads "
                 "or writes something outside of its states",
-                problems,
             )
+    except WorkerError:
+        raise  # the machine's fault, as far as anybody knows
     except (TrainingError, KeyError, RuntimeError, TypeError, AttributeError, ValueError) as error:
         problems.append(f"it raised {type(error).__name__}: {error}")
     if problems:
@@ -215,11 +237,11 @@ class _Toy:
 
     def rounds(self, number: int, after_round: Callable[["_Toy"], None] = lambda toy: None) -> None:
         for _ in range(number):
-            rnd = self.federation.round(self.done, self.session)
+            rnd = self.session.round(self.done)
             down = self.federation.open_round(self.server, rnd, self.session)
             sent, given = _copy(down.tensors()), {n: (s, _copy(s.tensors())) for n, s in self.states.items()}
             total, _ = self.session.engine.run(rnd.cohort, down, rnd)
-            _unchanged(down.tensors(), sent, "what it broadcasts (ctx.down)")
+            _unchanged(down.tensors(), sent, "what it broadcasts (ctx.broadcast)")
             for name, (state, tensors) in given.items():
                 _unchanged(state.tensors(), tensors, f"the committed state of {name}")
             self.names = sorted(total.vectors)
@@ -244,8 +266,27 @@ class _Toy:
         other.done = self.done
         return other
 
-    def close(self) -> None:
-        self.session.engine.close()
+
+def _watched(aggregator: Aggregator, hook: str, problems: list[str]) -> Callable:
+    """Make the hook also note that it changes weights which the client shares: that would be lost."""
+    call = getattr(aggregator, hook)
+
+    def watched(ctx: ClientContext, *change: Tensor) -> State | Tensor:
+        before, start = ctx.w.clone(), ctx.start.clone()
+        returned = call(ctx, *change)
+        changed = ctx.w != before
+        for stretch in ctx.mask.private(ctx.layout):
+            changed[stretch] = False
+        if changed.any():
+            problems.append(
+                f"{hook} changes ctx.w, which is lost: the change of the weights has been read by then; return another "
+                "change from on_before_send instead"
+            )
+        if not torch.equal(ctx.start, start):
+            problems.append(f"{hook} changes ctx.start in place; make a new tensor")
+        return returned
+
+    return watched
 
 
 def _check_states(toy: _Toy, problems: list[str]) -> None:
@@ -279,12 +320,6 @@ def _difference(declared: State, found: State) -> str:
         if (tensor.shape, tensor.dtype) != (kind.shape, kind.dtype):
             return f"{name!r} is {tuple(tensor.shape)} {tensor.dtype}, declared {tuple(kind.shape)} {kind.dtype}"
     return ""
-
-
-def _compare(one: _Toy, other: _Toy, tolerance: float, problem: str, problems: list[str]) -> None:
-    distance = float((one.server.w - other.server.w).abs().max())
-    if not distance <= tolerance:
-        problems.append(f"{problem} (largest difference {distance:.2g})")
 
 
 def _unchanged(now: State, before: State, what: str) -> None:

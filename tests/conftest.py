@@ -5,7 +5,7 @@ import shlex
 import pytest
 import torch
 
-from fedlit.cli import main
+from fedlit.cli.main import main
 
 torch.set_num_threads(1)
 

@@ -1,11 +1,14 @@
 """Every guard of ``check_aggregator`` has an aggregator that trips it."""
 
+import multiprocessing
+import os
 import threading
 
 import pytest
 import torch
 
 from fedlit.aggregators import Aggregator, FedAvg, FedBN, FedProx, Scaffold
+from fedlit.core.errors import WorkerError
 from fedlit.testing import check_aggregator
 
 
@@ -46,7 +49,7 @@ class ChangesBroadcast(Aggregator):
         return state
 
     def on_client_round_start(self, ctx):
-        ctx.down["m"] += 1
+        ctx.broadcast["m"] += 1
 
 
 class ChangingMessage(Aggregator):
@@ -54,14 +57,49 @@ class ChangingMessage(Aggregator):
         return {f"extra{ctx.rnd.index}": ctx.w.clone()}
 
 
-class SetsDrift(Aggregator):
+class SetsCorrection(Aggregator):
     def on_client_round_start(self, ctx):
-        ctx.drift.bias.copy_(0.1 * ctx.w)
+        ctx.correction.bias.copy_(0.1 * ctx.w)
 
 
 class NotFinite(Aggregator):
     def on_client_round_end(self, ctx):
         return {"x": ctx.w / 0}
+
+
+class LosesItsChange(Aggregator):
+    def on_client_round_end(self, ctx):
+        ctx.w.lerp_(ctx.start, 0.5)
+        return {}
+
+
+class HalvesToo(Aggregator):
+    def on_before_send(self, ctx, change):
+        ctx.w.lerp_(ctx.start, 0.5)
+        return change
+
+
+class MovesTheStart(Aggregator):
+    def on_before_send(self, ctx, change):
+        return change.sub_(ctx.start.mul_(0.1))
+
+
+class OtherChange(Aggregator):
+    def on_before_send(self, ctx, change):
+        return change[1:]
+
+
+class NoChange(Aggregator):
+    def on_before_send(self, ctx, change):
+        change.mul_(0.5)
+
+
+class OldNames(Aggregator):
+    def __init__(self, name="drift"):
+        self.name = name
+
+    def on_client_round_start(self, ctx):
+        getattr(ctx, self.name)
 
 
 class Unpicklable(Aggregator):
@@ -74,7 +112,7 @@ class CountsInTheProcess(Aggregator):
 
     def on_client_round_start(self, ctx):
         type(self).calls += 1
-        ctx.drift.bias += 1e-3 * type(self).calls
+        ctx.correction.bias += 1e-3 * type(self).calls
 
 
 @pytest.mark.parametrize(
@@ -86,8 +124,16 @@ class CountsInTheProcess(Aggregator):
         (OtherShape, "declared \\(1,\\)"),
         (ChangesBroadcast, "changed in place \\('0/m'\\)"),
         (ChangingMessage, "the same names every round"),
-        (SetsDrift, "add to ctx.drift"),
+        (SetsCorrection, "add to ctx.correction"),
         (NotFinite, "not finite"),
+        (LosesItsChange, "on_client_round_end changes ctx.w, which is lost.*return another change from on_before_send"),
+        (HalvesToo, "on_before_send changes ctx.w, which is lost"),
+        (MovesTheStart, "on_before_send changes ctx.start in place"),
+        (OtherChange, r"OtherChange.on_before_send: expected .* a tensor \(\d+,\) torch.float64; found \(\d+,\)"),
+        (NoChange, "NoChange.on_before_send: expected .* found NoneType"),
+        (OldNames, "no attribute 'drift': it is called ctx.correction now"),
+        (lambda: OldNames("down"), "no attribute 'down': it is called ctx.broadcast now"),
+        (lambda: OldNames("other"), "no attribute 'other'$"),
         (Unpicklable, "cannot travel"),
         (CountsInTheProcess, "resumed it gives other weights"),
     ],
@@ -95,3 +141,30 @@ class CountsInTheProcess(Aggregator):
 def test_every_guard_trips(aggregator, words):
     with pytest.raises(AssertionError, match=words):
         check_aggregator(aggregator(), workers=1)
+
+
+class EndsItsProcess(Aggregator):
+    def on_client_round_start(self, ctx):
+        if multiprocessing.parent_process():
+            os._exit(3)
+
+
+def test_a_worker_that_dies_is_not_told_as_a_fault_of_the_aggregator():
+    with pytest.raises(WorkerError, match=r"worker process \d died \(exit code 3\)$"):
+        check_aggregator(EndsItsProcess())
+    assert multiprocessing.active_children() == []
+
+
+class CannotStart(Aggregator):
+    def __init__(self):
+        self.mu = 0.1
+
+    def __setstate__(self, state):
+        if multiprocessing.parent_process():
+            raise ImportError("not here")
+        vars(self).update(state)
+
+
+def test_a_worker_that_cannot_start_is_told_as_such():
+    with pytest.raises(WorkerError, match=r"(?s)start-up failed in a worker process:.*not here"):
+        check_aggregator(CannotStart())

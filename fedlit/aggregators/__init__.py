@@ -1,6 +1,5 @@
 """Algorithms: one file each, client half and server half together."""
 
-from fedlit.aggregators.base import Aggregator, ClientContext
 from fedlit.aggregators.batchnorm import FedBN, FedBNPlus
 from fedlit.aggregators.coda import CODA, NPA, CODAPlus
 from fedlit.aggregators.codasca import CODASCA
@@ -11,22 +10,9 @@ from fedlit.aggregators.momentum import LocalSGDAM, LocalSGDM
 from fedlit.aggregators.personal import PersonalHeads
 from fedlit.aggregators.scaffold import Scaffold
 from fedlit.aggregators.surgical import SurgicalHeads
+from fedlit.core.aggregator import Aggregator, ClientContext
 
 __all__ = [
-    "CODA",
-    "CODASCA",
-    "NPA",
-    "Aggregator",
-    "CODAPlus",
-    "ClientContext",
-    "FedAvg",
-    "FedBN",
-    "FedBNPlus",
-    "FedProx",
-    "LocalSCGDAM",
-    "LocalSGDAM",
-    "LocalSGDM",
-    "PersonalHeads",
-    "Scaffold",
-    "SurgicalHeads",
-]
+    "CODA", "CODASCA", "NPA", "Aggregator", "CODAPlus", "ClientContext", "FedAvg", "FedBN", "FedBNPlus", "FedProx",
+    "LocalSCGDAM", "LocalSGDAM", "LocalSGDM", "PersonalHeads", "Scaffold", "SurgicalHeads",
+]  # fmt: skip

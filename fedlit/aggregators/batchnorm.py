@@ -5,10 +5,10 @@ from functools import partial
 
 from torch import nn
 
-from fedlit.aggregators.base import Aggregator
-from fedlit.errors import ConfigError
-from fedlit.flat import NORM_TYPES, Layout
-from fedlit.messages import Client, Mask, Round, ServerState, State
+from fedlit.core.aggregator import Aggregator
+from fedlit.core.errors import ConfigError
+from fedlit.core.flat import NORM_TYPES, Layout
+from fedlit.core.messages import Client, Mask, Round, ServerState, State
 
 
 class FedBN(Aggregator):
@@ -20,8 +20,10 @@ class FedBN(Aggregator):
     """
 
     governs = "norm"
+    one_model = "FedBNPlus"
 
     def scope(self, layout: Layout, client: Client) -> Mask:
+        """Keep normalisation layers, and all statistics, at the client."""
         return Mask.everything(layout).keeping([*layout.groups(("norm",)), layout.stats_group])
 
 
@@ -42,6 +44,7 @@ class FedBNPlus(Aggregator):
     governs = "norm"
 
     def configure_model(self, module: nn.Module) -> None:
+        """Freeze every normalisation layer, in evaluation mode for good."""
         layers = [layer for layer in module.modules() if isinstance(layer, NORM_TYPES)]
         if not layers:
             raise ConfigError(f"FedBNPlus: {type(module).__name__} has no normalisation layer to freeze; leave it out")
@@ -51,6 +54,7 @@ class FedBNPlus(Aggregator):
             layer.train = partial(_stays, layer)
 
     def on_round_start(self, state: State, server: ServerState, rnd: Round) -> None:
+        """Warn in the first round if no normalisation layer was ever trained."""
         starts = {"running_mean": 0.0, "running_var": 1.0}
         values = [
             (entry.view(server.stats), starts[leaf])

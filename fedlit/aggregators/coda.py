@@ -1,14 +1,11 @@
 """NPA, CODA and CODA+: stagewise descent-ascent with periodic averaging."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from fedlit.aggregators.stages import Output, Stages
-from fedlit.errors import ConfigError
-from fedlit.messages import Round, ServerState, State
+from fedlit.core.errors import ConfigError
+from fedlit.core.messages import Measured, Round, ServerState, State
 from fedlit.schedules import Schedule
-
-if TYPE_CHECKING:
-    from fedlit.measuring import Measured
 
 
 class CODAPlus(Stages):
@@ -20,7 +17,7 @@ class CODAPlus(Stages):
 
         DSG+:  v_k = v_0, alpha_k = alpha_0 on every client
                for t = 0..T-1:
-                   v_k     -= eta (grad_v F_k(v_k, alpha_k; z) + gamma (v_k - v_0))          drift.pull
+                   v_k     -= eta (grad_v F_k(v_k, alpha_k; z) + gamma (v_k - v_0))          ctx.correction.pull
                    alpha_k += eta grad_alpha F_k(v_k, alpha_k; z)                            the dual slice of the vector
                    every I steps:  v_k = mean_k v_k,  alpha_k = mean_k alpha_k               FedAvg, uniform weights
                return the mean over clients and iterates                                     output: average
@@ -33,8 +30,8 @@ class CODAPlus(Stages):
     the experiments' code); BatchNorm's statistics are averaged at each communication.
 
     Args:
-        gamma: coefficient of the proximal term, 0.001 to 0.002 in the paper's experiments.
-        output: of a stage: ``last``, ``average``, ``random``.
+        gamma: Coefficient of the proximal term, 0.001 to 0.002 in the paper's experiments.
+        output: Output of a stage: ``last``, ``average`` or ``random``.
 
     Raises:
         ConfigError: gamma is negative, or above 10 (its inverse?).
@@ -56,19 +53,21 @@ class CODA(CODAPlus):
     Deviation: pooled instead of a mean of the clients' own class means, which a client without positives lacks.
 
     Args:
-        gamma: coefficient of the proximal term.
-        output: of a stage: ``last``, ``average``, ``random``.
+        gamma: Coefficient of the proximal term.
+        output: Output of a stage: ``last``, ``average`` or ``random``.
 
     Raises:
         ConfigError: gamma is negative, or above 10 (its inverse?).
     """
 
     def measures(self, rnd: Round, when: Literal["before", "after"]) -> bool:
+        """Ask for scores at the start of each stage but the first, whose start is measured anyway."""
         return super().measures(rnd, when) or (when == "before" and rnd.first_of_stage and rnd.index > 0)
 
     def on_measure_end(
-        self, state: State, server: ServerState, measured: "Measured", rnd: Round, when: Literal["before", "after"]
+        self, state: State, server: ServerState, measured: Measured, rnd: Round, when: Literal["before", "after"]
     ) -> None:
+        """Set alpha to the maximiser at the weights of the stage's start."""
         super().on_measure_end(state, server, measured, rnd, when)
         if when == "before" and rnd.first_of_stage:
             dual = server.layout.slices["dual"]
@@ -81,14 +80,15 @@ class NPA(CODAPlus):
     With identical steps at all clients it is stochastic descent-ascent on a batch K times as large.
 
     Args:
-        gamma: coefficient of the proximal term.
-        output: of a stage: ``last``, ``average``, ``random``.
+        gamma: Coefficient of the proximal term.
+        output: Output of a stage: ``last``, ``average`` or ``random``.
 
     Raises:
         ConfigError: gamma is negative, or above 10 (its inverse?); the schedule's window is not one step.
     """
 
     def check_schedule(self, schedule: Schedule, rounds: int) -> None:
+        """Refuse a window of more than one step."""
         super().check_schedule(schedule, rounds)
         for index in range(rounds):
             plan = schedule.plan(index)

@@ -7,11 +7,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fedlit.aggregators.base import ClientContext
 from fedlit.aggregators.momentum import LocalSGDAM, check_products
-from fedlit.errors import ConfigError, TrainingError
-from fedlit.flat import FlatModel, Layout, gathered
-from fedlit.messages import Round, ServerState, State
+from fedlit.core.aggregator import ClientContext
+from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.core.flat import FlatModel, Layout, gathered
+from fedlit.core.messages import Round, ServerState, State
+from fedlit.core.parts import Parts
 from fedlit.objectives.bce import BCE
 
 EXCHANGED = ("inner", "outer")
@@ -53,13 +54,13 @@ class LocalSCGDAM(LocalSGDAM):
     Deviations: those of LocalSGDAM, for h too.
 
     Args:
-        rho: step of the inner function, above 0.
-        alpha: weight of the newest inner value in h, in (0, 1).
-        beta_x: weight of the newest gradient in x, in (0, 1).
-        beta_y: weight of the newest gradient in y, in (0, 1).
-        first_order: leave the Hessian out, J = 1: for models without a second derivative; fails at large rho.
-        same_batch: one batch for xi and zeta in place of two independent ones.
-        outer: ``local``, as in Algorithm 1, or ``exchanged``.
+        rho: Step of the inner function, above 0.
+        alpha: Weight of the newest inner value in h, in (0, 1).
+        beta_x: Weight of the newest gradient in x, in (0, 1).
+        beta_y: Weight of the newest gradient in y, in (0, 1).
+        first_order: Leave the Hessian out, J = 1: for models without a second derivative; fails at large rho.
+        same_batch: Use one batch for xi and zeta in place of two independent ones.
+        outer: Gradients that make up the outer step: ``local``, as in Algorithm 1, or ``exchanged`` among clients.
 
     Raises:
         ConfigError: rho is not above 0; a weight outside of (0, 1); a module of more than one class, or whose objective has no
@@ -67,6 +68,10 @@ class LocalSCGDAM(LocalSGDAM):
     """
 
     vectors = ("u", "h")
+    metrics_help = {
+        "drift/curvature": "Mean of |rho H q| over that of |q|: what the Hessian of the inner step, of rate rho, changes of "
+        "the outer gradient q."
+    }
 
     def __init__(
         self,
@@ -84,12 +89,15 @@ class LocalSCGDAM(LocalSGDAM):
             raise ConfigError(f"LocalSCGDAM: rho must be above 0, found {rho:g}; without an inner step use LocalSGDAM")
         self.rho, self.alpha, self.first_order, self.same_batch = rho, alpha, first_order, same_batch
         self.outer = outer
+        if outer == "exchanged":
+            self.governs = ("momentum", "control variates")  # of q, in the way of SCAFFOLD
         self.batches_per_step = 1 if same_batch else 2
         self._exchanged = EXCHANGED if outer == "exchanged" else ()
 
     def configure_model(self, module: nn.Module) -> None:
+        """Refuse a module of several classes, and one whose objective has no dual."""
         super().configure_model(module)
-        classes, name = tuple(getattr(module, "classes", ())), type(module).__name__
+        classes, name = Parts.of(module).classes, type(module).__name__
         if len(classes) != 1:
             raise ConfigError(
                 f"LocalSCGDAM is for one class against the rest; {name} has {len(classes)} classes"
@@ -102,25 +110,30 @@ class LocalSCGDAM(LocalSGDAM):
             )
 
     def server_state(self, layout: Layout, w: Tensor) -> State:
+        """Add to u and h the exchanged gradients, and the norms behind ``drift/curvature``."""
         return super().server_state(layout, w) | {
             **{name: torch.zeros_like(w) for name in self._exchanged},
             "norms": torch.zeros(2, dtype=w.dtype),
         }
 
     def client_state(self, layout: Layout) -> State:
+        """Add what the client last sent of the exchanged gradients."""
         return super().client_state(layout) | {name: layout.zeros() for name in self._exchanged}
 
     def on_round_start(self, state: State, server: ServerState, rnd: Round) -> None:
+        """Start h at the weights."""
         if not state["started"]:
             state["h"] = server.w.clone()  # stays where nobody owns an element
 
     def broadcast(self, state: State, rnd: Round) -> State:
-        return {name: value for name, value in super().broadcast(state, rnd).items() if name != "norms"}
+        """Send u and h, and with ``outer: exchanged`` the federation's mean gradients."""
+        return super().broadcast(state, rnd) | {name: state[name] for name in self._exchanged}
 
     def on_client_round_start(self, ctx: ClientContext) -> None:
+        """Prepare the corrections of exchanged gradients, and the first estimates."""
         ctx.scratch["norms"] = torch.zeros(2, dtype=ctx.w.dtype, device=ctx.w.device)
         for name in self._exchanged:
-            shift = ctx.down[name] - ctx.state[name]
+            shift = ctx.broadcast[name] - ctx.state[name]
             for stretch in ctx.mask.unshared(ctx.layout):
                 shift[stretch] = 0
             ctx.scratch[f"{name} shift"], ctx.scratch[f"{name} sum"] = shift, torch.zeros_like(ctx.w)
@@ -129,6 +142,7 @@ class LocalSCGDAM(LocalSGDAM):
             ctx.scratch[f"{name} sum"].zero_()  # of the steps alone, which is what a mean over the round counts
 
     def on_client_round_end(self, ctx: ClientContext) -> State:
+        """Send the changes of u and h, and of the exchanged gradients."""
         sent = super().on_client_round_end(ctx)
         for name in self._exchanged:
             new = ctx.scratch[f"{name} sum"].div_(ctx.num_steps)
@@ -138,6 +152,7 @@ class LocalSCGDAM(LocalSGDAM):
         return sent if self.first_order else sent | {"norms": ctx.scratch["norms"]}
 
     def on_aggregate_end(self, state: State, server: ServerState, mean: State, rnd: Round) -> None:
+        """Move the exchanged gradients as SCAFFOLD moves c, per element by the owners who took part."""
         super().on_aggregate_end(state, server, mean, rnd)
         for name in self._exchanged:
             state[name] += rnd.participation * mean[name]
@@ -185,11 +200,7 @@ def _cross_entropy(module: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def _hessian_product(model: FlatModel, slopes: Sequence[Tensor], q: Tensor, loss: Tensor) -> Tensor:
-    """H q [P], by a second backward pass through the gradients ``slopes`` of a loss; it lies in the model's ``grad``.
-
-    Raises:
-        TrainingError: an operation of the model has no second derivative.
-    """
+    """H q [P], by a second backward pass through the gradients ``slopes`` of a loss; it lies in the model's ``grad``."""
     known = [(slope, part) for slope, part in zip(slopes, model.views(q), strict=True) if slope.requires_grad]
     model.grad.zero_()
     try:

@@ -1,7 +1,9 @@
 """FedProx."""
 
-from fedlit.aggregators.base import Aggregator, ClientContext
-from fedlit.errors import ConfigError
+from math import inf
+
+from fedlit.core.aggregator import Aggregator, ClientContext
+from fedlit.core.errors import ConfigError
 
 
 class FedProx(Aggregator):
@@ -12,16 +14,19 @@ class FedProx(Aggregator):
     solving to a tolerance gamma_k.
 
     Args:
-        mu: strength of the pull, at least 0; 0 is FedAvg.
+        mu: Strength of the pull, at least 0; 0 is FedAvg.
 
     Raises:
         ConfigError: mu is negative.
     """
 
+    governs = "pull towards the start of the round"
+
     def __init__(self, mu: float = 0.01) -> None:
-        if not mu >= 0:
-            raise ConfigError(f"FedProx: mu must be at least 0, found {mu}")
+        if not 0 <= mu < inf:
+            raise ConfigError(f"FedProx: mu must be at least 0 and finite, found {mu}")
         self.mu = mu
 
     def on_client_round_start(self, ctx: ClientContext) -> None:
-        ctx.drift.pull(ctx.w, self.mu)
+        """Pull towards the weights at which the round starts."""
+        ctx.correction.pull(ctx.w, self.mu)

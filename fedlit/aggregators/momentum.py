@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from fedlit.aggregators.base import Aggregator, ClientContext
-from fedlit.errors import ConfigError
-from fedlit.flat import Layout
-from fedlit.messages import Round, ServerState, State
-from fedlit.optimizer import single_optimizer
+from fedlit.core.aggregator import Aggregator, ClientContext
+from fedlit.core.errors import ConfigError
+from fedlit.core.flat import Layout
+from fedlit.core.messages import Round, ServerState, State
+from fedlit.core.optimizer import single_optimizer
 
 
 class AveragedVectors(Aggregator):
@@ -25,10 +25,12 @@ class AveragedVectors(Aggregator):
     """
 
     weights = "uniform"
+    governs = "momentum"
 
     vectors: tuple[str, ...] = ("u",)
 
     def configure_model(self, module: nn.Module) -> None:
+        """Refuse an optimizer that is not plain SGD."""
         optimizer, name = single_optimizer(module), type(self).__name__
         if type(optimizer) is not SGD:
             raise ConfigError(
@@ -41,25 +43,31 @@ class AveragedVectors(Aggregator):
             )
 
     def server_state(self, layout: Layout, w: Tensor) -> State:
+        """Start all vectors [P] at zero."""
         return {name: torch.zeros_like(w) for name in self.vectors}
 
     def client_state(self, layout: Layout) -> State:
+        """Start with nothing of its own; what the client keeps of each vector comes with its first round."""
         return {name: layout.zeros()[:0].clone() for name in self.vectors}
 
     def broadcast(self, state: State, rnd: Round) -> State:
-        return dict(state)
+        """Send the vectors [P]."""
+        return {name: state[name] for name in self.vectors}
 
     def on_client_round_start(self, ctx: ClientContext) -> None:
+        """Start from the server's vectors, with the client's own elements where it keeps some."""
         for name in self.vectors:
-            ctx.scratch[name] = ctx.down[name].clone()
+            ctx.scratch[name] = ctx.broadcast[name].clone()
             ctx.mask.put(ctx.layout, ctx.state[name], ctx.scratch[name])
 
     def on_client_round_end(self, ctx: ClientContext) -> State:
+        """Send the vectors' changes [P]; keep the client's own elements of them."""
         for name in self.vectors:
             ctx.state[name] = ctx.mask.part(ctx.layout, ctx.scratch[name])
-        return {name: ctx.scratch[name] - ctx.down[name] for name in self.vectors}
+        return {name: ctx.scratch[name] - ctx.broadcast[name] for name in self.vectors}
 
     def on_aggregate_end(self, state: State, server: ServerState, mean: State, rnd: Round) -> None:
+        """Move the vectors by their mean changes."""
         for name in self.vectors:
             state[name] += mean[name]
 
@@ -75,9 +83,9 @@ class LocalSGDM(AveragedVectors):
     On the ratio loss (``RatioLoss``) it is the LocalSGDM_RL of Zhang et al. (LocalSCGDAM, NeurIPS 2023).
 
     Args:
-        momentum: in [0, 1).
-        state: of the momentum at a communication: ``averaged`` with the weights, ``local``, which is each client's own for
-            ever, or ``reset`` to zero.
+        momentum: Share of the momentum that a step keeps, in [0, 1).
+        state: What happens to the momentum at a communication: it is ``averaged`` with the weights, stays ``local``, each
+            client's own for ever, or is ``reset`` to zero.
 
     Raises:
         ConfigError: momentum is not in [0, 1), or the optimizer is not SGD without a momentum of its own.
@@ -90,14 +98,17 @@ class LocalSGDM(AveragedVectors):
         self.vectors = ("u",) if state == "averaged" else ()
 
     def client_state(self, layout: Layout) -> State:
+        """Keep a whole momentum [P] where it is local."""
         return {"u": layout.zeros()} if self.state == "local" else super().client_state(layout)
 
     def on_client_round_start(self, ctx: ClientContext) -> None:
+        """Start from the client's own momentum, or from zero, unless it is averaged."""
         super().on_client_round_start(ctx)
         if self.state != "averaged":
             ctx.scratch["u"] = ctx.state["u"] if self.state == "local" else torch.zeros_like(ctx.w)
 
     def compute_gradient(self, ctx: ClientContext, batches: Sequence[Any]) -> Tensor:
+        """Step along ``momentum u + gradient``, which is the new u."""
         loss = ctx.loss(batches[0], ctx.num_steps)
         ctx.grad.add_(ctx.scratch["u"].mul_(self.momentum).add_(ctx.model.gradient(loss)))
         return loss.detach()
@@ -124,8 +135,8 @@ class LocalSGDAM(AveragedVectors):
     than others starts from the server's u.
 
     Args:
-        beta_x: weight of the newest gradient in x, in (0, 1).
-        beta_y: weight of the newest gradient in y, in (0, 1).
+        beta_x: Weight of the newest gradient in x, in (0, 1).
+        beta_y: Weight of the newest gradient in y, in (0, 1).
 
     Raises:
         ConfigError: a weight outside of (0, 1), or the optimizer is not SGD without a momentum of its own.
@@ -136,11 +147,17 @@ class LocalSGDAM(AveragedVectors):
         self.beta_x, self.beta_y = beta_x, beta_y
 
     def server_state(self, layout: Layout, w: Tensor) -> State:
+        """Add whether there is a first estimate."""
         return super().server_state(layout, w) | {"started": torch.tensor(0)}
 
+    def broadcast(self, state: State, rnd: Round) -> State:
+        """Send whether there is a first estimate, too."""
+        return super().broadcast(state, rnd) | {"started": state["started"]}
+
     def on_client_round_start(self, ctx: ClientContext) -> None:
+        """Make the first estimates, in the first round or of what only this client has."""
         super().on_client_round_start(ctx)
-        began, private = bool(ctx.down["started"]), ctx.mask.private(ctx.layout)
+        began, private = bool(ctx.broadcast["started"]), ctx.mask.private(ctx.layout)
         if began and not (private and not len(ctx.state["u"])):
             return
         averaged = {name: ctx.scratch[name].clone() for name in self.vectors}
@@ -151,15 +168,18 @@ class LocalSGDAM(AveragedVectors):
             ctx.scratch |= averaged
 
     def compute_gradient(self, ctx: ClientContext, batches: Sequence[Any]) -> Tensor:
+        """Step along u; the loss is that of the point to which the step leads."""
         ctx.grad.add_(ctx.scratch["u"])
         ctx.scratch["loss"] = torch.zeros((), dtype=ctx.w.dtype, device=ctx.w.device)
         return ctx.scratch["loss"]
 
     def on_after_optimizer_step(self, ctx: ClientContext, batches: Sequence[Any]) -> None:
+        """Bring u to the new point."""
         # Only now is there a loss to the step: losses are read at the end of a round.
         ctx.scratch["loss"].copy_(self._advance(ctx, batches))
 
     def on_aggregate_end(self, state: State, server: ServerState, mean: State, rnd: Round) -> None:
+        """Move u by its mean change; from now on there is an estimate."""
         super().on_aggregate_end(state, server, mean, rnd)
         state["started"] = torch.tensor(1)
 

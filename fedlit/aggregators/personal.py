@@ -1,8 +1,8 @@
 """Sites that keep their heads."""
 
-from fedlit.aggregators.base import Aggregator
-from fedlit.flat import Layout
-from fedlit.messages import Client, Mask
+from fedlit.core.aggregator import Aggregator
+from fedlit.core.flat import Layout
+from fedlit.core.messages import Client, Mask
 
 
 class PersonalHeads(Aggregator):
@@ -16,6 +16,8 @@ class PersonalHeads(Aggregator):
 
     weights = "uniform"
     governs = "head"
+    one_model = "SurgicalHeads"
 
     def scope(self, layout: Layout, client: Client) -> Mask:
+        """Keep the head and the objective's variables at the client."""
         return Mask.everything(layout).keeping(layout.groups(("head", "dual")))

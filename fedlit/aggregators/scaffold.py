@@ -1,12 +1,18 @@
 """SCAFFOLD."""
 
+import warnings
+from collections import Counter
+from math import inf
+from typing import Literal
+
 import torch
 from torch import Tensor
 
-from fedlit.aggregators.base import Aggregator, ClientContext
-from fedlit.errors import ConfigError
-from fedlit.flat import Layout
-from fedlit.messages import Round, ServerState, State
+from fedlit.core.aggregator import Aggregator, ClientContext
+from fedlit.core.errors import ConfigError
+from fedlit.core.flat import Layout
+from fedlit.core.messages import Round, ServerState, State
+from fedlit.schedules import Schedule
 
 
 class Scaffold(Aggregator):
@@ -21,45 +27,92 @@ class Scaffold(Aggregator):
     Deviation: client weights are the federation's (the paper: uniform; say ``FedAvg(weights: uniform)``).
 
     Args:
-        eta_g: server learning rate, above 0, on the weights (the paper's global step size).
+        eta_g: Server learning rate on the weights, above 0 (the paper's global step size).
+        reset: Whether control variates start from zero at each stage of the schedule. By default they never do, as in the
+            paper. ``always`` is Algorithm 4 of CODASCA, and with ``auto`` the schedule decides: stage lists and the
+            theory's schedule restart, the practice schedule does not.
 
     Raises:
-        ConfigError: eta_g is not above 0.
+        ConfigError: eta_g is not above 0, or a stage has one round and control variates are reset with each stage.
     """
 
-    def __init__(self, eta_g: float = 1.0) -> None:
-        if not eta_g > 0:
-            raise ConfigError(f"Scaffold: eta_g must be above 0, found {eta_g}")
-        self.eta_g = eta_g
+    governs = "control variates"
+    metrics_help = {
+        "drift/c_norm": "Norm of the server's control variate, without its dual part.",
+        "drift/c_norm_dual": "Norm of the dual part of the server's control variate.",
+        "drift/c_k_norm": "Root mean square of the norms of the clients' control variates, without their dual parts.",
+        "drift/c_k_norm_dual": "Root mean square of the norms of the dual parts of the clients' control variates.",
+    }
+
+    def __init__(self, eta_g: float = 1.0, reset: Literal["never", "auto", "always"] | None = None) -> None:
+        if not 0 < eta_g < inf:
+            raise ConfigError(f"Scaffold: eta_g must be above 0 and finite, found {eta_g}")
+        self.eta_g, self.reset = eta_g, reset or "never"
+
+    def check_schedule(self, schedule: Schedule, rounds: int) -> None:
+        """Refuse a stage of one round, and warn of short ones, where control variates are reset with each."""
+        plans = [schedule.plan(index) for index in range(rounds)] if self.reset != "never" else []
+        stages = Counter(plan.stage for plan in plans if self._resets(plan.restarts))
+        if plans and not plans[-1].last_of_stage:
+            stages.pop(plans[-1].stage, None)
+        shortest = min(stages.values(), default=5)
+        if shortest == 1:
+            raise ConfigError(
+                "Scaffold or CODASCA: the schedule has a stage of one round, and control variates that are reset with "
+                "each stage need a round to form: CODASCA without them is CODA+. Use longer stages, or reset: never"
+            )
+        if shortest < 5:
+            warnings.warn(
+                f"Scaffold or CODASCA: the schedule has a stage of {shortest} rounds; control variates are reset with "
+                "each stage, and the first round of each runs without them. Longer stages, or reset: never, keep more of "
+                "their effect",
+                stacklevel=2,
+            )
 
     def server_state(self, layout: Layout, w: Tensor) -> State:
-        return super().server_state(layout, w) | {"c": torch.zeros_like(w), "squares": torch.zeros(2, dtype=w.dtype)}
+        """Start c [P] at zero."""
+        return {"c": torch.zeros_like(w), "squares": torch.zeros(2, dtype=w.dtype)}
 
     def client_state(self, layout: Layout) -> State:
-        return {"c": layout.zeros()}
+        """Start c_k [P] at zero; with a reset the client also notes its stage."""
+        stage = {"stage": torch.tensor(0)} if self.reset != "never" else {}
+        return {"c": layout.zeros()} | stage
+
+    def on_round_start(self, state: State, server: ServerState, rnd: Round) -> None:
+        """Set c to zero at the start of a stage that resets."""
+        if rnd.first_of_stage and self._resets(rnd.restarts):
+            state["c"].zero_()
 
     def broadcast(self, state: State, rnd: Round) -> State:
+        """Send c [P]."""
         return {"c": state["c"]}
 
     def on_client_round_start(self, ctx: ClientContext) -> None:
-        ctx.scratch["shift"] = ctx.down["c"] - ctx.state["c"]
+        """Add ``c - c_k`` to every gradient of the round (eq. 3); first set c_k to zero in a new stage that resets."""
+        if self.reset != "never":
+            # By number, so that a client that missed the first round of a stage starts anew as well.
+            if self._resets(ctx.rnd.restarts) and int(ctx.state["stage"]) != ctx.rnd.stage:
+                ctx.state["c"].zero_()
+            ctx.state["stage"] = torch.tensor(ctx.rnd.stage)
+        ctx.scratch["shift"] = ctx.broadcast["c"] - ctx.state["c"]
         ctx.scratch["sum"] = torch.zeros_like(ctx.grad)
-        ctx.drift.bias += ctx.scratch["shift"]
+        ctx.correction.bias += ctx.scratch["shift"]
 
     def on_before_optimizer_step(self, ctx: ClientContext) -> None:
+        """Sum the gradients that the optimizer uses."""
         ctx.scratch["sum"] += ctx.grad
 
     def on_client_round_end(self, ctx: ClientContext) -> State:
+        """Set c_k to the mean gradient without the correction; send its change [P] and its squared norms [2]."""
         new = ctx.scratch["sum"].div_(ctx.num_steps).sub_(ctx.scratch["shift"])
-        for stretch in ctx.mask.unshared(
-            ctx.layout
-        ):  # no drift was corrected there, so there is nothing to learn of it
-            new[stretch] = 0
+        for stretch in ctx.mask.unshared(ctx.layout):
+            new[stretch] = 0  # nothing was corrected there, so there is nothing to learn of it
         delta = new - ctx.state["c"]
         ctx.state["c"] = new
         return {"c": delta, "squares": _squares(new, ctx.layout)}
 
     def on_aggregate_end(self, state: State, server: ServerState, mean: State, rnd: Round) -> None:
+        """Move c by the owners' mean change (eq. 5), and scale the change of the weights by ``eta_g``."""
         state["c"] += rnd.participation * mean["c"]
         state["squares"] = mean["squares"]
         server.delta *= self.eta_g
@@ -71,6 +124,9 @@ class Scaffold(Aggregator):
             primal, dual = squares.sqrt().tolist()
             norms |= {f"drift/{name}_norm": primal, f"drift/{name}_norm_dual": dual}
         return norms
+
+    def _resets(self, restarts: bool) -> bool:
+        return self.reset == "always" or (self.reset == "auto" and restarts)
 
 
 def _squares(vector: Tensor, layout: Layout) -> Tensor:

@@ -1,18 +1,16 @@
 """Stages: a sequence of proximal sub-problems, each centred at the output of the one before."""
 
-from typing import TYPE_CHECKING, Literal
+from math import isfinite
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fedlit.aggregators.base import Aggregator, ClientContext
-from fedlit.errors import ConfigError
-from fedlit.flat import Layout
-from fedlit.messages import Round, ServerState, State
-from fedlit.randomness import generator
-
-if TYPE_CHECKING:
-    from fedlit.measuring import Measured
+from fedlit.core.aggregator import Aggregator, ClientContext
+from fedlit.core.errors import ConfigError
+from fedlit.core.flat import Layout
+from fedlit.core.messages import Measured, Round, ServerState, State
+from fedlit.core.randomness import generator
 
 Output = Literal["last", "average", "random"]
 
@@ -22,12 +20,12 @@ class Stages(Aggregator):
 
     ``v_0`` are the weights at the start of the stage, which is the output of the one before; dual variables are never
     pulled. Learning rate, window and length of the stages are the schedule's. Within a round the term is one entry of the
-    drift, ``gamma w - gamma v_0``; the centre travels with every broadcast, so that a client that missed the first round
+    correction, ``gamma w - gamma v_0``; the centre travels with every broadcast, so that a client that missed the first round
     of a stage has it too.
 
     Args:
-        gamma: coefficient of the proximal term (FDAM's experiments quote its inverse, 500 to 1000, as 1/gamma); 0 is none.
-        output: of a stage. ``last``: the last iterate. ``average``: the mean over clients and local iterates (FDAM,
+        gamma: Coefficient of the proximal term (FDAM's experiments quote its inverse, 500 to 1000, as 1/gamma); 0 is none.
+        output: Output of a stage. ``last``: the last iterate. ``average``: the mean over clients and local iterates (FDAM,
             Algorithm 2), with BatchNorm's statistics estimated anew. ``random``: the model after one round of the stage,
             drawn from the seed (FDAM, Algorithm 4). In between, rounds go on from the last iterate.
 
@@ -35,19 +33,21 @@ class Stages(Aggregator):
         ConfigError: gamma is negative, or above 10.
     """
 
+    governs = "pull towards the start of the stage"
+
     def __init__(self, gamma: float = 1e-3, output: Output = "last") -> None:
-        name = type(self).__name__
         if not gamma >= 0:
-            raise ConfigError(f"{name}: gamma must be at least 0, found {gamma}")
+            raise ConfigError(f"federation.aggregators: gamma must be at least 0, found {gamma}")
         if gamma > 10:
             raise ConfigError(
-                f"{name}: gamma is the coefficient of gamma/2 |v - v_0|^2, found {gamma:g}, which looks like its "
-                f"inverse; did you mean {1 / gamma:g}?"
+                "federation.aggregators: gamma is the coefficient of gamma/2 |v - v_0|^2, "
+                f"found {gamma:g}, which looks like its inverse; did you mean {1 / gamma if isfinite(gamma) else 1e-3:g}?"
             )
         self.gamma, self.output = gamma, output
 
     def server_state(self, layout: Layout, w: Tensor) -> State:
-        state = super().server_state(layout, w) | {"centre": w.clone(), "began": torch.tensor(0)}
+        """Start with the initial weights as the centre v_0 [P], and with what the output of a stage needs."""
+        state = {"centre": w.clone(), "began": torch.tensor(0)}
         if self.output == "average":
             state |= {"sum": torch.zeros_like(w), "windows": torch.tensor(0)}
         if self.output == "random":
@@ -55,6 +55,7 @@ class Stages(Aggregator):
         return state
 
     def on_round_start(self, state: State, server: ServerState, rnd: Round) -> None:
+        """Take the weights as the centre at the start of a stage; consider them as its random output."""
         if rnd.first_of_stage:
             state["centre"], state["began"] = server.w.clone(), torch.tensor(rnd.index)
             if self.output == "average":
@@ -63,31 +64,34 @@ class Stages(Aggregator):
             self._consider(state, server, rnd.index - int(state["began"]), rnd)
 
     def broadcast(self, state: State, rnd: Round) -> State:
-        return super().broadcast(state, rnd) | {"centre": state["centre"]}
+        """Send the centre [P]."""
+        return {"centre": state["centre"]}
 
     def on_client_round_start(self, ctx: ClientContext) -> None:
-        super().on_client_round_start(ctx)
-        ctx.drift.pull(ctx.down["centre"], self.gamma)
+        """Pull towards the centre in every step of the round."""
+        ctx.correction.pull(ctx.broadcast["centre"], self.gamma)
         if self.output == "average":
-            ctx.scratch["start"], ctx.scratch["iterates"] = ctx.w.clone(), torch.zeros_like(ctx.w)
+            ctx.scratch["iterates"] = torch.zeros_like(ctx.w)
 
     def on_after_optimizer_step(self, ctx: ClientContext, batches: object) -> None:
+        """Sum the iterates for ``output: average``."""
         if self.output == "average":
             ctx.scratch["iterates"] += ctx.w
 
     def on_client_round_end(self, ctx: ClientContext) -> State:
-        sent = super().on_client_round_end(ctx)
-        if self.output == "average":
-            sent["iterates"] = ctx.scratch["iterates"].div_(ctx.num_steps).sub_(ctx.scratch["start"])
-        return sent
+        """Send the mean of the iterates, less the start [P], for ``output: average``."""
+        if self.output != "average":
+            return {}
+        return {"iterates": ctx.scratch["iterates"].div_(ctx.num_steps).sub_(ctx.start)}
 
     def on_aggregate_end(self, state: State, server: ServerState, mean: State, rnd: Round) -> None:
-        super().on_aggregate_end(state, server, mean, rnd)
+        """Sum the means of all rounds of the stage for ``output: average``."""
         if self.output == "average":
             state["sum"] += rnd.window * (server.w + mean["iterates"])
             state["windows"] += rnd.window
 
     def on_stage_end(self, state: State, server: ServerState, rnd: Round) -> None:
+        """Set the weights to the output of the stage, from which the next starts."""
         if self.output == "average":
             server.w.copy_(state["sum"] / state["windows"])
         if self.output == "random":
@@ -96,12 +100,18 @@ class Stages(Aggregator):
             server.stats.copy_(state["stats"])
 
     def measures(self, rnd: Round, when: Literal["before", "after"]) -> bool:
+        """Ask for BatchNorm's statistics of an averaged output."""
+        return self.measures_moments(rnd, when)
+
+    def measures_moments(self, rnd: Round, when: Literal["before", "after"]) -> bool:
+        """Ask for BatchNorm's statistics at the end of a stage with ``output: average``."""
         return when == "after" and self.output == "average" and rnd.last_of_stage
 
     def on_measure_end(
-        self, state: State, server: ServerState, measured: "Measured", rnd: Round, when: Literal["before", "after"]
+        self, state: State, server: ServerState, measured: Measured, rnd: Round, when: Literal["before", "after"]
     ) -> None:
-        if when == "after" and self.output == "average":
+        """Take the estimated statistics."""
+        if self.measures_moments(rnd, when):
             server.stats.copy_(measured.normalisation)
 
     def _consider(self, state: State, server: ServerState, rounds: int, rnd: Round) -> None:

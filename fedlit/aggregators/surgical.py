@@ -1,8 +1,8 @@
 """Surgical aggregation: sites that label different classes train one model."""
 
-from fedlit.aggregators.base import Aggregator
-from fedlit.flat import Layout
-from fedlit.messages import Client, Mask
+from fedlit.core.aggregator import Aggregator
+from fedlit.core.flat import Layout
+from fedlit.core.messages import Client, Mask
 
 
 class SurgicalHeads(Aggregator):
@@ -25,5 +25,6 @@ class SurgicalHeads(Aggregator):
     governs = "head"
 
     def scope(self, layout: Layout, client: Client) -> Mask:
+        """Leave out the rows of classes that the client does not label."""
         others = tuple(c for c in layout.classes if c not in client.classes)
         return Mask.everything(layout).lacking(layout.groups(("head", "dual"), others))

@@ -1,4 +1,4 @@
-"""Augmentation of training images: transforms of a batch that draw new parameters for each of its images."""
+"""Augmentation of training images: transforms of a batch that draw new parameters for each image."""
 
 import math
 from numbers import Number
@@ -15,23 +15,23 @@ def _number(value: object) -> int | float:
     return value
 
 
-# Without this, jsonargparse cannot write the `degrees` of torchvision's transforms into a run's config.
+# Without this, jsonargparse cannot write the ``degrees`` of torchvision's transforms into a run's config.
 register_type(Number, serializer=_number, deserializer=_number, fail_already_registered=False)
 
 
 class XrayAugmentation(nn.Module):
     """Small rotation, shift and scale, then slight brightness and contrast, for chest X-rays.
 
-    There is no horizontal flip: the heart has a side. Parameters are uniform, from torch's default generator,
-    one set an image; all images are then resampled in one pass, which costs a fraction of torchvision's
+    There is no horizontal flip, because the heart is on the left. Parameters are uniform and drawn for each image from
+    torch's default generator. All images are then resampled in one pass, which is much faster than torchvision's
     transforms in a loop.
 
     Args:
-        degrees: Largest rotation, to either side.
+        degrees: Largest rotation to either side, in degrees.
         shift: Largest shift, as a fraction of height and width.
-        scale: Largest relative change of size.
-        brightness: Largest relative change of brightness.
-        contrast: Largest relative change of contrast.
+        scale: Largest relative change of size, such as 0.08 for 8%.
+        brightness: Largest relative change of brightness, such as 0.1 for 10%.
+        contrast: Largest relative change of contrast, such as 0.1 for 10%.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class XrayAugmentation(nn.Module):
         self.limits = (math.radians(degrees), 2 * shift, 2 * shift, scale, brightness, contrast)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Float images [B, C, H, W] in [0, 1] to the same shape and range; uncovered corners are black."""
+        """Transform float images [B, C, H, W] in [0, 1]; shape and range stay, and uncovered corners are black."""
         height, width = images.shape[-2:]
         draws = (2 * torch.rand(len(images), 6) - 1) * torch.tensor(self.limits)
         angle, right, down, scale, brightness, contrast = draws.T
@@ -56,7 +56,7 @@ class XrayAugmentation(nn.Module):
         along_x = torch.stack([cos, sin * width / height], dim=1)[:, :, None] * _centres(width)
         along_y = torch.stack([-sin * height / width, cos], dim=1)[:, :, None] * _centres(height)
         shift = torch.stack([right, down], dim=1)[:, :, None]
-        # As two planes, by broadcasting: affine_grid takes fifty times as long, more than the sampling.
+        # Broadcasting makes the grid; affine_grid takes fifty times as long, which is more than the sampling.
         grid = along_x[:, :, None, :] + (along_y + shift)[:, :, :, None]
         images = F.grid_sample(images, grid.permute(0, 2, 3, 1), align_corners=False)
         mean = images.mean(dim=(1, 2, 3), keepdim=True)
@@ -67,10 +67,11 @@ class XrayAugmentation(nn.Module):
 class FlipCropAugmentation(nn.Module):
     """Horizontal flip, and a crop of the image's own size out of the padded image, for photographs.
 
-    The flip has probability 1/2 and crops are uniform, from torch's default generator, one draw an image.
+    The flip has probability 1/2 and the crop is uniform; both are drawn for each image from torch's default generator.
 
     Args:
-        padding: Black border before the crop, as a fraction of height and width: 1/8 is 4 of 32 pixels.
+        padding: Width of the black border before the crop, as a fraction of height and width. With 1/8 it is 4 of 32
+            pixels.
     """
 
     def __init__(self, padding: float = 0.125):
@@ -78,7 +79,7 @@ class FlipCropAugmentation(nn.Module):
         self.padding = padding
 
     def forward(self, images: Tensor) -> Tensor:
-        """Float images [B, C, H, W] to the same shape."""
+        """Transform float images [B, C, H, W]; the shape stays."""
         height, width = images.shape[-2:]
         down, right = round(self.padding * height), round(self.padding * width)
         draws = torch.rand(len(images), 3, 1)
@@ -91,12 +92,12 @@ class FlipCropAugmentation(nn.Module):
 
 
 def _centres(size: int) -> Tensor:
-    """Centres of `size` pixels between -1 and 1, as `grid_sample` places them."""
+    """Return the centres of ``size`` pixels between -1 and 1, as ``grid_sample`` places them."""
     return (2 * torch.arange(size) + 1) / size - 1
 
 
 class PerImage(nn.Module):
-    """Calls a transform for one image after another: torchvision's draw one set of parameters a batch.
+    """Calls a transform for each image, because torchvision's transforms draw one set of parameters for a batch.
 
     Args:
         transform: A transform of one float image [C, H, W] in [0, 1].
@@ -107,4 +108,5 @@ class PerImage(nn.Module):
         self.transform = transform
 
     def forward(self, images: Tensor) -> Tensor:
+        """Transform float images [B, C, H, W] in [0, 1], one after another."""
         return torch.stack([self.transform(image) for image in images])

@@ -5,21 +5,16 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fedlit.errors import ConfigError
+from fedlit.core.errors import ConfigError
 
 SUFFIXES = (".dicom", ".dcm")
 
 
-def read_dicom(file: Path) -> Image.Image:
-    """The picture of a DICOM file as 8-bit grey, bright where the body is dense.
-
-    Stored values of any depth are rescaled (RescaleSlope, RescaleIntercept), then the first VOI window is what becomes
-    0 to 255 (DICOM PS3.3, C.11.2); without a window it is the range of the picture. MONOCHROME1 is inverted. Lookup
-    tables (Modality LUT, VOI LUT Sequence) are not applied.
+def open_dicom(file: Path, **options):
+    """Return what pydicom's ``dcmread`` reads from a file with its options.
 
     Raises:
         ConfigError: pydicom is not installed.
-        ValueError: not one grey picture.
     """
     try:
         from pydicom import dcmread
@@ -28,7 +23,23 @@ def read_dicom(file: Path) -> Image.Image:
             f"{file}: DICOM files need pydicom, which is not installed: pip install 'fedlit[dicom]', "
             "or convert the files to PNG"
         ) from None
-    header = dcmread(file)
+    return dcmread(file, **options)
+
+
+def read_dicom(file: Path) -> Image.Image:
+    """Read the picture of a DICOM file as 8-bit grey, bright where the body is dense.
+
+    Stored values of any depth are rescaled (RescaleSlope, RescaleIntercept). Then the first VOI window becomes 0 to 255
+    (DICOM PS3.3, C.11.2), or the range of the picture if there is no window. MONOCHROME1 is inverted. Lookup tables
+    (Modality LUT, VOI LUT Sequence) are not applied.
+
+    Raises:
+        ConfigError: pydicom is not installed.
+        ValueError: The file does not hold exactly one grey picture.
+    """
+    header = open_dicom(file)
+    if "PixelData" not in header:
+        raise ValueError("expected a DICOM file with a picture, found one without pixels")
     photometric = header.get("PhotometricInterpretation")
     if photometric not in ("MONOCHROME1", "MONOCHROME2") or int(header.get("NumberOfFrames") or 1) != 1:
         raise ValueError(
@@ -54,6 +65,6 @@ def _window(values: np.ndarray, center: float, width: float, function: str) -> n
 
 
 def _number(header, keyword: str, default: float) -> float:
-    """A number of the header; the first where it has several."""
+    """Return a number of the header, or the first if there are several."""
     value = header.get(keyword)
     return default if value is None or value == "" else float(np.ravel(value)[0])

@@ -1,26 +1,34 @@
 """Features of a body that is not trained: computed once for all images of a store, then read from the cache."""
 
 import hashlib
-import os
-from collections.abc import Iterator
+import inspect
+import re
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import timm
 import torch
+from filelock import FileLock
 from lightning.pytorch import LightningModule
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from fedlit.data.federated import ClientData, FederatedDataModule
-from fedlit.data.images import LabelledImages
-from fedlit.fabric import FederationFabric
+from fedlit.core.fabric import FederationFabric
+from fedlit.core.files import whole
+from fedlit.core.messages import ClientData
+from fedlit.core.parts import Parts
+from fedlit.data.cache import intact, seal, sweep
+from fedlit.data.federated import FederatedDataModule
+from fedlit.data.images import LabelledImages, model_input
 
 BATCH = 256
+PLAIN = (bool, int, float, str, tuple, type(None))
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 class LabelledFeatures(Dataset):
@@ -62,10 +70,10 @@ def with_fixed_features(
 ) -> tuple[dict[str, ClientData], dict[str, Dataset]]:
     """Clients and test sets as they are trained on: features instead of images where the module's never change.
 
-    A module says so by an attribute ``fixed_features``: the part of it that maps images to features and is not trained.
+    A module says so by its ``fixed_features``, see :class:`fedlit.core.parts.Parts`.
     Images that are augmented have other features each time; then nothing is computed in advance.
     """
-    body = getattr(module, "fixed_features", None)
+    body = Parts.of(module).fixed_features
     augmented = any(getattr(d.train, "augment", None) is not None for d in data.clients.values())
     if body is None or augmented:
         return data.clients, data.test_sets
@@ -78,6 +86,7 @@ def with_fixed_features(
         if key not in stores:
             stores[key] = images.store.path.parent / f"features-{key}.npy"
             if fabric.local_rank == 0:
+                sweep(stores[key].parent)
                 _compute(body, images, stores[key], fabric)
             fabric.barrier()
         return LabelledFeatures(stores[key], images)
@@ -91,26 +100,41 @@ def with_fixed_features(
 
 def _key(body: nn.Module, images: LabelledImages) -> str:
     digest = hashlib.sha256(repr((images.store.path.name, images.in_chans, images.mean, images.std)).encode())
+    digest.update(_code(body).encode())
     for name, tensor in body.state_dict().items():
         digest.update(name.encode() + tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:24]
 
 
+def _code(body: nn.Module) -> str:
+    """Return what decides, beside the weights, what a body makes of an image: its code, and what it was made with."""
+    # What is installed is known by its version, and all else by the text of its file, functions beside the class included.
+    lines = [f"torch {torch.__version__}", f"timm {timm.__version__}"]
+    files: dict[str, str] = {}
+    for name, module in body.named_modules():
+        kind = type(module)
+        made = {key: value for key, value in vars(module).items() if isinstance(value, PLAIN) and key != "training"}
+        lines.append(f"{name} {kind.__module__}.{kind.__qualname__} {sorted(made.items())} {module.extra_repr()}")
+        if kind.__module__.partition(".")[0] not in ("torch", "timm") and kind.__module__ not in files:
+            with suppress(OSError, TypeError):  # made at a prompt
+                files[kind.__module__] = Path(inspect.getsourcefile(kind)).read_text()
+    return ADDRESS.sub("", "\n".join([*lines, *files.values()]))
+
+
 def _compute(body: nn.Module, images: LabelledImages, file: Path, fabric: FederationFabric) -> None:
     """Write the features of all N images of the store, unless they are there."""
-    with _alone(file):
-        if file.exists():
+    # One process of a machine computes, the others wait: runs of a sweep start at the same time.
+    with FileLock(file.with_suffix(".lock")):
+        if intact(file, (len(images.store), None), np.float32):
             return
         rows = np.arange(len(images.store))
-        everything = LabelledImages(
-            images.store, rows, np.zeros((len(rows), 1)), rows, images.in_chans, None, images.mean, images.std
-        )
         training, device, threads = body.training, next(body.parameters()).device, torch.get_num_threads()
         body.eval().to(fabric.device)
 
         @torch.no_grad()
         def features(batch: np.ndarray) -> np.ndarray:
-            return body(fabric.to_device(everything.batch(batch)[0])).float().cpu().numpy()
+            pictures = model_input(images.store[batch], images.in_chans, images.mean, images.std)
+            return body(fabric.to_device(pictures)).float().cpu().numpy()
 
         batches = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
         # A batch for each core, of one thread each: faster than one batch of all cores, and the same bits on any machine.
@@ -120,20 +144,7 @@ def _compute(body: nn.Module, images: LabelledImages, file: Path, fabric: Federa
             parts = list(track(pool.map(features, batches), console=Console(stderr=True), **bar))
         torch.set_num_threads(threads)
         body.train(training).to(device)
-        draft = file.with_suffix(f".{os.getpid()}.tmp")
-        with draft.open("wb") as out:
-            np.save(out, np.concatenate(parts))
-        os.replace(draft, file)
-
-
-@contextmanager
-def _alone(file: Path) -> Iterator[None]:
-    """One process of a machine computes, others wait: runs of a sweep start at the same time."""
-    try:
-        import fcntl
-    except ImportError:  # Windows: both compute, and the later replaces the earlier
-        yield
-        return
-    with file.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        with whole(file) as draft, draft.open("wb") as out:
+            np.save(out, np.ascontiguousarray(np.concatenate(parts)))
+            out.close()
+            seal(draft)

@@ -1,10 +1,12 @@
-"""The data of a federation: records of a source, split by patient and divided into clients by a partition."""
+"""The data of a federation: the records of a source, split by patient and divided among clients by a partition."""
 
 import hashlib
+import itertools
 import re
 import warnings
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -15,66 +17,50 @@ from torch import nn
 from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
+from fedlit.core.errors import ConfigError
+from fedlit.core.messages import ClientData
+from fedlit.core.parts import class_names
 from fedlit.data.augmentation import PerImage, XrayAugmentation
 from fedlit.data.images import LabelledImages
-from fedlit.data.partition import Partition, split_by_patient
+from fedlit.data.partition import Partition
 from fedlit.data.records import SPLITS, Records, check_records, hidden_labels, listed
 from fedlit.data.schemes import LabelScheme
+from fedlit.data.splits import split_by_patient
 
 POOLED = "pooled"
-"""The one client of pooled data."""
-
-
-@dataclass
-class ClientData:
-    """One client's data.
-
-    Attributes:
-        name: The client.
-        classes: What it labels, in the order of the federation's classes.
-        train: Training part; items are (image, labels [C]) with NaN for classes that the client does not
-            label.
-        val: Validation part, NaN as above; None where the client has none.
-        test: Test part with the full truth; None where the client has none.
-    """
-
-    name: str
-    classes: tuple[str, ...]
-    train: Dataset
-    val: Dataset | None = None
-    test: Dataset | None = None
+"""Name of the only client of pooled data."""
 
 
 class FederatedDataModule(LightningDataModule):
-    """The data of a federation: a source's records, divided into clients.
+    """The records of a source, split by patient and divided among clients.
 
-    Patients are split into train, validation and test first (official splits win where the source has them),
-    then the partition gives every record to a client. So each client has a part of every split and no patient
-    is in two splits. A source may drop records after that, see `keep()`.
+    First patients are split into train, validation and test, where official splits of the source are kept. Then the
+    partition gives every record to a client. So each client has a part of every split, and no patient is in two splits.
+    A source may drop records after that, see ``keep()``.
 
-    A source of your own implements `records()`. One that has no such records overrides `setup()` instead and
-    fills `clients` with `ClientData` of any map-style data sets.
+    A new source implements ``records()``. A source without such records overrides ``setup()`` instead and fills
+    ``clients`` with ``ClientData`` of any map-style data sets.
 
     Args:
-        partition: Which client a record belongs to.
-        scheme: Which classes each client labels; by default those that its source labels.
-        missing_classes: Training labels of classes that a client does not label: `ignore` (NaN, no loss), or
-            `negative` (0, the vanilla method that surgical aggregation is compared with). Validation ignores them.
-        pooled: Bring all clients' images, with the labels that each has, to one client of that name: the centralised
-            method.
-        batch_size: Images in a training batch of one client.
-        eval_batch_size: Images in a batch where nothing is trained.
-        image_size: Height and width of the images in pixels.
-        in_chans: Channels of the images: 1 is grey, 3 repeats the grey for weights that expect RGB.
-        augment: Augmentation of training images: true for the source's default (`XrayAugmentation` unless it has
-            another), false for none, or a list of transforms (torchvision.transforms.v2), applied in order to
-            one float image in [0, 1].
-        split: Fractions of train, validation and test, by patient; they sum to 1. With an official train_val
-            list only the first two matter, with an official train, val and test none.
+        partition: The rule that gives each record to a client.
+        scheme: The rule that says which classes each client labels; by default those that its source labels.
+        missing_classes: Training labels of classes that a client does not label: ``ignore`` (NaN, no loss) or
+            ``negative`` (0, the vanilla method of Kulkarni et al., arXiv:2301.06683). Validation ignores these classes.
+        pooled: Whether the images of all clients, with the labels that each has, go to one client with the name
+            ``pooled``, which is the centralised method.
+        batch_size: Number of images in a training batch of one client, at least 1.
+        eval_batch_size: Number of images in a batch of validation, test and prediction, at least 1.
+        image_size: Height and width of the images in pixels, at least 8.
+        in_chans: Number of channels of the images: 1 is grey, 3 repeats the grey for weights that expect RGB.
+        augment: Augmentation of training images: true for the default of the source (``XrayAugmentation`` for X-rays,
+            ``FlipCropAugmentation`` for photographs), false for none, or a list of transforms of
+            torchvision.transforms.v2, which are applied in order to one float image in [0, 1].
+        split: Fractions of patients for training, validation and test, which sum to 1. With an official train_val list
+            only the ratio of the first two is used, and with an official train, val and test none of them.
         seed: Seed of the patient split and of the partition.
         cache_dir: Folder of the decoded images; by default $XDG_CACHE_HOME/fedlit or ~/.cache/fedlit.
-        mean: Mean of the pixels in [0, 1] for normalisation, one value or one a channel.
-        std: Standard deviation of the pixels for normalisation, one value or one a channel.
+        mean: Mean that is subtracted from the pixels in [0, 1]: one value, or one for each channel.
+        std: Standard deviation by which the pixels are divided after that: one value, or one for each channel, above 0.
     """
 
     def __init__(
@@ -95,11 +81,7 @@ class FederatedDataModule(LightningDataModule):
         std: float | list[float] = 0.226,
     ):
         super().__init__()
-        for key, value in (
-            ("batch_size", batch_size),
-            ("eval_batch_size", eval_batch_size),
-            ("in_chans", in_chans),
-        ):
+        for key, value in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size), ("in_chans", in_chans)):
             if value < 1:
                 raise ValueError(f"data.{key}: expected at least 1, found {value}")
         if image_size < 8:
@@ -112,20 +94,10 @@ class FederatedDataModule(LightningDataModule):
             )
         if missing_classes not in ("ignore", "negative"):
             raise ValueError(f"data.missing_classes: expected ignore or negative, found {missing_classes!r}")
-        self.partition = partition
-        self.scheme = scheme
-        self.missing_classes = missing_classes
-        self.pooled = pooled
-        self.batch_size = batch_size
-        self.eval_batch_size = eval_batch_size
-        self.image_size = image_size
-        self.in_chans = in_chans
-        self.augment = augment
-        self.split = split
-        self.seed = seed
-        self.cache_dir = cache_dir
-        self.mean = mean
-        self.std = std
+        self.partition, self.scheme, self.missing_classes, self.pooled = partition, scheme, missing_classes, pooled
+        self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
+        self.image_size, self.in_chans, self.mean, self.std = image_size, in_chans, mean, std
+        self.augment, self.split, self.seed, self.cache_dir = augment, split, seed, cache_dir
         self.clients: dict[str, ClientData] = {}
         self.test_sets: dict[str, Dataset] = {}
         self.assignment: pd.DataFrame | None = None
@@ -134,42 +106,50 @@ class FederatedDataModule(LightningDataModule):
         self._records: Records | None = None
 
     def records(self) -> Records:
-        """Reads the source and decodes its images into the cache; a subclass implements it."""
+        """Read the source and decode its images into the cache; a subclass implements this."""
         raise NotImplementedError(
             f"{type(self).__name__} implements neither records() nor setup(); one must say what the data is"
         )
 
     def keep(self, records: Records, owners: np.ndarray) -> np.ndarray:
-        """Which records the federation has, [N] bool, given their final splits and clients; by default all.
+        """Return which records the federation keeps, [N] bool, given their final splits and clients; by default all.
 
-        A source that makes its data scarcer after the partition overrides this. It is a pure function of its
-        arguments and of the constructor's.
+        A source that drops records after the partition overrides this. The result may depend only on the arguments and
+        on those of the constructor.
         """
         return np.ones(len(owners), dtype=bool)
 
     def default_augmentation(self) -> nn.Module:
-        """What `augment: true` means: a transform of a batch of float images [B, C, H, W] in [0, 1]."""
+        """Return the transform for ``augment: true``, which takes a batch of float images [B, C, H, W] in [0, 1]."""
         return XrayAugmentation()
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes, known before `setup()`; none where there are no records to have some.
+        """Names of the classes, also before ``setup()``; empty for a source that does not implement ``records()``.
 
-        A source that knows them without reading its files overrides this.
+        A source that knows them without reading its files overrides this, or sets ``self.classes`` in its constructor.
         """
+        if self._own_classes is not None:
+            return self._own_classes
         return self._read().classes if self._has_records() else ()
 
+    @classes.setter
+    def classes(self, names: Sequence[str]) -> None:
+        self._own_classes = class_names(f"{type(self).__name__}.classes", names)
+
+    _own_classes: tuple[str, ...] | None = None
+
     def prepare_data(self) -> None:
-        """Decodes the images into the cache, once per machine."""
+        """Decode the images into the cache, once per machine."""
         if self._has_records():
             self._read()
 
     def setup(self, stage: str | None = None) -> None:
-        """Splits by patient, gives each record to a client, fills `clients`; a second call changes nothing.
+        """Split by patient, give each record to a client and fill ``clients``; a second call changes nothing.
 
         Raises:
-            ValueError: The records contradict themselves, patients are in two splits, or a client has not at
-                least two training images.
+            ValueError: The records contradict themselves, patients are in two splits, or a client has fewer than two
+                training images.
         """
         if self.assignment is not None:
             return
@@ -193,7 +173,7 @@ class FederatedDataModule(LightningDataModule):
             labelled = ~hidden[train].all(axis=0)
             self.clients[name] = ClientData(
                 name,
-                tuple(label for label, own in zip(records.classes, labelled, strict=True) if own),
+                tuple(itertools.compress(records.classes, labelled)),
                 self._images(records, train, trained, self._augmentation()),
                 self._images(records, val, visible) if len(val) else None,
                 self._images(records, test, records.labels) if len(test) else None,
@@ -203,7 +183,7 @@ class FederatedDataModule(LightningDataModule):
         )
 
     def _hidden(self, records: Records, owners: np.ndarray) -> np.ndarray:
-        """Which labels [N, C] are not there because the image's client does not label the class; fills `schemes`."""
+        """Return which labels are hidden because the client does not label the class, [N, C] bool; fill ``schemes``."""
         hidden = hidden_labels(records)
         names = sorted(set(owners.tolist()))
         declared = self.scheme.classes_of(names, records.classes, self.seed) if self.scheme else {}
@@ -212,25 +192,24 @@ class FederatedDataModule(LightningDataModule):
             if name in declared:
                 hidden[np.ix_(rows, [label not in declared[name] for label in records.classes])] = True
             here = ~hidden[rows].all(axis=0)
-            empty = [c for c, own in enumerate(here) if own and np.isnan(records.labels[rows, c]).all()]
+            empty = list(itertools.compress(records.classes, here & np.isnan(records.labels[rows]).all(axis=0)))
             if empty:
                 raise ValueError(
-                    f"client {name!r} labels {listed([records.classes[c] for c in empty])}, but none of its "
-                    f"{len(rows)} images has such a label: leave the class out of its label scheme"
+                    f"client {name!r} labels {listed(empty)}, but none of its {len(rows)} images has such a label: "
+                    "leave the class out of its label scheme"
                 )
             lost = [label for label in declared.get(name, ()) if not here[records.classes.index(label)]]
             if lost:
-                raise ValueError(
-                    f"data.scheme: client {name!r} declares {listed(lost)}, which its source does not label"
-                )
-            self.schemes[name] = tuple(label for label, own in zip(records.classes, here, strict=True) if own)
+                declares = f"data.scheme: client {name!r} declares {listed(lost)}"
+                raise ValueError(f"{declares}, which its source does not label")
+            self.schemes[name] = tuple(itertools.compress(records.classes, here))
         return hidden
 
     def save_partition(self, path: str | Path) -> None:
-        """Writes image, patient, client and split of every record that was kept to a `.parquet` or `.csv` file.
+        """Write image, patient, client and split of every record that was kept to a ``.parquet`` or ``.csv`` file.
 
         Raises:
-            ValueError: Another suffix, or data without records.
+            ValueError: The path has another suffix, or the data have no records.
         """
         path = Path(path)
         if self.assignment is None:
@@ -244,44 +223,32 @@ class FederatedDataModule(LightningDataModule):
 
     @property
     def partition_hash(self) -> str:
-        """12 hex digits over (image, client, split), whatever the order of the records.
+        """A digest of (image, client, split) as 12 hex digits, whatever the order of the records.
 
-        Where `setup()` was overridden and there are no records: over the clients' names and sizes.
+        Where ``setup()`` was overridden and there are no records, it is a digest of the names and sizes of the clients.
         """
         if self.assignment is not None:
             rows = self.assignment[["image", "client", "split"]].itertuples(index=False, name=None)
         else:
-            rows = (
-                (client.name, split, str(len(data)))
-                for client in self.clients.values()
-                for split, data in parts_of(client)
-            )
+            clients = self.clients.values()
+            rows = ((client.name, split, str(len(data))) for client in clients for split, data in parts_of(client))
         lines = sorted("\0".join(row) for row in rows)
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
 
     def counts(self) -> pd.DataFrame:
-        """One row for each client, split and class, in that order.
+        """Return one row for each client, split and class, in that order.
 
-        Columns: `client`, `split`, `class`, `images` (of that client and split), `positives`, `negatives` and
-        `labelled` (bool: whether the client labels the class). Counts are of what the client sees; data sets
-        that have no `labels` [n, C] count as NaN.
+        The columns are ``client``, ``split``, ``class``, ``images`` (of that client and split), ``positives``,
+        ``negatives`` and ``labelled`` (bool, whether the client labels the class). Hidden labels do not count. Counts
+        of data sets without ``labels`` [n, C] are NaN.
         """
         rows = []
         for client in self.clients.values():
             for split, data in parts_of(client):
                 labels = getattr(data, "labels", None)
-                for column, label in enumerate(self.classes):
-                    rows.append(
-                        {
-                            "client": client.name,
-                            "split": split,
-                            "class": label,
-                            "images": len(data),
-                            "positives": np.nan if labels is None else int((labels[:, column] == 1).sum()),
-                            "negatives": np.nan if labels is None else int((labels[:, column] == 0).sum()),
-                            "labelled": label in client.classes,
-                        }
-                    )
+                for column, name in enumerate(self.classes):
+                    counts = [np.nan if labels is None else int((labels[:, column] == y).sum()) for y in (1, 0)]
+                    rows.append((client.name, split, name, len(data), *counts, name in client.classes))
         columns = ["client", "split", "class", "images", "positives", "negatives", "labelled"]
         return pd.DataFrame(rows, columns=columns)
 
@@ -290,86 +257,80 @@ class FederatedDataModule(LightningDataModule):
 
     def _read(self) -> Records:
         if self._records is None:
-            records = self.records()
-            check_records(records)
-            self._records = records
+            self._records = check_records(self.records())
         return self._records
 
     def _augmentation(self) -> nn.Module | None:
-        if isinstance(self.augment, bool):
-            return self.default_augmentation() if self.augment else None
-        return PerImage(v2.Compose(self.augment)) if self.augment else None
+        if not self.augment:
+            return None
+        return self.default_augmentation() if self.augment is True else PerImage(v2.Compose(self.augment))
 
     def _images(
         self, records: Records, rows: np.ndarray, labels: np.ndarray, augment: nn.Module | None = None
     ) -> LabelledImages:
-        return LabelledImages(
-            records.store,
-            rows,
-            labels[rows],
-            records.names[rows],
-            self.in_chans,
-            augment,
-            self.mean,
-            self.std,
-            records.sites[rows],
-            records.patients[rows],
-        )
+        names, sites, patients = records.names[rows], records.sites[rows], records.patients[rows]
+        looks = (self.in_chans, augment, self.mean, self.std)
+        return LabelledImages(records.store, rows, labels[rows], names, *looks, sites, patients)
 
     def _warn_of_empty_classes(self, records: Records, visible: np.ndarray, kept: np.ndarray) -> None:
         anywhere = (records.labels[kept] == 1).sum(axis=0)
         trained = (visible[kept][records.splits[kept] == "train"] == 1).sum(axis=0)
-        absent = [label for label, total in zip(records.classes, anywhere, strict=True) if total == 0]
+        absent = list(itertools.compress(records.classes, anywhere == 0))
         unseen = [
             f"{label} ({total} elsewhere)"
             for label, total, seen in zip(records.classes, anywhere, trained, strict=True)
             if seen == 0 < total
         ]
-        if absent:
-            warnings.warn(
-                f"classes without any positive image: {listed(absent, 20)}; their AUROC is undefined",
-                stacklevel=3,
-            )
-        if unseen:
-            warnings.warn(
-                f"classes without a positive image that a client trains on: {listed(unseen, 20)}; "
-                "nothing can be learned of them",
-                stacklevel=3,
-            )
+        for names, what in (
+            (absent, "any positive image: {}; their AUROC is undefined"),
+            (unseen, "a positive image that a client trains on: {}; nothing can be learned of them"),
+        ):
+            if names:
+                warnings.warn(f"classes without {what.format(listed(names, 20))}", stacklevel=3)
 
 
 def parts_of(client: ClientData) -> list[tuple[str, Dataset]]:
-    """The client's splits that exist, as (split, data set)."""
+    """Return the splits that a client has, as (split, data set)."""
     parts = zip(SPLITS, (client.train, client.val, client.test), strict=True)
     return [(split, data) for split, data in parts if data is not None]
 
 
 def check_clients(owners: np.ndarray, splits: np.ndarray) -> list[str]:
-    """The clients' names in order.
+    """Return the names of the clients in order, given client and split of each record, [N] str.
 
     Raises:
-        ValueError: There is not one client a record, a name is empty, two names are the same as a file name
-            or metric key, or a client has not at least two training images.
+        ValueError: The lengths differ, a name is empty, two names are the same as a file name or metric key, or a
+            client has fewer than two training images.
     """
     if owners.shape != splits.shape:
         raise ValueError(f"partition: expected a client for each of {len(splits)} images, found {list(owners.shape)}")
     names = sorted(set(owners.tolist()))
-    seen: dict[str, str] = {}
-    for name in names:
-        key = re.sub(r"[^\w.\-]+", "_", name.strip()).casefold()
-        if not name.strip():
-            raise ValueError(f"client names: {int((owners == name).sum())} images have an empty client name")
-        if key in seen:
-            raise ValueError(
-                f"client names {seen[key]!r} and {name!r} are the same in files and metrics: rename one in the source"
-            )
-        seen[key] = name
+    if empty := sum(not name.strip() for name in owners.tolist()):
+        raise ValueError(f"client names: {empty} images have an empty client name")
+    distinct_names(names)
     training = Counter(owners[splits == "train"].tolist())
     short = [name for name in names if training[name] < 2]
     if short:
         raise ValueError(
-            f"client {short[0]!r}: expected at least 2 training images, found {training[short[0]]} "
-            f"({len(short)} of {len(names)} clients are so). Choose fewer clients or another partition, "
-            "or remove it."
+            f"client {short[0]!r}: expected at least 2 training images, found {training[short[0]]} ({len(short)} of "
+            f"{len(names)} clients are so). Choose fewer clients or another partition, or remove it."
         )
     return names
+
+
+def distinct_names(names: Iterable[str]) -> None:
+    """Refuse names of clients that are empty, or the same as a file name or metric key.
+
+    Raises:
+        ConfigError: Says which.
+    """
+    seen: dict[str, str] = {}
+    for name in names:
+        key = re.sub(r"[^\w.\-]+", "_", name.strip()).casefold()
+        if not name.strip():
+            raise ConfigError("client names: expected at least a letter, found an empty name")
+        if key in seen:
+            raise ConfigError(
+                f"client names {seen[key]!r} and {name!r} are the same in files and metrics: rename one in the source"
+            )
+        seen[key] = name

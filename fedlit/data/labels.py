@@ -1,4 +1,4 @@
-"""What the labels of a source mean: policies for uncertain and blank ones, and one name for each finding."""
+"""Labels of a source: policies for uncertain and blank ones, and the harmonised names of findings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,61 +11,68 @@ import numpy as np
 import yaml
 
 UNCERTAIN = -1.0
-"""A reader's value for a label that its source marks as uncertain; NaN is a blank."""
+"""The value of a label that its source marks as uncertain; NaN is a blank."""
 
 Policy = Literal["ignore", "zeros", "ones"]
 Names = dict[str, str | dict[str, list[str]]]
-"""Class, and the label of the source that it is; of several labels a rule makes one: ``{any: [...]}`` or ``{all: [...]}``."""
+"""A map from classes to a label of the source, or to several with a rule: ``{any: [...]}`` or ``{all: [...]}``."""
 
 _MEANS = {"ignore": np.nan, "zeros": 0.0, "ones": 1.0}
 
 
 @cache
 def harmonised() -> dict[str, dict[str, str | dict[str, list[str]]]]:
-    """Canonical name of each finding, and what each source calls it; from ``harmonised.yaml``."""
+    """Return the harmonised name of each finding, and its label in each source, from ``harmonised.yaml``."""
     return yaml.safe_load((files("fedlit.data") / "harmonised.yaml").read_text(encoding="utf-8"))
 
 
 def harmonised_names(source: str) -> Names:
-    """Canonical name and the source's own label, or labels, of the findings that a source labels."""
-    return {name: called[source] for name, called in harmonised().items() if source in called}
+    """Return the harmonised name and the label, or labels, of the findings that a source labels."""
+    return {name: labels[source] for name, labels in harmonised().items() if source in labels}
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The labels of a source that a class comes from, and how several make one: ``any`` or ``all`` of them."""
+    """The labels of a source that a class comes from.
+
+    Attributes:
+        labels: The labels of the source.
+        rule: How several labels make one class: ``any`` or ``all`` of them.
+    """
 
     labels: tuple[str, ...]
     rule: str = "any"
 
     def of(self, columns: np.ndarray) -> np.ndarray:
-        """The class [N] of these labels [N, L] in {0, 1, NaN}: what is known decides, else it is NaN."""
+        """Return the class, [N] float32, of labels [N, L] in {0, 1, NaN}; NaN where blank labels leave it open."""
         decides, other = (1.0, 0.0) if self.rule == "any" else (0.0, 1.0)
         decided, unknown = (columns == decides).any(axis=1), np.isnan(columns).any(axis=1)
         return np.where(decided, decides, np.where(unknown, np.nan, other)).astype(np.float32)
 
 
 def origins(names: Names, labels: Sequence[str], key: str) -> dict[str, Origin]:
-    """A label map, checked against a source's labels.
+    """Check a map of names against the labels of a source, and return where each class comes from.
+
+    Messages name the option by ``key``.
 
     Raises:
-        ValueError: a class that comes from no label, an unknown label, several labels without a rule, or a label that
-            two classes claim.
+        ValueError: A class comes from no label, a label is unknown, several labels have no rule, or two classes have
+            the same label.
     """
-    found: dict[str, Origin] = {}
+    origin_of: dict[str, Origin] = {}
     claimed: dict[str, str] = {}
     for name, of in names.items():
         if isinstance(of, str):
-            found[name] = Origin((of,))
+            origin_of[name] = Origin((of,))
         elif isinstance(of, Mapping) and len(of) == 1 and set(of) <= {"any", "all"} and next(iter(of.values())):
             ((rule, several),) = of.items()
-            found[name] = Origin(tuple(several), rule)
+            origin_of[name] = Origin(tuple(several), rule)
         else:
             raise ValueError(
                 f"{key}: class {name!r}: expected a label, or several with a rule such as {{any: [one, other]}} or "
                 f"{{all: [one, other]}}, found {of!r}"
             )
-        for label in found[name].labels:
+        for label in origin_of[name].labels:
             if label not in labels:
                 raise ValueError(f"{key}: class {name!r}: unknown label {label!r}; {near(label, labels)}")
             if label in claimed:
@@ -73,51 +80,51 @@ def origins(names: Names, labels: Sequence[str], key: str) -> dict[str, Origin]:
                     f"{key}: label {label!r} is claimed by {claimed[label]!r} and by {name!r}; keep it in one of them"
                 )
             claimed[label] = name
-    if not found:
+    if not origin_of:
         raise ValueError(f"{key}: expected at least one class, found none")
-    return found
+    return origin_of
 
 
-def checked_classes(classes: Sequence[str], known: Sequence[str], key: str = "data.classes") -> tuple[str, ...]:
-    """Some of the known classes.
+def checked_classes(classes: Sequence[str], allowed: Sequence[str], key: str = "data.classes") -> tuple[str, ...]:
+    """Return a choice of classes after checking it; messages name the option by ``key``.
 
     Raises:
-        ValueError: an unknown class, the same one twice, or none at all.
+        ValueError: A class is unknown or chosen twice, or no class is chosen.
     """
     for label in classes:
-        if label not in known:
-            raise ValueError(f"{key}: unknown class {label!r}; {near(label, known)}")
+        if label not in allowed:
+            raise ValueError(f"{key}: unknown class {label!r}; {near(label, allowed)}")
     if not classes or len(set(classes)) != len(classes):
         raise ValueError(f"{key}: expected one or more different classes, found {list(classes)}")
     return tuple(classes)
 
 
-def near(label: str, known: Sequence[str]) -> str:
-    """The nearest known names, or all of them, for an error message."""
-    folded = {name.casefold(): name for name in known}
+def near(label: str, names: Sequence[str]) -> str:
+    """Return the names that are most like a label, or all of them if none is like it, for an error message."""
+    folded = {name.casefold(): name for name in names}
     close = [folded[match] for match in get_close_matches(label.casefold(), folded, n=3, cutoff=0.6)]
-    return f"near names are {', '.join(close)}" if close else f"labels are {', '.join(known)}"
+    return f"near names are {', '.join(close)}" if close else f"labels are {', '.join(names)}"
 
 
 def checked_policy(policy: Policy | dict[str, Policy], labels: Sequence[str], key: str) -> dict[str, str]:
-    """The policy of every label; ``default`` in a mapping stands for those that it does not name.
+    """Return the policy of every label, given one policy or a map, in which ``default`` stands for all other labels.
 
     Raises:
-        ValueError: another policy than ignore, zeros or ones, an unknown label, or a mapping that leaves some out.
+        ValueError: A policy is not ignore, zeros or ones, a label is unknown, or a label has no policy.
     """
-    told = {"default": policy} if isinstance(policy, str) else dict(policy)
-    for label, value in told.items():
+    policies = {"default": policy} if isinstance(policy, str) else dict(policy)
+    for label, value in policies.items():
         if value not in _MEANS:
             raise ValueError(f"{key}: expected ignore, zeros or ones, found {value!r} for {label!r}")
         if label != "default" and label not in labels:
             raise ValueError(f"{key}: unknown label {label!r}; {near(label, labels)}")
-    missing = [label for label in labels if label not in told]
-    if missing and "default" not in told:
+    missing = [label for label in labels if label not in policies]
+    if missing and "default" not in policies:
         raise ValueError(f"{key}: no policy for {', '.join(missing)}; add them, or a default")
-    return {label: told.get(label, told.get("default", "ignore")) for label in labels}
+    return {label: policies.get(label) or policies["default"] for label in labels}
 
 
 def decided(labels: np.ndarray, where: np.ndarray, policy: Mapping[str, str]) -> np.ndarray:
-    """The labels [N, L] with a policy (one a label, in order) applied ``where`` (bool [N, L])."""
-    meant = np.array([_MEANS[value] for value in policy.values()], dtype=np.float32)
-    return np.where(where, meant, labels).astype(np.float32)
+    """Return labels [N, L] with the policy of each of the L labels applied ``where`` ([N, L] bool)."""
+    values = np.array([_MEANS[value] for value in policy.values()], dtype=np.float32)
+    return np.where(where, values, labels).astype(np.float32)

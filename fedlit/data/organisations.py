@@ -1,9 +1,10 @@
-"""Several data sets as one federation: an organisation each, under one union of classes."""
+"""Several data sets as one federation, in which each is an organisation."""
 
 import hashlib
 import re
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -14,15 +15,19 @@ from torch import Tensor, nn
 
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import checked_classes
-from fedlit.data.partition import ByOrganisation, Partition, split_by_patient
+from fedlit.data.partition import ByOrganisation, Partition
 from fedlit.data.records import Records, hidden_labels, listed
+from fedlit.data.splits import split_by_patient
 
 
 class JoinedStore:
-    """The pictures of several stores, one after the other; all have one shape.
+    """The pictures of several stores, one store after the other.
 
     Args:
-        stores: image stores.
+        stores: The image stores, whose pictures all have one shape.
+
+    Raises:
+        ValueError: The shapes differ.
     """
 
     def __init__(self, stores: Sequence):
@@ -36,39 +41,42 @@ class JoinedStore:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """[N, channels, height, width]."""
+        """The shape of all pictures, [N, channels, height, width]."""
         return (len(self), *self.stores[0].shape[1:])
 
     def __len__(self) -> int:
         return int(self.starts[-1])
 
     def __getitem__(self, indices: int | Sequence[int] | np.ndarray | Tensor) -> Tensor:
-        """A copy of the pictures: uint8 [C, H, W] for one index, [B, C, H, W] for several."""
+        """Return a copy of the pictures: uint8 [C, H, W] for one index, [B, C, H, W] for several."""
         rows = np.asarray(indices)
-        wanted = np.atleast_1d(rows)
-        of = np.searchsorted(self.starts, wanted, side="right") - 1
-        out = torch.empty(len(wanted), *self.shape[1:], dtype=torch.uint8)
-        for store in np.unique(of).tolist():
-            here = np.flatnonzero(of == store)
-            out[torch.from_numpy(here)] = self.stores[store][wanted[here] - self.starts[store]]
+        positions = np.atleast_1d(rows)
+        store_of = np.searchsorted(self.starts, positions, side="right") - 1
+        out = torch.empty(len(positions), *self.shape[1:], dtype=torch.uint8)
+        for store in np.unique(store_of).tolist():
+            here = np.flatnonzero(store_of == store)
+            out[torch.from_numpy(here)] = self.stores[store][positions[here] - self.starts[store]]
         return out if rows.ndim else out[0]
 
 
 class Organisations(FederatedDataModule):
-    """Several data sets together, each an organisation; by default each is a client.
+    """Several data sets together, each of which is an organisation and by default a client.
 
-    The federation's classes are the union of what the organisations label, by exact name, in alphabetical order:
-    have chest X-ray data sets speak one language with `names: harmonised`. An organisation's patients are divided by
-    themselves, or by the data set's official split where it is asked to keep one. Which name comes from which label is
-    saved with the run (`classes.csv`).
+    By default the classes are all that any organisation labels, in alphabetical order. Classes with different names are
+    different classes; ``names: harmonised`` gives chest X-ray data sets common names. The patients of each organisation
+    are divided by themselves, or by the official split of its data set. The file ``classes.csv`` of a run says which
+    class comes from which label.
 
     Args:
-        sources: Organisation, and its data; image size, channels and cache are those given here.
-        external: Test sets that no client has: name, and data, all of whose images are used.
-        classes: `union`, `shared` (only what all organisations label), or a list of classes, in its order.
-        partition: Which client a record belongs to; by default each organisation is one.
-        duplicates: What happens to pictures that are in two organisations, or in one and an external test set, which
-            leaks patients: `refuse`, or `allow` with a warning.
+        sources: A map from organisations to their data, which get the image size, channels and cache that are given
+            here.
+        external: A map from names to data that are only used for the test, with all of their images. No client has
+            them.
+        classes: The classes: ``union`` for all that any organisation labels, ``shared`` for those that all
+            organisations label, or a list of classes, whose order is kept.
+        partition: The rule that gives each record to a client; by default each organisation is a client.
+        duplicates: What happens if a picture is in two organisations, or in one and an external test set, so that a
+            patient may be in training and test: ``refuse`` is an error, ``allow`` a warning.
         **kwargs: Further arguments of FederatedDataModule.
     """
 
@@ -84,7 +92,7 @@ class Organisations(FederatedDataModule):
         super().__init__(ByOrganisation() if partition is None else partition, **kwargs)
         if not sources:
             raise ValueError("data.sources: expected at least one organisation, found none")
-        # In the order of names: how a YAML orders them must not change the rows, and so the batches, of mixed clients.
+        # Sorted by name, so that their order in a YAML does not change the rows, and so the batches, of mixed clients.
         self.sources, self.external = dict(sorted(sources.items())), dict(sorted((external or {}).items()))
         self.duplicates = duplicates
         clash = [name for name in self.external if name in sources]
@@ -100,11 +108,11 @@ class Organisations(FederatedDataModule):
         return self._classes
 
     def default_augmentation(self) -> nn.Module:
-        """That of the organisation whose name comes first in the alphabet."""
+        """Return the default of the organisation whose name comes first in the alphabet."""
         return next(iter(self.sources.values())).default_augmentation()
 
     def records(self) -> Records:
-        """Reads all organisations, each under its name, and the external test sets for what they share with them.
+        """Read all organisations, and compare their pictures with each other and with the external test sets.
 
         Raises:
             ValueError: A picture is in two organisations, or in one and an external test set.
@@ -113,8 +121,7 @@ class Organisations(FederatedDataModule):
         read = {name: source._read() for name, source in everything.items()}
         self.notes = [f"{name}: {note}" for name, source in everything.items() for note in source.notes]
         self._refuse_duplicates(read)
-        found = {name: read[name] for name in self.sources}
-        joined = [self._under(name, records) for name, records in found.items()]
+        joined = [self._under(name, read[name]) for name in self.sources]
         return Records(
             store=JoinedStore([r.store for r in joined]),
             names=np.concatenate([r.names for r in joined]),
@@ -122,15 +129,13 @@ class Organisations(FederatedDataModule):
             classes=self.classes,
             patients=np.concatenate([r.patients for r in joined]),
             sites=np.concatenate([r.sites for r in joined]),
-            site_classes={
-                name: tuple(c for c in self.classes if c in records.classes) for name, records in found.items()
-            },
+            site_classes={name: tuple(c for c in self.classes if c in read[name].classes) for name in self.sources},
             splits=np.concatenate([split_by_patient(r, self.split, self.seed) for r in joined]),
             table=pd.concat([r.table for r in joined], ignore_index=True),
         )
 
     def setup(self, stage: str | None = None) -> None:
-        """As of any data; and the external test sets."""
+        """Set up the clients as for any data, and the external test sets."""
         if self.assignment is not None:
             return
         super().setup(stage)
@@ -142,12 +147,12 @@ class Organisations(FederatedDataModule):
                 self.notes.append(f"{name}: {len(absent)} labels are no class here and left out: {listed(absent, 20)}")
 
     def _chosen(self, classes: str | list[str]) -> tuple[str, ...]:
-        own = {name: source.classes for name, source in self.sources.items()}
-        union = sorted({label for labels in own.values() for label in labels})
+        labels_of = {name: source.classes for name, source in self.sources.items()}
+        union = sorted({label for labels in labels_of.values() for label in labels})
         self._warn_of_near_names(sorted({*union, *(c for source in self.external.values() for c in source.classes)}))
         if isinstance(classes, list):
             chosen = checked_classes(classes, union)
-            without = [name for name, labels in own.items() if not set(labels) & set(chosen)]
+            without = [name for name, labels in labels_of.items() if not set(labels) & set(chosen)]
             if without:
                 raise ValueError(
                     f"data.classes: {listed(without)} labels none of {listed(chosen)}; choose more classes, or leave "
@@ -158,13 +163,12 @@ class Organisations(FederatedDataModule):
             return tuple(union)
         if classes != "shared":
             raise ValueError(f"data.classes: expected union, shared or a list of classes, found {classes!r}")
-        shared = tuple(label for label in union if all(label in labels for labels in own.values()))
-        if not shared:
-            raise ValueError(
-                "data.classes: no class is labelled by all organisations; have them speak one language with "
-                "names: harmonised, or choose union"
-            )
-        return shared
+        if shared := tuple(sorted(set(union).intersection(*labels_of.values()))):
+            return shared
+        raise ValueError(
+            "data.classes: no class is labelled by all organisations; give them common names with names: harmonised, "
+            "or choose union"
+        )
 
     def _warn_of_near_names(self, names: Sequence[str]) -> None:
         folded: dict[str, list[str]] = {}
@@ -173,35 +177,34 @@ class Organisations(FederatedDataModule):
         for alike in folded.values():
             if len(alike) > 1:
                 warnings.warn(
-                    f"classes go by exact name, so {' and '.join(map(repr, alike))} are different classes; if they are one, "
-                    "set names: harmonised, or name them alike",
+                    f"classes with different names are different, so {' and '.join(map(repr, alike))} are different "
+                    "classes; if they are one, set names: harmonised, or give them one name",
                     stacklevel=4,
                 )
 
     def _under(self, organisation: str, records: Records) -> Records:
-        """A source's records with the federation's classes, and names and patients that no other source has."""
+        """Return the records of a source with the classes of the federation and unique names of images and patients."""
         labels = np.full((len(records.names), len(self.classes)), np.nan, dtype=np.float32)
-        known = np.where(hidden_labels(records), np.nan, records.labels)
+        visible = np.where(hidden_labels(records), np.nan, records.labels)
         for column, label in enumerate(self.classes):
             if label in records.classes:
-                labels[:, column] = known[:, records.classes.index(label)]
-        return Records(
-            store=records.store,
+                labels[:, column] = visible[:, records.classes.index(label)]
+        return replace(
+            records,
             names=np.array([f"{organisation}/{name}" for name in records.names]),
             labels=labels,
             classes=self.classes,
             patients=np.array([f"{organisation}/{patient}" for patient in records.patients]),
             sites=np.full(len(records.names), organisation),
             site_classes={},
-            splits=records.splits,
             table=records.table.assign(organisation=organisation),
         )
 
-    def _refuse_duplicates(self, found: dict[str, Records]) -> None:
+    def _refuse_duplicates(self, read: dict[str, Records]) -> None:
         owner: dict[bytes, tuple[str, str]] = {}
         shared: dict[tuple[str, str], list[str]] = {}
-        for name, records in found.items():
-            # Pictures that agree in some thousand pixels are the same: hashing all of 200,000 takes half a minute.
+        for name, records in read.items():
+            # Pictures with some thousand equal pixels are the same; hashing all pixels of 200,000 takes half a minute.
             steps = [max(1, size // 32) for size in records.store.shape[2:]]
             for start in range(0, len(records.names), 256):
                 rows = np.arange(start, min(start + 256, len(records.names)))
@@ -213,9 +216,9 @@ class Organisations(FederatedDataModule):
                         shared.setdefault((first[0], name), []).append(f"{first[1]} and {records.names[row]}")
         for (one, other), pairs in shared.items():
             message = (
-                f"{len(pairs)} pictures of {one!r} are in {other!r} too, the first are {listed(pairs, 2)}: the same patients "
-                "would be trained on at one site and tested at another (RSNA Pneumonia and SIIM Pneumothorax are drawn from "
-                "NIH ChestX-ray14, for example)"
+                f"{len(pairs)} pictures of {one!r} are in {other!r} too, the first are {listed(pairs, 2)}: the same "
+                "patients would be in the training of one site and in the test of another (for example, RSNA Pneumonia "
+                "and SIIM Pneumothorax are taken from NIH ChestX-ray14)"
             )
             if self.duplicates == "refuse":
                 raise ValueError(f"{message}. Leave one of them out, or set data.duplicates to allow.")
@@ -223,22 +226,22 @@ class Organisations(FederatedDataModule):
 
 
 def save_classes(data: FederatedDataModule, path: Path) -> None:
-    """One row a client and class that it labels: the class, and the label or labels of the source that it comes from.
+    """Write the classes of each client to a CSV file, with the label or labels of the source that they come from.
 
-    Of clients that are no organisation it says what the class is called at each organisation.
+    For a client that is no organisation, the file names the labels of each organisation.
     """
     sources = getattr(data, "sources", {})
     rows = []
-    for client, own in data.schemes.items():
-        of = {client: sources[client]} if client in sources else sources or {"": data}
-        for label in own:
-            told = {name: _told(source, label) for name, source in of.items() if label in source.classes}
-            alike = len(set(told.values())) == 1
-            label_of = next(iter(told.values())) if alike else "; ".join(f"{name}: {t}" for name, t in told.items())
-            rows.append({"client": client, "class": label, "label": label_of})
+    for client, classes in data.schemes.items():
+        origins = {client: sources[client]} if client in sources else sources or {"": data}
+        for name in classes:
+            labels = {site: _labels_of(source, name) for site, source in origins.items() if name in source.classes}
+            alike = len(set(labels.values())) == 1
+            text = next(iter(labels.values())) if alike else "; ".join(f"{site}: {x}" for site, x in labels.items())
+            rows.append((client, name, text))
     pd.DataFrame(rows, columns=["client", "class", "label"]).to_csv(path, index=False)
 
 
-def _told(source: FederatedDataModule, label: str) -> str:
-    origin = getattr(source, "origins", {}).get(label)
-    return label if origin is None else f" {origin.rule} ".join(origin.labels)
+def _labels_of(source: FederatedDataModule, name: str) -> str:
+    origin = getattr(source, "origins", {}).get(name)
+    return name if origin is None else f" {origin.rule} ".join(origin.labels)

@@ -1,30 +1,31 @@
-"""What a source knows about its images before anything is split or divided among clients."""
+"""Records: what a source knows about its images before they are split and divided among clients."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from fedlit.data.images import ImageStore
+from fedlit.data.patients import warn_united
 
 SPLITS = ("train", "val", "test")
 
 
 @dataclass
 class Records:
-    """What a source knows about its images before anything is split: N images, C classes.
+    """What a source knows about its N images with C classes before anything is split.
 
     Attributes:
-        store: The decoded pictures, N of them.
-        names: Unique image ids (file names), [N] str.
-        labels: The full truth as far as the source knows it, [N, C] float32 in {0, 1, NaN}.
+        store: The N decoded pictures.
+        names: Unique image ids, such as file names, [N] str.
+        labels: All labels that the source has, [N, C] float32 in {0, 1, NaN}.
         classes: Names of the C classes.
-        patients: Patient of each image, [N] str. Two people never share an id, whatever their hospitals.
+        patients: Patient of each image, [N] str. Two patients have different ids, also in different hospitals.
         sites: Organisation or hospital of each image, [N] str; one constant where the source has none.
-        site_classes: Label scheme: the classes that a site labels. A site that is missing here labels all.
-        splits: The official split of each image, [N] "train", "val", "test" or "train_val"; None where there
-            is none.
-        table: The source's own columns, row by row as above, for `ByColumn`.
+        site_classes: A map from sites to the classes that they label. A site that is missing here labels all.
+        splits: The official split of each image, [N] "train", "val", "test" or "train_val"; None where there is none.
+        table: The columns of the source for ``ByColumn``, with one row for each image.
     """
 
     store: ImageStore
@@ -38,37 +39,25 @@ class Records:
     table: pd.DataFrame
 
 
-def scheme(records: Records, site: str) -> tuple[str, ...]:
-    """The classes that a site labels."""
-    return records.site_classes.get(str(site), records.classes)
-
-
 def hidden_labels(records: Records) -> np.ndarray:
-    """Which labels [N, C] an image does not have because its site does not label the class, bool."""
+    """Return which labels are missing because the site of the image does not label the class, [N, C] bool."""
     hidden = np.zeros(records.labels.shape, dtype=bool)
     for site in np.unique(records.sites):
-        absent = [label not in scheme(records, site) for label in records.classes]
+        labelled = records.site_classes.get(str(site), records.classes)
+        absent = [label not in labelled for label in records.classes]
         hidden[np.ix_(records.sites == site, absent)] = True
     return hidden
 
 
-def check_records(records: Records) -> None:
-    """Refuses records that contradict themselves.
+def check_records(records: Records) -> Records:
+    """Return the records after checking that they do not contradict themselves; a patient has one spelling then.
 
     Raises:
-        ValueError: Lengths differ, an image id occurs twice, a label is not 0, 1 or NaN, or the label scheme
+        ValueError: Lengths differ, an image has no patient, an image id occurs twice, a label is not 0, 1 or NaN, or the label scheme
             names a site or a class that is not there.
     """
-    lengths = {
-        "store": len(records.store),
-        "names": len(records.names),
-        "labels": len(records.labels),
-        "patients": len(records.patients),
-        "sites": len(records.sites),
-        "table": len(records.table),
-    }
-    if records.splits is not None:
-        lengths["splits"] = len(records.splits)
+    fields = ("store", "names", "labels", "patients", "sites", "table", "splits")
+    lengths = {name: len(getattr(records, name)) for name in fields if getattr(records, name) is not None}
     if len(set(lengths.values())) != 1:
         raise ValueError(f"records: expected one row an image in every field, found {lengths}")
     if len(records.names) == 0:
@@ -78,12 +67,18 @@ def check_records(records: Records) -> None:
             f"records: expected labels [N, C] of C different classes, found {list(records.labels.shape)} "
             f"and classes {list(records.classes)}"
         )
+    nobody = pd.isna(records.patients) | (np.char.strip(np.asarray(records.patients).astype(str)) == "")
+    if nobody.any():
+        raise ValueError(
+            f"records: expected a patient for each image, found none for {nobody.sum()} of {len(nobody)}, the first is image "
+            f"{str(records.names[np.argmax(nobody)])!r}. Where patients are unknown, give each image an id of its own"
+        )
     unique, occurrences = np.unique(records.names, return_counts=True)
     if (occurrences > 1).any():
         twice = unique[occurrences > 1]
         raise ValueError(
             f"records: {len(twice)} image ids occur more than once, the first are {listed(twice)}. "
-            "Give each image an id of its own, or remove the repeated rows."
+            "Give each image its own id, or remove the repeated rows."
         )
     wrong = ~(np.isnan(records.labels) | (records.labels == 0) | (records.labels == 1))
     if wrong.any():
@@ -102,9 +97,15 @@ def check_records(records: Records) -> None:
             raise ValueError(
                 f"label scheme of site {site!r}: no image is of that site; sites are {listed(np.unique(records.sites))}"
             )
+    return replace(records, patients=warn_united(records.patients))
 
 
 def listed(values, limit: int = 8) -> str:
-    """The first values for an error message."""
+    """Return the first values for an error message, with their number if there are more."""
     values = [repr(str(value)) for value in values]
     return ", ".join(values[:limit]) + (f", ... ({len(values)} in all)" if len(values) > limit else "")
+
+
+def contents(folder: Path) -> str:
+    """Return the names in a folder for an error message."""
+    return listed(sorted(path.name for path in folder.iterdir())) or "an empty folder"

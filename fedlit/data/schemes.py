@@ -1,37 +1,39 @@
 """Label schemes: which client labels which classes."""
 
-import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
-from fedlit.data.labels import near
+from fedlit.core.randomness import numpy_generator
+from fedlit.data.labels import checked_classes
 from fedlit.data.records import listed
 
 KINDS = {"shared": "shared", "partly": "partly shared", "unique": "unique"}
-"""Classes that all clients label, some, or one alone; and what people call them."""
+"""Kinds of classes, and their names in a sentence: all clients label a shared class, one alone a unique one."""
 
 
 class LabelScheme:
-    """Says what each client labels, by name; what it does not label is hidden from its training and validation.
+    """A rule that says which classes each client labels; labels of other classes are hidden from its training.
 
-    A client never labels more than its source does. Test sets keep the full truth.
+    They are hidden from its validation too. A client never labels more than its source does. Test sets keep all labels.
     """
 
     def classes_of(self, clients: Sequence[str], classes: Sequence[str], seed: int) -> dict[str, tuple[str, ...]]:
-        """The classes of each client; one that is left out labels what its source does. A pure function."""
+        """Return the classes of each client, as a pure function of the arguments.
+
+        A client that is left out labels what its source does.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not implement classes_of()")
 
 
 class HideClasses(LabelScheme):
-    """All clients label the shared classes; each other class is labelled by one client alone, dealt in turn.
+    """All clients label the shared classes, and each other class is labelled by one client alone, in turn.
 
-    The class heterogeneity of Kulkarni et al. (arXiv:2301.06683), section 4.2.1, where 0, 2, 6, 10, 12, 13 or all of
-    14 classes are shared by four clients; which ones is drawn from the seed. For a growing number of shared classes the
-    smaller set is part of the larger one.
+    This is the class heterogeneity of Kulkarni et al. (arXiv:2301.06683), section 4.2.1, where four clients share 0, 2,
+    6, 10, 12, 13 or all of 14 classes. The shared classes are drawn from the seed, and a smaller set of them is part of
+    each larger one.
 
     Args:
-        shared: Number of classes that all clients label.
+        shared: Number of classes that all clients label, from 0 to the number of classes.
     """
 
     def __init__(self, shared: int):
@@ -40,56 +42,61 @@ class HideClasses(LabelScheme):
         self.shared = shared
 
     def classes_of(self, clients: Sequence[str], classes: Sequence[str], seed: int) -> dict[str, tuple[str, ...]]:
+        """Return the classes of each client.
+
+        Raises:
+            ValueError: There are fewer classes than shared ones, or a client would label no class.
+        """
         if self.shared > len(classes):
             raise ValueError(f"HideClasses(shared={self.shared}): expected at most {len(classes)} classes")
-        order = np.random.default_rng([seed, zlib.crc32(b"HideClasses")]).permutation(len(classes))
+        order = numpy_generator(seed, "HideClasses").permutation(len(classes))
         shared, others = set(order[: self.shared].tolist()), order[self.shared :][::-1].tolist()
         owner = {column: clients[turn % len(clients)] for turn, column in enumerate(others)}
-        found = {
+        schemes = {
             client: tuple(name for i, name in enumerate(classes) if i in shared or owner.get(i) == client)
             for client in clients
         }
-        empty = [client for client, own in found.items() if not own]
+        empty = [client for client, labelled in schemes.items() if not labelled]
         if empty:
             raise ValueError(
                 f"HideClasses(shared={self.shared}): {len(classes)} classes are too few for {len(clients)} clients: "
                 f"{listed(empty)} would label none. Share some, or choose fewer clients."
             )
-        return found
+        return schemes
 
 
 class DeclaredClasses(LabelScheme):
-    """What each client labels, written down by hand.
+    """The classes of each client as given.
 
     Args:
-        clients: Client, and the names of the classes that it labels; clients left out label what their source does.
+        clients: A map from clients to the names of the classes that they label. Clients that are left out label what
+            their source labels.
     """
 
     def __init__(self, clients: dict[str, list[str]]):
         self.clients = clients
 
     def classes_of(self, clients: Sequence[str], classes: Sequence[str], seed: int) -> dict[str, tuple[str, ...]]:
+        """Return the classes of each client that is named.
+
+        Raises:
+            ValueError: A client or class is unknown, or a client has no class or one class twice.
+        """
         unknown = [name for name in self.clients if name not in clients]
         if unknown:
             raise ValueError(f"data.scheme: unknown client {unknown[0]!r}; clients are {listed(clients, 20)}")
-        for client, own in self.clients.items():
-            for label in own:
-                if label not in classes:
-                    raise ValueError(f"data.scheme: client {client!r}: unknown class {label!r}; {near(label, classes)}")
-            if len(set(own)) < len(own) or not own:
-                raise ValueError(f"data.scheme: client {client!r}: expected one or more different classes, found {own}")
-        return {client: tuple(name for name in classes if name in own) for client, own in self.clients.items()}
+        for client, labelled in self.clients.items():
+            checked_classes(labelled, classes, f"data.scheme: client {client!r}")
+        return {client: tuple(n for n in classes if n in labelled) for client, labelled in self.clients.items()}
 
 
 def by_sharing(schemes: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    """Classes that all clients label (``shared``), some (``partly``) or one alone (``unique``); {} where all are shared.
+    """Return the classes that all clients label (``shared``), some of them (``partly``) or one alone (``unique``).
 
-    Kulkarni et al. (arXiv:2301.06683), definition 2.
+    The kinds are those of Kulkarni et al. (arXiv:2301.06683), definition 2. If all classes are shared, the result is
+    empty.
     """
-    count: dict[str, int] = {}
-    for own in schemes.values():
-        for name in own:
-            count[name] = count.get(name, 0) + 1
+    count = Counter(name for labelled in schemes.values() for name in labelled)
     kinds = {name: "shared" if n == len(schemes) else "unique" if n == 1 else "partly" for name, n in count.items()}
     if set(kinds.values()) <= {"shared"}:
         return {}

@@ -1,6 +1,11 @@
-"""Label files: CSV tables whose columns, lines and gaps are named when something is wrong with them."""
+"""Label files: CSV tables, with error messages that name file, line and column."""
 
+import codecs
+import csv
+import gzip
 import warnings
+import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +16,18 @@ import pandas as pd
 from fedlit.data.labels import near
 from fedlit.data.records import listed
 
+HEAD = 2**16
+SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+
 
 @dataclass
 class Table:
     """A label file.
 
     Attributes:
-        path: of the file.
-        rows: its rows, without blank lines.
-        lines: the line number of each row, the header being line 1; exact unless a quoted field spans lines.
+        path: Path of the file.
+        rows: Rows of the file, without blank lines.
+        lines: Line number of each row, where the header is line 1. Line breaks in quoted fields are not counted.
     """
 
     path: Path
@@ -27,11 +35,11 @@ class Table:
     lines: np.ndarray
 
     def where(self, mask: np.ndarray) -> "Table":
-        """The rows of a mask."""
+        """Return the rows of a mask."""
         return Table(self.path, self.rows[mask].reset_index(drop=True), self.lines[mask])
 
     def at(self, mask: np.ndarray) -> str:
-        """The file and the first line of a mask, for an error message."""
+        """Return the file and the first line of a mask, for an error message."""
         return f"{self.path}, line {self.lines[np.argmax(mask)]}"
 
 
@@ -41,57 +49,85 @@ def read_table(
     """Read a CSV file, compressed (``.gz``) or not.
 
     Args:
-        path: of the file.
-        needed: columns that must be there, literally.
-        filled: those of them that are text and must not be empty.
-        columns: other spellings of columns and what they are called here.
+        path: Path of the file.
+        needed: Names of the columns that must exist.
+        filled: Those of them that hold text and must not be empty.
+        columns: A map from other spellings of columns to their names.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a column is missing, or a cell that must be filled is empty; names file, column and line.
+        FileNotFoundError: There is no such file.
+        ValueError: A column is missing, or a cell that must be filled is empty; the message names file, column and
+            line.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
+    spelled = _checked_header(path)
     with warnings.catch_warnings():
         # Some copies end every line but the header with a comma; pandas warns that it drops the empty column.
         warnings.simplefilter("ignore", pd.errors.ParserWarning)
         try:
-            rows = pd.read_csv(
-                path,
-                dtype=dict.fromkeys(filled, str),
-                index_col=False,
-                encoding="utf-8-sig",
-                skip_blank_lines=False,
-                low_memory=False,
-            )
+            texts = [name for name in spelled if (columns or {}).get(name.strip(), name.strip()) in filled]
+            text = {"dtype": dict.fromkeys(texts, str), "encoding": "utf-8-sig", "low_memory": False}
+            rows = pd.read_csv(path, index_col=False, skip_blank_lines=False, **text)
         except pd.errors.EmptyDataError:
             raise ValueError(f"{path}: expected a table with columns {listed(needed, 20)}, found nothing") from None
-        except (pd.errors.ParserError, UnicodeDecodeError) as error:
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{path}: expected UTF-8, found the byte 0x{error.object[error.start]:02x} at {error.start:,}, as in Latin-1 or "
+                "Windows-1252. Save the table as UTF-8"
+            ) from None
+        except pd.errors.ParserError as error:
             raise ValueError(f"{path}: expected a table of comma-separated values in UTF-8, found: {error}") from None
     rows.columns = [str(column).strip() for column in rows.columns]
-    found = [column for column in rows.columns if not column.startswith("Unnamed:")]
-    rows = rows[found].rename(columns=dict(columns or {}))
+    header = [column for column in rows.columns if not column.startswith("Unnamed:")]
+    rows = rows[header].rename(columns=dict(columns or {}))
+    other = next((name for sign, name in SEPARATORS.items() if len(header) == 1 and sign in header[0]), "")
     for column in needed:
+        if column not in rows.columns and other:
+            raise ValueError(f"{path}: expected columns separated by commas, found {other}. Save the table with commas")
         if column not in rows.columns:
-            hint = near(column, found) if found else "there is none"
-            raise ValueError(f"{path}: expected a column {column!r}, found {listed(found, 40)}; {hint}")
+            hint = near(column, header) if header else "there is none"
+            raise ValueError(f"{path}: expected a column {column!r}, found {listed(header, 40)}; {hint}")
     table = Table(path, rows, np.arange(2, len(rows) + 2)).where(rows.notna().any(axis=1).to_numpy())
     if not len(table.rows):
         raise ValueError(f"{path}: expected rows below the header, found none")
     for column in filled:
         empty = (table.rows[column].isna() | (table.rows[column].str.strip() == "")).to_numpy()
         if empty.any():
-            raise ValueError(
-                f"{table.at(empty)}: column {column!r} is empty ({empty.sum()} such lines). "
-                "Fill it in, or remove the line."
-            )
+            count = f"({empty.sum()} such lines)"
+            raise ValueError(f"{table.at(empty)}: column {column!r} is empty {count}. Fill it in, or remove the line.")
         table.rows[column] = table.rows[column].str.strip()
     return table
 
 
+def _checked_header(path: Path) -> list[str]:
+    """Return the columns as they are spelled; refuse a file that is no text, or with a column twice, of which one would count.
+
+    Raises:
+        ValueError: Which of them it is.
+    """
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            head = file.read(HEAD)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{path}: expected a file that gzip has packed, found a damaged one: {error}") from None
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise ValueError(f"{path}: expected UTF-8, found UTF-16. Save the table as UTF-8")
+    if b"\0" in head:
+        raise ValueError(f"{path}: expected a table of comma-separated values in UTF-8, found bytes that are no text")
+    text = head.decode("utf-8-sig", errors="replace")
+    spelled = next(csv.reader(text.splitlines(keepends=True)), [])
+    counts = Counter(name.strip() for name in spelled)
+    if twice := [name for name, count in counts.items() if name and count > 1]:
+        raise ValueError(f"{path}: the header has the columns {listed(twice)} more than once. Keep one of each")
+    return spelled
+
+
 def refuse_repeats(table: Table, column: str, what: str = "image") -> None:
-    """Raises:
-    ValueError: two rows have the same value in a column; names both lines.
+    """Check that no two rows have the same value in a column.
+
+    Raises:
+        ValueError: Two rows have the same value; the message names both lines.
     """
     repeated = table.rows[column].duplicated(keep=False).to_numpy()
     if repeated.any():
@@ -101,10 +137,10 @@ def refuse_repeats(table: Table, column: str, what: str = "image") -> None:
 
 
 def numbers(table: Table, columns: Sequence[str], allowed: Sequence[float]) -> np.ndarray:
-    """Columns of numbers as float32 [N, L], NaN where a cell is blank.
+    """Return columns of numbers as float32 [N, L], with NaN where a cell is blank.
 
     Raises:
-        ValueError: a cell holds something else than the allowed values or a blank; names line and column.
+        ValueError: A cell is neither blank nor one of the allowed values; the message names line and column.
     """
     values = table.rows[list(columns)]
     parsed = values.apply(pd.to_numeric, errors="coerce").to_numpy(dtype=np.float32)
@@ -113,7 +149,7 @@ def numbers(table: Table, columns: Sequence[str], allowed: Sequence[float]) -> n
         row, column = np.argwhere(wrong)[0]
         raise ValueError(
             f"{table.path}, line {table.lines[row]}: column {columns[column]!r}: expected "
-            f"{', '.join(f'{value:g}' for value in allowed)} or nothing, found "
-            f"{str(values.iloc[row, column])!r} ({wrong.sum()} such cells)"
+            f"{', '.join(f'{value:g}' for value in allowed)} or nothing, found {str(values.iloc[row, column])!r} "
+            f"({wrong.sum()} such cells)"
         )
     return parsed

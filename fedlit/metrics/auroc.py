@@ -1,11 +1,12 @@
-"""AUROC per class from exact ranks, its support, and the two ways to speak of it in a federation.
+"""AUROC of each class from exact ranks, with its support, and its two averages in a federation.
 
-*Pooled* AUROC ranks all scores together (`PerClassAUROC`, over all processes). *Client-mean* AUROC is
-the mean of the clients' own AUROCs (`mean_auroc`). They answer different questions, can differ by far,
-and have different metric names here: `auroc` and `auroc_client_mean`.
+*Pooled* AUROC ranks all scores together (``PerClassAUROC``, over all processes). *Client-mean* AUROC is the mean of the
+clients' own AUROCs (``mean_auroc``). The two can differ by far, so they have different metric names: ``auroc`` and
+``auroc_client_mean``.
 """
 
 import functools
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,49 +23,45 @@ def auroc(scores: Tensor, labels: Tensor, classes: Sequence[str] | None = None) 
 
     Pairs are counted in integers and divided once, so the value is exact for the scores as given.
 
+    See Hanley and McNeil (1982), "The meaning and use of the area under a receiver operating characteristic curve".
+
     Args:
-        scores: `[N, C]` floating point, of any monotone scale (logits, as probabilities saturate into ties).
-        labels: `[N, C]` with 1 positive, 0 negative, NaN unlabelled (left out of its class).
-        classes: Names for error messages; column numbers without it.
+        scores: ``[N, C]`` floating point, of any monotone scale. Logits are best: probabilities near 0 and 1 round to
+            equal values, which are ties.
+        labels: ``[N, C]`` with 1 positive, 0 negative, NaN unlabelled (left out of its class).
+        classes: Names of the C columns for error messages; by default they are numbered.
 
     Returns:
-        `[C]` float64 on the CPU; NaN for a class without positives or without negatives.
+        ``[C]`` float64 on the CPU; NaN for a class without positives or without negatives.
 
     Raises:
-        ValueError: On other shapes, a label that is not 0, 1 or NaN, or a score that is not finite.
+        ValueError: The shapes differ, a label is not 0, 1 or NaN, or a score is not finite.
     """
-    _check_shapes(scores, labels, classes)
-    codes = _encode_labels(labels, classes)
-    _check_finite(scores, classes)
-    return _auroc_of_codes(scores, codes)
+    return _auroc_of_codes(scores, label_codes(scores, labels, classes))
 
 
 def class_auroc(scores: Tensor, labels: Tensor, classes: Sequence[str]) -> "ClassAUROC":
-    """Return AUROC and support of each class of one set of scores, in this process alone.
+    """Return AUROC and support of each class of one set of scores, in this process alone; see ``auroc``."""
+    return _class_auroc_of_codes(scores, label_codes(scores, labels, classes), classes)
 
-    Args:
-        scores: `[N, C]` floating point.
-        labels: `[N, C]` with 1 positive, 0 negative, NaN unlabelled.
-        classes: Names of the C columns.
 
-    Raises:
-        ValueError: As `auroc`.
-    """
+def label_codes(scores: Tensor, labels: Tensor, classes: Sequence[str] | None = None) -> Tensor:
+    """Check scores and labels as ``auroc`` does, and return the labels as int8 ``[N, C]``: 1, 0 or -1 (unlabelled)."""
     _check_shapes(scores, labels, classes)
     codes = _encode_labels(labels, classes)
     _check_finite(scores, classes)
-    return _class_auroc_of_codes(scores, codes, classes)
+    return codes
 
 
 def roc_counts(scores: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
     """Return false and true positives of one class at each distinct score, from the highest threshold down.
 
     Args:
-        scores: `[N]` finite scores of the labelled images.
-        positive: `[N]` bool.
+        scores: ``[N]`` finite scores of the labelled images.
+        positive: ``[N]`` bool.
 
     Returns:
-        Two int64 tensors `[T + 1]` for T distinct scores, from (0, 0) to (negatives, positives).
+        Two int64 tensors ``[T + 1]`` for T distinct scores, from (0, 0) to (negatives, positives).
     """
     ranked, order = scores.sort(descending=True)
     true = positive[order].cumsum(0)
@@ -76,9 +73,9 @@ def roc_counts(scores: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def slug(name: str) -> str:
-    """Return `name` as one level of an MLflow metric name: letters, digits, `_`, `.`, `-` and spaces.
+    """Return ``name`` as one level of an MLflow metric name: letters, digits, ``_``, ``.``, ``-`` and spaces.
 
-    Anything else becomes `_`; so does "/", which would open a level ("Nodule/Mass" is one class).
+    Every other character becomes ``_``, also "/", which would open a level ("Nodule/Mass" is one class).
     """
     cleaned = re.sub(r"[^\w.\- ]", "_", name)
     # "." and ".." are directories to MLflow, and an empty level is dropped.
@@ -89,15 +86,15 @@ def slugs(names: Sequence[str]) -> tuple[str, ...]:
     """Return the slug of each name.
 
     Raises:
-        ValueError: If two names share a slug: they would overwrite each other's curve.
+        ValueError: Two names have the same slug, so that one metric would overwrite the other.
     """
     owner: dict[str, str] = {}
     for name in names:
         key = slug(name)
         if key in owner:
             raise ValueError(
-                f"Expected class names with distinct metric names, found {owner[key]!r} and {name!r}, "
-                f"both logged as {key!r}. Rename one of them."
+                f"Expected class names with distinct metric names, found {owner[key]!r} and {name!r}, both logged as "
+                f"{key!r}. Rename one of them."
             )
         owner[key] = name
     return tuple(owner)
@@ -109,9 +106,9 @@ class ClassAUROC:
 
     Args:
         classes: Names of the C classes.
-        auroc: `[C]` float64; NaN where a class has no positives or no negatives.
-        n_pos: `[C]` int64, images labelled positive.
-        n_neg: `[C]` int64, images labelled negative.
+        auroc: ``[C]`` float64; NaN where a class has no positives or no negatives.
+        n_pos: ``[C]`` int64, number of images labelled positive.
+        n_neg: ``[C]`` int64, number of images labelled negative.
     """
 
     classes: tuple[str, ...]
@@ -121,14 +118,13 @@ class ClassAUROC:
 
     @property
     def mean(self) -> float:
-        """Macro AUROC: the mean over the classes where it is defined, NaN where there is none."""
-        return _mean_of_defined(self.auroc)
+        """Macro AUROC: the mean over the classes where it is defined; NaN where there are none."""
+        return self.auroc.nanmean().item()
 
     def as_metrics(self, prefix: str) -> dict[str, float]:
-        """Return `{prefix}/auroc/<class>`, `n_pos`, `n_neg` and `{prefix}/auroc_macro`, NaN included.
+        """Return ``{prefix}/auroc/<class>``, ``n_pos``, ``n_neg`` and ``{prefix}/auroc_macro``, NaN included.
 
-        Args:
-            prefix: What was scored, such as "val", "test/nih" or "client/north".
+        The prefix says what was scored, such as "val", "test/nih" or "client/north".
         """
         values = {"auroc": self.auroc, "n_pos": self.n_pos, "n_neg": self.n_neg}
         return _flatten(prefix, self.classes, values) | {f"{prefix}/auroc_macro": self.mean}
@@ -136,12 +132,12 @@ class ClassAUROC:
 
 @dataclass(eq=False)
 class MeanAUROC:
-    """Mean over clients of their own AUROC, class by class. Not the pooled AUROC.
+    """The mean over clients of their own AUROC, class by class, which is not the pooled AUROC.
 
     Args:
         classes: Names of the C classes, in order of first appearance.
-        auroc: `[C]` float64, mean over the clients where the class is defined; NaN where there is none.
-        n_clients: `[C]` int64, clients where the class is defined.
+        auroc: ``[C]`` float64, the mean over the clients where the class is defined; NaN where there are none.
+        n_clients: ``[C]`` int64, the number of clients where the class is defined.
     """
 
     classes: tuple[str, ...]
@@ -150,53 +146,42 @@ class MeanAUROC:
 
     @property
     def mean(self) -> float:
-        """Mean over the classes that are defined for at least one client, NaN where there is none."""
-        return _mean_of_defined(self.auroc)
+        """The mean over the classes that are defined for at least one client; NaN where there are none."""
+        return self.auroc.nanmean().item()
 
     def as_metrics(self, prefix: str) -> dict[str, float]:
-        """Return `{prefix}/auroc_client_mean/<class>`, `n_clients` and `{prefix}/auroc_client_mean_macro`.
-
-        Args:
-            prefix: What was scored, such as "val" or "test/nih".
-        """
+        """Return ``{prefix}/auroc_client_mean/<class>``, ``n_clients`` and ``{prefix}/auroc_client_mean_macro``."""
         values = {"auroc_client_mean": self.auroc, "n_clients": self.n_clients}
-        macro = {f"{prefix}/auroc_client_mean_macro": self.mean}
-        return _flatten(prefix, self.classes, values) | macro
+        return _flatten(prefix, self.classes, values) | {f"{prefix}/auroc_client_mean_macro": self.mean}
 
 
 def mean_auroc(per_client: Mapping[str, ClassAUROC]) -> MeanAUROC:
-    """Return the unweighted mean AUROC of each class over the clients where it is defined.
+    """Return the unweighted mean AUROC of each class over the clients, by name, where it is defined.
 
     Classes are matched by name, so clients may label different classes in different orders.
-
-    Args:
-        per_client: AUROC of each client's own images, by client name.
     """
     defined: dict[str, list[float]] = {}
     for result in per_client.values():
         for name, value in zip(result.classes, result.auroc.tolist(), strict=True):
-            seen = defined.setdefault(name, [])
-            if value == value:
-                seen.append(value)
+            values = defined.setdefault(name, [])
+            if not math.isnan(value):
+                values.append(value)
     means = [sum(values) / len(values) if values else float("nan") for values in defined.values()]
-    return MeanAUROC(
-        classes=tuple(defined),
-        auroc=torch.tensor(means, dtype=torch.float64),
-        n_clients=torch.tensor([len(values) for values in defined.values()], dtype=torch.int64),
-    )
+    counts = [len(values) for values in defined.values()]
+    return MeanAUROC(tuple(defined), torch.tensor(means, dtype=torch.float64), torch.tensor(counts, dtype=torch.int64))
 
 
 class PerClassAUROC(Metric):
     """Pooled AUROC of each class: the scores of all updates and all processes are ranked together.
 
-    Unlike `torchmetrics.AUROC`, a class without positives or negatives is NaN (not 0), outside the mean.
-    States follow the metric's own device, whatever the device of the scores.
+    Unlike in ``torchmetrics.AUROC``, the AUROC of a class without positives or negatives is NaN, not 0, and the mean
+    leaves it out. The states are kept on the metric's own device, whatever the device of the scores.
 
     Args:
-        classes: Names of the columns.
+        classes: Names of the C columns.
 
     Raises:
-        ValueError: If two classes would be logged under one metric name.
+        ValueError: Two classes would be logged under one metric name.
     """
 
     is_differentiable = False
@@ -217,11 +202,11 @@ class PerClassAUROC(Metric):
         """Add a batch.
 
         Args:
-            scores: `[N, C]` floating point; checked to be finite by `compute`, on every process alike.
-            labels: `[N, C]` with 1 positive, 0 negative, NaN unlabelled.
+            scores: ``[N, C]`` floating point; ``compute`` checks that they are finite, on every process alike.
+            labels: ``[N, C]`` with 1 positive, 0 negative, NaN unlabelled.
 
         Raises:
-            ValueError: On other shapes, or a label that is not 0, 1 or NaN.
+            ValueError: The shapes differ, or a label is not 0, 1 or NaN.
         """
         _check_shapes(scores, labels, self.classes)
         self.scores.append(scores.detach().to(self.device, self._score_dtype))
@@ -231,16 +216,16 @@ class PerClassAUROC(Metric):
         """Return the pooled AUROC and support; all NaN with zero support before the first update.
 
         Raises:
-            ValueError: If a score is NaN or infinite.
+            ValueError: A score is NaN or infinite.
         """
         scores, codes = dim_zero_cat(self.scores), dim_zero_cat(self.labels)
         _check_finite(scores, self.classes)
         return _class_auroc_of_codes(scores, codes, self.classes)
 
     def sync(self, *args: Any, **kwargs: Any) -> None:
-        """Gather the states of all processes; called by `compute`."""
+        """Gather the states of all processes; ``compute`` calls this."""
         # torchmetrics sends a one-dimensional float32 placeholder for a process without samples, which the
-        # collective cannot match with the others' [N, C] tensors.
+        # collective cannot match with the [N, C] tensors of the others.
         if not self._is_synced and len(self.scores) == 0:
             self.scores.append(torch.empty(0, len(self.classes), dtype=self._score_dtype, device=self.device))
             self.labels.append(torch.empty(0, len(self.classes), dtype=torch.int8, device=self.device))
@@ -258,24 +243,18 @@ class PerClassAUROC(Metric):
         def keep_class_axis(*args: Any, **kwargs: Any) -> ClassAUROC:
             # torchmetrics squeezes one-element tensors, and a federation may have a single class.
             result = wrapped(*args, **kwargs)
-            return replace(
-                result,
-                auroc=result.auroc.reshape(-1),
-                n_pos=result.n_pos.reshape(-1),
-                n_neg=result.n_neg.reshape(-1),
-            )
+            columns = {name: getattr(result, name).reshape(-1) for name in ("auroc", "n_pos", "n_neg")}
+            return replace(result, **columns)
 
         return keep_class_axis
 
 
 def _check_shapes(scores: Tensor, labels: Tensor, classes: Sequence[str] | None) -> None:
-    columns = "C" if classes is None else str(len(classes))
     expected = scores.shape[-1:] if classes is None else (len(classes),)
     if scores.ndim != 2 or scores.shape != labels.shape or scores.shape[1:] != expected:
-        raise ValueError(
-            f"Expected scores and labels of one shape [N, {columns}], "
-            f"found {list(scores.shape)} and {list(labels.shape)}."
-        )
+        columns = "C" if classes is None else len(classes)
+        found = f"{list(scores.shape)} and {list(labels.shape)}"
+        raise ValueError(f"Expected scores and labels of one shape [N, {columns}], found {found}.")
     if not scores.is_floating_point():
         raise ValueError(f"Expected floating-point scores, found {scores.dtype}. Pass logits, not decisions.")
 
@@ -286,9 +265,9 @@ def _encode_labels(labels: Tensor, classes: Sequence[str] | None) -> Tensor:
     unknown = ~((labels == 0) | (labels == 1) | unlabelled)
     if unknown.any():
         column = int(unknown.any(0).nonzero()[0])
-        found = labels[unknown[:, column], column][0].item()
+        value = labels[unknown[:, column], column][0].item()
         raise ValueError(
-            f"Expected labels 0, 1 or NaN (unlabelled), found {found:g} for class {_name(classes, column)}. "
+            f"Expected labels 0, 1 or NaN (unlabelled), found {value:g} for class {_name(classes, column)}. "
             "Map uncertain or missing labels to NaN, 0 or 1 first."
         )
     return labels.masked_fill(unlabelled, -1).to(torch.int8)
@@ -297,10 +276,10 @@ def _encode_labels(labels: Tensor, classes: Sequence[str] | None) -> Tensor:
 def _check_finite(scores: Tensor, classes: Sequence[str] | None) -> None:
     counts = (~scores.isfinite()).sum(0)
     if counts.any():
-        found = ", ".join(f"{int(counts[c])} for class {_name(classes, c)}" for c in counts.nonzero()[:, 0].tolist())
+        bad = ", ".join(f"{int(counts[c])} for class {_name(classes, c)}" for c in counts.nonzero()[:, 0].tolist())
         raise ValueError(
-            f"Expected finite scores, found NaN or infinite ones: {found} (of {len(scores)} each). "
-            "They have no rank: look for a diverged model."
+            f"Expected finite scores, found NaN or infinite ones: {bad} (of {len(scores)} each). "
+            "Such scores cannot be ranked; the model may have diverged."
         )
 
 
@@ -313,8 +292,8 @@ def _auroc_of_codes(scores: Tensor, codes: Tensor) -> Tensor:
     # Labelled subsets differ in length, so classes are taken one by one; each is one vectorised sort.
     for column in range(scores.shape[1]):
         code = codes[:, column]
-        known = code >= 0
-        false, true = roc_counts(scores[known, column], code[known] == 1)
+        labelled = code >= 0
+        false, true = roc_counts(scores[labelled, column], code[labelled] == 1)
         pairs = int(false[-1]) * int(true[-1])
         if pairs:
             doubled_area = (false.diff() * (true[1:] + true[:-1])).sum()
@@ -323,16 +302,8 @@ def _auroc_of_codes(scores: Tensor, codes: Tensor) -> Tensor:
 
 
 def _class_auroc_of_codes(scores: Tensor, codes: Tensor, classes: Sequence[str]) -> ClassAUROC:
-    return ClassAUROC(
-        classes=tuple(classes),
-        auroc=_auroc_of_codes(scores, codes),
-        n_pos=(codes == 1).sum(0).cpu(),
-        n_neg=(codes == 0).sum(0).cpu(),
-    )
-
-
-def _mean_of_defined(values: Tensor) -> float:
-    return values.nanmean().item()
+    positives, negatives = ((codes == label).sum(0).cpu() for label in (1, 0))
+    return ClassAUROC(tuple(classes), _auroc_of_codes(scores, codes), positives, negatives)
 
 
 def _flatten(prefix: str, classes: Sequence[str], values: Mapping[str, Tensor]) -> dict[str, float]:

@@ -11,15 +11,15 @@ ALPHA = 0.05
 
 @dataclass(frozen=True)
 class Paired:
-    """Two methods over the same classes (Kulkarni et al., arXiv:2301.06683, section 4.3).
+    """The comparison of two methods over the same classes (Kulkarni et al., arXiv:2301.06683, section 4.3).
 
     Attributes:
-        classes: number of classes that both have.
-        difference: mean over classes of the first minus the second.
-        p: two-sided paired t-test; NaN with fewer than 2 classes, or where all differences are equal.
-        normality: Shapiro-Wilk p of the differences; NaN with fewer than 3.
-        wilcoxon: two-sided Wilcoxon signed-rank p, which assumes no normality, over the classes that differ; exact
-            for up to 50 without ties, else by the normal approximation; NaN where no class differs.
+        classes: Number of classes that both methods have.
+        difference: Mean over classes of the first method minus the second.
+        p: p-value of the two-sided paired t-test; NaN with fewer than 2 classes, or where all differences are equal.
+        normality: p-value of the Shapiro-Wilk test of the differences; NaN with fewer than 3.
+        wilcoxon: p-value of the two-sided Wilcoxon signed-rank test, which assumes no normality, over the classes that
+            differ; exact for up to 50 without ties, else by the normal approximation; NaN where no class differs.
     """
 
     classes: int
@@ -37,12 +37,20 @@ class Paired:
 
     @property
     def normal(self) -> bool:
-        """Whether the differences pass for normal, as the t-test assumes."""
+        """Whether the Shapiro-Wilk test does not reject that the differences are normal, as the t-test assumes."""
         return not self.normality < ALPHA
 
 
 def paired(first: Sequence[float], second: Sequence[float]) -> Paired:
-    """Compare two methods' AUROC per class; classes that either lacks (NaN) are left out."""
+    """Compare the AUROC of two methods over classes.
+
+    Args:
+        first: ``[C]`` AUROC of the first method; NaN where it lacks the class.
+        second: ``[C]`` AUROC of the second method. Classes that either method lacks are left out.
+
+    Raises:
+        ValueError: The methods have different numbers of values.
+    """
     one, other = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if one.shape != other.shape:
         raise ValueError(f"paired: expected as many values of both, found {one.shape} and {other.shape}")
@@ -58,13 +66,13 @@ def paired(first: Sequence[float], second: Sequence[float]) -> Paired:
 
 
 def holm(p: Sequence[float]) -> np.ndarray:
-    """Correct p-values for the number of tests (Holm 1979): below alpha, the family's error rate stays below it.
+    """Correct p-values for the number of tests (Holm 1979, "A simple sequentially rejective multiple test procedure").
 
     Args:
-        p: `[C]`, one test a class; NaN is no test and does not count.
+        p: ``[C]`` p-values, one for each class; NaN is no test and does not count.
 
     Returns:
-        `[C]` float64 adjusted p-values, NaN where `p` is.
+        ``[C]`` float64 adjusted p-values, NaN where ``p`` is NaN.
     """
     adjusted = np.array(p, dtype=np.float64)
     order = np.argsort(adjusted)[: np.count_nonzero(~np.isnan(adjusted))]  # NaN sorts last

@@ -1,5 +1,6 @@
 """The image classifier: a timm backbone, a linear head, an objective."""
 
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -11,11 +12,14 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from fedlit import checkpoint
-from fedlit.errors import ConfigError
+from fedlit.core import checkpoint
+from fedlit.core.errors import CheckpointError, ConfigError
+from fedlit.core.objective import Objective
 from fedlit.models.layers import group_normalised, small_stem
 from fedlit.objectives import BCE
-from fedlit.objectives.base import Objective
+
+TOO_SMALL = re.compile(r"[Oo]utput size is too small|[Kk]ernel size can't be greater|must be greater than zero")
+"""What torch says where nothing is left of an image behind some layers."""
 
 
 class ImageClassifier(LightningModule):
@@ -28,22 +32,22 @@ class ImageClassifier(LightningModule):
     data's cache, and ``forward`` takes features [B, D] as well as images.
 
     Args:
-        classes: names of the classes, in the order of the head's rows; taken from the data by default.
-        backbone: a timm model, for example densenet121 or densenet161, or one of fedlit's own, which have no pretrained
+        classes: Names of the classes, in the order of the head's rows; taken from the data by default.
+        backbone: A timm model, for example densenet121 or densenet161, or one of fedlit's own, which have no pretrained
             weights: resnet20_cifar (He et al., 2016, for 32x32), small_cnn (three convolutions, for 28x28).
-        in_chans: channels of the images; pretrained weights are adapted to it.
-        pretrained: start the body from timm's pretrained weights, fetched from its hub.
-        weights: start the body from a local file instead: a checkpoint of the same timm backbone, or the directory of a
+        in_chans: Channels of the images; pretrained weights are adapted to it.
+        pretrained: Start the body from timm's pretrained weights, fetched from its hub.
+        weights: Start the body from a local file instead: a checkpoint of the same timm backbone, or the directory of a
             fedlit run, whose best model's body is taken and whose head is discarded.
-        norm: ``batch``, or ``group``: GroupNorm in place of every BatchNorm, which clients of different classes need not
-            agree on.
-        stem: ``imagenet``, or ``small`` for images of about 32x32: a 3x3 convolution of stride 1 and no pooling, at 16
-            times the cost.
-        hidden: width of a hidden layer (ReLU) between body and head; 0 is none.
-        trainable: ``all``, or ``head``: the body is frozen, in evaluation mode.
-        drop_rate: dropout before the head.
-        objective: the loss, called with (logits, labels); labels are NaN where unknown.
-        optimizer: of every client's local steps.
+        norm: Normalisation layers: ``batch``, or ``group``: GroupNorm in place of every BatchNorm, which clients of
+            different classes need not agree on.
+        stem: First layers of the body: ``imagenet``, or ``small`` for images of about 32x32: a 3x3 convolution of
+            stride 1 and no pooling, at 16 times the cost.
+        hidden: Width of a hidden layer (ReLU) between body and head; 0 is none.
+        trainable: What is trained: ``all``, or ``head``: then the body is frozen, in evaluation mode.
+        drop_rate: Rate of dropout before the head.
+        objective: The loss, called with (logits, labels); labels are NaN where unknown.
+        optimizer: Optimizer of every client's local steps.
 
     Raises:
         ConfigError: no such backbone, no pretrained weights of it, no such file, or a file of another backbone.
@@ -65,10 +69,20 @@ class ImageClassifier(LightningModule):
         optimizer: OptimizerCallable = lambda p: torch.optim.SGD(p, lr=0.05),
     ) -> None:
         super().__init__()
+        if in_chans < 1:
+            raise ConfigError(f"model.in_chans: expected at least 1 channel, found {in_chans}")
+        if hidden < 0:
+            raise ConfigError(f"model.hidden: expected a width of at least 1, or 0 for none, found {hidden}")
+        if not 0 <= drop_rate < 1:
+            raise ConfigError(f"model.drop_rate: expected a rate in [0, 1), found {drop_rate}")
         self.classes = tuple(classes)
         if not self.classes:
-            raise ConfigError("model.classes is empty: expected at least one class name")
+            raise ConfigError(
+                "model.classes is empty: expected at least one class name; a model has those of its data, which a data "
+                "module of one's own sets as self.classes in __init__"
+            )
         self.body = _backbone(backbone, in_chans, pretrained, weights, norm, stem)
+        self.backbone, self.in_chans = backbone, in_chans
         features = getattr(self.body, "head_hidden_size", self.body.num_features)  # where the body widens at its end
         self.hidden = nn.Sequential(nn.Linear(features, hidden), nn.ReLU()) if hidden else nn.Identity()
         self.drop = nn.Dropout(drop_rate)
@@ -90,6 +104,7 @@ class ImageClassifier(LightningModule):
         return self.body if self.frozen else None
 
     def train(self, mode: bool = True) -> "ImageClassifier":
+        """Set the mode of all layers; a frozen body stays in evaluation mode."""
         super().train(mode)
         if self.frozen:
             self.body.eval()
@@ -97,18 +112,38 @@ class ImageClassifier(LightningModule):
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits [B, C] of images [B, in_chans, H, W], or of the body's features [B, D]."""
-        features = self.body(images) if images.ndim == 4 else images
+        features = self._features(images) if images.ndim == 4 else images
         return self.head(self.drop(self.hidden(features)))
 
+    def _features(self, images: Tensor) -> Tensor:
+        if images.shape[1] != self.in_chans:
+            raise ConfigError(
+                f"model.in_chans: the images have {images.shape[1]} channels, and the model expects {self.in_chans}; set "
+                "model.in_chans and data.in_chans to one number"
+            )
+        try:
+            return self.body(images)
+        except (AssertionError, RuntimeError, ValueError) as error:
+            reason, pixels = str(error), tuple(images.shape[2:])
+            if "more than 1 value per channel" in reason:
+                raise ConfigError(
+                    f"data.batch_size: BatchNorm of {self.backbone} cannot normalise a batch of one image of {pixels} "
+                    "pixels; use at least 2, or model.norm: group"
+                ) from error
+            if not isinstance(error, AssertionError) and not TOO_SMALL.search(reason):
+                raise
+            raise ConfigError(
+                f"data.image_size: {self.backbone} cannot take images of {pixels} pixels: {reason.splitlines()[0]}"
+            ) from error
+
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        images, labels = batch
-        return self.objective(self(images), labels)
+        """Return the objective of a batch."""
+        return self.objective(self(batch[0]), batch[1])
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Log the loss and return the logits, which the federation scores per class."""
-        images, labels = batch
-        logits = self(images)
-        self.log("loss", self.objective(logits, labels))
+        logits = self(batch[0])
+        self.log("loss", self.objective(logits, batch[1]))
         return logits
 
     def predict_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
@@ -116,6 +151,7 @@ class ImageClassifier(LightningModule):
         return self(batch[0]).sigmoid()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return the optimizer over all parameters that are trained."""
         return self.optimizer([p for p in self.parameters() if p.requires_grad])
 
 
@@ -133,7 +169,11 @@ def _backbone(name: str, in_chans: int, pretrained: bool, weights: Path | None, 
 
 def _load_run(body: nn.Module, run: Path, name: str) -> None:
     """The body of a fedlit run's best model."""
-    found = {k.removeprefix("body."): v for k, v in checkpoint.tensors(run).items() if k.startswith("body.")}
+    try:
+        tensors = checkpoint.tensors(run)
+    except CheckpointError as error:
+        raise CheckpointError(f"model.weights: {error}") from error
+    found = {k.removeprefix("body."): v for k, v in tensors.items() if k.startswith("body.")}
     wanted = {k: v for k, v in body.state_dict().items() if v.is_floating_point()}
     wrong = [k for k, v in wanted.items() if k not in found or found[k].shape != v.shape]
     if wrong:
@@ -159,8 +199,14 @@ def _timm_model(name: str, in_chans: int, pretrained: bool, weights: Path | None
     if not Path(weights).is_file():
         raise ConfigError(f"model.weights: no file or directory {weights}")
     try:
-        body = timm.create_model(name, pretrained=True, pretrained_cfg_overlay={"file": str(weights)}, **options)
         found = timm.models.load_state_dict(str(weights))
+    except Exception as error:  # torch, pickle, zipfile and safetensors have theirs
+        raise ConfigError(
+            f"model.weights: {weights} cannot be read as a checkpoint of torch or safetensors "
+            f"({type(error).__name__}); is it whole?"
+        ) from error
+    try:
+        body = timm.create_model(name, pretrained=True, pretrained_cfg_overlay={"file": str(weights)}, **options)
     except (RuntimeError, KeyError) as error:
         raise ConfigError(f"model.weights: {weights} does not fit {name}: {error}") from error
     # timm leaves out what does not match without an error, so that a file of another model gives a random body.

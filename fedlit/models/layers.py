@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 
-from fedlit.errors import ConfigError
+from fedlit.core.errors import ConfigError
 
 
 def group_normalised(body: nn.Module) -> nn.Module:

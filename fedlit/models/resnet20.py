@@ -18,8 +18,8 @@ class ResNet20(nn.Module):
     with one of ten classes. All operations have second derivatives.
 
     Args:
-        num_classes: rows of a linear classifier; 0 for features [B, 64].
-        in_chans: channels of the images.
+        num_classes: Rows of a linear classifier; 0 for features [B, 64].
+        in_chans: Channels of the images.
     """
 
     def __init__(self, num_classes: int = 10, in_chans: int = 3) -> None:
@@ -39,6 +39,7 @@ class ResNet20(nn.Module):
         return self.stages(F.relu(self.bn1(self.conv1(images))))
 
     def forward(self, images: Tensor) -> Tensor:
+        """Map images [B, in_chans, H, W] to features [B, 64] or logits."""
         return self.fc(self.forward_features(images).mean((2, 3)))
 
 
@@ -46,9 +47,9 @@ class Block(nn.Module):
     """Two 3x3 convolutions beside a shortcut without parameters.
 
     Args:
-        before: channels that come in.
-        channels: that go out, at least as many.
-        stride: of the first convolution and of the shortcut.
+        before: Channels that come in.
+        channels: Channels that go out, at least as many.
+        stride: Stride of the first convolution and of the shortcut.
     """
 
     def __init__(self, before: int, channels: int, stride: int) -> None:
@@ -60,6 +61,7 @@ class Block(nn.Module):
         self.bn2 = nn.BatchNorm2d(channels)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Map [B, before, H, W] to [B, channels, H/stride, W/stride]."""
         residual = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
         if self.new_channels:
             x = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.new_channels))

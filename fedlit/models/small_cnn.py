@@ -14,8 +14,8 @@ class SmallCNN(nn.Module):
     arXiv:2304.10101, section 6.1, leaves the network of its experiments to an appendix that was not at hand.
 
     Args:
-        num_classes: rows of a linear classifier; 0 for features [B, 128].
-        in_chans: channels of the images.
+        num_classes: Rows of a linear classifier; 0 for features [B, 128].
+        in_chans: Channels of the images.
     """
 
     def __init__(self, num_classes: int = 10, in_chans: int = 1) -> None:
@@ -34,6 +34,7 @@ class SmallCNN(nn.Module):
         return self.act(self.bn3(self.conv3(x)))
 
     def forward(self, images: Tensor) -> Tensor:
+        """Map images [B, in_chans, H, W] to features [B, 128] or logits."""
         return self.fc(self.forward_features(images).mean((2, 3)))
 
 

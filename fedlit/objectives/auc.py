@@ -5,9 +5,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from fedlit.errors import ConfigError
-from fedlit.messages import State
-from fedlit.objectives.base import Objective
+from fedlit.core.errors import ConfigError
+from fedlit.core.messages import State
+from fedlit.core.objective import Objective
 
 
 class AUCSaddle(Objective):
@@ -30,13 +30,15 @@ class AUCSaddle(Objective):
     Deviations: the score is the sigmoid of the logit (the paper's h is any network output); several classes are averaged.
 
     Args:
-        margin: m, above 0.
-        score: of an image, ``sigmoid`` of the logit or the ``raw`` logit.
-        form: ``margin`` as above, or ``paper`` for eq. 2 to the letter, with its own alpha and constant (m = 1).
-        clamp: keep alpha >= 0, which makes the surrogate one-sided (the AUC margin loss of Yuan et al., 2020).
-        dual_scale: multiplies the step of alpha; 1/(p(1-p)) is what public code does.
-        prior: p if it is known, one number for all classes; measured by default.
-        start: ``measured`` as above, or ``zeros``, from which training from scratch was seen to collapse.
+        margin: Margin m between the scores of positives and negatives, above 0.
+        score: Score of an image: the ``sigmoid`` of the logit, or the ``raw`` logit.
+        form: Form of the function: ``margin`` as above, or ``paper`` for eq. 2 to the letter, with its own alpha and
+            constant (m = 1).
+        clamp: Keep alpha >= 0, which makes the surrogate one-sided (the AUC margin loss of Yuan et al., 2020).
+        dual_scale: Factor of the step of alpha; 1/(p(1-p)) is what public code does.
+        prior: Share of positives p if it is known, one number for all classes; measured by default.
+        start: Where a, b and alpha start: ``measured`` as above, or ``zeros``, from which training from scratch was seen to
+            collapse.
 
     Raises:
         ConfigError: a margin or scale that is not above 0, a prior outside (0, 1), the paper's form with another margin
@@ -45,6 +47,14 @@ class AUCSaddle(Objective):
 
     per_class_parameters = ("a", "b", "alpha")
     dual_parameters = ("alpha",)
+    metrics_help = {
+        "objective/a": "Mean score of the positives of a class.",
+        "objective/b": "Mean score of the negatives of a class.",
+        "objective/alpha": "Dual variable of a class.",
+        "objective/p": "Share of positives of a class in the whole federation.",
+        "val/auc_loss": "The AUC objective of all validation scores, at its closed-form a, b and alpha; train/loss of "
+        "a saddle function is no measure of progress.",
+    }
 
     def __init__(
         self,
@@ -73,6 +83,7 @@ class AUCSaddle(Objective):
         self.offset = 1.0 if form == "paper" else 0.0
 
     def build(self, num_classes: int) -> None:
+        """Create a, b, alpha [C] and the constant p [C]."""
         for name in self.per_class_parameters:
             setattr(self, name, nn.Parameter(torch.zeros(num_classes)))
         self.register_buffer("p", torch.full((num_classes,), float("nan") if self.prior is None else self.prior))
@@ -83,7 +94,7 @@ class AUCSaddle(Objective):
 
     @property
     def margin_alpha(self) -> Tensor:
-        """alpha [C] of the margin form; its gradient is scaled."""
+        """The dual [C] in the margin form; its gradient is scaled."""
         alpha = self.alpha + self.offset
         return alpha if self.dual_scale == 1 else torch.lerp(alpha.detach(), alpha, self.dual_scale)
 
@@ -100,6 +111,7 @@ class AUCSaddle(Objective):
         return torch.where(labelled, terms + constant, 0.0).sum() / labelled.sum().clamp(min=1)
 
     def measure(self, logits: Tensor, labels: Tensor, all_labels: Tensor) -> State:
+        """Report the share of positives, and sums of scores, of a client, each [C]."""
         h, known = self.scores(logits), (~labels.isnan()).sum(0).clamp(min=1).to(logits.dtype)
         labelled = ~all_labels.isnan()
         return {
@@ -131,6 +143,7 @@ class AUCSaddle(Objective):
 
     @torch.no_grad()
     def project(self) -> None:
+        """Bring alpha back to where it may be."""
         if self.clamp:
             self.alpha.clamp_(min=0)
 

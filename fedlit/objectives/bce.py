@@ -13,6 +13,9 @@ class BCE(nn.Module):
     B x |C_k| terms.
     """
 
+    objective_label = ""
+    """What it adds to the names of methods; of any other loss that is the name of its class."""
+
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Loss of ``logits`` [B, C] against ``labels`` [B, C] in {0, 1, NaN}; 0 where nothing is labelled."""
         known = ~labels.isnan()

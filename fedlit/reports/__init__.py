@@ -1,0 +1,1 @@
+"""What is made of finished runs: comparisons, and reproductions of papers."""

@@ -6,18 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from fedlit.core.files import whole
+
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
 
 @dataclass(frozen=True)
 class RunInfo:
-    """One run, as a tracker is told of it.
+    """One run, as a tracker gets to know it.
 
     Args:
         directory: ``runs/<experiment>/<run>``; a tracker may keep its own small files there.
         experiment: Name of the experiment; its runs are compared with each other.
         name: Name of the run.
-        params: What people compare between runs, flat: ``{"model.lr": 0.01}``.
+        params: What people compare between runs, flat: ``{"lr": 0.01}``.
         tags: What the run is: aggregators, engine, partition, git revision.
         resumed: Whether the run continues an earlier one in the same directory.
     """
@@ -51,30 +53,24 @@ class MetricsFile:
     def append(self, metrics: Mapping[str, float], step: int) -> None:
         """Write one row per metric, in one write that is flushed to the operating system.
 
-        Args:
-            metrics: Key to value; anything that ``float()`` takes.
-            step: The round.
-
         Raises:
             ValueError: If a key holds a line break or a double quote.
         """
-        step = int(step)
-        fresh = {key: float(value) for key, value in metrics.items() if self._last(key) != step}
+        if not metrics:
+            return
+        step, file = int(step), self._opened()
+        fresh = {key: float(value) for key, value in metrics.items() if self._last_step.get(key) != step}
         if not fresh:
             return
         rows = "".join(f"{step},{_quoted(key)},{value!r}\n" for key, value in fresh.items())
-        file = self._opened()
         file.write(rows.encode())
         file.flush()
         self._last_step.update(dict.fromkeys(fresh, step))
 
     def truncate(self, last_step: int) -> None:
-        """Drop the rows of later steps and a torn last line, by an atomic replacement of the file.
+        """Drop the rows after step ``last_step`` and a torn last line, by an atomic replacement of the file.
 
         Called when a run resumes from a checkpoint, before a tracker starts and before the next `append`.
-
-        Args:
-            last_step: The last step that is kept.
 
         Raises:
             ValueError: If the file holds a line that is no row of metrics.
@@ -82,82 +78,79 @@ class MetricsFile:
         self.close()
         if not self.path.exists():
             return
-        kept = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        try:
-            with kept.open("wb") as file:
-                file.write(self.header.encode())
-                for line, row in self._lines(None):
-                    if row[0] <= last_step:
-                        file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(kept, self.path)
-        finally:
-            kept.unlink(missing_ok=True)
+        with whole(self.path, durable=True) as draft, draft.open("wb") as file:
+            file.write(self.header.encode())
+            for end, line in self._lines(0):
+                if self._parsed(line, end)[0] <= last_step:
+                    file.write(line)
 
-    def rows(self, end: int | None = None) -> Iterator[tuple[int, str, float]]:
-        """Read the rows in the order in which they were written; a torn last line is left out.
+    def rows(self) -> Iterator[tuple[int, str, float]]:
+        """Read the rows, step, key and value, in the order in which they were written; as `since` does."""
+        for _, row in self.since(0):
+            yield row
+
+    def since(self, position: int) -> Iterator[tuple[int, tuple[int, str, float]]]:
+        """Read the rows that come after a position; a torn last line is left out.
 
         Args:
-            end: Read no further than this many bytes, a value of `size`; by default the whole file.
+            position: 0, a value of `size`, or one that this method has yielded.
 
         Yields:
-            Step, key and value.
+            The position at which a row ends, and the row.
 
         Raises:
             ValueError: If the file holds a line that is no row of metrics.
         """
-        for _, row in self._lines(end):
-            yield row
+        for end, line in self._lines(position):
+            yield end, self._parsed(line, end)
+
+    def count_since(self, position: int) -> int:
+        """Count the complete rows that come after a position, whatever is in them."""
+        if not self.path.exists():
+            return 0
+        with self.path.open("rb") as file:
+            file.seek(max(position, len(self.header)))
+            return sum(line.endswith(b"\n") for line in file)
 
     def size(self) -> int:
-        """Bytes of the file so far, 0 where there is none."""
+        """Count the bytes of the file so far, 0 where there is none."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def close(self) -> None:
         """Close the file; a later `append` opens it again."""
         if self._file is not None:
             self._file.close()
-        self._file = None
-        self._last_step = {}
-
-    def _last(self, key: str) -> int | None:
-        self._opened()
-        return self._last_step.get(key)
+        self._file, self._last_step = None, {}
 
     def _opened(self) -> BinaryIO:
         if self._file is None:
-            self._last_step = {key: step for step, key, _ in self.rows()}
+            complete = 0
+            for end, (step, key, _) in self.since(0):
+                complete, self._last_step[key] = end, step
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("ab")
-            self._cut_torn_line(self._file)
-            if self._file.tell() == 0:
+            # A process killed inside a write leaves half a line; what is appended next would be glued to it.
+            self._file.truncate(complete)
+            if complete == 0:
                 self._file.write(self.header.encode())
         return self._file
 
-    def _cut_torn_line(self, file: BinaryIO) -> None:
-        # A process killed inside a write leaves half a line; what is appended next would be glued to it.
-        with self.path.open("rb") as whole:
-            complete = sum(len(line) for line in whole if line.endswith(b"\n"))
-        if complete < file.tell():
-            file.truncate(complete)
-            file.seek(0, os.SEEK_END)
-
-    def _lines(self, end: int | None) -> Iterator[tuple[bytes, tuple[int, str, float]]]:
+    def _lines(self, position: int) -> Iterator[tuple[int, bytes]]:
+        """Read the complete lines of rows after a position, each after the position at which it ends."""
         if not self.path.exists():
             return
         with self.path.open("rb") as file:
-            position = 0
-            for number, line in enumerate(file, start=1):
-                position += len(line)
-                if not line.endswith(b"\n") or (end is not None and position > end):
+            file.seek(position)
+            for line in file:
+                if not line.endswith(b"\n"):
                     return
-                if number > 1:
-                    yield line, self._parsed(line, number)
+                position += len(line)
+                if position > len(line):
+                    yield position, line
                 elif line.decode(errors="replace") != self.header:
-                    raise self._malformed(line, number, self.header.strip())
+                    raise self._malformed(line, position)
 
-    def _parsed(self, line: bytes, number: int) -> tuple[int, str, float]:
+    def _parsed(self, line: bytes, end: int) -> tuple[int, str, float]:
         try:
             step, _, rest = line.decode().rstrip("\n").partition(",")
             key, comma, value = rest.rpartition(",")
@@ -165,12 +158,13 @@ class MetricsFile:
                 return int(step), key.strip('"'), float(value)
         except ValueError:
             pass
-        raise self._malformed(line, number, self.header.strip())
+        raise self._malformed(line, end)
 
-    def _malformed(self, line: bytes, number: int, expected: str) -> ValueError:
-        found = line.decode(errors="replace").strip()
+    def _malformed(self, line: bytes, end: int) -> ValueError:
+        number = self.path.read_bytes().count(b"\n", 0, end)
+        text = line.decode(errors="replace").strip()
         return ValueError(
-            f"{self.path}, line {number}: expected {expected!r}, found {found!r}. Correct or remove the "
+            f"{self.path}, line {number}: expected {self.header.strip()!r}, found {text!r}. Correct or remove the "
             "line, or move the file away: the metrics of the rounds to come then go to a new one."
         )
 
@@ -188,42 +182,23 @@ class Tracker:
     and raise nothing, so that a tracking server that is slow or down never stops a run.
 
     Attributes:
-        keeps_models: whether it wants the best model as a folder in MLflow's format, as an artifact.
+        keeps_models: Whether it wants the best model as a folder in MLflow's format, as an artifact.
     """
 
     keeps_models = False
 
     def start(self, run: RunInfo, metrics: MetricsFile) -> None:
-        """Called once before the first round.
-
-        Args:
-            run: The run.
-            metrics: The metrics that the run has so far (none if it is new), already cut to the checkpoint.
-        """
+        """Called once before the first round, with the metrics of a resumed run, already cut to its checkpoint."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Called after the same metrics went to the metrics file.
-
-        Args:
-            metrics: Key to value, NaN included.
-            step: The round.
-        """
+        """Called after the same metrics of round ``step``, NaN included, went to the metrics file."""
 
     def log_artifact(self, path: Path, folder: str = "") -> None:
-        """Called when a file of the run is worth keeping with it.
-
-        Args:
-            path: A file or a directory.
-            folder: Where it goes among the artifacts of the run; the top by default.
-        """
+        """Called when a file or directory is worth keeping with the run, in a folder of its artifacts or at the top."""
 
     def finish(self, status: RunStatus) -> None:
-        """Called once after the last round, also when the run fails or is stopped.
-
-        Args:
-            status: How the run ended.
-        """
+        """Called once after the last round, also when the run fails or is stopped: ``status`` tells."""
 
     def summary(self) -> str | None:
-        """One or two lines for the end of the run: where to look, and the command that opens it."""
+        """Say in one or two lines where to look at the end of the run, and the command that opens it."""
         return None

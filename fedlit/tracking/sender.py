@@ -1,24 +1,34 @@
-"""The thread that sends a run to MLflow: a queue, its order, and patience."""
+"""The thread that sends a run to MLflow.
+
+``metrics.csv`` is the queue. The training writes its metrics there, and the thread sends the rows beyond those that the
+store has acknowledged: in the order of the file, at most 1,000 a request, and the next ones only when it has these. So
+a store that is slow or down costs neither time nor memory, and nothing is lost that is in the file.
+
+How far the store has got is kept in memory only. A note on disk could be wrong: a process may die after the store has
+acknowledged a request and before it has noted that, and a resume cuts the file back to a checkpoint. Instead, a thread
+that continues a run goes through the whole file again, and the store (:meth:`MLflowStore.log_metrics`) leaves out what
+the MLflow run already has. It asks in the same way after a request that failed, because a connection that broke does
+not tell whether the request was carried out. So each key and step is there once, whatever happens.
+
+Tags and parameters come first, then metrics, then files, and the status last. A file that the store does not take waits
+without holding up metrics and status: it is tried again until the run ends.
+"""
 
 import logging
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fedlit.tracking.addresses import MARK, hidden, without_credentials
 from fedlit.tracking.base import MetricsFile, RunStatus
-from fedlit.tracking.mlflow_store import (
-    MLflowStore,
-    Point,
-    cut,
-    first_line,
-    is_lasting,
-    refusal,
-    without_password,
-)
+from fedlit.tracking.names import is_count, shown_name
+from fedlit.tracking.store import LoggedValue, MLflowStore, cut, first_line, is_lasting, refusal
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +42,7 @@ TRIES_OF_A_BAD_REQUEST = 3
 
 
 class _OutOfTimeError(Exception):
-    """finish() has waited long enough."""
+    """The end of the run has waited long enough."""
 
 
 class _RunDeletedError(Exception):
@@ -40,30 +50,23 @@ class _RunDeletedError(Exception):
 
 
 class _RefusedError(Exception):
-    """MLflow answered, and the answer was that the request is invalid: sending it again cannot help."""
-
-
-@dataclass(frozen=True)
-class _Requests:
-    """One kind of request: how many items one takes, how to send them, which of them the run lacks."""
-
-    kind: str
-    most: int
-    send: Callable[[Sequence[Any]], None]
-    lacking: Callable[[Sequence[Any], dict[str, set[int]]], Sequence[Any]]
-    counted: bool = False
-
-
-def _all(items: Sequence[Any], known: dict[str, set[int]]) -> Sequence[Any]:
-    return items
+    """MLflow answered that the request is invalid: sending it again cannot help."""
 
 
 class Sender(threading.Thread):
-    """Sends to one store until it is closed and has nothing left, or is closed and out of time."""
+    """Sends to one store until it is closed and has nothing left, or is closed and out of time.
+
+    Args:
+        store: The MLflow run.
+        metrics: The file of metrics; rows that it has by now are from before this session.
+        params: Parameters of the run.
+        tags: Tags of the run.
+        flush_seconds: How long metrics are gathered before they are sent.
+    """
 
     def __init__(
         self,
-        store: "MLflowStore",
+        store: MLflowStore,
         metrics: MetricsFile,
         params: Mapping[str, Any],
         tags: Mapping[str, str],
@@ -72,64 +75,47 @@ class Sender(threading.Thread):
         super().__init__(name="fedlit-mlflow", daemon=True)
         self.store = store
         self.metrics = metrics
-        self.params = dict(params)
-        self.tags = dict(tags)
+        self.params = {key: cut(_kept(value), PARAM_LENGTH) for key, value in params.items()}
+        self.tags = {key: _kept(value) for key, value in tags.items()}
         self.flush_seconds = flush_seconds
-        self.unsent = 0  # metrics and files that were given and neither sent nor dropped
-        self.closing = False
+        self.closing = threading.Event()
         self.terminated = False  # the status has arrived
-        self._metric_requests = _Requests("metric", METRICS_PER_REQUEST, store.log_metrics, store.lacking, counted=True)
-        self._param_requests = _Requests("parameter", PARAMS_PER_REQUEST, store.log_params, _all)
-        self._tag_requests = _Requests("tag", PARAMS_PER_REQUEST, store.log_tags, _all)
         self._status: RunStatus | None = None
         self._deadline = float("inf")
-        # Rows that come after this were also given to add_metrics.
-        self._rows_end = metrics.size()
-        self._changed = threading.Condition()
-        self._points: deque[Point] = deque()
-        self._files: dict[tuple[Path, str], None] = {}  # an ordered set
-        self._logged: dict[str, set[int]] = {}
+        self._session_start = metrics.size()
+        self._acknowledged = 0  # position in the file of metrics
+        self._times = deque([(self._session_start, store.started_ms)])  # position, and when the rows before it came
+        self._files: dict[tuple[Path, str], bool] = {}  # in order; False while the file is being sent
+        self._files_lock = threading.Lock()
         self._warned: set[str] = set()
-        self._ended = False
 
     # Called by the training: short, never blocking, never raising.
 
-    def add_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        now = int(time.time() * 1000)
-        points = []
-        for key, value in metrics.items():
-            try:
-                points.append(Point(str(key), float(value), int(step), now))
-            except (TypeError, ValueError):
-                self._warn(f"metric {key}", f"The metric {key!r} is no number and is not logged: {value!r}.")
-        with self._changed:
-            if self.closing or self._ended:
-                return
-            self._points.extend(points)
-            self.unsent += len(points)
-            if len(self._points) >= METRICS_PER_REQUEST:
-                self._changed.notify_all()
+    def note_time(self) -> None:
+        """Note that the last rows of the file were written now."""
+        self._times.append((self.metrics.size(), _now_ms()))
 
     def add_file(self, path: Path, folder: str) -> None:
-        with self._changed:
-            if not (self.closing or self._ended or (path, folder) in self._files):
-                self._files[path, folder] = None
-                self.unsent += 1
+        """Send a file or folder, once if it is given again while it waits, and again if it is given later."""
+        with self._files_lock:
+            self._files[path, folder] = True
 
     def close(self, status: RunStatus | None, seconds: float) -> None:
-        with self._changed:
-            self.closing = True
-            self._status = status
-            self._deadline = time.monotonic() + seconds
-            self._changed.notify_all()
+        """Send what is left, then the status, for so many seconds at most."""
+        self._status, self._deadline = status, time.monotonic() + seconds
+        self.closing.set()
+
+    def unsent(self) -> int:
+        """Number of metrics and files of this session that the store has not acknowledged."""
+        return self.metrics.count_since(max(self._acknowledged, self._session_start)) + len(self._files)
 
     # The thread.
 
     def run(self) -> None:
+        """Open the store and send until the sender is closed; no error leaves the thread."""
         try:
             self._persist(self.store.open, refusable=False)
             self._send_tags_and_params()
-            self._send_file_of_metrics()
             self._send_until_closed()
         except _OutOfTimeError:
             pass
@@ -140,155 +126,94 @@ class Sender(threading.Thread):
                 f"are in {self.metrics.path}.",
             )
         except Exception:
-            logger.exception("Logging to MLflow stopped; the run goes on, metrics are in %s", self.metrics.path)
-        finally:
-            with self._changed:
-                self._ended = True
+            told = hidden(traceback.format_exc(), self.store.uri)
+            logger.error("Logging to MLflow stopped; the run goes on, metrics are in %s\n%s", self.metrics.path, told)
 
     def _send_until_closed(self) -> None:
-        pause, next_try = FIRST_PAUSE, 0.0
-        while True:
-            with self._changed:
-                self._changed.wait_for(
-                    lambda: self.closing or len(self._points) >= METRICS_PER_REQUEST, self.flush_seconds
-                )
-                closing = self.closing
-            while self._points:
-                self._deliver(self._take_points(), self._metric_requests)
-            if self._files and (closing or time.monotonic() >= next_try):
+        pause, next_try, closing = FIRST_PAUSE, 0.0, False
+        while not closing:
+            closing = self.closing.wait(self.flush_seconds)
+            self._send_metrics()
+            if closing or time.monotonic() >= next_try:
                 pause = FIRST_PAUSE if self._send_files() else min(2 * pause, LONGEST_PAUSE)
                 next_try = time.monotonic() + pause
-            if closing:
-                if not self.terminated and self._status is not None:
-                    self._terminate(self._status)
-                if not self._files:
-                    return
-                self._pause(CLOSING_PAUSE)
-
-    def _take_points(self) -> list[Point]:
-        with self._changed:
-            taken = [self._points.popleft() for _ in range(min(len(self._points), METRICS_PER_REQUEST))]
-            fresh = [point for point in taken if self._is_fresh(point)]
-            self.unsent -= len(taken) - len(fresh)
-        return fresh
-
-    def _is_fresh(self, point: Point) -> bool:
-        steps = self._logged.get(point.key, ())
-        if point.step in steps:
-            return False
-        # Rounds go forward: of what the store has, only this step and later ones can be met again.
-        self._logged[point.key] = {point.step}.union(step for step in steps if step > point.step)
-        return True
+        if self._status is not None:
+            try:
+                self._persist(lambda: self.store.terminate(self._status))
+            except _RefusedError as refused:
+                self._warn("status", f"MLflow refuses the status {self._status} of the run: {refused}")
+            self.terminated = True
+        while not self._send_files():
+            self._pause(CLOSING_PAUSE)
 
     def _send_tags_and_params(self) -> None:
-        params = {key: cut(value, PARAM_LENGTH) for key, value in self.params.items()}
-        known = self.store.params
+        stored = self.store.params
         # MLflow never changes a parameter: one that differs after a resume (more rounds) becomes a tag.
-        changed = {f"resumed.{key}": value for key, value in params.items() if known.get(key, value) != value}
-        new = [(key, value) for key, value in params.items() if key not in known]
-        self._deliver(sorted({**self.tags, **changed}.items()), self._tag_requests)
-        self._deliver(new, self._param_requests)
+        changed = {f"resumed.{key}": value for key, value in self.params.items() if stored.get(key, value) != value}
+        tags = sorted({**self.tags, **changed}.items())
+        params = [(key, value) for key, value in self.params.items() if key not in stored]
+        for kind, items, send in (("tag", tags, self.store.log_tags), ("parameter", params, self.store.log_params)):
+            for start in range(0, len(items), PARAMS_PER_REQUEST):
+                self._deliver(kind, items[start : start + PARAMS_PER_REQUEST], send)
 
-    def _terminate(self, status: RunStatus) -> None:
-        try:
-            self._persist(lambda: self.store.terminate(status))
-        except _RefusedError as refused:
-            self._warn("status", f"MLflow refuses the status {status} of the run: {refused}")
-        self.terminated = True
+    def _send_metrics(self) -> None:
+        """Send the rows beyond the acknowledged ones, a request after the other."""
+        while rows := list(islice(self.metrics.since(self._acknowledged), METRICS_PER_REQUEST)):
+            timed = [(key, value, step, self._time_of(end)) for end, (step, key, value) in rows]
+            values = [LoggedValue(shown_name(key), *rest) for key, *rest in timed if not is_count(key)]
+            # MLflow lists metrics in the order in which they came first.
+            self._deliver("metric", sorted(values, key=attrgetter("key")), self.store.log_metrics)
+            self._acknowledged = rows[-1][0]
 
-    def _send_file_of_metrics(self) -> None:
-        """Send the rows that the run had before this session and that the MLflow run lacks."""
-        for key in self.store.latest:
-            self._logged[key] = self._persist(lambda key=key: self.store.steps(key), refusable=False)
-        last: dict[str, int] = {}
-        batch: list[Point] = []
-        for step, key, value in self.metrics.rows(self._rows_end):
-            last[key] = step
-            if step not in self._logged.setdefault(key, set()):
-                self._logged[key].add(step)
-                batch.append(Point(key, value, step, self.store.started_ms))
-            if len(batch) == METRICS_PER_REQUEST:
-                self._deliver_rows(batch)
-                batch = []
-        self._deliver_rows(batch)
-        for key, step in last.items():
-            self._logged[key] = {known for known in self._logged[key] if known >= step}
-
-    def _deliver_rows(self, points: list[Point]) -> None:
-        with self._changed:
-            self.unsent += len(points)
-        self._deliver(points, self._metric_requests)
+    def _time_of(self, end: int) -> int:
+        """When the row was written that ends at a position; positions are asked for in order."""
+        while self._times and self._times[0][0] < end:
+            self._times.popleft()
+        return self._times[0][1] if self._times else _now_ms()
 
     def _send_files(self) -> bool:
         """Try each waiting file once; False if one of them has to wait for the store."""
-        with self._changed:
+        with self._files_lock:
             waiting = list(self._files)
-        for path, folder in waiting:
+        for file in waiting:
             if time.monotonic() >= self._deadline:
                 raise _OutOfTimeError
-            with self._changed:
-                del self._files[path, folder]  # given again from here on, it is sent again
+            self._files[file] = False
             try:
-                self.store.log_artifact(path, folder)
+                self.store.log_artifact(*file)
             except Exception as error:
                 if not is_lasting(error):
                     self._warn_unreachable(error)
-                    with self._changed:
-                        self.unsent -= (path, folder) in self._files
-                        self._files[path, folder] = None
                     return False
-                self._warn(f"file {path}", f"{path} is not logged to MLflow: {first_line(error)}")
-            with self._changed:
-                self.unsent -= 1
+                self._warn(f"file {file[0]}", f"{file[0]} is not logged to MLflow: {first_line(error, self.store.uri)}")
+            with self._files_lock:
+                if not self._files[file]:
+                    del self._files[file]
         return True
 
-    def _deliver(self, items: Sequence[Any], requests: "_Requests") -> None:
-        """Send items in order until all arrived; drop what MLflow refuses."""
-        for start in range(0, len(items), requests.most):
-            self._deliver_one_request(items[start : start + requests.most], requests)
-
-    def _deliver_one_request(self, items: Sequence[Any], requests: "_Requests") -> None:
-        left = items
-        tried = False
-        known: dict[str, set[int]] = {}
-
-        def request() -> None:
-            nonlocal left, tried
-            # A connection that broke does not tell whether the request was carried out, or half of it.
-            if tried:
-                left = requests.lacking(left, known)
-            tried = True
-            known.clear()
-            if left:
-                requests.send(left)
-
+    def _deliver(self, kind: str, items: Sequence[tuple], send: Callable[[Sequence[Any]], None]) -> None:
+        """Send the items of one request until they have arrived; drop what MLflow refuses."""
+        if not items:
+            return
         try:
-            self._persist(request)
+            self._persist(lambda: send(items))
         except _RefusedError as refused:
             if not self._persist(self.store.is_active, refusable=False):
                 raise _RunDeletedError from refused
-            if len(left) > 1:
+            if len(items) > 1:
                 # One bad item must not take the others with it: halve until it is alone.
-                self._count_sent(len(items) - len(left), requests)
-                half = len(left) // 2
-                self._deliver_one_request(left[:half], requests)
-                self._deliver_one_request(left[half:], requests)
+                for part in (items[: len(items) // 2], items[len(items) // 2 :]):
+                    self._deliver(kind, part, send)
                 return
-            name = f"{requests.kind} {left[0][0]!r}"
+            name = f"{kind} {items[0][0]!r}"
             self._warn(name, f"MLflow refuses the {name}, which is not logged there: {refused}")
-        self._count_sent(len(items), requests)
-
-    def _count_sent(self, count: int, requests: "_Requests") -> None:
-        if requests.counted:
-            with self._changed:
-                self.unsent -= count
 
     def _persist(self, action: Callable[[], T], refusable: bool = True) -> T:
         """Do it until it works.
 
         Raises:
-            _RefusedError: If MLflow refuses it as invalid.
-            _OutOfTimeError: If finish() no longer waits.
+            _RefusedError: MLflow refuses it as invalid.
+            _OutOfTimeError: The end of the run waits no longer.
         """
         pause, refusals = FIRST_PAUSE, 0
         while True:
@@ -300,26 +225,24 @@ class Sender(threading.Thread):
                 certainty = refusal(error)
                 refusals += certainty is not None
                 if refusable and (certainty or refusals >= TRIES_OF_A_BAD_REQUEST):
-                    raise _RefusedError(first_line(error)) from error
+                    raise _RefusedError(first_line(error, self.store.uri)) from error
                 self._warn_unreachable(error)
             self._pause(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _pause(self, seconds: float) -> None:
-        with self._changed:
-            if not self.closing:
-                self._changed.wait_for(lambda: self.closing, seconds)
-                return
-        time.sleep(max(0.0, min(seconds, CLOSING_PAUSE, self._deadline - time.monotonic())))
+        if self.closing.is_set():
+            time.sleep(max(0.0, min(seconds, CLOSING_PAUSE, self._deadline - time.monotonic())))
+        else:
+            self.closing.wait(seconds)
 
     def _warn_unreachable(self, error: Exception) -> None:
         if time.monotonic() >= self._deadline:
-            return  # finish() has told it
-        uri = without_password(self.store.uri)
-        reason = first_line(error).replace(self.store.uri, uri)
+            return  # the end of the run says it
+        reason = first_line(error, self.store.uri)
         self._warn(
             "unreachable",
-            f"MLflow at {uri} does not take what is sent ({reason}). The run goes on, and sending is tried "
+            f"MLflow at {without_credentials(self.store.uri)} does not take what is sent ({reason}). The run goes on, and sending is tried "
             f"again until its end; the metrics are in {self.metrics.path}.",
         )
 
@@ -327,3 +250,11 @@ class Sender(threading.Thread):
         if about not in self._warned:
             self._warned.add(about)
             logger.warning(message)
+
+
+def _kept(value: object) -> str:
+    return without_credentials(str(value), MARK)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

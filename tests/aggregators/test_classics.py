@@ -2,6 +2,9 @@
 
 import copy
 import itertools
+import re
+from importlib import import_module
+from operator import attrgetter
 
 import pytest
 import torch
@@ -12,10 +15,10 @@ from torch.utils.data import TensorDataset
 from toys import Quadratic, ToyData, ToyNet
 
 from fedlit.aggregators import Aggregator, FedAvg, FedBN, FedProx, Scaffold
+from fedlit.core.errors import ConfigError
+from fedlit.core.messages import Mask
 from fedlit.data.federated import ClientData, FederatedDataModule
-from fedlit.errors import ConfigError
-from fedlit.federation import Federation
-from fedlit.messages import Mask
+from fedlit.federation.federation import Federation
 from fedlit.schedules import ConstantSchedule
 
 NORM = frozenset(f"body.1.{n}" for n in ("weight", "bias", "running_mean", "running_var"))
@@ -228,7 +231,7 @@ def test_momentum_is_kept_or_reset():
     assert sum(v.numel() for v in state.values()) == kept.session.layout.size
 
 
-def test_gradient_clipping_bounds_each_step_before_the_drift():
+def test_gradient_clipping_bounds_each_step_before_the_correction():
     torch.manual_seed(0)
     module, data = ToyNet(lr=1.0).double(), WholeSets(clients=1)
     one = simulate(module, data, federation([], rounds=1, window=1, gradient_clip=1e-3))
@@ -330,3 +333,14 @@ def test_states_given_to_a_round_are_left_as_they_are():
         after_round=check,
     )
     assert len(frozen) == 3
+
+
+def test_the_places_of_fedavgs_lines_exist():
+    """Its docstring names file, function and hook of each line; names that moved would mislead."""
+    places = re.findall(r"(\w+(?:/\w+)*)\.py, ([\w.]+)", FedAvg.__doc__)
+    assert len(places) == 10
+    for file, name in places:
+        assert attrgetter(name)(import_module(f"fedlit.{file.replace('/', '.')}"))
+    hooks = re.findall(r"^ .*\.py, [\w.]+ +(\w+)$", FedAvg.__doc__, re.MULTILINE)
+    assert len(hooks) == 6
+    assert all(hasattr(Aggregator, hook) for hook in hooks)

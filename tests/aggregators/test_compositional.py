@@ -12,8 +12,8 @@ from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 
 from fedlit.aggregators import FedBN, LocalSCGDAM, LocalSGDAM, Scaffold
-from fedlit.errors import ConfigError, TrainingError
-from fedlit.federation import Federation
+from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.federation.federation import Federation
 from fedlit.objectives import BCE, AUCSaddle
 from fedlit.schedules import ConstantSchedule
 from fedlit.testing import check_aggregator

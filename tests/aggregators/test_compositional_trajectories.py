@@ -16,7 +16,7 @@ from test_fdam import Scorer, Sites, batches
 from torch import Tensor
 
 from fedlit.aggregators import Aggregator, LocalSCGDAM, LocalSGDAM, LocalSGDM
-from fedlit.federation import Federation
+from fedlit.federation.federation import Federation
 from fedlit.objectives import BCE, RatioLoss
 from fedlit.schedules import ConstantSchedule, Stage, StageSchedule
 

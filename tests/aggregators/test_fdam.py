@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from fedlit.aggregators import CODA, CODASCA, NPA, CODAPlus, FedBN, FedProx
+from fedlit.core.batches import BatchStream
+from fedlit.core.flat import FlatModel
+from fedlit.core.messages import Round, ServerState
 from fedlit.data.federated import ClientData, FederatedDataModule
-from fedlit.data.sampling import BatchStream
-from fedlit.federation import Federation
-from fedlit.flat import FlatModel
-from fedlit.messages import Round, ServerState
+from fedlit.federation.federation import Federation
 from fedlit.objectives import AUCSaddle
 from fedlit.schedules import Stage, StageSchedule
 from fedlit.testing import check_aggregator
@@ -218,7 +218,7 @@ def compare(case, hidden, precision, data, **model) -> None:
     if precision == "64-true":
         module.double()
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "CODASCA: the schedule has a stage")
+        warnings.filterwarnings("ignore", "Scaffold or CODASCA: the schedule has a stage")
         record, _ = trajectory(module, data, aggregators, stages, precision)
     if options.get("output") == "random":
         choose = chosen(record, stages)
@@ -277,7 +277,7 @@ def test_the_cases_meet_what_they_are_for():
     torch.manual_seed(3)
     module = Scorer(hidden=6).double()
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "CODASCA: the schedule has a stage")
+        warnings.filterwarnings("ignore", "Scaffold or CODASCA: the schedule has a stage")
         ends = {n: trajectory(module, Sites(THREE), a, s)[1].server.w for n, (a, s, _) in CASES.items()}
     same = {("CODASCA", "CODASCA, always")}
     for (n, one), (m, other) in itertools.combinations(ends.items(), 2):
@@ -289,7 +289,7 @@ def test_what_fedbn_keeps_local_takes_no_part():
     module, data = Scorer(hidden=6).double(), Sites(THREE)
     local = frozenset(f"body.1.{n}" for n in ("weight", "bias", "running_mean", "running_var"))
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "CODASCA: the schedule has a stage")
+        warnings.filterwarnings("ignore", "Scaffold or CODASCA: the schedule has a stage")
         record, done = trajectory(module, data, [CODASCA(GAMMA, 1.3), FedBN()], STAGES)
     data.setup()
     hand = transcription(module, data, gamma=GAMMA, scaffold=True, eta_g=1.3, local=local)

@@ -12,12 +12,12 @@ from torch import nn
 
 from fedlit.aggregators import CODASCA, NPA, CODAPlus
 from fedlit.data.federated import ClientData
-from fedlit.federation import Federation
+from fedlit.federation.federation import Federation
 from fedlit.objectives import AUCSaddle
 from fedlit.schedules import ConstantSchedule, Stage, StageSchedule
 
 HETEROGENEOUS = {"north": (24, 0.25, ()), "south": (40, 0.6, ())}
-pytestmark = pytest.mark.filterwarnings("ignore:CODASCA. the schedule has a stage")
+pytestmark = pytest.mark.filterwarnings("ignore:Scaffold or CODASCA. the schedule has a stage")
 
 
 class Whole(Sites):

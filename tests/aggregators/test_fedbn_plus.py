@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from toys import ToyData
 
 from fedlit.aggregators import Aggregator, FedBNPlus, Scaffold, SurgicalHeads
-from fedlit.errors import ConfigError
-from fedlit.fabric import make_fabric
-from fedlit.federation import Federation
-from fedlit.flat import FlatModel
+from fedlit.core.errors import ConfigError
+from fedlit.core.fabric import make_fabric
+from fedlit.core.flat import FlatModel
+from fedlit.federation.federation import Federation
+from fedlit.federation.session import Session
 from fedlit.schedules import ConstantSchedule
-from fedlit.session import Session
 from fedlit.testing import ToyNet
 
 
@@ -47,7 +47,7 @@ def run(module: Classifier, aggregators: list[Aggregator], workers: int = 1, pre
     session = Session(fed, copy.deepcopy(module), Sites(SITES, FINDINGS), fabric)
     done = Simulation(fed, session, session.restore(None)[0], [])
     for index in range(ROUNDS):
-        rnd = fed.round(index, session)
+        rnd = session.round(index)
         total, _ = session.engine.run(rnd.cohort, fed.open_round(done.server, rnd, session), rnd)
         fed.close_round(done.server, total, rnd, session)
     session.engine.close()

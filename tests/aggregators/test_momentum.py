@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from fedlit.aggregators import FedBN, FedProx, LocalSGDAM, LocalSGDM, Scaffold
-from fedlit.errors import ConfigError
-from fedlit.federation import Federation
+from fedlit.core.errors import ConfigError
+from fedlit.federation.federation import Federation
 from fedlit.objectives import BCE, AUCSaddle
 from fedlit.schedules import ConstantSchedule
 from fedlit.testing import check_aggregator
@@ -108,7 +108,7 @@ def test_one_client_of_localsgdam_does_not_notice_communication():
         torch.testing.assert_close(end, ends[0], rtol=0, atol=1e-12)
 
 
-def test_drifts_act_on_the_step_and_not_on_the_momentum():
+def test_corrections_act_on_the_step_and_not_on_the_momentum():
     """At the second step of a round FedProx pulls back by lr mu |x - x_r|, and u is as it would be at that point."""
     data, module = Sites(1, batch_size=12), saddle()
     hand = ByHand(module, data)
@@ -160,10 +160,7 @@ def test_a_late_client_has_the_servers_momentum_and_its_own_of_what_it_keeps():
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [
-        ({"momentum": 0.9}, "model.optimizer.momentum: 0"),
-        ({"adam": True}, "expected the optimizer SGD, found Adam"),
-    ],
+    [({"momentum": 0.9}, "model.optimizer.momentum: 0"), ({"adam": True}, "expected the optimizer SGD, found Adam")],
 )
 @pytest.mark.parametrize("aggregator", [LocalSGDM(), LocalSGDAM()])
 def test_another_momentum_is_refused(aggregator, options, said):

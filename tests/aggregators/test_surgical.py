@@ -12,8 +12,8 @@ from test_fdam import Scorer, Sites, batches
 from torch import Tensor
 
 from fedlit.aggregators import CODASCA, Aggregator, FedAvg, FedBN, FedBNPlus, PersonalHeads, Scaffold, SurgicalHeads
-from fedlit.federation import Federation
-from fedlit.messages import ClientState
+from fedlit.core.messages import ClientState
+from fedlit.federation.federation import Federation
 from fedlit.objectives import BCE
 from fedlit.schedules import ConstantSchedule, Stage, StageSchedule
 from fedlit.testing import check_aggregator
@@ -119,11 +119,7 @@ def whole(done: Simulation, state: ClientState | None = None, client: str = "") 
 def agree(ours: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: float, where: str) -> None:
     for name, tensor in ours.items():
         torch.testing.assert_close(
-            tensor,
-            theirs[name],
-            rtol=tolerance,
-            atol=tolerance,
-            msg=lambda text, name=name: f"{where}, {name}: {text}",
+            tensor, theirs[name], rtol=tolerance, atol=tolerance, msg=lambda text, name=name: f"{where}, {name}: {text}"
         )
 
 
@@ -220,7 +216,7 @@ CODASCA_NEVER = CODASCA(0.1, 1.2, reset="never")
 @pytest.mark.filterwarnings("ignore:FedBNPlus freezes")
 def test_invariant_c_is_the_owners_weighted_mean_of_c_k(aggregators):
     """After every round, per element, dual variables and partial participation included."""
-    position = next(i for i, a in enumerate(aggregators) if isinstance(a, Scaffold))
+    position = next(i for i, a in enumerate(aggregators) if isinstance(a, (Scaffold, CODASCA)))
     saddle = isinstance(aggregators[position], CODASCA)
     torch.manual_seed(3)
     module = Scorer(FINDINGS, hidden=6).double() if saddle else classifier()

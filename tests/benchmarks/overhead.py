@@ -33,16 +33,16 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from fedlit.aggregators import CODASCA, Aggregator, FedAvg, FedBN, FedProx, LocalSCGDAM, Scaffold
+from fedlit.core.fabric import make_fabric
 from fedlit.data.federated import ClientData, FederatedDataModule
-from fedlit.evaluation import training_metrics
-from fedlit.fabric import make_fabric
-from fedlit.federation import Federation
+from fedlit.federation.evaluation import per_client, training_metrics
+from fedlit.federation.federation import Federation
+from fedlit.federation.session import Session
 from fedlit.models import ImageClassifier
 from fedlit.objectives import BCE, AUCSaddle
-from fedlit.run import Run
 from fedlit.schedules import ConstantSchedule
-from fedlit.session import Session
 from fedlit.tracking.base import Tracker
+from fedlit.tracking.run import Run
 
 CLASSES = tuple(f"class-{i}" for i in range(10))
 LR = 0.01
@@ -237,11 +237,11 @@ class Fedlit:
 
     def round(self) -> None:
         federation, session = self.federation, self.session
-        rnd = federation.round(self.index, session)
+        rnd = session.round(self.index)
         total, reports = session.engine.run(rnd.cohort, federation.open_round(self.server, rnd, session), rnd)
         federation.close_round(self.server, total, rnd, session)
         self.index += 1
-        metrics = training_metrics(reports, session.weights) | session.per_client(self.log, [], reports, self.index)
+        metrics = training_metrics(reports, session.weights) | per_client(session, self.log, [], reports, self.index)
         self.log.log(metrics, self.index)
 
     def close(self) -> None:

@@ -5,9 +5,9 @@ import sys
 import numpy as np
 import pytest
 
+from fedlit.core.errors import ConfigError
 from fedlit.data.dicom import read_dicom
 from fedlit.data.images import decode_images, read_image
-from fedlit.errors import ConfigError
 
 RAMP = np.tile(np.arange(0, 4096, 128, dtype=np.uint16), (32, 1))
 
@@ -110,7 +110,7 @@ def test_other_pictures_are_refused_by_name(tmp_path):
 
 def test_without_pydicom_it_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pydicom", None)
-    (tmp_path / "x.dicom").touch()
+    (tmp_path / "x.dicom").write_bytes(b"any")
     with pytest.raises(ConfigError, match=r"x\.dicom: DICOM files need pydicom.* pip install 'fedlit\[dicom\]'"):
         decode_images([tmp_path / "x.dicom"] * 2, 16, cache_dir=tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []

@@ -13,13 +13,14 @@ from simulation import simulate
 from torch import nn
 from toys import ToyData
 
+from fedlit.core.fabric import make_fabric
 from fedlit.data import ByPatient
 from fedlit.data.features import LabelledFeatures, with_fixed_features
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.images import ImageStore, LabelledImages
 from fedlit.data.records import Records
-from fedlit.fabric import make_fabric
-from fedlit.federation import Federation
+from fedlit.federation.evaluation import evaluate_sets, validate
+from fedlit.federation.federation import Federation
 from fedlit.models import ImageClassifier
 from fedlit.schedules import ConstantSchedule
 
@@ -104,10 +105,10 @@ def test_training_gives_the_same_numbers_as_on_images(tmp_path, hidden):
 
         def evaluate(s, metrics=metrics):
             metrics.append({})
-            s.session.validate(s.federation.broadcast(s.server, s.federation.round(0, s.session)), metrics[-1])
+            validate(s.session, s.session.broadcast(s.server, s.session.round(0)), metrics[-1])
 
         end = simulate(model(kind, hidden=hidden), data, federation, "32-true", evaluate)
-        ends.append((end.server.w, end.session.evaluate_sets(end.server, "test"), metrics))
+        ends.append((end.server.w, evaluate_sets(end.session, end.server, "test"), metrics))
     (w, tests, metrics), (w2, tests2, metrics2) = ends
     torch.testing.assert_close(w, w2, rtol=1e-4, atol=1e-5)
     for scores, scores2 in zip(tests["federation"], tests2["federation"], strict=True):

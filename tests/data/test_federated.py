@@ -298,19 +298,10 @@ def with_one_patient_in_two_splits(records: Records) -> Records:
         (changed("names", 3, "0007.png"), "1 image ids occur more than once, the first are '0007.png'"),
         (changed("labels", (3, 1), 2), "labels 0, 1 or NaN, found 2 for image '0003.png', class 'Mass'"),
         (with_one_patient_in_two_splits, r"'p05' in test \(3 images\) and train_val \(1 images\)"),
-        (
-            lambda records: replace(records, patients=records.patients[1:]),
-            "one row an image .*'patients': 239",
-        ),
+        (lambda records: replace(records, patients=records.patients[1:]), "one row an image .*'patients': 239"),
         (lambda records: replace(records, classes=("A", "B", "B")), "C different classes"),
-        (
-            lambda records: replace(records, site_classes={"North": ("Hernia",)}),
-            "'North': unknown class 'Hernia'",
-        ),
-        (
-            lambda records: replace(records, site_classes={"Nord": ("Mass",)}),
-            "'Nord': no image is of that site",
-        ),
+        (lambda records: replace(records, site_classes={"North": ("Hernia",)}), "'North': unknown class 'Hernia'"),
+        (lambda records: replace(records, site_classes={"Nord": ("Mass",)}), "'Nord': no image is of that site"),
     ],
 )
 def test_contradicting_records_are_refused(tmp_path, change, message):
@@ -331,18 +322,12 @@ class Fixed(Partition):
 @pytest.mark.parametrize(
     ("clients", "message"),
     [
-        (
-            lambda r: np.where(r.splits == "test", "B", "A"),
-            "client 'B': expected at least 2 training images, found 0",
-        ),
+        (lambda r: np.where(r.splits == "test", "B", "A"), "client 'B': expected at least 2 training images, found 0"),
         (
             lambda r: np.where(r.names == r.names[r.splits == "train"][0], "B", "A"),
             r"client 'B': expected at least 2 training images, found 1 \(1 of 2 clients are so\)",
         ),
-        (
-            lambda r: np.where(r.sites == "North", "St. Mary", "st. mary "),
-            "'St. Mary' and 'st. mary ' are the same",
-        ),
+        (lambda r: np.where(r.sites == "North", "St. Mary", "st. mary "), "'St. Mary' and 'st. mary ' are the same"),
         (lambda r: np.where(r.sites == "North", "A/B", "A B"), "'A B' and 'A/B' are the same"),
         (lambda r: np.array(["A"] * 7), r"expected a client for each of 240 images, found \[7\]"),
         (lambda r: np.where(r.sites == "North", "", "A"), "80 images have an empty client name"),
@@ -382,10 +367,7 @@ def test_it_is_configured_by_jsonargparse_and_survives_a_round_trip(tmp_path):
         "class_path": f"{__name__}.Source",
         "init_args": {
             "where": str(tmp_path),
-            "partition": {
-                "class_path": "fedlit.data.partition.Dirichlet",
-                "init_args": {"clients": 3, "alpha": 0.5},
-            },
+            "partition": {"class_path": "fedlit.data.partition.Dirichlet", "init_args": {"clients": 3, "alpha": 0.5}},
             "augment": [
                 {"class_path": "torchvision.transforms.v2.RandomRotation", "init_args": {"degrees": 5}},
                 {"class_path": "torchvision.transforms.v2.ColorJitter", "init_args": {"brightness": 0.1}},

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlit.data.chexpert import CheXpert
 from fedlit.data.labels import (
     UNCERTAIN,
     Origin,
@@ -19,8 +18,9 @@ from fedlit.data.labels import (
     near,
     origins,
 )
-from fedlit.data.nih import NIHChestXray14
-from fedlit.data.vindr import VinDrCXR
+from fedlit.data.xrays.chexpert import CheXpert
+from fedlit.data.xrays.nih import NIHChestXray14
+from fedlit.data.xrays.vindr import VinDrCXR
 
 LABELS = ("Edema", "Effusion", "Mass")
 MEANS = {"ignore": math.nan, "zeros": 0.0, "ones": 1.0}

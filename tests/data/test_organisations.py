@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from runs import Place
 from test_federated import Source, make_records, ready
 
-from fedlit.cli import parse
+from fedlit.cli.main import parse
+from fedlit.core.fabric import make_fabric
 from fedlit.data import ByOrganisation, ByPatient, PhantomCXR, WithinOrganisations
-from fedlit.data.chexpert import CheXpert
 from fedlit.data.features import with_fixed_features
 from fedlit.data.images import ImageStore
 from fedlit.data.labels import harmonised_names
-from fedlit.data.nih import NIHChestXray14
 from fedlit.data.organisations import JoinedStore, Organisations, save_classes
 from fedlit.data.schemes import HideClasses, by_sharing
-from fedlit.experiment import resolved
-from fedlit.fabric import make_fabric
+from fedlit.data.xrays.chexpert import CheXpert
+from fedlit.data.xrays.nih import NIHChestXray14
+from fedlit.experiment.options import resolved
 from fedlit.metrics.auroc import slugs
 from fedlit.models import ImageClassifier
 from fedlit.tracking.base import MetricsFile

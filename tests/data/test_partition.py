@@ -9,17 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlit.data.partition import (
-    IID,
-    ByCategory,
-    ByColumn,
-    ByOrganisation,
-    ByPatient,
-    Dirichlet,
-    WithinOrganisations,
-    split_by_patient,
-)
+from fedlit.data.partition import IID, ByCategory, ByColumn, ByOrganisation, ByPatient, Dirichlet, WithinOrganisations
 from fedlit.data.records import Records
+from fedlit.data.splits import split_by_patient
 
 FRACTIONS = (0.7, 0.1, 0.2)
 

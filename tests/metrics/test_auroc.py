@@ -13,16 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from fedlit.metrics.auroc import (
-    ClassAUROC,
-    PerClassAUROC,
-    auroc,
-    class_auroc,
-    mean_auroc,
-    roc_counts,
-    slug,
-    slugs,
-)
+from fedlit.metrics.auroc import ClassAUROC, PerClassAUROC, auroc, class_auroc, mean_auroc, roc_counts, slug, slugs
 
 NAN = float("nan")
 
@@ -216,12 +207,7 @@ def test_one_class_keeps_its_axis():
     metric.update(scores, labels)
     for result in (metric.compute(), metric.compute()):
         assert result.auroc.shape == result.n_pos.shape == result.n_neg.shape == (1,)
-    assert set(result.as_metrics("val")) == {
-        "val/auroc/only",
-        "val/n_pos/only",
-        "val/n_neg/only",
-        "val/auroc_macro",
-    }
+    assert set(result.as_metrics("val")) == {"val/auroc/only", "val/n_pos/only", "val/n_neg/only", "val/auroc_macro"}
 
 
 def test_metric_names():
@@ -317,11 +303,7 @@ print(json.dumps(answers))
 def test_two_processes_equal_one(tmp_path: Path):
     cases, expected = [], []
     # Shares of rank 0: uneven batches, none at all, and everything.
-    for n, c, first, dtype in [
-        (130, 3, 17, torch.float32),
-        (90, 3, 0, torch.float64),
-        (41, 1, 41, torch.float32),
-    ]:
+    for n, c, first, dtype in [(130, 3, 17, torch.float32), (90, 3, 0, torch.float64), (41, 1, 41, torch.float32)]:
         scores, labels = random_set(n, c, seed=n, dtype=dtype, levels=4)
         labels[:, -1] = NAN if c > 1 else labels[:, -1]
         names = [f"class {i}" for i in range(c)]

@@ -9,16 +9,16 @@ import torch
 from simulation import simulate
 from toys import CLASSES, ToyData
 
-from fedlit import checkpoint
 from fedlit.aggregators import FedProx
-from fedlit.errors import CheckpointError, ConfigError
-from fedlit.fabric import make_fabric
-from fedlit.federation import Federation
-from fedlit.flat import Layout
+from fedlit.core import checkpoint
+from fedlit.core.errors import CheckpointError, ConfigError
+from fedlit.core.fabric import make_fabric
+from fedlit.core.flat import Layout
+from fedlit.federation.federation import Federation
+from fedlit.federation.session import Session
 from fedlit.models import ImageClassifier
 from fedlit.objectives import BCE, AUCSaddle
 from fedlit.schedules import ConstantSchedule
-from fedlit.session import Session
 
 
 @pytest.mark.parametrize("backbone", ["densenet121", "densenet161"])

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from toys import CLASSES
 
-from fedlit.errors import ConfigError
-from fedlit.flat import Layout
+from fedlit.core.errors import ConfigError
+from fedlit.core.flat import Layout
 from fedlit.models import ImageClassifier
 from fedlit.models.layers import group_normalised, small_stem
 

@@ -8,9 +8,9 @@ from torch import nn
 from toys import CLASSES, ToyData
 
 from fedlit.aggregators import CODAPlus
-from fedlit.errors import ConfigError
-from fedlit.federation import Federation
-from fedlit.flat import Layout
+from fedlit.core.errors import ConfigError
+from fedlit.core.flat import Layout
+from fedlit.federation.federation import Federation
 from fedlit.models import ImageClassifier
 from fedlit.models.resnet20 import Block
 from fedlit.objectives import BCE, AUCSaddle

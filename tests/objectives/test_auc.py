@@ -4,7 +4,7 @@ import pytest
 import torch
 from fdam_oracle import margin_form, pairwise, paper_form
 
-from fedlit.errors import ConfigError
+from fedlit.core.errors import ConfigError
 from fedlit.objectives import AUCSaddle
 
 NAN = float("nan")

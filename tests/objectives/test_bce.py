@@ -1,9 +1,14 @@
 """Binary cross-entropy over the labels that exist."""
 
+import pytest
 import torch
 import torch.nn.functional as F
+from toys import ToyNet
 
-from fedlit.objectives import BCE
+from fedlit.aggregators import Scaffold
+from fedlit.experiment.naming import method_name
+from fedlit.federation.federation import Federation
+from fedlit.objectives import BCE, AUCSaddle
 
 NAN = float("nan")
 
@@ -29,3 +34,17 @@ def test_a_batch_without_labels_is_zero_with_a_gradient():
     loss.backward()
     assert loss.item() == 0
     assert logits.grad.eq(0).all()
+
+
+class Own(BCE):
+    """Another loss, built on BCE."""
+
+
+@pytest.mark.parametrize(
+    ("objective", "name"),
+    [(BCE(), "Scaffold"), (Own(), "Scaffold-Own"), (AUCSaddle(), "Scaffold-AUCSaddle"), (None, "Scaffold")],
+)
+def test_bce_adds_nothing_to_the_name_of_a_method(objective, name):
+    module = ToyNet()
+    module.objective = objective
+    assert method_name(Federation([Scaffold()]), module) == name

@@ -6,8 +6,9 @@ from saddle_toys import Scorer, Sites
 from simulation import simulate
 
 from fedlit.aggregators import LocalSGDM
-from fedlit.errors import ConfigError
-from fedlit.federation import Federation
+from fedlit.core.errors import ConfigError
+from fedlit.federation.evaluation import objective_metrics
+from fedlit.federation.federation import Federation
 from fedlit.objectives import BCE, RatioLoss
 from fedlit.schedules import ConstantSchedule
 
@@ -83,7 +84,7 @@ def test_the_ratio_is_the_federations_and_not_a_clients(weights, p):
     torch.manual_seed(0)
     done = simulate(Scorer(objective=RatioLoss(), lr=0.1), Unequal(2, positives=(2, 5)), federation(weights))
     torch.testing.assert_close(done.buffer("objective.p"), torch.tensor([p], dtype=torch.float64))
-    metrics = done.session.objective_metrics(done.server, 1)
+    metrics = objective_metrics(done.session, done.server, 1)
     assert metrics["objective/p/Edema"] == pytest.approx(p)
 
 

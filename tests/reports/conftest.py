@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import timm
 
-from fedlit.reports.reproductions import Reproduction
+from fedlit.reports.reproductions.reproduction import Reproduction
 
 
 @pytest.fixture

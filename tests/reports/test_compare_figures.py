@@ -1,39 +1,56 @@
-import math
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.lines import Line2D
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_hex
 from matplotlib.text import Text
 from sklearn.metrics import roc_auc_score
 from sklearn.metrics import roc_curve as sklearn_roc_curve
 
-from fedlit.metrics.intervals import bootstrap
-from fedlit.reports.compare import figures
-from fedlit.reports.compare.curves import average, spread, stacked
-from fedlit.reports.compare.figures import (
-    PAGE,
-    Point,
-    Support,
-    band_note,
-    curves_figure,
-    differences_figure,
-    drift_figure,
-    intervals_figure,
-    patient_draws,
-    roc_curve,
-    roc_figure,
-    save,
-    styles,
-    svg,
-)
+from fedlit.metrics.intervals import Interval, bootstrap
+from fedlit.metrics.paired import paired
+from fedlit.reports.compare.alignment import Shared
+from fedlit.reports.compare.curves import average, band_note, curves_figure, spread
+from fedlit.reports.compare.forest import differences_figure, intervals_figure
+from fedlit.reports.compare.methods import Method
+from fedlit.reports.compare.roc import class_curves, patient_draws, roc_curve, roc_figure
+from fedlit.reports.compare.statistics import Against, Difference, Estimate, Scored, Statistics
+from fedlit.reports.compare.styles import save, styles, svg
+from fedlit.reports.compare.support import Support
 
-# pytest takes a name that begins with Test for a test.
-WithP = figures.TestedPoint
 NAN = float("nan")
 METHODS = ["FedAvg", "CODASCA", "FedProx"]
 LOOKS = styles(METHODS)
+
+
+def number(value, low=NAN, high=NAN, p=NAN):
+    """An AUROC, or with p a difference."""
+    interval = Interval(low, high, 0.95)
+    return (
+        Estimate(value, NAN, interval)
+        if np.isnan(p)
+        else Difference(value, interval, p, p, NAN, NAN, several_seeds=True)
+    )
+
+
+def numbers(points, classes, macro=None, counts=None, baseline="FedAvg"):
+    """Statistics by hand, each method's AUROC or difference by class: differences are of methods with a p."""
+    n_pos, n_neg = np.array(counts or [(10, 90)] * len(classes)).T
+    shared = Shared(tuple(classes), np.zeros((2, len(classes))), None, (), np.zeros(len(classes), dtype=bool), [])
+    support = Support(n_pos, n_neg, None, None, n_pos > 0, n_pos > 0, [])
+    scored, against, first = [], [], Method(baseline, (), {})
+    for name, of_classes in points.items():
+        method, mean = Method(name, (), {}), (macro or {}).get(name, number(0.8, 0.7, 0.9))
+        if isinstance(of_classes[0], Difference):
+            mean = (macro or {}).get(name, number(0.1, 0.0, 0.2, 0.5))
+            nothing = paired(np.zeros(len(classes)), np.zeros(len(classes)))
+            against.append(Against(method, first, "DeLong", True, tuple(of_classes), mean, nothing))
+        else:
+            scored.append(Scored(method, np.zeros((1, len(classes))), tuple(of_classes), mean, "DeLong"))
+    return Statistics(shared, support, tuple(scored), tuple(against), 0.95, 100)
 
 
 def texts(figure):
@@ -48,11 +65,6 @@ def lies_inside(figure):
     boxes = {t.get_text(): t.get_window_extent(renderer) for t in figure.findobj(Text) if t.get_text().strip()}
     out = [t for t, b in boxes.items() if b.x0 < -1 or b.y0 < -1 or b.x1 > width + 1 or b.y1 > height + 1]
     return not out
-
-
-def drawn(figure, colour):
-    """The lines of a colour that have more than one point."""
-    return [line for line in figure.findobj(Line2D) if line.get_color() == colour and len(line.get_xdata()) > 1]
 
 
 def seeds(*ends, scale=1.0):
@@ -71,8 +83,6 @@ def test_methods_differ_in_more_than_colour_and_keep_their_look():
             assert (a.line, a.marker) != (b.line, b.marker)
             assert (a.colour != b.colour) + (a.line != b.line) + (a.marker != b.marker) >= 2
     assert len({look.colour for look in looks.values()}) == 10
-    with pytest.raises(ValueError, match="'a' twice"):
-        styles(["a", "b", "a"])
 
 
 def test_band_is_one_standard_deviation_from_three_seeds_and_the_range_of_two():
@@ -117,78 +127,82 @@ def test_curves_are_drawn_named_and_banded():
 def test_bytes_are_shown_in_their_unit():
     figure = curves_figure({"FedAvg": seeds(9, scale=5e8)}, "communicated", "AUROC", LOOKS, in_bytes=True)
     figure.canvas.draw()
-    assert "communicated (GB)" in texts(figure)
-    assert {"0", "2", "4"} <= {label.get_text() for label in figure.axes[0].get_xticklabels()}
+    assert {"0 B", "2 GB", "4 GB"} <= {label.get_text() for label in figure.axes[0].get_xticklabels()}
     assert figure.axes[0].lines[0].get_xdata().max() == 4e9
-    log = curves_figure({"FedAvg": seeds(9, scale=5e8)}, "communicated", "AUROC", LOOKS, in_bytes=True, log_x=True)
-    log.canvas.draw()
-    assert "1 GB" in {label.get_text() for label in log.axes[0].get_xticklabels()}
-    assert log.axes[0].lines[0].get_xdata().min() == 5e8
 
 
-@pytest.mark.parametrize("width", [3.5, PAGE])
-def test_long_names_and_many_methods_stay_inside(width):
-    methods = [f"method number {i} with a name that is far too long to print" for i in range(12)]
-    curves = {method: seeds(20, 20, 20) for method in methods}
-    assert lies_inside(curves_figure(curves, "round", "AUROC", styles(methods), width=width))
-
-
-def test_labels_of_curves_do_not_overlap():
-    assert stacked([1.0, 1.0, 1.0], 0.2, 3.0) == pytest.approx([0.8, 1.0, 1.2])
-    assert stacked([0.0, 0.0, 2.0], 0.2, 3.0) == pytest.approx([0.0, 0.2, 2.0])
-    assert stacked([2.9, 3.0], 0.2, 3.0) == pytest.approx([2.8, 3.0])
+@pytest.mark.parametrize("count", [2, 8, 24])
+def test_long_names_and_many_methods_stay_inside(count):
+    methods = [f"method number {i} with a name that is far too long to print" for i in range(count)]
+    figure = curves_figure({method: seeds(20, 20, 20) for method in methods}, "round", "AUROC", styles(methods))
+    assert lies_inside(figure)
+    legend = figure.legends[0].get_window_extent()
+    assert legend.y0 > figure.axes[0].get_window_extent().y1
+    assert figure.axes[0].get_window_extent().height > 1.8 * figure.dpi
 
 
 def test_drift_is_logarithmic():
-    figure = drift_figure({"FedAvg": seeds(5, 5, 5)}, LOOKS)
+    figure = curves_figure({"FedAvg": seeds(5, 5, 5)}, "round", "client drift", LOOKS, log_y=True)
     assert figure.axes[0].get_yscale() == "log"
     assert {"round", "client drift"} <= set(texts(figure))
 
 
-def forest(classes=("Edema", "Mass"), methods=METHODS):
-    return {m: {c: Point(0.8 + 0.01 * i, 0.7, 0.9) for c in classes} for i, m in enumerate(methods)}
+def drawn_intervals(panel, colour):
+    """Both ends of the intervals of a colour, from above."""
+    bars = [
+        c for c in panel.collections if isinstance(c, LineCollection) and to_hex(c.get_color()[0]) == colour.lower()
+    ]
+    return [[x for x, _ in bar.get_segments()[0]] for bar in bars if len(bar.get_segments()[0])]
 
 
 def test_forest_has_a_point_and_an_interval_for_each_method_and_class():
-    points = forest(("Edema", "Mass", "Hernia"))
-    for method in METHODS:
-        points[method]["Hernia"] = Point(NAN)
-    del points["FedProx"]["Mass"]
-    support = {"Edema": Support(1200, 8000), "Mass": Support(7, 90), "Hernia": Support(0, 97)}
-    macro = {method: Point(0.8) for method in METHODS}
-    figure = intervals_figure(
-        points, ["Edema", "Mass", "Hernia"], LOOKS, macro=macro, macro_label="mean of 2", support=support
-    )
+    points = {m: [number(0.8 + 0.01 * i, 0.7, 0.9)] * 2 + [number(NAN)] for i, m in enumerate(METHODS)}
+    points["FedProx"][1] = number(NAN)
+    macro = {method: number(0.8) for method in METHODS}
+    found = numbers(points, ["Edema", "Mass", "Hernia"], macro, [(1200, 8000), (7, 90), (0, 97)])
+    figure = intervals_figure(found, LOOKS)
+    assert lies_inside(figure)
     panel = figure.axes[0]
     for method, classes in (("FedAvg", 2), ("CODASCA", 2), ("FedProx", 1)):
-        of_method = [line for line in panel.lines if line.get_color() == LOOKS[method].colour]
-        intervals = [line for line in of_method if len(line.get_xdata()) == 2]
-        assert [list(line.get_xdata()) for line in intervals] == [[0.7, 0.9]] * classes
-        assert len([line for line in of_method if line.get_marker() == LOOKS[method].marker]) == classes + 1
+        look = LOOKS[method]
+        assert drawn_intervals(panel, look.colour) == [pytest.approx([0.7, 0.9])] * classes
+        points = [line for line in panel.lines if line.get_color() == look.colour and line.get_marker() == look.marker]
+        assert len([point for point in points if np.isfinite(point.get_xdata()).all()]) == classes + 1
+    rows = [line.get_ydata()[0] for line in panel.lines if line.get_marker() == LOOKS["FedAvg"].marker]
+    assert [round(row) for row in rows] == [0, 1, 2, 3]
     assert texts(figure).count("undefined") == 1
-    assert {"1,200+ / 8,000−", "7+ / 90−", "mean of 2", *METHODS} <= set(texts(figure))
-    assert lies_inside(figure)
+    assert {"1,200+ / 8,000−", "7+ / 90−", "mean of 2 of 3 classes", *METHODS} <= set(texts(figure))
 
 
-def test_wide_forests_split_their_classes():
+def test_tall_forests_split_their_classes():
     methods, classes = [f"m{i}" for i in range(6)], [f"class {i}" for i in range(9)]
-    macro = {method: Point(0.8, 0.7, 0.9) for method in methods}
-    figure = intervals_figure(forest(classes, methods), classes, styles(methods), macro=macro)
-    names = [[label.get_text() for label in axes.get_yticklabels()] for axes in figure.axes[:2]]
-    assert names == [classes[:5], [*classes[5:], "mean of classes"]]
-    assert figure.axes[0].get_xlim() == figure.axes[1].get_xlim()
+    few = {method: [number(0.8, 0.7, 0.9)] * 7 for method in methods}
+    assert len(intervals_figure(numbers(few, classes[:7]), styles(methods)).axes) == 1
+    points = {method: [number(0.8, 0.7, 0.9)] * 9 for method in methods}
+    figure = intervals_figure(numbers(points, classes), styles(methods))
     assert lies_inside(figure)
+    names = [[label.get_text() for label in axes.get_yticklabels()] for axes in figure.axes]
+    assert names == [classes[:5], [*classes[5:], "macro"]]
+    assert figure.axes[0].get_xlim() == figure.axes[1].get_xlim()
+    assert [label.get_fontweight() for label in figure.axes[1].get_yticklabels()] == ["normal"] * 4 + ["bold"]
+
+
+def test_an_interval_need_not_hold_its_value():
+    found = numbers({"FedAvg": [number(0.95, 0.7, 0.9)]}, ["Edema"])
+    panel = intervals_figure(found, LOOKS).axes[0]
+    assert drawn_intervals(panel, LOOKS["FedAvg"].colour)[0] == pytest.approx([0.7, 0.9])
 
 
 def test_differences_say_what_is_significant():
-    found = {
-        "CODASCA": {"Edema": WithP(0.05, 0.02, 0.08, 0.0004), "Mass": WithP(-0.01, -0.04, 0.02, 0.3)},
-        "FedProx": {"Edema": WithP(0.02, 0.0, 0.04, 0.04), "Mass": WithP(NAN)},
+    points = {
+        "CODASCA": [number(0.05, 0.02, 0.08, 0.0004), number(-0.01, -0.04, 0.02, 0.3)],
+        "FedProx": [number(0.02, 0.0, 0.04, 0.04), Difference(NAN, Interval(NAN, NAN, 0.95), NAN, NAN, NAN, NAN, True)],
     }
-    figure = differences_figure(found, ["Edema", "Mass"], LOOKS, "FedAvg")
+    figure = differences_figure(numbers(points, ["Edema", "Mass"]), LOOKS)
     shown = texts(figure)
-    assert {"<0.001", "***", "0.300", "0.040", "*", "undefined", "AUROC minus that of FedAvg"} <= set(shown)
+    assert {"< 0.001", "***", "0.300", "0.040", "*", "undefined", "AUROC minus that of FedAvg", *points} <= set(shown)
     assert shown.count("undefined") == 1
+    assert "ns" not in shown
     faces = {
         (line.get_color(), line.get_xdata()[0]): line.get_markerfacecolor()
         for axes in figure.axes
@@ -200,6 +214,16 @@ def test_differences_say_what_is_significant():
     assert faces[(colour, -0.01)] == "white"
     zero = [line for axes in figure.axes for line in axes.lines if list(line.get_xdata()) == [0, 0]]
     assert len(zero) == 2
+    assert lies_inside(figure)
+
+
+@pytest.mark.parametrize("count", [1, 4, 7])
+def test_differences_of_many_methods_and_long_names_stay_inside(count):
+    methods = [f"method number {i} with a name that is far too long to print" for i in range(count)]
+    classes = [f"Consolidation or infiltrate of lobe {i}" for i in range(14)]
+    points = {method: [number(0.05, 0.02, 0.08, 0.0004)] * 14 for method in methods}
+    figure = differences_figure(numbers(points, classes, baseline=methods[0] * 2), styles(methods))
+    assert len(figure.axes) == count
     assert lies_inside(figure)
 
 
@@ -252,16 +276,34 @@ def test_patients_are_drawn_as_the_bootstrap_draws_them():
 def test_roc_panels_say_why_there_is_no_curve():
     rng = np.random.default_rng(3)
     labels = (rng.random(200) < 0.3).astype(float)
-    bands = {m: {"Edema": roc_curve([rng.normal(size=200) + labels], [labels]), "Mass": None} for m in METHODS}
-    support = {"Edema": Support(60, 140), "Mass": Support(0, 200)}
-    auroc = {m: {"Edema": 0.75 + 0.01 * i, "Mass": NAN} for i, m in enumerate(METHODS)}
-    figure = roc_figure(bands, ["Edema", "Mass"], LOOKS, auroc=auroc, support=support)
-    edema, mass = figure.axes[:2]
+    bands = {m: [roc_curve([rng.normal(size=200) + labels], [labels]), None, None] for m in METHODS}
+    auroc = {m: [number(0.75 + 0.01 * i), number(NAN), number(NAN)] for i, m in enumerate(METHODS)}
+    found = numbers(auroc, ["Edema", "Mass", "Hernia"], counts=[(60, 140), (0, 200), (200, 0)])
+    figure = roc_figure(bands, found, LOOKS)
+    edema, mass, _ = figure.axes
     for method in METHODS:
         assert len([line for line in edema.lines if line.get_color() == LOOKS[method].colour]) == 2  # curve and key
     assert len(mass.lines) == 1  # chance
-    assert {"no positives", "0.750", "0.770", "60+ / 140−", "Edema", *METHODS} <= set(texts(figure))
+    shown = {"no positives", "no negatives", "0.750", "0.770", "60+ / 140−", "Edema", *METHODS}
+    assert shown <= set(texts(figure))
     assert lies_inside(figure)
+
+
+def test_roc_curves_of_a_comparison_have_a_band_each():
+    rng = np.random.default_rng(4)
+    labels = (rng.random((80, 2)) < 0.3).astype(float)
+    scores = tuple(rng.normal(size=(80, 2)) + labels for _ in range(3))
+    found = numbers({"FedAvg": [number(0.7)] * 2, "CODASCA": [number(0.8)] * 2}, ["Edema", "Mass"])
+    two, one = (replace(s.method, runs=(None,) * n) for s, n in zip(found.scored, (2, 1), strict=True))
+    scored = tuple(replace(s, method=method) for s, method in zip(found.scored, (two, one), strict=True))
+    found = replace(found, shared=replace(found.shared, labels=labels, scores=scores), scored=scored)
+    curves = class_curves(found)
+    for c in range(2):
+        expected = roc_curve([s[:, c] for s in scores[:2]], [labels[:, c]] * 2)
+        np.testing.assert_array_equal(curves["FedAvg"][c].low, expected.low)
+        expected = roc_curve([scores[2][:, c]], [labels[:, c]], patient_draws(range(80)))
+        np.testing.assert_array_equal(curves["CODASCA"][c].low, expected.low)
+        assert (curves["CODASCA"][c].low < curves["CODASCA"][c].high).any()
 
 
 def test_svg_is_valid_text_and_equal_every_time(tmp_path):
@@ -280,22 +322,3 @@ def test_svg_is_valid_text_and_equal_every_time(tmp_path):
     assert pdf == save(curves_figure(curves, "round", "AUROC", looks), tmp_path / "b.pdf").read_bytes()
     with pytest.raises(ValueError, match=r"\.svg, \.pdf or \.png"):
         save(figure, tmp_path / "a.jpg")
-
-
-def test_a_figure_of_nothing_is_refused():
-    with pytest.raises(ValueError, match="at least one method"):
-        curves_figure({}, "round", "AUROC", LOOKS)
-    with pytest.raises(ValueError, match="style for each method, found none for 'other'"):
-        curves_figure({"other": seeds(3)}, "round", "AUROC", LOOKS)
-    with pytest.raises(ValueError, match="at least one class"):
-        intervals_figure(forest(()), [], LOOKS)
-    with pytest.raises(ValueError, match="at least one class"):
-        differences_figure({"CODASCA": {}}, [], LOOKS, "FedAvg")
-    with pytest.raises(ValueError, match="at least one class"):
-        roc_figure({"CODASCA": {}}, [], LOOKS)
-
-
-def test_p_is_printed_as_it_is_read():
-    assert [WithP(0.1, 0, 1, p).p_text for p in (0.0009, 0.001, 0.5, NAN)] == ["<0.001", "0.001", "0.500", ""]
-    assert [WithP(0.1, 0, 1, p).stars for p in (0.0009, 0.001, 0.01, 0.05, NAN)] == ["***", "**", "*", "", ""]
-    assert math.isnan(Point(0.5).low)

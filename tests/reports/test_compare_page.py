@@ -1,12 +1,18 @@
+"""The report's page, of runs written by hand."""
+
 import base64
 import re
 from html.parser import HTMLParser
+from importlib.resources import files
+from pathlib import Path
 
-import pandas as pd
 import pytest
+from past_runs import config, predictions, write_run
 
-from fedlit.reports.compare.figures import curves_figure, styles, svg
-from fedlit.reports.compare.page import Cell, Chart, Facts, Note, Paragraph, Picture, Section, Table, page
+from fedlit.reports.compare.comparison import Comparison, compare
+from fedlit.reports.compare.report import write_report
+from fedlit.reports.compare.runs import load
+from fedlit.reports.compare.styles import styles
 
 EVIL = '<script>alert("x")</script> & co'
 VOID = {"meta", "img", "br", "link", "input", "hr"}
@@ -45,22 +51,27 @@ class Tree(HTMLParser):
         return " ".join(" ".join(self.texts).split())
 
 
-def figure(name="FedAvg"):
-    curves = {name: [pd.Series([0.5, 0.6, 0.7], index=[0, 1, 2])], "CODASCA": [pd.Series([0.5, 0.8], index=[0, 1])]}
-    return curves_figure(curves, "round", "AUROC", styles(list(curves)))
+def compared(folder: Path, names: dict[str, float], classes: tuple[str, ...]) -> Comparison:
+    """A comparison of methods with two seeds each; the first one's picture of its partition is there."""
+    for name, strength in names.items():
+        for seed in (0, 1):
+            settings = config(("FedAvg",), seed, note=name) | {"tags": {"fedlit.case": name}}
+            number = list(names).index(name)
+            write_run(folder / "runs" / f"{number}-{seed}", predictions(strength, seed, 120, classes), settings)
+    (folder / "runs" / "0-0" / "partition.png").write_bytes(b"png")
+    runs, notes = load([str(folder / "runs")], None, {}, "", folder)
+    return compare(runs, [*notes, *(f"{EVIL} note {n}" for n in range(4))], draws=100)
 
 
 @pytest.fixture(scope="module")
-def whole():
-    looks = styles(METHODS)
-    rows = [["Edema", "12", Cell("0.812", strong=True)], ["Mass", "3", "0.700"], ["mean", "", "0.756"]]
-    sections = [
-        Section("AUROC", [Table(["class", "support", "CODASCA"], rows, "Test set", styles=looks, summary=1)]),
-        Section("Curves", [Chart(figure(), "rounds", "By round.", "Two curves"), Chart(figure(), "again", "", "Two")]),
-        Section("Curves", [Picture(b"png", "partition", "Who holds what.", "clients by classes")]),
-        Section("Keys", [Table(["key", "a"], [["model.lr", "0.1"]], "All keys", texts=(0, 1), folded=True)]),
-    ]
-    return page("A against B", sections, [Facts([("Seeds", "0, 1, 2")]), Paragraph("One.\n\nTwo.")], "fedlit")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    return write_report(compared(folder, {"FedAvg": 0.5, "CODASCA": 2.0}, ("Edema", "Mass")), folder / "out")
+
+
+@pytest.fixture(scope="module")
+def whole(report: Path) -> str:
+    return report.read_text()
 
 
 def test_page_is_well_formed_and_reaches_for_nothing(whole):
@@ -83,65 +94,86 @@ def test_ids_are_unique_and_every_reference_has_its_own(whole):
     assert len(ids) == len(set(ids))
     targets = [a["href"][1:] for _, a in tree.tags if a.get("href", "").startswith("#")]
     targets += re.findall(r"url\(#([^)]*)\)", whole)
-    assert any(target.startswith("chart-again") for target in targets)
+    assert any(target.startswith("chart-rounds") for target in targets)
     assert set(targets) <= set(ids)
-    contents = [a["href"] for a in tree.of("a") if not a.get("download")]
-    assert contents == ["#auroc", "#curves", "#curves-2", "#keys"]
+    contents = [a["href"][1:] for a in tree.of("a") if not a.get("download")]
+    assert contents == ["auroc", "differences", "roc", "progress", "drift", "partitions", "runs", "how"]
+    assert [a["id"] for a in tree.of("h2") if "id" in a] == contents
 
 
-def test_names_are_text_everywhere():
-    looks = styles([EVIL])
-    blocks = [
-        Paragraph(EVIL),
-        Note(EVIL, EVIL),
-        Facts([(EVIL, EVIL)]),
-        Table([EVIL, "a"], [[EVIL, EVIL]], EVIL, styles=looks),
-        Table([EVIL, "a"], [[EVIL, EVIL]], EVIL, folded=True),
-        Chart(figure(EVIL), EVIL, EVIL, EVIL),
-        Picture(b"png", EVIL, EVIL, EVIL),
-    ]
-    written = page(EVIL, [Section(EVIL, blocks)], footer=EVIL)
+def test_names_are_text_everywhere(tmp_path):
+    comparison = compared(tmp_path, {EVIL: 0.5, f"2 {EVIL}": 2.0}, ("Edema", f"class {EVIL}"))
+    written = write_report(comparison, tmp_path / "out").read_text()
     tree = Tree(written)
     assert "<script" not in written
-    assert tree.text.count(EVIL) >= 14
-    assert tree.of("img")[0]["alt"] == EVIL
-    assert EVIL in [a.get("aria-label") for a in tree.of("svg")]
+    assert tree.text.count(f"class {EVIL}") >= 4
+    assert tree.text.count(f"2 {EVIL}") >= 6
+    assert f"{EVIL} note 3" in tree.text
 
 
 def test_tables_are_read_by_row_and_column(whole):
     tree = Tree(whole)
     heads = tree.of("th")
-    assert [a["scope"] for a in heads[:6]] == ["col", "col", "col", "row", "row", "row"]
-    assert "class" not in heads[1]
+    assert [a["scope"] for a in heads[:6]] == ["col"] * 5 + ["row"]
     assert heads[0]["class"] == "text"
-    assert whole.count("<tfoot>") == 1
-    assert "<strong>0.812</strong>" in whole
-    assert whole.count('<svg class="swatch"') == 1
-    assert f'stroke="{styles(METHODS)["CODASCA"].colour}"' in whole
-    assert "<summary>All keys</summary>" in whole
-    with pytest.raises(ValueError, match="Expected 2 cells in each row, as the head has, found 1 in row 0"):
-        Table(["a", "b"], [["1"]])
+    assert "class" not in heads[3]
+    assert whole.count("<tfoot>") == 2
+    looks = styles(METHODS)
+    for method, rows in (("FedAvg", 2 + 2), ("CODASCA", 2 + 3)):  # heads of two tables, rows of runs and of tests
+        assert whole.count(f'stroke="{looks[method].colour}" stroke-width="2"') == rows
+    assert "<summary>Settings that all methods have</summary>" in whole
 
 
-def test_every_style_has_its_own_swatch():
-    looks = styles([f"method {number}" for number in range(25)])
-    table = Table(["method", "n"], [[name, "1"] for name in looks], styles=looks)
-    written = page("t", [Section("s", [table])])
+def test_on_a_phone_auroc_comes_before_counts(whole):
+    """Counts are hidden there, and stand under the class; tables have them in columns everywhere else."""
+    tree = Tree(whole)
+    supports = [a["data-support"] for a in tree.of("th") if "data-support" in a]
+    counts = re.findall(r'<td class="count">([0-9,]+) (.*?)</td><td class="count">([0-9,]+) (.*?)</td>', whole)
+    assert supports == [f"{pos}+ {persons} / {neg}\u2212 {others}" for pos, persons, neg, others in counts]
+    assert len(supports) == 2
+    phone = whole[whole.index("@media (max-width: 40rem)") : whole.index("@media print")]
+    assert ".auroc .count { display: none; }" in phone
+    assert "attr(data-support)" in phone
+
+
+def test_notes_beyond_three_wait_in_the_last_section(whole):
+    head, _, rest = whole.partition("<section")
+    assert head.count('<p class="note">') == 4
+    assert "1 more of what was left out, and why: in the last section." in head
+    assert "note 3" not in head
+    assert "note 3" in rest
+
+
+def test_every_style_has_its_own_swatch(tmp_path):
+    comparison = compared(tmp_path, {f"method {n}": 0.5 for n in range(12)}, ("Edema",))
+    written = write_report(comparison, tmp_path / "out").read_text()
     Tree(written)
-    assert len(set(re.findall(r'<svg class="swatch".*?</svg>', written))) == 25
+    assert len(set(re.findall(r'<svg class="swatch".*?</svg>', written, re.DOTALL))) == 12
 
 
-def test_a_chart_is_saved_as_it_was_drawn(whole):
+def test_a_chart_is_saved_as_it_was_drawn(report, whole):
     tree = Tree(whole)
     links = {a["download"]: a["href"] for a in tree.of("a") if a.get("download")}
-    assert set(links) == {"rounds.svg", "again.svg", "partition.png"}
-    data = links["rounds.svg"].removeprefix("data:image/svg+xml;base64,")
-    assert base64.b64decode(data).decode() == svg(figure())
-    charts = [a for a in tree.of("svg") if a.get("class") != "swatch"]
-    assert [a["aria-label"] for a in charts] == ["Two curves", "Two"]
-    assert all(a["role"] == "img" for a in charts)
+    charts = ["auroc", "differences", "roc", "rounds", "steps", "bytes", "drift"]
+    assert list(links) == [*(f"{name}.svg" for name in charts), "partition-1.png"]
+    for name in charts:
+        data = links[f"{name}.svg"].removeprefix("data:image/svg+xml;base64,")
+        assert base64.b64decode(data) == (report.parent / f"{name}.svg").read_bytes()
+    labels = [a["aria-label"] for a in tree.of("svg") if a.get("class") != "swatch"]
+    assert labels[3] == "val/auroc_macro of each method against rounds."
+    assert all(a["role"] == "img" for a in tree.of("svg") if a.get("class") != "swatch")
+    assert links["partition-1.png"] == "data:image/png;base64," + base64.b64encode(b"png").decode()
+    assert "Of FedAvg (seed 0)." in tree.text
 
 
-def test_page_is_equal_every_time():
-    written = {page("t", [Section("s", [Chart(figure(), "a", "b", "c")])]) for _ in range(2)}
-    assert len(written) == 1
+def test_page_is_equal_every_time(report, whole, tmp_path):
+    comparison = compared(tmp_path, {"FedAvg": 0.5, "CODASCA": 2.0}, ("Edema", "Mass"))
+    again = write_report(comparison, tmp_path / "out").read_text()
+    assert again.replace(str(tmp_path), "") == whole.replace(str(report.parent.parent), "")
+
+
+def test_template_and_stylesheet_are_in_the_package():
+    root = Path(str(files("fedlit")))
+    patterns = re.findall(r'"(reports/compare/[^"]+)"', (root.parent / "pyproject.toml").read_text())
+    packaged = {path.name for pattern in patterns for path in root.glob(pattern)}
+    assert {"report.html.jinja", "report.css"} <= packaged

@@ -1,5 +1,6 @@
 """Runs from directories and from MLflow, as methods with names; what bad input gets."""
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,11 +10,15 @@ import pytest
 import yaml
 from past_runs import config, predictions, write_run
 
-from fedlit.errors import ConfigError
+from fedlit.core.errors import ConfigError
+from fedlit.core.manifest import Best, Manifest
+from fedlit.experiment.naming import totals
 from fedlit.reports.compare.comparison import compare
+from fedlit.reports.compare.cost import against, cost, sent, steps
 from fedlit.reports.compare.methods import chosen_baseline, differences, grouped
-from fedlit.reports.compare.progress import against, cost, sent, steps
-from fedlit.reports.compare.runs import PastRun, load
+from fedlit.reports.compare.past_run import PastRun
+from fedlit.reports.compare.runs import load
+from fedlit.tracking.base import MetricsFile
 
 Cli = Callable[[str], tuple[int, str, str]]
 NOWHERE = "http://127.0.0.1:9"
@@ -123,7 +128,7 @@ def test_a_run_without_predictions_stays_in_the_curves(tmp_path: Path) -> None:
     assert compare(loaded(without)).statistics is None
     best = without / "checkpoints" / "round-000002"
     best.mkdir(parents=True)
-    (best / "manifest.json").write_text('{"best": {"value": 0.7, "round": 2}}')
+    Manifest(2, [], [], [], {}, Best(0.7, 2)).write(best)
     (note, _) = compare(loaded(without)).notes
     assert f"--config {without}/config.yaml --ckpt_path {best} --output {without}/predictions` writes them" in note
 
@@ -131,12 +136,18 @@ def test_a_run_without_predictions_stays_in_the_curves(tmp_path: Path) -> None:
 def test_cost_adds_up_over_rounds(tmp_path: Path) -> None:
     (run,) = loaded(write_run(tmp_path / "a", None, config()))
     found = cost([run])
-    assert (found.rounds, found.bytes, found.steps) == (3, 6e6, 30)
+    assert (found.rounds, found.bytes, found.steps) == (3, 6e6, 60)
     np.testing.assert_allclose(found.drift, 0.2)
     assert against(run, "val/auroc_macro", sent(run)).to_dict() == {2e6: 0.6, 4e6: 0.7, 6e6: 0.75}
-    assert against(run, "val/auroc_macro", steps(run)).to_dict() == {10: 0.6, 20: 0.7, 30: 0.75}
+    assert against(run, "val/auroc_macro", steps(run)).to_dict() == {20: 0.6, 40: 0.7, 60: 0.75}
     (bare,) = loaded(write_run(tmp_path / "b", None, config(), {"val/auroc_macro": (0.5,)}))
     assert np.isnan([cost([bare]).bytes, cost([bare]).steps]).all()
+
+
+def test_steps_are_those_that_the_run_itself_has_added_up(tmp_path: Path) -> None:
+    curves = {"round/steps": (20, 16, 20, 8), "round/clients": (5, 4, 5, 2), "bytes/up": (1.0,) * 4}
+    (run,) = loaded(write_run(tmp_path / "a", None, config(), curves))
+    assert cost([run]).steps == totals(MetricsFile(run.directory / "metrics.csv"))["total/steps"] == 64
 
 
 def test_a_dead_server_is_told_within_seconds() -> None:
@@ -174,12 +185,15 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, str]
         for file in ("config.yaml", "metrics.csv"):
             client.log_artifact(run.info.run_id, str(directory / file))
         client.log_artifact(run.info.run_id, str(directory / "predictions/federation.parquet"), "predictions")
+        client.log_artifact(run.info.run_id, str(directory / "result.json"), "best")
         client.set_terminated(run.info.run_id)
         ids[name] = run.info.run_id
     foreign = client.create_run(experiment, run_name="theirs").info.run_id
     client.log_param(foreign, "lr", "0.1")
     for step, value in enumerate((0.4, 0.5, 0.6), start=1):
-        client.log_metric(foreign, "val/auroc_macro", value, step=step)
+        client.log_metric(foreign, "val/auroc_macro", 0.0, step=step, timestamp=1)
+        client.log_metric(foreign, "val/auroc_macro", value, step=step, timestamp=2)
+    client.log_metric(foreign, "val/b", math.nan, step=7)
     client.set_terminated(foreign)
     running = client.create_run(experiment, run_name="running").info.run_id
     return uri, ids | {"theirs": foreign, "running": running}
@@ -195,6 +209,7 @@ def test_an_experiment_of_mlflow_is_compared(store: tuple[str, dict[str, str]], 
     assert [s.method.name for s in found.statistics.scored] == ["FedAvg", "Scaffold"]
     assert found.methods[0].runs[0].git == "abc123"
     assert runs[3].metric("val/auroc_macro").to_dict() == {1: 0.4, 2: 0.5, 3: 0.6}
+    assert runs[3].metric("val/b").index.tolist() == [7]
     assert runs[3].settings == {"lr": "0.1"}
     assert any("theirs" in note and "no predictions" in note for note in found.notes)
     # What is not needed is not downloaded.

@@ -5,23 +5,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from past_runs import CLASSES, config, predictions, some_images
+from past_runs import CLASSES, predictions, some_images
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from fedlit.errors import ConfigError
+from fedlit.core.errors import ConfigError
 from fedlit.metrics.intervals import delong, paired_delong
 from fedlit.metrics.paired import holm, paired
-from fedlit.predictions import Predictions
+from fedlit.predictions.table import Predictions
+from fedlit.reports.compare.alignment import share
 from fedlit.reports.compare.methods import grouped
-from fedlit.reports.compare.runs import Directory, PastRun, settings_of
-from fedlit.reports.compare.shared import share
+from fedlit.reports.compare.past_run import PastRun
 from fedlit.reports.compare.statistics import Statistics, statistics
 
 
 def past_run(aggregator: str, seed: int) -> PastRun:
-    settings = settings_of(config((aggregator,), seed))
-    return PastRun(f"{aggregator}-{seed}", "run", seed, "FINISHED", "", {}, settings, Directory(Path()))
+    settings = {"federation.aggregators.0": aggregator}
+    return PastRun(f"{aggregator}-{seed}", "run", seed, "", {}, settings, Path())
 
 
 def compared(found: dict[tuple[str, int], Predictions], **options: object) -> Statistics:
@@ -183,7 +183,7 @@ def test_the_mean_over_classes_is_undefined_where_a_class_is() -> None:
     found.labels[:, 1] = 0
     numbers = compared({("FedAvg", 0): found, ("FedProx", 0): found}, draws=100)
     table = numbers.auroc_table().query("method == 'FedAvg'").set_index("class")
-    assert numbers.macro_name == "mean of 2 of 3 classes"
+    assert numbers.support.macro_name == "mean of 2 of 3 classes"
     assert "macro" not in table.index
     assert np.isnan(table.loc["Mass", "auroc"])
     assert table.loc["Mass", "n_pos"] == 0

@@ -8,12 +8,13 @@ import pytest
 import yaml
 from rich.console import Console
 
-from fedlit.errors import ConfigError
-from fedlit.reports.reproductions import base
-from fedlit.reports.reproductions.base import measured
-from fedlit.reports.reproductions.fdam import FDAMFigure1, FDAMTable3, FDAMTable4, FDAMTable5, target
-from fedlit.run import Result
+from fedlit.core.errors import ConfigError
+from fedlit.reports.reproductions import reproduction
+from fedlit.reports.reproductions.document import HOME, find
+from fedlit.reports.reproductions.report import measured
+from fedlit.reports.reproductions.reproduction import Reproduction
 from fedlit.tracking.base import MetricsFile
+from fedlit.tracking.run import Result
 
 LABELS = ("Cardiomegaly", "Edema", "Consolidation", "Atelectasis", "Effusion")
 
@@ -36,13 +37,13 @@ def test_what_a_run_measured_is_its_test_and_the_best_round(tmp_path):
 
 class TestTable3:
     def test_the_laptop_shares_the_runs_of_figure_1(self):
-        (table,), figure = FDAMTable3().parts(), FDAMFigure1().parts()[-1]
+        (table,), figure = Reproduction("fdam-table3").parts(), Reproduction("fdam-fig1").parts()[-1]
         assert replace(table, cases={}) == replace(figure, cases={})
         assert len(figure.cases) == 4
         assert figure.cases.items() < table.cases.items()
 
     def test_the_papers_scale_is_the_papers(self, tmp_path, plan_some):
-        paper = FDAMTable3(root=tmp_path, scale="paper", seeds=[0])
+        paper = Reproduction("fdam-table3", root=tmp_path, scale="paper", seeds=[0])
         (part,) = paper.parts()
         assert list(part.cases) == ["codaplus-1", "codaplus-512", "codasca-512", "codaplus-1024", "codasca-1024"]
         (runs,) = plan_some(paper).values()
@@ -62,7 +63,7 @@ class TestTable3:
                 auroc = {f"test/federation/auroc/{c}": 0.7 + shift + 0.01 * i for i, c in enumerate(LABELS)}
                 folder = made_up(tmp_path / f"{method}{seed}", auroc, {1: {"val/auroc_macro": 0.5}}, 1)
                 runs.append({"method": method, "window": 512, "seed": seed, "directory": folder})
-        report = FDAMTable3().report(pd.DataFrame(runs))
+        report = Reproduction("fdam-table3").report(pd.DataFrame(runs))
         lines = report.text.splitlines()
         assert "| Cardiomegaly (C0) | Edema (C1) |" in lines[0]
         assert lines[2].startswith("| CODA+, I = 512 | 0.7000 ± 0.0000 | 0.7100 ± 0.0000 |")
@@ -72,24 +73,26 @@ class TestTable3:
 
 class TestTables4And5:
     @pytest.mark.parametrize("scale", ["laptop", "paper"])
-    @pytest.mark.parametrize("kind", [FDAMTable4, FDAMTable5])
-    def test_each_k_has_one_more_organisation(self, kind, scale):
-        (part,) = kind(scale=scale).parts()
+    @pytest.mark.parametrize("name", ["fdam-table4", "fdam-table5"])
+    def test_each_k_has_one_more_organisation(self, name, scale):
+        (part,) = Reproduction(name, scale=scale).parts()
         clients = [case.keys["federation.clients"] for case in part.cases.values()]
         assert clients == [clients[-1][:k] for k in (1, 2, 3, 4, 5)]
         assert part.body.settings["federation.clients"] == clients[0]
         assert clients[-1] == ["CheXpert", "NIH", "PadChest", "MIMIC", "VinDr"] or scale == "laptop"
 
     @pytest.mark.parametrize(
-        ("kind", "scale", "backbone"),
+        ("name", "scale", "backbone"),
         [
-            (FDAMTable4, "laptop", "mobilenetv3_small_050"),
-            (FDAMTable4, "paper", "densenet121"),
-            (FDAMTable5, "paper", "densenet161"),
+            ("fdam-table4", "laptop", "mobilenetv3_small_050"),
+            ("fdam-table4", "paper", "densenet121"),
+            ("fdam-table5", "paper", "densenet161"),
         ],
     )
-    def test_their_runs_are_valid(self, kind, scale, backbone, tmp_path, plan_some):
-        (body,), runs = plan_some(kind(root=tmp_path if scale == "paper" else None, scale=scale, seeds=[0])).values()
+    def test_their_runs_are_valid(self, name, scale, backbone, tmp_path, plan_some):
+        (body,), runs = plan_some(
+            Reproduction(name, root=tmp_path if scale == "paper" else None, scale=scale, seeds=[0])
+        ).values()
         first, last = yaml.safe_load(body.config), yaml.safe_load(runs[-1].config)
         assert first["model"]["init_args"]["objective"]["class_path"].endswith("BCE")
         assert last["model"]["init_args"]["objective"]["class_path"].endswith("AUCSaddle")
@@ -106,7 +109,7 @@ class TestTables4And5:
                 auroc = {f"test/held-out/auroc/{c}": 0.6 + 0.1 * k + 0.01 * i for i, c in enumerate(LABELS)}
                 folder = made_up(tmp_path / f"{k}{seed}", auroc, {1: {"val/auroc_macro": 0.5}}, 1)
                 runs.append({"K": k, "seed": seed, "directory": folder})
-        table = FDAMTable4().report(pd.DataFrame(runs)).tables["table"].set_index(["row", "column"])
+        table = Reproduction("fdam-table4").report(pd.DataFrame(runs)).tables["table"].set_index(["row", "column"])
         assert table.loc[("K = 1", "average"), "mean"] == pytest.approx(0.72)
         assert table.loc[("K = 2", "average"), "difference"] == pytest.approx(0.1)
         assert table.loc[("K = 2", "Edema (C1)"), "mean"] == pytest.approx(0.81)
@@ -115,18 +118,20 @@ class TestTables4And5:
         labels = [*LABELS[:-1], "Pleural Effusion"]
         validated = {step: {f"client/CheXpert/auroc/{c}": 0.8 + 0.01 * step for c in labels} for step in (1, 2, 3)}
         run = made_up(tmp_path / "run", {}, validated, best=2)
-        made = FDAMTable5(root=tmp_path, scale="paper").report(pd.DataFrame([{"K": 1, "seed": 0, "directory": run}]))
+        made = Reproduction("fdam-table5", root=tmp_path, scale="paper").report(
+            pd.DataFrame([{"K": 1, "seed": 0, "directory": run}])
+        )
         assert made.tables["values"]["auroc"].tolist() == pytest.approx([0.82] * 6)
         assert "CheXpert's validation set" in made.text
 
     def test_the_papers_scale_needs_the_folder_of_its_data(self):
         with pytest.raises(ConfigError, match="--root is needed: a folder with CheXpert, NIH, PadChest"):
-            FDAMTable4(scale="paper").run(Console())
+            Reproduction("fdam-table4", scale="paper").run(Console())
 
 
 def test_a_small_one_from_end_to_end(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    config = yaml.safe_load((target.HERE / target.LAPTOP.config).read_text())
+    config = yaml.safe_load((HOME / "fdam" / "target_phantom.yaml").read_text())
     data, federation = config["data"]["init_args"], config["federation"]
     data["sources"] = {name: data["sources"][name] for name in ("target", "source-4")}
     for source in (*data["sources"].values(), *data["external"].values()):
@@ -134,10 +139,18 @@ def test_a_small_one_from_end_to_end(tmp_path, monkeypatch):
     data["image_size"] = 32
     federation["schedule"]["init_args"] |= {"window": 2, "iterations": 4}
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(config))
-    small = replace(target.LAPTOP, config=str(tmp_path / "small.yaml"), organisations=("target", "source-4"))
-    monkeypatch.setattr(target, "LAPTOP", replace(small, body=small.body | {"federation.rounds": 1}))
+    file = str(tmp_path / "small.yaml")
+    body = {"config": file, "settings": {"federation.rounds": 1}}
+    part = {"config": file, "body": body, "cases": {"k{K}": {"labels": {"K": [1, 2]}}}}
+    clients = {2: {"federation.clients": ["target", "source-4"]}}
+    small = {
+        "base": str(find("fdam-table4")),
+        "scales": {"laptop": {"values": {"K": clients}, "parts": {"target": part}}},
+    }
+    (tmp_path / "fdam-table4.yaml").write_text(yaml.safe_dump(small))
+    monkeypatch.setattr(reproduction, "find", lambda name: tmp_path / f"{name}.yaml")
     with (tmp_path / "said.txt").open("w") as said:
-        FDAMTable4(seeds=[0], run_dir=tmp_path / "runs").run(Console(file=said, width=300))
+        Reproduction("fdam-table4", seeds=[0], run_dir=tmp_path / "runs").run(Console(file=said, width=300))
     ours, published = (tmp_path / "reproductions" / "fdam-table4" / "report.md").read_text().split("## Published")
     assert "Ours, at laptop scale" in ours
     assert "PhantomCXR" in ours
@@ -164,9 +177,9 @@ def test_all_runs_start_from_the_body_and_the_report_holds_them(tmp_path, monkey
             rows[-1]["directory"] = str(run)
         return pd.DataFrame(rows)
 
-    monkeypatch.setattr(base, "run_sweep", finished)
+    monkeypatch.setattr(reproduction, "run_sweep", finished)
     with (tmp_path / "said.txt").open("w") as said:
-        FDAMTable4(seeds=[0, 1], output=tmp_path / "out").run(Console(file=said, width=300))
+        Reproduction("fdam-table4", seeds=[0, 1], output=tmp_path / "out").run(Console(file=said, width=300))
     body, runs = sweeps
     assert body.seeds == [0]
     assert runs.set["model.weights"] == str(tmp_path / "fdam-table4-laptop-body--0")

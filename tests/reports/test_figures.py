@@ -9,7 +9,7 @@ from matplotlib.collections import PatchCollection, QuadMesh
 from matplotlib.text import Text
 
 from fedlit.metrics.auroc import auroc
-from fedlit.reports.figures import partition_figure, roc_figure
+from fedlit.tracking.figures import partition_figure, roc_figure
 
 NAN = float("nan")
 
@@ -51,19 +51,7 @@ def test_partition_holds_its_numbers():
     sizes = pd.Series({"south": 90, "St. Elsewhere": 12345, "north": 1002})
     figure = partition_figure(positives, sizes, title="by organisation")
     shown = texts(figure)
-    for expected in [
-        "12",
-        "0",
-        "301",
-        "45",
-        "7",
-        "1,002",
-        "90",
-        "12,345",
-        "Edema",
-        "Nodule/Mass",
-        *sizes.index,
-    ]:
+    for expected in ["12", "0", "301", "45", "7", "1,002", "90", "12,345", "Edema", "Nodule/Mass", *sizes.index]:
         assert shown.count(expected) == 1, expected
     assert {"by organisation", "not labelled", "labelled, no positive"} <= set(shown)
     grid, side = figure.axes[:2]

@@ -6,15 +6,14 @@ import pandas as pd
 import pytest
 import yaml
 
-from fedlit.errors import ConfigError
-from fedlit.reports.reproductions import REPRODUCTIONS
-from fedlit.reports.reproductions.base import Part
-from fedlit.reports.reproductions.localscgdam import LocalSCGDAMFigure4, LocalSCGDAMFigure5, LocalSCGDAMTable1
-from fedlit.reports.reproductions.localscgdam.methods import METHODS, RATES
-from fedlit.run import Result
+from fedlit.core.errors import ConfigError
+from fedlit.reports.reproductions.document import Part
+from fedlit.reports.reproductions.reproduction import Reproduction
 from fedlit.tracking.base import MetricsFile
+from fedlit.tracking.run import Result
 
 NAMES = ("localscgdam-table1", "localscgdam-fig4", "localscgdam-fig5")
+RATES = (0.3, 1.0, 3.0, 10.0)
 BEST = {"LocalSCGDAM": 0.3, "CoDA": 1.0, "LocalSGDAM": 0.3, "LocalSGDM": 3.0, "LocalSGDM_RL": 10.0}
 
 
@@ -31,8 +30,8 @@ def run(folder: Path, validation: float, test: float) -> Path:
 def rows(part: Part, folder: Path, validation, test) -> pd.DataFrame:
     """What the runs of a part leave; validation and test AUROC are functions of a case's labels and the seed."""
     return pd.DataFrame(
-        {"part": part.name, "title": part.title, "case": name, **case.labels, "seed": seed, "best_round": 3}
-        | {"directory": run(folder / part.name / f"{name}-{seed}", validation(case, seed), test(case, seed))}
+        {"part": part.experiment, "title": part.title, "case": name, **case.labels, "seed": seed, "best_round": 3}
+        | {"directory": run(folder / part.experiment / f"{name}-{seed}", validation(case, seed), test(case, seed))}
         for name, case in part.cases.items()
         for seed in part.seeds or (0, 1)
     )
@@ -45,24 +44,24 @@ def tried(tmp_path):
     def validation(case, seed):
         return 0.8 if case.labels["rate"] == BEST[case.labels["method"]] else 0.7
 
-    parts = LocalSCGDAMTable1(root=tmp_path).parts()
+    parts = Reproduction("localscgdam-table1", root=tmp_path).parts()
     return pd.concat([rows(part, tmp_path, validation, lambda case, seed: case.labels["rate"] / 2) for part in parts])
 
 
 def test_every_method_is_tried_at_every_rate_with_a_seed_that_the_table_has_not(tmp_path):
-    table = LocalSCGDAMTable1(root=tmp_path)
+    table = Reproduction("localscgdam-table1", root=tmp_path)
     parts = table.parts()
     assert [[case.labels for case in part.cases.values()] for part in parts] == [
-        [{"method": method, "rate": rate} for rate in RATES] for method in METHODS
+        [{"method": method, "rate": rate} for rate in RATES] for method in BEST
     ]
-    assert {part.seeds for part in parts} == {(1000,)}
+    assert [part.seeds for part in parts] == [[1000]] * 5
     assert not set(table.seeds) & {1000}
     windows = {case.keys["federation.schedule.init_args.window"] for part in parts for case in part.cases.values()}
     assert windows == {8}
 
 
 def test_the_rate_that_is_best_in_validation_is_taken_in_every_column(tmp_path, tried):
-    (part,) = LocalSCGDAMTable1(root=tmp_path).following(tried)
+    (part,) = Reproduction("localscgdam-table1", root=tmp_path).following(tried)
     assert part.seeds is None
     assert len(part.cases) == 15
     for case in part.cases.values():
@@ -71,13 +70,12 @@ def test_the_rate_that_is_best_in_validation_is_taken_in_every_column(tmp_path, 
         assert case.keys["model.optimizer.lr"] == pytest.approx(BEST[method] / (10 if "SGDM" in method else 1))
     periods = [case.keys["federation.schedule.init_args.window"] for case in part.cases.values()]
     assert periods == [4] * 5 + [8] * 5 + [16] * 5
-    steps = {case.keys["federation.schedule.init_args.iterations"] for case in part.cases.values()}
-    assert len(steps) == 1
-    assert all(step % 16 == 0 for step in steps)
+    assert part.settings["federation.schedule.init_args.iterations"] % 16 == 0
+    assert not any("federation.schedule.init_args.iterations" in case.keys for case in part.cases.values())
 
 
 def test_of_equal_rates_the_smallest_is_taken(tmp_path):
-    table = LocalSCGDAMTable1(root=tmp_path)
+    table = Reproduction("localscgdam-table1", root=tmp_path)
     runs = [rows(part, tmp_path, lambda *_: 0.7, lambda *_: 0.5) for part in table.parts()]
     (part,) = table.following(pd.concat(runs))
     assert {case.labels["rate"] for case in part.cases.values()} == {RATES[0]}
@@ -86,14 +84,14 @@ def test_of_equal_rates_the_smallest_is_taken(tmp_path):
 def test_a_rate_that_diverges_is_no_choice(tmp_path, tried):
     """A run that fails leaves no row."""
     left = tried[(tried["method"] != "CoDA") | (tried["rate"] != BEST["CoDA"])]
-    (part,) = LocalSCGDAMTable1(root=tmp_path).following(left)
+    (part,) = Reproduction("localscgdam-table1", root=tmp_path).following(left)
     assert {case.labels["rate"] for case in part.cases.values() if case.labels["method"] == "CoDA"} == {RATES[0]}
     with pytest.raises(ConfigError, match=r"no rate of .* trains CoDA on CIFAR10"):
-        LocalSCGDAMTable1(root=tmp_path).following(tried[tried["method"] != "CoDA"])
+        Reproduction("localscgdam-table1", root=tmp_path).following(tried[tried["method"] != "CoDA"])
 
 
 def test_differences_are_to_localscgdam_at_the_same_period_and_seed(tmp_path, tried):
-    table = LocalSCGDAMTable1(root=tmp_path, seeds=[0, 1])
+    table = Reproduction("localscgdam-table1", root=tmp_path, seeds=[0, 1])
     (part,) = table.following(tried)
 
     def test(case, seed):
@@ -116,33 +114,33 @@ def test_differences_are_to_localscgdam_at_the_same_period_and_seed(tmp_path, tr
 
 def test_figures_take_the_grid_of_the_table(tmp_path):
     """So that their runs are shared."""
-    table = {part.name: part for part in LocalSCGDAMTable1(root=tmp_path).parts()}
-    assert {part.name: part for part in LocalSCGDAMFigure4(root=tmp_path).parts()} == table
-    own = LocalSCGDAMFigure5(root=tmp_path).parts()
-    assert [part.name.rpartition("-")[2] for part in own] == ["localscgdam", "scaffold", "fedprox"]
-    assert table[own[0].name] == own[0]
+    table = {part.experiment: part for part in Reproduction("localscgdam-table1", root=tmp_path).parts()}
+    assert {part.experiment: part for part in Reproduction("localscgdam-fig4", root=tmp_path).parts()} == table
+    own = Reproduction("localscgdam-fig5", root=tmp_path).parts()
+    assert [part.experiment.rpartition("-")[2] for part in own] == ["localscgdam", "scaffold", "fedprox"]
+    assert table[own[0].experiment] == own[0]
 
 
 @pytest.mark.parametrize(
     ("name", "period"), [("localscgdam-fig1", 4), ("localscgdam-fig2", 8), ("localscgdam-fig3", 16)]
 )
 def test_a_figure_of_one_period_takes_runs_of_the_table(name, period, tmp_path, tried):
-    figure, table = REPRODUCTIONS[name](root=tmp_path), LocalSCGDAMTable1(root=tmp_path)
+    figure, table = Reproduction(name, root=tmp_path), Reproduction("localscgdam-table1", root=tmp_path)
     (own,), (whole,) = figure.following(tried), table.following(tried)
-    assert own.name == whole.name
+    assert own.experiment == whole.experiment
     assert own.cases == {k: case for k, case in whole.cases.items() if case.labels["column"] == f"p = {period}"}
     assert figure.parts() == table.parts()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_runs_of_the_laptop_are_valid(name, tmp_path, plan_some):
-    for runs in plan_some(REPRODUCTIONS[name](root=tmp_path, run_dir=tmp_path)).values():
+    for runs in plan_some(Reproduction(name, root=tmp_path, run_dir=tmp_path)).values():
         assert {run.rounds for run in runs} == {48}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_runs_of_the_papers_scale_are_valid(name, tmp_path, plan_some):
-    planned = plan_some(REPRODUCTIONS[name](root=tmp_path, scale="paper", run_dir=tmp_path))
+    planned = plan_some(Reproduction(name, root=tmp_path, scale="paper", run_dir=tmp_path))
     configs = {part: yaml.safe_load(runs[0].config) for part, runs in planned.items()}
     assert {runs[0].rounds for runs in planned.values()} == {2500}
     backbones = {

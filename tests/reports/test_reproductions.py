@@ -1,5 +1,8 @@
 """`fedlit reproduce`: what the comparison says of made-up runs, and a whole small reproduction."""
 
+import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,11 +11,12 @@ import pytest
 import yaml
 from rich.console import Console
 
-from fedlit.cli import main
-from fedlit.errors import ConfigError
-from fedlit.reports.reproductions import REPRODUCTIONS, base
+from fedlit.cli.main import main
+from fedlit.core.errors import ConfigError
+from fedlit.reports.reproductions import NAMES, reproduction
 from fedlit.reports.reproductions.comparison import compare, markdown
-from fedlit.reports.reproductions.fdam import FDAMFigure1, FDAMFigure2, FDAMFigure3, FDAMFigure4, figure1
+from fedlit.reports.reproductions.document import HOME, find, patched, read
+from fedlit.reports.reproductions.reproduction import Reproduction
 
 
 def made_up(reference: list[float], method: list[float], column: str = "I = 64") -> pd.DataFrame:
@@ -70,22 +74,31 @@ class TestComparison:
         assert "one seed, which tells no noise" in text
 
 
-SMALL = {"data.images": 240, "data.image_size": 32, "model.backbone": "resnet10t", "federation.workers": 1}
+def written(file: Path, base: str, **keys) -> Path:
+    """A document that says what differs from one that ships."""
+    file.write_text(yaml.safe_dump({"base": str(find(base)), **keys}))
+    return file
 
 
-def small(part: figure1.Part, **keys) -> figure1.Part:
-    """The part on few and small images."""
-    body = replace(part.body, settings=SMALL | {"federation.rounds": 1})
-    return replace(part, settings=SMALL, body=body, **keys)
+def small_figure(tmp_path: Path) -> Path:
+    """Figure 1 on few and small images of PhantomCXR, four local steps."""
+    small = {"data.images": 240, "data.image_size": 32, "model.backbone": "resnet10t", "federation.workers": 1}
+    part = {"settings": small, "cases": {"{method}-{window}": {"labels": {"window": [2]}}}}
+    part["body"] = {"settings": small | {"federation.rounds": 1}}
+    window = {2: {"federation.schedule.init_args.window": 2, "federation.eval_every": 1}}
+    parts = {"fdam-fig1-cifar10-ih": None, "fdam-fig1-cifar10-iid": None, "fdam-fig1-phantom": part}
+    settings = {"federation.schedule.init_args.iterations": 4}
+    laptop = {"settings": settings, "values": {"window": window}, "parts": parts}
+    return written(tmp_path / "fdam-fig1.yaml", "fdam-fig1", scales={"laptop": laptop})
 
 
 def test_a_small_one_runs_is_not_run_again_and_writes_its_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    part = small(figure1.phantom((2,)), cases=figure1.cases((2,), 4, 2))
-    monkeypatch.setattr(FDAMFigure1, "parts", lambda self: [part])
+    document = read(small_figure(tmp_path))
+    monkeypatch.setattr(reproduction, "read", lambda file: document)
     with (tmp_path / "said.txt").open("w") as said:
         for _ in range(2):
-            FDAMFigure1(root=tmp_path, seeds=[0, 1], jobs=2).run(Console(file=said, width=200))
+            Reproduction("fdam-fig1", root=tmp_path, seeds=[0, 1], jobs=2).run(Console(file=said, width=200))
     said = (tmp_path / "said.txt").read_text()
     assert "4 runs, 0 finished before" in said
     assert "4 runs, 4 finished before" in said
@@ -112,52 +125,49 @@ def test_only_runs_that_may_fail_are_left_out(status, may_fail, left, tmp_path, 
         {"name": name, "case": "", "seed": seed, "status": status, "best_round": 1, "directory": name}
         for seed, (name, status) in enumerate((("a", "finished"), ("b", status)))
     )
-    monkeypatch.setattr(base, "run_sweep", lambda *_: table)
-    reproduction, part = (
-        FDAMFigure1(root=tmp_path),
-        replace(figure1.phantom((2,)), body=None, may_fail=may_fail, cases={}),
-    )
+    monkeypatch.setattr(reproduction, "run_sweep", lambda *_: table)
+    figure = Reproduction("fdam-fig1", root=tmp_path)
+    part = replace(figure.parts()[-1], body=None, may_fail=may_fail, cases={})
     if left:
-        assert reproduction._runs(part, Console())["directory"].tolist() == [Path("a")]
+        assert figure._runs(part, Console())["directory"].tolist() == [Path("a")]
     else:
         told = "the end of b/console.log says why" if status == "failed" else "run again"
         with pytest.raises(ConfigError, match=rf"1 runs of .* are not finished: b; {told}"):
-            reproduction._runs(part, Console())
+            figure._runs(part, Console())
 
 
 @pytest.mark.parametrize("scale", ["laptop", "paper"])
-@pytest.mark.parametrize("kind", [FDAMFigure1, FDAMFigure3, FDAMFigure4], ids=lambda kind: kind.name)
-def test_runs_of_the_figures_are_valid(kind, scale, tmp_path, plan_some):
+@pytest.mark.parametrize("name", ["fdam-fig1", "fdam-fig3", "fdam-fig4"])
+def test_runs_of_the_figures_are_valid(name, scale, tmp_path, plan_some):
     """Their configuration parses and its classes accept their arguments; nothing is trained."""
-    planned = plan_some(kind(root=tmp_path, scale=scale, seeds=[0], run_dir=tmp_path))
-    for name, runs in planned.items():
-        if "body" not in name:
+    planned = plan_some(Reproduction(name, root=tmp_path, scale=scale, seeds=[0], run_dir=tmp_path))
+    for part, runs in planned.items():
+        if "body" not in part:
             iterations = 4096 if scale == "laptop" else 20000
             windows = [int(run.case.rpartition("-")[2]) for run in runs]
             assert [run.rounds for run in runs] == [-(-iterations // window) for window in windows]
             imratios = {
-                yaml.safe_load(run.config)["data"]["init_args"]["imratio"] for run in runs if "phantom" not in name
+                yaml.safe_load(run.config)["data"]["init_args"]["imratio"] for run in runs if "phantom" not in part
             }
-            assert imratios <= {0.1 if kind is FDAMFigure1 else 0.3}
+            assert imratios <= {0.1 if name == "fdam-fig1" else 0.3}
 
 
 def test_figures_of_the_appendix_share_their_runs_with_others(tmp_path):
-    first, second, third, fourth = (
-        k(root=tmp_path).parts() for k in (FDAMFigure1, FDAMFigure2, FDAMFigure3, FDAMFigure4)
-    )
-    assert second[0] is first[0]
+    names = ("fdam-fig1", "fdam-fig2", "fdam-fig3", "fdam-fig4")
+    first, second, third, fourth = (Reproduction(name, root=tmp_path).parts() for name in names)
+    assert second == first[:1]
     assert third == fourth
-    assert third[0].name not in {part.name for part in first}
-    own = [part.name for k in (FDAMFigure1, FDAMFigure2, FDAMFigure3, FDAMFigure4) for part in k(scale="paper").parts()]
+    assert third[0].experiment not in {part.experiment for part in first}
+    own = [part.experiment for name in names for part in Reproduction(name, scale="paper").parts()]
     assert len(set(own)) == 8
 
 
 def test_mistakes_are_told(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="--root is needed: the folder of CIFAR-10"):
-        FDAMFigure1().run(Console())
+        Reproduction("fdam-fig1").run(Console())
     with pytest.raises(ConfigError, match="--root: the data of the laptop's scale are built in"):
-        REPRODUCTIONS["surgical-tables"](root=tmp_path).run(Console())
+        Reproduction("surgical-tables", root=tmp_path).run(Console())
     for words, said in (
         (["fdam-tabel4"], "there is no 'fdam-tabel4'; did you mean fdam-table4"),
         (["mine"], "there is no 'mine'; there are fdam-fig1, "),
@@ -176,10 +186,72 @@ def test_list_reproductions_says_what_each_takes(fedlit_cli):
     assert code == 0
     lines = out.splitlines()
     assert [line.split()[0] for line in lines if not line.startswith(" ")] == ["Yuan", "Zhang", "Kulkarni"]
-    assert [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "] == list(REPRODUCTIONS)
+    assert [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "] == list(NAMES)
     name, laptop, paper = out[out.index("  fdam-table4") : out.index("  fdam-table5")].splitlines()
-    assert name == f"  fdam-table4  {REPRODUCTIONS['fdam-table4'].shows}"
+    assert name == f"  fdam-table4  {read(find('fdam-table4')).shows}"
     assert laptop.startswith("    laptop  PhantomCXR, five hospitals")
     assert laptop.endswith("no --root")
     assert "--root: a folder with CheXpert, NIH, PadChest" in paper
     assert lines[-1] == "    as surgical-fig5"
+
+
+def test_every_document_is_listed_and_no_name_lacks_one():
+    assert {file.stem for file in HOME.glob("*/*-*.yaml") if file.stem.startswith(f"{file.parent.name}-")} == set(NAMES)
+
+
+def test_listing_them_needs_neither_torch_nor_matplotlib():
+    code = "import sys; from fedlit.reports.reproductions.listing import list_reproductions; from rich.console import Console;"
+    code += "list_reproductions(Console()); print([m for m in ('torch', 'pandas', 'matplotlib', 'mlflow') if m in sys.modules])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.splitlines()[-1] == "[]"
+
+
+class TestDocument:
+    def test_a_patch_changes_keys_adds_them_and_removes_them(self):
+        base = {"a": {"b": 1, "c": [1, 2]}, "d": 4}
+        assert patched(base, {"a": {"c": [3], "e": None}, "d": None}) == {"a": {"b": 1, "c": [3], "e": None}}
+
+    @pytest.mark.parametrize(
+        ("keys", "said"),
+        [
+            ({"show": "x"}, r"mine.yaml: scales.laptop.show|mine.yaml: show: there is no such key; did you mean shows"),
+            (
+                {"scales": {"paper": {"tyme": "x"}}},
+                "mine.yaml: scales.paper.tyme: there is no such key; did you mean time",
+            ),
+            (
+                {"scales": {"laptop": {"parts": {"fdam-fig1-phantom": {"configs": 1}}}}},
+                "parts.fdam-fig1-phantom.configs",
+            ),
+            ({"report": {"rows": "x"}}, "mine.yaml: report.rows: there is no such key; did you mean row"),
+            (
+                {"report": {"kind": "seed"}},
+                "mine.yaml: report: expected a kind of seeds, classes, settings, found 'seed'",
+            ),
+            ({"shows": None}, "the key shows is missing"),
+            ({"scales": {"paper": None}}, "scales.paper: expected keys and values, found None"),
+            (
+                {"scales": {"laptop": {"values": {"window": {512: None}}}}},
+                "cases.{method}-{window}.labels.window: values has no 512 for it",
+            ),
+        ],
+    )
+    def test_mistakes_name_file_and_key(self, keys, said, tmp_path, monkeypatch):
+        file = written(tmp_path / "mine.yaml", "fdam-fig1", **keys)
+        monkeypatch.setattr(reproduction, "find", lambda name: file)
+        with pytest.raises(ConfigError, match=re.sub(r"([{}])", r"\\\1", said)):
+            Reproduction("mine")
+
+    def test_a_mistake_of_the_base_names_the_base(self, tmp_path, monkeypatch):
+        base = written(tmp_path / "base.yaml", "fdam-fig1", report={"colum": "x"})
+        (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"base": base.name, "shows": "mine"}))
+        monkeypatch.setattr(reproduction, "find", lambda name: tmp_path / "mine.yaml")
+        with pytest.raises(ConfigError, match=r"base.yaml: report.colum: there is no such key; did you mean column"):
+            Reproduction("mine")
+
+    def test_cases_of_one_name_must_be_one_case(self, tmp_path):
+        again = {"again": {"name": "codasca-8", "labels": {"window": 8, "method": "CODASCA"}}}
+        parts = {"fdam-fig1-phantom": {"cases": again}}
+        file = written(tmp_path / "mine.yaml", "fdam-fig1", scales={"laptop": {"parts": parts}})
+        with pytest.raises(ConfigError, match=r"cases.again: there is another case codasca-8"):
+            read(file)

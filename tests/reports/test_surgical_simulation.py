@@ -5,10 +5,10 @@ import pytest
 import yaml
 from scipy import stats
 
-from fedlit.reports.reproductions import REPRODUCTIONS
-from fedlit.reports.reproductions.surgical.simulation import EVERYTHING, SurgicalFigure5
-from fedlit.run import Result
+from fedlit.reports.reproductions.reproduction import Reproduction
+from fedlit.tracking.run import Result
 
+EVERYTHING = "All labels"
 LEVEL = {"Central": 0.70, "Vanilla": 0.60, "PartialLoss": 0.66, "SurgAgg": 0.68, EVERYTHING: 0.75}
 
 
@@ -21,7 +21,7 @@ def auroc(labels: dict, seed: int) -> float:
 @pytest.fixture
 def runs(tmp_path) -> pd.DataFrame:
     """What the laptop's runs leave, two seeds each; the external test set is 0.1 harder."""
-    (part,) = SurgicalFigure5().parts()
+    (part,) = Reproduction("surgical-fig5").parts()
     rows = []
     for name, case in part.cases.items():
         for seed in (0, 1):
@@ -36,15 +36,15 @@ def runs(tmp_path) -> pd.DataFrame:
 
 
 def test_one_of_the_two_varies_and_a_setting_on_both_axes_runs_once():
-    (part,) = SurgicalFigure5().parts()
+    (part,) = Reproduction("surgical-fig5").parts()
     settings = {(case.labels["clients"], case.labels["shared"]) for case in part.cases.values()}
     assert settings == {(2, 4), (4, 4), (8, 4), (4, 0), (4, 8), (4, 10), (0, 0)}
     assert len(part.cases) == 6 * 4 + 1
     for name in ("surgical-fig6", "surgical-fig7"):
-        (own,) = REPRODUCTIONS[name]().parts()
-        assert own.name == part.name
+        (own,) = Reproduction(name).parts()
+        assert own.experiment == part.experiment
         assert own.cases.items() <= part.cases.items()
-    (paper,) = SurgicalFigure5(scale="paper").parts()
+    (paper,) = Reproduction("surgical-fig5", scale="paper").parts()
     settings = [(case.labels["clients"], case.labels["shared"]) for case in paper.cases.values()]
     assert set(settings) == {(k, 6) for k in (2, 3, 4, 5, 6, 8, 10)} | {(4, s) for s in (0, 2, 6, 10, 12, 13, 14)} | {
         (0, 0)
@@ -54,7 +54,9 @@ def test_one_of_the_two_varies_and_a_setting_on_both_axes_runs_once():
 
 @pytest.mark.parametrize("scale", ["laptop", "paper"])
 def test_runs_of_both_scales_are_valid_and_say_who_labels_what(scale, tmp_path, plan_some):
-    reproduced = SurgicalFigure5(root=tmp_path if scale == "paper" else None, scale=scale, run_dir=tmp_path)
+    reproduced = Reproduction(
+        "surgical-fig5", root=tmp_path if scale == "paper" else None, scale=scale, run_dir=tmp_path
+    )
     surgical, everything = (yaml.safe_load(run.config) for run in plan_some(reproduced)["surgical-simulation"])
     assert surgical["data"]["init_args"]["scheme"]["init_args"]["shared"] == (14 if scale == "paper" else 10)
     assert not surgical["data"]["init_args"]["pooled"]
@@ -67,7 +69,7 @@ def test_runs_of_both_scales_are_valid_and_say_who_labels_what(scale, tmp_path, 
 
 
 def test_methods_are_compared_over_settings_with_the_mean_over_seeds(runs):
-    report = SurgicalFigure5(seeds=[0, 1]).report(runs)
+    report = Reproduction("surgical-fig5", seeds=[0, 1]).report(runs)
     values = report.tables["values"]
     assert len(values) == 2 * 25
     cell = values[(values["clients"] == 8) & (values["method"] == "SurgAgg") & (values["set"] == "abroad")]
@@ -89,12 +91,12 @@ def test_methods_are_compared_over_settings_with_the_mean_over_seeds(runs):
 
 
 def test_the_picture_has_a_panel_an_axis_and_test_set(runs):
-    axes = SurgicalFigure5().report(runs).figures["figure"].axes
+    axes = Reproduction("surgical-fig5").report(runs).figures["figure"].axes
     assert [(ax.get_title(), ax.get_xlabel()) for ax in axes] == [
         (title, f"number of {axis}") for axis in ("clients", "shared classes") for title in ("home", "abroad")
     ]
     assert axes[0].get_xticks().tolist() == [2, 4, 8]
     assert [line.get_label() for line in axes[2].lines] == ["Central", "Vanilla", "PartialLoss", "SurgAgg", EVERYTHING]
     assert axes[2].lines[3].get_xdata().tolist() == [0, 4, 8, 10]
-    one = REPRODUCTIONS["surgical-fig7"]().report(runs)
+    one = Reproduction("surgical-fig7").report(runs)
     assert len(one.figures["figure"].axes) == 2

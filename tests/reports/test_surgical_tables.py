@@ -9,10 +9,12 @@ import yaml
 from rich.console import Console
 from scipy import stats
 
+from fedlit.core.errors import ConfigError
+from fedlit.data.labels import harmonised_names
 from fedlit.data.schemes import by_sharing
-from fedlit.errors import ConfigError
-from fedlit.reports.reproductions import REPRODUCTIONS, surgical
-from fedlit.reports.reproductions.surgical import LAPTOP, PAPER, Setting, SurgicalTables, _columns, _methods
+from fedlit.reports.reproductions import reproduction
+from fedlit.reports.reproductions.document import find, read
+from fedlit.reports.reproductions.reproduction import Reproduction
 from fedlit.reports.reproductions.surgical.figure import draw
 from fedlit.reports.reproductions.surgical.tables import Column, Method, markdown, values
 
@@ -25,7 +27,7 @@ def method(title: str, shift: float, personal: bool = False, cases=("one",)) -> 
         for i, s in enumerate(("A", "B", "federation"))
         for j, c in enumerate("xyz")
     }
-    return Method(title, {case: {} for case in cases}, personal, {case: measured for case in cases})
+    return Method(title, cases, personal, {case: measured for case in cases})
 
 
 def test_a_column_of_own_classes_takes_each_site_for_what_it_labels():
@@ -50,11 +52,8 @@ def test_personal_models_and_unlearned_classes_have_no_mean_over_all():
 
 
 def test_individual_models_are_each_scored_at_their_own_site():
-    m = Method("Individual", {"individual-A": {}, "individual-B": {}}, True)
-    m.measured = {
-        "individual-A": {"test/A/auroc/x": 0.6, "test/A/auroc/y": 0.7},
-        "individual-B": {"test/B/auroc/x": 0.8},
-    }
+    measured = {"individual-A": {"test/A/auroc/x": 0.6, "test/A/auroc/y": 0.7}, "individual-B": {"test/B/auroc/x": 0.8}}
+    m = Method("Individual", ("individual-A", "individual-B"), True, measured)
     own = Column("own", ("A", "B"), True)
     assert own.value(m, "x", SITES) == pytest.approx(0.7)
     assert own.value(m, "y", SITES) == pytest.approx(0.7)
@@ -79,9 +78,11 @@ def test_differences_and_stars_are_those_of_a_paired_test_over_classes():
 
 
 def test_every_row_of_the_papers_tables_is_there():
-    assert len(PAPER.classes) == 20
-    assert len(PAPER.shared) == 7
-    titles = [m.title for m in _methods(PAPER, "surgical-table-2")]
+    document = read(find("surgical-tables"))
+    paper, laptop = document.scales["paper"], document.scales["laptop"]
+    assert len(paper.parts["surgical-table-2"].settings["data.classes"]) == 20
+    assert len(paper.parts["surgical-table-1"].settings["data.classes"]) == 7
+    titles = [title for title, row in paper.report["rows"].items() if row.get("part") != "surgical-table-1"]
     assert titles == [
         "NIH baseline",
         "CheXpert baseline",
@@ -89,16 +90,71 @@ def test_every_row_of_the_papers_tables_is_there():
         "Central",
         *(f"{m} {s}" for m in ("Vanilla", "PartialLoss", "SurgAgg") for s in ("FedAvg", "FedBN+")),
     ]
-    assert [c.title for c in _columns(PAPER)] == ["NIH", "CheXpert", "external (MIMIC-LT)"]
-    kinds = by_sharing(LAPTOP.sites)
+    assert list(paper.report["columns"]) == ["NIH", "CheXpert", "external (MIMIC-LT)"]
+    kinds = by_sharing(laptop.report["sites"])
     assert len(kinds["shared"]) == 4
-    assert len(kinds["unique"]) == len(LAPTOP.sites) == 6
+    assert len(kinds["unique"]) == len(laptop.report["sites"]) == 6
+
+
+def test_sites_and_classes_are_those_of_the_data():
+    scales = read(find("surgical-tables")).scales.values()
+    for scale in scales:
+        sites = {site: set(own) for site, own in scale.report["sites"].items()}
+        assert scale.parts["surgical-table-1"].settings["data.classes"] == sorted(set.intersection(*sites.values()))
+        assert scale.parts["surgical-table-2"].settings["data.classes"] == sorted(set.union(*sites.values()))
+    assert sites == {site: set(harmonised_names(site)) for site in ("NIH", "CheXpert")}
+
+
+@pytest.mark.parametrize("scale", ["laptop", "paper"])
+def test_rows_and_columns_name_cases_and_sites_that_there_are(scale):
+    chosen = read(find("surgical-tables")).scales[scale]
+    for part in ("surgical-table-1", "surgical-table-2"):
+        rows = [row for row in chosen.report["rows"].values() if row.get("part", part) == part]
+        assert {case for row in rows for case in row["cases"]} == set(chosen.parts[part].cases)
+    own = [name for column in chosen.report["columns"].values() if column.get("own") for name in column["sets"]]
+    assert own == list(chosen.report["sites"])
 
 
 def test_the_picture_has_a_row_a_method():
     table = values([method("m", 0.0), method("n", 0.1)], [Column("own", ("A", "B"), True)], ("x", "y", "z"), SITES)
     ax = draw(table, by_sharing(SITES)).axes[0]
     assert [t.get_text() for t in ax.get_yticklabels()] == ["m", "n"]
+
+
+def small_tables(config) -> dict:
+    """The laptop's tables on two sites, with three methods and two rounds of dilution."""
+    sites = {"A": ["Edema", "Effusion", "Mass"], "B": ["Edema", "Effusion", "Nodule"]}
+    shared = {"A": ["Edema", "Effusion"], "B": ["Edema", "Effusion"]}
+
+    document = yaml.safe_load(find("surgical-tables").read_text())["scales"]["laptop"]
+    others = dict.fromkeys(document["report"]["sites"])
+
+    def declared(clients):
+        return {"data.scheme": {"init_args": {"clients": others | clients}}}
+
+    every = {"data.classes": ["Edema", "Effusion", "Mass", "Nodule"]}
+    few = {"method": ["vanilla-fedavg", "surgagg-fedavg", "surgagg-fedbnplus"]}
+    part = {"config": str(config), "body": None}
+    parts = {
+        "surgical-table-1": part
+        | {"settings": {"data.classes": ["Edema", "Effusion"], **declared(shared)}, "cases": {"{method}": None}},
+        "surgical-table-2": part
+        | {"settings": every, "cases": {"{method}": {"keys": declared(sites), "labels": few}, "full": None}},
+        "surgical-dilution": part
+        | {"settings": every | declared(sites) | {"federation.rounds": 2}}
+        | {"cases": {"{method}-fedavg": {"labels": {"method": ["Vanilla", "SurgAgg"]}}}},
+    }
+    kept = ("Vanilla, PartialLoss, SurgAgg FedAvg", "Vanilla, PartialLoss, SurgAgg FedBN+")
+    kept += ("Vanilla FedAvg", "SurgAgg FedAvg", "SurgAgg FedBN+")
+    columns = dict.fromkeys(document["report"]["columns"]) | {
+        "A": {"sets": ["A"], "own": True},
+        "B": {"sets": ["B"], "own": True},
+        "external (out)": {"sets": ["out"]},
+    }
+    report = {"sites": others | sites, "columns": columns}
+    report["rows"] = {title: None for title in document["report"]["rows"] if title not in kept}
+    laptop = {"parts": parts, "report": report}
+    return {"base": str(find("surgical-tables")), "scales": {"laptop": laptop}}
 
 
 def test_a_small_one_runs_is_not_run_again_and_writes_its_files(tmp_path, monkeypatch):
@@ -114,19 +170,11 @@ def test_a_small_one_runs_is_not_run_again_and_writes_its_files(tmp_path, monkey
         "federation": {"rounds": 1, "weights": "uniform", "workers": 1},
     }
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(small))
-    sites = {"A": ("Edema", "Effusion", "Mass"), "B": ("Edema", "Effusion", "Nodule")}
-    setting = Setting(str(tmp_path / "small.yaml"), sites, "out", truth=True)
-    monkeypatch.setattr(surgical, "LAPTOP", setting)
-    monkeypatch.setattr(surgical, "DILUTION_ROUNDS", 2)
-    rows = surgical._methods
-
-    def few(*args) -> list[Method]:
-        return [m for m in rows(*args) if m.title.endswith(("SurgAgg FedBN+", "SurgAgg FedAvg", "Vanilla FedAvg"))]
-
-    monkeypatch.setattr(surgical, "_methods", few)
+    (tmp_path / "surgical-tables.yaml").write_text(yaml.safe_dump(small_tables(tmp_path / "small.yaml")))
+    monkeypatch.setattr(reproduction, "find", lambda name: tmp_path / f"{name}.yaml")
     with (tmp_path / "said.txt").open("w") as said:
         for _ in range(2):
-            SurgicalTables(jobs=2, seeds=[0]).run(Console(file=said, width=300))
+            Reproduction("surgical-tables", jobs=2, seeds=[0]).run(Console(file=said, width=300))
     said = (tmp_path / "said.txt").read_text()
     assert "2 runs, 2 finished before" in said
     folder = tmp_path / "reproductions" / "surgical-tables"
@@ -146,22 +194,23 @@ def test_a_small_one_runs_is_not_run_again_and_writes_its_files(tmp_path, monkey
 
 
 def test_one_table_runs_no_more_than_it_needs():
-    reproduced = REPRODUCTIONS["surgical-table1"](seeds=[0])
-    assert [part.name for part in reproduced.parts()] == ["surgical-table-1"]
-    everything = [part.name for part in SurgicalTables().parts()]
+    reproduced = Reproduction("surgical-table1", seeds=[0])
+    assert [part.experiment for part in reproduced.parts()] == ["surgical-table-1"]
+    everything = [part.experiment for part in Reproduction("surgical-tables").parts()]
     assert everything == ["surgical-table-1", "surgical-table-2", "surgical-dilution"]
-    by_site = REPRODUCTIONS["surgical-table4"]().parts()
-    assert [part.name for part in by_site] == ["surgical-table-2"]
+    by_site = Reproduction("surgical-table4").parts()
+    assert [part.experiment for part in by_site] == ["surgical-table-2"]
 
 
 @pytest.mark.parametrize("scale", ["laptop", "paper"])
 def test_runs_of_both_scales_are_valid(scale, tmp_path, plan_some):
-    planned = plan_some(SurgicalTables(root=tmp_path if scale == "paper" else None, scale=scale, run_dir=tmp_path))
+    planned = plan_some(
+        Reproduction("surgical-tables", root=tmp_path if scale == "paper" else None, scale=scale, run_dir=tmp_path)
+    )
     assert ("surgical-dilution" in planned) == (scale == "laptop")
     assert {run.rounds for run in planned["surgical-table-2"]} == {150 if scale == "paper" else 8}
 
 
 def test_the_papers_scale_needs_the_folder_of_its_data(tmp_path):
     with pytest.raises(ConfigError, match="--root is needed: a folder with NIH, CheXpert, MIMIC-CXR-JPG"):
-        SurgicalTables(scale="paper").run(Console())
-    assert REPRODUCTIONS["surgical-tables"] is SurgicalTables
+        Reproduction("surgical-tables", scale="paper").run(Console())

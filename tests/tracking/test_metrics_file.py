@@ -105,13 +105,53 @@ def test_the_same_key_and_step_is_written_once_even_by_a_later_process(path):
     assert [row[:2] for row in file.rows()] == [(5, "test/auroc"), (5, "test/loss"), (5, "val/auroc")]
 
 
-def test_rows_up_to_a_size_leave_out_what_came_later(path):
+def test_rows_since_a_position_leave_out_what_came_before(path):
     file = MetricsFile(path)
     file.append({"a": 1.0}, 0)
     size = file.size()
-    file.append({"a": 2.0}, 1)
-    assert list(file.rows(size)) == [(0, "a", 1.0)]
-    assert list(file.rows(0)) == []
+    file.append({"a": 2.0, "b, c": 3.0}, 1)
+    expected = [(0, "a", 1.0), (1, "a", 2.0), (1, "b, c", 3.0)]
+    positions = [end for end, _ in file.since(0)]
+    assert positions[0] == size
+    assert positions[-1] == file.size()
+    for number, position in enumerate([0, *positions]):
+        assert [row for _, row in file.since(position)] == expected[number:]
+
+
+def test_a_row_that_is_being_written_is_read_when_it_is_complete(path):
+    file = MetricsFile(path)
+    file.append({"a": 1.0}, 0)
+    size = file.size()
+    with path.open("ab") as writer:
+        writer.write(b"1,a,2")
+        writer.flush()
+        assert list(file.since(size)) == []
+        writer.write(b".5\n")
+    assert list(file.since(size)) == [(size + len("1,a,2.5\n"), (1, "a", 2.5))]
+
+
+def test_rows_are_counted_whatever_is_in_them(path):
+    file = MetricsFile(path)
+    assert file.count_since(0) == 0
+    file.append({"a": 1.0, "b": 2.0}, 0)
+    size = file.size()
+    with path.open("a") as writer:
+        writer.write("somebody's own line\n1,a,2")
+    assert (file.count_since(0), file.count_since(size)) == (3, 1)
+
+
+def test_no_metrics_make_no_file(path):
+    file = MetricsFile(path)
+    file.append({}, 0)
+    file.close()
+    assert not path.exists()
+
+
+def test_what_is_no_number_is_refused_and_nothing_is_written(path):
+    file = MetricsFile(path)
+    with pytest.raises(ValueError, match="high"):
+        file.append({"auroc": 0.5, "loss": "high"}, 0)
+    assert list(file.rows()) == []
 
 
 @pytest.mark.parametrize("line", ["one,a,0.5", "1,a", "1,a,high", "1"])
@@ -122,6 +162,8 @@ def test_a_line_that_is_no_row_is_named(path, line):
     with pytest.raises(ValueError, match=r"metrics\.csv, line 3: expected 'step,key,value'") as error:
         list(MetricsFile(path).rows())
     assert repr(line) in str(error.value)
+    with pytest.raises(ValueError, match=r"metrics\.csv, line 3: "):
+        list(MetricsFile(path).since(len("step,key,value\n")))
     before = path.read_bytes()
     with pytest.raises(ValueError, match="line 3"):
         MetricsFile(path).truncate(0)

@@ -5,20 +5,24 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from fedlit.errors import ConfigError
-from fedlit.tracking import mlflow_store, sender
+from fedlit.core.errors import ConfigError
+from fedlit.tracking import sender
+from fedlit.tracking import store as mlflow_store
 from fedlit.tracking.base import MetricsFile, RunInfo, Tracker
-from fedlit.tracking.mlflow import MLflowTracker
+from fedlit.tracking.mlflow import CHARTS, MLflowTracker
+from fedlit.tracking.names import key_of
 
-connect = mlflow_store._connect
+connect = mlflow_store.connect
 
 
 @pytest.fixture(scope="session")
@@ -109,7 +113,7 @@ def flaky(monkeypatch, fails=lambda number, name: None):
         clients.append(Flaky(connect(tracking_uri), fails))
         return clients[-1]
 
-    monkeypatch.setattr(mlflow_store, "_connect", make)
+    monkeypatch.setattr(mlflow_store, "connect", make)
     return clients
 
 
@@ -125,19 +129,40 @@ def two_of_three(how):
 
 
 def client_of(uri):
-    return connect(mlflow_store._absolute(uri))
+    return connect(mlflow_store.absolute(uri))
 
 
 def history(uri, run_id):
     """Key to its (step, value) in the order of steps, doubles included."""
     client = client_of(uri)
     keys = client.get_run(run_id).data.metrics
-    return {key: sorted((m.step, m.value) for m in client.get_metric_history(run_id, key)) for key in keys}
+    return {key_of(key): sorted((m.step, m.value) for m in client.get_metric_history(run_id, key)) for key in keys}
 
 
 def runs_of(uri, experiment="nih"):
     client = client_of(uri)
     return client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
+
+
+@contextmanager
+def served(uri, port, monkeypatch):
+    """A tracking server in front of a store."""
+    monkeypatch.setenv("_MLFLOW_SERVER_FILE_STORE", mlflow_store.absolute(uri))
+    monkeypatch.setenv("_MLFLOW_SERVER_ARTIFACT_ROOT", Path("served").absolute().as_uri())
+    from mlflow.server import app, handlers
+    from werkzeug.serving import make_server
+
+    for name in ("_tracking_store", "_artifact_repo"):
+        monkeypatch.setattr(handlers, name, None)  # a server that another test started
+    server = make_server("127.0.0.1", port, app, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def warnings_in(caplog):
@@ -155,11 +180,7 @@ def wait_until(condition, seconds=60):
 
 
 def test_a_run_is_read_back_as_it_was_logged(uri, tmp_path, caplog):
-    params = {f"p{i}": i for i in range(230)} | {
-        "model.name": "densenet121",
-        "frozen": True,
-        "long": "x" * 9000,
-    }
+    params = {f"p{i}": i for i in range(230)} | {"model.name": "densenet121", "frozen": True, "long": "x" * 9000}
     session = Session(tmp_path, uri, params=params, tags={"engine": "local"})
     before = int(time.time() * 1000)
     for step in range(3):
@@ -184,8 +205,8 @@ def test_a_run_is_read_back_as_it_was_logged(uri, tmp_path, caplog):
     assert run.data.params["long"].startswith("xxx")
     assert run.data.tags["engine"] == "local"
     assert history(uri, session.run_id)["val/auroc/Mass"] == [(0, 0.0), (1, 0.1), (2, 0.2)]
-    assert history(uri, session.run_id)["val/n_pos/Mass"] == [(0, 7), (1, 7), (2, 7)]
-    hernia = client.get_metric_history(session.run_id, "val/auroc/Hernia")
+    assert history(uri, session.run_id).keys() == {"val/auroc/Mass", "val/auroc/Hernia"}, "counts are no charts"
+    hernia = client.get_metric_history(session.run_id, "2-val/auroc/Hernia")
     assert sorted(metric.step for metric in hernia) == [0, 1, 2]
     assert all(math.isnan(metric.value) for metric in hernia)
     assert all(before <= metric.timestamp <= after for metric in hernia)
@@ -214,7 +235,7 @@ def test_no_request_holds_more_than_a_thousand_metrics(uri, tmp_path, monkeypatc
     session.log({f"client/{i}/loss": i / 3 for i in range(2500)}, 0)
     session.tracker.finish("FINISHED")
     metrics = client_of(uri).get_run(session.run_id).data.metrics
-    assert metrics == {f"client/{i}/loss": i / 3 for i in range(2500)}
+    assert metrics == {f"5-client/{i}/loss": i / 3 for i in range(2500)}
     assert max(clients[0].batches) <= 1000
     assert clients[0].calls.count("log_batch") <= 5
 
@@ -225,20 +246,21 @@ def test_summary_names_the_page_and_the_command(uri, tmp_path):
     run = runs_of(uri)[0]
     assert session.tracker.summary() == (
         "mlflow ui --backend-store-uri sqlite:///mlflow.db\n"
-        f"http://127.0.0.1:5000/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
+        f"http://127.0.0.1:5000/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}/model-metrics?workflowType=machine_learning"
     )
 
 
-def test_an_artifact_that_is_gone_or_not_a_number_is_named_and_the_rest_goes_on(uri, tmp_path, caplog):
+def test_an_artifact_that_is_gone_is_named_and_the_rest_goes_on(uri, tmp_path, caplog):
     session = Session(tmp_path, uri)
     session.tracker.log_artifact(tmp_path / "best.ckpt")
-    session.tracker.log_metrics({"loss": "high", "auroc": 0.5}, 0)
+    session.tracker.log_artifact(session.metrics.path)
+    session.log({"auroc": 0.5}, 0)
     session.tracker.finish("FINISHED")
-    first, second = sorted(warnings_in(caplog))
-    assert "best.ckpt" in first
-    assert "no longer there" in first
-    assert "'loss' is no number" in second
+    (warning,) = warnings_in(caplog)
+    assert "best.ckpt" in warning
+    assert "no longer there" in warning
     assert history(uri, session.run_id) == {"auroc": [(0, 0.5)]}
+    assert [entry.path for entry in client_of(uri).list_artifacts(session.run_id)] == ["metrics.csv"]
 
 
 def test_two_trackers_that_create_one_experiment_at_once(uri, tmp_path, monkeypatch, caplog):
@@ -252,7 +274,7 @@ def test_two_trackers_that_create_one_experiment_at_once(uri, tmp_path, monkeypa
                 both_asked.wait(30)
             return found
 
-    monkeypatch.setattr(mlflow_store, "_connect", lambda uri: Late(connect(uri)))
+    monkeypatch.setattr(mlflow_store, "connect", lambda uri: Late(connect(uri)))
     sessions = [Session(tmp_path / name, uri) for name in ("a", "b")]
     for session in sessions:
         session.tracker.finish("FINISHED")
@@ -282,7 +304,7 @@ def test_whatever_fails_everything_arrives_once_and_in_order(uri, tmp_path, monk
     assert found["loss"] == [(step, 1 / (1 + step)) for step in range(5)]
     assert found["auroc"] == [(step, step / 5) for step in range(5)]
     assert [step for step, _ in found["nan"]] == [0, 1, 2, 3, 4]
-    stored = client_of(uri).get_metric_history(session.run_id, "loss")
+    stored = client_of(uri).get_metric_history(session.run_id, "5-loss")
     assert sorted(stored, key=lambda m: m.step) == sorted(stored, key=lambda m: (m.timestamp, m.step))
     assert [entry.path for entry in client_of(uri).list_artifacts(session.run_id)] == ["metrics.csv"]
     (warning,) = warnings_in(caplog)
@@ -326,39 +348,152 @@ def test_a_server_that_never_answers_blocks_nothing(tmp_path, template, caplog):
 
 
 def test_a_server_that_comes_up_later_gets_everything_once(uri, tmp_path, monkeypatch, caplog, unused_port):
-    session = Session(tmp_path, f"http://127.0.0.1:{unused_port}", params={"lr": 0.1})
+    session = Session(tmp_path, f"http://127.0.0.1:{unused_port}", params={"lr": 0.1}, finish_seconds=120)
     for step in range(4):
         session.log({"loss": 1 / 3 + step, "nan": float("nan")}, step)
     wait_until(lambda: warnings_in(caplog))
 
-    monkeypatch.setenv("_MLFLOW_SERVER_FILE_STORE", mlflow_store._absolute(uri))
-    monkeypatch.setenv("_MLFLOW_SERVER_ARTIFACT_ROOT", (tmp_path / "served").as_uri())
-    from mlflow.server import app
-    from werkzeug.serving import make_server
-
-    server = make_server("127.0.0.1", unused_port, app, threaded=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    up_at = int(time.time() * 1000)
+    with served(uri, unused_port, monkeypatch):
         session.log({"loss": 9.0}, 4)
         session.tracker.finish("FINISHED")
-    finally:
-        server.shutdown()
-        thread.join()
     (run,) = runs_of(uri)
+    times = {m.step: m.timestamp for m in client_of(uri).get_metric_history(run.info.run_id, "5-loss")}
+    assert [step for step, time_ms in times.items() if time_ms <= up_at] == [0, 1, 2, 3], "not the time of sending"
     assert run.info.status == "FINISHED"
     assert run.data.params == {"lr": "0.1"}
     found = history(uri, run.info.run_id)
     assert found["loss"] == [(0, 1 / 3), (1, 1 / 3 + 1), (2, 1 / 3 + 2), (3, 1 / 3 + 3), (4, 9.0)]
     assert [(step, math.isnan(value)) for step, value in found["nan"]] == [(s, True) for s in range(4)]
     assert len(warnings_in(caplog)) == 1
-    assert session.tracker.summary().endswith(f"{unused_port}/#/experiments/1/runs/{run.info.run_id}")
+    assert session.tracker.summary().endswith(f"{unused_port}/#/experiments/1/runs/{run.info.run_id}/{CHARTS}")
+
+
+def test_a_server_that_dies_in_the_middle_and_comes_back_gets_everything_once(
+    uri, tmp_path, monkeypatch, caplog, unused_port
+):
+    with served(uri, unused_port, monkeypatch):
+        session = Session(tmp_path, f"http://127.0.0.1:{unused_port}")
+        for step in range(3):
+            session.log({"loss": step, "auroc": step / 10}, step)
+        wait_until(lambda: session.tracker.summary() and session.tracker._sender.unsent() == 0)
+    for step in range(3, 6):
+        session.log({"loss": step, "auroc": step / 10}, step)
+    wait_until(lambda: warnings_in(caplog))
+    assert session.tracker._sender.unsent() == 6
+    with served(uri, unused_port, monkeypatch):
+        session.tracker.finish("FINISHED")
+    (run,) = runs_of(uri)
+    assert run.info.status == "FINISHED"
+    expected = {"loss": [(s, s) for s in range(6)], "auroc": [(s, s / 10) for s in range(6)]}
+    assert history(uri, run.info.run_id) == expected
+    assert len(warnings_in(caplog)) == 1
+
+
+def test_a_server_that_acknowledges_late_is_not_told_twice(uri, tmp_path, monkeypatch, caplog):
+    arrived, acknowledge = threading.Event(), threading.Event()
+
+    class Late(Flaky):
+        def log_batch(self, *args, **kwargs):
+            self.client.log_batch(*args, **kwargs)
+            if kwargs.get("metrics"):
+                arrived.set()
+                acknowledge.wait(60)
+
+    clients = []
+    monkeypatch.setattr(mlflow_store, "connect", lambda uri: clients.append(Late(connect(uri))) or clients[-1])
+    session = Session(tmp_path, uri, finish_seconds=0.3)
+    for step in range(3):
+        session.log({"loss": step}, step)
+    assert arrived.wait(60)
+    session.log({"loss": 3}, 3)
+    session.tracker.finish("FINISHED")
+    (warning,) = warnings_in(caplog)
+    assert " metrics and files of this session did not reach MLflow" in warning
+    acknowledge.set()
+    session.tracker._sender.join()
+
+    resumed = Session(tmp_path, uri, resumed=True)
+    resumed.log({"loss": 4}, 4)
+    resumed.tracker.finish("FINISHED")
+    assert history(uri, session.run_id) == {"loss": [(s, s) for s in range(5)]}
+    assert len(runs_of(uri)) == 1
+
+
+def test_runs_that_share_a_locked_database_all_arrive(uri, tmp_path, caplog):
+    sessions = [Session(tmp_path / name, uri) for name in ("a", "b", "c")]
+    for session in sessions:
+        wait_until(lambda s=session: (s.directory / "mlflow_run.json").exists())
+    with sqlite3.connect("mlflow.db", isolation_level=None) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        for step in range(20):
+            for number, session in enumerate(sessions):
+                session.log({"loss": number + step / 100}, step)
+        time.sleep(0.5)
+        other.execute("COMMIT")
+    other.close()
+    for session in sessions:
+        session.tracker.finish("FINISHED")
+    for number, session in enumerate(sessions):
+        assert history(uri, session.run_id) == {"loss": [(step, number + step / 100) for step in range(20)]}
+    assert {run.info.status for run in runs_of(uri)} == {"FINISHED"}
+
+
+def test_artifacts_that_have_nowhere_to_go_hold_up_nothing_else(uri, tmp_path, monkeypatch, caplog):
+    flaky(monkeypatch, lambda number, name: "before" if name == "log_artifact" else None)
+    session = Session(tmp_path, uri, finish_seconds=1.0)
+    (tmp_path / "a.txt").write_text("a")
+    for _ in range(3):
+        session.tracker.log_artifact(tmp_path / "a.txt")
+    session.log({"loss": 0}, 0)
+    wait_until(lambda: warnings_in(caplog))
+    session.log({"loss": 1}, 1)
+    session.tracker.finish("FINISHED")
+    assert history(uri, session.run_id) == {"loss": [(0, 0), (1, 1)]}
+    assert client_of(uri).get_run(session.run_id).info.status == "FINISHED"
+    unreachable, unsent = warnings_in(caplog)
+    assert "connection refused" in unreachable
+    assert unsent.startswith("1 metrics and files of this session did not reach MLflow at")
+
+
+def test_a_file_that_is_given_again_while_it_is_sent_is_sent_again(uri, tmp_path, monkeypatch):
+    file, sending = tmp_path / "best.txt", []
+
+    def given_again(number, name):
+        if name == "log_artifact":
+            sending.append(file.read_text())
+            if len(sending) == 1:
+                file.write_text("new")
+                session.tracker.log_artifact(file)
+
+    flaky(monkeypatch, given_again)
+    file.write_text("old")
+    session = Session(tmp_path, uri)
+    for _ in range(2):
+        session.tracker.log_artifact(file)
+    wait_until(lambda: session.tracker._sender.unsent() == 0)
+    session.tracker.finish("FINISHED")
+    assert sending == ["old", "new"]
+
+
+def test_a_file_of_metrics_that_somebody_spoils_stops_the_sending_and_nothing_else(uri, tmp_path, caplog):
+    session = Session(tmp_path, uri)
+    session.log({"loss": 0}, 0)
+    wait_until(lambda: session.tracker._sender.unsent() == 0)
+    with session.metrics.path.open("a") as file:
+        file.write("my own words\n")
+    session.log({"loss": 1}, 1)
+    session.tracker.finish("FINISHED")
+    stopped, unsent = warnings_in(caplog)
+    assert "Logging to MLflow stopped; the run goes on" in stopped
+    assert "2 metrics and files of this session did not reach MLflow" in unsent
+    assert history(uri, session.run_id) == {"loss": [(0, 0)]}
 
 
 def test_what_mlflow_refuses_is_dropped_by_name_and_nothing_else(uri, tmp_path, caplog):
     session = Session(tmp_path, uri, params={"fine": 1, "bad(param)": 2}, tags={"x" * 300: "too long"})
     for step in range(2):
-        session.log({f"m{i}": i for i in range(9)} | {"Nodule(Mass)": 0.5, "../up": 1.0}, step)
+        session.log({f"m{i}": i for i in range(9)} | {"Nodule(Mass)": 0.5, "up//down": 1.0}, step)
     session.tracker.finish("FINISHED")
     assert history(uri, session.run_id) == {f"m{i}": [(0, i), (1, i)] for i in range(9)}
     run = client_of(uri).get_run(session.run_id)
@@ -366,7 +501,7 @@ def test_what_mlflow_refuses_is_dropped_by_name_and_nothing_else(uri, tmp_path, 
     assert run.info.status == "FINISHED"
     messages = warnings_in(caplog)
     assert len(messages) == 4
-    for name in ("parameter 'bad(param)'", "metric 'Nodule(Mass)'", "metric '../up'", "tag 'xxx"):
+    for name in ("parameter 'bad(param)'", "metric '5-Nodule(Mass)'", "metric '5-up//down'", "tag 'xxx"):
         assert any(f"MLflow refuses the {name}" in message for message in messages), name
 
 
@@ -421,7 +556,7 @@ def test_killed_and_resumed_each_key_and_step_is_there_once(uri, tmp_path):
     session = Session(tmp_path, uri, resumed=True, params={"rounds": 12, "lr": 0.1})
     for step in range(6, 12):
         session.log({"loss": 1 / (3 + step), "nan": float("nan")}, step)
-    wait_until(lambda: client_of(uri).get_run(session.run_id).data.metrics.get("loss") == 1 / 14)
+    wait_until(lambda: client_of(uri).get_run(session.run_id).data.metrics.get("5-loss") == 1 / 14)
     assert client_of(uri).get_run(session.run_id).info.status == "RUNNING"
     session.tracker.finish("FINISHED")
 
@@ -434,6 +569,57 @@ def test_killed_and_resumed_each_key_and_step_is_there_once(uri, tmp_path):
     assert run.data.params["lr"] == "0.1"
     # On a machine so slow that the parameters had not been sent, the resumed run's are the first.
     assert run.data.params["rounds"] == "12" or run.data.tags["resumed.rounds"] == "12"
+
+
+KILLED_BEFORE_THE_ACKNOWLEDGEMENT = """
+import os, signal, sys, time
+from pathlib import Path
+from fedlit.tracking import MetricsFile, MLflowTracker, RunInfo, store
+
+connect = store.connect
+
+class Client:
+    def __init__(self, uri):
+        self.client = connect(uri)
+
+    def __getattr__(self, name):
+        return getattr(self.client, name)
+
+    def log_batch(self, *args, **kwargs):
+        self.client.log_batch(*args, **kwargs)
+        if any(metric.step == 3 for metric in kwargs.get("metrics", ())):
+            with (directory / "metrics.csv").open("a") as file:
+                file.write("4,loss,0.")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+store.connect = Client
+directory = Path(sys.argv[1])
+metrics = MetricsFile(directory / "metrics.csv")
+tracker = MLflowTracker("sqlite:///mlflow.db", flush_seconds=0.01)
+tracker.start(RunInfo(directory, "nih", "fedavg", {}, {}, False), metrics)
+for step in range(4):
+    metrics.append({"loss": step, "nan": float("nan")}, step)
+    tracker.log_metrics({"loss": step, "nan": float("nan")}, step)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("back_to", [1, 3])
+def test_killed_before_the_acknowledgement_each_key_and_step_is_there_once(uri, tmp_path, back_to):
+    directory = tmp_path / "runs" / "nih" / "fedavg"
+    command = [sys.executable, "-c", KILLED_BEFORE_THE_ACKNOWLEDGEMENT, directory]
+    assert subprocess.run(command, cwd=tmp_path, check=False).returncode == -signal.SIGKILL
+    metrics = MetricsFile(directory / "metrics.csv")
+    assert metrics.path.read_text().endswith("\n4,loss,0.")
+    metrics.truncate(back_to)
+    session = Session(tmp_path, uri, resumed=True)
+    for step in range(back_to + 1, 6):
+        session.log({"loss": step, "nan": float("nan")}, step)
+    session.tracker.finish("FINISHED")
+    stored = history(uri, session.run_id)
+    assert stored["loss"] == [(step, step) for step in range(6)]
+    assert [step for step, _ in stored["nan"]] == list(range(6))
+    assert len(runs_of(uri)) == 1
 
 
 def test_rows_that_never_left_are_sent_on_resume_and_a_finished_run_can_be_resumed(uri, tmp_path, monkeypatch):

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fedlit.tracking import mlflow_store
+from fedlit.core.errors import ConfigError
+from fedlit.tracking import store as mlflow_store
+from fedlit.tracking.base import RunInfo
+from fedlit.tracking.mlflow import MLflowTracker
 
 
 class Stopped(BaseException):
@@ -21,10 +24,10 @@ def test_a_creation_that_is_cut_short_leaves_no_database(tmp_path: Path, monkeyp
         raise Stopped
 
     with pytest.raises(Stopped):
-        mlflow_store._create_database(tmp_path / "mlflow.db", cut_short)
+        mlflow_store.create_database(tmp_path / "mlflow.db", cut_short)
     assert not list(tmp_path.iterdir())
     uri = f"sqlite:///{(tmp_path / 'mlflow.db').as_posix()}"
-    assert mlflow_store._connect(uri).search_experiments()
+    assert mlflow_store.connect(uri).search_experiments()
     assert [path.name for path in tmp_path.iterdir()] == ["mlflow.db"]
 
 
@@ -38,16 +41,16 @@ def test_the_faster_of_two_runs_makes_it(tmp_path: Path) -> None:
         def search_experiments(self, max_results: int) -> None:
             file.write_text("the other's")
 
-    mlflow_store._create_database(file, Slow)
+    mlflow_store.create_database(file, Slow)
     assert file.read_text() == "the other's"
     assert [path.name for path in file.parent.iterdir()] == ["mlflow.db"]
 
 
-def test_the_sender_connects_while_a_short_run_already_writes_its_model(tmp_path: Path) -> None:
+def test_the_senderconnects_while_a_short_run_already_writes_its_model(tmp_path: Path) -> None:
     code = (
         "import sys, threading, time\n"
-        "from fedlit.tracking.mlflow_store import _connect, import_mlflow\n"
-        "sender = threading.Thread(target=lambda: _connect('sqlite:///' + sys.argv[1]).search_experiments())\n"
+        "from fedlit.tracking.store import connect, import_mlflow\n"
+        "sender = threading.Thread(target=lambda: connect('sqlite:///' + sys.argv[1]).search_experiments())\n"
         "sender.start()\n"
         "time.sleep(0.5)\n"  # plain imports fail with any delay below some 1.5 s
         "import_mlflow().models.Model()\n"
@@ -58,3 +61,26 @@ def test_the_sender_connects_while_a_short_run_already_writes_its_model(tmp_path
     assert done.returncode == 0, done.stderr
     assert "Error" not in done.stderr
     assert (tmp_path / "mlflow.db").is_file()
+
+
+@pytest.mark.parametrize("name", ["a#b", "ä b"])
+def test_a_working_directory_of_any_name_holds_its_own_store(tmp_path: Path, monkeypatch, name: str) -> None:
+    (here := tmp_path / name).mkdir()
+    monkeypatch.chdir(here)
+    store = mlflow_store.MLflowStore("sqlite:///mlflow.db", None, RunInfo(here, "e", "r", {}, {}, False))
+    store.open()
+    store.log_artifact(here / "mlflow_run.json", "")
+    assert {path.name for path in here.iterdir()} == {"mlflow.db", "mlartifacts", "mlflow_run.json"}
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert len(list(here.glob("mlartifacts/*/artifacts/mlflow_run.json"))) == 1
+
+
+@pytest.mark.parametrize("name", ["a?b", "a%20b", "a%3fb"])
+def test_a_name_that_means_another_file_in_an_address_is_refused(tmp_path: Path, monkeypatch, name: str) -> None:
+    (here := tmp_path / name).mkdir()
+    monkeypatch.chdir(here)
+    with pytest.raises(ConfigError, match=r"in its name means something else.*rename the directory"):
+        MLflowTracker()
+    MLflowTracker("http://127.0.0.1:9")
+    MLflowTracker(f"sqlite:///{tmp_path}/mlflow.db")
+    assert [*tmp_path.iterdir()] == [here]

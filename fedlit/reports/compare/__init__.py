@@ -1,0 +1,1 @@
+"""What ``fedlit compare`` computes, draws and writes."""

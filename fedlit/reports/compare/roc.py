@@ -7,16 +7,19 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedlit.metrics.intervals import LEVEL, _patients, _resampled
+from fedlit.metrics.intervals import LEVEL, patient_codes, resampled
 from fedlit.reports.compare.curves import Band, spread
-from fedlit.reports.compare.forest import Support
-from fedlit.reports.compare.styles import PAGE, SMALL, TEXT, Legend, Style, placer, require_styles
-from fedlit.reports.figures import FAINT, INK, blank_figure, fitting, roc_axes
+from fedlit.reports.compare.statistics import Statistics
+from fedlit.reports.compare.styles import PAGE, SMALL, TEXT, Style, method_figure
+from fedlit.tracking.figures import FAINT, INK, roc_axes, wrapped
 
 DRAWS = 200
 # Finer at the left, where a screening test is used and curves are steep.
 RATES = np.unique(np.concatenate([np.linspace(0, 0.1, 41), np.linspace(0.1, 1, 91)]).round(6))
 VALUES_FIT = 4
+"""Number of methods whose AUROC is printed in the panels."""
+ACROSS = 5
+"""Number of panels beside each other."""
 
 
 def patient_draws(patients: Sequence, draws: int = DRAWS, seed: int = 0) -> np.ndarray:
@@ -25,7 +28,7 @@ def patient_draws(patients: Sequence, draws: int = DRAWS, seed: int = 0) -> np.n
     Args:
         patients: `[N]` ids, one an image.
         draws: Number of draws B.
-        seed: Of the draws.
+        seed: Seed of the draws.
 
     Returns:
         `[B, N]` int32, how often each image is drawn.
@@ -33,8 +36,8 @@ def patient_draws(patients: Sequence, draws: int = DRAWS, seed: int = 0) -> np.n
     Raises:
         ValueError: If an id is missing or there are fewer than two patients.
     """
-    patient, count = _patients(patients, len(patients))
-    (drawn,) = _resampled(count, draws, seed, draws)
+    patient, count = patient_codes(patients, len(patients))
+    (drawn,) = resampled(count, draws, seed, draws)
     return drawn.T[:, patient]
 
 
@@ -59,14 +62,11 @@ def roc_curve(
     """
     if len(scores) != len(labels):
         raise ValueError(f"Expected scores and labels of the same seeds, found {len(scores)} and {len(labels)}.")
-    rates = []
-    for score, label in zip(scores, labels, strict=True):
-        rate = _rates(np.asarray(score), np.asarray(label), None)
-        if rate is not None:
-            rates.append(rate[0])
+    of_seeds = [_rates(np.asarray(s), np.asarray(l), None) for s, l in zip(scores, labels, strict=True)]
+    rates = [rate for rate in of_seeds if rate is not None]
     if not rates:
         return None
-    values = np.stack(rates)
+    values = np.concatenate(rates)
     if len(scores) > 1 or draws is None:
         low, high = spread(values)
     else:
@@ -75,72 +75,65 @@ def roc_curve(
     return Band(RATES, values.mean(0), np.clip(low, 0, 1), np.clip(high, 0, 1))
 
 
-def roc_figure(
-    curves: Mapping[str, Mapping[str, Band | None]],
-    classes: Sequence[str],
-    styles: Mapping[str, Style],
-    *,
-    auroc: Mapping[str, Mapping[str, float]] | None = None,
-    support: Mapping[str, Support] | None = None,
-    width: float = PAGE,
-) -> Figure:
+def class_curves(numbers: Statistics) -> dict[str, list[Band | None]]:
+    """Return the curve of each class by method: see `roc_curve`; a class that cannot be judged has no band over patients."""
+    shared, runs, curves = numbers.shared, iter(numbers.shared.scores), {}
+    single = any(len(scored.method.runs) == 1 for scored in numbers.scored)
+    draws, known = patient_draws(shared.units) if single else None, numbers.support.judged
+    for scored in numbers.scored:
+        scores = [next(runs) for _ in scored.method.runs]
+        curves[scored.method.name] = [
+            roc_curve(
+                [s[:, i] for s in scores], [labels] * len(scores), draws if len(scores) == 1 and known[i] else None
+            )
+            for i, labels in enumerate(shared.labels.T)
+        ]
+    return curves
+
+
+def roc_figure(curves: Mapping[str, Sequence[Band | None]], numbers: Statistics, styles: Mapping[str, Style]) -> Figure:
     """Draw the ROC curves of all methods, a panel a class, with bands.
 
-    A class without a curve says why, from its support. AUROC is printed in the panels of up to four methods.
-
-    Args:
-        curves: By method, then by class: see `roc_curve`.
-        classes: Panels, row by row.
-        styles: Of all methods.
-        auroc: By method, then by class.
-        support: Of each class, printed under its name.
-        width: Of the figure, inches.
-
-    Raises:
-        ValueError: Without any method or class, or if a method has no style.
+    A class without a curve says why. AUROC is printed in the panels of up to four methods. For the curves see
+    `class_curves`.
     """
-    methods = list(curves)
-    require_styles(methods, styles)
-    if not classes:
-        raise ValueError("Expected at least one class to draw, found none.")
-    across = min(len(classes), max(1, int(width / 1.4)))
+    classes = numbers.shared.classes
+    across = min(len(classes), ACROSS)
     down = math.ceil(len(classes) / across)
-    legend = Legend(styles, methods, width - 0.1)
-    left, right, gap_x, gap_y, bottom = 0.45, 0.08, 0.12, 0.42 if support else 0.28, 0.4
-    top = (0.02 + legend.height if len(methods) > 1 else 0) + gap_y
-    panel = min((width - left - right - (across - 1) * gap_x) / across, 2.2)
-    width = max(left + right + across * panel + (across - 1) * gap_x, 2.4)
-    figure = blank_figure(width, top + down * panel + (down - 1) * gap_y + bottom)
-    height, place = figure.get_figheight(), placer(figure)
-    for number, name in enumerate(classes):
-        row, column = divmod(number, across)
-        x, y = left + column * (panel + gap_x), height - top - panel - row * (panel + gap_y)
-        axes = place(x, y, panel, panel)
+    panel = min(PAGE / across - 0.1, 2.2)
+    figure = method_figure({method: styles[method] for method in curves}, 0.4 + down * (panel + 0.3), "compressed")
+    panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+    for i, (axes, name) in enumerate(zip(panels.flat, classes, strict=False)):
         roc_axes(axes)
-        axes.tick_params(labelleft=column == 0, labelbottom=number + across >= len(classes), labelsize=SMALL)
-        title = height - top - row * (panel + gap_y) + (0.17 if support else 0.05)
-        where = (x + panel / 2) / width
-        figure.text(where, title / height, fitting(str(name), TEXT, panel), fontsize=TEXT, color=INK, ha="center")
-        if support and name in support:
-            text = str(support[name])
-            figure.text(where, (title - 0.12) / height, text, fontsize=SMALL, color=FAINT, ha="center")
-        drawn = {method: band for method in methods if (band := curves[method].get(name)) is not None}
+        axes.tick_params(labelbottom=i + across >= len(classes), labelsize=SMALL)
+        axes.set_title(wrapped(name, panel, TEXT), fontsize=TEXT, color=INK, pad=11)
+        axes.text(
+            0.5, 1.03, numbers.support.text(i), fontsize=SMALL, color=FAINT, ha="center", transform=axes.transAxes
+        )
+        drawn = {method: bands[i] for method, bands in curves.items() if bands[i] is not None}
         if not drawn:
             axes.set_facecolor("#f4f4f4")
-            why = _why(support.get(name) if support else None)
+            why = "no negatives" if numbers.support.n_pos[i] else "no positives"
             axes.text(0.5, 0.5, why, fontsize=TEXT, color=FAINT, style="italic", ha="center", va="center")
-        for place_of, (method, band) in enumerate(drawn.items()):
-            _draw(axes, band, styles[method], (place_of + 0.5) / len(drawn))
-        if auroc and drawn and len(methods) <= VALUES_FIT:
-            _write_values(axes, {method: auroc[method].get(name, math.nan) for method in drawn}, styles, panel)
-    centre = (left + (width - left - right) / 2) / width
-    figure.text(centre, 0.07 / height, "false positive rate", fontsize=8, color=INK, ha="center")
-    middle = (bottom + height - top) / 2 / height
-    turned = {"rotation": 90, "va": "center", "ha": "left"}
-    figure.text(0.06 / width, middle, "true positive rate", fontsize=8, color=INK, **turned)
-    if len(methods) > 1:
-        legend.draw(place, left, height - legend.height - 0.04)
+        for number, (method, band) in enumerate(drawn.items()):
+            _draw(axes, band, styles[method], (number + 0.5) / len(drawn))
+        if drawn and len(curves) <= VALUES_FIT:
+            values = [(styles[scored.method.name], scored.classes[i].value) for scored in numbers.scored]
+            for line, (style, value) in enumerate(reversed(values)):
+                y = 0.06 + 0.1 / panel * line
+                axes.text(0.97, y, f"{value:.3f}", fontsize=SMALL, color=INK, ha="right", va="center_baseline")
+                axes.plot([0.97 - 0.38 / panel], [y], **style.drawn(3.2) | {"linestyle": "none"})
+    for axes in panels.flat[len(classes) :]:
+        axes.remove()
+    figure.supxlabel("false positive rate", fontsize=8, color=INK)
+    figure.supylabel("true positive rate", fontsize=8, color=INK)
     return figure
+
+
+def _draw(axes: Axes, band: Band, style: Style, phase: float) -> None:
+    axes.fill_between(band.x, band.low, band.high, color=style.colour, alpha=0.16, linewidth=0)
+    line = style.drawn(3.2) | {"linewidth": 1.1}
+    axes.plot(np.append(0, band.x), np.append(0, band.mean), markevery=(0.12 + 0.4 * phase, 0.4), zorder=3, **line)
 
 
 def _rates(scores: np.ndarray, labels: np.ndarray, draws: np.ndarray | None) -> np.ndarray | None:
@@ -149,17 +142,17 @@ def _rates(scores: np.ndarray, labels: np.ndarray, draws: np.ndarray | None) -> 
     A draw without positives or negatives is NaN.
     """
     if scores.shape != labels.shape or (draws is not None and draws.shape[1:] != scores.shape):
-        found = f"{list(scores.shape)}, {list(labels.shape)}" + ("" if draws is None else f", {list(draws.shape)}")
-        raise ValueError(f"Expected scores [N], labels [N] and draws [B, N] of the same images, found {found}.")
+        shapes = f"{list(scores.shape)}, {list(labels.shape)}" + ("" if draws is None else f", {list(draws.shape)}")
+        raise ValueError(f"Expected scores [N], labels [N] and draws [B, N] of the same images, found {shapes}.")
     if not np.isfinite(scores).all():
         raise ValueError("Expected finite scores, found NaN or infinite ones.")
-    kept = np.flatnonzero((labels == 0) | (labels == 1))
-    kept = kept[np.argsort(-scores[kept], kind="stable")]
-    ranked, positive = scores[kept], labels[kept] == 1
+    labelled = np.flatnonzero((labels == 0) | (labels == 1))
+    labelled = labelled[np.argsort(-scores[labelled], kind="stable")]
+    ranked, positive = scores[labelled], labels[labelled] == 1
     if positive.all() or not positive.any():
         return None
     last = np.append(ranked[1:] != ranked[:-1], True)
-    counts = np.ones((1, len(kept)), dtype=np.int64) if draws is None else draws[:, kept]
+    counts = np.ones((1, len(labelled)), dtype=np.int64) if draws is None else draws[:, labelled]
     return np.stack([_at_rates(np.cumsum(n * ~positive)[last], np.cumsum(n * positive)[last]) for n in counts])
 
 
@@ -170,41 +163,3 @@ def _at_rates(false: np.ndarray, true: np.ndarray) -> np.ndarray:
     # Of several points at one rate the highest: np.interp wants rising x.
     highest = np.append(x[1:] > x[:-1], True)
     return np.interp(RATES, x[highest], y[highest])
-
-
-def _draw(axes: Axes, band: Band, style: Style, phase: float) -> None:
-    axes.fill_between(band.x, band.low, band.high, color=style.colour, alpha=0.16, linewidth=0)
-    axes.plot(
-        np.append(0, band.x),
-        np.append(0, band.mean),
-        color=style.colour,
-        linestyle=style.line,
-        linewidth=1.1,
-        marker=style.marker,
-        markersize=style.marker_size(3.2),
-        markeredgecolor="white",
-        markeredgewidth=0.4,
-        markevery=(0.12 + 0.4 * phase, 0.4),
-        zorder=3,
-    )
-
-
-def _write_values(axes: Axes, values: Mapping[str, float], styles: Mapping[str, Style], panel: float) -> None:
-    for line, (method, value) in enumerate(reversed(values.items())):
-        y, style = 0.06 + 0.1 / panel * line, styles[method]
-        axes.text(0.97, y, f"{value:.3f}", fontsize=SMALL, color=INK, ha="right", va="center_baseline")
-        axes.plot(
-            [0.97 - 0.33 / panel],
-            [y],
-            linestyle="none",
-            marker=style.marker,
-            color=style.colour,
-            markersize=style.marker_size(3.2),
-            markeredgewidth=0,
-        )
-
-
-def _why(support: Support | None) -> str:
-    if support is None or (support.positives and support.negatives):
-        return "undefined"
-    return "no positives" if not support.positives else "no negatives"

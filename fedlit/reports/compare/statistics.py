@@ -4,125 +4,109 @@ Two things make a difference that is none. **Test-set noise**: other patients wo
 models; intervals and ``p`` are about that alone. **Seed noise**: training again would have given other models; the
 standard deviation over seeds and ``p_seeds`` are about that alone. A difference is taken for real here where it is
 beyond both.
+
+Both need enough patients: a class with fewer than ten positive or negative ones has an AUROC, but no interval and
+no test. Neither has a class of which a run had no positive image to train on.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from fedlit.errors import ConfigError
+from fedlit.core.errors import ConfigError
 from fedlit.metrics.intervals import DRAWS, LEVEL, Bootstrap, DeLong, Interval, bootstrap, delong, paired_delong
 from fedlit.metrics.paired import ALPHA, Paired, holm, paired
+from fedlit.reports.compare.alignment import Shared
 from fedlit.reports.compare.methods import Method
-from fedlit.reports.compare.shared import Shared
+from fedlit.reports.compare.support import Support
 
 DELONG, RESAMPLED = "DeLong", "bootstrap"
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """AUROC of a class, or its mean over classes, of one method.
+    """AUROC of a class, or its mean over classes, of one method."""
 
-    Attributes:
-        value: mean over seeds; NaN where undefined.
-        sd: standard deviation over seeds; NaN for one seed.
-        interval: of the mean over these very models: test-set noise.
-    """
-
-    value: float
-    sd: float
-    interval: Interval
+    value: float  # Mean over seeds; NaN where undefined.
+    sd: float  # Standard deviation over seeds; NaN for one seed.
+    interval: Interval  # Interval of the mean over these very models: test-set noise; NaN where nothing can be judged.
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A method's AUROC minus the baseline's.
+    """A method's AUROC minus the baseline's."""
 
-    Attributes:
-        value: of the means over seeds.
-        interval: test-set noise.
-        p: two-sided, of no difference, under test-set noise.
-        p_holm: the same corrected for the number of classes; of the mean over classes it is ``p``.
-        sd: standard deviation over seeds of the differences at equal seeds; NaN where seeds are not paired.
-        p_seeds: two-sided t-test over seeds, paired where the methods have the same seeds, else Welch's; NaN where a
-            method has one.
-    """
-
-    value: float
-    interval: Interval
-    p: float
-    p_holm: float
-    sd: float
+    value: float  # Difference of the means over seeds.
+    interval: Interval  # Its interval: test-set noise.
+    p: float  # Two-sided p of no difference, under test-set noise.
+    p_holm: float  # The same corrected for the number of classes; for the mean over classes it is ``p``.
+    sd: float  # Standard deviation over seeds of the differences at equal seeds; NaN where seeds are not paired.
+    # Two-sided p of a t-test over seeds, paired where the methods have the same seeds, else Welch's; NaN where a method
+    # has one seed.
     p_seeds: float
+    several_seeds: bool  # Whether both methods have several: a test of one training each earns no stars.
 
     @property
     def stars(self) -> str:
-        """``***``, ``**``, ``*`` for ``p_holm`` below 0.001, 0.01, 0.05; ``ns`` above, ``-`` without a test."""
-        if self.p_holm != self.p_holm:
-            return "-"
-        return next((s for bound, s in ((0.001, "***"), (0.01, "**"), (ALPHA, "*")) if self.p_holm < bound), "ns")
+        """Return ``***``, ``**``, ``*`` for ``p_holm`` below 0.001, 0.01, 0.05; ``ns`` above.
+
+        They are ``-`` without a test, and in the place of stars where a method has one seed.
+        """
+        if self.p_holm >= ALPHA:
+            return "ns"
+        bounds = ((0.001, "***"), (0.01, "**"), (ALPHA, "*")) if self.several_seeds else ()
+        return next((stars for bound, stars in bounds if self.p_holm < bound), "-")
 
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """AUROC of a method.
-
-    Attributes:
-        method: whose.
-        by_seed: [S, C] of each run.
-        classes: of each class.
-        macro: of their mean, over the classes where it is defined (the same for all methods).
-        how: what the classes' intervals are from, ``bootstrap`` or ``DeLong``.
-    """
+    """AUROC of a method."""
 
     method: Method
-    by_seed: np.ndarray
-    classes: tuple[Estimate, ...]
-    macro: Estimate
-    how: str
+    by_seed: np.ndarray  # `[S, C]` AUROC of each run.
+    classes: tuple[Estimate, ...]  # AUROC of each class.
+    macro: Estimate  # Their mean, over the classes where it is defined (the same for all methods).
+    how: str  # What the classes' intervals are from, ``bootstrap`` or ``DeLong``.
 
 
 @dataclass(frozen=True, eq=False)
 class Against:
-    """A method against the baseline.
-
-    Attributes:
-        method: whose AUROC it is.
-        baseline: whose is subtracted.
-        how: what the classes' intervals and p are from, ``bootstrap`` or ``DeLong``.
-        seeds_paired: whether both have the same seeds.
-        classes: of each class.
-        macro: of the mean over classes; always from the bootstrap.
-        over_classes: paired t-test over classes, as in Kulkarni et al., section 4.3.
-    """
+    """A method against the baseline."""
 
     method: Method
-    baseline: Method
-    how: str
-    seeds_paired: bool
-    classes: tuple[Difference, ...]
-    macro: Difference
-    over_classes: Paired
+    baseline: Method  # What is subtracted.
+    how: str  # What the classes' intervals and p are from, ``bootstrap`` or ``DeLong``.
+    seeds_paired: bool  # Whether both have the same seeds.
+    classes: tuple[Difference, ...]  # Difference of each class.
+    macro: Difference  # Difference of the mean over classes; always from the bootstrap.
+    over_classes: Paired  # Paired t-test over classes, as in Kulkarni et al., section 4.3.
+
+    @property
+    def several_seeds(self) -> bool:
+        """Whether both methods have several seeds."""
+        return min(len(self.method.runs), len(self.baseline.runs)) > 1
+
+    @property
+    def stars_over_classes(self) -> str:
+        """Return the stars of the test over classes; ``-`` where a method has one seed."""
+        return self.over_classes.stars if self.several_seeds else "-"
 
     def verdict(self, names: Sequence[str]) -> str:
-        """Whether it is noise, in a sentence.
-
-        Args:
-            names: of the classes.
-        """
+        """Return whether it is noise, in a sentence with the names of the classes."""
         macro, alpha = self.macro, 1 - self.macro.interval.level
         if macro.value != macro.value:
             return f"{self.method.name} and {self.baseline.name}: no class has an AUROC, nothing can be said."
         amount = f"{abs(macro.value):.4f}"
         place = f"{amount} {'above' if macro.value > 0 else 'below'}" if float(amount) else "level with"
         size = f"{place} {self.baseline.name} on average over classes"
-        tested, seeds = macro.p < alpha, min(len(self.method.runs), len(self.baseline.runs))
+        if macro.p != macro.p:
+            return f"{self.method.name} is {size}; no test can be made of that, so nothing can be said of it."
+        tested = macro.p < alpha
         of_test = f"p {p_text(macro.p)} for test images"
-        if seeds < 2:
+        if not self.several_seeds:
             alone = "one seed cannot tell what another training would give"
             judged = f"more than test images explain ({of_test}), but {alone}" if tested else f"noise ({of_test})"
             judged = judged if tested else f"could be {judged}"
@@ -132,82 +116,56 @@ class Against:
             judged = f"could be noise ({of_test}, {p_text(macro.p_seeds)} for seeds)"
         better = [n for n, d in zip(names, self.classes, strict=True) if d.p_holm < alpha and d.value > 0]
         worse = [n for n, d in zip(names, self.classes, strict=True) if d.p_holm < alpha and d.value < 0]
-        told = [f"{word} in {_listed(which)}" for word, which in (("better", better), ("worse", worse)) if which]
-        singly = f"; class by class it is {' and '.join(told)}" if told else "; no class by itself differs"
+        parts = [f"{word} in {_listed(which)}" for word, which in (("better", better), ("worse", worse)) if which]
+        by_class = "class by class" if self.several_seeds else "class by class, and on these test images alone,"
+        singly = f"; {by_class} it is {' and '.join(parts)}" if parts else "; no class by itself differs"
         return f"{self.method.name} is {size}: {judged}{singly}."
 
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """All numbers of a comparison.
+    """All numbers of a comparison."""
 
-    Attributes:
-        shared: what they were computed on.
-        n_pos: [C] images labelled positive.
-        n_neg: [C] images labelled negative.
-        scored: of every method.
-        against: of every method but the baseline.
-        level: of the intervals.
-        draws: of the bootstrap.
-    """
-
-    shared: Shared
-    n_pos: np.ndarray
-    n_neg: np.ndarray
-    scored: tuple[Scored, ...]
-    against: tuple[Against, ...]
-    level: float
-    draws: int
-
-    @cached_property
-    def macro_name(self) -> str:
-        """``macro``, which is undefined where a class is; then the mean goes by the number of classes that have one."""
-        defined = int(((self.n_pos > 0) & (self.n_neg > 0)).sum())
-        total = len(self.shared.classes)
-        return "macro" if defined == total else f"mean of {defined} of {total} classes"
+    shared: Shared  # Images and scores that they were computed on.
+    support: Support  # Positives and negatives of each class.
+    scored: tuple[Scored, ...]  # AUROC of every method.
+    against: tuple[Against, ...]  # Differences of every method but the baseline.
+    level: float  # Level of the intervals.
+    draws: int  # Number of draws of the bootstrap.
 
     def auroc_table(self) -> pd.DataFrame:
-        """A row a method and class, as in ``auroc.csv``."""
+        """Return a row a method and class, as in ``auroc.csv``."""
         rows = []
         for scored in self.scored:
-            support = [*zip(self.n_pos.tolist(), self.n_neg.tolist(), strict=True), (None, None)]
+            support = [*self.support.rows(), (None,) * 5]
             entries = zip(self._names, (*scored.classes, scored.macro), support, strict=True)
-            for name, estimate, (n_pos, n_neg) in entries:
+            for name, estimate, counts in entries:
                 how = RESAMPLED if estimate is scored.macro else scored.how
-                rows.append(
-                    {
-                        "method": scored.method.name,
-                        "class": name,
-                        "auroc": estimate.value,
-                        "sd_over_seeds": estimate.sd,
-                        "seeds": len(scored.method.runs),
-                        "low": estimate.interval.low,
-                        "high": estimate.interval.high,
-                        "level": estimate.interval.level,
-                        "interval": how,
-                        "n_pos": n_pos,
-                        "n_neg": n_neg,
-                    }
-                )
-        return pd.DataFrame(rows).astype({"n_pos": "Int64", "n_neg": "Int64"})
+                interval = (estimate.interval.low, estimate.interval.high, estimate.interval.level, how)
+                method = scored.method
+                rows.append((method.name, name, estimate.value, estimate.sd, len(method.runs), *interval, *counts))
+        columns = ["method", "class", "auroc", "sd_over_seeds", "seeds", "low", "high", "level", "interval"]
+        counts = ["n_pos", "n_neg", "patients_pos", "patients_neg"]
+        table = pd.DataFrame(rows, columns=[*columns, *counts, "in_mean"])
+        return table.astype(dict.fromkeys(counts, "Int64") | {"in_mean": "boolean"})
 
     def differences_table(self) -> pd.DataFrame:
-        """A row a method and class, as in ``differences.csv``."""
+        """Return a row a method and class, as in ``differences.csv``."""
         columns = ["method", "baseline", "class", "difference", "low", "high", "level", "test", "p", "p_holm", "stars"]
         columns += ["sd_over_seeds", "p_seeds", "seeds_paired"]
         rows = []
         for against in self.against:
-            for name, found in zip(self._names, (*against.classes, against.macro), strict=True):
-                how = RESAMPLED if found is against.macro else against.how
-                interval = (found.interval.low, found.interval.high, found.interval.level)
+            for name, change in zip(self._names, (*against.classes, against.macro), strict=True):
+                how = RESAMPLED if change is against.macro else against.how
+                interval = (change.interval.low, change.interval.high, change.interval.level)
                 names = (against.method.name, against.baseline.name, name)
-                tests = (how, found.p, found.p_holm, found.stars, found.sd, found.p_seeds, against.seeds_paired)
-                rows.append(dict(zip(columns, (*names, found.value, *interval, *tests), strict=True)))
+                tests = (how, change.p, change.p_holm, change.stars, change.sd, change.p_seeds, against.seeds_paired)
+                rows.append((*names, change.value, *interval, *tests))
         return pd.DataFrame(rows, columns=columns)
 
     @property
     def _names(self) -> tuple[str, ...]:
-        return (*self.shared.classes, self.macro_name)
+        return (*self.shared.classes, self.support.macro_name)
 
 
 def statistics(
@@ -227,58 +185,52 @@ def statistics(
     other, and a small p needs no million draws.
 
     Args:
-        methods: with the runs in the order of ``shared.scores``.
-        baseline: one of them.
-        shared: their scores.
-        level: of the intervals.
-        draws: of the bootstrap.
-        say: told what is being done.
+        methods: Methods with the runs in the order of ``shared.scores``.
+        baseline: The method that is subtracted from the others.
+        shared: Scores of the runs.
+        level: Level of the intervals.
+        draws: Number of draws of the bootstrap.
+        say: Function that is told what is being done.
 
     Raises:
-        ConfigError: the level or the number of draws makes no sense, or there are fewer than two patients.
+        ConfigError: If the level or the number of draws makes no sense, or there are fewer than two patients.
     """
     if not 0 < level < 1 or draws < 100:
         raise ConfigError(f"compare: expected 0 < level < 1 and at least 100 draws, found {level} and {draws}")
-    patients = np.arange(len(shared.labels)) if shared.patients is None else shared.patients
-    if len(np.unique(patients)) < 2:
-        raise ConfigError("the runs share test images of a single patient: at least two are needed")
-    n_pos, n_neg = (shared.labels == 1).sum(0), (shared.labels == 0).sum(0)
-    defined = (n_pos > 0) & (n_neg > 0)
+    support = Support.of(shared)
+    judged = np.append(support.judged, support.judged.any())
     boots: list[Bootstrap] = []
     for number, scores in enumerate(shared.scores, start=1):
         say(f"bootstrap: run {number} of {len(shared.scores)}")
-        boots.append(_with_macro(bootstrap(scores, shared.labels, patients, draws), defined))
-    scored, means, own = [], {}, {}
+        boots.append(_with_macro(bootstrap(scores, shared.labels, shared.units, draws), support.averaged))
+    scored, means, slices = [], {}, {}
     for method in methods:
         start = sum(len(other.runs) for other in methods[: methods.index(method)])
-        own[method.name] = slice(start, start + len(method.runs))
-        means[method.name] = _mean(boots[own[method.name]])
+        slices[method.name] = slice(start, start + len(method.runs))
+        means[method.name] = _mean(boots[slices[method.name]])
         single = shared.scores[start] if len(method.runs) == 1 else None
-        scored.append(_scored(method, boots[own[method.name]], means[method.name], single, shared, level))
+        of_runs = (boots[slices[method.name]], means[method.name], single)
+        scored.append(_scored(method, *of_runs, shared, judged, level))
     against = []
-    for method in methods:
-        if method is not baseline:
-            runs, theirs = own[method.name], own[baseline.name]
-            change = means[method.name].minus(means[baseline.name])
-            against.append(
-                _against(
-                    method, baseline, boots[runs], boots[theirs], change,
-                    shared.scores[runs], shared.scores[theirs], shared, level,
-                )
-            )  # fmt: skip
-    return Statistics(shared, n_pos, n_neg, tuple(scored), tuple(against), level, draws)
+    theirs = slices[baseline.name]
+    for method in (each for each in methods if each is not baseline):
+        ours, change = slices[method.name], means[method.name].minus(means[baseline.name])
+        of_runs = (boots[ours], boots[theirs], change, shared.scores[ours], shared.scores[theirs])
+        against.append(_against(method, baseline, *of_runs, shared, support.averaged, judged, level))
+    return Statistics(shared, support, tuple(scored), tuple(against), level, draws)
 
 
 def p_text(p: float) -> str:
-    """p in words: ``< 0.001``, ``0.034``, ``-`` where there is none."""
+    """Return p in words: ``< 0.001``, ``0.034``, ``-`` where there is none."""
     return "-" if p != p else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def _with_macro(boot: Bootstrap, defined: np.ndarray) -> Bootstrap:
-    """The same with one more column, the mean over the defined classes; NaN in draws that leave one of them without."""
-    if not defined.any():
-        defined = ~defined  # NaN throughout
-    macro, draws = boot.estimate[defined].mean(), boot.draws[:, defined].mean(1)
+def _with_macro(boot: Bootstrap, averaged: np.ndarray) -> Bootstrap:
+    """Return the same with one more column, the mean over some classes; NaN in draws that leave one of them without."""
+    if not averaged.any():
+        blank = np.full((len(boot.draws), 1), np.nan)
+        return Bootstrap(np.append(boot.estimate, np.nan), np.hstack([boot.draws, blank]), boot.sample)
+    macro, draws = boot.estimate[averaged].mean(), boot.draws[:, averaged].mean(1)
     return Bootstrap(np.append(boot.estimate, macro), np.column_stack([boot.draws, draws]), boot.sample)
 
 
@@ -288,7 +240,13 @@ def _mean(boots: Sequence[Bootstrap]) -> Bootstrap:
 
 
 def _scored(
-    method: Method, boots: Sequence[Bootstrap], mean: Bootstrap, single: np.ndarray | None, shared: Shared, level: float
+    method: Method,
+    boots: Sequence[Bootstrap],
+    mean: Bootstrap,
+    single: np.ndarray | None,
+    shared: Shared,
+    judged: np.ndarray,
+    level: float,
 ) -> Scored:
     by_seed = np.stack([boot.estimate for boot in boots])
     deviations = by_seed.std(0, ddof=1) if len(boots) > 1 else np.full(by_seed.shape[1], np.nan)
@@ -298,8 +256,14 @@ def _scored(
     # An AUROC of 1 is 1 in every draw, which is no evidence of certainty.
     exact = _edges(mean.estimate[:-1], shared.labels, level)
     intervals[:-1] = [e if i.low != i.low else i for i, e in zip(intervals[:-1], exact, strict=True)]
-    found = [Estimate(*numbers) for numbers in zip(mean.estimate.tolist(), deviations.tolist(), intervals, strict=True)]
-    return Scored(method, by_seed[:, :-1], tuple(found[:-1]), found[-1], how)
+    columns = (mean.estimate.tolist(), deviations.tolist(), _where(judged, intervals, level))
+    estimates = [Estimate(*numbers) for numbers in zip(*columns, strict=True)]
+    return Scored(method, by_seed[:, :-1], tuple(estimates[:-1]), estimates[-1], how)
+
+
+def _where(judged: np.ndarray, intervals: Sequence[Interval], level: float) -> list[Interval]:
+    nothing = Interval(float("nan"), float("nan"), level)
+    return [interval if known else nothing for interval, known in zip(intervals, judged, strict=True)]
 
 
 def _edges(auroc: np.ndarray, labels: np.ndarray, level: float) -> tuple[Interval, ...]:
@@ -316,6 +280,8 @@ def _against(
     our_scores: Sequence[np.ndarray],
     their_scores: Sequence[np.ndarray],
     shared: Shared,
+    averaged: np.ndarray,
+    judged: np.ndarray,
     level: float,
 ) -> Against:
     intervals, p, how = *_normal(change, level), RESAMPLED
@@ -323,18 +289,20 @@ def _against(
         tested = paired_delong(our_scores[0], their_scores[0], shared.labels)
         intervals[:-1], p[:-1], how = tested.intervals(level), tested.p, DELONG
     seeds_paired = None not in method.seeds and method.seeds == baseline.seeds
-    sd, p_seeds = _over_seeds(
-        np.stack([boot.estimate for boot in ours]), np.stack([boot.estimate for boot in theirs]), seeds_paired
-    )
+    by_seed = (np.stack([boot.estimate for boot in boots]) for boots in (ours, theirs))
+    sd, p_seeds = _over_seeds(*by_seed, seeds_paired)
+    p, p_seeds = np.where(judged, p, np.nan), np.where(judged, p_seeds, np.nan)
     corrected = np.append(holm(p[:-1]), p[-1])
-    columns = (change.estimate, intervals, p, corrected, sd, p_seeds)
-    found = [Difference(float(v), i, *map(float, rest)) for v, i, *rest in zip(*columns, strict=True)]
+    columns = (change.estimate, _where(judged, intervals, level), p, corrected, sd, p_seeds)
+    several = min(len(ours), len(theirs)) > 1
+    changes = [Difference(float(v), i, *map(float, rest), several) for v, i, *rest in zip(*columns, strict=True)]
     means = [np.mean([boot.estimate[:-1] for boot in boots], axis=0) for boots in (ours, theirs)]
-    return Against(method, baseline, how, seeds_paired, tuple(found[:-1]), found[-1], paired(*means))
+    means = [np.where(averaged, mean, np.nan) for mean in means]
+    return Against(method, baseline, how, seeds_paired, tuple(changes[:-1]), changes[-1], paired(*means))
 
 
 def _normal(change: Bootstrap, level: float) -> tuple[list[Interval], np.ndarray]:
-    """Intervals and two-sided p [C]; p is 1 where nothing differs in any draw, both are NaN with too few draws."""
+    """Return intervals and two-sided p `[C]`; p is 1 where nothing differs in any draw, both are NaN with too few draws."""
     defined = (~np.isnan(change.draws)).sum(0)
     p, error = np.full((2, len(defined)), np.nan)
     for column in np.flatnonzero(defined > 1):
@@ -347,7 +315,7 @@ def _normal(change: Bootstrap, level: float) -> tuple[list[Interval], np.ndarray
 
 
 def _over_seeds(ours: np.ndarray, theirs: np.ndarray, seeds_paired: bool) -> tuple[np.ndarray, np.ndarray]:
-    """[C] standard deviation over seeds of the differences, and p of a t-test over seeds, paired or Welch's."""
+    """Return `[C]` standard deviation over seeds of the differences, and p of a t-test over seeds, paired or Welch's."""
     nothing = np.full(ours.shape[1], np.nan)
     if min(len(ours), len(theirs)) < 2:
         return nothing, nothing

@@ -8,16 +8,16 @@ from rich.table import Table
 from rich.text import Text
 
 from fedlit.reports.compare.comparison import Comparison
-from fedlit.reports.compare.methods import ABSENT, differences
-from fedlit.reports.compare.progress import Cost, cost
+from fedlit.reports.compare.cost import cost
+from fedlit.reports.compare.methods import differences
 from fedlit.reports.compare.statistics import Difference, Estimate, Statistics, p_text
+from fedlit.reports.compare.words import ALONE, cost_row, interval_text, number, short
 
-UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 NAME_WIDTH = 24
 MOST_SETTINGS = 12
 STARS = 3
-ALONE = "There is one method, and nothing to compare it with: name runs of another."
 LEGEND = "SD: over seeds. p: of test images alone, Holm over classes. *.05 **.01 ***.001"
+ONE_SEED = "One seed of a method earns no stars: it tells nothing of another training."
 WIDTHS = (5, 5, 14, 8, 5, STARS)
 """Of mean, SD, interval, difference, p and stars on the terminal."""
 
@@ -32,6 +32,8 @@ def show(comparison: Comparison, console: Console) -> None:
             console.print(line)
         if comparison.statistics.against:
             console.print(Text(LEGEND, "dim"))
+        if any(not against.several_seeds for against in comparison.statistics.against):
+            console.print(Text(ONE_SEED, "dim"))
         console.print()
         for against in comparison.statistics.against:
             console.print(f"{against.verdict(comparison.statistics.shared.classes)}\n")
@@ -44,39 +46,8 @@ def show(comparison: Comparison, console: Console) -> None:
         console.print(Text(f"note: {note}", style="yellow"))
 
 
-def size(count: float) -> str:
-    """Bytes in words, such as ``1.3 GB``."""
-    if count != count:
-        return ABSENT
-    factor, unit = next((pair for pair in UNITS if count >= pair[0]), UNITS[-1])
-    return f"{count / factor:.3g} {unit}"
-
-
-def number(value: float, form: str = ",.0f") -> str:
-    """A number, ``-`` where undefined."""
-    if value != value:
-        return ABSENT
-    text = format(value, form)
-    return text.replace("-", "+" if "+" in form else "", 1) if text.strip("-0.") == "" else text
-
-
-def short(value: float) -> str:
-    """An AUROC with three decimals, ``-`` where undefined."""
-    return number(value, ".3f")
-
-
-def interval_text(low: float, high: float, form: str = ".3f") -> str:
-    """Both ends, ``-`` where there is no interval."""
-    return f"{low:{form}} to {high:{form}}" if low == low else ABSENT
-
-
-def cost_row(found: Cost) -> tuple[str, str, str, str]:
-    """Rounds, bytes, local steps, drift in words."""
-    return number(found.rounds), size(found.bytes), number(found.steps), number(found.drift, ".3g")
-
-
 def _labels(names: Sequence[str]) -> dict[str, str]:
-    """Names that fit; a number tells those apart that are cut, and the first table has them in full."""
+    """Return names that fit; a number tells those apart that are cut, and the first table has them in full."""
     if all(len(name) <= NAME_WIDTH for name in names):
         return {name: name for name in names}
     return {name: f"{i} {name}"[:NAME_WIDTH].rstrip(" ,") for i, name in enumerate(names, start=1)}
@@ -96,29 +67,32 @@ def _methods(comparison: Comparison, labels: dict[str, str]) -> Table:
 
 
 def _auroc(comparison: Comparison, numbers: Statistics, labels: dict[str, str]) -> Iterator[Text]:
-    """A line a class with its support, and under it a line a method; the mean over classes last."""
+    """Yield a line a class with its support, and under it a line a method; the mean over classes last."""
     shared = numbers.shared
     yield Text(
         f"AUROC on test set {comparison.test_set!r}, {len(shared.labels):,} images that all runs share", "italic"
     )
+    if shared.patients is not None:
+        yield Text("Of each class: images, and in parentheses the patients that they are of", "dim")
     head = ("mean", "SD", f"{100 * numbers.level:g}% interval", *(("diff.", "p", "") if numbers.against else ()))
     widths = (max(len("method"), *map(len, labels.values())), *WIDTHS)
     yield Text(_line(("  method", *head), widths), "bold")
     changes = {against.method.name: (*against.classes, against.macro) for against in numbers.against}
+    columns = range(len(shared.classes))
     support = [
-        f": {n_pos:,} positive, {n_neg:,} negative"
-        for n_pos, n_neg in zip(numbers.n_pos.tolist(), numbers.n_neg.tolist(), strict=True)
+        f": {numbers.support.positives(i, ' positive')}, {numbers.support.negatives(i, ' negative')}" for i in columns
     ]
-    for i, name in enumerate((*shared.classes, numbers.macro_name)):
+    for i, name in enumerate((*shared.classes, numbers.support.macro_name)):
         yield Text.assemble((name, "bold"), (support[i] if i < len(support) else "", "dim"))
         for scored in numbers.scored:
-            own, change = (*scored.classes, scored.macro)[i], changes.get(scored.method.name)
-            row = _row(own, change[i] if change else None, bool(numbers.against))
+            estimate, change = (*scored.classes, scored.macro)[i], changes.get(scored.method.name)
+            row = _row(estimate, change[i] if change else None, bool(numbers.against))
             yield Text(_line((f"  {labels[scored.method.name]}", *row), widths), "bold" if "*" in row[-1] else "")
 
 
-def _row(own: Estimate, change: Difference | None, compared: bool) -> tuple[str, ...]:
-    first = (short(own.value), short(own.sd), interval_text(own.interval.low, own.interval.high))
+def _row(estimate: Estimate, change: Difference | None, compared: bool) -> tuple[str, ...]:
+    interval = interval_text(estimate.interval.low, estimate.interval.high)
+    first = (short(estimate.value), short(estimate.sd), interval)
     if change is None:
         return (*first, "baseline", "", "") if compared else first
     p = p_text(change.p_holm).replace("< 0.001", "<.001")
@@ -126,7 +100,7 @@ def _row(own: Estimate, change: Difference | None, compared: bool) -> tuple[str,
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """Names to the left, numbers to the right, stars to the left of their column."""
+    """Join cells: names to the left, numbers to the right, stars to the left of their column."""
     name, *values = cells
     shown = [name.ljust(widths[0] + 2)]
     shown += [v.ljust(w) if w == STARS else v.rjust(w) for v, w in zip(values, widths[1:], strict=False)]
@@ -134,17 +108,17 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _settings(comparison: Comparison, labels: dict[str, str]) -> Table:
-    found = differences(comparison.methods)
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, title="Settings that differ", title_justify="left")
-    table.pad_edge = False
+    differing = differences(comparison.methods)
+    look = {"box": box.SIMPLE_HEAD, "show_edge": False, "pad_edge": False}
+    table = Table(title="Settings that differ", title_justify="left", **look)
     table.add_column("setting", overflow="fold", max_width=36)
     table.add_column("value  (methods)", overflow="fold")
-    for key, row in list(found.iterrows())[:MOST_SETTINGS]:
-        having: dict[str, list[str]] = {}
+    for key, row in list(differing.iterrows())[:MOST_SETTINGS]:
+        owners: dict[str, list[str]] = {}
         for name, value in row.items():
-            having.setdefault(value, []).append(labels[name])
-        told = "\n".join(f"{value}  ({'; '.join(names)})" for value, names in having.items())
-        table.add_row(Text(str(key)), Text(told))
-    if len(found) > MOST_SETTINGS:
-        table.add_row(f"and {len(found) - MOST_SETTINGS} more, in the report")
+            owners.setdefault(value, []).append(labels[name])
+        lines = "\n".join(f"{value}  ({'; '.join(names)})" for value, names in owners.items())
+        table.add_row(Text(str(key)), Text(lines))
+    if len(differing) > MOST_SETTINGS:
+        table.add_row(f"and {len(differing) - MOST_SETTINGS} more, in the report")
     return table

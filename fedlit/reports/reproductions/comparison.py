@@ -29,23 +29,14 @@ def compare(values: pd.DataFrame, against: Mapping[str, str]) -> pd.DataFrame:
         difference = own - other if other is not None else own * float("nan")
         mean, std = difference.mean(skipna=False), difference.std(skipna=False)
         one_sign = (difference > 0).all() or (difference < 0).all()
-        table.append(
-            {"row": row, "column": column, "seeds": len(own)}
-            | {"mean": own.mean(skipna=False), "std": own.std(skipna=False)}
-            | {"difference": mean, "difference_std": std}
-            | {"claimed": bool(abs(mean) >= POINT and abs(mean) > std and one_sign)}
-        )
-    return pd.DataFrame(table)
+        claimed = bool(abs(mean) >= POINT and abs(mean) > std and one_sign)
+        table.append((row, column, len(own), own.mean(skipna=False), own.std(skipna=False), mean, std, claimed))
+    columns = ["row", "column", "seeds", "mean", "std", "difference", "difference_std", "claimed"]
+    return pd.DataFrame(table, columns=columns)
 
 
 def markdown(table: pd.DataFrame, what: str, versus: str) -> str:
-    """The table as people read it, with what its numbers are.
-
-    Args:
-        table: of `compare`.
-        what: is measured, the first words below the table.
-        versus: what rows are compared with, in words.
-    """
+    """The table of `compare` as people read it, and below it what is measured, and what rows are compared with."""
     columns = list(dict.fromkeys(table["column"]))
     cells = {(cell.row, cell.column): _cell(cell) for cell in table.itertuples()}
     rows = [[row, *(cells.get((row, column), "") for column in columns)] for row in dict.fromkeys(table["row"])]

@@ -4,21 +4,21 @@ from itertools import groupby
 
 from rich.console import Console
 
-from fedlit.reports.reproductions import REPRODUCTIONS
-from fedlit.reports.reproductions.base import Scale
+from fedlit.reports.reproductions import NAMES
+from fedlit.reports.reproductions.document import Scale, find, read
 from fedlit.reports.reproductions.published import read_paper
 
 
 def list_reproductions(console: Console) -> None:
     """Print each by name, below its paper: what it shows, and what it takes at either scale."""
-    for paper, kinds in groupby(REPRODUCTIONS.values(), lambda kind: kind.paper):
+    for paper, documents in groupby([read(find(name)) for name in NAMES], lambda document: document.paper):
         console.print(f"[bold]{read_paper(paper).source}", soft_wrap=True)
         before: dict[str, str] = {}
-        for kind in kinds:
-            console.print(f"  [bold]{kind.name}[/]  {kind.shows}", soft_wrap=True)
-            takes = "\n".join(f"    {scale:<8}{_taken(each)}" for scale, each in kind.scales.items())
-            first = before.setdefault(takes, kind.name)
-            console.print(takes if first == kind.name else f"    as {first}", markup=False, soft_wrap=True)
+        for document in documents:
+            console.print(f"  [bold]{document.name}[/]  {document.shows}", soft_wrap=True)
+            takes = "\n".join(f"    {name:<8}{_taken(scale)}" for name, scale in document.scales.items())
+            first = before.setdefault(takes, document.name)
+            console.print(takes if first == document.name else f"    as {first}", markup=False, soft_wrap=True)
 
 
 def _taken(scale: Scale) -> str:

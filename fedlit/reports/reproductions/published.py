@@ -13,20 +13,13 @@ class Published:
     """A paper's own table.
 
     Its cells are text, as printed, so that nobody calculates with them: they come from other data and other hardware.
-
-    Attributes:
-        title: such as ``Table 3``.
-        caption: what it shows.
-        columns: their names, those that name a row included.
-        rows: a cell a column; None where the paper has no number.
-        note: what a reader has to know, or "".
     """
 
-    title: str
-    caption: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str | None, ...], ...]
-    note: str = ""
+    title: str  # Such as ``Table 3``.
+    caption: str  # What it shows.
+    columns: tuple[str, ...]  # Their names, those that name a row included.
+    rows: tuple[tuple[str | None, ...], ...]  # A cell a column; None where the paper has no number.
+    note: str = ""  # What a reader has to know, or "".
 
     def markdown(self) -> str:
         """The table with its title above and its note below."""
@@ -46,12 +39,10 @@ class Paper:
 def read_paper(name: str) -> Paper:
     """A paper that ships: ``fdam``, ``localscgdam`` or ``surgical``."""
     found = json.loads((PAPERS / f"{name}.json").read_text(encoding="utf-8"))
-    tables = {
-        title: Published(
-            title, table["caption"], tuple(table["columns"]), tuple(map(tuple, table["rows"])), table.get("note", "")
-        )
-        for title, table in found["tables"].items()
-    }
+    tables = {}
+    for title, table in found["tables"].items():
+        columns, rows = tuple(table["columns"]), tuple(map(tuple, table["rows"]))
+        tables[title] = Published(title, table["caption"], columns, rows, table.get("note", ""))
     return Paper(found["source"], tables)
 
 

@@ -1,5 +1,3 @@
-"""Momentum on the server: an aggregator of one's own, in a project of one's own."""
-
 import torch
 
 from fedlit.aggregators import Aggregator
@@ -9,10 +7,6 @@ class ServerMomentum(Aggregator):
     """FedAvgM (Hsu et al., 2019, arXiv:1909.06335): ``v = beta v + delta``, ``w += eta_g v``.
 
     ``delta`` is the weighted mean of the clients' changes of a round, so beta = 0 and eta_g = 1 are FedAvg.
-
-    Args:
-        beta: momentum, in [0, 1).
-        eta_g: server learning rate, above 0.
     """
 
     def __init__(self, beta: float = 0.9, eta_g: float = 1.0) -> None:

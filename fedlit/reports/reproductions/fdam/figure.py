@@ -10,9 +10,7 @@ DASHES = ["-", "--", ":", "-.", (0, (5, 1)), (0, (1, 3))]
 
 
 def draw(runs: pd.DataFrame) -> Figure:
-    """Args:
-    runs: one row a run: title of its federation, method, window, seed, auroc, curve of (iteration, validation AUROC).
-    """
+    """Draw runs: title of its federation, method, window, seed, auroc, curve of (iteration, validation AUROC)."""
     titles = list(dict.fromkeys(runs["title"]))
     figure = Figure(figsize=(4.6 * len(titles), 7.2), layout="constrained")
     axes = figure.subplots(2, len(titles), squeeze=False)
@@ -28,15 +26,8 @@ def draw(runs: pd.DataFrame) -> Figure:
                 mean = [np.mean([curve[step] for curve in curves]) for step in steps]
                 above.plot(steps, mean, color=colour, linestyle=dashes, linewidth=1.4, label=f"{method}, I={window}")
             by_window = of_method.groupby("window")["auroc"]
-            below.errorbar(
-                windows,
-                by_window.mean(),
-                by_window.std(),
-                color=colour,
-                marker=MARKERS[method],
-                capsize=3,
-                label=method,
-            )
+            look = {"color": colour, "marker": MARKERS[method], "capsize": 3}
+            below.errorbar(windows, by_window.mean(), by_window.std(), label=method, **look)
         above.set(title=title, xlabel="iterations", ylabel="validation AUROC")
         below.set(xlabel="communication window I", ylabel="test AUROC", xscale="log")
         below.set_xticks(windows, [str(window) for window in windows])

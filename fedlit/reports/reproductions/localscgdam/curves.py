@@ -17,9 +17,7 @@ STYLES = {
 
 
 def draw(runs: pd.DataFrame) -> Figure:
-    """Args:
-    runs: one row a run: title of its federation, column, method, seed, curve of (local step, validation AUROC).
-    """
+    """Draw runs: title of its federation, column, method, seed, curve of (local step, validation AUROC)."""
     panels = list(runs.groupby(["title", "column"], sort=False))
     across = runs["column"].nunique()
     down = -(-len(panels) // across)

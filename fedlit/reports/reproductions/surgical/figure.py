@@ -10,10 +10,7 @@ STYLES = {"shared": ("o", "#1f5f8b"), "partly": ("s", "#7a7a7a"), "unique": ("^"
 
 
 def draw(table: pd.DataFrame, kinds: Mapping[str, Sequence[str]]) -> Figure:
-    """Args:
-    table: method, class, auroc of one column.
-    kinds: classes by how many sites label them.
-    """
+    """Draw a table (method, class, auroc of one column), with classes by how many sites label them."""
     methods = list(dict.fromkeys(table["method"]))
     figure = Figure(figsize=(7.5, 0.42 * len(methods) + 1.4), layout="constrained")
     ax = figure.subplots()
@@ -25,16 +22,9 @@ def draw(table: pd.DataFrame, kinds: Mapping[str, Sequence[str]]) -> Figure:
         rows = np.array([methods.index(m) for m in of_kind["method"]])
         ax.scatter(of_kind["auroc"], rows + offset, s=16, marker=marker, color=colour, alpha=0.45, linewidths=0)
         means = of_kind.groupby("method")["auroc"].mean()
-        ax.scatter(
-            [means[m] for m in methods],
-            np.arange(len(methods)) + offset,
-            s=80,
-            marker=marker,
-            facecolors="none",
-            edgecolors=colour,
-            linewidths=1.6,
-            label=f"{kind} classes ({len(classes)}), mean",
-        )
+        hollow = {"s": 80, "marker": marker, "facecolors": "none", "edgecolors": colour, "linewidths": 1.6}
+        label = f"{kind} classes ({len(classes)}), mean"
+        ax.scatter([means[m] for m in methods], np.arange(len(methods)) + offset, label=label, **hollow)
     ax.set_yticks(range(len(methods)), methods)
     ax.invert_yaxis()
     ax.set_xlabel(f"test AUROC, {table['column'].iloc[0]}")
@@ -45,9 +35,7 @@ def draw(table: pd.DataFrame, kinds: Mapping[str, Sequence[str]]) -> Figure:
 
 
 def draw_dilution(curves: pd.DataFrame) -> Figure:
-    """Args:
-    curves: method, seed, round, auroc.
-    """
+    """Draw curves: method, seed, round, auroc."""
     figure = Figure(figsize=(6, 3.8), layout="constrained")
     ax = figure.subplots()
     styles = (("--", "#7a7a7a"), ("-.", "#1f5f8b"), ("-", "#c1572b"))
@@ -66,9 +54,9 @@ def draw_dilution(curves: pd.DataFrame) -> Figure:
 
 
 def draw_simulation(values: pd.DataFrame, axes: Mapping[str, str]) -> Figure:
-    """Args:
-    values: axis, number, method, set, auroc; the last method is the model of all labels, a line.
-    axes: what each axis counts; a row of panels each, a column a test set.
+    """Draw values (axis, number, method, set, auroc) in a row of panels for each axis and a column for each test set.
+
+    The last method is the model of all labels, a line.
     """
     rows, sets, methods = (list(dict.fromkeys(values[column])) for column in ("axis", "set", "method"))
     figure = Figure(figsize=(3.8 * len(sets), 2.9 * len(rows) + 0.5), layout="constrained")

@@ -1,8 +1,7 @@
-"""From the runs' metrics to the paper's tables."""
+"""From the runs' metrics to the tables of surgical aggregation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,45 +11,36 @@ from fedlit.metrics.paired import paired
 from fedlit.reports.reproductions.published import grid
 
 
-@dataclass
+@dataclass(frozen=True)
 class Method:
-    """A row.
+    """A row."""
 
-    Attributes:
-        cases: name and keys of the runs behind it: one, or one a site.
-        personal: whether each site has a model of its own; then only a site's own images and classes are scored.
-        measured: test metrics of each case, means over seeds.
-    """
-
-    title: str
-    cases: dict[str, dict[str, Any]]
+    title: str  # Name of the row.
+    cases: Sequence[str]  # Names of the cases behind it: one, or one for each site.
+    # Whether each site has a model of its own; then only a site's own images and classes are scored.
     personal: bool = False
-    measured: dict[str, dict[str, float]] = field(default_factory=dict)
+    # Test metrics of each case, means over seeds.
+    measured: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    part: str = ""  # Part of the cases; "" for every part.
 
     def auroc(self, test_set: str, label: str) -> float:
-        """AUROC of a class on a test set; NaN where no model of the method has learned it."""
+        """Return the AUROC of a class on a test set; NaN where no model of the method has learned it."""
         key = f"test/{slug(test_set)}/auroc/{slug(label)}"
         case = f"individual-{slug(test_set)}"
-        return self.measured[case if case in self.cases else next(iter(self.cases))].get(key, np.nan)
+        return self.measured[case if case in self.cases else self.cases[0]].get(key, np.nan)
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: for each class, the mean over test sets.
+    """A column: for each class, the mean over test sets."""
 
-    Attributes:
-        sets: names of the test sets.
-        own: take of each set the classes that this site labels, and no others.
-        classes: only these; by default all of the table.
-    """
-
-    title: str
-    sets: tuple[str, ...]
-    own: bool
-    classes: tuple[str, ...] | None = None
+    title: str  # Name of the column.
+    sets: Sequence[str]  # Names of the test sets.
+    own: bool = False  # Whether of each set only the classes that this site labels are taken.
+    classes: Sequence[str] | None = None  # Classes of the column; by default all of the table.
 
     def value(self, method: Method, label: str, sites: Mapping[str, Sequence[str]]) -> float:
-        """AUROC of a class; NaN where it is undefined on one of the sets."""
+        """Return the AUROC of a class; NaN where it is undefined on one of the sets."""
         sets = [name for name in self.sets if not self.own or label in sites[name]]
         if method.personal and not self.own:
             return np.nan
@@ -61,7 +51,7 @@ class Column:
 def values(
     methods: Sequence[Method], columns: Sequence[Column], classes: Sequence[str], sites: Mapping[str, Sequence[str]]
 ) -> pd.DataFrame:
-    """One row a method, column and class: auroc."""
+    """Return the AUROC of each method, column and class."""
     return pd.DataFrame(
         {"method": m.title, "column": c.title, "class": label, "auroc": c.value(m, label, sites)}
         for m in methods
@@ -71,7 +61,7 @@ def values(
 
 
 def markdown(title: str, table: pd.DataFrame, reference: str) -> str:
-    """Mean ± SD over classes, with the paired t-test against a reference and the difference to it.
+    """Return mean ± SD over classes, with the paired t-test against a reference and the difference to it.
 
     As in the paper a mean is undefined ("-") where one of its classes is.
     """
@@ -109,7 +99,7 @@ def markdown(title: str, table: pd.DataFrame, reference: str) -> str:
 
 
 def dilution_markdown(curves: pd.DataFrame) -> str:
-    """AUROC over the unique classes after 1, 2, 4, ... rounds, and partial loss and vanilla against surgical heads."""
+    """Return AUROC over the unique classes after 1, 2, 4, ... rounds, and partial loss and vanilla against surgical heads."""
     rounds = [n for n in (2**k for k in range(20)) if n <= curves["round"].max()]
     found = curves.pivot_table(index=["method", "seed"], columns="round", values="auroc")[rounds]
     shown = []
@@ -117,12 +107,8 @@ def dilution_markdown(curves: pd.DataFrame) -> str:
     for method in dict.fromkeys(curves["method"]):
         mine = found.loc[method]
         behind = mine - best
-        cells = [
-            f"{mine[n].mean():.3f}"
-            + ("" if method == "SurgAgg" else f" ({behind[n].mean():+.3f} ± {behind[n].std():.3f})")
-            for n in rounds
-        ]
-        shown.append([method, *cells])
+        gaps = [f" ({behind[n].mean():+.3f} ± {behind[n].std():.3f})" * (method != "SurgAgg") for n in rounds]
+        shown.append([method, *(f"{mine[n].mean():.3f}{gap}" for n, gap in zip(rounds, gaps, strict=True))])
     seeds = len(best)
     lines = [
         "**Dilution: heads on a fixed body, unique classes**",

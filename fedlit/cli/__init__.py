@@ -1,0 +1,8 @@
+"""What a user types: ``fedlit COMMAND``, where each command is a file in ``commands/``. Nothing imports it."""
+
+from fedlit.federation.interrupts import ending_at_once
+
+with ending_at_once():
+    from fedlit.cli.main import main
+
+__all__ = ["main"]

@@ -1,0 +1,88 @@
+"""Print what `fedlit data check` found in a folder."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from fedlit.data.xrays.check import SHOWN, Check, Problem
+
+
+def report(check: Check, console: Console) -> None:
+    """Print what was found in a folder, and what is wrong."""
+    console.print(f"{check.reader.source}: {check.reader.root}", style="bold")
+    if check.reading is not None:
+        console.print(_summary(check))
+        console.print(_labels(check))
+    for remark in check.remarks:
+        console.print(f"note: {remark}", style="yellow", soft_wrap=True)
+    report_problems(check.problems, console)
+    if not check.problems:
+        depth = "decoded" if check.decoded else "opened, not decoded"
+        console.print(f"nothing is wrong; the images were {depth}", style="green", soft_wrap=True)
+    console.print()
+
+
+def report_problems(problems: Sequence[Problem], console: Console) -> None:
+    """Print what is wrong, each with its first places."""
+    for problem in problems:
+        console.print(f"wrong: {problem.text}", style="red", soft_wrap=True)
+        for place in problem.places[:SHOWN]:
+            console.print(f"  {place}", style="red", soft_wrap=True)
+        if len(problem.places) > SHOWN:
+            console.print(f"  ... and {len(problem.places) - SHOWN:,} more", style="red", soft_wrap=True)
+
+
+def _summary(check: Check) -> Table:
+    reading = check.reading
+    _, per_patient = np.unique(reading.patients, return_counts=True)
+    missing = sum(picture is None for picture in check.pictures)
+    grid = Table.grid(padding=(0, 3))
+    grid.add_row("images", f"{len(reading.names):,}, {missing:,} of them missing")
+    grid.add_row("patients", f"{len(per_patient):,}")
+    if len(per_patient):
+        spread = f"{per_patient.min()} to {per_patient.max()}, median {np.median(per_patient):g}"
+        grid.add_row("images per patient", f"{spread}, mean {per_patient.mean():.2f}")
+    grid.add_row("splits", _splits(check))
+    kinds = Counter(picture.kind for picture in check.opened)
+    grid.add_row("files", "; ".join(f"{kind}: {count:,}" for kind, count in kinds.most_common()) or "none")
+    if check.opened:
+        grid.add_row("sizes", _sizes(Counter(picture.size for picture in check.opened)))
+    return grid
+
+
+def _splits(check: Check) -> str:
+    reading = check.reading
+    if reading.splits is None:
+        return "no official split; patients are divided by data.split"
+    counts = pd.DataFrame({"split": reading.splits, "patient": reading.patients}).groupby("split", sort=False)[
+        "patient"
+    ]
+    parts = (f"{split} {len(ids):,} images of {ids.nunique():,} patients" for split, ids in counts)
+    unused = "" if check.reader.official_split else " (not used: data.official_split is false)"
+    return "; ".join(parts) + unused
+
+
+def _sizes(sizes: Counter[tuple[int, int]]) -> str:
+    common = "; ".join(f"{w} x {h}: {count:,}" for (w, h), count in sizes.most_common(3))
+    if len(sizes) <= 3:
+        return common
+    widths, heights = zip(*sizes, strict=True)
+    spread = f"{min(widths)} to {max(widths)} wide, {min(heights)} to {max(heights)} high"
+    return f"{len(sizes):,} different, {spread}; most often {common}"
+
+
+def _labels(check: Check) -> Table:
+    labels = check.labels()
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    for name in ("label", "harmonised"):
+        table.add_column(name, overflow="fold")
+    for name in labels.columns[1:]:
+        table.add_column(name, justify="right", no_wrap=True)
+    for label, harmonised, *counts, prevalence in labels.itertuples():
+        table.add_row(label, harmonised or "-", *(f"{count:,}" for count in counts), f"{prevalence:.2%}")
+    return table

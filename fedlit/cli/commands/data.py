@@ -1,0 +1,74 @@
+"""``fedlit data check``."""
+
+from argparse import ArgumentError
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from jsonargparse import Namespace
+
+from fedlit.cli.commands import COMMANDS
+from fedlit.core.errors import ConfigError
+from fedlit.experiment.helptexts import CHECK
+from fedlit.experiment.mistakes import Sources, explain
+from fedlit.experiment.parser import Parser, complain
+
+SOURCES = ("MIMIC", "MIMIC-LT", "CheXpert", "NIH", "PadChest", "VinDr")
+"""Names of the data sets that can be looked at."""
+
+Reader = TypeVar("Reader")
+
+
+def parser(argv: Sequence[str]) -> Parser:
+    """Make the options of looks at data."""
+    options = Parser(description=COMMANDS["data"])
+    options.nested = {"check": _check_parser()}
+    return options
+
+
+def execute(args: Namespace, parser: Parser) -> int:
+    """Look at folders of chest X-rays, compare them, and return the exit code."""
+    args = args.check
+    roots = [Path(root).expanduser() for root in args.roots]
+    if absent := [str(root) for root in roots if not root.exists()]:
+        complain(f"{', '.join(absent)}: no such folder")
+        return 2
+
+    from fedlit.cli.check_report import report, report_problems  # with PyTorch, which takes seconds
+    from fedlit.cli.tables import wide_console
+    from fedlit.data.xrays.check import check, compare, recognise
+
+    console, checks = wide_console(), []
+    try:
+        for reader in [_open(recognise(root, args.source), root, args.set) for root in roots]:
+            checks.append(check(reader, args.decode))
+            report(checks[-1], console)
+    except ConfigError as error:
+        complain(str(error))
+        return 2
+    shared = compare(checks)
+    report_problems(shared, console)
+    return 1 if shared or any(each.problems for each in checks) else 0
+
+
+def _check_parser() -> Parser:
+    description = "Say what folders of chest X-rays hold, and what is wrong with them, with file and line."
+    parser = Parser(description=description, epilog=CHECK)
+    folder = "Folder of a download. Several are compared."
+    parser.add_argument("roots", metavar="ROOT", nargs="+", type=str, help=folder)
+    named = "Name of the data set, where a folder does not show it."
+    parser.add_argument("--source", choices=SOURCES, default=None, help=named)
+    parser.add_argument("--decode", action="store_true", help="Decode every image. See below.")
+    given = "Arguments of the data set, as in data.init_args: --set '{official_split: false}'."
+    parser.add_argument("--set", type=dict[str, Any], default={}, help=given)
+    return parser
+
+
+def _open(kind: type[Reader], root: Path, options: dict[str, Any]) -> Reader:
+    """Make the reader of a folder, as that of a YAML would be made."""
+    parser = Parser(exit_on_error=False)
+    parser.add_class_arguments(kind)
+    try:
+        return kind(**parser.instantiate(parser.parse_object({**options, "root": str(root)})).as_dict())
+    except (ArgumentError, ValueError) as error:
+        raise ConfigError(f"--set: {explain(error, Sources(()), parser.get_defaults().as_dict())}") from error

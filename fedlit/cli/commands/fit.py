@@ -1,0 +1,80 @@
+"""``fedlit fit``."""
+
+import os
+from collections.abc import Sequence
+
+from jsonargparse import Namespace
+from rich.console import Console
+
+from fedlit.cli.commands import COMMANDS
+from fedlit.cli.commands.test import print_results
+from fedlit.cli.tables import seeds_table
+from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.experiment.experiment import Experiment, composed
+from fedlit.experiment.fitting import fit
+from fedlit.experiment.grid import METRIC, plan_seeds
+from fedlit.experiment.options import experiment_parser, seeds_of
+from fedlit.experiment.parser import Parser
+from fedlit.experiment.sweep import next_steps, run_all
+from fedlit.tracking.run import Result
+
+
+def parser(argv: Sequence[str]) -> Parser:
+    """The keys of a YAML, and how many of several seeds run side by side."""
+    options = experiment_parser(COMMANDS["fit"])
+    jobs = "Number of runs side by side, where there are several seeds."
+    options.add_argument("--jobs", type=int, default=1, help=jobs)
+    return options
+
+
+def execute(args: Namespace, parser: Parser) -> int:
+    """Train, once a seed; returns the exit code."""
+    seeds = seeds_of(args)
+    if len(seeds) > 1:
+        if not args.fast_dev_run:
+            return run_seeds(args, parser, seeds)
+        Console(highlight=False).print(f"a trial run: seed {seeds[0]} alone")
+        args.seed = seeds[0]
+    with composed(args, parser, tracked=True) as experiment:
+        return run_fit(experiment)
+
+
+def run_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> int:
+    """Train once a seed, each in a process and a run of its own; returns the exit code.
+
+    Raises:
+        ConfigError: a mistake in the configuration, or ranks of a launcher; nothing has been started.
+    """
+    if "LOCAL_WORLD_SIZE" in os.environ or os.environ.get("LT_CLI_USED", "0") != "0":
+        raise ConfigError(
+            f"seed: expected one under torchrun or fabric run, found {', '.join(map(str, seeds))}; without a launcher "
+            "--fabric.devices starts the ranks of each run"
+        )
+    runs, console = plan_seeds(args, parser, seeds), Console(highlight=False, markup=False, soft_wrap=True)
+    file = runs[0].directory.with_name(f"{runs[0].group}.csv")
+    table = run_all(runs, file, METRIC, args.jobs, console)
+    if finished := [result for run in runs if (result := Result.read(run.directory))]:
+        console.print(seeds_table(finished, console.width))
+    console.print(next_steps(table, file))
+    return 0 if (table["status"] == "finished").all() else 1
+
+
+def run_fit(experiment: Experiment) -> int:
+    """Train, test the best model, and say where to look; returns the process's exit code."""
+    main, console = experiment.fabric.is_global_zero, experiment.console()
+    try:
+        outcome = fit(experiment, console.print)
+        if outcome.signum:
+            console.print(f"stopped by a signal; to continue: --ckpt_path {outcome.directory}")
+            return 128 + outcome.signum if main else 0
+        print_results(outcome.metrics, f"best model (after {outcome.rounds} rounds)", console)
+        if not experiment.fast_dev_run:
+            console.print(f"run directory: {outcome.directory}")
+        return 0
+    except TrainingError:
+        if main:
+            raise
+        return 0  # all ranks stop alike: the first one speaks for the run, and its exit code counts
+    finally:
+        if main and experiment.tracker.summary():
+            console.print(experiment.tracker.summary())

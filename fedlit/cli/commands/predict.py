@@ -1,0 +1,115 @@
+"""``fedlit predict``."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from jsonargparse import Namespace
+from rich.console import Console
+from rich.progress import Progress
+
+from fedlit.cli.commands import COMMANDS
+from fedlit.core.errors import ConfigError
+from fedlit.experiment.experiment import Experiment, composed
+from fedlit.experiment.options import experiment_parser
+from fedlit.experiment.parser import Parser, complain
+from fedlit.federation.evaluation import evaluate_sets
+from fedlit.metrics.auroc import slug
+from fedlit.predictions.scoring import image_files, load, names_a_model, score_files, write_scores
+from fedlit.predictions.table import collected, write
+from fedlit.tracking.run import run_of
+
+IMAGES = (
+    "Write the probabilities of a trained model for every image (PNG, JPEG, DICOM) of a folder and its subfolders to a "
+    "CSV file. --model is then runs:/ID, models:/NAME/VERSION, a folder or a .safetensors file. Without it, the "
+    "configuration of a run says which model and which images: see `fedlit predict --help`."
+)
+
+
+def parser(argv: Sequence[str]) -> Parser:
+    """Make the options: the keys of a YAML, and what is written where; for a trained model and a folder, those two."""
+    if _of_a_folder(argv):
+        return _folder_parser()
+    options = experiment_parser(
+        f"{COMMANDS['predict']} For images in a folder see `fedlit predict --model runs:/ID --help`."
+    )
+    part = "Part of the data of every client."
+    options.add_argument("--part", choices=("train", "val", "test"), default="test", help=part)
+    folder = "Folder of the files, one for each set; by default probabilities/ in the run directory."
+    options.add_argument("--output", type=Path | None, default=None, help=folder)
+    options.add_argument("--format", choices=("parquet", "csv"), default="parquet", help="Format of the files.")
+    return options
+
+
+def _of_a_folder(argv: Sequence[str]) -> bool:
+    """Return whether a command line names a trained model, and not the class of one."""
+    words = [word for given in argv for word in given.split("=", 1)]
+    return any(flag == "--model" and names_a_model(word) for flag, word in pairwise(words))
+
+
+def _folder_parser() -> Parser:
+    """Make the options for a folder: a model, the folder, and what is written where."""
+    options = Parser(description=IMAGES)
+    model = "Model: runs:/ID (the best of an MLflow run), models:/NAME/VERSION, a folder or a .safetensors file."
+    options.add_argument("--model", type=str, required=True, help=model)
+    options.add_argument("folder", metavar="FOLDER", type=Path, help="Folder of the images.")
+    scores = "File of the scores, with a row for each image and a column for each class."
+    options.add_argument("--output", type=Path, default=Path("scores.csv"), help=scores)
+    options.add_argument("--tracking_uri", type=str, default="sqlite:///mlflow.db", help="Address of MLflow.")
+    options.add_argument("--accelerator", type=str, default="auto", help="Device: auto, cpu, cuda or mps.")
+    trust = (
+        "Run the code that the model names where it is not of fedlit, timm or torch, as that of a module of one's own."
+    )
+    options.add_argument("--trust", action="store_true", help=trust)
+    return options
+
+
+def execute(args: Namespace, parser: Parser) -> int:
+    """Predict, and return the exit code."""
+    if "folder" in args:
+        return run_folder(args.model, args.folder, args.output, args.tracking_uri, args.accelerator, args.trust)
+    with composed(args, parser) as experiment:
+        return run_predict(experiment, args.part, args.output, args.format)
+
+
+def run_folder(model: str, folder: Path, output: Path, tracking_uri: str, accelerator: str, trust: bool = False) -> int:
+    """Score the images of a folder; return 1 where some cannot be read, and leave their rows empty."""
+    if output.is_dir():
+        raise ConfigError(f"--output: expected a file such as {output / 'scores.csv'}, found the folder {output}")
+    files = image_files(folder)
+    scorer = load(model, tracking_uri, accelerator, trust)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"Scoring {len(files):,} images", total=len(files))
+        scores, unreadable = score_files(scorer, files, lambda done: bar.advance(task, done))
+    write_scores(output, folder, files, scores, scorer.classes)
+    if unlearned := scorer.unlearned:
+        console.print(f"not learned, so that there are no scores: {', '.join(unlearned)}")
+    console.print(f"{len(files)} images: {output}")
+    if not unreadable:
+        return 0
+    shown = "".join(f"\n  {file}: {reason}" for file, reason in sorted(unreadable.items())[:5])
+    complain(f"{len(unreadable)} of {len(files)} images cannot be read, their rows hold no scores:{shown}")
+    return 1
+
+
+def run_predict(experiment: Experiment, part: str, output: Path | None, format: str) -> int:
+    """Write the probabilities of a checkpoint for every image of a part of the data, one file a set."""
+    path, console = experiment.required_checkpoint(), experiment.console()
+    session = experiment.session(run_of(path))
+    try:
+        server, rounds, _ = session.restore(path)
+        folder = output or run_of(path) / "probabilities"
+        for name, scores in evaluate_sets(session, server, part, "predict_step").items():
+            table = collected(session, name, scores, rounds)
+            if table is None:
+                raise ConfigError(
+                    "the module declares no classes, or its predict_step returns no [B, C] tensor: "
+                    "there is nothing to write per class"
+                )
+            if session.fabric.is_global_zero:
+                file = write(table, folder / f"{slug(name)}_{part}.{format}")
+                console.print(f"{len(table)} images: {file}")
+        return 0
+    finally:
+        session.engine.close()

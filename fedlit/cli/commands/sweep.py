@@ -1,0 +1,49 @@
+"""``fedlit sweep``."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from jsonargparse import Namespace
+from rich.console import Console
+
+from fedlit.cli.commands import COMMANDS
+from fedlit.cli.tables import sweep_table
+from fedlit.core.errors import ConfigError
+from fedlit.experiment.helptexts import SWEEP
+from fedlit.experiment.parser import Parser, complain
+from fedlit.experiment.sweep import load_sweep, next_steps, plan, run_sweep
+
+
+def parser(argv: Sequence[str]) -> Parser:
+    """Make the options of a sweep."""
+    options = Parser(description=COMMANDS["sweep"], epilog=SWEEP)
+    options.add_argument("-c", "--config", type=str, required=True, help="YAML of the sweep. See below.")
+    jobs = "Number of runs side by side. Each has its own federation.workers."
+    options.add_argument("--jobs", type=int, default=1, help=jobs)
+    check = "Check the configurations, list the runs, and end."
+    options.add_argument("--dry_run", type=bool, default=False, help=check)
+    folder = "Folder of all runs: RUN_DIR/EXPERIMENT/NAME/."
+    options.add_argument("--run_dir", type=str | None, default=None, help=folder)
+    given = "Keys for all runs, which win over those of the YAML: --set '{data.root: FOLDER}'."
+    options.add_argument("--set", type=dict[str, Any], default={}, help=given)
+    return options
+
+
+def execute(args: Namespace, parser: Parser) -> int:
+    """Run a sweep, or list its runs, and return the exit code."""
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    try:
+        sweep = load_sweep(args.config)
+        sweep = replace(sweep, set={**sweep.set, **args.set}, run_dir=args.run_dir or sweep.run_dir)
+        if args.dry_run:
+            for run in plan(sweep):
+                console.print(f"{run.directory}  {run.standing()}")
+            return 0
+        table = run_sweep(sweep, args.jobs, console)
+    except ConfigError as error:  # explained already, with its place
+        complain(str(error))
+        return 2
+    console.print(sweep_table(sweep, table, console.width))
+    console.print(next_steps(table, sweep.table))
+    return 0 if (table["status"] == "finished").all() else 1

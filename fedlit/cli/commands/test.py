@@ -1,0 +1,81 @@
+"""``fedlit test``."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from jsonargparse import Namespace
+from rich.console import Console
+
+from fedlit.cli.commands import COMMANDS
+from fedlit.cli.tables import auroc_table, sets_tables
+from fedlit.core import checkpoint
+from fedlit.experiment.experiment import Experiment, composed
+from fedlit.experiment.options import experiment_parser
+from fedlit.experiment.parser import Parser
+from fedlit.experiment.tested import keep, test_metrics
+from fedlit.federation.evaluation import evaluate_sets
+from fedlit.predictions.table import FOLDER
+from fedlit.tracking.run import config_difference, run_of
+
+
+def parser(argv: Sequence[str]) -> Parser:
+    """The keys of a YAML, and where the predictions go."""
+    options = experiment_parser(COMMANDS["test"])
+    kept = (
+        "Folder of the predictions, by default predictions/ in the run directory for its best model as it was tested."
+    )
+    options.add_argument("--output", type=Path | None, default=None, help=kept)
+    return options
+
+
+def execute(args: Namespace, parser: Parser) -> int:
+    """Test; returns the exit code."""
+    with composed(args, parser) as experiment:
+        return run_test(experiment, args.output)
+
+
+def run_test(experiment: Experiment, output: Path | None) -> int:
+    """Evaluate a checkpoint on the test sets, and keep the predictions."""
+    path, console = experiment.required_checkpoint(), experiment.console()
+    folder = output or (run_of(path) / FOLDER if _tested_by_fit(experiment, path) else None)
+    with ExitStack() as open_things:
+        if folder == run_of(path) / FOLDER:  # a run writes there when it ends
+            open_things.enter_context(experiment.alone(run_of(path)))
+        session = experiment.session(run_of(path))
+        open_things.callback(session.engine.close)
+        server, rounds, _ = session.restore(path)
+        sets = evaluate_sets(session, server, "test")
+        print_results(test_metrics(session, sets, None), f"{path} (after {rounds} rounds)", console)
+        if folder is None:
+            console.print(
+                f"predictions are not kept: {run_of(path) / FOLDER} is for the run's best model under its own "
+                "configuration; --output FOLDER keeps these"
+            )
+        elif keep(session, sets, rounds, folder):
+            console.print(f"predictions: {folder}")
+        return 0
+
+
+def print_results(metrics: Mapping[str, float], title: str, console: Console) -> None:
+    """AUROC per class with its support, of all clients together or of the only test set; then the other test sets."""
+    first, *others = sorted(
+        (key.split("/")[1] for key in metrics if key.startswith("test/") and key.endswith("/auroc_macro")),
+        key=lambda name: name != "federation",
+    ) or [""]
+    if first:
+        table = auroc_table(metrics, f"test/{first}", f"AUROC on test set {first!r}, {title}", console.width)
+        console.print(table)
+    if others:
+        for table in sets_tables(metrics, others, f"AUROC by test set, {title}", console.width):
+            console.print(table)
+
+
+def _tested_by_fit(experiment: Experiment, path: Path) -> bool:
+    """Whether a test of a checkpoint is the one that ends its run, in all that gives other numbers."""
+    run, folder = run_of(path), path.parent
+    if experiment.fast_dev_run or folder != run / "checkpoints" or not (run / "config.yaml").exists():
+        return False
+    if config_difference(run, experiment.config):
+        return False
+    return path == (checkpoint.find(folder, "best") or checkpoint.find(folder, "last"))

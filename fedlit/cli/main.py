@@ -1,0 +1,92 @@
+"""The command line: ``fedlit COMMAND``, where each command is a file in ``fedlit/cli/commands/``."""
+
+import os
+import sys
+import traceback
+import warnings
+
+from jsonargparse import Namespace
+from rich.console import Console
+
+import fedlit
+from fedlit.cli.commands import COMMANDS, command
+from fedlit.experiment.mistakes import explain
+from fedlit.experiment.parser import SUBCOMMANDS, Parser, complain, is_mistake
+from fedlit.federation.interrupts import ending_on_sigterm
+from fedlit.tracking.addresses import without_credentials
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run a command and exit with its code.
+
+    0 when all went well, 1 after an error, 2 after a mistake on the command line or in a YAML file, 128 + n after
+    signal n.
+    """
+    # A console script does not have the working directory on its path; one's own aggregators live there.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    warnings.filterwarnings("ignore", module=r"(lightning|torchmetrics|jsonargparse).*")
+    warnings.showwarning = _show_warning
+    argv = sys.argv[1:] if argv is None else argv
+    _greet(argv)
+    try:
+        args, parser = parse(argv)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    try:
+        with ending_on_sigterm():
+            code = command(args.subcommand).execute(args[args.subcommand], parser)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except SystemExit as stopped:
+        if stopped.code:
+            raise
+        where = traceback.extract_tb(stopped.__traceback__)[-1]
+        complain(
+            f"{where.name} ({where.filename}, line {where.lineno}) called sys.exit({stopped.code!r}) before the end"
+        )
+        sys.exit(1)
+    except Exception as error:
+        if os.environ.get("FEDLIT_DEBUG") or not is_mistake(error):
+            raise
+        complain(explain(error, parser.sources) + _asked_by(error))
+        sys.exit(1)
+    sys.exit(code)
+
+
+def parse(argv: list[str]) -> tuple[Namespace, Parser]:
+    """Parse a command line; return the values and the parser of its command."""
+    parser = Parser(prog="fedlit", description=fedlit.__doc__, version=fedlit.__version__)
+    parsers = {name: Parser(description=description) for name, description in COMMANDS.items()}
+    called = argv[0] if argv and argv[0] in COMMANDS else ""
+    if called:  # the others are but a name and a line here
+        parsers[called] = command(called).parser(argv)
+    commands = parser.add_subcommands(**SUBCOMMANDS)
+    for name, subparser in parsers.items():
+        commands.add_subcommand(name, subparser, help=COMMANDS[name])
+    own = parsers.get(called, parser)
+    for each in (parser, *parsers.values()):
+        each.introduce(tuple(argv), (*COMMANDS, *own.nested))
+    return parser.parse_args([*argv[:1], *own.first_words, *argv[1:]]), own
+
+
+def _greet(argv: list[str]) -> None:
+    """Say that a run starts, before the seconds that the import of PyTorch takes; the first of several ranks does."""
+    rank = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or "0"
+    asking = {"-h", "--help", "--print_config"} & {word.partition("=")[0] for word in argv}
+    if argv[:1] == ["fit"] and not asking and rank == "0" and "torch" not in sys.modules:
+        print(f"fedlit {fedlit.__version__}: loading PyTorch", flush=True)
+
+
+def _asked_by(error: Exception) -> str:
+    """Name the line of a module that asked for its Trainer, which the error itself does not name."""
+    if not isinstance(error, AttributeError):
+        return ""
+    asked = traceback.extract_tb(error.__traceback__)[-2]
+    return f" ({asked.filename}, line {asked.lineno})"
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *place: object) -> None:
+    Console(stderr=True).print(
+        f"warning: {without_credentials(str(message))}", style="yellow", highlight=False, markup=False, soft_wrap=True
+    )

@@ -1,0 +1,162 @@
+"""The tables that commands print on the terminal."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from fedlit.data.labels import harmonised
+from fedlit.data.schemes import KINDS
+from fedlit.experiment.choices import AXES, shipped
+from fedlit.experiment.grid import Sweep
+from fedlit.tracking.run import Result
+
+PIPE_WIDTH = 240
+"""Columns of a console that is no terminal: a table there is never cut."""
+
+MEANS = {"macro": "mean over defined classes"} | {kind: f"mean over {name} classes" for kind, name in KINDS.items()}
+"""Means over classes, and what a table calls them."""
+
+
+def wide_console() -> Console:
+    """Return a console whose tables are whole in a pipe."""
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = PIPE_WIDTH
+    return console
+
+
+def auroc_table(metrics: Mapping[str, float], prefix: str, title: str, width: int = 80) -> Table:
+    """Show the AUROC of each class with its support; names of metrics begin with a prefix: ``test/federation``."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("class", no_wrap=True)
+    _number_columns(table, ("AUROC", "positives", "negatives"))
+    start = f"{prefix}/auroc/"
+    for key, value in metrics.items():
+        if key.startswith(start):
+            name = key.removeprefix(start)
+            support = (f"{metrics[f'{prefix}/{count}/{name}']:.0f}" for count in ("n_pos", "n_neg"))
+            table.add_row(shortened(name, max(25, width - 44)), _number(value), *support)
+    table.add_section()
+    for kind, shown in MEANS.items():
+        if f"{prefix}/auroc_{kind}" in metrics:
+            table.add_row(shown, _number(metrics[f"{prefix}/auroc_{kind}"]), "", "")
+    return table
+
+
+def sets_tables(metrics: Mapping[str, float], sets: Sequence[str], title: str, width: int = 80) -> Iterator[Table]:
+    """Show the AUROC of each class, with a column for each test set, and below it the means over classes.
+
+    What does not fit beside each other becomes one table under the other.
+    """
+    start = f"test/{sets[0]}/auroc/"
+    classes = {key.removeprefix(start): key.removeprefix(start) for key in metrics if key.startswith(start)}
+    rows = {f"auroc/{name}": shortened(shown, 32) for name, shown in classes.items()}
+    means = {f"auroc_{kind}": shown for kind, shown in MEANS.items() if f"test/{sets[0]}/auroc_{kind}" in metrics}
+    first = max(map(len, (*rows.values(), *means.values())))
+    shown = {name: shortened(name, 16) for name in sets}
+    if len(set(shown.values())) < len(sets):
+        shown = dict(zip(sets, sets, strict=True))
+    for part in _abreast(first, [max(6, len(shown[name])) for name in sets], width):
+        table = Table(title=title, title_justify="left")
+        table.add_column("class", no_wrap=True)
+        _number_columns(table, [shown[name] for name in sets[part]])
+        for keys in (rows, means):
+            for key, name in keys.items():
+                table.add_row(name, *(_number(metrics[f"test/{each}/{key}"], "-") for each in sets[part]))
+            table.add_section()
+        yield table
+
+
+def sweep_table(sweep: Sweep, table: pd.DataFrame, width: int = 80) -> Table:
+    """Show mean and standard deviation of the metric over the seeds, by case and point, from the table of the runs."""
+    by = [*(["case"] if sweep.cases else []), *sweep.grid]
+    shown = Table(title=f"{sweep.metric}, mean over seeds", title_justify="left")
+    room = max(8, (width - 34) // max(1, len(by)) - 3)
+    for name in by:
+        shown.add_column(shortened(name, room), no_wrap=True)
+    _number_columns(shown, ("mean", "SD", "runs"))
+    groups = table.groupby(by, sort=False, dropna=False) if by else [((), table)]
+    for point, rows in groups:
+        values = rows[sweep.metric].dropna()
+        numbers = (_number(number, "-") for number in (values.mean(), values.std()))
+        shown.add_row(*(shortened(str(each), room) for each in point), *numbers, f"{len(values)}/{len(rows)}")
+    return shown
+
+
+def seeds_table(results: Sequence[Result], width: int = 80) -> Table:
+    """Show mean and standard deviation over seeds of each test set's AUROC; of one set that of each class too."""
+    keys = [key for key in results[0].metrics if re.fullmatch(r"test/[^/]+/auroc(_.*|/.*)", key)]
+    macro = [key for key in keys if key.endswith("/auroc_macro")]
+    shown = Table(title=f"over {len(results)} seeds", title_justify="left")
+    shown.add_column("metric", no_wrap=True)
+    _number_columns(shown, ("mean", "SD"))
+    for key in keys if len(macro) == 1 else macro:
+        values = pd.Series([result.metrics[key] for result in results])
+        numbers = (_number(number, "-") for number in (values.mean(), values.std()))
+        shown.add_row(shortened(key, max(20, width - 28)), *numbers)
+    return shown
+
+
+def shortened(name: str, length: int) -> str:
+    """Leave out the middle of a name that is longer, as its ends tell names apart."""
+    if len(name) <= length:
+        return name
+    head = (length - 1) // 2
+    return f"{name[:head]}…{name[len(name) - (length - 1 - head) :]}"
+
+
+def _abreast(first: int, widths: Sequence[int], total: int) -> Iterator[slice]:
+    """Divide the columns of a table among tables with a first column each, none wider than so many characters."""
+    start, used = 0, first + 4
+    for number, width in enumerate(widths):
+        if number > start and used + width + 3 > total:
+            yield slice(start, number)
+            start, used = number, first + 4
+        used += width + 3
+    yield slice(start, len(widths))
+
+
+def _number_columns(table: Table, names: Sequence[str]) -> None:
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+
+
+def list_shipped(console: Console) -> None:
+    """Print what ships, a line each, and on a terminal no more than fits."""
+    for axis in AXES:
+        console.print(f"[bold]{axis}")
+        for cls in shipped(axis):
+            summary = (cls.__doc__ or "").strip().partition("\n")[0].replace("``", "")
+            fitted = {"no_wrap": True, "overflow": "ellipsis"} if console.is_terminal else {"soft_wrap": True}
+            console.print(f"  {cls.__name__:<22}{summary}", markup=False, **fitted)
+
+
+def list_labels(console: Console) -> None:
+    """Print the harmonised labels: a row for each class, a column for each data set."""
+    names = harmonised()
+    sources = list(dict.fromkeys(source for called in names.values() for source in called))
+    columns = {source: [_called(called.get(source, "-")) for called in names.values()] for source in sources}
+    widths = [max(map(len, (source, *cells))) for source, cells in columns.items()]
+    for part in _abreast(max(map(len, names)), widths, console.width):
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+        table.add_column("class", no_wrap=True)
+        for source in sources[part]:
+            table.add_column(source)
+        for name, *cells in zip(names, *(columns[source] for source in sources[part]), strict=True):
+            table.add_row(name, *cells)
+        console.print(table)
+
+
+def _called(label: str | dict[str, list[str]]) -> str:
+    if isinstance(label, str):
+        return label
+    ((rule, several),) = label.items()
+    return f"{rule} of {', '.join(several)}"
+
+
+def _number(value: float, undefined: str = "undefined") -> str:
+    return f"{value:.4f}" if value == value else undefined

@@ -1,0 +1,1 @@
+"""One client's round on one flat vector; nothing here names an algorithm."""

@@ -1,0 +1,83 @@
+"""The buffers of a module that belong to a client: counters, flags and whatever else is no statistic."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+Buffers = dict[str, Tensor | None]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One buffer: the places in a module that hold it, and its value at the start."""
+
+    places: tuple[tuple[Buffers, str], ...]
+    start: Tensor | None
+
+    def put(self, value: Tensor | None) -> None:
+        """Let every place hold this tensor."""
+        for buffers, leaf in self.places:
+            buffers[leaf] = value
+
+    def get(self) -> Tensor | None:
+        """What the first place holds."""
+        buffers, leaf = self.places[0]
+        return buffers[leaf]
+
+    def changed(self) -> bool:
+        """Whether it holds a tensor that is not equal to the value at the start."""
+        value = self.get()
+        return value is not None and (self.start is None or not _equal(value, self.start))
+
+
+class OwnBuffers:
+    """The buffers of a module that are no statistics; every client keeps its own from round to round.
+
+    Statistics are the floating-point buffers: they lie in the flat vector, and the federation averages them. All other
+    buffers, persistent or not, are here: integers, flags, and those that are None at first. The counter of a BatchNorm
+    layer, ``num_batches_tracked``, decides nothing and stays with the module.
+
+    Args:
+        module: The module.
+        statistics: Names of the buffers in the flat vector.
+        device: Where the module is.
+    """
+
+    def __init__(self, module: nn.Module, statistics: set[str], device: torch.device) -> None:
+        self._device, self._slots = device, {}
+        layers = nn.modules.batchnorm._NormBase
+        counters = {
+            f"{name}.num_batches_tracked".lstrip(".") for name, m in module.named_modules() if isinstance(m, layers)
+        }
+        for name, places in places_of_buffers(module).items():
+            if name not in statistics and name not in counters:
+                buffers, leaf = places[0]
+                start = buffers[leaf]
+                self._slots[name] = Slot(tuple(places), None if start is None else start.detach().clone())
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Take a client's buffers; what ``state`` lacks is as it was at the start."""
+        for name, slot in self._slots.items():
+            value = state.get(name, slot.start)
+            slot.put(None if value is None else value.to(self._device, copy=True))
+
+    def state(self) -> dict[str, Tensor]:
+        """A copy of the buffers that are no longer as they were at the start, by name."""
+        return {name: slot.get().detach().cpu().clone() for name, slot in self._slots.items() if slot.changed()}
+
+
+def places_of_buffers(module: nn.Module) -> dict[str, list[tuple[Buffers, str]]]:
+    """Every buffer of a module by its first name, with all places that hold the same tensor."""
+    places: dict[str, list[tuple[Buffers, str]]] = {}
+    names: dict[int, str] = {}
+    for prefix, part in module.named_modules():
+        for leaf, value in part._buffers.items():
+            name = f"{prefix}.{leaf}".lstrip(".")
+            first = name if value is None else names.setdefault(id(value), name)
+            places.setdefault(first, []).append((part._buffers, leaf))
+    return places
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and torch.equal(one, other)

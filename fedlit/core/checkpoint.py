@@ -1,0 +1,343 @@
+"""Checkpoints at round boundaries: complete or absent, never half."""
+
+import os
+import pickle
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from fedlit.core.errors import CheckpointError, ConfigError
+from fedlit.core.fabric import FederationFabric
+from fedlit.core.files import put, remove, sync
+from fedlit.core.flat import Layout
+from fedlit.core.manifest import NAME, Best, Damaged, Manifest, name_of, sha256
+from fedlit.core.messages import Broadcast, ClientState, ServerState, State
+
+SERVER, SERVER_NAMES, CLIENT_NAMES = "server.pt", ("w", "stats"), ("batches", "w", "stats")
+
+SHARE_OF_TIME = 0.02
+"""Largest share of a run's time that checkpoints take by default."""
+
+
+@dataclass
+class Loaded:
+    """What a checkpoint holds: ``round`` completed rounds, and everything that the next one needs.
+
+    Attributes:
+        round: Completed rounds.
+        server: The server's state.
+        clients: States of the clients that have trained.
+        best: The best model so far.
+        names: Names of all clients, in their order.
+    """
+
+    round: int
+    server: ServerState
+    clients: dict[str, ClientState]
+    best: Best
+    names: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Cadence:
+    """How often something happens: every so many rounds, every so many seconds, or as often as time allows.
+
+    Attributes:
+        rounds: Rounds between two times, or None.
+        seconds: Seconds between two times, or None; with neither, as often as costs under 2% of the time.
+    """
+
+    rounds: int | None = None
+    seconds: float | None = None
+
+    @classmethod
+    def parse(cls, value: int | str) -> "Cadence":
+        """Read ``5``, ``60s`` or ``auto``.
+
+        Raises:
+            ConfigError: The value is none of them.
+        """
+        text = str(value)
+        if text == "auto":
+            return cls()
+        number = text.removesuffix("s")
+        if number.isdecimal() and int(number) > 0:
+            return cls(seconds=float(number)) if text.endswith("s") else cls(rounds=int(number))
+        raise ConfigError(
+            f"federation.checkpoint_every: expected rounds such as 5, seconds such as 60s, or auto; found {value!r}"
+        )
+
+
+class Checkpoints:
+    """The folder ``checkpoints/`` of a run.
+
+    ``round-000012/`` is the state after 12 rounds: ``manifest.json``, ``server.pt`` and one file a client, linked to
+    the previous checkpoint's where the client has not trained since. A checkpoint is written under another name and
+    renamed when it is complete, and renamed again before it is removed, so that a directory ``round-*`` is whole
+    whenever the process dies. The newest is kept, and the best, which the newest names in its manifest.
+
+    Args:
+        folder: The folder of the checkpoints.
+        fabric: The ranks; each writes its own clients.
+        every: How often to write one.
+    """
+
+    def __init__(self, folder: Path, fabric: FederationFabric, every: Cadence = Cadence()) -> None:
+        self.folder, self._fabric, self._every = folder, fabric, every
+        self._saved_at, self._seconds, self._round = time.monotonic(), 0.0, -1
+        self._files: dict[str, tuple[ClientState, Path]] = {}
+        self._hashes: dict[tuple[int, int, int], str] = {}
+
+    def rewind(self, rounds: int) -> None:
+        """Continue after ``rounds`` rounds: what an earlier part of the run left unfinished, or later, goes."""
+        if self._fabric.is_global_zero:
+            for path in [*self.folder.glob(".writing-*"), *self.folder.glob(".removing-*")]:
+                shutil.rmtree(path, ignore_errors=True)
+            for path in reversed(_complete(self.folder)):
+                if path.name > name_of(rounds):
+                    remove(path)
+        self._fabric.barrier()
+        if (self.folder / name_of(rounds) / NAME).exists():
+            self._round = rounds
+
+    def due(self, rounds: int) -> bool:
+        """Tell whether to save after so many rounds; the same answer on every rank."""
+        if self._every.rounds:
+            return rounds % self._every.rounds == 0
+        wait = self._every.seconds or self._seconds / SHARE_OF_TIME
+        return bool(self._fabric.broadcast(time.monotonic() - self._saved_at >= wait))
+
+    def save(
+        self,
+        rounds: int,
+        server: ServerState,
+        clients: Mapping[str, ClientState],
+        best: Best,
+        names: list[str],
+        aggregators: list[str],
+    ) -> None:
+        """Write the state after ``rounds`` rounds, unless it is there already."""
+        if rounds == self._round:
+            return
+        began = time.monotonic()
+        target, temporary = self.folder / name_of(rounds), self.folder / f".writing-{rounds:06d}"
+        if self._fabric.is_global_zero:
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
+        self._fabric.barrier()
+        for name, state in clients.items():
+            path = temporary / client_file(names.index(name))
+            self._write_client(name, state, path)
+            self._files[name] = (state, target / path.name)
+        self._fabric.barrier()
+        if self._fabric.is_global_zero:
+            _write(Broadcast(server.w, server.stats, server.aggregators).tensors(), temporary / SERVER)
+            hashes = self._hashed(temporary)
+            layout = describe(server.layout)
+            manifest = Manifest(rounds, names, aggregators, sorted(hashes), layout, best, sha256=hashes)
+            sync(manifest.write(temporary))
+            sync(temporary)
+            put(temporary, target)
+            sync(self.folder)
+            keep = {target, find(self.folder, "best")}
+            for path in _complete(self.folder):
+                if path not in keep:
+                    remove(path)
+        self._fabric.barrier()
+        self._round, self._saved_at = rounds, time.monotonic()
+        self._seconds = self._saved_at - began
+
+    def _hashed(self, folder: Path) -> dict[str, str]:
+        """Hashes of the files in a folder; what is a link to the previous checkpoint's is not read again."""
+        hashes, before = {}, self._hashes
+        self._hashes = {}
+        for path in sorted(folder.iterdir()):
+            status = path.stat()
+            node = status.st_ino, status.st_mtime_ns, status.st_size
+            hashes[path.name] = self._hashes[node] = before.get(node) or sha256(path)
+        return hashes
+
+    def _write_client(self, name: str, state: ClientState, path: Path) -> None:
+        written_state, written_path = self._files.get(name, (None, None))
+        if written_state is state and written_path.exists():
+            with suppress(OSError):  # a file system without links
+                os.link(written_path, path)
+                return
+        _write(state.tensors(), path)
+
+
+def find(folder: Path, which: str) -> Path | None:
+    """Find the ``last`` or ``best`` checkpoint in a run's folder ``checkpoints``, or None."""
+    complete = _complete(folder)
+    if not complete or which == "last":
+        return complete[-1] if complete else None
+    noted = best(complete[-1])
+    path = folder / name_of(noted.round)
+    return path if path in complete and noted.value == noted.value else None
+
+
+def rounds(path: Path) -> int:
+    """Tell how many completed rounds a checkpoint holds."""
+    with _reading(path):
+        return Manifest.read(path).round
+
+
+def best(path: Path) -> Best:
+    """Read what a checkpoint says of the best model so far."""
+    with _reading(path):
+        return Manifest.read(path).best
+
+
+def tensors(path: Path) -> State:
+    """Read the model in a checkpoint, or the best in a run directory: weights and statistics by name.
+
+    Raises:
+        CheckpointError: There is no checkpoint.
+    """
+    if not (path / NAME).exists():
+        run = path
+        path = find(run / "checkpoints", "best") or find(run / "checkpoints", "last")
+        if path is None:
+            raise CheckpointError(f"{run}: expected the directory of a run (runs/<experiment>/<run>) or a checkpoint")
+    with _reading(path):
+        manifest = Manifest.read(path)
+        flat, named = _read(path / SERVER, manifest, SERVER_NAMES), {}
+        everything, offset = torch.cat([flat["w"], flat["stats"]]), 0
+        for name, shape in manifest.layout["tensors"].items():
+            size = torch.Size(shape).numel()
+            named[name] = everything[offset : offset + size].view(shape)
+            offset += size
+        return named
+
+
+def load(path: Path, layout: Layout, aggregators: list[str]) -> Loaded:
+    """Read a checkpoint.
+
+    Raises:
+        CheckpointError: It is no checkpoint, a damaged one, or one of another model or of other aggregators; says what
+            differs.
+    """
+    with _reading(path):
+        kept = dict(clients(path, layout, aggregators))
+        manifest = Manifest.read(path)
+        held = Broadcast.from_tensors(_read(path / SERVER, manifest, SERVER_NAMES), len(aggregators))
+        for name, vector, size in (("w", held.w, layout.size), ("stats", held.stats, layout.stats_size)):
+            if vector.shape != (size,):
+                raise Damaged(f"{path / SERVER}: expected {name!r} to have {size} numbers, found {tuple(vector.shape)}")
+        server = ServerState(layout, held.w, held.stats, held.aggregators)
+        return Loaded(manifest.round, server, kept, manifest.best, manifest.clients)
+
+
+def clients(path: Path, layout: Layout, aggregators: list[str]) -> Iterator[tuple[str, ClientState]]:
+    """Read the clients' states in a checkpoint, with their names, one after the other.
+
+    Raises:
+        CheckpointError: The same as of :func:`load`.
+    """
+    with _reading(path):
+        manifest = Manifest.read(path)
+        there, here = manifest.layout, describe(layout)
+        if manifest.aggregators != aggregators:
+            raise CheckpointError(
+                f"{path}: trained with aggregators {manifest.aggregators}, the config has {aggregators}"
+            )
+        if there != here:
+            raise CheckpointError(f"{path} is a checkpoint of another model: {_difference(there, here)}")
+        for i, name in enumerate(manifest.clients):
+            if (file := client_file(i)) in manifest.files:
+                yield name, ClientState.from_tensors(_read(path / file, manifest, CLIENT_NAMES), len(aggregators))
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Within, what cannot be read is told together with the checkpoint before it that can."""
+    try:
+        yield
+    except Damaged as error:
+        raise CheckpointError(f"{error}; {_instead(path)}") from error
+    except (OSError, EOFError, KeyError, TypeError, ValueError, RuntimeError, pickle.UnpicklingError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"{path} cannot be read as a fedlit checkpoint: {error}; {_instead(path)}") from error
+
+
+def _instead(path: Path) -> str:
+    """What to use instead of a damaged checkpoint: the one before it that is whole."""
+    for other in reversed(_complete(path.parent)):
+        if other.name < path.name and _whole(other):
+            return f"{other.name}, before it, is whole: use --ckpt_path {other}"
+    return "no checkpoint before it is whole: start a new run"
+
+
+def _whole(path: Path) -> bool:
+    try:
+        manifest = Manifest.read(path)
+        for name in manifest.files:
+            _read(path / name, manifest, SERVER_NAMES)
+    except Exception:  # whatever is wrong with it
+        return False
+    return True
+
+
+def describe(layout: Layout) -> dict:
+    """Put a layout in words that JSON can hold, so that a difference can be named."""
+    return {
+        "dtype": str(layout.dtype),
+        "classes": list(layout.classes),
+        "frozen": layout.frozen,
+        "fingerprint": layout.fingerprint,
+        "tensors": {e.name: list(e.shape) for e in (*layout.parameters, *layout.buffers)},
+    }
+
+
+def _difference(there: dict, here: dict) -> str:
+    for key, verb in (("dtype", "is"), ("classes", "are"), ("frozen", "weights have the hash")):
+        if there[key] != here[key]:
+            return f"its {key} {verb} {there[key]}, the config's {here[key]}"
+    theirs, ours = there["tensors"], here["tensors"]
+    rows = [
+        f"{n}: {theirs.get(n, 'absent')} there, {ours.get(n, 'absent')} here"
+        for n in theirs | ours
+        if theirs.get(n) != ours.get(n)
+    ]
+    shown = "; ".join(rows[:3]) or "the same tensors in another order or role"
+    return shown + (f"; and {len(rows) - 3} more" if len(rows) > 3 else "")
+
+
+def client_file(number: int) -> str:
+    """Name of the file of a client, by its number among the federation's."""
+    return f"client-{number:05d}.pt"
+
+
+def _complete(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("round-*") if (path / NAME).exists())
+
+
+def _write(tensors: State, path: Path) -> None:
+    # Clones, since a view would take its whole storage to disk.
+    with path.open("wb") as file:
+        torch.save({name: tensor.clone() for name, tensor in tensors.items()}, file)
+    sync(path)
+
+
+def _read(path: Path, manifest: Manifest, names: Sequence[str]) -> State:
+    """The tensors of a file: as they were written, and these names among them."""
+    if not path.exists():
+        raise Damaged(f"{path} is missing")
+    if manifest.sha256 and manifest.sha256.get(path.name) != sha256(path):
+        raise Damaged(f"{path} is damaged, or of another checkpoint: its SHA-256 is not the one in {NAME}")
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except (EOFError, RuntimeError, ValueError, KeyError, TypeError, pickle.UnpicklingError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise Damaged(f"{path} cannot be read: {reason:.200}") from error
+    if not isinstance(found, dict) or not all(map(torch.is_tensor, found.values())):
+        raise Damaged(f"{path}: expected tensors by name, found something else")
+    if lacking := [name for name in names if name not in found]:
+        raise Damaged(f"{path} lacks the tensor {lacking[0]!r}")
+    return found

@@ -1,0 +1,61 @@
+"""How far clients drift apart in a round, from sums: no client's update is looked at by itself."""
+
+import torch
+from torch import Tensor
+
+from fedlit.core.flat import Layout
+from fedlit.core.messages import Payload
+
+
+def squares(layout: Layout, change: Tensor, weight: float) -> Tensor:
+    """What a client sends: its squared change in each group of the layout, as it is and once more times its weight.
+
+    Args:
+        layout: of the change.
+        change: delta_k [P], zero on what the client does not share.
+        weight: pi_k.
+
+    Returns:
+        [2 * num_groups]; a payload multiplies it by pi_k again.
+    """
+    norms = _by_group(layout, change)
+    return torch.cat([norms, weight * norms])
+
+
+def drift_metrics(layout: Layout, total: Payload, sums: Tensor, mean: Tensor, clients: int) -> dict[str, float]:
+    """``drift/...`` of a round.
+
+    With equal weights and all of the model shared they are
+
+    - ``client_drift``: mean |delta_k|^2 - |mean delta|^2, the spread of the clients' updates;
+    - ``alignment``: (K^2 |mean delta|^2 - sum |delta_k|^2) / ((K - 1) sum |delta_k|^2), 1 where all updates are equal, 0
+      where they are orthogonal on average, below where they cancel;
+    - ``update_norm``: |mean delta|, before a server learning rate.
+
+    With other weights pi_k the first is the weighted variance and the second is taken of pi_k delta_k. An element's mean is
+    over its owners.
+
+    Args:
+        layout: of the vectors.
+        total: sum of the cohort's payloads.
+        sums: its :func:`squares`.
+        mean: mean delta [P].
+        clients: K, size of the cohort.
+    """
+    each, weighted = sums.double().chunk(2)
+    owners, norms = total.mask_weight, _by_group(layout, mean).double()
+    owned = owners > 0
+    spread = torch.where(owned, each / owners, 0.0).sum() - norms.sum()
+    metrics = {"drift/client_drift": max(float(spread), 0.0), "drift/update_norm": float(norms.sum().sqrt())}
+    separate = float(weighted.sum())
+    if clients > 1 and separate > 0:
+        metrics["drift/alignment"] = (float((owners**2 * norms).sum()) - separate) / ((clients - 1) * separate)
+    return metrics
+
+
+def _by_group(layout: Layout, vector: Tensor) -> Tensor:
+    norms = torch.zeros(layout.num_groups, dtype=vector.dtype, device=vector.device)
+    for stretch in layout.stretches:
+        part = vector[stretch.start : stretch.stop]
+        norms[stretch.group] += torch.dot(part, part)
+    return norms

@@ -1,0 +1,196 @@
+"""YAML that a user has written: read in one way everywhere, and refused in words where it cannot mean what it says."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedlit.core.errors import ConfigError
+
+Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+LARGEST = 100_000
+"""Values of a document with every alias written out, unless it is written out itself. Configurations have some hundreds."""
+
+DEEPEST = 100
+"""Mappings and lists within each other."""
+
+
+class DocumentError(ConfigError, yaml.YAMLError):
+    """A document of a user's that no command can take."""
+
+
+@dataclass
+class _Level:
+    """A mapping or list that is being read."""
+
+    mapping: bool
+    path: tuple[str, ...]
+    anchor: str | None
+    size: int = 1
+    key: str | None = None  # of the value that comes next; None where a key comes next
+    lines: dict[str, int] = field(default_factory=dict)  # of the keys so far
+    items: int = 0
+
+
+def load(path: Path) -> Any:
+    """Read a YAML file.
+
+    Raises:
+        DocumentError: It is no UTF-8 or no YAML, or it means something else than it says, see :func:`check`.
+    """
+    return parse(text_of(path), str(path))
+
+
+def parse(text: str, name: str = "") -> Any:
+    """Return what a YAML text holds.
+
+    Raises:
+        DocumentError: It is no YAML, or it means something else than it says, see :func:`check`.
+    """
+    check(text, name)
+    try:
+        return yaml.load(text, Loader)
+    except yaml.YAMLError as error:
+        raise DocumentError(_described(error, name, text)) from error
+
+
+def text_of(path: Path) -> str:
+    """Read a text file.
+
+    Raises:
+        DocumentError: It is not UTF-8.
+    """
+    content = path.read_bytes()
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise DocumentError(f"{path}: expected UTF-8, found UTF-16; save the file as UTF-8")
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DocumentError(
+            f"{path}, line {line}: expected UTF-8, found the byte 0x{content[error.start]:02x}; save the file as UTF-8"
+        ) from error
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise DocumentError(f"{path}, line {line}: found a NUL character; a YAML file is text, remove it")
+    return text
+
+
+def check(text: str, name: str = "") -> None:
+    """Refuse a document that means something else than it says, without making anything of it.
+
+    Args:
+        text: The document.
+        name: Its file, for messages.
+
+    Raises:
+        DocumentError: It is no YAML; a key is there twice, which would drop the first; or its anchors or its depth make it
+            larger than anybody writes.
+    """
+    try:
+        problem = next(_problems(text), None)
+    except yaml.YAMLError as error:
+        raise DocumentError(_described(error, name, text)) from error
+    if problem is not None:
+        line, what = problem
+        raise DocumentError(f"{_place(name, line)}: {what}")
+
+
+def load_mapping(path: Path) -> dict[str, Any]:
+    """Read a YAML file of keys and values.
+
+    Raises:
+        DocumentError: It holds nothing, a list or a word; or see :func:`load`.
+    """
+    if path.is_dir():
+        raise DocumentError(f"{path}: expected a YAML file, found a folder")
+    content = load(path)
+    if not isinstance(content, dict) or not content:
+        found = {type(None): "nothing", dict: "nothing", list: "a list", str: f"the text {str(content)[:40]!r}"}
+        raise DocumentError(f"{path}: expected keys with values; found {found.get(type(content), repr(content))}")
+    return content
+
+
+def _problems(text: str) -> Iterator[tuple[int, str]]:
+    """Go through a document as it is written, aliases unopened: (line, problem)."""
+    levels: list[_Level] = []
+    sizes: dict[str, int] = {}  # of what anchors stand for, with every alias written out
+    words: dict[str, str] = {}  # anchors of single words
+    places: dict[tuple[str, ...], int] = {}  # lines of dotted keys
+    documents = 0
+    for number, event in enumerate(yaml.parse(text, Loader)):
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent):
+            if any(level.anchor == event.anchor for level in levels):
+                yield line, f"the anchor &{event.anchor} contains itself; write out what is meant"
+            word, size, anchor = words.get(event.anchor), sizes.get(event.anchor, 1), None
+        elif isinstance(event, yaml.ScalarEvent):
+            word, size, anchor = event.value, 1, event.anchor
+            words |= {anchor: word} if anchor else {}
+        elif isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
+            path = _below(levels[-1]) if levels else ()
+            levels.append(_Level(isinstance(event, yaml.MappingStartEvent), path, event.anchor))
+            if len(levels) > DEEPEST:
+                yield line, f"more than {DEEPEST} mappings or lists within each other"
+            continue
+        elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
+            level = levels.pop()
+            word, size, anchor = None, level.size, level.anchor
+        else:
+            documents += isinstance(event, yaml.DocumentStartEvent)
+            if documents > 1:
+                yield line, "a second document begins; a file has one"
+            continue
+        if anchor:
+            sizes[anchor] = size
+        if not levels:
+            continue
+        level = levels[-1]
+        level.size += size
+        if level.size > max(LARGEST, 10 * number):
+            yield (
+                line,
+                f"its anchors stand for more than {level.size - 1:,} values once they are written out; write less",
+            )
+        if not level.mapping:
+            level.items += 1
+        elif level.key is not None:
+            level.key = None
+        else:
+            level.key = "" if word is None else word
+            twice = _twice(level, line, places) if word not in (None, "<<") else None
+            if twice is not None:
+                yield (
+                    line,
+                    f"the key {word!r} is there twice, first in line {twice}; the later one would win: remove one",
+                )
+
+
+def _twice(level: _Level, line: int, places: dict[tuple[str, ...], int]) -> int | None:
+    """The line where the key of a level is for the first time, with dots or without them."""
+    dotted = (*level.path, *level.key.split("."))
+    earlier = level.lines.get(level.key, places.get(dotted))
+    level.lines[level.key] = places[dotted] = line
+    return earlier
+
+
+def _below(level: _Level) -> tuple[str, ...]:
+    """The dotted key of what comes next in a level."""
+    return (*level.path, *(level.key or "").split(".")) if level.mapping else (*level.path, f"[{level.items}]")
+
+
+def _described(error: yaml.YAMLError, name: str, text: str) -> str:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    what = getattr(error, "problem", None) or str(error).splitlines()[0]
+    if mark is None:
+        return f"{name}: no valid YAML: {what}" if name else f"no valid YAML: {what}"
+    if text.split("\n")[mark.line][mark.column :].startswith("\t"):
+        what = "found a tab; indent with spaces"
+    return f"{_place(name, mark.line + 1)}, column {mark.column + 1}: no valid YAML: {what}"
+
+
+def _place(name: str, line: int) -> str:
+    return f"{name}, line {line}" if name else f"line {line}"

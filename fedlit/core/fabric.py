@@ -1,0 +1,122 @@
+"""Lightning Fabric as a federation needs it."""
+
+import os
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+from lightning.fabric.accelerators import ACCELERATOR_REGISTRY
+from lightning.fabric.strategies import DDPStrategy
+from torch import nn
+
+from fedlit.core.errors import ConfigError
+
+PRECISIONS = ("32-true", "64-true", "bf16-mixed")
+
+
+CORES = "FEDLIT_CORES"
+"""Variable of the environment that gives a process fewer cores than the machine has: several runs share them."""
+
+
+def cores() -> int:
+    """Count the processor cores that this process may use, at least 1."""
+    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    share = os.environ.get(CORES, "")
+    return min(here, max(1, int(share))) if share.isdecimal() else here
+
+
+class RankPerClients(DDPStrategy):
+    """Ranks that train different clients: no gradient is averaged between them, so modules stay as they are."""
+
+    def setup_module(self, module: nn.Module) -> nn.Module:
+        """Return the module as it is, without DistributedDataParallel around it."""
+        return module
+
+
+class FederationFabric(Fabric):
+    """Fabric whose ``log`` collects: what a module passes to ``self.log`` is averaged over its client's round.
+
+    Attributes:
+        logged: name -> values of the current round.
+        global_step: Steps of the client's training so far, as a module reads it from ``self.global_step``.
+        current_epoch: Passes over the client's training images that are complete, likewise.
+    """
+
+    logger = progress_bar_callback = None
+    """What a module finds as ``self.logger``: none, as with a Trainer's ``logger=False``; ``self.print`` asks for the other."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.logged: dict[str, list[Any]] = defaultdict(list)
+        self.global_step, self.current_epoch = 0, 0
+
+    def log_dict(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        """Collect values under their names until the round ends."""
+        for name, value in metrics.items():
+            self.logged[name].append(value.detach() if torch.is_tensor(value) else value)
+
+    def means(self) -> dict[str, float]:
+        """Mean of each logged name over the round."""
+        return {
+            k: float(torch.stack([torch.as_tensor(v, dtype=torch.float64) for v in vs]).mean())
+            for k, vs in self.logged.items()
+        }
+
+
+def make_fabric(
+    accelerator: str = "auto", devices: int | list[int] = 1, num_nodes: int = 1, precision: str = "32-true"
+) -> FederationFabric:
+    """Fabric for a federation; several devices or nodes mean clients pinned to ranks.
+
+    Under ``torchrun`` or ``fabric run`` the launcher's numbers of processes and nodes stand in for the defaults.
+
+    Args:
+        accelerator: Device to train on: ``auto``, ``cpu``, ``cuda`` or ``mps``.
+        devices: Processes on this machine, one device each (or a list of device indices).
+        num_nodes: Number of machines; start one ``torchrun`` or ``fabric run`` on each.
+        precision: Precision of the arithmetic: ``32-true``, ``64-true`` or ``bf16-mixed``.
+
+    Raises:
+        ConfigError: a device that this machine does not have, no process at all, or a precision whose loss scaler or storage would break mean gradients.
+    """
+    if precision not in PRECISIONS:
+        raise ConfigError(
+            f"fabric.precision: expected one of {', '.join(PRECISIONS)}, found {precision!r} (a loss scaler skips "
+            "steps and half-precision weights lose digits, which both break mean gradients)"
+        )
+    if "LOCAL_WORLD_SIZE" in os.environ and (devices, num_nodes) == (1, 1):
+        devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        num_nodes = int(os.environ["WORLD_SIZE"]) // devices
+    _check_processes(devices, num_nodes)
+    several = num_nodes > 1 or (devices if isinstance(devices, int) else len(devices)) > 1
+    strategy = RankPerClients() if several else "auto"
+    try:
+        return FederationFabric(
+            accelerator=accelerator, devices=devices, num_nodes=num_nodes, precision=precision, strategy=strategy
+        )
+    except (RuntimeError, ValueError, TypeError, ImportError) as error:
+        usable = ", ".join(
+            name for name in ("cpu", "cuda", "mps") if ACCELERATOR_REGISTRY[name]["accelerator"].is_available()
+        )
+        raise ConfigError(
+            f"fabric.accelerator: {accelerator!r} with devices {devices} cannot be used here: {str(error).splitlines()[0]} "
+            f"This machine has {usable}"
+        ) from error
+
+
+def _check_processes(devices: int | list[int], num_nodes: int) -> None:
+    wrong = (
+        devices < 1 and devices != -1 if isinstance(devices, int) else not devices or len(set(devices)) < len(devices)
+    )
+    if wrong:
+        raise ConfigError(f"fabric.devices: expected a number of at least 1, or different indices, found {devices}")
+    if num_nodes < 1:
+        raise ConfigError(f"fabric.num_nodes: expected at least 1, found {num_nodes}")
+
+
+def launch(fabric: FederationFabric) -> None:
+    """Start the other processes of this machine, unless a launcher has."""
+    if os.environ.get("LT_CLI_USED", "0") == "0":
+        fabric.launch()

@@ -1,0 +1,77 @@
+"""Files and folders that appear whole or not at all, also when the process dies while it writes them."""
+
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def whole(path: Path, durable: bool = False, replace: bool = True) -> Iterator[Path]:
+    """Yield the path of a draft beside ``path``, which takes its place when the block ends.
+
+    The block writes the draft as a file, or makes it a folder. If the block raises, the draft is removed and what was
+    at ``path`` stays. A process that is killed leaves the old or the new content, and perhaps a hidden draft.
+
+    Args:
+        path: The file or the folder; the folder around it is made where it is missing.
+        durable: Wait until the content of a file is on the disk, so that it survives a power cut as well.
+        replace: Whether to replace a file that somebody else has put there meanwhile; otherwise theirs stays.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
+    _discard(draft)  # of a process that was killed, and had the number of this one
+    try:
+        yield draft
+        if durable:
+            sync(draft)
+        if replace:
+            put(draft, path)
+        else:
+            _put_unless_there(draft, path)
+    finally:
+        _discard(draft)
+
+
+def put(draft: Path, path: Path) -> None:
+    """Give a complete draft its name, in the place of what had it."""
+    if path.is_dir():
+        remove(path)  # no system replaces a folder that holds files
+    os.replace(draft, path)
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder so that nobody meets a half of it under its name."""
+    hidden = folder.with_name(f".removing-{folder.name}")
+    shutil.rmtree(hidden, ignore_errors=True)
+    os.replace(folder, hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the list of names in a folder, is on the disk."""
+    if path.is_dir() and os.name == "nt":  # Windows opens no folders
+        return
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _discard(draft: Path) -> None:
+    if draft.is_dir():
+        shutil.rmtree(draft, ignore_errors=True)
+    else:
+        draft.unlink(missing_ok=True)
+
+
+def _put_unless_there(draft: Path, path: Path) -> None:
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without links
+        os.replace(draft, path)

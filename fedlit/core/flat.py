@@ -1,0 +1,364 @@
+"""The flat vector: every trainable parameter of a module as one contiguous tensor.
+
+Algorithms are arithmetic on this vector, so they cost one fused pass a step whatever the number of layers.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from fedlit.core.buffers import OwnBuffers, places_of_buffers
+from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.core.parts import Parts
+
+SLICES = ("body", "norm", "head", "dual")
+NORM_TYPES = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One parameter or buffer in its flat vector."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+    group: int
+    per_class: bool = False
+
+    @property
+    def size(self) -> int:
+        """Number of its elements."""
+        return prod(self.shape)
+
+    def view(self, vector: Tensor) -> Tensor:
+        """Return its elements of a vector, in its shape; no copy."""
+        return vector[self.offset : self.offset + self.size].view(self.shape)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A stretch ``[start, stop)`` of the weight vector whose elements belong to one group."""
+
+    start: int
+    stop: int
+    group: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where everything lies in the weight vector ``w`` [P] and the statistics vector ``stats`` [S].
+
+    Parameters are ordered body | norm | head | dual, so each of these slices is contiguous: ``head`` is what
+    the module names so, ``norm`` the affine parameters of normalisation layers (found by type), ``dual`` what
+    an objective maximises over, ``body`` the rest. A frozen parameter (``requires_grad=False``) has no place in it: it
+    is the same everywhere and never travels. A *group* is the finest set of elements that a client owns
+    or lacks as a whole: a slice, or within it the rows of one class; the statistics are one more group.
+
+    Attributes:
+        parameters: one entry a parameter, in flat order.
+        buffers: one entry a floating-point buffer (BatchNorm's running mean and variance), in flat order.
+        classes: the federation's classes, in the order of the head's rows.
+        dtype: of the parameters; float32, or float64 with ``--fabric.precision 64-true``.
+        frozen: hash of the frozen parameters, or "".
+    """
+
+    parameters: tuple[Entry, ...]
+    buffers: tuple[Entry, ...]
+    classes: tuple[str, ...]
+    dtype: torch.dtype
+    frozen: str = ""
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "Layout":
+        """Read the layout off a module, after its device and dtype are final.
+
+        Args:
+            module: Any; what it may declare is said by :class:`fedlit.core.parts.Parts`.
+
+        Raises:
+            ConfigError: parameters that cannot lie in one vector, or a BatchNorm with a cumulative average.
+        """
+        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        _check_parameters(type(module).__name__, named, sum(1 for _ in module.parameters()))
+        for name, layer in module.named_modules():
+            if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.momentum is None:
+                raise ConfigError(
+                    f"{name}: BatchNorm with momentum=None averages over a client's whole history, which no "
+                    "round can reproduce; give it a momentum such as 0.1"
+                )
+        parts = Parts.of(module)
+        classes, head_layers = parts.classes, parts.head or nn.Module()
+        layers = [(prefix, layer) for prefix, layer in module.named_modules() if isinstance(layer, NORM_TYPES)]
+        norm = {f"{p}.{n}".lstrip(".") for p, layer in layers for n, _ in layer.named_parameters(recurse=False)}
+        head = {f"head.{n}" for n, _ in head_layers.named_parameters()} - norm
+        dual, rows = _declared(module, "dual_parameters"), _declared(module, "per_class_parameters")
+        slice_of = {
+            n: "dual" if n in dual else "norm" if n in norm else "head" if n in head | rows else "body"
+            for n, _ in named
+        }
+        entries, offset = [], 0
+        for name, parameter in sorted(named, key=lambda item: SLICES.index(slice_of[item[0]])):
+            per_class = name in rows or (name in head and parameter.shape[:1] == (len(classes),))
+            if name in rows and parameter.shape[:1] != (len(classes),):
+                raise ConfigError(
+                    f"{name} has shape {tuple(parameter.shape)}, expected {len(classes)} rows, one a class"
+                )
+            group = SLICES.index(slice_of[name]) * (len(classes) + 1)
+            entries.append(Entry(name, tuple(parameter.shape), offset, group, per_class))
+            offset += parameter.numel()
+        buffers, offset = [], 0
+        for name, buffer in module.named_buffers():
+            if buffer.is_floating_point():
+                buffers.append(Entry(name, tuple(buffer.shape), offset, len(SLICES) * (len(classes) + 1)))
+                offset += buffer.numel()
+        return cls(tuple(entries), tuple(buffers), classes, named[0][1].dtype, _frozen(module))
+
+    @cached_property
+    def stretches(self) -> tuple[Stretch, ...]:
+        """The weight vector as stretches of one group each."""
+        merged: list[Stretch] = []
+        for entry in self.parameters:
+            rows = entry.shape[0] if entry.per_class else 1
+            step = entry.size // rows
+            for row in range(rows):
+                start = entry.offset + row * step
+                group = entry.group + (row + 1 if entry.per_class else 0)
+                if merged and merged[-1].group == group:
+                    start = merged.pop().start
+                merged.append(Stretch(start, entry.offset + (row + 1) * step, group))
+        return tuple(merged)
+
+    @cached_property
+    def slices(self) -> dict[str, slice]:
+        """Where body, norm, head and dual lie in the weight vector."""
+        rows, stop, found = len(self.classes) + 1, 0, {}
+        for s, name in enumerate(SLICES):
+            start = stop
+            stop += sum(e.size for e in self.parameters if e.group // rows == s)
+            found[name] = slice(start, stop)
+        return found
+
+    @cached_property
+    def size(self) -> int:
+        """P, the number of weights."""
+        return sum(e.size for e in self.parameters)
+
+    @cached_property
+    def stats_size(self) -> int:
+        """S, the number of statistics."""
+        return sum(e.size for e in self.buffers)
+
+    @property
+    def num_groups(self) -> int:
+        """Number of groups, that of the statistics included."""
+        return len(SLICES) * (len(self.classes) + 1) + 1
+
+    @property
+    def stats_group(self) -> int:
+        """Index of the group of the statistics."""
+        return self.num_groups - 1
+
+    def groups(self, slices: tuple[str, ...] = SLICES, classes: tuple[str, ...] | None = None) -> list[int]:
+        """Indices of the groups in these slices; with ``classes``, only the rows of those."""
+        rows = range(len(self.classes) + 1) if classes is None else [self.classes.index(c) + 1 for c in classes]
+        return [SLICES.index(s) * (len(self.classes) + 1) + r for s in slices for r in rows]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes with any name, shape, order, class or dtype; checked at resume and between processes."""
+        text = repr((self.parameters, self.buffers, self.classes, self.dtype, self.frozen))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def zeros(self, device: torch.device | str = "cpu") -> Tensor:
+        """A vector [P] of zeros."""
+        return torch.zeros(self.size, dtype=self.dtype, device=device)
+
+    def spans(self, values: Tensor) -> list[tuple[int, int, float]]:
+        """``values`` [num_groups] over the weight vector, as merged stretches (start, stop, value)."""
+        table = values.tolist()
+        merged = [list(equal) for _, equal in groupby(self.stretches, key=lambda stretch: table[stretch.group])]
+        return [(equal[0].start, equal[-1].stop, table[equal[0].group]) for equal in merged]
+
+    def expand(self, values: Tensor) -> Tensor:
+        """``values`` [num_groups] per element [P]; a scalar where all weights have the same value."""
+        spans = self.spans(values)
+        if len(spans) == 1:
+            return torch.tensor(spans[0][2], dtype=self.dtype)
+        out = self.zeros()
+        for start, stop, value in spans:
+            out[start:stop] = value
+        return out
+
+
+class FlatModel:
+    """A module whose parameters, gradients and statistics are views of three flat vectors.
+
+    Attributes:
+        parameters: the module's, in flat order.
+        w: [P] weights; writing to it changes the module.
+        grad: [P] gradients; ``backward`` adds to it.
+        stats: [S] running statistics.
+        own: The buffers that are no statistics.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.layout = layout = Layout.of(module)
+        device = next(p for p in module.parameters() if p.requires_grad).device
+        self.w, self.grad = layout.zeros(device), layout.zeros(device)
+        self.stats = torch.zeros(layout.stats_size, dtype=layout.dtype, device=device)
+        named = dict(module.named_parameters())
+        self.parameters = [named[entry.name] for entry in layout.parameters]
+        self._gradients = [entry.view(self.grad) for entry in layout.parameters]
+        for entry, parameter, gradient in zip(layout.parameters, self.parameters, self._gradients, strict=True):
+            entry.view(self.w).copy_(parameter.detach())
+            parameter.data, parameter.grad = entry.view(self.w), gradient
+        places = places_of_buffers(module)
+        self._statistics = [(e.name, e.view(self.stats), *place) for e in layout.buffers for place in places[e.name]]
+        for _, view, buffers, leaf in self._statistics:
+            view.copy_(buffers[leaf])
+            buffers[leaf] = view
+        self.own = OwnBuffers(module, {entry.name for entry in layout.buffers}, device)
+        self._homes = _homes(module, self.parameters)
+
+    def load(self, w: Tensor, stats: Tensor) -> None:
+        """Copy weights and statistics in."""
+        self.w.copy_(w)
+        self.stats.copy_(stats)
+        for _, view, buffers, leaf in self._statistics:
+            buffers[leaf] = view
+
+    def gather_gradients(self) -> None:
+        """Bring gradients that lie beside the flat vector back: ``zero_grad`` cuts them off, which costs nothing here."""
+        for parameter, view in zip(self.parameters, self._gradients, strict=True):
+            found = parameter.grad
+            if found is not view:
+                if found is not None:
+                    view.add_(found)
+                parameter.grad = view
+
+    @torch.no_grad()
+    def gather_statistics(self) -> None:
+        """Bring statistics back to which a module has assigned a new tensor instead of writing into the old one.
+
+        Raises:
+            TrainingError: the new tensor has another shape.
+        """
+        for name, view, buffers, leaf in self._statistics:
+            found = buffers[leaf]
+            if found is not view:
+                if found is None or found.shape != view.shape:
+                    shape = "None" if found is None else f"shape {tuple(found.shape)}"
+                    raise TrainingError(
+                        f"{type(self.module).__name__}: its buffer {name} became {shape}, and was {tuple(view.shape)}; a "
+                        "buffer of floating point is averaged over clients, so it has to keep its shape"
+                    )
+                view.copy_(found)
+                buffers[leaf] = view
+
+    def check_parameters(self) -> None:
+        """Tell whether the module still computes with the parameters that are trained.
+
+        Raises:
+            TrainingError: one was replaced, or frozen; names it.
+        """
+        for entry, parameter, (owner, leaf) in zip(self.layout.parameters, self.parameters, self._homes, strict=True):
+            place = self.w.data_ptr() + entry.offset * self.w.element_size()
+            if owner.get(leaf) is not parameter or (entry.size and parameter.data_ptr() != place):
+                raise TrainingError(
+                    f"{type(self.module).__name__}: its parameter {entry.name} was replaced during training, so that it "
+                    "would never be trained; change its values in place: with torch.no_grad(): parameter.copy_(...)"
+                )
+            if not parameter.requires_grad:
+                raise TrainingError(
+                    f"{type(self.module).__name__}: its parameter {entry.name} was frozen during training; a federation "
+                    "trains the same parameters in every round: freeze it in __init__"
+                )
+
+    def views(self, vector: Tensor) -> list[Tensor]:
+        """A vector [P] as tensors of the parameters' shapes, in flat order."""
+        entries = self.layout.parameters
+        return [part.view(e.shape) for part, e in zip(vector.split([e.size for e in entries]), entries, strict=True)]
+
+    def gradient(self, loss: Tensor) -> Tensor:
+        """The gradient [P] of a loss as a vector of its own; ``grad`` stays as it is."""
+        return gathered(torch.autograd.grad(loss, self.parameters, materialize_grads=True))
+
+    @contextmanager
+    def at(self, vector: Tensor) -> Iterator[None]:
+        """Inside, the module computes with another vector [P] in place of ``w``; nothing is copied.
+
+        A graph that was recorded outside may not be used inside, nor the other way round.
+        """
+        self._point_at(vector)
+        try:
+            yield
+        finally:
+            self._point_at(self.w)
+
+    def _point_at(self, vector: Tensor) -> None:
+        for parameter, view in zip(self.parameters, self.views(vector), strict=True):
+            parameter.data = view
+
+
+def _homes(module: nn.Module, parameters: list[nn.Parameter]) -> list[tuple[dict[str, nn.Parameter], str]]:
+    """Where the module holds each of these parameters."""
+    homes = {id(p): (part._parameters, leaf) for part in module.modules() for leaf, p in part._parameters.items()}
+    return [homes[id(parameter)] for parameter in parameters]
+
+
+def gathered(tensors: Iterable[Tensor]) -> Tensor:
+    """Tensors as one vector."""
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+
+def _check_parameters(name: str, trainable: list[tuple[str, nn.Parameter]], number: int) -> None:
+    """Refuse parameters that cannot lie in one vector: none, of several dtypes, of a wrong one, or in shared memory."""
+    if not trainable:
+        frozen = f"all {number} are frozen (requires_grad=False)" if number else "it has none at all"
+        raise ConfigError(f"{name} has no trainable parameters: {frozen}")
+    dtypes = {p.dtype: parameter for parameter, p in reversed(trainable)}
+    if len(dtypes) > 1:
+        found = ", ".join(sorted(f"{dtype} ({parameter})" for dtype, parameter in dtypes.items()))
+        raise ConfigError(f"{name}: expected parameters of one dtype, found {found}")
+    (dtype,) = dtypes
+    if dtype not in (torch.float32, torch.float64):
+        fix = (
+            "half precision loses digits in every mean; leave half() out, and set --fabric.precision bf16-mixed to compute "
+            "faster"
+            if dtype.is_floating_point
+            else "train real and imaginary parts"
+        )
+        raise ConfigError(f"{name}: expected parameters of torch.float32 or torch.float64, found {dtype}: {fix}")
+    places: dict[int, str] = {}
+    for parameter, p in trainable:
+        first = places.setdefault(p.data_ptr(), parameter) if p.numel() else parameter
+        if first != parameter:
+            raise ConfigError(
+                f"{name}: its parameters {first} and {parameter} share memory, which training would part; assign the one "
+                "parameter to both places instead of its data"
+            )
+
+
+def _frozen(module: nn.Module) -> str:
+    """Hash over the names and values of frozen parameters, "" where there are none."""
+    digest = hashlib.sha256()
+    frozen = [(name, p) for name, p in module.named_parameters() if not p.requires_grad]
+    for name, parameter in frozen:
+        digest.update(name.encode() + parameter.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16] if frozen else ""
+
+
+def _declared(module: nn.Module, attribute: str) -> set[str]:
+    return {
+        f"{prefix}.{name}".lstrip(".")
+        for prefix, layer in module.named_modules()
+        for name in getattr(layer, attribute, ())
+    }

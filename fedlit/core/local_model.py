@@ -1,0 +1,283 @@
+"""The model that a process trains for one client after the other, and the order of a local step."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+
+from fedlit.core.aggregator import Aggregator, ClientContext, Correction
+from fedlit.core.batches import BatchStream
+from fedlit.core.errors import TrainingError
+from fedlit.core.fabric import FederationFabric
+from fedlit.core.flat import FlatModel, Layout
+from fedlit.core.hooks import check_correction, computed_loss, mask_of, replaced_change, sent_by, state_of, tensors
+from fedlit.core.messages import Broadcast, Client, ClientState, Mask, Round, State
+from fedlit.core.module import collect_logs, loss_of, step_of
+from fedlit.core.objective import Objective
+from fedlit.core.optimizer import FlatOptimizer
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """Settings of the local loop.
+
+    Args:
+        optimizer_state: What happens to a client's optimizer state between its rounds: ``reset``, or ``keep``.
+        gradient_clip: Largest norm of a local gradient; none by default.
+        measure_batches: Batches of each client that a measuring round looks at.
+    """
+
+    optimizer_state: str = "reset"
+    gradient_clip: float | None = None
+    measure_batches: int = 32
+
+
+class LocalModel:
+    """One model instance that clients take turns to train.
+
+    Args:
+        fabric: gives device and precision.
+        module: anybody's LightningModule with ``training_step`` and ``configure_optimizers``.
+        aggregators: the federation's algorithms.
+        training: settings of the local loop.
+
+    Attributes:
+        learns: Whether a step has had a gradient other than zero yet.
+        moves: Whether a client's weights have moved in a round yet.
+        watched: Whether its attributes have been looked at in a round.
+    """
+
+    def __init__(
+        self,
+        fabric: FederationFabric,
+        module: LightningModule,
+        aggregators: Sequence[Aggregator],
+        training: LocalTraining,
+    ) -> None:
+        self.fabric, self.module, self.training = fabric, module, training
+        self.aggregators = list(aggregators)
+        for aggregator in self.aggregators:
+            aggregator.configure_model(module)
+        fabric.setup_module(module)
+        collect_logs(module, fabric)
+        self._training_step = step_of(module, "training_step")
+        module.train()
+        self.flat = FlatModel(module)
+        self.optimizer = FlatOptimizer(module, self.flat)
+        self.start = torch.empty_like(self.flat.w)
+        self.learns = self.moves = self.watched = False
+        self._masks: dict[str, Mask] = {}
+        self.correction = Correction(self.layout, self.flat.w.device)
+        self.batches_per_step = max([1, *(a.batches_per_step for a in self.aggregators)])
+        self._projections = [m.project for m in module.modules() if isinstance(m, Objective)]
+        # Hooks that nobody implements cost nothing.
+        self._starting = self._implementing("on_client_round_start")
+        self._computing = self._implementing("compute_gradient")[:1]
+        self._before = self._implementing("on_before_optimizer_step")
+        self._after = self._implementing("on_after_optimizer_step")
+        self._sending = self._implementing("on_before_send")
+        self._ending = self._implementing("on_client_round_end")
+
+    @property
+    def layout(self) -> Layout:
+        """Where everything lies in the flat vectors."""
+        return self.flat.layout
+
+    def mask(self, client: Client) -> Mask:
+        """What the client shares."""
+        if client.name not in self._masks:
+            self._masks[client.name] = client_mask(self.aggregators, self.layout, client)
+        return self._masks[client.name]
+
+    def adopt(self, mask: Mask, state: ClientState, down: Broadcast) -> None:
+        """Become a client's model: the federation's weights where shared, its own where it has some."""
+        self.flat.load(down.w, down.stats)
+        self.flat.own.load(state.buffers)
+        state.write(mask, self.layout, self.flat.w, self.flat.stats)
+
+    def begin(
+        self,
+        client: Client,
+        state: ClientState,
+        down: Broadcast,
+        rnd: Round,
+        window: int,
+        next_batch: Callable[[], Any],
+    ) -> list[ClientContext]:
+        """Start a client's round: its model, its optimizer, its correction; one context an aggregator."""
+        mask, device = self.mask(client), self.flat.w.device
+        self.adopt(mask, state, down)
+        self.start.copy_(self.flat.w)
+        self.optimizer.begin(state.optimizer, rnd.lr_factor)
+        if not self.module.training:  # going through a deep network's layers takes as long as many a small step
+            self.module.train()
+        self.fabric.logged.clear()
+        self.correction.reset()
+        shared = (self.flat, client, mask, rnd, window, self.correction, next_batch, self.apply, self.loss)
+        contexts = [
+            ClientContext(*shared, _to(sent, device), _to(kept, device, copy=True), self.start)
+            for sent, kept in zip(down.aggregators, state.aggregators, strict=True)
+        ]
+        for i in self._starting:
+            self.aggregators[i].on_client_round_start(contexts[i])
+            check_correction(self.aggregators[i], self.correction.bias, self.layout.size, rnd.index == 0)
+        if self._starting:
+            self.start.copy_(self.flat.w)  # what they set is where the client begins, and no part of its change
+        self.correction.close(mask)
+        return contexts
+
+    def step(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
+        """One local step; returns the loss.
+
+        The order: gradient <- correction; forward; backward; the dual slice changes sign, so that descent on it is ascent;
+        clipping (the correction is added after it instead); ``on_before_optimizer_step``; optimizer; projection of the
+        objective's variables; ``on_after_optimizer_step``.
+        """
+        flat, correction = self.flat, self.correction
+        clip, dual = self.training.gradient_clip, self.layout.slices["dual"]
+        self._clear_gradient()
+        for i in self._computing:
+            loss = computed_loss(self.aggregators[i], contexts[i], batches)
+        if not self._computing:
+            loss = self.gradient(batches[0], number)
+        flat.gather_statistics()
+        self.learns = self.learns or bool(flat.grad.any())
+        flat.grad[dual].neg_()
+        if clip is not None:
+            flat.grad.mul_((clip / (flat.grad.norm() + 1e-6)).clamp(max=1.0))
+            if self._starting:
+                correction.add_to(flat.grad, flat.w)
+        for i in self._before:
+            self.aggregators[i].on_before_optimizer_step(contexts[i])
+        self.optimizer.step()
+        for project in self._projections:
+            project()
+        for context in contexts:
+            context.num_steps = number + 1
+        for i in self._after:
+            self.aggregators[i].on_after_optimizer_step(contexts[i], batches)
+        return loss
+
+    def count(self, seen: int, stream: BatchStream) -> None:
+        """Tell the module, for its ``global_step`` and ``current_epoch``, how many batches of a stream it has seen."""
+        self.fabric.global_step = seen // self.batches_per_step
+        self.fabric.current_epoch = seen // stream.steps_per_epoch
+
+    def still(self) -> str:
+        """Why the client's weights did not move in its round, or ""; a rate of 0 is what somebody asked for."""
+        self.moves = self.moves or (self.learns and not torch.equal(self.flat.w, self.start))
+        if self.moves or not any(self.optimizer.rates):
+            return ""
+        return "the optimizer leaves them as they are" if self.learns else "every gradient is zero"
+
+    def end(self, contexts: Sequence[ClientContext], down: Broadcast) -> State:
+        """What a client sends, each vector in memory of its own.
+
+        ``w`` and ``stats`` are the changes over the round, the former as the aggregators replace it; ``<i>/<name>`` is what
+        aggregator i sends beside.
+        """
+        change = self.flat.w - self.start
+        if self._sending:
+            for stretch in contexts[0].mask.unshared(self.layout):
+                change[stretch] = 0
+        for i in self._sending:
+            change = replaced_change(self.aggregators[i], contexts[i], change)
+        vectors = {"w": change, "stats": self.flat.stats - down.stats.to(self.flat.stats.device)}
+        for i in self._ending:
+            sent = sent_by(self.aggregators[i], contexts[i])
+            vectors |= {f"{i}/{name}": vector for name, vector in sent.items()}
+        for aggregator, context in zip(self.aggregators, contexts, strict=True):
+            tensors(aggregator, "on_client_round_end", context.state)
+        used = [self.flat.w, self.flat.grad, self.flat.stats, self.start, self.correction.bias]
+        used += [tensor for c in contexts for state in (c.broadcast, c.state) for tensor in state.values()]
+        return _apart(vectors, used)
+
+    def state(self, client: Client, before: ClientState, drawn: int, contexts: Sequence[ClientContext]) -> ClientState:
+        """What the client keeps after its round."""
+        mask = self.mask(client)
+        return ClientState(
+            before.batches + drawn,
+            mask.part(self.layout, self.flat.w).cpu(),
+            self.flat.stats.cpu().clone() if mask.keeps_stats(self.layout) else before.stats,
+            self.optimizer.state() if self.training.optimizer_state == "keep" else {},
+            [_to(context.state, "cpu") for context in contexts],
+            self.flat.own.state(),
+        )
+
+    def gradient(self, batch: Any, step: int) -> Tensor:
+        """Forward and backward on one batch; adds to the flat gradient and returns the loss."""
+        loss = self.loss(batch, step)
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            if "backward through the graph a second time" not in str(error):
+                raise
+            name = type(self.module).__name__
+            raise TrainingError(
+                f"{name}: its training_step has called backward already, or returned a loss of an earlier step; a "
+                "federation calls loss.backward() itself: return the loss of this batch"
+            ) from error
+        self.flat.gather_gradients()
+        return loss.detach()
+
+    def apply(self, function: Callable[[Any], Any], batch: Any) -> Any:
+        """What a function makes of a batch, on the fabric's device and in its precision."""
+        batch = self.fabric.to_device(self.fabric.strategy.precision.convert_input(batch))
+        with self.fabric.autocast():
+            return function(batch)
+
+    def loss(self, batch: Any, step: int) -> Tensor:
+        """What ``training_step`` makes of a batch, with its graph."""
+        version = self.flat.grad._version
+        output = self.apply(lambda moved: self._training_step(moved, step), batch)
+        if self.flat.grad._version != version:  # it has called zero_grad or backward, which here comes after it
+            self._clear_gradient()
+        return loss_of(self.module, output)
+
+    def _clear_gradient(self) -> None:
+        """Begin a step's gradient: the correction where there is one that is not added at the end, or zero."""
+        if self._starting and self.training.gradient_clip is None:
+            self.correction.write(self.flat.grad, self.flat.w)
+        else:
+            self.flat.grad.zero_()
+
+    def _implementing(self, hook: str) -> list[int]:
+        return [i for i, aggregator in enumerate(self.aggregators) if aggregator.implements(hook)]
+
+
+def configured(fabric: FederationFabric, module: LightningModule, aggregators: Sequence[Aggregator]) -> LightningModule:
+    """The module as its federation trains it: as the aggregators change it, in the fabric's precision."""
+    for aggregator in aggregators:
+        aggregator.configure_model(module)
+    return fabric.strategy.precision.convert_module(module)
+
+
+def client_mask(aggregators: Sequence[Aggregator], layout: Layout, client: Client) -> Mask:
+    """What a client shares: the product of the aggregators' masks."""
+    mask = Mask.everything(layout)
+    for aggregator in aggregators:
+        mask = mask & mask_of(aggregator, layout, client)
+    return mask
+
+
+def initial_client_state(aggregators: Sequence[Aggregator], layout: Layout) -> ClientState:
+    """A client that has not trained yet."""
+    empty = torch.zeros(0, dtype=layout.dtype)
+    return ClientState(0, empty, empty.clone(), {}, [state_of(a, "client_state", layout) for a in aggregators])
+
+
+def _apart(vectors: State, used: Sequence[Tensor]) -> State:
+    """The vectors, as copies where they share memory with each other or with something that must not change."""
+    memory, apart = {tensor.untyped_storage().data_ptr() for tensor in used}, {}
+    for name, vector in vectors.items():
+        place = vector.untyped_storage().data_ptr()
+        apart[name] = vector.clone() if place in memory else vector
+        memory.add(place)
+    return apart
+
+
+def _to(state: State, device: torch.device | str, copy: bool = False) -> State:
+    return {name: tensor.to(device, copy=copy) for name, tensor in state.items()}

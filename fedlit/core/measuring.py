@@ -1,0 +1,126 @@
+"""Measuring rounds: window 0, nothing is trained; what the federation needs to know of itself before it goes on."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from fedlit.core.batches import BatchStream, columns, fetch
+from fedlit.core.errors import TrainingError
+from fedlit.core.flat import FlatModel, Layout
+from fedlit.core.local_model import LocalModel
+from fedlit.core.messages import Broadcast, Client, ClientState, Measured, Payload, Round, ServerState, stripped
+from fedlit.core.module import overrides, step_of
+from fedlit.core.objective import Objective
+from fedlit.core.randomness import seed_process
+
+
+def objective_of(module: nn.Module) -> Objective | None:
+    """The module's objective, where it has variables or constants of its own."""
+    return next((m for m in module.modules() if isinstance(m, Objective)), None)
+
+
+@torch.no_grad()
+def measure(
+    local: LocalModel, stream: BatchStream, client: Client, state: ClientState, down: Broadcast, rnd: Round
+) -> Payload:
+    """A client's part: forward passes in training mode over a sample of its training set, at the federation's weights.
+
+    Raises:
+        TrainingError: labels that are not 0, 1 or NaN.
+    """
+    seed_process(rnd.seed, "measure", rnd.index, client.name)
+    local.adopt(local.mask(client), state, down)
+    local.module.train()
+    dataset, batches = stream.dataset, local.training.measure_batches
+    sample = BatchStream(dataset, stream.batch_size, rnd.seed, client.name, "measure")
+    logits, labels = [], []
+    mean, square = torch.zeros_like(local.flat.stats), torch.zeros_like(local.flat.stats)
+    count = min(batches, sample.steps_per_epoch)
+    first = rnd.index * count
+    with _latest_batch_only(local.module):
+        for position in range(first, first + count):
+            scored = _score(local, sample[position], position - first)
+            if scored is not None:
+                logits.append(scored[0])
+                labels.append(scored[1])
+            if rnd.moments:
+                mean += local.flat.stats / count
+                square += local.flat.stats**2 / count
+    vectors = {"mean": mean, "square": square} if rnd.moments else {}
+    objective = objective_of(local.module)
+    if objective is not None and logits:
+        all_labels = _all_labels(dataset, stream.batch_size, len(local.layout.classes)).to(logits[0].device)
+        wrong = all_labels[~(all_labels.isnan() | (all_labels == 0) | (all_labels == 1))]
+        if len(wrong):
+            raise TrainingError(f"client {client.name!r}: expected labels 0, 1 or NaN, found {wrong[0]:g}")
+        sums = objective.measure(torch.cat(logits), torch.cat(labels), all_labels)
+        vectors |= {f"objective/{name}": vector for name, vector in sums.items()}
+    weighted = {name: (vector.to(local.layout.dtype) * client.weight).cpu() for name, vector in vectors.items()}
+    return Payload(weighted, client.weight, client.weight * local.mask(client).owned.double())
+
+
+def conclude(model: FlatModel, server: ServerState, total: Payload) -> Measured:
+    """The server's part, on a model of its own; the server's state stays as it is."""
+    means = {name: vector / total.weight for name, vector in total.vectors.items()}
+    model.load(server.w, server.stats)
+    objective = objective_of(model.module)
+    own = stripped(means, "objective/")
+    if objective is not None and own:
+        objective.settle(own)
+    stats = model.stats.cpu().clone()
+    moments = (means["mean"], means["square"]) if "mean" in means else None
+    normalisation = _normalisation(server.layout, stats, *moments) if moments else None
+    return Measured(model.w.cpu().clone(), stats, normalisation)
+
+
+def _normalisation(layout: Layout, stats: Tensor, means: Tensor, squares: Tensor) -> Tensor:
+    """Statistics [S] with BatchNorm's mean and variance from the means [S] of batch statistics and of their squares."""
+    normalisation = stats.clone()
+    entries = {entry.name: entry for entry in layout.buffers}
+    for name, entry in entries.items():
+        layer, _, leaf = name.rpartition(".")
+        if leaf == "running_mean":
+            mean, spread = entry.view(means), entries[f"{layer}.running_var"]
+            entry.view(normalisation).copy_(mean)
+            between = entry.view(squares) - mean**2
+            spread.view(normalisation).copy_(spread.view(means) + between)
+    return normalisation
+
+
+def _score(local: LocalModel, batch: object, number: int) -> tuple[Tensor, Tensor] | None:
+    """Logits and labels [B, C] of a batch; None where the module gives no scores per class."""
+    classes = len(local.layout.classes)
+    moved = local.fabric.to_device(local.fabric.strategy.precision.convert_input(batch))
+    with local.fabric.autocast():
+        if not overrides(local.module, "validation_step"):
+            step_of(local.module, "training_step")(moved, number)
+            return None
+        output = step_of(local.module, "validation_step")(moved, number)
+    if not torch.is_tensor(output) or output.ndim != 2 or output.shape[1] != classes:
+        return None
+    return output.to(local.layout.dtype), columns(torch.as_tensor(moved[1]), classes).to(local.layout.dtype)
+
+
+@contextmanager
+def _latest_batch_only(module: nn.Module) -> Iterator[None]:
+    """Running statistics are those of the latest batch."""
+    layers = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
+    momenta = [layer.momentum for layer in layers]
+    for layer in layers:
+        layer.momentum = 1.0
+    try:
+        yield
+    finally:
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum
+
+
+def _all_labels(dataset: object, batch_size: int, classes: int) -> Tensor:
+    """Labels [N, C] of a whole data set; read off it where it has ``labels``, else by fetching every example."""
+    labels = getattr(dataset, "labels", None)
+    if labels is not None:
+        return columns(torch.as_tensor(labels), classes)
+    batches = torch.arange(len(dataset)).split(batch_size)
+    return torch.cat([columns(torch.as_tensor(fetch(dataset, indices)[1]), classes) for indices in batches])

@@ -1,0 +1,247 @@
+"""What a federation honours of somebody else's LightningModule, and what it has to refuse.
+
+A federation trains a module by ``training_step`` and ``configure_optimizers``, scores it by ``validation_step`` and
+``predict_step``, and collects ``self.log``. There is no Trainer. ``self.global_step`` is the number of steps that the client
+has trained so far, over all rounds of a phase, and ``self.current_epoch`` its completed passes over its own training
+images; both go on where they were after a resume.
+"""
+
+import copy
+import inspect
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.fabric.utilities.rank_zero import rank_zero_warn
+from lightning.pytorch import LightningModule
+from torch import Tensor
+from torch.nn.parameter import is_lazy
+from torchmetrics import Metric
+
+from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.core.fabric import FederationFabric
+
+STEP = "the federation takes the optimizer's step itself, on the flat vector"
+BATCH = "batches go from the data set to the step as they are: do it in the data set, or in the step"
+REFUSED = {
+    "backward": "the federation calls loss.backward() itself: return the loss",
+    "optimizer_step": STEP,
+    "optimizer_zero_grad": STEP,
+    "configure_gradient_clipping": "set federation.gradient_clip",
+    "lr_scheduler_step": "the rate follows rounds: set federation.schedule",
+    "configure_model": "the layers are needed before training: create them in __init__",
+    "configure_sharded_model": "the layers are needed before training: create them in __init__",
+    **dict.fromkeys(("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"), BATCH),
+}
+"""Overridden hooks without which the module would train to something else, and what to do instead."""
+
+LOOPS = (
+    "on_", "setup", "teardown", "prepare_data", "test_step", "configure_callbacks",
+    "train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader",
+)  # fmt: skip
+"""Beginnings of the names of the Trainer's other hooks: the module trains without them."""
+
+SIGNALS = 128
+"""Exit codes above it say that a signal ends the process."""
+
+
+def check_module(module: LightningModule) -> None:
+    """Refuse what a federation cannot do, and warn of hooks that it will not call; nothing is changed.
+
+    Raises:
+        ConfigError: no LightningModule, manual optimization, no ``training_step`` or ``configure_optimizers``, an
+            overridden hook that changes what is trained, or a lazy layer.
+    """
+    name = type(module).__name__
+    if not isinstance(module, LightningModule):
+        raise ConfigError(f"the model is of the class {name}; expected a LightningModule")
+    if "_modules" not in vars(module):
+        raise ConfigError(f"{name}.__init__ does not call super().__init__(); call it first")
+    hooks = {hook for hook, _ in inspect.getmembers(LightningModule, inspect.isfunction) if overrides(module, hook)}
+    if not module.automatic_optimization:
+        raise ConfigError(
+            f"{name} optimizes manually (automatic_optimization = False); a federation takes one step a "
+            "batch itself: return the loss from training_step instead"
+        )
+    for needed in ("training_step", "configure_optimizers"):
+        if needed not in hooks:
+            raise ConfigError(f"{name} has no {needed}; a federation needs training_step and configure_optimizers")
+    refused = [hook for hook in REFUSED if hook in hooks]
+    if refused:
+        raise ConfigError(f"{name} overrides {refused[0]}, which a federation does not call: {REFUSED[refused[0]]}")
+    if "dataloader_iter" in inspect.signature(module.training_step).parameters:
+        raise ConfigError(f"{name}.training_step takes dataloader_iter; expected (batch) or (batch, batch_idx)")
+    lazy = [parameter for parameter, value in module.named_parameters() if is_lazy(value)]
+    if lazy:
+        raise ConfigError(f"{name}: the shape of {lazy[0]} is unknown before the first batch; give the layer its size")
+    ignored = sorted(hook for hook in hooks if hook.startswith(LOOPS))
+    if ignored:
+        rank_zero_warn(f"{name} overrides {', '.join(ignored)}: there is no Trainer here that would call them")
+
+
+def copy_of(module: LightningModule) -> LightningModule:
+    """Give a copy of a module that shares nothing with it.
+
+    Raises:
+        ConfigError: it cannot be copied; names the attribute that is in the way.
+    """
+    try:
+        return copy.deepcopy(module)
+    except (TypeError, RuntimeError) as error:
+        reason = str(error).partition(". ")[0]
+        raise ConfigError(
+            f"{type(module).__name__} cannot be copied{_culprit(module)}: {reason}; create open files, locks and generators "
+            "where they are used, and tensors with a graph (as of torch.nn.utils.weight_norm) not at all: "
+            "torch.nn.utils.parametrizations has what replaces them"
+        ) from error
+
+
+def _culprit(module: LightningModule) -> str:
+    for prefix, part in module.named_modules():
+        for name, value in vars(part).items():
+            if name != "_modules":
+                try:
+                    copy.deepcopy(value)
+                except Exception:
+                    return f", for its attribute {f'{prefix}.{name}'.lstrip('.')}"
+    return ""
+
+
+def overrides(module: LightningModule, hook: str) -> bool:
+    """Whether a module defines this method of LightningModule itself."""
+    return getattr(type(module), hook) is not getattr(LightningModule, hook)
+
+
+def step_of(module: LightningModule, name: str) -> Callable[[Any, int], Any]:
+    """A step as a function of (batch, batch_idx): Lightning lets a module leave ``batch_idx`` out."""
+    step = getattr(module, name)
+    parameters = inspect.signature(step).parameters.values()
+    if len(parameters) > 1 or any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return step
+    return lambda batch, batch_idx: step(batch)
+
+
+def collect_logs(module: LightningModule, fabric: FederationFabric) -> None:
+    """Send what the module logs to ``fabric``, torchmetrics objects included, which Lightning refuses under Fabric.
+
+    Metrics of the module no longer meet those of other processes, which train other clients for other numbers of steps.
+    """
+    for metric in (part for part in module.modules() if isinstance(part, Metric)):
+        metric.distributed_available_fn = _by_itself
+    name_of_class = type(module).__name__
+    module.trainer = fabric  # self.global_step and self.current_epoch ask for it
+
+    def log(name: str, value: Any, prog_bar: bool = False, logger: bool | None = None, **options: Any) -> None:
+        log_dict({name: value}, prog_bar, logger)
+
+    def log_dict(values: Mapping[str, Any], prog_bar: bool = False, logger: bool | None = None, **options: Any) -> None:
+        if logger is not False:
+            fabric.log_dict({name: _number(name_of_class, name, value) for name, value in values.items()})
+
+    module.log, module.log_dict = log, log_dict
+
+
+def _by_itself() -> bool:
+    """What a metric asks for: whether there are other processes."""
+    return False
+
+
+def loss_of(module: LightningModule, output: Any) -> Tensor:
+    """What ``training_step`` returned, as a loss that ``backward`` can be called on.
+
+    Raises:
+        TrainingError: it is something else; says what.
+    """
+    loss = output.get("loss") if isinstance(output, Mapping) else output
+    if torch.is_tensor(loss) and loss.numel() == 1 and loss.requires_grad and not loss.is_complex():
+        return loss
+    if isinstance(output, Mapping) and "loss" not in output:
+        found = f"a dict without 'loss' (it has {', '.join(map(repr, output)) or 'nothing'})"
+    elif loss is None:
+        found = "no loss (None)"
+    elif not torch.is_tensor(loss):
+        found = f"a {type(loss).__name__}"
+    elif loss.numel() != 1:
+        found = f"a tensor of shape {tuple(loss.shape)}; take its mean"
+    elif loss.is_complex():
+        found = f"a tensor of {loss.dtype}; take its real part"
+    else:
+        found = "a tensor without a graph (detached, made from numbers, or computed under no_grad)"
+    raise TrainingError(
+        f"{type(module).__name__}.training_step returned {found}; expected at every step the loss, a tensor with one "
+        'element that the weights lead to, or a dict with it as "loss"'
+    )
+
+
+def scores_of(module: LightningModule, method: str, output: Any, rows: int, classes: int) -> Tensor | None:
+    """What a step returned, as scores [rows, classes]; None where it gives no scores, or no classes are declared.
+
+    Raises:
+        TrainingError: it returned scores of another shape, or complex ones.
+    """
+    if not classes or not torch.is_tensor(output) or output.ndim == 0:
+        return None
+    if output.shape == (rows, classes) and not output.is_complex():
+        return output
+    raise TrainingError(
+        f"{type(module).__name__}.{method} returned a tensor of shape {tuple(output.shape)}, {output.dtype}; expected real "
+        f"scores of shape {(rows, classes)} for {rows} examples and the {classes} classes that it declares, or None where "
+        "there is nothing to score"
+    )
+
+
+@contextmanager
+def in_words(module: LightningModule, doing: str) -> Iterator[None]:
+    """Within, say what is wrong where the module's own error would not.
+
+    Raises:
+        TrainingError: the module, or its data, called ``sys.exit``, and a run that it ended would look finished; or its
+            weights are of another precision than the images.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        double = any(parameter.dtype == torch.float64 for parameter in module.parameters())
+        if not double or "double" not in str(error).lower():
+            raise
+        raise TrainingError(
+            f"{type(module).__name__} has weights of torch.float64, and the images are torch.float32 ({error}); set "
+            "--fabric.precision 64-true, or call float() on the module"
+        ) from error
+    except SystemExit as stopped:
+        if isinstance(stopped.code, int) and stopped.code > SIGNALS:
+            raise
+        where = traceback.extract_tb(stopped.__traceback__)[-1]
+        raise TrainingError(
+            f"{type(module).__name__}: {where.name} ({where.filename}, line {where.lineno}) called sys.exit({stopped.code!r}) "
+            f"while {doing}; raise an exception instead"
+        ) from stopped
+
+
+def _number(module: str, name: Any, value: Any) -> Any:
+    """What was logged, as a number or a tensor with one element; of a metric its value since it was last logged.
+
+    Raises:
+        TrainingError: it is something else, or has no name.
+    """
+    if isinstance(value, Metric):
+        metric, value = value, value.compute()
+        metric.reset()
+    if isinstance(name, str) and _is_number(value):
+        return value
+    if not isinstance(name, str):
+        raise TrainingError(f"{module} logs something under {name!r}; expected a name, found {type(name).__name__}")
+    shaped = f" of shape {tuple(value.shape)}; log its mean, or each element" if torch.is_tensor(value) else ""
+    raise TrainingError(
+        f"{module} logs {name!r} as a {type(value).__name__}{shaped or f' ({value!r:.40})'}: expected a number or a tensor "
+        "with one element"
+    )
+
+
+def _is_number(value: Any) -> bool:
+    if torch.is_tensor(value):
+        return value.numel() == 1 and not value.is_complex()
+    return isinstance(value, (int, float, np.floating, np.integer, np.bool_))

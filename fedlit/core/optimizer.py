@@ -1,0 +1,168 @@
+"""A torch optimizer over the flat vector."""
+
+import copy
+import inspect
+import math
+import traceback
+from collections import defaultdict
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from fedlit.core.errors import ConfigError
+from fedlit.core.flat import FlatModel
+from fedlit.core.messages import State, stripped
+
+NOT_ELEMENTWISE = {
+    "LBFGS": "it needs a closure",
+    "Adafactor": "it factors each weight matrix",
+    "Muon": "it orthogonalises each weight matrix",
+    "SparseAdam": "it needs sparse gradients",
+    **dict.fromkeys(("LARS", "Lars", "LAMB", "Lamb"), "its rate depends on the norm of each layer"),
+}
+
+ADAPTIVE = frozenset(
+    ("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "AdaBelief", "Lion")
+)
+"""Optimizers that divide each element of the gradient by a scale of its own."""
+
+
+class FlatOptimizer:
+    """What ``configure_optimizers`` returned, rebuilt over contiguous stretches of the flat vector.
+
+    The class and the hyper-parameters of each group stay; parameters that lie side by side in the flat vector
+    and share a group become one. Elementwise optimizers (SGD, Adam and their like) do the same arithmetic in a
+    handful of operations instead of hundreds.
+
+    Args:
+        module: a LightningModule.
+        model: its flat model.
+
+    Raises:
+        ConfigError: no or several optimizers, a learning-rate scheduler, or an optimizer that is not elementwise.
+    """
+
+    def __init__(self, module: nn.Module, model: FlatModel) -> None:
+        configured = single_optimizer(module)
+        group_of = {id(p): g for g, group in enumerate(configured.param_groups) for p in group["params"]}
+        stretches: list[tuple[int, int, int]] = []
+        for entry, parameter in zip(model.layout.parameters, model.parameters, strict=True):
+            group = group_of.get(id(parameter)) if parameter.requires_grad else None
+            if group is None:
+                continue
+            start, stop = entry.offset, entry.offset + entry.size
+            if stretches and stretches[-1][1:] == (start, group):
+                start = stretches.pop()[0]
+            stretches.append((start, stop, group))
+        groups = []
+        for g, group in enumerate(configured.param_groups):
+            flat = [_flat_parameter(model, a, b) for a, b, owner in stretches if owner == g]
+            if flat:
+                groups.append({**group, "params": flat})
+        if not groups:
+            raise ConfigError(f"{type(module).__name__}: its optimizer has no trainable parameters")
+        known = inspect.signature(type(configured).__init__).parameters
+        defaults = {k: v for k, v in configured.defaults.items() if k in known}
+        self._optimizer = type(configured)(groups, **defaults)
+        self._fresh = copy.deepcopy(dict(enumerate(self._states())))
+        self.name = type(configured).__name__
+        self.rates = [group["lr"] for group in self._optimizer.param_groups]
+
+    def begin(self, state: State, lr_factor: float) -> None:
+        """Start a round: from ``state``, or afresh where it is empty; rates are multiplied by ``lr_factor``."""
+        self._optimizer.state = defaultdict(dict)
+        for i, parameter in enumerate(self._parameters()):
+            if source := stripped(state, f"{i}/") if state else self._fresh[i]:
+                self._optimizer.state[parameter] = {k: copy.deepcopy(v) for k, v in source.items()}
+        for group, rate in zip(self._optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate * lr_factor
+
+    def step(self) -> None:
+        """Take one step along ``grad``."""
+        self._optimizer.step()
+
+    def state(self) -> State:
+        """A copy of the optimizer's state as named tensors."""
+        named = {}
+        for i, state in enumerate(self._states()):
+            for key, value in state.items():
+                if torch.is_tensor(value):
+                    named[f"{i}/{key}"] = value.detach().cpu().clone()
+                elif value is not None:
+                    raise ConfigError(
+                        f"{type(self._optimizer).__name__} keeps {key!r} as {type(value).__name__}, not "
+                        "as a tensor; use federation.optimizer_state: reset"
+                    )
+        return named
+
+    def _parameters(self) -> list[nn.Parameter]:
+        return [p for group in self._optimizer.param_groups for p in group["params"]]
+
+    def _states(self) -> list[dict]:
+        return [self._optimizer.state.get(p, {}) for p in self._parameters()]
+
+
+def single_optimizer(module: nn.Module) -> Optimizer:
+    """Read ``configure_optimizers`` once.
+
+    Raises:
+        ConfigError: it returned anything but one elementwise optimizer.
+    """
+    name = type(module).__name__
+    try:
+        configured = module.configure_optimizers()
+    except ValueError as error:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        if not frame.f_globals.get("__name__", "").startswith("torch.optim"):
+            raise
+        raise ConfigError(f"model.optimizer: {error}") from error
+    if isinstance(configured, dict):
+        scheduled, configured = "lr_scheduler" in configured, configured.get("optimizer")
+    elif isinstance(configured, (list, tuple)):
+        nested = bool(configured) and isinstance(configured[0], (list, tuple))
+        scheduled = nested and len(configured) == 2 and bool(configured[1])
+        optimizers = list(configured[0]) if nested else list(configured)
+        if len(optimizers) != 1:
+            raise ConfigError(f"{name}.configure_optimizers returned {len(optimizers)} optimizers; expected one")
+        configured = optimizers[0]
+    else:
+        scheduled = False
+    if scheduled:
+        raise ConfigError(
+            f"{name}.configure_optimizers returned a learning-rate scheduler; in a federation the rate "
+            "follows rounds: return the optimizer alone and set federation.schedule"
+        )
+    if not isinstance(configured, Optimizer):
+        raise ConfigError(f"{name}.configure_optimizers returned {type(configured).__name__}; expected an optimizer")
+    reason = NOT_ELEMENTWISE.get(type(configured).__name__)
+    if reason:
+        raise ConfigError(f"{type(configured).__name__} cannot work on the flat vector: {reason}; use SGD or Adam")
+    for group in configured.param_groups:
+        for key, value in group.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ConfigError(f"model.optimizer.{key}: expected a finite number, found {value}")
+    return configured
+
+
+def control_variates_warning(aggregators: Sequence[str], optimizer: str) -> str:
+    """Say that control variates do not fit an optimizer; "" where they do.
+
+    Args:
+        aggregators: names of those that add control variates to the gradient.
+        optimizer: name of its class.
+    """
+    if not aggregators or optimizer not in ADAPTIVE:
+        return ""
+    return (
+        f"{' and '.join(aggregators)} corrects the gradients by control variates, and {optimizer} then rescales each element "
+        "of them, so the corrections no longer cancel the drift between clients as they do with SGD steps, for which they "
+        "are derived"
+    )
+
+
+def _flat_parameter(model: FlatModel, start: int, stop: int) -> nn.Parameter:
+    parameter = nn.Parameter(model.w[start:stop])
+    parameter.grad = model.grad[start:stop]
+    return parameter

@@ -1,0 +1,104 @@
+"""One client's part of a round, which every engine runs: ``client_round``."""
+
+import time
+
+import torch
+from torch import Tensor
+
+from fedlit.core.attributes import AttributeWatch
+from fedlit.core.batches import BatchStream, Draws
+from fedlit.core.diagnostics import squares
+from fedlit.core.errors import TrainingError
+from fedlit.core.local_model import LocalModel
+from fedlit.core.measuring import measure
+from fedlit.core.messages import Broadcast, Client, ClientReport, ClientState, Payload, Round, State
+from fedlit.core.randomness import seed_process
+
+
+def client_round(
+    local: LocalModel, stream: BatchStream, client: Client, state: ClientState, down: Broadcast, rnd: Round
+) -> tuple[Payload, ClientState, ClientReport]:
+    """One client's part of a round: ``window`` local steps from the federation's weights; none is a measuring round.
+
+    ``state`` and ``down`` are left as they are; the engine commits the returned state only after the server has
+    accepted the payload.
+
+    Raises:
+        TrainingError: a loss, or the update, is not finite.
+    """
+    began = time.perf_counter()
+    if rnd.window == 0:
+        payload = measure(local, stream, client, state, down, rnd)
+        seconds = time.perf_counter() - began
+        return payload, state, ClientReport(client.name, 0, client.examples, 0.0, seconds, payload.nbytes)
+    watch = None if local.watched else AttributeWatch(local.module)
+    seed_process(rnd.seed, "round", rnd.index, client.name)
+    draws = Draws(stream, state.batches)
+    window = rnd.window * (stream.steps_per_epoch if rnd.unit == "epochs" else 1)
+
+    local.count(state.batches, stream)
+    contexts = local.begin(client, state, down, rnd, window, draws.next)
+    losses = []
+    for step in range(window):
+        local.count(state.batches + draws.drawn, stream)
+        batches = [draws.next() for _ in range(local.batches_per_step)]
+        losses.append(local.step(contexts, batches, step))
+    loss = _mean_loss(losses, client, rnd)
+    local.flat.check_parameters()
+    still = local.still()
+
+    payload = _pack(local, local.end(contexts, down), client, rnd)
+    after = local.state(client, state, draws.drawn, contexts)
+    seconds = time.perf_counter() - began
+    logged = local.fabric.means()
+    report = ClientReport(client.name, window, client.examples, loss, seconds, payload.nbytes, logged, still=still)
+    if watch is not None:
+        watch.check(lambda: _first_loss(local, stream, client, state, down, rnd))
+        local.watched = True
+    return payload, after, report
+
+
+def _first_loss(
+    local: LocalModel, stream: BatchStream, client: Client, state: ClientState, down: Broadcast, rnd: Round
+) -> Tensor:
+    """The loss of a client's first step, without a step."""
+    seed_process(rnd.seed, "round", rnd.index, client.name)
+    local.adopt(local.mask(client), state, down)
+    local.count(state.batches, stream)
+    return local.loss(stream[state.batches], 0)
+
+
+def _pack(local: LocalModel, vectors: State, client: Client, rnd: Round) -> Payload:
+    layout, mask = local.layout, local.mask(client)
+    unshared = mask.unshared(layout)
+    for name, vector in vectors.items():
+        if vector.numel() == layout.size:
+            for stretch in unshared:
+                vector[stretch] = 0
+        elif vector.numel() == layout.stats_size and not mask.shares_stats(layout):
+            vector.zero_()
+        if not torch.isfinite(vector.sum()):
+            number, _, own = name.partition("/")
+            if own:  # the weights come first, and are finite
+                raise TrainingError(
+                    f"client {client.name!r}, round {rnd.index + 1}: {own!r} of "
+                    f"{type(local.aggregators[int(number)]).__name__}.on_client_round_end is not finite, and its weights are"
+                )
+            raise TrainingError(
+                f"client {client.name!r}, round {rnd.index + 1}: its {name!r} is not finite after the local "
+                "steps; lower the learning rate, or set federation.gradient_clip"
+            )
+    vectors["squares"] = squares(layout, vectors["w"], client.weight)
+    weighted = {name: vector.mul_(client.weight).cpu() for name, vector in vectors.items()}
+    return Payload(weighted, client.weight, client.weight * mask.owned.double())
+
+
+def _mean_loss(losses: list[Tensor], client: Client, rnd: Round) -> float:
+    values = torch.stack(losses).float().cpu()
+    if not torch.isfinite(values).all():
+        step = int((~torch.isfinite(values)).nonzero()[0])
+        raise TrainingError(
+            f"client {client.name!r}, round {rnd.index + 1}, local step {step + 1}: the loss is {values[step]}; "
+            "lower the learning rate, or set federation.gradient_clip"
+        )
+    return float(values.mean())

@@ -1,0 +1,12 @@
+"""PhantomCXR: synthetic chest X-rays of several hospitals, drawn from a seed.
+
+``hospitals`` says what is found where, ``patients`` samples people and findings, ``drawing`` turns them into pictures,
+``exposure`` adds each hospital's look, and ``phantom`` is the data module.
+"""
+
+from fedlit.data.phantom.exposure import render
+from fedlit.data.phantom.hospitals import FINDINGS, PREVALENCE, Hospital, default_hospitals
+from fedlit.data.phantom.patients import sample_cohort
+from fedlit.data.phantom.phantom import PhantomCXR
+
+__all__ = ["FINDINGS", "PREVALENCE", "Hospital", "PhantomCXR", "default_hospitals", "render", "sample_cohort"]

@@ -1,0 +1,158 @@
+"""The hospitals of PhantomCXR: their prevalences, the look of their pictures, and the classes that they label."""
+
+import math
+import zlib
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import Literal
+
+import numpy as np
+
+PREVALENCE = {
+    "Atelectasis": 0.22, "Cardiomegaly": 0.25, "Consolidation": 0.20, "Edema": 0.20, "Effusion": 0.28,
+    "Emphysema": 0.18, "Mass": 0.17, "Nodule": 0.20, "Pneumothorax": 0.18, "Support Devices": 0.22,
+}  # fmt: skip
+"""Share of positive images for each finding in an average hospital."""
+
+FINDINGS = tuple(PREVALENCE)
+"""The findings, in the order of the columns of labels and severities, named as in NIH and CheXpert."""
+
+_RANGES = {
+    "images": (1, math.inf), "contrast": (0.05, 20), "exposure": (-1, 1), "noise": (0, 1), "blur": (0, 1),
+    "collimation": (0, 0.3),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Hospital:
+    """A hospital with its number of images, its prevalences, the look of its pictures and its classes.
+
+    Args:
+        name: Name of the hospital. It is a part of the seed, so two hospitals with one name have the same patients.
+        images: Number of images, at least 1.
+        prevalence: Share of positive images for each finding, from 0 to 1. Findings that are left out have the value of
+            ``PREVALENCE``.
+        contrast: Factor by which the distance to mid-grey is multiplied, from 0.05 to 20.
+        exposure: Darkening of the mid-greys, from -1 (brighter) to 1 (darker); black and white stay.
+        noise: Standard deviation of the pixel noise, from 0 to 1, where 1 is the range from black to white.
+        blur: Share of each pixel that comes from its neighbours, from 0 (sharp) to 1.
+        collimation: Mean width of the black border, as a fraction of the picture's side, from 0 to 0.3.
+        marker: Letter beside the shoulder: ``L``, ``R``, or empty for none.
+        classes: The findings that the hospital labels; by default all.
+
+    Raises:
+        ValueError: A value is out of its range, or a finding is unknown.
+    """
+
+    name: str
+    images: int = 1000
+    prevalence: dict[str, float] = field(default_factory=dict)
+    contrast: float = 1.0
+    exposure: float = 0.0
+    noise: float = 0.03
+    blur: float = 0.25
+    collimation: float = 0.0
+    marker: Literal["", "L", "R"] = ""
+    classes: tuple[str, ...] | None = None
+
+    def __post_init__(self):
+        choices = f"findings are {', '.join(FINDINGS)}"
+        for finding, value in self.prevalence.items():
+            if finding not in FINDINGS:
+                raise ValueError(f"hospital {self.name!r}: prevalence of unknown finding {finding!r}; {choices}")
+            if not 0 <= value <= 1:
+                raise ValueError(f"hospital {self.name!r}: prevalence of {finding!r}: expected 0 to 1, found {value}")
+        if self.classes is not None:
+            object.__setattr__(self, "classes", tuple(self.classes))
+            unknown = [label for label in self.classes if label not in FINDINGS]
+            if unknown or not self.classes:
+                reason = f"unknown class {unknown[0]!r}" if unknown else "no class at all"
+                raise ValueError(f"hospital {self.name!r}: {reason} in its label scheme; {choices}")
+        for key, (low, high) in _RANGES.items():
+            value = getattr(self, key)
+            if not low <= value <= high:
+                raise ValueError(f"hospital {self.name!r}: expected {key} from {low} to {high}, found {value}")
+        if self.marker not in ("", "L", "R"):
+            raise ValueError(f"hospital {self.name!r}: expected marker 'L', 'R' or '', found {self.marker!r}")
+
+
+def default_hospitals(
+    count: int,
+    images: int,
+    heterogeneity: float = 1.0,
+    label_scheme: Literal["full", "split"] = "full",
+    shared_classes: int = 4,
+) -> list[Hospital]:
+    """Return hospitals that differ in size, prevalences and the look of their pictures.
+
+    Hospital k is the same for every number of hospitals, except for its number of images and, with ``split``, its
+    classes. The first one is an average hospital.
+
+    Args:
+        count: Number of hospitals, at least 1.
+        images: Number of images of all hospitals together, at least 2 for each.
+        heterogeneity: Scale of all differences, from 0 (hospitals differ in their patients only) over 1 (clear
+            differences) to 2.
+        label_scheme: With ``full`` all hospitals label everything. With ``split`` all label the shared classes, and
+            each other class is labelled by one hospital, or by several if there are more hospitals than such classes.
+        shared_classes: Number of classes that all hospitals label with ``split``.
+
+    Raises:
+        ValueError: A value is out of its range.
+    """
+    if count < 1 or images < 2 * count:
+        raise ValueError(f"expected at least 1 hospital and 2 images each, found {count} hospitals and {images} images")
+    if not 0 <= heterogeneity <= 2:
+        raise ValueError(f"expected heterogeneity from 0 to 2, found {heterogeneity}")
+    if label_scheme not in ("full", "split"):
+        raise ValueError(f"expected label_scheme 'full' or 'split', found {label_scheme!r}")
+    if not 0 <= shared_classes <= len(FINDINGS):
+        raise ValueError(f"expected shared_classes from 0 to {len(FINDINGS)}, found {shared_classes}")
+    shifts = [heterogeneity * _shift(index) + 0.0 for index in range(count)]
+    sizes = _apportion([2.0 ** shift[0] for shift in shifts], images)
+    normal = NormalDist()
+    hospitals = []
+    for index, (shift, size) in enumerate(zip(shifts, sizes, strict=True)):
+        look = shift[1:6]
+        prevalence = {
+            finding: round(normal.cdf(normal.inv_cdf(PREVALENCE[finding]) + 0.5 * move), 4)
+            for finding, move in zip(FINDINGS, shift[6:].tolist(), strict=True)
+        }
+        hospitals.append(
+            Hospital(
+                name=f"hospital-{index + 1:02d}",
+                images=size,
+                prevalence=prevalence,
+                contrast=round(float(1.25 ** look[0]), 4),
+                exposure=round(float(np.clip(0.35 * look[1], -1, 1)), 4),
+                noise=round(float(0.03 * 2 ** look[2]), 4),
+                blur=round(float(np.clip(0.25 + 0.25 * look[3], 0, 1)), 4),
+                collimation=round(float(0.05 * max(look[4], 0)), 4),
+                marker=("", "L", "R")[index % 3] if heterogeneity else "",
+                classes=None if label_scheme == "full" else _split_classes(index, count, shared_classes),
+            )
+        )
+    return hospitals
+
+
+def _shift(index: int) -> np.ndarray:
+    """Return 16 numbers in [-1, 1] that fill the cube evenly as ``index`` grows; all are 0 for the first."""
+    primes = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53)
+    return 2 * ((0.5 + index * np.sqrt(primes)) % 1) - 1
+
+
+def _apportion(weights: list[float], total: int) -> list[int]:
+    """Return whole numbers of at least 2 in the ratio of the weights, with the given sum."""
+    rest = total - 2 * len(weights)
+    edges = np.round(np.cumsum([0.0, *weights]) / sum(weights) * rest).astype(int)
+    return (np.diff(edges) + 2).tolist()
+
+
+def _split_classes(index: int, count: int, shared: int) -> tuple[str, ...]:
+    # Shared classes are spread over the alphabet, so that they are not all of one kind.
+    order = sorted(FINDINGS, key=lambda label: zlib.crc32(label.encode()))
+    unshared = order[shared:]
+    labelled = {*order[:shared], *unshared[index::count]}
+    if unshared and count > len(unshared):
+        labelled.add(unshared[index % len(unshared)])
+    return tuple(label for label in FINDINGS if label in labelled)

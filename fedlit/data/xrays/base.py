@@ -1,0 +1,253 @@
+"""What all readers of chest X-ray data sets have in common."""
+
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import compress
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from fedlit.data.federated import FederatedDataModule
+from fedlit.data.images import decode_images
+from fedlit.data.labels import (
+    UNCERTAIN,
+    Names,
+    Origin,
+    Policy,
+    checked_classes,
+    checked_policy,
+    decided,
+    harmonised_names,
+    near,
+    origins,
+)
+from fedlit.data.partition import ByPatient, Partition
+from fedlit.data.records import Records, listed
+from fedlit.data.tables import Table
+
+
+@dataclass
+class Reading:
+    """What the label files of a data set say of N images, before any image is opened.
+
+    Attributes:
+        files: Path of each image; the file need not exist.
+        names: Unique id of each image, [N] str.
+        patients: Patient of each image, [N] str.
+        labels: The L labels of the source, [N, L] float32 in {0, 1, ``UNCERTAIN``, NaN}; NaN is a blank.
+        source: The label file, or the folder of several, for messages.
+        splits: The official split of each image, [N] "train", "val", "test" or "train_val"; None where there is none.
+        table: The columns of the source for ``ByColumn``, with one row for each image.
+        notes: Sentences that say what was left out and why, with counts.
+    """
+
+    files: list[Path]
+    names: np.ndarray
+    patients: np.ndarray
+    labels: np.ndarray
+    source: Path
+    splits: np.ndarray | None
+    table: pd.DataFrame
+    notes: list[str] = field(default_factory=list)
+
+    def where(self, mask: np.ndarray) -> "Reading":
+        """Return the images of a mask, [N] bool."""
+        return replace(
+            self,
+            files=list(compress(self.files, mask)),
+            names=self.names[mask],
+            patients=self.patients[mask],
+            labels=self.labels[mask],
+            splits=None if self.splits is None else self.splits[mask],
+            table=self.table[mask].reset_index(drop=True),
+        )
+
+
+class ChestXrays(FederatedDataModule):
+    """A chest X-ray data set of one organisation.
+
+    A reader implements ``read()``, which says what its label files hold. The names of labels, the policies for
+    uncertain and blank labels, and missing images are handled here, in the same way for all readers.
+
+    Args:
+        root: The folder of the download. There is no default.
+        classes: The classes to use, in this order; by default all of them.
+        names: Names of the classes: ``source`` for those of the data set, ``harmonised`` for those that the command
+            ``fedlit list labels`` shows, or a map from each class to a label of the source, or to several labels with a
+            rule (``{any: [...]}`` or ``{all: [...]}``).
+        uncertain: Meaning of an uncertain label: ``ignore`` (no loss, no metric), ``zeros``, ``ones``, or a map from
+            labels of the source to these words, with ``default`` for the others.
+        blank: Meaning of a label that is neither positive, negative nor uncertain: ``ignore`` (no loss, no metric),
+            ``zeros``, ``ones``, or a map from labels of the source to these words, with ``default`` for the others.
+        missing: What happens if images are not on disk: ``refuse`` is an error, ``drop`` leaves them out and warns.
+        official_split: Whether the official split of the data set is used where it has one. If not, patients are
+            divided in the fractions of ``split``.
+        partition: The rule that gives each record to a client; by default ``ByPatient`` with four clients.
+        **kwargs: Further arguments of FederatedDataModule.
+
+    Attributes:
+        source: Name of the organisation, and of its column in the table of harmonised labels.
+        labels: The labels of the source, as spelled there.
+        layout: A description of what the folder holds, for messages.
+        views: The views that are read, where a reader offers a choice.
+        needs: Patterns of files; a folder with a file that matches one of them is recognised as this data set.
+    """
+
+    source: str = ""
+    labels: tuple[str, ...] = ()
+    layout: str = ""
+    views: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        root: Path | None = None,
+        classes: list[str] | None = None,
+        names: str | Names = "source",
+        uncertain: Policy | dict[str, Policy] = "zeros",
+        blank: Policy | dict[str, Policy] = "zeros",
+        missing: str = "refuse",
+        official_split: bool = True,
+        partition: Partition | None = None,
+        **kwargs,
+    ):
+        super().__init__(ByPatient(4) if partition is None else partition, **kwargs)
+        if root is None:
+            raise ValueError(f"data.root is missing: {self.layout}")
+        if missing not in ("refuse", "drop"):
+            raise ValueError(f"data.missing: expected refuse or drop, found {missing!r}")
+        self.root = Path(root).expanduser()
+        self.missing, self.official_split = missing, official_split
+        self.uncertain = checked_policy(uncertain, self.labels, "data.uncertain")
+        self.blank = checked_policy(blank, self.labels, "data.blank")
+        self.origins: dict[str, Origin] = origins(self._named(names), self.labels, "data.names")
+        self._classes = checked_classes(list(self.origins) if classes is None else classes, list(self.origins))
+
+    @classmethod
+    def recognises(cls, root: Path) -> bool:
+        """Return whether a folder looks like this data set."""
+        return any(any(root.glob(pattern)) for pattern in cls.needs)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes."""
+        return self._classes
+
+    def read(self) -> Reading:
+        """Read the label files and find out where each image lies, without opening any image.
+
+        Raises:
+            FileNotFoundError: The folder or one of its label files is missing.
+            ValueError: A label file has an unexpected content; the message names file, line and column.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not implement read()")
+
+    def records(self) -> Records:
+        """Read the label files, decide on uncertain and blank labels, and decode the images into the cache."""
+        if not self.root.is_dir():
+            found = "a file, not a folder" if self.root.is_file() else "no such folder"
+            raise FileNotFoundError(f"{self.root}: {found}; {self.layout}")
+        reading = self._present(self.read_within())
+        self.notes = reading.notes
+        labels = decided(reading.labels, np.isnan(reading.labels), self.blank)
+        labels = decided(labels, reading.labels == UNCERTAIN, self.uncertain)
+        columns = [self.origins[name] for name in self.classes]
+        return Records(
+            store=decode_images(reading.files, self.image_size, cache_dir=self.cache_dir),
+            names=reading.names,
+            labels=np.stack([o.of(labels[:, [self.labels.index(x) for x in o.labels]]) for o in columns], axis=1),
+            classes=self.classes,
+            patients=reading.patients,
+            sites=np.full(len(reading.names), self.source),
+            site_classes={},
+            splits=reading.splits if self.official_split else None,
+            table=reading.table,
+        )
+
+    def read_within(self) -> Reading:
+        """Read the label files, and refuse a name by which an image would be read from elsewhere.
+
+        Raises:
+            ValueError: An image lies outside of the data set's folder.
+        """
+        reading, root = self.read(), os.path.join(os.path.abspath(self.root), "")
+        outside = [not os.path.abspath(file).startswith(root) for file in reading.files]
+        if any(outside):
+            row = outside.index(True)
+            raise ValueError(
+                f"{reading.source}: expected names of images in {self.root}, found {str(reading.names[row])!r}, which leads to "
+                f"{reading.files[row]} ({sum(outside)} such names)"
+            )
+        return reading
+
+    def _present(self, reading: Reading) -> Reading:
+        """Return the images that exist."""
+        if (here := present(reading.files)).all():
+            return reading
+        absent = reading.names[~here]
+        if self.missing == "refuse" or not here.any():
+            raise FileNotFoundError(
+                f"{len(absent)} of {len(here)} images in {reading.source} are missing, the first are "
+                f"{listed(absent, 3)}; searched {listed(dict.fromkeys(file.parent for file in reading.files), 3)}. "
+                "Add them, remove their rows, or set data.missing to drop."
+            )
+        reading.notes.append(f"{len(absent)} of {len(here)} images of {self.source} are missing and left out")
+        warnings.warn(f"{reading.notes[-1]}; the first are {listed(absent, 3)}", stacklevel=4)
+        return reading.where(here)
+
+    def _of_views(self, table: Table, column: str, usual: Sequence[str], notes: list[str]) -> Table:
+        """Return the images with one of the chosen views in a column, and note how many have others.
+
+        An empty cell is the view ``none``. A copy may lack a usual view; other views that it lacks are a mistake.
+        """
+        cells = table.rows[column]
+        view = cells.astype(object).where(cells.notna(), "none").astype(str).str.strip()
+        counts = view.value_counts().sort_index()
+        for name in self.views:
+            if name not in counts and name not in usual:
+                hint = near(name, list(dict.fromkeys([*usual, *counts.index])))
+                raise ValueError(f"data.views: no image in {table.path} has {column} {name!r}; {hint}")
+        kept = view.isin(self.views).to_numpy()
+        others = ", ".join(f"{count} {name}" for name, count in counts.items() if name not in self.views)
+        if not kept.any():
+            wanted = " or ".join(self.views)
+            raise ValueError(f"data.views: no image in {table.path} has {column} {wanted}; there are {others}")
+        if others:
+            number = f"{(~kept).sum()} of {len(kept)} images of {self.source}"
+            notes.append(f"{number} are of other views, left out: {others}")
+        return table.where(kept)
+
+    def _named(self, names: str | Names) -> Names:
+        if isinstance(names, dict):
+            return names
+        if names == "source":
+            return {label: label for label in self.labels}
+        if names == "harmonised":
+            return harmonised_names(self.source)
+        raise ValueError(f"data.names: expected source, harmonised or a map, found {names!r}")
+
+
+def present(files: list[Path]) -> np.ndarray:
+    """Return which files exist, [N] bool; each folder is listed once."""
+    folders = {file.parent for file in files}
+    listing = {folder: set(os.listdir(folder)) if folder.is_dir() else set() for folder in folders}
+    return np.array([file.name in listing[file.parent] for file in files], dtype=bool)
+
+
+def refuse(table: Table, column: str, wrong: np.ndarray, expected: str) -> None:
+    """Raise a ValueError that names file, line and column if a cell of the column is wrong, [N] bool."""
+    if wrong.any():
+        cell = table.rows[column][wrong].iloc[0]
+        raise ValueError(
+            f"{table.at(wrong)}: column {column!r}: expected {expected}, found {cell!r} ({wrong.sum()} such lines)"
+        )
+
+
+def refuse_shared(values: pd.Series, where: str | Path, what: str) -> None:
+    """Raise a ValueError if a value is in two label files."""
+    twice = values[values.duplicated()]
+    if len(twice):
+        raise ValueError(f"{where}: {len(twice)} {what}, the first are {listed(twice, 3)}. Keep one row of each.")

@@ -1,0 +1,323 @@
+"""Facts about a folder of chest X-rays and problems in it, as ``fedlit data check`` prints them."""
+
+import gzip
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import chain, combinations
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+from rich.progress import track
+
+from fedlit.core.errors import ConfigError
+from fedlit.data import xrays
+from fedlit.data.dicom import SUFFIXES, open_dicom
+from fedlit.data.images import read_image
+from fedlit.data.labels import UNCERTAIN, harmonised_names
+from fedlit.data.opening import no_file, open_picture
+from fedlit.data.patients import keys, united
+from fedlit.data.records import contents
+from fedlit.data.splits import shared_patients
+from fedlit.data.xrays.base import ChestXrays, Reading, present
+
+SHOWN = 5
+"""Number of places that are named for each problem; the others are counted."""
+
+LEAK = (
+    "a patient in two splits or at two sites leaks; RSNA Pneumonia and SIIM Pneumothorax images are NIH images. "
+    "Leave one of each out"
+)
+
+_DIGEST_SIZE = 64
+_GREY_16 = (16, "grey")
+# Some versions of Pillow open a PNG of 16 bits as "I".
+_KINDS = {
+    "1": (1, "grey"), "L": (8, "grey"), "LA": (8, "grey with alpha"), "P": (8, "palette"), "I": _GREY_16,
+    "I;16": _GREY_16, "I;16B": _GREY_16, "F": (32, "floating point"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image file as its header, or its decoding, shows it.
+
+    Attributes:
+        format: Format of the file, such as PNG; "" where it cannot be opened.
+        bits: Number of bits of a pixel in one channel.
+        colour: Meaning of the channels, such as grey.
+        size: Width and height in pixels.
+        digest: Digest of the pixels at a small size, equal for equal pictures; "" where nothing was decoded.
+        problem: The reason why the file cannot be used, or "".
+    """
+
+    format: str = ""
+    bits: int = 0
+    colour: str = ""
+    size: tuple[int, int] = (0, 0)
+    digest: str = ""
+    problem: str = ""
+
+    @property
+    def kind(self) -> str:
+        """Format, bit depth and colour in words."""
+        return f"{self.format}, {self.bits}-bit {self.colour}"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A sentence about something that is wrong, and the places where it is."""
+
+    text: str
+    places: Sequence[str] = ()
+
+
+@dataclass
+class Check:
+    """The result of the check of a folder.
+
+    Attributes:
+        reader: The reader of the data set.
+        decoded: Whether the images were decoded, not only opened.
+        reading: The content of the label files; None where they cannot be read.
+        pictures: The image files, one for each image of the reading; None where a file is missing.
+        problems: What is wrong.
+        remarks: What is not wrong but good to know.
+    """
+
+    reader: ChestXrays
+    decoded: bool = False
+    reading: Reading | None = None
+    pictures: list[Picture | None] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+    @property
+    def opened(self) -> list[Picture]:
+        """The images whose header could be read."""
+        return [picture for picture in self.pictures if picture is not None and picture.format]
+
+    def labels(self) -> pd.DataFrame:
+        """Return one row for each label of a source that was read: numbers of images by value, and the prevalence.
+
+        The column ``harmonised`` is the class of ``fedlit list labels`` that the label is, or is a part of; "" where
+        there is none. The column ``prevalence`` is the share of positives among all images.
+        """
+        names, values = _harmonised(self.reader.source), self.reading.labels
+        masks = {"positives": values == 1, "negatives": values == 0, "uncertain": values == UNCERTAIN}
+        counts = {name: mask.sum(axis=0) for name, mask in (masks | {"blank": np.isnan(values)}).items()}
+        harmonised = [names.get(label, "") for label in self.reader.labels]
+        prevalence = counts["positives"] / max(len(values), 1)
+        columns = {"harmonised": harmonised, **counts, "prevalence": prevalence}
+        return pd.DataFrame(columns, index=pd.Index(self.reader.labels, name="label"))
+
+
+def readers() -> dict[str, type[ChestXrays]]:
+    """Return the readers of chest X-ray data sets that ``fedlit.data.xrays`` exports, by the name of their source."""
+    exported = (getattr(xrays, name) for name in xrays.__all__)
+    return {cls.source: cls for cls in exported if issubclass(cls, ChestXrays) and cls.source}
+
+
+def recognise(root: Path, source: str | None = None) -> type[ChestXrays]:
+    """Return the reader of a folder by the name of its data set, or else by its files.
+
+    Raises:
+        ConfigError: There is no such folder, or it looks like none of the data sets or like several.
+    """
+    if not root.is_dir():
+        raise ConfigError(f"{root}: {'a file, not a folder' if root.is_file() else 'no such folder'}")
+    shipped = readers()
+    if source is not None:
+        return shipped[source]
+    looks_like = [name for name, reader in shipped.items() if reader.recognises(root)]
+    if len(looks_like) > 1:
+        raise ConfigError(f"{root} looks like {' and like '.join(looks_like)}; say which it is by --source")
+    if not looks_like:
+        layouts = "\n".join(f"  {name}: {reader.layout}" for name, reader in shipped.items())
+        raise ConfigError(f"{root} looks like none of the data sets: found {contents(root)}\n{layouts}")
+    return shipped[looks_like[0]]
+
+
+def check(reader: ChestXrays, decode: bool = False) -> Check:
+    """Read a data set's label files and look at each of its images, with a progress bar on the terminal.
+
+    Args:
+        reader: The reader of the data set.
+        decode: Whether each image is decoded, which finds damaged pixels and equal pictures of different patients.
+
+    Raises:
+        ConfigError: Images are DICOM files, and pydicom is not installed.
+    """
+    result = Check(reader, decode)
+    try:
+        result.reading = reading = reader.read_within()
+    except (ValueError, OSError, EOFError) as error:
+        message = str(error) if str(reader.root) in str(error) else f"{reader.root}: {error}"
+        result.problems.append(Problem(f"{message}\nThe images were not looked at; mend this first"))
+        return result
+    result.remarks += reading.notes
+    reading.patients, united_patients = united(reading.patients)
+    result.remarks += [united_patients] if united_patients else []
+    result.pictures = _look_at(reading.files, decode)
+    result.problems += _problems(result)
+    result.remarks += _remarks(result)
+    return result
+
+
+def compare(checks: Sequence[Check]) -> list[Problem]:
+    """Return the images and patients that two folders share.
+
+    Images are compared by name, patients where both folders are of one source, and pictures where they were decoded.
+    """
+    problems = []
+    for one, other in combinations([result for result in checks if result.reading is not None], 2):
+        where = f"{one.reader.root} and {other.reader.root}"
+        if names := sorted(set(one.reading.names) & set(other.reading.names)):
+            problems.append(Problem(f"{len(names)} images are in {where} under the same name: {LEAK}", names))
+        patients = sorted(set(keys(one.reading.patients)) & set(keys(other.reading.patients)))
+        if patients and one.reader.source == other.reader.source:
+            places = [f"patient {patient}" for patient in patients]
+            problems.append(Problem(f"{len(patients)} patients are in {where}: {LEAK}", places))
+        mine, theirs = _by_digest(one), _by_digest(other)
+        same = [(mine[digest][0], theirs[digest][0]) for digest in mine if digest in theirs]
+        if places := [f"{one.reading.files[row]} is {other.reading.files[twin]}" for row, twin in same]:
+            problems.append(Problem(f"{len(places)} pictures are in {where}: {LEAK}", places))
+    return problems
+
+
+def _harmonised(source: str) -> dict[str, str]:
+    """Return the harmonised name of each label of a source that has one."""
+    names: dict[str, str] = {}
+    for name, of in harmonised_names(source).items():
+        names |= dict.fromkeys([of] if isinstance(of, str) else chain.from_iterable(of.values()), name)
+    return names
+
+
+def _look_at(files: Sequence[Path], decode: bool) -> list[Picture | None]:
+    pictures: list[Picture | None] = [None] * len(files)
+    rows = np.flatnonzero(present(list(files))).tolist()
+    doing, terminal = f"{'Decoding' if decode else 'Opening'} {len(rows):,} images", Console(stderr=True)
+    pool = ThreadPoolExecutor()
+    try:
+        looks = pool.map(lambda row: look_at(files[row], decode), rows)
+        bar = track(looks, doing, len(rows), console=terminal, transient=True, disable=not terminal.is_terminal)
+        for row, picture in zip(rows, bar, strict=True):
+            pictures[row] = picture
+    finally:
+        # Not as a context manager: after Ctrl-C that would look at all the other files before it lets go.
+        pool.shutdown(cancel_futures=True)
+    return pictures
+
+
+def look_at(file: Path, decode: bool = False) -> Picture:
+    """Read the header of an image file, and its pixels if ``decode`` is true.
+
+    Raises:
+        ConfigError: The file is DICOM, and pydicom is not installed.
+    """
+    try:
+        header = _header(file)
+    except ConfigError:  # no fault of this file
+        raise
+    except Exception as error:  # damage shows as OSError, SyntaxError, ValueError, struct.error...
+        return Picture(problem=str(error))
+    if header[2] == "floating point":
+        return Picture(*header, problem="floating point pixels; convert it to 8 or 16 bits")
+    if not decode:
+        return Picture(*header)
+    try:
+        pixels = read_image(file, _DIGEST_SIZE)
+    except Exception as error:
+        return Picture(*header, problem=f"cannot be decoded: {error}")
+    if pixels.min() == pixels.max():
+        return Picture(*header, problem=f"shows nothing: all pixels are {pixels.min()} of 255")
+    return Picture(*header, digest=hashlib.sha256(pixels.tobytes()).hexdigest())
+
+
+def _header(file: Path) -> tuple[str, int, str, tuple[int, int]]:
+    if reason := no_file(file):
+        raise ValueError(f"expected an image file, found {reason}")
+    if file.suffix.lower() in SUFFIXES:
+        header = open_dicom(file, stop_before_pixels=True)
+        return "DICOM", int(header.BitsStored), str(header.PhotometricInterpretation), (header.Columns, header.Rows)
+    with open_picture(file) as image:
+        return (image.format or "", *_KINDS.get(image.mode, (8, image.mode)), image.size)
+
+
+def _problems(result: Check) -> Iterator[Problem]:
+    reading, total = result.reading, len(result.pictures)
+    names, counts = np.unique(reading.names, return_counts=True)
+    if repeated := names[counts > 1].tolist():
+        yield Problem(f"{len(repeated)} images are there more than once", _places(reading, repeated, repeated))
+    official = reading.splits is not None and result.reader.official_split
+    if official and (patients := shared_patients(reading.patients, reading.splits)):
+        yield Problem(f"{len(patients)} patients are in more than one official split: {LEAK}", patients)
+    if absent := [row for row, picture in enumerate(result.pictures) if picture is None]:
+        advice = "add them, remove their rows, or set data.missing to drop"
+        yield Problem(f"{len(absent)} of {total} images are missing; {advice}", _files(reading, absent))
+    if broken := [row for row, picture in enumerate(result.pictures) if picture is not None and picture.problem]:
+        text = f"{len(broken)} of {total} images are of no use; replace them, or remove their rows"
+        reasons = [result.pictures[row].problem for row in broken]
+        yield Problem(text, [f"{at}: {why}" for at, why in zip(_files(reading, broken), reasons, strict=True)])
+    if same := _under_two_patients(result):
+        yield Problem(f"{len(same)} pictures are there under more than one patient: {LEAK}", same)
+
+
+def _under_two_patients(result: Check) -> list[str]:
+    reading, places = result.reading, []
+    for rows in _by_digest(result).values():
+        first = {}
+        for row in rows:
+            first.setdefault(str(reading.patients[row]), row)
+        if len(first) > 1:
+            places.append(" is ".join(f"{reading.files[row]} (patient {patient})" for patient, row in first.items()))
+    return places
+
+
+def _remarks(result: Check) -> Iterator[str]:
+    positives = result.labels()["positives"]
+    if (positives == 0).any():
+        yield f"no image is positive for {', '.join(positives.index[positives == 0])}"
+    depths, counts = np.unique([picture.bits for picture in result.opened], return_counts=True)
+    if len(depths) > 1:
+        numbers = " and ".join(f"{count:,} of {bits} bits" for bits, count in zip(depths, counts, strict=True))
+        yield f"images differ in their bit depth: {numbers}; each is scaled by its own"
+
+
+def _by_digest(result: Check) -> dict[str, list[int]]:
+    """Return the rows that show each picture."""
+    rows: dict[str, list[int]] = {}
+    for row, picture in enumerate(result.pictures):
+        if picture is not None and picture.digest:
+            rows.setdefault(picture.digest, []).append(row)
+    return rows
+
+
+def _files(reading: Reading, rows: Sequence[int]) -> list[str]:
+    return _places(reading, reading.names[rows].tolist(), [str(reading.files[row]) for row in rows])
+
+
+def _places(reading: Reading, names: Sequence[str], texts: Sequence[str]) -> list[str]:
+    """Return the texts about some images, the first with the line of a label file that names the image."""
+    lines = _lines(reading, names[:SHOWN])
+    return [f"{text} ({lines[name]})" if name in lines else text for name, text in zip(names, texts, strict=True)]
+
+
+def _lines(reading: Reading, names: Sequence[str]) -> dict[str, str]:
+    """Return the label file and line where each name occurs first, as far as it is written there literally."""
+    tables = [reading.source] if reading.source.is_file() else sorted(reading.source.glob("*.csv*"))
+    wanted = re.compile(r"(?<![\w.-])(?:" + "|".join(map(re.escape, names)) + r")(?![\w.-])")
+    lines: dict[str, str] = {}
+    for table in tables:
+        opened = gzip.open if table.suffix == ".gz" else open
+        with opened(table, "rt", encoding="utf-8-sig", errors="replace") as file:
+            for number, line in enumerate(file, 1):
+                for name in wanted.findall(line):
+                    lines.setdefault(name, f"{table.name}, line {number}")
+                if len(lines) == len(set(names)):
+                    return lines
+    return lines

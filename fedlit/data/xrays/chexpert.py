@@ -1,0 +1,117 @@
+"""CheXpert in the layout of its official downloads, small or full-size.
+
+Irvin et al., "CheXpert: A Large Chest Radiograph Dataset with Uncertainty Labels and Expert Comparison", AAAI 2019,
+https://stanfordmlgroup.github.io/competitions/chexpert/.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from fedlit.data.labels import UNCERTAIN
+from fedlit.data.tables import Table, numbers, read_table, refuse_repeats
+from fedlit.data.xrays.base import ChestXrays, Reading, refuse, refuse_shared
+
+LABEL_FILES = {"train": "train.csv", "val": "valid.csv", "test": "test_labels.csv"}
+VIEW = "Frontal/Lateral"
+_EXAMPLE = "CheXpert-v1.0/train/patient00001/study1/view1_frontal.jpg"
+# The first folder is that of the download, which users rename; some copies of test_labels.csv leave it out.
+_PATH = (
+    r"^(?:(?P<prefix>[^/]+)/)?"
+    r"(?P<name>(?:train|valid|test)/(?P<patient>patient\d+)/study\d+/[^/]*(?P<view>frontal|lateral)\.\w+)$"
+)
+
+
+class CheXpert(ChestXrays):
+    """CheXpert: 224,316 chest X-rays of 65,240 patients with 13 findings, which a program found in reports.
+
+    A label is positive, negative, uncertain (-1) or blank: see ``uncertain`` and ``blank``. "No Finding" is no class.
+    Images of ``train.csv``, ``valid.csv`` and, where present, ``test_labels.csv`` are read. The name of an image is its
+    path below the folder of the download (``train/patient00001/study1/view1_frontal.jpg``), that of its patient is
+    ``patient00001``. For ``ByColumn`` the columns are those of the label files; ``test_labels.csv`` has the view only.
+
+    Args:
+        root: The folder with ``train.csv``, ``valid.csv`` and the images in ``train/`` and ``valid/``. It may have any
+            name, and the images may also lie in ``CheXpert-v1.0-small/`` or ``CheXpert-v1.0/`` within it. There is no
+            default.
+        views: The views that are read, ``frontal``, ``lateral`` or both. The notes of a run count the others.
+        official_split: Whether ``valid.csv`` (234 images) is used for validation and ``test_labels.csv`` for the test,
+            which is empty without that file. By default all patients are divided by ``split``, as in most papers.
+        **kwargs: Further arguments of ChestXrays.
+    """
+
+    source = "CheXpert"
+    labels = (
+        "Enlarged Cardiomediastinum", "Cardiomegaly", "Lung Opacity", "Lung Lesion", "Edema", "Consolidation",
+        "Pneumonia", "Atelectasis", "Pneumothorax", "Pleural Effusion", "Pleural Other", "Fracture", "Support Devices",
+    )  # fmt: skip
+    layout = (
+        "expected the official layout of CheXpert: train.csv and valid.csv, the images in train/ and valid/ beside "
+        "them, or in CheXpert-v1.0-small/ or CheXpert-v1.0/ beside them, and optionally test_labels.csv with test/"
+    )
+    needs = ("train.csv", "valid.csv")
+
+    def __init__(
+        self,
+        root: Path | None = None,
+        views: tuple[Literal["frontal", "lateral"], ...] = ("frontal",),
+        official_split: bool = False,
+        **kwargs,
+    ):
+        super().__init__(root, official_split=official_split, **kwargs)
+        if not views or not set(views) <= {"frontal", "lateral"}:
+            raise ValueError(f"data.views: expected frontal, lateral or both, found {list(views)}")
+        self.views = tuple(views)
+
+    def read(self) -> Reading:
+        """Read the label files; no image is opened."""
+        tables = {split: self._read_file(name) for split, name in LABEL_FILES.items() if self._is_there(split, name)}
+        rows = pd.concat([table.rows for table in tables.values()], ignore_index=True)
+        refuse_shared(rows["Path"], self.root, f"images are in two of {', '.join(LABEL_FILES.values())}")
+        # Paths below a prefix begin in the folder of that name, if there is one, and else in the root.
+        below = {prefix: self.root / prefix for prefix in rows["prefix"].unique()}
+        folders = {prefix: folder if folder.is_dir() else self.root for prefix, folder in below.items()}
+        reading = Reading(
+            files=[folders[prefix] / name for prefix, name in zip(rows["prefix"], rows["Path"], strict=True)],
+            names=rows["Path"].to_numpy(dtype=str),
+            patients=rows["patient"].to_numpy(dtype=str),
+            labels=np.concatenate([numbers(table, self.labels, (1, 0, UNCERTAIN)) for table in tables.values()]),
+            source=self.root,
+            splits=np.repeat(list(tables), [len(table.rows) for table in tables.values()]),
+            table=rows.drop(columns=["prefix", "patient", "view"]),
+        )
+        kept = rows["view"].isin(self.views).to_numpy()
+        if kept.all():
+            return reading
+        if not kept.any():
+            raise ValueError(f"data.views: {self.root} has no {' or '.join(self.views)} image among {len(kept)}")
+        (left_out,) = {"frontal", "lateral"} - set(self.views)
+        reading.notes.append(f"{(~kept).sum()} of {len(kept)} images of CheXpert are {left_out} and left out")
+        return reading.where(kept)
+
+    def _is_there(self, split: str, name: str) -> bool:
+        if (self.root / name).is_file():
+            return True
+        if split == "test" or (split == "val" and not self.official_split):
+            return False
+        inside = next((path.parent for path in sorted(self.root.glob(f"*/{name}"))), None)
+        hint = f". Is {inside} the data.root?" if inside else ""
+        raise FileNotFoundError(f"{self.root}: found no {name}; {self.layout}{hint}")
+
+    def _read_file(self, name: str) -> Table:
+        """Read a label file, with the parts of ``Path`` in columns ``Path``, ``prefix``, ``patient`` and ``view``."""
+        text = ("Path",) if name == LABEL_FILES["test"] else ("Path", VIEW)
+        table = read_table(self.root / name, (*text, *self.labels), text)
+        parts = table.rows["Path"].str.extract(_PATH)
+        refuse(table, "Path", parts["name"].isna().to_numpy(), f"a path such as {_EXAMPLE}")
+        if VIEW not in text:
+            table.rows[VIEW] = parts["view"].str.capitalize()
+        view = table.rows[VIEW].str.lower()
+        refuse(table, VIEW, ~view.isin(("frontal", "lateral")).to_numpy(), "Frontal or Lateral")
+        table.rows = table.rows.assign(
+            Path=parts["name"], prefix=parts["prefix"].fillna(""), patient=parts["patient"], view=view
+        )
+        refuse_repeats(table, "Path")
+        return table

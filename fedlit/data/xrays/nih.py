@@ -1,0 +1,133 @@
+"""NIH ChestX-ray14 in the layout of its official download.
+
+Wang et al., "ChestX-ray8: Hospital-scale Chest X-ray Database and Benchmarks on Weakly-Supervised Classification and
+Localization of Common Thorax Diseases", CVPR 2017, https://nihcc.app.box.com/v/ChestXray-NIHCC.
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from fedlit.data.labels import near
+from fedlit.data.records import contents, listed
+from fedlit.data.tables import Table, read_table, refuse_repeats
+from fedlit.data.xrays.base import ChestXrays, Reading
+
+NO_FINDING = "No Finding"
+LABEL_FILES = ("Data_Entry_2017_v2020.csv", "Data_Entry_2017.csv")
+SPLIT_LISTS = {"train_val": "train_val_list.txt", "test": "test_list.txt"}
+# A CSV reader splits the brackets of the official header at their commas.
+_COLUMNS = {
+    "OriginalImage[Width": "OriginalImage[Width]", "Height]": "OriginalImage[Height]", "Patient Sex": "Patient Gender",
+    "OriginalImagePixelSpacing[x": "OriginalImagePixelSpacing[x]", "y]": "OriginalImagePixelSpacing[y]",
+}  # fmt: skip
+_NEEDED = ("Image Index", "Finding Labels", "Patient ID")
+
+
+class NIHChestXray14(ChestXrays):
+    """NIH ChestX-ray14: 112,120 frontal chest X-rays of 30,805 patients with 14 findings.
+
+    Both versions of the label file are read. "No Finding" is a zero for every class, and no label is blank or
+    uncertain. All images are of one hospital; clients come from the partition. For ``ByColumn`` the columns are those
+    of the label file, with ``OriginalImage[Width]``, ``OriginalImage[Height]``, ``OriginalImagePixelSpacing[x]`` and
+    ``OriginalImagePixelSpacing[y]`` as separate columns, and ``Patient Gender`` also where the file has ``Patient
+    Sex``. The official split is that of ``train_val_list.txt`` and ``test_list.txt``.
+
+    Args:
+        root: The folder with the label file ``Data_Entry_2017_v2020.csv`` (or ``Data_Entry_2017.csv``) and the
+            images in ``images/`` or in ``images_001/images/`` to ``images_012/images/``. There is no default.
+        **kwargs: Further arguments of ChestXrays.
+    """
+
+    source = "NIH"
+    labels = (
+        "Atelectasis", "Cardiomegaly", "Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia", "Pneumothorax",
+        "Consolidation", "Edema", "Emphysema", "Fibrosis", "Pleural_Thickening", "Hernia",
+    )  # fmt: skip
+    layout = (
+        f"expected the official layout of NIH ChestX-ray14: {LABEL_FILES[0]} or {LABEL_FILES[1]}, the images in "
+        "images/ or in images_001/images/ to images_012/images/, and optionally train_val_list.txt with test_list.txt"
+    )
+    needs = LABEL_FILES
+
+    def __init__(self, root: Path | None = None, **kwargs):
+        super().__init__(root, **kwargs)
+
+    def read(self) -> Reading:
+        """Read the label file and the official lists; no image is opened."""
+        file = next((self.root / name for name in LABEL_FILES if (self.root / name).is_file()), None)
+        if file is None:
+            raise FileNotFoundError(f"{self.root}: found {contents(self.root)}; {self.layout}")
+        table = read_table(file, _NEEDED, _NEEDED, _COLUMNS)
+        refuse_repeats(table, "Image Index")
+        names = table.rows["Image Index"].to_numpy(dtype=str)
+        return Reading(
+            files=_image_files(self.root, names, self.layout),
+            names=names,
+            patients=table.rows["Patient ID"].to_numpy(dtype=str),
+            labels=_parse_findings(table, self.labels),
+            source=file,
+            splits=_read_splits(self.root, names, file) if self.official_split else None,
+            table=table.rows,
+        )
+
+
+def _parse_findings(table: Table, findings: tuple[str, ...]) -> np.ndarray:
+    """Return findings such as "Effusion|Mass" as zeros and ones, [N, 14] float32."""
+    combinations, row_of = np.unique(table.rows["Finding Labels"].to_numpy(dtype=str), return_inverse=True)
+    labels = np.zeros((len(combinations), len(findings)), dtype=np.float32)
+    for row, combination in enumerate(combinations.tolist()):
+        parts = [part.strip() for part in combination.split("|")]
+        where = table.at(row_of == row)
+        for label in parts:
+            if label in findings:
+                labels[row, findings.index(label)] = 1
+            elif label != NO_FINDING:
+                hint = near(label, (*findings, NO_FINDING))
+                raise ValueError(f"{where}: unknown label {label!r} in {combination!r}; {hint}")
+        if NO_FINDING in parts and len(parts) > 1:
+            raise ValueError(f"{where}: expected {NO_FINDING!r} alone or findings, found {combination!r}")
+    return labels[row_of]
+
+
+def _read_splits(root: Path, names: np.ndarray, label_file: Path) -> np.ndarray | None:
+    """Return the official split of each image, [N] "train_val" or "test"; None where the folder has no lists."""
+    lists = {split: root / name for split, name in SPLIT_LISTS.items()}
+    missing = [path for path in lists.values() if not path.is_file()]
+    if len(missing) == len(lists):
+        return None
+    if missing:
+        reason = "is missing, although the other official list is there. Add it, or set official_split to false."
+        raise FileNotFoundError(f"{missing[0]} {reason}")
+    row_of = {name: row for row, name in enumerate(names.tolist())}
+    splits = np.full(len(names), "", dtype="<U9")
+    for split, path in lists.items():
+        lines = enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1)
+        line_of = {name: number for number, line in lines if (name := line.strip())}
+        if unknown := [name for name in line_of if name not in row_of]:
+            raise ValueError(
+                f"{path}, line {line_of[unknown[0]]}: {unknown[0]!r} is not in {label_file.name} ({len(unknown)} such "
+                "names). Use the lists that belong to the label file, or set official_split to false."
+            )
+        rows = [row_of[name] for name in line_of]
+        both = names[rows][splits[rows] != ""]
+        if len(both):
+            raise ValueError(f"{path}: {len(both)} images are in both official lists, the first are {listed(both, 3)}")
+        splits[rows] = split
+    absent = names[splits == ""]
+    if len(absent):
+        raise ValueError(
+            f"{label_file}: {len(absent)} images are neither in {' nor in '.join(SPLIT_LISTS.values())}, "
+            f"the first are {listed(absent, 3)}. Remove their rows, or set official_split to false."
+        )
+    return splits
+
+
+def _image_files(root: Path, names: np.ndarray, layout: str) -> list[Path]:
+    """Return the path of each image; an image that is in none of the folders is expected in the first."""
+    folders = [folder for folder in (root / "images", *sorted(root.glob("images_*/images"))) if folder.is_dir()]
+    if not folders:
+        raise FileNotFoundError(f"{root}: found no folder of images; {layout}")
+    folder_of = {entry.name: folder for folder in reversed(folders) for entry in os.scandir(folder)}
+    return [folder_of.get(name, folders[0]) / name for name in names.tolist()]

@@ -1,0 +1,166 @@
+"""PadChest in the layout of its official download.
+
+Bustos et al., "PadChest: A large chest x-ray image dataset with multi-label annotated reports", Medical Image
+Analysis 66, 2020, https://bimcv.cipf.es/bimcv-projects/padchest/.
+"""
+
+import ast
+import os
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from fedlit.data.labels import Policy
+from fedlit.data.records import contents, listed
+from fedlit.data.tables import Table, read_table, refuse_repeats
+from fedlit.data.xrays.base import ChestXrays, Reading
+
+FRONTAL = ("PA", "AP", "AP_horizontal")
+_FILLED = ("ImageID", "ImageDir", "PatientID")
+_NEEDED = (*_FILLED, "Projection", "MethodLabel", "Labels")
+
+
+class PadChest(ChestXrays):
+    """PadChest: 160,868 chest X-rays of 67,625 patients of one Spanish hospital, labelled from their reports.
+
+    The data set has some 190 labels. A class here is a phrase, which is positive where one of the image's labels has it
+    as whole words or as their plural: "multiple nodules" is a nodule, "pseudonodule" is not, and "subcutaneous
+    emphysema" is an emphysema. An image with labels is negative for all other phrases; an image without labels is blank
+    for all. There is no official split. For ``ByColumn`` the columns are those of the label file.
+
+    Args:
+        root: The folder with ``PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv`` (any ``PADCHEST_*.csv`` or
+            ``.csv.gz``) and the 16-bit images in ``0/`` to ``54/`` (their ``ImageDir``) or all in ``root`` itself.
+            There is no default.
+        findings: Phrases to look for in the labels, in upper or lower case. They replace the default phrases, so
+            ``names`` must then be ``source`` or a map.
+        views: The values of ``Projection`` that are read, with ``none`` for an empty one. The notes of a run count the
+            others.
+        physician_only: Whether only images are kept whose reports were labelled by a physician, not by a neural
+            network.
+        blank: Meaning of all labels of an image that has none: ``ignore`` (no loss, no metric), ``zeros``, ``ones``, or
+            a map from phrases to these words, with ``default`` for the others.
+        **kwargs: Further arguments of ChestXrays.
+    """
+
+    source = "PadChest"
+    labels = (
+        "atelectasis", "cardiomegaly", "consolidation", "pulmonary edema", "emphysema", "fibrosis", "fracture",
+        "hernia", "infiltrates", "mass", "nodule", "pleural effusion", "pleural thickening", "pneumonia",
+        "pneumothorax", "device", "pacemaker",
+    )  # fmt: skip
+    layout = (
+        "expected the official layout of PadChest: PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv (or .csv.gz), "
+        "the images in the folders 0/ to 54/ or beside the label file"
+    )
+    needs = ("PADCHEST_*.csv", "PADCHEST_*.csv.gz")
+
+    def __init__(
+        self,
+        root: Path | None = None,
+        findings: list[str] | None = None,
+        views: tuple[str, ...] = FRONTAL,
+        physician_only: bool = False,
+        blank: Policy | dict[str, Policy] = "ignore",
+        **kwargs,
+    ):
+        if findings is not None:
+            self.labels = _checked_phrases(findings)
+        super().__init__(root, blank=blank, **kwargs)
+        if not views:
+            raise ValueError(f"data.views: expected values of Projection such as {listed(FRONTAL)}, found none")
+        self.views, self.physician_only = tuple(views), physician_only
+
+    def read(self) -> Reading:
+        """Read the label file; no image is opened."""
+        file = self._label_file()
+        table = read_table(file, _NEEDED, _FILLED)
+        refuse_repeats(table, "ImageID")
+        notes: list[str] = []
+        table = self._of_views(table, "Projection", FRONTAL, notes)
+        if self.physician_only:
+            table = _by_physician(table, notes)
+        labels = _parse_labels(table, self.labels)
+        if unlabelled := int(np.isnan(labels).all(axis=1).sum()):
+            number = f"{unlabelled} of {len(labels)} images of {self.source}"
+            notes.append(f"{number} have no labels: all of theirs are blank")
+        return Reading(
+            files=_image_files(self.root, table),
+            names=table.rows["ImageID"].to_numpy(dtype=str),
+            patients=table.rows["PatientID"].to_numpy(dtype=str),
+            labels=labels,
+            source=file,
+            splits=None,
+            table=table.rows,
+            notes=notes,
+        )
+
+    def _label_file(self) -> Path:
+        # An unpacked copy is preferred to the archive that it came from.
+        files = next((files for pattern in self.needs if (files := sorted(self.root.glob(pattern)))), [])
+        if not files:
+            raise FileNotFoundError(f"{self.root}: found {contents(self.root)}; {self.layout}")
+        if len(files) > 1:
+            names = listed(path.name for path in files)
+            raise ValueError(f"{self.root}: expected one label file, found {names}. Keep one of them.")
+        return files[0]
+
+
+def _checked_phrases(findings: list[str]) -> tuple[str, ...]:
+    phrases = tuple(" ".join(phrase.split()) for phrase in findings)
+    if not all(phrases) or len({phrase.casefold() for phrase in phrases}) != len(phrases) or not phrases:
+        raise ValueError(f"data.findings: expected one or more different phrases, found {findings}")
+    return phrases
+
+
+def _by_physician(table: Table, notes: list[str]) -> Table:
+    methods = table.rows["MethodLabel"]
+    kept = (methods.astype(str).str.strip() == "Physician").to_numpy()
+    if not kept.any():
+        expected = f"expected 'Physician' in some rows (data.physician_only), found {listed(methods.unique())}"
+        raise ValueError(f"{table.path}: column 'MethodLabel': {expected}")
+    notes.append(f"{(~kept).sum()} of {len(kept)} images of PadChest are not labelled by a physician, left out")
+    return table.where(kept)
+
+
+def _parse_labels(table: Table, phrases: Sequence[str]) -> np.ndarray:
+    """Return whether each phrase occurs, [N, L] float32 zeros and ones; NaN where an image has no label at all."""
+    patterns = [re.compile(rf"(?<!\w){re.escape(phrase)}(e?s)?(?!\w)", re.IGNORECASE) for phrase in phrases]
+
+    @cache
+    def phrases_in(label: str) -> np.ndarray:
+        return np.array([pattern.search(label) is not None for pattern in patterns])
+
+    combinations, row_of = np.unique(table.rows["Labels"].fillna("[]").to_numpy(dtype=str), return_inverse=True)
+    occurs = np.full((len(combinations), len(phrases)), np.nan, dtype=np.float32)
+    for row, combination in enumerate(combinations.tolist()):
+        labels = _as_list(combination)
+        if labels is None:
+            raise ValueError(
+                f"{table.at(row_of == row)}: column 'Labels': expected a list such as "
+                f"['cardiomegaly', 'pleural effusion'], found {combination!r}. Correct it, or empty the cell."
+            )
+        if labels:
+            occurs[row] = np.any([phrases_in(label) for label in labels], axis=0)
+    return occurs[row_of]
+
+
+def _as_list(text: str) -> list[str] | None:
+    """Return the labels of a Python list of strings, without empty ones; None where the text is something else."""
+    try:
+        labels = ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError):
+        return None
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        return None
+    return [stripped for label in labels if (stripped := " ".join(label.split()))]
+
+
+def _image_files(root: Path, table: Table) -> list[Path]:
+    """Return the path of each image; an image that is not beside the label file is expected in its folder."""
+    beside = set(os.listdir(root))
+    pairs = zip(table.rows["ImageDir"], table.rows["ImageID"], strict=True)
+    return [root / name if name in beside else root / folder / name for folder, name in pairs]

@@ -1,0 +1,1 @@
+"""From a configuration to objects, and to one run or many."""

@@ -1,0 +1,146 @@
+"""What ``fedlit.fit`` gives back."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+
+from fedlit.core import checkpoint
+from fedlit.core.batches import fetch
+from fedlit.core.checkpoint import Loaded
+from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.core.module import copy_of, overrides, step_of
+from fedlit.data.given import data_set
+from fedlit.experiment.fitting import Outcome
+from fedlit.federation.session import Session
+from fedlit.predictions.export import kept_parts
+from fedlit.tracking.base import MetricsFile
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A run that has ended: the trained model, the metrics, the run's directory, and predictions.
+
+    Attributes:
+        directory: The run's directory, with checkpoints, predictions of the test sets and ``metrics.csv``.
+        metrics: A row for each round and a column for each metric, such as ``val/auroc_macro``; NaN where a round has it
+            not. Test metrics are in the last row.
+        test: The test metrics by name, such as ``test/federation/auroc_macro``.
+        best_round: Completed rounds of the model.
+    """
+
+    directory: Path
+    metrics: pd.DataFrame = field(repr=False)
+    test: dict[str, float] = field(repr=False)
+    best_round: int
+    _session: Session = field(repr=False)
+    _loaded: Loaded = field(repr=False)
+    _start: LightningModule = field(repr=False)
+
+    @classmethod
+    def of(cls, outcome: Outcome, start: LightningModule) -> "Fitted":
+        """Collect what a run has left.
+
+        Args:
+            outcome: How it ended.
+            start: A model of the same layers; it is copied.
+        """
+        session = outcome.session
+        names = [type(aggregator).__name__ for aggregator in session.federation.aggregators]
+        loaded = checkpoint.load(outcome.best, session.layout, names)
+        metrics = by_round(outcome.directory / "metrics.csv")
+        return cls(outcome.directory, metrics, outcome.metrics, outcome.rounds, session, loaded, start)
+
+    @cached_property
+    def model(self) -> LightningModule:
+        """The best model, on the CPU and in evaluation mode.
+
+        Raises:
+            ConfigError: Clients keep a part of the model; :meth:`model_of` gives a client's own.
+        """
+        if self._session.personal:
+            kept = "; ".join(f"{name} keeps {' and '.join(p)} at the clients" for name, p in self._kept.items())
+            raise ConfigError(
+                f"there is no single global model: {kept}. model_of(client) gives a client's own; clients are "
+                f"{', '.join(self._session.clients)}"
+            )
+        return self._model(None)
+
+    def model_of(self, client: str) -> LightningModule:
+        """Give the best model as a client has it, with what it keeps of its own.
+
+        Raises:
+            ConfigError: There is no such client.
+        """
+        if client not in self._session.clients:
+            raise ConfigError(f"there is no client {client!r}; clients are {', '.join(self._session.clients)}")
+        return self._model(client)
+
+    @torch.no_grad()
+    def predict(self, data: Any, client: str | None = None) -> Tensor:
+        """Predict a data set, in its order.
+
+        A batch goes to ``predict_step``. A module without one maps the batch, or its first part, by ``forward``.
+
+        Args:
+            data: A map-style data set; labels in its examples are passed over.
+            client: Whose model predicts. By default the federation's.
+
+        Returns:
+            The predictions on the CPU, a row for each example.
+
+        Raises:
+            ConfigError: It is no data set, there is no such client, or none is named where clients keep a part of the model.
+            TrainingError: The module gave something else than a tensor.
+        """
+        data = data_set("predict", data)
+        model = self.model if client is None else self.model_of(client)
+        fabric, rows = self._session.fabric, []
+        precision, own = fabric.strategy.precision, overrides(model, "predict_step")
+        step = step_of(model, "predict_step") if own else lambda batch, _: model(_inputs(batch))
+        model.to(fabric.device)
+        for number, indices in enumerate(torch.arange(len(data)).split(self._session.data.eval_batch_size)):
+            batch = fabric.to_device(precision.convert_input(fetch(data, indices)))
+            with fabric.autocast():
+                output = step(batch, number)
+            if not torch.is_tensor(output):
+                raise TrainingError(
+                    f"{type(model).__name__}.{'predict_step' if own else 'forward'} returned a {type(output).__name__}; "
+                    "expected a tensor with a row for each example"
+                )
+            rows.append(output.float().cpu())
+        model.cpu()
+        return torch.cat(rows)
+
+    @cached_property
+    def _kept(self) -> dict[str, list[str]]:
+        return kept_parts(self._session)
+
+    def _model(self, client: str | None) -> LightningModule:
+        trained = self._session.model(self._loaded.server, client, self._loaded.clients.get(client))
+        model = copy_of(self._start)
+        for aggregator in self._session.federation.aggregators:
+            aggregator.configure_model(model)
+        model = self._session.fabric.strategy.precision.convert_module(model)
+        model.load_state_dict(trained.state_dict())
+        return model.cpu().eval()
+
+
+def by_round(file: Path) -> pd.DataFrame:
+    """Read a ``metrics.csv`` as a table with a row for each round and a column for each metric, as they were logged."""
+    rows: dict[int, dict[str, float]] = {}
+    columns: dict[str, None] = {}
+    for step, key, value in MetricsFile(file).rows():
+        rows.setdefault(step, {})[key] = value
+        columns[key] = None
+    index = pd.Index(sorted(rows), name="round")
+    return pd.DataFrame([rows[step] for step in index], index=index, columns=list(columns))
+
+
+def _inputs(batch: Any) -> Any:
+    return batch[0] if isinstance(batch, (tuple, list)) else batch

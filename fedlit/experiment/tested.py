@@ -1,0 +1,35 @@
+"""What a test of a model gives: metrics of every test set, ROC curves, and the predictions."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from fedlit.data.schemes import by_sharing
+from fedlit.federation.engines.base import Scores
+from fedlit.federation.evaluation import pooled_metrics, with_sites
+from fedlit.federation.session import Session
+from fedlit.metrics.auroc import slug
+from fedlit.predictions.table import collected, write
+
+
+def test_metrics(session: Session, sets: dict[str, list[Scores]], directory: Path | None) -> dict[str, float]:
+    """``test/<set>/...`` of every test set and organisation; with a directory, ROC curves are drawn there."""
+    metrics: dict[str, float] = {}
+    for name, scores in with_sites(session, sets).items():
+        metrics |= pooled_metrics(scores, session.classes, f"test/{slug(name)}", by_sharing(session.schemes))
+        if directory and scores[0].scores is not None and name in ("federation", *session.data.test_sets):
+            from fedlit.tracking.figures import roc_figure  # matplotlib takes a second to import
+
+            together = [torch.cat([getattr(s, part) for s in scores]) for part in ("scores", "labels")]
+            figure = roc_figure(*together, session.classes, f"Test set: {name}")
+            figure.savefig(directory / f"roc_{slug(name)}.png", dpi=150)
+    return metrics
+
+
+def keep(session: Session, sets: Mapping[str, Sequence[Scores]], rounds: int, folder: Path) -> list[Path]:
+    """Write the predictions of each test set that the module scores per class; returns the files."""
+    if not session.fabric.is_global_zero:
+        return []
+    found = [collected(session, name, scores, rounds) for name, scores in sets.items()]
+    return [write(each, folder / f"{slug(each.name)}.parquet") for each in found if each is not None]

@@ -1,0 +1,1 @@
+"""The server's side, and the loop over rounds."""

@@ -1,0 +1,129 @@
+"""What follows the rounds of a federation: callbacks of one's own, and those that every run has."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fedlit.core.checkpoint import Checkpoints
+from fedlit.core.errors import ConfigError
+from fedlit.core.manifest import Best
+from fedlit.core.messages import ClientReport
+from fedlit.federation.description import save_partition
+from fedlit.federation.engines.base import Scores
+from fedlit.federation.state import FitState
+
+
+class Callback:
+    """Follow a run: the hooks are called on every rank, for each phase and for the main part.
+
+    Subclass it, override the hooks that are needed, and name the class in a YAML's ``callbacks``. ``state.run.main`` is
+    true on the rank that writes. Callbacks of one's own are called before those of fedlit, in the order of their list,
+    so that what they add to ``state.metrics`` is logged. A resumed run makes its callbacks anew: they keep nothing
+    that training depends on.
+    """
+
+    def on_fit_start(self, state: FitState) -> None:
+        """Called once before the first round of a phase or of the main part; a resumed one has ``state.done`` behind it."""
+
+    def on_round_start(self, state: FitState) -> None:
+        """Called before a round; ``state.rnd`` tells its cohort, window and learning rate."""
+
+    def on_client_end(self, state: FitState, report: ClientReport) -> None:
+        """Called for each client of the cohort when its reply has arrived, in cohort order."""
+
+    def on_evaluation_end(self, state: FitState, scores: Sequence[Scores]) -> None:
+        """Called after an evaluation, with the scores of the clients' validation sets; metrics may be added."""
+
+    def on_round_end(self, state: FitState) -> None:
+        """Called after a round and its evaluation, before its metrics are logged; metrics may be added."""
+
+    def on_fit_end(self, state: FitState) -> None:
+        """Called after the last round, or after the last that a signal has left."""
+
+    def on_exception(self, state: FitState, error: BaseException) -> None:
+        """Called when an error or a signal ends the rounds, which is raised again afterwards."""
+
+
+class Callbacks:
+    """Call the hooks of several callbacks, in their order.
+
+    Args:
+        callbacks: The callbacks.
+    """
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self.callbacks = tuple(callbacks)
+
+    def __call__(self, hook: str, *args: Any) -> None:
+        """Call one hook, such as ``on_round_end``, of every callback."""
+        for callback in self.callbacks:
+            getattr(callback, hook)(*args)
+
+
+class Record(Callback):
+    """Keep the partition and the metrics of every round with the run."""
+
+    def on_fit_start(self, state: FitState) -> None:
+        """Save who has which data."""
+        save_partition(state.session, state.run)
+
+    def on_round_end(self, state: FitState) -> None:
+        """Log the round's metrics, and once what leaves a site."""
+        state.run.log(state.metrics, state.step)
+        if state.done == 1:
+            state.run.note("leaves_a_site.txt", state.sent)
+
+
+class BestModel(Callback):
+    """Remember after which round the model was best."""
+
+    def on_evaluation_end(self, state: FitState, scores: Sequence[Scores]) -> None:
+        """Compare the model with the best so far."""
+        value = state.monitor.value(state.metrics)
+        if state.best.improved_by(value, state.monitor.mode):
+            state.best = Best(value, state.done)
+
+
+class SaveCheckpoints(Callback):
+    """Write the state to disk: at the start, when it is due, with each best model and at the end.
+
+    Args:
+        saver: The folder of the checkpoints.
+    """
+
+    def __init__(self, saver: Checkpoints) -> None:
+        self.saver = saver
+
+    def on_fit_start(self, state: FitState) -> None:
+        """Save the start, so that even a first round that fails leaves a checkpoint."""
+        self._save(state)
+
+    def on_round_end(self, state: FitState) -> None:
+        """Save where it is due, with each best model and after the last round."""
+        improved = state.best.round == state.done
+        if improved or state.over or self.saver.due(state.done):
+            self._save(state)
+
+    def on_fit_end(self, state: FitState) -> None:
+        """Save the end."""
+        self._save(state)
+
+    def on_exception(self, state: FitState, error: BaseException) -> None:
+        """Save the last recorded round, unless the process is told to go at once."""
+        if isinstance(error, Exception) and state.settled:
+            self._save(state)
+
+    def _save(self, state: FitState) -> None:
+        state.session.save(self.saver, state.done, state.server, state.best)
+
+
+def with_shipped(callbacks: Sequence[Callback], progress: Callback, saving: SaveCheckpoints) -> Callbacks:
+    """Put callbacks of one's own before those that every run has: they may add metrics, which are logged then.
+
+    Raises:
+        ConfigError: One of one's own is of a class that every run has.
+    """
+    shipped = (Record(), progress, BestModel(), saving)
+    for callback in callbacks:
+        if type(callback) in map(type, shipped):
+            raise ConfigError(f"callbacks: every run has {type(callback).__name__} already; leave it out")
+    return Callbacks([*callbacks, *shipped])

@@ -1,0 +1,219 @@
+"""What an engine is: it runs clients' rounds and evaluations somewhere and hands back sums."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from fedlit.core.aggregator import Aggregator
+from fedlit.core.batches import BatchStream, columns, fetch
+from fedlit.core.fabric import FederationFabric
+from fedlit.core.local_model import LocalModel, LocalTraining, initial_client_state
+from fedlit.core.messages import Broadcast, Client, ClientData, ClientReport, ClientState, Payload, Round
+from fedlit.core.module import in_words, overrides, scores_of, step_of
+from fedlit.core.randomness import seed_process
+from fedlit.core.rounds import client_round
+
+
+@dataclass(frozen=True)
+class View:
+    """Something to evaluate: a data set, seen through a client's model or through the federation's.
+
+    Attributes:
+        client: whose model; None for the federation's.
+        holder: whose data; None for a test set of the server.
+        part: ``train``, ``val`` or ``test`` of the holder, or the name of the server's test set.
+        method: of the module that scores a batch; ``predict_step`` gives probabilities.
+        limit: no more than so many examples.
+    """
+
+    client: str | None
+    holder: str | None
+    part: str
+    method: str = "validation_step"
+    limit: int | None = None
+
+
+@dataclass
+class Scores:
+    """What an evaluation gave.
+
+    Attributes:
+        scores: [N, C], or None where the module declares no classes.
+        labels: [N, C] in {0, 1, NaN}, or None likewise.
+        logged: means over examples of what the module passed to ``self.log``.
+    """
+
+    view: View
+    examples: int
+    scores: Tensor | None
+    labels: Tensor | None
+    logged: dict[str, float]
+
+
+@dataclass
+class Program:
+    """Everything that a process needs to train and evaluate clients; travels to worker processes once."""
+
+    module: LightningModule
+    aggregators: list[Aggregator]
+    clients: dict[str, Client]
+    data: dict[str, ClientData]
+    test_sets: dict[str, Dataset]
+    training: LocalTraining
+    batch_size: int
+    eval_batch_size: int
+    seed: int
+    threads: int = 1
+    limit_eval_batches: int | None = None
+
+    def dataset(self, view: View) -> Dataset:
+        """What a view looks at."""
+        return self.test_sets[view.part] if view.holder is None else getattr(self.data[view.holder], view.part)
+
+
+OnReply = Callable[[ClientReport], None]
+"""Called in cohort order as replies come in."""
+
+
+class Worker:
+    """Runs clients one after the other on one model instance."""
+
+    def __init__(self, program: Program, fabric: FederationFabric) -> None:
+        # One thread or two give different bits, so a client's number of threads is the run's, not the machine's.
+        torch.set_num_threads(program.threads)
+        self.program = program
+        self.local = LocalModel(fabric, program.module, program.aggregators, program.training)
+        self._streams: dict[str, BatchStream] = {}
+
+    def fresh_state(self) -> ClientState:
+        """Return the state of a client that has not trained yet."""
+        return initial_client_state(self.program.aggregators, self.local.layout)
+
+    def train(
+        self, name: str, state: ClientState, down: Broadcast, rnd: Round
+    ) -> tuple[Payload, ClientState, ClientReport]:
+        """One client's part of a round."""
+        with in_words(self.local.module, f"training client {name!r}"):
+            return client_round(self.local, self._stream(name), self.program.clients[name], state, down, rnd)
+
+    def _stream(self, name: str) -> BatchStream:
+        if name not in self._streams:
+            dataset = self.program.data[name].train
+            self._streams[name] = BatchStream(dataset, self.program.batch_size, self.program.seed, name)
+        return self._streams[name]
+
+    @torch.no_grad()
+    def evaluate(self, view: View, state: ClientState | None, down: Broadcast) -> Scores:
+        """Run ``validation_step`` over a view: scores where it returns them, and what it logs."""
+        program, local, module = self.program, self.local, self.local.module
+        dataset = program.dataset(view)
+        if view.client is None:
+            local.flat.load(down.w, down.stats)
+            local.flat.own.load({})
+        else:
+            local.adopt(local.mask(program.clients[view.client]), state, down)
+            local.count(state.batches, self._stream(view.client))
+        seed_process(program.seed, "evaluate", view.holder or "", view.part)
+        module.eval()
+        if not overrides(module, view.method):
+            return Scores(view, 0, None, None, {})
+        scores, labels, sums, step = [], [], {}, step_of(module, view.method)
+        seen = 0
+        batches = torch.arange(len(dataset))[: view.limit].split(program.eval_batch_size)
+        for number, indices in enumerate(batches[: program.limit_eval_batches]):
+            seen += len(indices)
+            local.fabric.logged.clear()
+            with in_words(module, f"scoring {view.part!r}"):
+                batch = fetch(dataset, indices)
+                moved = local.fabric.to_device(local.fabric.strategy.precision.convert_input(batch))
+                with local.fabric.autocast():
+                    output = step(moved, number)
+            for key, mean in local.fabric.means().items():
+                sums[key] = sums.get(key, 0.0) + mean * len(indices)
+            output = scores_of(module, view.method, output, len(indices), len(local.layout.classes))
+            if output is not None:
+                scores.append(output.float().cpu())
+                labels.append(columns(torch.as_tensor(batch[1]), output.shape[1]))
+        logged = {key: total / seen for key, total in sums.items()}
+        collected = (torch.cat(scores), torch.cat(labels)) if scores else (None, None)
+        return Scores(view, seen, *collected, logged)
+
+
+class InProcess:
+    """A pool of one: this process is the worker."""
+
+    def __init__(self, program: Program, fabric: FederationFabric) -> None:
+        self.worker = Worker(program, fabric)
+
+    def train(
+        self, cohort: Sequence[str], states: Mapping[str, ClientState], down: Broadcast, rnd: Round
+    ) -> Iterator[tuple[Payload, ClientState, ClientReport]]:
+        """Replies in cohort order."""
+        for name in cohort:
+            yield self.worker.train(name, states.get(name) or self.worker.fresh_state(), down, rnd)
+
+    def evaluate(self, views: Sequence[View], states: Mapping[str, ClientState], down: Broadcast) -> Iterator[Scores]:
+        """Scores in order."""
+        for view in views:
+            yield self.worker.evaluate(view, states.get(view.client) or self.worker.fresh_state(), down)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class Engine:
+    """Runs clients on a pool, and keeps their states; the federation does not know where.
+
+    Attributes:
+        where: in words, for the person at the keyboard.
+
+    Args:
+        pool: an :class:`InProcess`, or what has its methods.
+    """
+
+    where: str
+
+    def __init__(self, pool: InProcess) -> None:
+        self._pool = pool
+        self._states: dict[str, ClientState] = {}
+        self._waiting: dict[str, ClientState] = {}
+
+    def run(
+        self, cohort: Sequence[str], down: Broadcast, rnd: Round, on_reply: OnReply = lambda report: None
+    ) -> tuple[Payload, list[ClientReport]]:
+        """One round: the sum of the cohort's payloads, and how it went for each. New client states wait."""
+        total, reports, self._waiting = None, [], {}
+        for payload, state, report in self._pool.train(cohort, self._states, down, rnd):
+            self._waiting[report.client] = state
+            reports.append(report)
+            on_reply(report)
+            if total is None:
+                total = payload
+            else:
+                total.add_(payload)
+        return total, reports
+
+    def commit(self) -> None:
+        """Make the waiting client states the clients' own: the server has accepted the round."""
+        self._states |= self._waiting
+        self._waiting = {}
+
+    def evaluate(self, views: Sequence[View], down: Broadcast) -> list[Scores]:
+        """Score each view, in order."""
+        return list(self._pool.evaluate(views, self._states, down))
+
+    def client_states(self) -> Mapping[str, ClientState]:
+        """Return the committed states of the clients that this process keeps."""
+        return self._states
+
+    def load_client_states(self, states: Mapping[str, ClientState]) -> None:
+        """Restore what ``client_states`` gave; those of clients that other processes keep are ignored."""
+        self._states = dict(states)
+
+    def close(self) -> None:
+        """Let go of processes and shared memory."""
+        self._pool.close()

@@ -1,0 +1,357 @@
+"""Worker processes of one machine that train clients side by side."""
+
+import multiprocessing
+import os
+import pickle
+import shutil
+import signal
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing import spawn
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import cloudpickle
+import torch
+
+from fedlit.core.errors import ConfigError, TrainingError, WorkerError
+from fedlit.core.fabric import FederationFabric, make_fabric
+from fedlit.core.messages import Broadcast, ClientReport, ClientState, Payload, Round
+from fedlit.federation.engines.base import Program, Scores, View, Worker
+from fedlit.federation.engines.shared_memory import Handle, SharedFolder
+
+REPLIES = 4
+"""Reply buffers of a worker: how far it may run ahead of a slower one, whose reply is due first."""
+
+START = "start-up"
+"""What a worker does before its first job."""
+
+DEATHS = {-9: "a lack of memory", -7: "a lack of shared memory (/dev/shm)"}
+"""What the signals that end a worker most often mean."""
+
+SMALL = 2**15
+"""Client states of up to so many bytes travel in the message itself."""
+
+
+@dataclass(frozen=True)
+class Begin:
+    """A round, or an evaluation, starts: what is the same for all its jobs."""
+
+    down: Handle
+    rnd: Round | None
+
+
+@dataclass(frozen=True)
+class StateRef:
+    """A client state in a message: small ones inline, large ones in shared memory, None before the first round."""
+
+    inline: ClientState | None = None
+    handle: Handle | None = None
+
+
+@dataclass(frozen=True)
+class TrainJob:
+    """To a worker: train this client, and write its state and its reply into these files."""
+
+    client: str
+    state: StateRef
+    keep_in: str
+    reply_in: str
+
+
+@dataclass(frozen=True)
+class EvaluateJob:
+    """To a worker: score this view."""
+
+    view: View
+    state: StateRef
+
+
+@dataclass(frozen=True)
+class Trained:
+    """From a worker: a client's payload, its new state, and how its round went."""
+
+    vectors: Handle
+    weight: float
+    mask_weight: torch.Tensor
+    state: StateRef
+    report: ClientReport
+
+
+@dataclass(frozen=True)
+class Failed:
+    """From a worker: a job failed, by an error of training or by another one."""
+
+    job: str
+    reason: str
+    training: bool
+
+
+class ProcessPool:
+    """``workers`` processes with a model instance each; clients go to whoever is free, replies come in cohort order.
+
+    Weights, replies and large client states lie in shared memory; messages hold names only. Workers die with this
+    process.
+
+    Args:
+        program: what to train.
+        fabric: device and precision, which the workers' own Fabrics copy.
+        workers: number of processes.
+    """
+
+    def __init__(self, program: Program, fabric: FederationFabric, workers: int) -> None:
+        self._aggregators = len(program.aggregators)
+        self._folder = SharedFolder()
+        program_file = self._folder.path / "program.pkl"
+        program_file.write_bytes(_pickled(program, self._folder))
+        # A fork server has imported everything but has run nothing: workers start fast, and inherit neither
+        # threads nor locks nor an initialised accelerator.
+        methods = multiprocessing.get_all_start_methods()
+        context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+        if hasattr(context, "set_forkserver_preload"):
+            context.set_forkserver_preload(["fedlit.federation.engines.pool"])
+        device = fabric.device
+        options = {
+            "accelerator": device.type,
+            "devices": 1 if device.index is None else [device.index],
+            "precision": fabric.strategy.precision.precision,
+        }
+        self._workers: list[tuple[BaseProcess, Connection]] = []
+        for index in range(workers):
+            ours, theirs = context.Pipe()
+            own = program_file.with_name(f"program-{index}.pkl")  # each removes its own: the memory goes with the last
+            os.link(program_file, own)
+            process = context.Process(
+                target=_serve, args=(theirs, str(own), options), daemon=True, name=f"fedlit-worker-{index}"
+            )
+            with _main_left_alone():
+                process.start()
+            theirs.close()
+            self._workers.append((process, ours))
+        program_file.unlink()
+        self._stored: dict[str, tuple[ClientState, Handle]] = {}
+        self._number = {name: i for i, name in enumerate(program.clients)}
+
+    def train(
+        self, cohort: Sequence[str], states: Mapping[str, ClientState], down: Broadcast, rnd: Round
+    ) -> Iterator[tuple[Payload, ClientState, ClientReport]]:
+        """Replies in cohort order; the first payload is the caller's own, others are good until the next is asked for."""
+        self._begin(down, replace(rnd, participation=torch.tensor(1.0)))
+        free = [deque(f"reply-{w}-{i}" for i in range(REPLIES)) for w in range(len(self._workers))]
+        jobs, idle, done = deque(cohort), set(range(len(self._workers))), {}
+        for name in cohort:
+            while name not in done:
+                for w in sorted(idle):
+                    if jobs and free[w]:
+                        client, reply = jobs.popleft(), free[w].popleft()
+                        state = self._refer(client, states.get(client))
+                        self._send(w, TrainJob(client, state, self._next_file(client), reply))
+                        idle.discard(w)
+                for w, answer in self._answers():
+                    idle.add(w)
+                    done[answer.report.client] = (w, answer)
+            w, answer = done.pop(name)
+            payload = Payload(self._folder.open(answer.vectors), answer.weight, answer.mask_weight)
+            if name == cohort[0]:
+                payload = payload.clone()
+            yield payload, self._state(name, answer.state), answer.report
+            free[w].append(Path(answer.vectors.path).name)
+
+    def evaluate(self, views: Sequence[View], states: Mapping[str, ClientState], down: Broadcast) -> Iterator[Scores]:
+        """Scores in order."""
+        self._begin(down, None)
+        jobs, idle, done = deque(views), set(range(len(self._workers))), {}
+        for view in views:
+            while view not in done:
+                while jobs and idle:
+                    job = jobs.popleft()
+                    self._send(idle.pop(), EvaluateJob(job, self._refer(job.client, states.get(job.client))))
+                for w, answer in self._answers():
+                    idle.add(w)
+                    done[answer.view] = answer
+            yield done.pop(view)
+
+    def close(self) -> None:
+        """End the worker processes and let go of the shared memory."""
+        for process, connection in self._workers:
+            connection.close()
+            process.join(5)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self._workers.clear()
+        self._stored.clear()
+        self._folder.close()
+
+    def _begin(self, down: Broadcast, rnd: Round | None) -> None:
+        message = Begin(self._folder.write("down", down.tensors()), rnd)
+        for w in range(len(self._workers)):
+            self._send(w, message)
+
+    def _send(self, w: int, message: object) -> None:
+        try:
+            self._workers[w][1].send_bytes(pickle.dumps(message))
+        except (BrokenPipeError, ConnectionResetError):
+            self._died(w)
+
+    def _answers(self) -> Iterator[tuple[int, Trained | Scores]]:
+        ready = wait([connection for _, connection in self._workers])
+        for w, (_, connection) in enumerate(self._workers):
+            if connection in ready:
+                try:
+                    answer = pickle.loads(connection.recv_bytes())
+                except (EOFError, ConnectionResetError):
+                    self._died(w)
+                if isinstance(answer, Failed):
+                    if answer.training:
+                        raise TrainingError(answer.reason)
+                    kind = WorkerError if answer.job == START else RuntimeError
+                    raise kind(f"{answer.job} failed in a worker process:\n{answer.reason}")
+                yield w, answer
+
+    def _died(self, w: int) -> None:
+        process = self._workers[w][0]
+        process.join(5)
+        time.sleep(1)  # whoever ends all processes of a job at once ends this one too, which says why
+        code, hint = process.exitcode, ""
+        if code in DEATHS:
+            hint = f"; {code} is most often {DEATHS[code]}: use fewer federation.workers or a smaller data.batch_size"
+        raise WorkerError(f"worker process {w} died (exit code {code}){hint}")
+
+    def _refer(self, client: str | None, state: ClientState | None) -> StateRef:
+        if state is None or client is None:
+            return StateRef()
+        if _nbytes(state) <= SMALL:
+            return StateRef(inline=state)
+        stored = self._stored.get(client)
+        if stored is None or stored[0] is not state:
+            self._stored[client] = stored = (state, self._folder.write(self._next_file(client), state.tensors()))
+        return StateRef(handle=stored[1])
+
+    def _next_file(self, client: str) -> str:
+        """The one of a client's two files that does not hold its committed state."""
+        number, stored = self._number[client], self._stored.get(client)
+        in_a = stored is not None and stored[1].path.endswith("-a")
+        return f"client-{number}-{'b' if in_a else 'a'}"
+
+    def _state(self, client: str, ref: StateRef) -> ClientState:
+        if ref.inline is not None:
+            return ref.inline
+        state = ClientState.from_tensors(self._folder.open(ref.handle), self._aggregators)
+        self._stored[client] = (state, ref.handle)
+        return state
+
+
+@contextmanager
+def _main_left_alone() -> Iterator[None]:
+    """Within, a new process does not import the user's script: what it needs travels as a value.
+
+    A script would begin to train a second time, unless a guard keeps it from it.
+    """
+    tell = spawn.get_preparation_data
+
+    def without_main(name: str) -> dict:
+        return {key: value for key, value in tell(name).items() if not key.startswith("init_main")}
+
+    spawn.get_preparation_data = without_main
+    try:
+        yield
+    finally:
+        spawn.get_preparation_data = tell
+
+
+def _pickled(program: Program, folder: SharedFolder) -> bytes:
+    try:
+        return cloudpickle.dumps(program)
+    except Exception as error:  # whatever a class of somebody's own raises
+        folder.close()
+        raise ConfigError(
+            f"{_unpicklable(program)} cannot travel to worker processes: {str(error).splitlines()[0]}; create open files, "
+            "locks and connections where they are used, or set federation.workers: 1"
+        ) from error
+
+
+def _unpicklable(program: Program) -> str:
+    """The part of a program that is in the way."""
+    parts = {type(program.module).__name__: program.module}
+    parts |= {type(aggregator).__name__: aggregator for aggregator in program.aggregators}
+    parts |= {f"the data of client {name!r}": data for name, data in program.data.items()}
+    for name, part in parts.items():
+        try:
+            cloudpickle.dumps(part)
+        except Exception:
+            return name
+    return "a test set"
+
+
+def _nbytes(state: ClientState) -> int:
+    return sum(t.numel() * t.element_size() for t in state.tensors().values())
+
+
+def _serve(connection: Connection, program_file: str, options: dict) -> None:
+    """Body of a worker process: answer jobs until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):  # a fork server that a sweep has started blocks it
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
+    path = Path(program_file)
+    threading.Thread(target=_die_with_parent, args=(path.parent,), daemon=True).start()
+    torch.set_num_threads(1)
+    folder = SharedFolder(path.parent)
+    worker, begin, job = None, None, START
+    while True:
+        try:
+            message = pickle.loads(connection.recv_bytes())
+        except (EOFError, OSError):
+            break
+        try:
+            if worker is None:
+                program = cloudpickle.loads(path.read_bytes())
+                path.unlink()
+                worker = Worker(program, make_fabric(**options))
+            match message:
+                case Begin(down, rnd):
+                    begin = Broadcast.from_tensors(folder.open(down), len(program.aggregators)), rnd
+                    continue
+                case TrainJob(client):
+                    job = f"training client {client!r}"
+                    answer = _train(worker, folder, message, *begin)
+                case EvaluateJob(view, state):
+                    job = f"evaluating {view}"
+                    answer = worker.evaluate(view, _resolve(worker, folder, state), begin[0])
+        except TrainingError as error:
+            answer = Failed(job, str(error), training=True)
+        except Exception:
+            answer = Failed(job, traceback.format_exc(), training=False)
+        try:
+            connection.send_bytes(pickle.dumps(answer))
+        except OSError:
+            break
+    shutil.rmtree(path.parent, ignore_errors=True)
+
+
+def _train(worker: Worker, folder: SharedFolder, job: TrainJob, down: Broadcast, rnd: Round) -> Trained:
+    payload, state, report = worker.train(job.client, _resolve(worker, folder, job.state), down, rnd)
+    small = _nbytes(state) <= SMALL
+    ref = StateRef(inline=state) if small else StateRef(handle=folder.write(job.keep_in, state.tensors()))
+    return Trained(folder.write(job.reply_in, payload.vectors), payload.weight, payload.mask_weight, ref, report)
+
+
+def _resolve(worker: Worker, folder: SharedFolder, ref: StateRef) -> ClientState:
+    if ref.inline is not None:
+        return ref.inline
+    if ref.handle is None:
+        return worker.fresh_state()
+    return ClientState.from_tensors(folder.open(ref.handle), len(worker.program.aggregators))
+
+
+def _die_with_parent(shared: Path) -> None:
+    wait([multiprocessing.parent_process().sentinel])
+    shutil.rmtree(shared, ignore_errors=True)  # it would stay in memory after the last process
+    os._exit(1)

@@ -1,0 +1,105 @@
+"""Several processes or machines through Lightning Fabric: clients pinned to ranks, one all-reduce a round."""
+
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.core.fabric import FederationFabric
+from fedlit.core.messages import Broadcast, ClientReport, ClientState, Payload, Round
+from fedlit.federation.engines.base import Engine, InProcess, OnReply, Program, Scores, View
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """What ranks tell each other before a round's all-reduce."""
+
+    reports: list[ClientReport]
+    sizes: dict[str, int]
+    error: str
+
+
+class FabricEngine(Engine):
+    """Every rank keeps and trains the clients whose position modulo the world size is its rank.
+
+    Ranks sum their clients' payloads, one all-reduce adds the ranks, and every rank runs the same server round. A
+    client's state never leaves its rank.
+
+    Args:
+        program: what to train.
+        fabric: launched, with a world of more than one process.
+
+    Raises:
+        ConfigError: more processes than clients, or ranks that built different models.
+    """
+
+    def __init__(self, program: Program, fabric: FederationFabric) -> None:
+        if fabric.world_size > len(program.clients):
+            raise ConfigError(
+                f"{fabric.world_size} processes for {len(program.clients)} clients: expected at most one "
+                "process a client; lower fabric.devices or fabric.num_nodes"
+            )
+        super().__init__(InProcess(program, fabric))
+        self.where = f"{fabric.world_size} ranks"
+        self._fabric = fabric
+        self._own = set(list(program.clients)[fabric.global_rank :: fabric.world_size])
+        self._layout = self._pool.worker.local.layout
+        prints = self._gather(self._layout.fingerprint)
+        if len(set(prints)) > 1:
+            raise ConfigError(
+                f"the ranks built different models (layouts {', '.join(prints)}); give them the same config"
+            )
+
+    def run(
+        self, cohort: Sequence[str], down: Broadcast, rnd: Round, on_reply: OnReply = lambda report: None
+    ) -> tuple[Payload, list[ClientReport]]:
+        """Run a round: each rank its own clients, then one all-reduce; the sum is the same on every rank."""
+        total, reports, error = None, [], ""
+        try:
+            total, reports = super().run([name for name in cohort if name in self._own], down, rnd, on_reply)
+        except TrainingError as failure:
+            error = str(failure)
+        except Exception:
+            # The other ranks would wait for this one for ever.
+            error = f"rank {self._fabric.global_rank}: {traceback.format_exc()}"
+        sizes = {name: vector.numel() for name, vector in total.vectors.items()} if total else {}
+        ranks = self._gather(RankReport(reports, sizes, error))
+        errors = [rank.error for rank in ranks if rank.error]
+        if errors:
+            raise TrainingError("; ".join(errors))
+        by_client = {report.client: report for rank in ranks for report in rank.reports}
+        sizes = next((rank.sizes for rank in ranks if rank.sizes), {})
+        return self._sum(total, sizes), [by_client[name] for name in cohort]
+
+    def evaluate(self, views: Sequence[View], down: Broadcast) -> list[Scores]:
+        """Score each view on the rank that has its client; every rank gets all scores, in order."""
+        size, rank = self._fabric.world_size, self._fabric.global_rank
+        mine = [v for i, v in enumerate(views) if (v.client in self._own if v.client else i % size == rank)]
+        own = list(self._pool.evaluate(mine, self._states, down))
+        by_view = {scores.view: scores for rank in self._gather(own) for scores in rank}
+        return [by_view[view] for view in views]
+
+    def load_client_states(self, states: Mapping[str, ClientState]) -> None:
+        """Restore the states of this rank's clients; others are ignored."""
+        self._states = {name: state for name, state in states.items() if name in self._own}
+
+    def _sum(self, total: Payload | None, sizes: dict[str, int]) -> Payload:
+        """One all-reduce over everything, packed into one vector."""
+        groups, dtype = self._layout.num_groups, self._layout.dtype
+        if total is None:
+            vectors = {name: torch.zeros(size, dtype=dtype) for name, size in sizes.items()}
+            total = Payload(vectors, 0.0, torch.zeros(groups, dtype=torch.float64))
+        tail = torch.cat([total.mask_weight, torch.tensor([total.weight], dtype=torch.float64)]).to(dtype)
+        packed = self._fabric.to_device(torch.cat([*(total.vectors[name] for name in sizes), tail]))
+        packed = self._fabric.all_reduce(packed, reduce_op="sum").cpu()
+        parts = packed.split([*sizes.values(), groups, 1])
+        mask_weight, weight = parts[-2].double(), float(parts[-1])
+        return Payload(dict(zip(sizes, parts, strict=False)), weight, mask_weight)
+
+    def _gather(self, value: object) -> list:
+        gathered = [None] * self._fabric.world_size
+        dist.all_gather_object(gathered, value)
+        return gathered

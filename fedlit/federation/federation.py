@@ -1,0 +1,138 @@
+"""The federation: rounds of local training and aggregation, from the first to the last."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from fedlit.core.checkpoint import Checkpoints
+from fedlit.core.messages import Broadcast, Payload, Round, ServerState
+from fedlit.federation import description, evaluation
+from fedlit.federation.callbacks import Callback, Callbacks, SaveCheckpoints, with_shipped
+from fedlit.federation.interrupts import Interrupted, Interrupts
+from fedlit.federation.monitor import Monitor
+from fedlit.federation.progress import RoundProgress
+from fedlit.federation.server import server_round
+from fedlit.federation.session import Session
+from fedlit.federation.settings import Settings
+from fedlit.federation.standstill import Standstill
+from fedlit.federation.state import FitState
+from fedlit.tracking.run import Run
+
+
+class Federation(Settings):
+    """Clients that train one model over rounds: the settings, and the loop."""
+
+    def fit(
+        self,
+        session: Session,
+        run: Run,
+        resume: Path | None = None,
+        config: str = "",
+        params: dict[str, str | int | float | bool] | None = None,
+        checkpoints: Path | None = None,
+        before: int = 0,
+        callbacks: Sequence[Callback] = (),
+    ) -> int:
+        """Train from the start, or from a checkpoint; returns the number of the signal that ended the run, or 0.
+
+        Args:
+            session: What to train.
+            run: Where it is recorded.
+            resume: A checkpoint to go on from.
+            config: The configuration as YAML, which is saved with the run.
+            params: Of the configuration, for the tracker.
+            checkpoints: Folder of the checkpoints. By default the run's.
+            before: Number of rounds of the run's earlier phases: metrics are logged from there on.
+            callbacks: Callbacks of one's own.
+
+        Raises:
+            TrainingError: A loss or an update is not finite, or no client's weights move; the last completed round is
+                checkpointed.
+            CheckpointError: ``resume`` is a checkpoint of something else.
+            ConfigError: ``callbacks`` name one that every run has, or the monitor a metric that there is not.
+        """
+        saver = Checkpoints(checkpoints or run.checkpoints, session.fabric, self.cadence)
+        follow = with_shipped(callbacks, RoundProgress(run.main), SaveCheckpoints(saver))
+        state = self._begin(session, run, resume, saver, before, bool(callbacks))
+        standstill = Standstill(list(session.clients), over=state.step > 0)
+        run.start(config, params or {}, description.tags(session), state.step)
+        try:
+            with Interrupts() as interrupts:
+                follow("on_fit_start", state)
+                with suppress(Interrupted):
+                    for rnd in self._rounds(state, interrupts):
+                        began = time.perf_counter()
+                        follow("on_round_start", state)
+                        down = self.open_round(state.server, rnd, session)
+                        with interrupts.may_abandon(session.fabric.world_size == 1):
+                            total, reports = session.engine.run(
+                                rnd.cohort, down, rnd, lambda report: follow("on_client_end", state, report)
+                            )
+                        standstill.after(rnd, reports, type(session.module).__name__)
+                        state.settled, state.sent = False, description.leaves_a_site(total, self.aggregators)
+                        diagnostics = self.close_round(state.server, total, rnd, session)
+                        state.done, state.reports = rnd.index + 1, reports
+                        state.metrics = self._metrics(state, down.nbytes, diagnostics, time.perf_counter() - began)
+                        self._evaluate(state, follow)
+                        follow("on_round_end", state)
+                        state.settled = True
+                follow("on_fit_end", state)
+        except BaseException as error:
+            follow("on_exception", state, error)
+            raise
+        return session.stopping(interrupts.signum)
+
+    def open_round(self, server: ServerState, rnd: Round, session: Session) -> Broadcast:
+        """Do what the server does before a round; returns what the clients get."""
+        self._measure(server, rnd, "before", session)
+        for aggregator, state in zip(self.aggregators, server.aggregators, strict=True):
+            aggregator.on_round_start(state, server, rnd)
+        return session.broadcast(server, rnd)
+
+    def close_round(self, server: ServerState, total: Payload, rnd: Round, session: Session) -> dict[str, float]:
+        """Do what the server does with the sum of the replies; returns the round's diagnostics."""
+        diagnostics = server_round(self.aggregators, server, total, rnd)
+        session.engine.commit()
+        self._measure(server, rnd, "after", session)
+        return diagnostics
+
+    def _measure(self, server: ServerState, rnd: Round, when: Literal["before", "after"], session: Session) -> None:
+        asking = [aggregator for aggregator in self.aggregators if aggregator.measures(rnd, when)]
+        if asking:
+            measured = session.measure(server, rnd, any(a.measures_moments(rnd, when) for a in asking))
+            for aggregator, state in zip(self.aggregators, server.aggregators, strict=True):
+                aggregator.on_measure_end(state, server, measured, rnd, when)
+
+    def _begin(
+        self, session: Session, run: Run, resume: Path | None, saver: Checkpoints, before: int, more: bool
+    ) -> FitState:
+        server, done, best = session.restore(resume)
+        if resume is None:
+            session.settle(server)
+        saver.rewind(done)
+        monitor = Monitor.chosen(self, evaluation.rehearse(session, server), more)
+        return FitState(session, run, server, monitor, done, best, before)
+
+    def _rounds(self, state: FitState, interrupts: Interrupts) -> Iterator[Round]:
+        """Plan one round after the other, until all are done, patience is at its end, or a signal has come."""
+        while not state.over and not state.session.stopping(interrupts.signum):
+            state.rnd = state.session.round(state.done)
+            yield state.rnd
+
+    def _metrics(
+        self, state: FitState, bytes_down: int, diagnostics: dict[str, float], seconds: float
+    ) -> dict[str, float]:
+        session, rnd = state.session, state.rnd
+        metrics = evaluation.round_metrics(rnd, state.reports, session.weights, bytes_down, seconds) | diagnostics
+        metrics |= evaluation.objective_metrics(session, state.server, state.done)
+        return metrics | {"round/lr": session.lr * rnd.lr_factor}
+
+    def _evaluate(self, state: FitState, follow: Callbacks) -> None:
+        session, evaluated, scores = state.session, self.evaluates_after(state.done), []
+        if evaluated:
+            scores = evaluation.validate(session, session.broadcast(state.server, state.rnd), state.metrics)
+        state.metrics |= evaluation.per_client(session, state.run, scores, state.reports, state.step)
+        if evaluated:
+            follow("on_evaluation_end", state, scores)

@@ -1,0 +1,82 @@
+"""Ctrl-C and SIGTERM end a run at a round boundary."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+
+
+@contextmanager
+def ending_at_once() -> Iterator[None]:
+    """Within, Ctrl-C ends the process at once: imports take seconds, and nothing has begun that could be unwound."""
+    other = threading.current_thread() is not threading.main_thread()
+    if other or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda signum, frame: os._exit(128 + signum))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def ending_on_sigterm() -> Iterator[None]:
+    """Within, SIGTERM unwinds the process as Ctrl-C does, so that what is open gets closed."""
+
+    def end(signum: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + signum)
+
+    previous = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+class Interrupted(BaseException):
+    """Raised out of a round that may be abandoned: nothing of it has been committed."""
+
+
+class Interrupts:
+    """While active, the first signal asks the run to stop, the second one kills it.
+
+    Attributes:
+        signum: The number of the signal that came, or 0.
+    """
+
+    def __init__(self) -> None:
+        self.signum = 0
+        self._abandon = False
+
+    def __enter__(self) -> "Interrupts":
+        main = threading.current_thread() is threading.main_thread()  # signals come to no other
+        signals = (signal.SIGINT, signal.SIGTERM) if main else ()
+        self._previous = {s: signal.signal(s, self._handle) for s in signals}
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for signum, handler in self._previous.items():
+            signal.signal(signum, handler)
+
+    @contextmanager
+    def may_abandon(self, alone: bool) -> Iterator[None]:
+        """Within, a signal raises :class:`Interrupted` at once; it waits where other ranks would wait for this one."""
+        if alone and self.signum:
+            raise Interrupted
+        self._abandon = alone
+        try:
+            yield
+        finally:
+            self._abandon = False
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if self.signum:
+            signal.signal(signum, signal.SIG_DFL)
+            signal.raise_signal(signum)
+        self.signum = signum
+        if self._abandon:
+            self._abandon = False
+            raise Interrupted

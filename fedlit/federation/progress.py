@@ -1,0 +1,122 @@
+"""What the person at the keyboard sees: a live line in a terminal or notebook, plain lines elsewhere."""
+
+import time
+from datetime import timedelta
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from fedlit.core.messages import ClientReport
+from fedlit.federation.callbacks import Callback
+from fedlit.federation.description import announcement
+from fedlit.federation.notebook import notebook_bar
+from fedlit.federation.state import FitState
+
+PLAIN_SECONDS = 1.0
+"""Without a terminal, at most one line in so many seconds (and one for every evaluation)."""
+
+SHOWN = {"val/auroc_macro": "val AUROC", "val/loss": "val loss"}
+"""The validation metric that stands in the line: the first that there is."""
+
+
+class RoundProgress(Callback):
+    """Show rounds: clients done, loss, mean AUROC, time left.
+
+    Args:
+        enabled: False on all ranks but the first.
+        console: Where to print. By default on standard output.
+    """
+
+    def __init__(self, enabled: bool = True, console: Console | None = None) -> None:
+        self.console = console or Console(quiet=not enabled)
+        self._live = self.console.is_terminal and enabled
+        self._notebook = notebook_bar(self.console)
+        columns = (
+            TextColumn("[bold]round {task.fields[current]}/{task.total}"),
+            BarColumn(),
+            TextColumn("{task.description}"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}", style="cyan"),
+        )
+        self._bar = Progress(*columns, console=self.console, disable=not self._live)
+
+    def on_fit_start(self, state: FitState) -> None:
+        """Announce what runs, and show the live line."""
+        self._rounds, self._done, self._before = state.session.federation.rounds, state.done, state.done
+        self._loss, self._validation, self._printed = "", "", 0.0
+        self._clients, self._cohort, self._began = 0, 0, time.monotonic()
+        self._task = self._bar.add_task("", total=self._rounds, completed=self._done, current=self._done, left="")
+        self._bar.start()
+        for line in announcement(state.session, state.monitor):
+            self._say(line)
+
+    def on_round_start(self, state: FitState) -> None:
+        """Show the new round."""
+        self._clients, self._cohort = 0, len(state.rnd.cohort)
+        self._show(self._done + 1)
+
+    def on_client_end(self, state: FitState, report: ClientReport) -> None:
+        """Count a reply."""
+        self._clients += 1
+        self._loss = f"loss {report.loss:.4f}"
+        self._show(self._done + 1)
+
+    def on_round_end(self, state: FitState) -> None:
+        """Show loss, AUROC and time left; without a terminal, now and then a line."""
+        metrics = state.metrics
+        self._done, self._clients = state.done, 0
+        self._loss = f"loss {metrics['train/loss']:.4f}"
+        validation = next((f"{name} {metrics[key]:.4f}" for key, name in SHOWN.items() if key in metrics), "")
+        self._validation = validation or self._validation
+        self._show(self._done, now=True)
+        now, plain = time.monotonic(), not self._live and not self._notebook
+        if plain and (validation or self._done == self._rounds or now - self._printed > PLAIN_SECONDS):
+            self._printed = now
+            parts = (f"round {self._done}/{self._rounds}", self._loss, validation, f"{metrics['time/round_s']:.1f} s")
+            left = self._left()
+            self._say("  ".join(part for part in (*parts, left and f"{left} left") if part))
+        if self._done == 1:
+            self._say(state.sent)
+
+    def on_fit_end(self, state: FitState) -> None:
+        """Say why the rounds ended early, and take the live line away."""
+        federation, best = state.session.federation, state.best
+        if state.stop:
+            self._say(f"stopped after {state.done} rounds: {state.stop}")
+        elif state.done < federation.rounds and state.over:
+            self._say(
+                f"stopped after {state.done} rounds: none better than {best.round} for {federation.patience} rounds"
+            )
+        self._bar.stop()
+
+    def on_exception(self, state: FitState, error: BaseException) -> None:
+        """Take the live line away."""
+        self._bar.stop()
+
+    def _say(self, text: str) -> None:
+        """Print a line above the live one; nothing where there is nothing to say."""
+        if text:
+            self.console.print(text, highlight=False, markup=False, soft_wrap=not self._live)
+
+    def _show(self, current: int, now: bool = False) -> None:
+        working = f"clients {self._clients}/{self._cohort}" if current > self._done else ""
+        text = "  ".join(part for part in (working, self._loss, self._validation) if part)
+        left = self._left()
+        self._bar.update(
+            self._task, completed=self._completed(), current=current, description=text, left=left and f"{left} left"
+        )
+        if self._notebook:
+            parts = (f"round {current}/{self._rounds}", text, left and f"{left} left")
+            self._notebook.update(self._completed(), self._rounds, "  ".join(filter(None, parts)), now)
+
+    def _completed(self) -> float:
+        """Rounds behind us, with the share of the running one."""
+        return self._done + (self._clients / self._cohort if self._cohort else 0.0)
+
+    def _left(self) -> str:
+        """Time to the last round at the pace of this session so far; "" where there is none yet."""
+        here = self._completed() - self._before
+        if here <= 0 or self._done == self._rounds:
+            return ""
+        seconds = (time.monotonic() - self._began) * (self._rounds - self._completed()) / here
+        return str(timedelta(seconds=round(seconds)))

@@ -1,0 +1,74 @@
+"""The server's part of a round: ``server_round``."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedlit.core.aggregator import Aggregator
+from fedlit.core.diagnostics import drift_metrics
+from fedlit.core.errors import TrainingError
+from fedlit.core.flat import Layout
+from fedlit.core.hooks import check_delta, numbers_of
+from fedlit.core.messages import Payload, Round, ServerState, State
+
+
+def server_round(
+    aggregators: Sequence[Aggregator], server: ServerState, total: Payload, rnd: Round
+) -> dict[str, float]:
+    """Turn the sum of the clients' payloads into means, let the aggregators act, and move the weights.
+
+    An element's mean is over the clients that own it; where nobody in the cohort does, nothing changes.
+
+    Args:
+        aggregators: The federation's algorithms, in list order.
+        server: The server's state; it is changed.
+        total: Sum of the cohort's payloads; it is left as it is.
+        rnd: The round.
+
+    Returns:
+        The round's diagnostics, ``drift/...``.
+
+    Raises:
+        TrainingError: The sum is not finite; nothing has been changed then.
+    """
+    for name, vector in total.vectors.items():
+        if not torch.isfinite(vector.sum()):
+            raise TrainingError(f"round {rnd.index + 1}: the sum of the clients' {name!r} is not finite")
+    means = _means(server.layout, total)
+    server.delta = means.pop("w")
+    metrics = drift_metrics(server.layout, total, total.vectors["squares"], server.delta, len(rnd.cohort))
+    for i, aggregator in enumerate(aggregators):
+        mean = {name.partition("/")[2]: v for name, v in means.items() if name.startswith(f"{i}/")}
+        aggregator.on_aggregate_end(server.aggregators[i], server, mean, rnd)
+        check_delta(aggregator, server.delta, server.w, server.aggregators[i])
+    server.w += server.delta
+    server.stats += means["stats"]
+    server.delta = None
+    for aggregator, state in zip(aggregators, server.aggregators, strict=True):
+        if rnd.last_of_stage:
+            aggregator.on_stage_end(state, server, rnd)
+        metrics |= numbers_of(aggregator, state, server.layout)
+    return metrics
+
+
+def _means(layout: Layout, total: Payload) -> State:
+    """Means of what clients sent, as new vectors: [P] per element over its owners, [S] over those who share it."""
+    share = torch.where(total.mask_weight > 0, 1.0 / total.mask_weight, 0.0)
+    spans, means = layout.spans(share), {}
+    for name, vector in total.vectors.items():
+        if vector.numel() == layout.size:
+            means[name] = _scaled(vector, spans)
+        elif vector.numel() == layout.stats_size:
+            means[name] = vector * float(share[layout.stats_group])
+        else:
+            means[name] = vector / total.weight
+    return means
+
+
+def _scaled(vector: Tensor, spans: Sequence[tuple[int, int, float]]) -> Tensor:
+    """A vector [P] times a factor for each of its stretches."""
+    scaled = torch.empty_like(vector)
+    for start, stop, factor in spans:
+        torch.mul(vector[start:stop], factor, out=scaled[start:stop])
+    return scaled

@@ -1,0 +1,306 @@
+"""A federation made ready to run: clients, engine, initial state, and what is kept of it."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from lightning.pytorch import LightningModule
+from torch.utils.data import Dataset
+
+from fedlit.core import checkpoint
+from fedlit.core.aggregator import composed_name
+from fedlit.core.checkpoint import Checkpoints, Loaded
+from fedlit.core.errors import CheckpointError, ConfigError
+from fedlit.core.fabric import FederationFabric, cores
+from fedlit.core.flat import FlatModel, Layout
+from fedlit.core.hooks import state_of
+from fedlit.core.local_model import client_mask, configured, initial_client_state
+from fedlit.core.manifest import Best
+from fedlit.core.measuring import conclude, objective_of
+from fedlit.core.messages import Broadcast, Client, ClientReport, ClientState, Mask, Measured, Round, ServerState
+from fedlit.core.module import check_module, copy_of
+from fedlit.core.optimizer import FlatOptimizer
+from fedlit.core.randomness import generator
+from fedlit.data.features import with_fixed_features
+from fedlit.data.federated import FederatedDataModule
+from fedlit.federation.engines.base import Engine, Program, View
+from fedlit.federation.engines.local import LocalEngine
+from fedlit.federation.engines.ranks import FabricEngine
+from fedlit.federation.handover import PersonalParts
+from fedlit.federation.settings import Settings
+
+
+class Session:
+    """Hold a federation that is ready to run: its clients, its engine, its initial state.
+
+    Args:
+        federation: The settings of its rounds.
+        module: The model that every client trains; any LightningModule.
+        data: Who has what.
+        fabric: Lightning Fabric, launched.
+        seed: The seed of everything that is drawn.
+        tags: Tags of the run, beside the session's own or in their place.
+        limit_eval_batches: The largest number of batches of each set that an evaluation looks at.
+        personal_parts: What clients kept to themselves in an earlier phase, and start with.
+
+    Attributes:
+        clients: The clients that take part, by name.
+        masks: What each of them shares.
+        personal: Names of those that keep a part of the model; where there are any, there is no single global model.
+        everyone: The data of all clients, those included that do not take part.
+        layout: Where everything lies in the weight vector.
+        engine: Where the clients run.
+        lr: The learning rate of the optimizer's first parameter group.
+        optimizer: The name of its class.
+
+    Raises:
+        ConfigError: Model, data and federation do not fit together.
+    """
+
+    def __init__(
+        self,
+        federation: Settings,
+        module: LightningModule,
+        data: FederatedDataModule,
+        fabric: FederationFabric,
+        seed: int = 0,
+        tags: Mapping[str, str] | None = None,
+        limit_eval_batches: int | None = None,
+        personal_parts: PersonalParts | None = None,
+    ) -> None:
+        self.federation, self.fabric, self.seed, self._personal_parts = federation, fabric, seed, personal_parts
+        check_module(module)
+        self._model = model = self._initial_model(module)
+        self.objective = objective_of(model.module)
+        self.tags = dict(tags or {})
+        if fabric.local_rank == 0:
+            data.prepare_data()
+        fabric.barrier()
+        data.setup("fit")
+        self.everyone, self.schemes = data, data.schemes
+        self.data = data = _only(data, federation.clients)
+        self.clients = _clients(data, federation.client_weights)
+        self.weights = {name: client.weight for name, client in self.clients.items()}
+        self.layout, self.classes = model.layout, model.layout.classes
+        if self.classes and data.classes and self.classes != tuple(data.classes):
+            raise ConfigError(f"the model's classes {self.classes} are not the data's {tuple(data.classes)}")
+        aggregators = federation.aggregators
+        self.masks = {name: client_mask(aggregators, self.layout, c) for name, c in self.clients.items()}
+        states = [state_of(a, "server_state", self.layout, model.w) for a in aggregators]
+        self._initial = ServerState(self.layout, model.w.clone(), model.stats.clone(), states)
+        self.personal = _keeping(self.masks, self.layout)
+        clients, test_sets = with_fixed_features(module, self.everyone, fabric)
+        self._program = program = Program(
+            module,
+            aggregators,
+            self.clients,
+            clients,
+            test_sets,
+            federation.training,
+            data.batch_size,
+            data.eval_batch_size,
+            seed,
+            federation.threads,
+            limit_eval_batches,
+        )
+        self.engine: Engine
+        if fabric.world_size > 1:
+            self.engine = FabricEngine(program, fabric)
+        else:
+            self.engine = LocalEngine(program, fabric, self._workers())
+
+    @property
+    def algorithm(self) -> str:
+        """What people call the list of aggregators."""
+        return composed_name(self.federation.aggregators)
+
+    def restore(self, path: Path | None) -> tuple[ServerState, int, Best]:
+        """Give the state to start from, the number of rounds behind it, and the best model so far."""
+        if path is None:
+            self._load_personal_parts(self._initial)
+            return self._initial, 0, Best()
+        loaded = checkpoint.load(path, self.layout, [type(a).__name__ for a in self.federation.aggregators])
+        self._check_states(path, loaded)
+        self.engine.load_client_states(loaded.clients)
+        return loaded.server, loaded.round, loaded.best
+
+    def save(self, saver: Checkpoints, rounds: int, server: ServerState, best: Best) -> None:
+        """Write the state after so many rounds."""
+        names = [type(a).__name__ for a in self.federation.aggregators]
+        saver.save(rounds, server, self.engine.client_states(), best, list(self.clients), names)
+
+    def settle(self, server: ServerState) -> None:
+        """Measure what the objective starts from: its constants, and its variables at the initial weights."""
+        if self.objective is not None:
+            start = self.measure(server, self.round(0), moments=False)
+            server.w.copy_(start.w)
+            server.stats.copy_(start.stats)
+            self._load_personal_parts(server)
+
+    def round(self, index: int) -> Round:
+        """Say what happens in a round, and who takes part."""
+        plan, names = self.federation.schedule.plan(index), list(self.clients)
+        cohort = names
+        if self.federation.participation < 1:
+            size = max(1, round(self.federation.participation * len(names)))
+            drawn = torch.randperm(len(names), generator=generator(self.seed, "cohort", index))[:size]
+            cohort = [names[i] for i in sorted(drawn.tolist())]
+        shares = self.participation(cohort)
+        return Round(index=index, seed=self.seed, cohort=tuple(cohort), participation=shares, **vars(plan))
+
+    def broadcast(self, server: ServerState, rnd: Round) -> Broadcast:
+        """Collect what the clients of a round get."""
+        pairs = zip(self.federation.aggregators, server.aggregators, strict=True)
+        return Broadcast(
+            server.w, server.stats, [state_of(aggregator, "broadcast", state, rnd) for aggregator, state in pairs]
+        )
+
+    def measure(self, server: ServerState, rnd: Round, moments: bool = True) -> Measured:
+        """Run a measuring round over all clients; nothing is changed."""
+        everybody = replace(rnd, window=0, moments=moments, cohort=tuple(self.clients))
+        total, _ = self.engine.run(everybody.cohort, self.broadcast(server, rnd), everybody, _unheard)
+        return conclude(self._model, server, total)
+
+    def participation(self, cohort: Sequence[str]) -> torch.Tensor:
+        """Give, per element, the weight of the owners in the cohort over the weight of all owners."""
+        if len(cohort) == len(self.clients):
+            return torch.tensor(1.0, dtype=self.layout.dtype)
+        present = sum(self.weights[name] * self.masks[name].owned.double() for name in cohort)
+        everybody = sum(self.weights[name] * mask.owned.double() for name, mask in self.masks.items())
+        return self.layout.expand(torch.where(everybody > 0, present / everybody, 0.0))
+
+    def learned(self, client: str | None) -> set[str]:
+        """Name the classes that the federation's model, or a client's own, can tell.
+
+        They are those that somebody who trains labels; of a client that keeps its head, those that it labels itself.
+        """
+        known = {name for c in self.clients.values() for name in c.classes}
+        if client is None or not known:
+            return known
+        kept, own = self.masks[client].kept, self.clients[client].classes
+        return {name for name in known if name in own or not kept[self.layout.groups(("head",), (name,))].all()}
+
+    def model(
+        self, server: ServerState, client: str | None = None, state: ClientState | None = None
+    ) -> LightningModule:
+        """Give the federation's model, or a client's own, by what the client keeps; it changes with the next call."""
+        self._model.load(server.w, server.stats)
+        self._model.own.load({})
+        if client is not None:
+            kept = state or initial_client_state(self.federation.aggregators, self.layout)
+            kept.write(self.masks[client], self.layout, self._model.w, self._model.stats)
+            self._model.own.load(kept.buffers)
+        return self._model.module
+
+    @property
+    def module(self) -> LightningModule:
+        """The server's own copy of the model; its values are those of the last :meth:`load` or :meth:`model`."""
+        return self._model.module
+
+    def load(self, w: torch.Tensor, stats: torch.Tensor) -> None:
+        """Copy weights [P] and statistics [S] into the server's own copy of the model."""
+        self._model.load(w, stats)
+
+    def dataset(self, view: View) -> Dataset:
+        """Give the data set that a view looks at."""
+        return self._program.dataset(view)
+
+    def stopping(self, signum: int) -> int:
+        """Give the number of a signal that any rank was sent, or 0; the answer is the same on every rank."""
+        if self.fabric.world_size == 1:
+            return signum
+        return int(self.fabric.all_reduce(self.fabric.to_device(torch.tensor(float(signum))), reduce_op="max"))
+
+    def _check_states(self, path: Path, loaded: Loaded) -> None:
+        """Refuse a checkpoint that lacks what the algorithms or the optimizer keep, or whose clients are in another order."""
+        names = list(self.clients)
+        if sorted(loaded.names) == sorted(names) and list(loaded.names) != names:
+            raise CheckpointError(
+                f"{path}/manifest.json: the clients are in another order, {', '.join(loaded.names)}, than the data's, "
+                f"{', '.join(names)}; the number of a client's file is its place: put the order back"
+            )
+        fresh = initial_client_state(self.federation.aggregators, self.layout).aggregators
+        held = {checkpoint.client_file(list(loaded.names).index(name)): s for name, s in loaded.clients.items()}
+        files = [(checkpoint.SERVER, loaded.server.aggregators, self._initial.aggregators)]
+        files += [(file, state.aggregators, fresh) for file, state in held.items()]
+        for file, found, declared in files:
+            for aggregator, there, needed in zip(self.federation.aggregators, found, declared, strict=True):
+                if lacking := sorted(needed.keys() - there.keys()):
+                    raise CheckpointError(
+                        f"{path / file} lacks the tensor {lacking[0]!r} of {type(aggregator).__name__}; use another checkpoint"
+                    )
+        if self.federation.optimizer_state == "keep":
+            needed = {name for state in held.values() for name in state.optimizer}
+            for file, state in held.items():
+                if state.batches and (lacking := sorted(needed - state.optimizer.keys())):
+                    raise CheckpointError(
+                        f"{path / file} lacks the optimizer's {lacking[0]!r}, which other clients have; use another checkpoint"
+                    )
+
+    def _load_personal_parts(self, server: ServerState) -> None:
+        """Let clients start with what they kept in the phase before, beside the server's values."""
+        if self._personal_parts is not None:
+            having = {name: self.clients[name] for name in self.personal}
+            parts = self._personal_parts.states(having, self._model.module, server, self.federation.aggregators)
+            self.engine.load_client_states(dict(parts))
+
+    def _initial_model(self, module: LightningModule) -> FlatModel:
+        start = configured(self.fabric, copy_of(module), self.federation.aggregators)
+        start.fabric = self.fabric
+        model = FlatModel(start)
+        optimizer = FlatOptimizer(start, model)  # what it refuses, it refuses before any process starts
+        self.lr, self.optimizer = optimizer.rates[0], optimizer.name
+        return model
+
+    def _workers(self) -> int:
+        cohort = max(1, round(self.federation.participation * len(self.clients)))
+        wanted = self.federation.workers
+        if wanted == "auto":
+            wanted = cores() if self.fabric.device.type == "cpu" else 1
+        return min(wanted, cohort)
+
+
+def _only(data: FederatedDataModule, clients: Sequence[str] | None) -> FederatedDataModule:
+    """The same data with some of its clients."""
+    if clients is None:
+        return data
+    unknown = [name for name in clients if name not in data.clients]
+    if unknown or not clients:
+        raise ConfigError(
+            f"clients: there is no {', '.join(map(repr, unknown)) or 'client in the list'}; clients are "
+            f"{', '.join(data.clients)}"
+        )
+    part = copy.copy(data)
+    part.clients = {name: data.clients[name] for name in data.clients if name in clients}
+    return part
+
+
+def _keeping(masks: Mapping[str, Mask], layout: Layout) -> list[str]:
+    """Clients that keep a part of the model; where there are any, there is no single global model."""
+    filled = torch.zeros(layout.num_groups, dtype=torch.bool)
+    filled[[stretch.group for stretch in layout.stretches]] = True
+    filled[layout.stats_group] = layout.stats_size > 0
+    return [name for name, mask in masks.items() if (mask.kept & filled).any()]
+
+
+def _unheard(report: ClientReport) -> None:
+    """A measuring round's replies are nobody's progress."""
+
+
+def _clients(data: FederatedDataModule, weights: str) -> dict[str, Client]:
+    if not data.clients:
+        raise ConfigError(f"{type(data).__name__} has no clients after setup()")
+    sizes = {name: len(d.train) for name, d in data.clients.items()}
+    few = [f"{name!r} ({size})" for name, size in sizes.items() if size < min(2, data.batch_size)]
+    if few:
+        raise ConfigError(
+            "a client needs at least 2 training samples, as BatchNorm refuses a batch of one; found less "
+            f"at {', '.join(few)}: give them some, or remove them"
+        )
+    shares = sizes if weights == "examples" else dict.fromkeys(sizes, 1)
+    return {
+        name: Client(name, d.classes, sizes[name], shares[name] / sum(shares.values()))
+        for name, d in data.clients.items()
+    }

@@ -1,0 +1,159 @@
+"""What an exported file says of its model: read, checked, and made of known code alone."""
+
+import importlib.util
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedlit.core.errors import ConfigError
+
+PLAIN = ("fedlit", "model", "config", "client")
+"""Notes that are text; the others are JSON."""
+
+KINDS: dict[str, tuple[str, Any]] = {
+    "round": ("a number of rounds", lambda value, _: _whole(value) and value >= 0),
+    "classes": ("a list of different names", lambda value, _: _texts(value)),
+    "learned": (
+        "a truth value for each class",
+        lambda value, notes: isinstance(value, list) and len(value) == len(notes["classes"]),
+    ),
+    "image_size": ("pixels, from 8 to 16384", lambda value, _: _whole(value) and 8 <= value <= 16384),
+    "channels": ("1 or 3", lambda value, _: value in (1, 3)),
+    "in_chans": ("a number of channels", lambda value, _: _whole(value) and 1 <= value <= 64),
+    "mean": ("a number for each channel", lambda value, _: _numbers(value)),
+    "std": ("a number above 0 for each channel", lambda value, _: _numbers(value) and min(value) > 0),
+}
+"""What the notes must be."""
+
+OPTIONAL = ("round", "image_size", "channels", "in_chans", "mean", "std")
+
+TOGETHER = ("image_size", "channels", "in_chans", "mean", "std")
+"""Notes that a model of images has, all of them."""
+
+KNOWN = ("fedlit.", "timm.", "torch.nn.", "torch.optim.")
+"""Where the code of a model may be that a file names, without being trusted: what is installed with fedlit."""
+
+PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+"""A string by which code can be imported."""
+
+WORD = re.compile(r"[\w.+-]*")
+"""A string that is no JSON, no YAML and no path to another folder: in the place of an object, these would be read as one."""
+
+ELSEWHERE = {"pretrained": False, "weights": None}
+"""Where an `ImageClassifier` would start from: its weights are in the file."""
+
+
+def read_notes(file: Path, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the notes of a file, JSON decoded.
+
+    Raises:
+        ConfigError: A note is not what it must be.
+    """
+    notes: dict[str, Any] = {}
+    for name, text in texts.items():
+        try:
+            notes[name] = text if name in PLAIN else json.loads(text)
+        except ValueError as error:
+            raise ConfigError(f"{file}: its note {name!r} is no JSON ({error}); export the model anew") from error
+    for name in ("classes", *KINDS):
+        _check_note(file, name, notes)
+    here, missing = ([name for name in TOGETHER if (name in notes) is given] for given in (True, False))
+    if here and missing:
+        raise ConfigError(f"{file}: its notes have {here[0]!r} and lack {missing[0]!r}; export the model anew")
+    for name in ("mean", "std"):
+        if name in notes and len(notes[name]) != notes["in_chans"]:
+            raise ConfigError(
+                f"{file}: its note {name!r} has {len(notes[name])} numbers, but 'in_chans' is {notes['in_chans']}; export the "
+                "model anew"
+            )
+    return notes
+
+
+def _check_note(file: Path, name: str, notes: Mapping[str, Any]) -> None:
+    expected, fits = KINDS[name]
+    if name not in notes or not fits(notes[name], notes):
+        found = json.dumps(notes[name])[:80] if name in notes else "nothing"
+        if name in notes or name not in OPTIONAL:
+            raise ConfigError(f"{file}: its note {name!r}: expected {expected}, found {found}; export the model anew")
+
+
+def recipe(file: Path, notes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return what the configuration of a file says of its model, and its precision.
+
+    Raises:
+        ConfigError: The configuration is none.
+    """
+    try:
+        config = yaml.safe_load(notes["config"])
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file}: its configuration is no YAML ({error}); export the model anew") from error
+    model = config.get("model") if isinstance(config, dict) else None
+    fabric = config.get("fabric") if isinstance(config, dict) else None
+    named = isinstance(model, dict) and isinstance(model.get("class_path"), str) and PATH.fullmatch(model["class_path"])
+    if not named or not isinstance(model.get("init_args") or {}, dict) or not isinstance(fabric, dict):
+        raise ConfigError(f"{file}: its configuration lacks model.class_path or fabric; export the model anew")
+    return model, fabric.get("precision", "32-true")
+
+
+def refuse_foreign(file: Path, model: Mapping[str, Any]) -> None:
+    """Refuse a model that is made of other code than fedlit's, timm's and torch's; nothing is imported for that.
+
+    Raises:
+        ConfigError: The configuration names such code.
+    """
+    if foreign := foreign_code(model):
+        raise ConfigError(
+            f"{file}: its model is made of {', '.join(foreign)}, which is not of fedlit, timm or torch. To load it is to run "
+            "that code. If you trust it, and whoever wrote the file, add --trust; where MLflow loads the model, set the "
+            "environment variable FEDLIT_TRUST=1"
+        )
+
+
+def foreign_code(model: Mapping[str, Any]) -> list[str]:
+    """Return the code that a model's configuration names and that is not known, each once, without importing it."""
+    options = {name: value for name, value in (model.get("init_args") or {}).items() if name not in ELSEWHERE}
+    return list(dict.fromkeys(_foreign({**model, "init_args": options})))
+
+
+def _foreign(value: object, key: str = "") -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from _foreign(part, str(name))
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _foreign(part)
+    elif isinstance(value, str) and not _harmless(value, key):
+        yield value
+
+
+def _harmless(text: str, key: str) -> bool:
+    """Tell whether a string is the path of a known class, or no path, no file and no text of an object at all."""
+    if PATH.fullmatch(text) and text.startswith(KNOWN):
+        return True
+    return key != "class_path" and bool(WORD.fullmatch(text)) and not Path(text).exists() and not _is_module(text)
+
+
+def _is_module(path: str) -> bool:
+    if not PATH.fullmatch(path):
+        return False
+    try:
+        return importlib.util.find_spec(path.partition(".")[0]) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value) and len(set(value)) == len(value)
+
+
+def _numbers(value: object) -> bool:
+    numbers = isinstance(value, list) and len(value) > 0 and all(isinstance(each, int | float) for each in value)
+    return numbers and all(each == each and abs(each) < 1e6 for each in value)

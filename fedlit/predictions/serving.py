@@ -1,0 +1,257 @@
+"""A run's model in use elsewhere: an exported file that scores image files, alone or as a model of MLflow."""
+
+import base64
+import io
+import json
+import os
+import platform
+from argparse import ArgumentError
+from collections.abc import Callable, Sequence
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+import yaml
+from jsonargparse import ArgumentParser
+from lightning.pytorch import LightningModule
+from PIL import Image
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+
+from fedlit.core.errors import ConfigError
+from fedlit.core.fabric import make_fabric
+from fedlit.core.files import whole
+from fedlit.core.module import overrides, step_of
+from fedlit.data.dicom import SUFFIXES
+from fedlit.data.images import model_input, read_image
+from fedlit.models import ImageClassifier
+from fedlit.predictions.notes import ELSEWHERE, read_notes, recipe, refuse_foreign
+from fedlit.tracking.store import first_line, import_mlflow
+
+FILE = "model.safetensors"
+"""An exported model, in the folder of an MLflow model."""
+
+TRUST = "FEDLIT_TRUST"
+"""An environment variable; 1 lets MLflow load models of modules that are not of fedlit, timm or torch."""
+
+BATCH = 32
+COLUMN = "image"
+LOADER = "fedlit.serving"
+"""The public path of this module, which every logged model names: it outlives moves of the file."""
+
+REQUIREMENTS = ("fedlit", "mlflow", "torch", "torchvision", "timm")
+"""What loading a model needs, in the versions that trained it; fedlit brings the rest."""
+
+EXAMPLE = {
+    "artifact_path": "input_example.json", "serving_input_path": "serving_input_example.json",
+    "type": "dataframe", "pandas_orient": "split",
+}  # fmt: skip
+"""What an MLmodel file says of the example beside it."""
+
+
+class ImageScorer:
+    """Give image files the probabilities that ``fedlit predict`` gives them.
+
+    Args:
+        file: A file that ``fedlit export`` has written.
+        accelerator: ``auto``, ``cpu``, ``cuda`` or ``mps``.
+        trust: Whether to run code that the file names and that is not of fedlit, timm or torch: a module of one's own.
+
+    Attributes:
+        classes: Names of the columns.
+        metadata: Of the file, see `fedlit.predictions.export.export`.
+
+    Raises:
+        ConfigError: It is no exported model, one that does not score images, or one that names code that is not trusted.
+    """
+
+    def __init__(self, file: Path, accelerator: str = "auto", trust: bool = False) -> None:
+        self.metadata = described(file)
+        self.classes = tuple(self.metadata["classes"])
+        if not self.classes or "channels" not in self.metadata:
+            raise ConfigError("expected a model with classes of images that fedlit decodes, found another kind")
+        model, precision = recipe(file, self.metadata)
+        if not trust:
+            refuse_foreign(file, model)
+        self._fabric = make_fabric(accelerator, precision=precision)
+        module = self._fabric.strategy.precision.convert_module(_made(file, model, self.classes))
+        _load(file, module)
+        if not overrides(module, "predict_step"):
+            raise ConfigError(f"{type(module).__name__} has no predict_step, which returns probabilities [B, C]")
+        self._step = step_of(self._fabric.to_device(module).eval(), "predict_step")
+        self._unlearned = ~torch.tensor(self.metadata["learned"])
+
+    @property
+    def unlearned(self) -> list[str]:
+        """The classes that no client who trained has labelled."""
+        return [name for name, learned in zip(self.classes, self.metadata["learned"], strict=True) if not learned]
+
+    def read(self, image: Path | bytes) -> np.ndarray:
+        """Read the picture in a file, or in its bytes, as in training: uint8 [channels, image_size, image_size].
+
+        Raises:
+            OSError: The file cannot be read.
+            ValueError: The file is damaged, or no image.
+            ConfigError: The file is DICOM, and pydicom is not installed.
+        """
+        return read_image(_opened(image), self.metadata["image_size"], self.metadata["channels"])
+
+    @torch.inference_mode()
+    def score(self, pictures: Sequence[np.ndarray]) -> np.ndarray:
+        """Give probabilities float32 [B, C] of pictures; NaN for classes that the model has not learned."""
+        options = (self.metadata[name] for name in ("in_chans", "mean", "std"))
+        images = model_input(torch.from_numpy(np.stack(pictures)), *options)
+        batch = images, torch.full((len(images), len(self.classes)), torch.nan)
+        with self._fabric.autocast():
+            scores = self._step(self._fabric.to_device(self._fabric.strategy.precision.convert_input(batch)), 0)
+        if not torch.is_tensor(scores) or scores.shape != (len(images), len(self.classes)):
+            raise ConfigError("expected probabilities [B, C] from the model's predict_step, found something else")
+        return scores.float().cpu().masked_fill(self._unlearned, torch.nan).numpy()
+
+    def predict(self, table: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
+        """Score a table as MLflow calls it: a row an image, whose file is the bytes in the column ``image``.
+
+        Returns:
+            A row an image, and a column a class.
+
+        Raises:
+            ValueError: The bytes of a row are no image.
+        """
+        parts = [np.empty((0, len(self.classes)), dtype=np.float32)]
+        for start in range(0, len(table), BATCH):
+            rows = enumerate(table[COLUMN].iloc[start : start + BATCH], start=start)
+            parts.append(self.score([self._row(row, content) for row, content in rows]))
+        return pd.DataFrame(np.concatenate(parts), columns=list(self.classes))
+
+    def _row(self, row: int, content: bytes) -> np.ndarray:
+        try:
+            return self.read(content)
+        except ConfigError:
+            raise
+        except Exception as error:  # damage shows as OSError, SyntaxError, ValueError, zlib.error...
+            raise ValueError(
+                f"row {row}: expected the bytes of an image file (in JSON as base64), found {len(content)} bytes that "
+                f"cannot be decoded: {error}"
+            ) from error
+
+
+def described(file: Path) -> dict[str, Any]:
+    """Read what an exported file says of its model, JSON decoded.
+
+    Raises:
+        ConfigError: The file is not one of ``fedlit export``.
+    """
+    try:
+        with safe_open(file, "pt") as opened:
+            texts = opened.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(f"{file}: expected a model written by `fedlit export`, found none: {error}") from error
+    if not {"fedlit", "model", "config", "classes"} <= texts.keys():
+        raise ConfigError(
+            f"{file}: expected a model written by `fedlit export`, found a .safetensors file without its notes"
+        )
+    return read_notes(file, texts)
+
+
+def _made(file: Path, model: dict[str, Any], classes: Sequence[str]) -> LightningModule:
+    """Make the module of a file.
+
+    Raises:
+        ConfigError: It cannot be made here.
+    """
+    try:
+        return _instantiated(model, classes)
+    except (ImportError, AttributeError, ArgumentError) as error:
+        raise ConfigError(
+            f"{file}: its model {model['class_path']} cannot be made here ({first_line(error)}). A module of one's own must be "
+            "importable from the working directory, as it was for training"
+        ) from error
+
+
+def _load(file: Path, module: LightningModule) -> None:
+    """Load the tensors of a file into a module.
+
+    Raises:
+        ConfigError: They are others than the module's.
+    """
+    try:
+        module.load_state_dict(load_file(file))
+    except RuntimeError as error:
+        reasons = "; ".join(line.strip() for line in str(error).splitlines()[1:4])
+        raise ConfigError(
+            f"{file}: its tensors are not those of the {type(module).__name__} that its notes describe: {reasons}"
+        ) from error
+
+
+def save_mlflow_model(folder: Path, write: Callable[[Path], None]) -> None:
+    """Write a folder that ``mlflow.pyfunc.load_model`` and ``mlflow models serve`` take, whole or not at all.
+
+    It holds the exported file, the signature (bytes of an image in, a probability a class out), an example and pinned
+    requirements. That it loads and scores its example is tried first. ``write`` exports the model to a file.
+
+    Raises:
+        Exception: Whatever keeps the model from being exported or from scoring an image.
+    """
+    # Not by mlflow.pyfunc.save_model: it goes through all installed packages first, which takes seconds.
+    mlflow = import_mlflow()
+    column, schema = mlflow.types.ColSpec, mlflow.types.Schema
+    with whole(folder) as draft:
+        draft.mkdir()
+        write(draft / FILE)
+        scorer, image = ImageScorer(draft / FILE, "cpu", trust=True), _ramp()  # the code of this very run
+        scorer.predict(pd.DataFrame({COLUMN: [image]}))
+        given, scores = column("binary", COLUMN), [column("float", name) for name in scorer.classes]
+        model = mlflow.models.Model(
+            signature=mlflow.models.ModelSignature(schema([given]), schema(scores)),
+            saved_input_example_info=EXAMPLE,
+            metadata={k: v for k, v in scorer.metadata.items() if k != "config"} | {"score": "probability"},
+        )
+        # Without data it gets the folder.
+        mlflow.pyfunc.add_to_model(model, loader_module=LOADER, python_env="python_env.yaml")
+        model.save(str(draft / "MLmodel"))
+        example = {"columns": [COLUMN], "data": [[base64.b64encode(image).decode()]]}
+        (draft / EXAMPLE["artifact_path"]).write_text(json.dumps(example))
+        (draft / EXAMPLE["serving_input_path"]).write_text(json.dumps({"dataframe_split": example}))
+        needs = [f"{name}=={metadata.version(name).partition('+')[0]}" for name in REQUIREMENTS]
+        (draft / "requirements.txt").write_text("\n".join(needs) + "\n")
+        environment = {"python": platform.python_version(), "dependencies": ["-r requirements.txt"]}
+        (draft / "python_env.yaml").write_text(yaml.safe_dump(environment))
+
+
+def _load_pyfunc(path: str) -> ImageScorer:
+    """Load the model in a folder; MLflow calls this."""
+    return ImageScorer(Path(path) / FILE, trust=os.environ.get(TRUST, "").lower() in ("1", "true", "yes"))
+
+
+def _instantiated(section: dict[str, Any], classes: Sequence[str]) -> LightningModule:
+    """Make the module that the ``model`` of a run's configuration describes, as it was made for training."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--classes", type=list[str])
+    parser.add_subclass_arguments(LightningModule, "model")
+    parser.link_arguments("classes", "model.init_args.classes")
+    home, _, name = section["class_path"].rpartition(".")
+    options = dict(section.get("init_args") or {})
+    if issubclass(getattr(import_module(home), name), ImageClassifier):
+        options |= {key: value for key, value in ELSEWHERE.items() if key in options}
+    with torch.random.fork_rng(devices=[]):
+        given = {"classes": list(classes), "model": section | {"init_args": options}}
+        return parser.instantiate(parser.parse_object(given)).model
+
+
+def _opened(image: Path | bytes) -> Any:
+    if isinstance(image, Path):
+        return image
+    file = io.BytesIO(image)
+    if image[128:132] == b"DICM":
+        file.suffix = SUFFIXES[0]
+    return file
+
+
+def _ramp() -> bytes:
+    """Draw a small PNG file, from black to white: an example that shows nobody."""
+    file = io.BytesIO()
+    Image.fromarray(np.tile(np.arange(0, 256, 4, dtype=np.uint8), (64, 1))).save(file, "PNG")
+    return file.getvalue()

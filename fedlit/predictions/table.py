@@ -1,0 +1,218 @@
+"""What a model said of every image of a test set, kept in a file: intervals and comparisons need no rerun."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import torch
+from pyarrow import csv, parquet
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from fedlit import __version__
+from fedlit.core.files import whole
+from fedlit.data.opening import no_file
+from fedlit.federation.engines.base import Scores
+
+if TYPE_CHECKING:
+    from fedlit.federation.session import Session
+
+FOLDER = "predictions"
+"""Of a run's directory and of its artifacts: a file a test set, scored by the model that ``result.json`` is about."""
+
+KINDS = {"validation_step": "logit", "predict_step": "probability"}
+"""What a module's steps return."""
+
+ANEW = "`fedlit test --output FOLDER` writes them anew"
+
+COLUMNS = {"image": "images", "patient": "patients", "site": "sites", "client": "clients", "model": "models"}
+"""What an image's row says beside ``score/<class>`` and ``label/<class>``, and where :class:`Predictions` has it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """A test set and the scores of its N images for C classes.
+
+    Attributes:
+        name: The test set, as in ``test/<set>/...``.
+        round: Completed rounds of the model.
+        kind: What the scores are: ``logit`` or ``probability``.
+        classes: Names of the C classes.
+        scores: [N, C] float32; NaN for classes that the model of the row has not learned.
+        labels: [N, C] float32 in {0, 1, NaN}; NaN where nobody knows, and where the score is.
+        images: Image ids, [N] str; row numbers where the data have no names.
+        patients: [N] str, "" where the data do not tell.
+        sites: Organisation, [N] str, "" likewise.
+        clients: Who holds the image, [N] str; "" for the server's.
+        models: Whose own model scored it, [N] str; "" for the federation's.
+        trained_positives: Number of positive images of each class that all clients together trained on, C numbers; None
+            where the data do not tell.
+    """
+
+    name: str
+    round: int
+    kind: str
+    classes: tuple[str, ...]
+    scores: Tensor
+    labels: Tensor
+    images: np.ndarray
+    patients: np.ndarray
+    sites: np.ndarray
+    clients: np.ndarray
+    models: np.ndarray
+    trained_positives: tuple[int, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+def collected(session: "Session", name: str, scores: Sequence[Scores], rounds: int) -> Predictions | None:
+    """Put the scores of one test set's views, of a model after some rounds, beside what its data say of each image.
+
+    None where the module gives no scores.
+    """
+    scored = [s for s in scores if s.scores is not None]
+    if not scored:
+        return None
+    values, columns = [], {field: [] for field in COLUMNS.values()}
+    for s in scored:
+        view, n, learned, dataset = s.view, s.examples, session.learned(s.view.client), session.dataset(s.view)
+        values.append(s.scores.masked_fill(torch.tensor([c not in learned for c in session.classes]), torch.nan))
+        columns["images"].append(_row_texts(dataset, "names", lambda size: np.arange(size))[:n])
+        for field in ("patients", "sites"):
+            columns[field].append(_row_texts(dataset, field, lambda size: np.full(size, ""))[:n])
+        columns["clients"].append(np.full(n, view.holder or ""))
+        columns["models"].append(np.full(n, view.client if view.client in session.personal else ""))
+    return Predictions(
+        name,
+        rounds,
+        KINDS[scored[0].view.method],
+        tuple(session.classes),
+        torch.cat(values).float(),
+        torch.cat([s.labels for s in scored]).float(),
+        **{field: np.concatenate(parts) for field, parts in columns.items()},
+        trained_positives=_trained_positives(session),
+    )
+
+
+def write(predictions: Predictions, path: Path) -> Path:
+    """Write predictions to a ``.parquet`` file, or the table alone to a ``.csv`` file, whole or not at all.
+
+    Columns: ``image``, ``patient``, ``site``, ``client``, ``model``, and per class ``score/<class>`` and
+    ``label/<class>``. The Parquet file's metadata: ``fedlit``, ``set``, ``round``, ``kind``, and as JSON ``classes`` and,
+    where they are known, ``trained_positives``.
+
+    Raises:
+        ValueError: The path has another suffix.
+    """
+    columns: dict[str, np.ndarray] = {column: getattr(predictions, field) for column, field in COLUMNS.items()}
+    for kind in ("score", "label"):
+        values = getattr(predictions, f"{kind}s").numpy()
+        columns |= {f"{kind}/{name}": values[:, i] for i, name in enumerate(predictions.classes)}
+    metadata = {"fedlit": __version__, "set": predictions.name, "round": str(predictions.round)}
+    metadata |= {"kind": predictions.kind, "classes": json.dumps(predictions.classes)}
+    if predictions.trained_positives is not None:
+        metadata["trained_positives"] = json.dumps(predictions.trained_positives)
+    table = pa.table(columns).replace_schema_metadata(metadata)
+    writers = {".parquet": parquet.write_table, ".csv": csv.write_csv}
+    if path.suffix not in writers:
+        raise ValueError(f"{path}: expected a name that ends in .parquet or .csv")
+    with whole(path) as draft:
+        writers[path.suffix](table, draft)
+    return path
+
+
+def read(path: Path) -> Predictions:
+    """Read the predictions in a ``.parquet`` file.
+
+    Raises:
+        ValueError: The file holds no predictions of fedlit.
+    """
+    if reason := no_file(path):
+        raise ValueError(f"{path}: expected predictions as Parquet, found {reason}. {ANEW}")
+    try:
+        # As one file: pyarrow takes a folder such as lr=0.1 above it for a column otherwise.
+        with parquet.ParquetFile(path) as file:
+            table = file.read()
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(
+            f"{path}: expected predictions as Parquet, found none, or damaged ones: {error} {ANEW}"
+        ) from error
+    metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
+    classes = tuple(_note(path, metadata, "classes", str) or ())
+    expected = [*COLUMNS, *(f"{kind}/{name}" for kind in ("score", "label") for name in classes)]
+    if missing := [*({"set", "round", "kind", "classes"} - metadata.keys()), *(set(expected) - {*table.column_names})]:
+        raise ValueError(
+            f"{path}: expected predictions as `fedlit fit` and `fedlit test` write them, found no {min(missing)}"
+        )
+    if not len(table):
+        raise ValueError(f"{path}: expected the predictions of images, found none. {ANEW}")
+    values = {kind: torch.from_numpy(_numbers(path, table, kind, classes)) for kind in ("score", "label")}
+    wrong = ~(values["label"].isnan() | (values["label"] == 0) | (values["label"] == 1))
+    if wrong.any():
+        raise ValueError(f"{path}: expected labels 0, 1 or NaN, found {values['label'][wrong][0]:g}. {ANEW}")
+    trained = _note(path, metadata, "trained_positives", int)
+    if trained is not None and len(trained) != len(classes):
+        raise ValueError(
+            f"{path}: its 'trained_positives' are {len(trained)} numbers for {len(classes)} classes. {ANEW}"
+        )
+    if not metadata["round"].isdecimal():
+        raise ValueError(f"{path}: expected a number as 'round', found {metadata['round']!r}. {ANEW}")
+    return Predictions(
+        metadata["set"],
+        int(metadata["round"]),
+        metadata["kind"],
+        classes,
+        values["score"],
+        values["label"],
+        **{field: _texts(table[column]) for column, field in COLUMNS.items()},
+        trained_positives=None if trained is None else tuple(trained),
+    )
+
+
+def _note(path: Path, metadata: Mapping[str, str], name: str, kind: type) -> list | None:
+    """Read a list of the metadata, or None where there is none."""
+    if name not in metadata:
+        return None
+    try:
+        found = json.loads(metadata[name])
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(each, kind) for each in found):
+        raise ValueError(f"{path}: expected a list as its {name!r}, found {metadata[name][:80]!r}. {ANEW}")
+    return found
+
+
+def _numbers(path: Path, table: pa.Table, kind: str, classes: Sequence[str]) -> np.ndarray:
+    """Read the columns of all classes, [N, C] float32."""
+    try:
+        columns = [table[f"{kind}/{name}"].to_numpy().astype(np.float32) for name in classes]
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"{path}: expected numbers in the columns {kind}/..., found others: {error}. {ANEW}"
+        ) from error
+    return np.stack(columns, axis=1) if columns else np.empty((len(table), 0), dtype=np.float32)
+
+
+def _texts(column: pa.ChunkedArray) -> np.ndarray:
+    return column.cast(pa.string()).fill_null("").to_numpy().astype(str)
+
+
+def _trained_positives(session: "Session") -> tuple[int, ...] | None:
+    """Count the positive training images of each class at the clients that take part; None where the data do not tell."""
+    if session.data.assignment is None:
+        return None
+    counts = session.data.counts()
+    positives = counts[counts["split"] == "train"].groupby("class")["positives"].sum(min_count=1)
+    return tuple(positives.reindex(list(session.classes)).astype(int).tolist())
+
+
+def _row_texts(dataset: Dataset, field: str, default: Callable[[int], np.ndarray]) -> np.ndarray:
+    """Read a field of a data set that has a value for each row, as str; somebody else's may mean something else by it."""
+    values = getattr(dataset, field, None)
+    is_of_rows = values is not None and np.ndim(values) == 1 and len(values) == len(dataset)
+    return np.asarray(values if is_of_rows else default(len(dataset))).astype(str)

@@ -1,0 +1,94 @@
+"""How much evidence a class has: its images, the patients that they are of, and what can be judged by them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedlit.core.errors import ConfigError
+from fedlit.metrics.intervals import MIN_PATIENTS
+from fedlit.reports.compare.alignment import Shared
+from fedlit.reports.compare.past_run import Notes
+
+MINUS = "\u2212"
+
+
+@dataclass(frozen=True, eq=False)
+class Support:
+    """Positives and negatives of every class, and which classes have intervals and tests."""
+
+    n_pos: np.ndarray  # `[C]` images labelled positive.
+    n_neg: np.ndarray  # `[C]` images labelled negative.
+    patients_pos: np.ndarray | None  # `[C]` patients with a positive image; None where patients are unknown.
+    patients_neg: np.ndarray | None  # `[C]` patients with a negative image; None where patients are unknown.
+    judged: np.ndarray  # `[C]` bool, the classes that have intervals and tests.
+    averaged: np.ndarray  # `[C]` bool, the classes that the mean over classes is of.
+    notes: Notes  # What cannot be judged, and why.
+
+    @classmethod
+    def of(cls, shared: Shared) -> "Support":
+        """Count what all runs share.
+
+        Raises:
+            ConfigError: If there are fewer than two patients.
+        """
+        patients = shared.units
+        if len(np.unique(patients)) < 2:
+            raise ConfigError("the runs share test images of a single patient: at least two are needed")
+        masks = [shared.labels == value for value in (1, 0)]
+        images = [mask.sum(0) for mask in masks]
+        units = [np.array([len(np.unique(patients[column])) for column in mask.T], dtype=np.int64) for mask in masks]
+        fewest, learned = np.minimum(*units), ~shared.unlearned
+        judged = (fewest >= MIN_PATIENTS) & learned
+        # Where no class can be judged the mean is a number without an interval; what was not learned is never in it.
+        averaged = judged if judged.any() else (fewest > 0) & learned
+        notes = _few(shared, *units, learned & (fewest > 0) & ~judged, bool(judged.any()))
+        known = units if shared.patients is not None else (None, None)
+        return cls(*images, *known, judged, averaged, notes)
+
+    @property
+    def macro_name(self) -> str:
+        """Return ``macro``, or how many classes the mean is over where some are left out."""
+        count, total = int(self.averaged.sum()), len(self.averaged)
+        return "macro" if count == total else f"mean of {count} of {total} classes"
+
+    @property
+    def unit(self) -> str:
+        """Return what `text` counts."""
+        return "images" if self.patients_pos is None else "images (patients)"
+
+    def text(self, column: int) -> str:
+        """Return the positives and negatives of a class, such as ``77+ (40) / 223− (120)``; patients in parentheses."""
+        return f"{self.positives(column, '+')} / {self.negatives(column, MINUS)}"
+
+    def positives(self, column: int, sign: str = "") -> str:
+        """Return the positive images of a class, such as ``77 (40)``."""
+        return _counted(self.n_pos, self.patients_pos, column, sign)
+
+    def negatives(self, column: int, sign: str = "") -> str:
+        """Return the negative images of a class, such as ``223 (120)``."""
+        return _counted(self.n_neg, self.patients_neg, column, sign)
+
+    def rows(self) -> list[tuple[int | bool | None, ...]]:
+        """Return for each class the counts of images and of patients, and whether it is in the mean over classes."""
+        nothing = np.full(len(self.n_pos), None)
+        counts = (self.n_pos, self.n_neg, self.patients_pos, self.patients_neg, self.averaged)
+        columns = [(nothing if column is None else column).tolist() for column in counts]
+        return list(zip(*columns, strict=True))
+
+
+def _counted(images: np.ndarray, patients: np.ndarray | None, column: int, sign: str) -> str:
+    return f"{images[column]:,}{sign}" + ("" if patients is None else f" ({patients[column]:,})")
+
+
+def _few(shared: Shared, positive: np.ndarray, negative: np.ndarray, few: np.ndarray, others: bool) -> Notes:
+    """Say which classes have too few patients for an interval or a test."""
+    if not few.any():
+        return []
+    who = "images" if shared.patients is None else "patients"
+    counts = zip(shared.classes, positive.tolist(), negative.tolist(), few.tolist(), strict=True)
+    named = ", ".join(f"{name} ({ours} and {theirs})" for name, ours, theirs, is_few in counts if is_few)
+    mean = "; they are not in the mean over classes" if others else ", nor has the mean over classes"
+    return [
+        f"fewer than {MIN_PATIENTS} positive or negative {who}: {named}. An interval or a test of so few is wrong too often, "
+        f"so these AUROCs have none{mean}."
+    ]

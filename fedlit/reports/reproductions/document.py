@@ -1,0 +1,281 @@
+"""A reproduction as a YAML document: what it runs, tabulates and draws at either scale, and how it is read.
+
+`CONTRIBUTING.md` describes the keys. A document may name a ``base``, another document, and then says only what differs.
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fedlit.core import documents
+from fedlit.core.errors import ConfigError
+from fedlit.experiment.mistakes import near
+from fedlit.reports.reproductions import NAMES
+
+HOME = Path(__file__).parent
+SCALES = ("laptop", "paper")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One configuration of a part, which runs with every seed."""
+
+    keys: dict[str, Any]  # Keys of the configuration.
+    # What tables call it, such as its method and its window. They are columns of the table of runs.
+    labels: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One sweep: a federation, and runs that differ in a few keys."""
+
+    experiment: str  # Experiment of the runs. Reproductions that name the same experiment share its runs.
+    config: str  # YAML file of the federation, in the paper's folder.
+    cases: dict[str, Case] = field(default_factory=dict)  # Cases by name. Without any there is one run for each seed.
+    title: str = ""  # Name of the federation in tables and figures.
+    settings: dict[str, Any] = field(default_factory=dict)  # Keys of all cases, beside those of the YAML file.
+    body: "Part | None" = None  # Part of one run, whose weights all runs start from.
+    # Keys of ``data``, and the path below ``--root`` that each of them names.
+    roots: dict[str, str] = field(default_factory=dict)
+    seeds: list[int] | None = None  # Seeds instead of the reproduction's.
+    may_fail: bool = False  # Whether runs that fail are left out, such as those of a rate that diverges.
+    metric: str = "test/federation/auroc_macro"  # Metric that is shown when a run ends.
+    grid: str = ""  # Experiment of the runs that choose rates, without the name of the method.
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods of the cases, in order."""
+        return list(dict.fromkeys(case.labels["method"] for case in self.cases.values()))
+
+
+@dataclass(frozen=True)
+class Block:
+    """Cases of a part that are written together: one for every combination of the labels' values."""
+
+    # Values by label. Each value of a list brings the keys that ``values`` has for it; a single value brings none.
+    labels: dict[str, Any]
+    name: str = ""  # Name of the cases, with labels in braces. By default it is the key that the block stands at.
+    keys: dict[str, Any] = field(default_factory=dict)  # Keys of all these cases.
+    leave_out: list[str] = field(default_factory=list)  # Names of combinations that are not run.
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How a method gets its rate: the best one of a grid in validation, with a seed that the table has not."""
+
+    key: str  # Key of the rate in the configuration.
+    grid: list[float]  # Rates that are tried with every method.
+    divided_by: dict[str, float]  # Number by which a method's rates are divided, by method.
+    seed: int  # Seed of the runs that are tried.
+    settings: dict[str, Any]  # Keys of the runs that are tried.
+    metric: str  # Validation metric of the best model, by which the rate is chosen.
+    text: str  # What the report says; ``{rates}`` and ``{chosen}`` are replaced.
+
+    def of(self, method: str, rate: float) -> float:
+        """Return what a rate of the grid is for a method."""
+        return round(rate / self.divided_by.get(method, 1.0), 6)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What a reproduction is at a scale."""
+
+    data: str  # Data that our numbers come from, in words.
+    time: str  # Time that it takes, and on which machine, in words.
+    parts: dict[str, Part]  # Sweeps by name.
+    report: dict[str, Any]  # Kind of the report, and what that kind needs to know.
+    root: str | None = None  # What ``--root`` has to name, in words; None where the data are built in.
+    settings: dict[str, Any] = field(default_factory=dict)  # Keys of the runs of all parts, but not of their bodies.
+    # For each label, the keys that each of its values brings; or the one key that takes the value. The table of runs
+    # has the labels in this order.
+    values: dict[str, str | dict[Any, dict[str, Any]]] = field(default_factory=dict)
+    rates: Rates | None = None  # How rates are chosen; None where the parts have them.
+
+    def keys(self, label: str, value: Any) -> dict[str, Any]:
+        """Return the keys that a label's value brings.
+
+        Raises:
+            KeyError: ``values`` has no such label, or the label no such value.
+        """
+        of_label = self.values[label]
+        return {of_label: value} if isinstance(of_label, str) else of_label[value]
+
+
+@dataclass(frozen=True)
+class Document:
+    """A paper's figure or table."""
+
+    name: str  # Name on the command line.
+    paper: str  # Paper, a folder and a file in ``papers/``.
+    tables: list[str]  # Tables of the paper, whose numbers are printed below ours.
+    shows: str  # What it is, in one line.
+    scales: dict[str, Scale]  # The scales ``laptop`` and ``paper``.
+    place: "Place"  # Where the document stands, for messages.
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2])  # Seeds where nobody chooses.
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where keys of a document stand."""
+
+    layers: tuple[tuple[Path, dict], ...]  # Files with what they hold, the base first.
+    keys: tuple[str, ...] = ()  # Keys that lead to the place.
+
+    def below(self, *keys: str) -> "Place":
+        """Return a place below this one."""
+        return replace(self, keys=(*self.keys, *keys))
+
+    def error(self, message: str) -> ConfigError:
+        """Return an error that names the key and the last file that has it; what a scale has may stand above the scales."""
+        above = self.keys[2:] if self.keys[:1] == ("scales",) else self.keys
+        places = [(file, keys) for file, layer in self.layers for keys in (above, self.keys) if _has(layer, keys)]
+        file, keys = places[-1] if places else (self.layers[-1][0], self.keys)
+        return ConfigError(f"{file}: {'.'.join(map(str, keys)) or 'document'}: {message}")
+
+    def mapping(self, value: Any) -> dict:
+        """Return the value if it is a mapping, else raise a ConfigError."""
+        if not isinstance(value, dict):
+            raise self.error(f"expected keys and values, found {value!r}")
+        return value
+
+    def checked(self, kind: type[T], keys: Any, **others: Any) -> T:
+        """Make a dataclass of what the document has for its fields, and of those that the caller has made (``others``).
+
+        A field with ``each`` in its metadata maps titles to dataclasses.
+
+        Raises:
+            ConfigError: A key is unknown or missing.
+        """
+        every = {each.name: each for each in fields(kind)}
+        for key in self.mapping(keys):
+            if key not in every:
+                hint = near(str(key), every) or f"; expected {', '.join(every)}"
+                raise self.below(key).error(f"there is no such key{hint}")
+        given = keys | others
+        for name, each in every.items():
+            if name not in given and each.default is MISSING and each.default_factory is MISSING:
+                raise self.error(f"the key {name} is missing")
+            if of := each.metadata.get("each"):
+                inner = self.below(name).mapping(given[name])
+                given[name] = {title: self.below(name, title).checked(of, inner[title], title=title) for title in inner}
+        return kind(**given)
+
+
+def find(name: str) -> Path:
+    """Return the file of a reproduction.
+
+    Raises:
+        ConfigError: There is no such reproduction.
+    """
+    if name not in NAMES:
+        hint = near(name, NAMES) or f"; there are {', '.join(NAMES)}"
+        raise ConfigError(f"reproduce: there is no {name!r}{hint}")
+    return HOME / name.partition("-")[0] / f"{name}.yaml"
+
+
+def read(file: Path) -> Document:
+    """Read a document.
+
+    Raises:
+        ConfigError: A key is unknown or missing, or a case names what there is not; names file and key.
+    """
+    layers = _layers(file)
+    whole: dict[str, Any] = {}
+    for _, layer in layers:
+        whole = patched(whole, {key: value for key, value in layer.items() if key != "base"})
+    place = Place(layers)
+    own = {each.name for each in fields(Document)} - {"name", "place"}
+    for key in whole.keys() - own - {each.name for each in fields(Scale)}:
+        raise place.below(key).error(f"there is no such key{near(str(key), own)}")
+    common = {key: value for key, value in whole.items() if key not in own}
+    written = place.below("scales").mapping(whole.get("scales", {}))
+    scales = {}
+    for name in SCALES:
+        where = place.below("scales", name)
+        scales[name] = _scale(where, patched(common, where.mapping(written.get(name))))
+    head = {key: value for key, value in whole.items() if key in own}
+    return place.checked(Document, head, name=file.stem, scales=scales, place=place)
+
+
+def patched(base: Any, patch: Any) -> Any:
+    """Lay a patch over a base: mappings key by key, anything else in place of what is there. None removes a key.
+
+    None stays what it is where the base has no such key.
+    """
+    if not isinstance(base, dict) or not isinstance(patch, dict):
+        return patch
+    merged = dict(base)
+    for key, value in patch.items():
+        if value is None and key in base:
+            del merged[key]
+        else:
+            merged[key] = patched(base.get(key), value)
+    return merged
+
+
+def _layers(file: Path) -> tuple[tuple[Path, dict], ...]:
+    try:
+        layer = documents.load(file)
+    except OSError as error:
+        raise ConfigError(f"{file}: {error}") from error
+    layer = Place(((file, {}),)).mapping(layer)
+    return (*(_layers(file.parent / layer["base"]) if "base" in layer else ()), (file, layer))
+
+
+def _has(layer: Any, keys: tuple[str, ...]) -> bool:
+    for key in keys:
+        if not isinstance(layer, dict) or key not in layer:
+            return False
+        layer = layer[key]
+    return True
+
+
+def _scale(place: Place, keys: dict[str, Any]) -> Scale:
+    rates = place.below("rates").checked(Rates, keys["rates"]) if "rates" in keys else None
+    scale = place.checked(Scale, keys | {"parts": {}}, rates=rates)
+    parts = {
+        name: _part(place.below("parts", name), name, part, scale)
+        for name, part in place.below("parts").mapping(keys.get("parts")).items()
+    }
+    return replace(scale, parts=parts)
+
+
+def _part(place: Place, name: str, keys: Any, scale: Scale) -> Part:
+    keys = {"experiment": name} | place.mapping(keys)
+    made: dict[str, Any] = {"settings": scale.settings | keys.get("settings", {}), "cases": {}}
+    if "body" in keys:
+        made["body"] = _part(place.below("body"), f"{name}-body", keys["body"], replace(scale, settings={}))
+    for block, written in place.below("cases").mapping(keys.get("cases", {})).items():
+        where = place.below("cases", block)
+        for case, other in _cases(where, block, where.checked(Block, written), scale):
+            if made["cases"].setdefault(case, other) != other:
+                raise where.error(f"there is another case {case}")
+    return place.checked(Part, keys, **made)
+
+
+def _cases(place: Place, name: str, block: Block, scale: Scale) -> Iterator[tuple[str, Case]]:
+    axes = []
+    for label, values in block.labels.items():
+        try:
+            several = isinstance(values, list)
+            axes.append([(label, v, scale.keys(label, v)) for v in values] if several else [(label, values, {})])
+        except KeyError as error:
+            raise place.below("labels", label).error(f"values has no {error.args[0]!r} for it") from error
+    for combination in itertools.product(*axes):
+        chosen = {label: value for label, value, _ in combination}
+        labels = {label: chosen[label] for label in (*scale.values, *chosen) if label in chosen}
+        try:
+            case = (block.name or name).format(**{label: word(value) for label, value in labels.items()})
+        except KeyError as error:
+            raise place.error(f"its name has the label {error.args[0]!r}, which it has not") from error
+        if case not in block.leave_out:
+            keys = {key: value for *_, keys in combination for key, value in keys.items()}
+            yield case, Case(keys | block.keys, labels)
+
+
+def word(value: object) -> str:
+    """Return a label's value as names of cases have it: ``p = 4`` is ``p4``, ``CODA+`` is ``codaplus``."""
+    return str(value).lower().replace("+", "plus").replace(" = ", "").replace(" ", "-")

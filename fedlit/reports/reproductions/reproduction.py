@@ -1,0 +1,176 @@
+"""A reproduction: runs what its document names, and writes tables and figures of the runs."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import pandas as pd
+from rich.console import Console
+
+from fedlit.core.errors import ConfigError
+from fedlit.experiment.grid import LOG, PlannedRun, Sweep, plan
+from fedlit.experiment.sweep import run_sweep
+from fedlit.reports.compare.styles import save
+from fedlit.reports.reproductions import rates
+from fedlit.reports.reproductions.document import HOME, Document, Part, Scale, find, read
+from fedlit.reports.reproductions.published import read_paper
+from fedlit.reports.reproductions.report import Report
+from fedlit.reports.reproductions.seeds import SeedsReport
+from fedlit.reports.reproductions.surgical.classes import ClassesReport
+from fedlit.reports.reproductions.surgical.settings import SettingsReport
+
+Reporter = SeedsReport | ClassesReport | SettingsReport
+REPORTS: dict[str, type[Reporter]] = {"seeds": SeedsReport, "classes": ClassesReport, "settings": SettingsReport}
+"""Kinds of report by name; their fields are the other keys of ``report`` in a document."""
+
+
+@dataclass
+class Reproduction:
+    """A paper's figure or table.
+
+    Args:
+        name: Name of the figure or table, as ``fedlit list reproductions`` shows it.
+        root: Folder of the data that are not built in.
+        scale: Either ``laptop``, minutes on two cores, or ``paper``, the paper's own settings.
+        seeds: Seeds of the runs; every arm has the same. By default three, for surgical-tables one.
+        jobs: Number of runs side by side.
+        output: Folder for the figure and the tables, which go to OUTPUT/NAME/.
+        run_dir: Folder for the runs, which go to RUN_DIR/EXPERIMENT/; what is finished there is not run again.
+    """
+
+    name: str
+    root: Path | None = None
+    scale: Literal["laptop", "paper"] = "laptop"
+    seeds: list[int] | None = None
+    jobs: int = 2
+    output: Path = Path("reproductions")
+    run_dir: Path = Path("runs")
+    document: Document = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.document = read(find(self.name))
+        self.seeds = self.document.seeds if self.seeds is None else self.seeds
+        self._reporter()
+
+    @property
+    def chosen(self) -> Scale:
+        """What the document says of the chosen scale."""
+        return self.document.scales[self.scale]
+
+    def parts(self) -> list[Part]:
+        """Return the first sweeps: all parts, or the runs from which rates are chosen."""
+        return rates.tried_parts(self.chosen) if self.chosen.rates else list(self.chosen.parts.values())
+
+    def following(self, runs: pd.DataFrame) -> list[Part]:
+        """Return the sweeps that depend on what the first ones have measured: the runs of `parts`, as in `report`."""
+        return rates.chosen_parts(runs, self.chosen) if self.chosen.rates else []
+
+    def report(self, runs: pd.DataFrame) -> Report:
+        """Make tables and figures of runs: part, title, case, the case's labels, seed, best_round, directory."""
+        if not self.chosen.rates:
+            return self._reporter().make(runs, self.chosen)
+        of_parts = runs["part"].isin([part.experiment for part in self.chosen.parts.values()])
+        report = self._reporter().make(runs[of_parts], self.chosen)
+        tried = rates.with_validation(runs[~of_parts], self.chosen.rates)
+        text = f"{report.text}\n{rates.described(tried, self.chosen.rates)}\n"
+        return Report(text, report.tables | {"grid": tried}, report.figures)
+
+    def sweep(self, part: Part, start: Path | None = None) -> Sweep:
+        """Return the sweep of a part; all its runs start from the weights of the run in ``start``.
+
+        Raises:
+            ConfigError: The data are not built in and there is no ``--root`` or no such folder, or the other way round.
+        """
+        self._check_root()
+        settings = part.settings | {f"data.{key}": str(self.root / path) for key, path in part.roots.items()}
+        return Sweep(
+            part.experiment,
+            [str(HOME / self.document.paper / part.config)],
+            settings | ({"model.weights": str(start.absolute())} if start else {}),
+            {name: case.keys for name, case in part.cases.items()},
+            seeds=list(part.seeds or self.seeds),
+            metric=part.metric,
+            run_dir=str(self.run_dir),
+        )
+
+    def plan(self) -> dict[str, list[PlannedRun]]:
+        """Return the runs of every part, by its experiment; their configurations are whole, and nothing is trained."""
+        parts = [each for part in self.parts() for each in (part.body, part) if each is not None]
+        return {part.experiment: plan(self.sweep(part)) for part in parts}
+
+    def run(self, console: Console) -> None:
+        """Run what is missing, write figures and tables, and say where they are."""
+        self._check_root()
+        runs = pd.concat([self._runs(part, console) for part in self.parts()], ignore_index=True)
+        more = [self._runs(part, console) for part in self.following(runs)]
+        runs = pd.concat([runs, *more], ignore_index=True)
+        report = self.report(runs)
+        folder = self.output / self.name
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, table in (report.tables | {"runs": runs}).items():
+            table.to_csv(folder / f"{name}.csv", index=False)
+        for name, figure in report.figures.items():
+            for ending in ("png", "svg"):
+                save(figure, folder / f"{name}.{ending}")
+        text = self._page(report)
+        (folder / "report.md").write_text(text, encoding="utf-8")
+        console.print(text)
+        console.print(f"report, tables and figures: {folder}")
+
+    def _reporter(self) -> Reporter:
+        """Make the kind of report that the document names, of what the document says of it."""
+        keys, place = dict(self.chosen.report), self.document.place.below("scales", self.scale, "report")
+        kind = keys.pop("kind", None)
+        if kind not in REPORTS:
+            raise place.error(f"expected a kind of {', '.join(REPORTS)}, found {kind!r}")
+        return place.checked(REPORTS[kind], keys)
+
+    def _runs(self, part: Part, console: Console) -> pd.DataFrame:
+        start = None
+        if part.body is not None:
+            (start,) = self._runs(part.body, console)["directory"]
+        sweep = self.sweep(part, start)
+        table = run_sweep(sweep, self.jobs, console)
+        if part.may_fail:
+            table = table[table["status"] != "failed"]
+        missing = table[table["status"] != "finished"]
+        if len(missing):
+            failed = missing.loc[missing["status"] == "failed", "directory"].tolist()
+            why = f"the end of {Path(failed[0]) / LOG} says why; what is finished is kept" if failed else "run again"
+            raise ConfigError(
+                f"{len(missing)} runs of {sweep.directory} are not finished: {', '.join(missing['name'])}; {why}"
+            )
+        return pd.DataFrame(
+            {"part": part.experiment, "title": part.title, "case": run.case}
+            | (part.cases[run.case].labels if part.cases else {})
+            | {"seed": run.seed, "best_round": run.best_round, "directory": Path(run.directory)}
+            for run in table.itertuples()
+        )
+
+    def _page(self, report: Report) -> str:
+        """Return our numbers and the paper's, each under a heading of its own."""
+        paper, seeds = read_paper(self.document.paper), ", ".join(map(str, self.seeds))
+        lines = [
+            f"# {self.name}: {self.document.shows}",
+            "",
+            f"## Ours, at {self.scale} scale",
+            "",
+            f"From {self.chosen.data}. Seeds: {seeds}.",
+            "",
+            report.text,
+            "## Published",
+            "",
+            f"{paper.source}. The paper's own data and runs: compare the order of rows and the gaps between them, not values.",
+            "",
+            *(paper.tables[title].markdown() for title in self.document.tables),
+        ]
+        return "\n".join(lines)
+
+    def _check_root(self) -> None:
+        wanted = self.chosen.root
+        if wanted is not None and self.root is None:
+            raise ConfigError(f"--root is needed: {wanted}; nothing is downloaded")
+        if wanted is None and self.root is not None:
+            raise ConfigError("--root: the data of the laptop's scale are built in; leave it out, or add --scale paper")
+        if self.root is not None and not self.root.is_dir():
+            raise ConfigError(f"--root {self.root}: no such folder; expected {wanted}")

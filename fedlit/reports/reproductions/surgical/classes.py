@@ -1,0 +1,94 @@
+"""The report of Tables 1 to 4: every method of the paper on sites with different label sets (section 5.2)."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pandas as pd
+
+from fedlit.data.schemes import by_sharing
+from fedlit.reports.reproductions.document import Scale
+from fedlit.reports.reproductions.report import Report, curve, measured
+from fedlit.reports.reproductions.surgical.figure import draw, draw_dilution
+from fedlit.reports.reproductions.surgical.tables import Column, Method, dilution_markdown, markdown, values
+
+DILUTION = "surgical-dilution"
+"""The part of heads on a fixed body. Averaging gives a class that one of K sites labels 1/K of its update. AUROC does not
+change when a row is rescaled, so this slows learning rather than biases it; it is seen best where nothing but the head moves."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A table."""
+
+    title: str  # Title of the table.
+    part: str  # Part whose runs it shows.
+    text: str  # What it shows, in words.
+    # Either ``sharing``, to show shared and unique classes apart, or ``site``, for each site's classes on the last
+    # column's set; "" for the columns as they are.
+    by: str = ""
+
+
+@dataclass(frozen=True)
+class ClassesReport:
+    """Tables of methods by test sets, each a mean over classes."""
+
+    reference: str  # Method that the others are compared with; the last words of its row.
+    sites: dict[str, list[str]]  # Sites, and the classes that each of them labels.
+    columns: dict[str, Column] = field(metadata={"each": Column})  # Columns by title.
+    rows: dict[str, Method] = field(metadata={"each": Method})  # Rows by title.
+    tables: dict[str, Shown] = field(metadata={"each": Shown})  # Tables by title.
+
+    def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
+        """Make the report of the runs; a class's value is its mean over seeds."""
+        texts, tables, figures = [], {}, {}
+        for table in self.tables.values():
+            classes = scale.parts[table.part].settings["data.classes"]
+            methods = self._methods(table.part, runs[runs["part"] == table.part])
+            shown = values(methods, self._columns(table.by), classes, self.sites)
+            tables[table.title.lower().replace(" ", "-")] = shown
+            texts.append(markdown(f"{table.title}. {table.text}", shown, self.reference))
+            if set(classes) == {label for own in self.sites.values() for label in own}:
+                every = values(methods, self._columns()[:1], classes, self.sites)
+                figures["figure"] = draw(every, by_sharing(self.sites))
+        if DILUTION in scale.parts:
+            curves = _curves(runs[runs["part"] == DILUTION])
+            tables["dilution"], figures["dilution"] = curves, draw_dilution(curves)
+            texts.append(dilution_markdown(curves))
+        return Report("\n".join(texts), tables, figures)
+
+    def _methods(self, part: str, runs: pd.DataFrame) -> list[Method]:
+        rows = [row for row in self.rows.values() if row.part in ("", part)]
+        return [replace(row, measured=_means(runs, row.cases)) for row in rows]
+
+    def _columns(self, by: str = "") -> list[Column]:
+        columns = list(self.columns.values())
+        if by == "sharing":
+            return [
+                replace(column, title=f"{column.title}, {kind} classes", classes=classes)
+                for column in columns
+                for kind, classes in by_sharing(self.sites).items()
+                if classes
+            ]
+        if by == "site":
+            (external,) = columns[-1].sets
+            return [Column(f"{external}, {site} classes", [external], False, own) for site, own in self.sites.items()]
+        return columns
+
+
+def _means(runs: pd.DataFrame, cases: list[str]) -> dict[str, dict[str, float]]:
+    """Return what the runs of each case have measured: test AUROC of classes, means over seeds."""
+    means = {}
+    for case in cases:
+        found = [measured(run) for run in runs.loc[runs["case"] == case, "directory"]]
+        keys = {key for metrics in found for key in metrics if key.startswith("test/") and "/auroc/" in key}
+        means[case] = {key: float(np.mean([m.get(key, np.nan) for m in found])) for key in sorted(keys)}
+    return means
+
+
+def _curves(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return validation AUROC over the unique classes after each round: method, seed, round, auroc."""
+    return pd.DataFrame(
+        {"method": run.method, "seed": run.seed, "round": step, "auroc": value}
+        for run in runs.itertuples()
+        for step, value in curve(run.directory, "val/auroc_unique")
+    )

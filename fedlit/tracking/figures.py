@@ -1,0 +1,295 @@
+"""Figures of a run: who holds what (clients x classes), and ROC curves per class.
+
+Everything is drawn on `matplotlib.figure.Figure` directly: pyplot keeps global state and picks a window
+system, while these figures can be built in any thread or process. `figure.savefig` writes PNG, SVG or PDF.
+"""
+
+import math
+import textwrap
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PatchCollection
+from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor
+
+from fedlit.metrics.auroc import ClassAUROC, class_auroc, roc_counts
+
+INK = "#222222"
+FAINT = "#767676"
+BAR = "#6b7f95"
+# Okabe and Ito's palette without its yellow, which is lost on white paper.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00", "#7A7A7A")
+DASHES = (
+    "-", (0, (6, 2)), (0, (2, 1.2)), (0, (7, 2, 1.5, 2)), (0, (1, 1)), (0, (10, 2.5)), (0, (4, 1, 1, 1, 1, 1)), (0, (3, 3)),
+)  # fmt: skip
+CURVES_IN_ONE_PANEL = len(COLOURS)
+EDGE = "#dcdcdc"
+HATCHED = {"facecolor": "#f6f6f6", "edgecolor": "#cbcbcb", "hatch": "/////", "linewidth": 0.4}
+BLANK = {"facecolor": "white", "edgecolor": EDGE, "linewidth": 0.4}
+LONGEST_NAME = 32
+SMALLEST_TEXT = 4.5
+LETTER = 0.0083
+"""Width of a letter in inches for each point of the font's size: an average that leaves some room."""
+MOST_CURVE_POINTS = 2000
+
+
+def partition_figure(positives: pd.DataFrame, sizes: pd.Series, title: str | None = None) -> Figure:
+    """Draw clients x classes: colour is the share of a client's images that are positive, text the count.
+
+    Counts are written where cells leave room for them. A hatched cell is a class that the client does not label; a
+    white one with a 0, a class that it labels without a single positive. Rows and columns keep the given order.
+
+    Args:
+        positives: Number of positive images, clients (index) x classes (columns); NaN where unlabelled.
+        sizes: Number of images of each client, by the same index in any order.
+        title: Printed above; none by default.
+
+    Raises:
+        ValueError: If there is nothing to draw, the clients differ or repeat, or a count is negative or above
+            the client's size.
+    """
+    sizes = _check_partition(positives, sizes)
+    counts = positives.to_numpy(dtype=float, na_value=math.nan)
+    prevalence = counts / np.maximum(sizes.to_numpy(dtype=float), 1)[:, None]
+    rows, columns = counts.shape
+    clients, classes = ([printed(name) for name in names] for names in (positives.index, positives.columns))
+    cell_width, cell_height = np.clip(8.4 / columns, 0.22, 0.62), np.clip(10 / rows, 0.16, 0.3)
+    text = max(6.0, min(8.0, cell_height * 72 * 0.62))
+    letter = LETTER * text
+    width = max(columns * cell_width + 1.7 + letter * max(map(len, clients)), 4.5)
+    tallest = letter * max(map(len, classes))
+    figure = blank_figure(width, rows * cell_height + 0.9 + tallest + (0.35 if title else 0))
+    grid, side = figure.subplots(1, 2, width_ratios=(columns * cell_width, 1.1))
+    ramp = LinearSegmentedColormap.from_list("prevalence", colormaps["Blues"](np.linspace(0.12, 1.0, 256)))
+    most = np.nanmax(prevalence) if np.isfinite(prevalence).any() else 0.0
+    # The square root spreads the rare findings, which linear colour would merge into white.
+    norm = PowerNorm(0.5, vmin=0, vmax=most if most > 0 else 1)
+    coloured = np.ma.masked_where(~(prevalence > 0), prevalence)
+    mesh = grid.pcolormesh(coloured, cmap=ramp, norm=norm, edgecolors=EDGE, linewidth=0.4)
+    keys = []
+    for style, cells, meaning in (
+        (HATCHED, np.isnan(counts), "not labelled"),
+        (BLANK, counts == 0, "labelled, no positive"),
+    ):
+        squares = [Rectangle((x, y), 1, 1) for y, x in np.argwhere(cells)]
+        grid.add_collection(PatchCollection(squares, clip_on=False, **style))
+        keys += [Patch(label=meaning, **style)] * bool(squares)
+    grid.set(xlim=(0, columns), ylim=(rows, 0))
+    grid.set_yticks(np.arange(rows) + 0.5, clients, fontsize=text)
+    grid.xaxis.tick_top()
+    grid.set_xticks(np.arange(columns) + 0.5, classes, fontsize=text, rotation=90)
+    side.barh(np.arange(rows) + 0.5, sizes, height=0.72, color=BAR, linewidth=0)
+    side.bar_label(side.containers[0], [f"{int(size):,}" for size in sizes], padding=3, fontsize=text - 0.5, color=INK)
+    side.set(xlim=(0, max(sizes.max(), 1)), ylim=(rows, 0), xticks=[], yticks=[])
+    side.set_title("images", fontsize=text, color=INK, pad=3, loc="left")
+    for axes in (grid, side):
+        axes.tick_params(length=0, pad=3, colors=INK)
+        axes.spines[:].set_visible(False)
+    side.spines["left"].set(visible=True, color=FAINT, linewidth=0.6)
+    if most > 0:
+        shrink = min(1.0, 2.2 / (columns * cell_width + 1.1))
+        bar = figure.colorbar(
+            mesh, ax=[grid, side], location="bottom", shrink=shrink, anchor=(0, 1), aspect=18, pad=0.02
+        )
+        bar.ax.xaxis.set(major_locator=MaxNLocator(3), major_formatter=lambda share, _: f"{100 * share:g}%")
+        bar.ax.minorticks_off()
+        bar.ax.tick_params(labelsize=6.5, length=2, width=0.5, colors=INK, pad=1.5)
+        bar.outline.set(linewidth=0.4, edgecolor=FAINT)
+        bar.set_label("positive among the client's images", fontsize=7, color=INK)
+    if keys:
+        figure.legend(handles=keys, loc="outside lower right", ncols=1, frameon=False, fontsize=7, labelcolor=INK)
+    if title:
+        _heading(figure, title)
+    _write_counts(figure, grid, counts, ramp(norm(prevalence)))
+    return figure
+
+
+def roc_figure(scores: Tensor, labels: Tensor, classes: Sequence[str], title: str | None = None) -> Figure:
+    """Draw the ROC curve of each class with its AUROC and support (positives+, negatives-).
+
+    Up to eight classes share one panel, told apart by colour and by dashes; more get a panel each. A class
+    without positives or without negatives has no curve and is named as undefined. Curves of more than 2,000
+    corners are thinned for drawing; the AUROC is exact.
+
+    Args:
+        scores: `[N, C]` floating point and finite.
+        labels: `[N, C]` with 1 positive, 0 negative, NaN unlabelled.
+        classes: Names of the C columns.
+        title: Printed above, with the mean AUROC over the defined classes; none by default.
+
+    Raises:
+        ValueError: As `class_auroc`; also without any class.
+    """
+    if not classes:
+        raise ValueError("Expected at least one class to draw ROC curves of, found none.")
+    scores, labels = scores.detach().cpu(), labels.detach().cpu()
+    result = class_auroc(scores, labels, classes)
+    curves = [_curve(scores[:, c], labels[:, c]) for c in range(len(classes))]
+    draw = _one_panel if len(classes) <= CURVES_IN_ONE_PANEL else _many_panels
+    figure = draw(curves, result, 0.4 if title else 0)
+    if title:
+        _heading(figure, title, _mean(result))
+    return figure
+
+
+def _check_partition(positives: pd.DataFrame, sizes: pd.Series) -> pd.Series:
+    """Return `sizes` in the row order of `positives`."""
+    if positives.empty:
+        raise ValueError(f"Expected at least one client and one class, found a table of {positives.shape}.")
+    if not positives.index.is_unique or not sizes.index.is_unique:
+        twice = [*positives.index[positives.index.duplicated()], *sizes.index[sizes.index.duplicated()]]
+        raise ValueError(f"Expected each client once, found {twice[0]!r} twice.")
+    if set(positives.index) != set(sizes.index):
+        missing, extra = set(positives.index) - set(sizes.index), set(sizes.index) - set(positives.index)
+        raise ValueError(
+            "Expected the same clients in positives and sizes, found no size for "
+            f"{sorted(map(str, missing))} and no positives for {sorted(map(str, extra))}."
+        )
+    sizes = sizes.reindex(positives.index)
+    if not (sizes >= 0).all():
+        client = sizes.index[~(sizes >= 0)][0]
+        raise ValueError(f"Expected the number of images of client {client!r}, found {sizes[client]}.")
+    counts = positives.to_numpy(dtype=float, na_value=math.nan)
+    wrong = (counts < 0) | (counts > sizes.to_numpy(dtype=float)[:, None])
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0]
+        raise ValueError(
+            f"Expected 0 to {sizes.iloc[row]} positives of class {positives.columns[column]!r} for client "
+            f"{positives.index[row]!r}, its number of images, found {counts[row, column]:g}."
+        )
+    return sizes
+
+
+def _write_counts(figure: Figure, grid: Axes, counts: np.ndarray, colours: np.ndarray) -> None:
+    """Write the counts as large as the cells of the laid out figure allow."""
+    figure.draw_without_rendering()
+    box, (rows, columns) = grid.get_window_extent(), counts.shape
+    width, height = 72 * box.width / columns / figure.dpi, 72 * box.height / rows / figure.dpi
+    cells = np.argwhere(~np.isnan(counts))
+    texts = [f"{counts[row, column]:.0f}" for row, column in cells]
+    size = min(7.5, 0.62 * height, 0.85 * width / (72 * LETTER * max(map(len, texts), default=1)))
+    if size < SMALLEST_TEXT:
+        return
+    for (row, column), text in zip(cells, texts, strict=True):
+        dark = text != "0" and colours[row, column, :3] @ (0.299, 0.587, 0.114) < 0.55
+        ink = FAINT if text == "0" else "white" if dark else INK
+        middle = {"ha": "center", "va": "center_baseline"}
+        # Thousands of texts are not part of the layout, which would measure each.
+        grid.text(column + 0.5, row + 0.5, text, fontsize=size, color=ink, **middle).set_in_layout(False)
+
+
+def _curve(scores: Tensor, labels: Tensor) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return false and true positive rates of one class, or None where it is undefined."""
+    labelled = (labels == 0) | (labels == 1)
+    false, true = (count.numpy() for count in roc_counts(scores[labelled], labels[labelled] == 1))
+    if not false[-1] or not true[-1]:
+        return None
+    corner = np.ones(len(false), dtype=bool)
+    corner[1:-1] = np.diff(false)[1:] * np.diff(true)[:-1] != np.diff(false)[:-1] * np.diff(true)[1:]
+    corners = np.flatnonzero(corner)
+    if len(corners) > MOST_CURVE_POINTS:
+        corners = corners[np.linspace(0, len(corners) - 1, MOST_CURVE_POINTS).round().astype(int)]
+    return false[corners] / false[-1], true[corners] / true[-1]
+
+
+def _support(result: ClassAUROC, column: int) -> str:
+    return f"{int(result.n_pos[column]):,}+ / {int(result.n_neg[column]):,}\u2212"
+
+
+def _one_panel(curves: list, result: ClassAUROC, above: float) -> Figure:
+    labels = [
+        f"{printed(name)}: {'undefined' if curve is None else format(value, '.3f')}  ({_support(result, column)})"
+        for column, (name, curve, value) in enumerate(zip(result.classes, curves, result.auroc.tolist(), strict=True))
+    ]
+    heading = "AUROC (positives+ / negatives\u2212)"
+    figure = blank_figure(4.3 + 7.5 * LETTER * max(map(len, (*labels, heading))), 3.8 + above)
+    axes = figure.subplots()
+    roc_axes(axes)
+    axes.set_xlabel("false positive rate", fontsize=8, color=INK)
+    axes.set_ylabel("true positive rate", fontsize=8, color=INK)
+    for column, (curve, label) in enumerate(zip(curves, labels, strict=True)):
+        style = {"linestyle": "none"} if curve is None else {"color": COLOURS[column], "linestyle": DASHES[column]}
+        axes.plot(*(curve or ([], [])), linewidth=1.3, label=label, **style)
+    letters = {"frameon": False, "fontsize": 7.5, "handlelength": 3, "labelcolor": INK, "title_fontsize": 7.5}
+    legend = figure.legend(loc="outside right upper", title=heading, alignment="left", **letters)
+    for text, curve in zip(legend.get_texts(), curves, strict=True):
+        if curve is None:
+            text.set(color=FAINT, style="italic")
+    return figure
+
+
+def _many_panels(curves: list, result: ClassAUROC, above: float) -> Figure:
+    across = min(8, math.ceil(math.sqrt(1.5 * len(curves))))
+    down = math.ceil(len(curves) / across)
+    panel = 1.5 if across <= 5 else 1.25
+    figure = blank_figure(0.5 + across * panel, 0.5 + down * (panel + 0.25) + above, "compressed")
+    grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+    for column, (axes, name, curve) in enumerate(zip(grid.flat, result.classes, curves, strict=False)):
+        roc_axes(axes)
+        axes.set_title(wrapped(name, panel, 7), fontsize=7, color=INK, pad=3)
+        axes.tick_params(labelsize=6, labelbottom=column + across >= len(curves))
+        if curve is None:
+            note, ink = "undefined", FAINT
+            axes.set_facecolor("#f4f4f4")
+        else:
+            note, ink = f"{result.auroc[column]:.3f}", INK
+            axes.plot(*curve, color=COLOURS[0], linewidth=1.2)
+            axes.fill_between(*curve, color=COLOURS[0], alpha=0.1, linewidth=0)
+        axes.text(0.95, 0.19, note, fontsize=8, weight="bold", color=ink, ha="right", va="bottom")
+        axes.text(0.95, 0.06, _support(result, column), fontsize=6, color=ink, ha="right", va="bottom")
+    for axes in grid.flat[len(curves) :]:
+        axes.remove()
+    figure.supxlabel("false positive rate", fontsize=8, color=INK)
+    figure.supylabel("true positive rate", fontsize=8, color=INK)
+    return figure
+
+
+def roc_axes(axes: Axes) -> None:
+    """Prepare square axes of two rates with the diagonal of chance."""
+    axes.plot([0, 1], [0, 1], color="#c4c4c4", linewidth=0.7, zorder=0.5)
+    axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
+    axes.set_xticks((0, 0.5, 1), ("0", "0.5", "1"))
+    axes.set_yticks((0, 0.5, 1), ("0", "0.5", "1"))
+    axes.tick_params(labelsize=7, length=2, width=0.5, color=FAINT, labelcolor=INK, pad=2)
+    for spine in axes.spines.values():
+        spine.set(color=FAINT, linewidth=0.6)
+
+
+def _mean(result: ClassAUROC) -> str:
+    defined = int((~result.auroc.isnan()).sum())
+    if not defined:
+        return "no class has both positives and negatives"
+    return f"mean AUROC {result.mean:.3f} over {defined} of {len(result.classes)} classes"
+
+
+def _heading(figure: Figure, *lines: str) -> None:
+    text = "\n".join(wrapped(line, figure.get_figwidth(), 10) for line in lines)
+    figure.suptitle(text, fontsize=9.5, color=INK, x=0.01, ha="left")
+
+
+def blank_figure(width: float, height: float, layout: str = "constrained") -> Figure:
+    """Return a white figure of this size in inches."""
+    figure = Figure(figsize=(width, height), dpi=200, facecolor="white", layout=layout)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def printed(name: object) -> str:
+    """Return a name as figures print it: one line of at most 32 characters, in which dollar signs are no mathematics."""
+    text = " ".join(str(name).split())
+    text = text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 1] + "\u2026"
+    return text.replace("$", r"\$")
+
+
+def wrapped(text: str, width: float, size: float) -> str:
+    """Return a text in at most three lines that fit a width in inches at a font size in points."""
+    letters = max(8, int(width / (LETTER * size)))
+    return textwrap.fill(str(text), letters, max_lines=3, placeholder="\u2026").replace("$", r"\$")

@@ -1,0 +1,309 @@
+"""A run's directory, ``runs/<experiment>/<run>/``, and everything that is written there and to the tracker."""
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import pandas as pd
+import yaml
+
+from fedlit.core import checkpoint
+from fedlit.core.errors import CheckpointError, ConfigError
+from fedlit.core.files import whole
+from fedlit.tracking.addresses import marked
+from fedlit.tracking.base import MetricsFile, RunInfo, RunStatus, Tracker
+from fedlit.tracking.counts import counts_table
+
+MAY_DIFFER = (
+    "config", "ckpt_path", "experiment", "name", "run_dir", "fast_dev_run", "logger", "tags", "callbacks",
+    "fabric.accelerator", "fabric.devices", "fabric.num_nodes", "federation.rounds", "federation.patience",
+    "federation.workers", "federation.checkpoint_every", "data.init_args.cache_dir",
+)  # fmt: skip
+"""Keys of the configuration that a resumed run may change: they do not change its numbers."""
+
+RESTORE = "restore it from a copy (MLflow keeps one with the run), or do without this run"
+"""What to do about a configuration that is damaged."""
+
+RESERVED = ".reserved"
+"""Lies in a directory that is kept for a run which has not started."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run that ended well leaves in ``result.json`` of its directory.
+
+    Attributes:
+        status: ``FINISHED``.
+        rounds: Rounds that were asked for; patience may have ended the run before.
+        best_round: Completed rounds of the model that was tested.
+        seconds: Duration of the process that ended the run.
+        metrics: Values of ``test/...``; NaN where undefined, which the file calls null.
+    """
+
+    rounds: int
+    best_round: int
+    seconds: float
+    metrics: dict[str, float] = field(default_factory=dict)
+    status: str = "FINISHED"
+
+    def write(self, directory: Path) -> None:
+        """Write ``result.json``; a process that is killed leaves the whole file or none."""
+        metrics = {key: value if value == value else None for key, value in self.metrics.items()}
+        with whole(directory / "result.json") as draft:
+            draft.write_text(json.dumps(asdict(self) | {"metrics": metrics}, indent=1) + "\n")
+
+    @classmethod
+    def read(cls, directory: Path) -> "Result | None":
+        """Read the result in a run's directory, or None where it has none.
+
+        Raises:
+            CheckpointError: The file is damaged.
+        """
+        file = directory / "result.json"
+        try:
+            fields = dict(json.loads(file.read_text()))
+            metrics = {key: float("nan") if value is None else value for key, value in fields.pop("metrics").items()}
+            return cls(**fields, metrics=metrics)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CheckpointError(
+                f"{file} cannot be read as the result of a run: {type(error).__name__}: {error}. Remove it, and go on with "
+                f"the run, which tests its model again: fedlit fit --config {directory / 'config.yaml'} --ckpt_path "
+                f"{directory}"
+            ) from error
+
+
+class Run:
+    """One run of one experiment.
+
+    Args:
+        directory: The run's directory, ``runs/<experiment>/<run>``.
+        tracker: The tracker, which gets the metrics and artifacts too.
+        resumed: Whether the directory holds an earlier part of the run.
+        main: Whether this process writes; the other ranks of a run only read.
+    """
+
+    def __init__(self, directory: Path, tracker: Tracker, resumed: bool = False, main: bool = True) -> None:
+        self.directory, self.tracker, self.resumed, self.main = Path(directory), tracker, resumed, main
+        self.metrics = MetricsFile(self.directory / "metrics.csv")
+        self.client_metrics = MetricsFile(self.directory / "client_metrics.csv")
+        self._started = False
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints."""
+        return self.directory / "checkpoints"
+
+    def start(
+        self, config: str, params: Mapping[str, str | int | float | bool], tags: Mapping[str, str], rounds: int
+    ) -> None:
+        """Open the run after ``rounds`` completed rounds: what a killed run logged beyond them is dropped.
+
+        A run of several phases is opened by the first of them that has something to do.
+        """
+        if not self.main or self._started:
+            return
+        self._started = True
+        self.directory.mkdir(parents=True, exist_ok=True)
+        (self.directory / "result.json").unlink(missing_ok=True)  # what goes on has not ended
+        # A killed process leaves the old or the new file: half a configuration could not be resumed.
+        with whole(self.directory / "config.yaml") as draft:
+            draft.write_text(config)
+        for file in (self.metrics, self.client_metrics):
+            file.truncate(rounds)
+        info = RunInfo(self.directory, self.directory.parent.name, self.directory.name, params, tags, self.resumed)
+        self.tracker.start(info, self.metrics)
+        self.artifact(self.directory / "config.yaml")
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Write metrics of a round to ``metrics.csv`` and to the tracker."""
+        if self.main:
+            self.metrics.append(metrics, step)
+            self.tracker.log_metrics(metrics, step)
+
+    def log_clients(self, metrics: Mapping[str, float], step: int) -> None:
+        """Write metrics of many clients to ``client_metrics.csv`` alone."""
+        if self.main:
+            self.client_metrics.append(metrics, step)
+
+    def artifact(self, path: Path, folder: str = "") -> None:
+        """Keep a file of the run directory with the tracker's run."""
+        if self.main:
+            self.tracker.log_artifact(path, folder)
+
+    def note(self, name: str, text: str) -> None:
+        """Keep a line of text as a file of the run."""
+        if self.main:
+            (self.directory / name).write_text(text + "\n")
+            self.artifact(self.directory / name)
+
+    def finish(self, status: RunStatus) -> None:
+        """Close the run's files and its tracker."""
+        if not self.main:
+            return
+        if self.client_metrics.size():
+            table = pd.DataFrame(self.client_metrics.rows(), columns=["step", "key", "value"])
+            table.to_parquet(self.directory / "client_metrics.parquet", index=False)
+            self.artifact(self.directory / "client_metrics.parquet")
+        counts = counts_table(self.metrics.rows())
+        if len(counts):
+            counts.to_csv(self.directory / "counts.csv", index=False)
+            self.artifact(self.directory / "counts.csv")
+        self.metrics.close()
+        self.client_metrics.close()
+        self.tracker.finish(status)
+
+
+def new_directory(root: Path, experiment: str, name: str) -> Path:
+    """Make a directory that no run has yet, new or reserved: reruns never overwrite.
+
+    Raises:
+        ConfigError: No directory can be made there.
+    """
+    for number in range(1, 1000):
+        path = root / experiment / (name if number == 1 else f"{name}-{number}")
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise ConfigError(
+                f"--run_dir {root}: cannot make {path}: {error.strerror}; choose another folder"
+            ) from error
+        with suppress(FileNotFoundError):
+            (path / RESERVED).unlink()  # whoever removes it has the directory
+            return path
+    raise FileExistsError(f"{root / experiment / name} exists a thousand times; choose another name")
+
+
+def check_writable(root: Path, experiment: str) -> None:
+    """Refuse a folder in which no run could leave anything, before it is trained.
+
+    Raises:
+        ConfigError: The folder cannot be made, or nothing can be written there.
+    """
+    there = next(
+        (path for path in (root / experiment, root, *root.absolute().parents) if os.path.lexists(path)), Path.cwd()
+    )
+    if not there.is_dir():
+        raise ConfigError(f"--run_dir {root}: expected a folder, found {there}, which is none; choose another one")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"--run_dir {root}: nothing can be written in {there}; choose another folder, or open this one"
+        )
+
+
+def find_checkpoint(root: Path, experiment: str, which: str) -> Path | None:
+    """Find the checkpoint that ``--ckpt_path`` names: ``last``, ``best``, a run directory or a checkpoint.
+
+    Returns:
+        The checkpoint; None for ``last`` and ``best`` of an experiment without runs.
+
+    Raises:
+        CheckpointError: There is no such checkpoint.
+    """
+    if which in ("last", "best"):
+        last_of_runs = [path for run in (root / experiment).glob("*") if (path := last_checkpoint(run))]
+        if not last_of_runs:
+            return None
+        newest = run_of(max(last_of_runs, key=lambda path: path.stat().st_mtime))
+        chosen = last_checkpoint(newest) if which == "last" else checkpoint.find(newest / "checkpoints", which)
+        if chosen is None:
+            raise CheckpointError(f"{newest} has no best checkpoint yet; use --ckpt_path last")
+        return chosen
+    path = Path(which)
+    chosen = path if (path / "manifest.json").exists() else last_checkpoint(path)
+    if chosen is None:
+        raise CheckpointError(
+            f"--ckpt_path {which}: expected last, best, a run directory (runs/<experiment>/<run>) or "
+            "a checkpoint (.../checkpoints/round-NNNNNN); found no manifest.json there"
+        )
+    return chosen
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """List the directories of runs that have begun in the folder of an experiment, by name."""
+    return sorted(file.parent for file in folder.glob("*/config.yaml"))
+
+
+def run_of(path: Path) -> Path:
+    """Give the run directory of a checkpoint, of its main part or of one of its phases."""
+    folder = path.parent.parent
+    of_a_phase = folder.parent.name == "phases" and not (folder / "config.yaml").exists()
+    return folder.parent.parent if of_a_phase else folder
+
+
+def last_checkpoint(run: Path) -> Path | None:
+    """Find a run's newest checkpoint; that of its newest phase where the main part has none yet."""
+    of_phases = [p for p in (checkpoint.find(f, "last") for f in run.glob("phases/*/checkpoints")) if p]
+    return checkpoint.find(run / "checkpoints", "last") or max(of_phases, key=lambda p: p.stat().st_mtime, default=None)
+
+
+def config_difference(directory: Path, config: str) -> list[str]:
+    """List where a run's configuration and another differ in what gives other numbers, a line each.
+
+    Raises:
+        CheckpointError: There is no run.
+    """
+    before, now = flatten(read_config(directory)), flatten(yaml.safe_load(config))
+    keys = [k for k in sorted({*before, *now}) if not k.startswith(MAY_DIFFER) and before.get(k) != now.get(k)]
+    return [f"{k}: {before.get(k, 'absent')} there, {now.get(k, 'absent')} now" for k in keys]
+
+
+def read_config(directory: Path) -> dict:
+    """Read the configuration of a run, without the credentials that an earlier version has left there.
+
+    Raises:
+        CheckpointError: There is no run, or its configuration cannot be read.
+    """
+    file = directory / "config.yaml"
+    try:
+        settings = yaml.safe_load(marked(file.read_text()))
+    except FileNotFoundError:
+        raise CheckpointError(f"{directory} has no config.yaml: not the directory of a fedlit run") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise CheckpointError(f"{file} cannot be read as YAML: {reason}; {RESTORE}") from error
+    if not isinstance(settings, dict):
+        raise CheckpointError(f"{file}: expected the keys of a configuration, found {str(settings)[:80]!r}; {RESTORE}")
+    return settings
+
+
+def check_same_config(directory: Path, config: str) -> None:
+    """Refuse to continue a run under another configuration.
+
+    Raises:
+        CheckpointError: Anything but rounds, workers, devices, callbacks and logger differs; shows the difference.
+    """
+    if differences := config_difference(directory, config):
+        rows = "\n".join(f"  {row}" for row in differences)
+        raise CheckpointError(
+            f"{directory} was started with another configuration:\n{rows}\nOnly rounds, workers, devices, callbacks "
+            f"and logger may change on resume; start a new run, or use --config {directory / 'config.yaml'}"
+        )
+
+
+def flatten(config: object, prefix: str = "") -> dict[str, object]:
+    """Turn nested mappings and lists into one mapping with dotted keys."""
+    if isinstance(config, dict) and config:
+        parts = [flatten(v, f"{prefix}.{k}" if prefix else str(k)) for k, v in config.items()]
+    elif isinstance(config, list) and any(isinstance(v, dict) for v in config):
+        parts = [flatten(v, f"{prefix}.{i}") for i, v in enumerate(config)]
+    else:
+        return {prefix: config}
+    return {k: v for part in parts for k, v in part.items()}
+
+
+def git_revision() -> str:
+    """Give the revision of the working directory's repository, with a mark where it has changes; "" outside of one."""
+    with suppress(OSError, subprocess.SubprocessError):
+        command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, cwd=os.getcwd())
+        return done.stdout.strip()
+    return ""

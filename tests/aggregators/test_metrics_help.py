@@ -1,0 +1,49 @@
+"""Aggregators and objectives describe the metrics that they log, and name what gives one model instead."""
+
+import inspect
+
+import pytest
+import torch
+from saddle_toys import Scorer, Sites
+from simulation import simulate
+
+from fedlit import aggregators, objectives
+from fedlit.aggregators import CODASCA, Aggregator, FedBN, LocalSCGDAM, LocalSGDAM, PersonalHeads, Scaffold
+from fedlit.core.objective import Objective
+from fedlit.federation.evaluation import objective_metrics
+from fedlit.federation.federation import Federation
+from fedlit.objectives import AUCSaddle, RatioLoss
+from fedlit.schedules import ConstantSchedule
+
+
+@pytest.mark.parametrize(
+    "aggregator", [Scaffold(), CODASCA(), LocalSCGDAM(), LocalSGDAM()], ids=lambda a: type(a).__name__
+)
+def test_every_diagnostic_has_a_sentence(aggregator):
+    done = simulate(Scorer(), Sites(), Federation([aggregator], rounds=1, schedule=ConstantSchedule(2, "steps")))
+    logged = aggregator.diagnostics(done.server.aggregators[0], done.session.layout)
+    assert set(aggregator.metrics_help) == set(logged)
+
+
+@pytest.mark.parametrize("objective", [AUCSaddle(), RatioLoss()], ids=lambda o: type(o).__name__)
+def test_every_metric_of_an_objective_has_a_sentence(objective):
+    done = simulate(Scorer(objective=objective), Sites(), Federation([], rounds=1))
+    logged = {key.rpartition("/")[0] for key in objective_metrics(done.session, done.server, 1)}
+    own = done.session.objective
+    logged |= {f"val/{name}" for name in own.pooled(torch.randn(6, 1), torch.tensor([[0.0], [1.0]] * 3))}
+    assert set(objective.metrics_help) == logged
+
+
+def test_sentences_stand_alone():
+    kinds = [c for m in (aggregators, objectives) for _, c in inspect.getmembers(m, inspect.isclass)]
+    sentences = [s for c in kinds if issubclass(c, (Aggregator, Objective)) for s in c.metrics_help.values()]
+    assert len(sentences) > 5
+    assert all(s[0].isupper() and s.endswith(".") for s in sentences)
+
+
+def test_an_aggregator_that_keeps_a_part_names_one_that_ends_in_one_model():
+    assert (FedBN.one_model, PersonalHeads.one_model) == ("FedBNPlus", "SurgicalHeads")
+    for kind in (FedBN, PersonalHeads):
+        instead = getattr(aggregators, kind.one_model)
+        assert instead.governs == kind.governs
+        assert instead.one_model == ""

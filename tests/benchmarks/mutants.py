@@ -1,0 +1,173 @@
+"""Do the fast tests notice when the code is wrong?
+
+    python tests/benchmarks/mutants.py [--jobs 2] [WORD ...]
+
+Breaks the code in one stated place at a time, in a copy, and runs the fast tests of the folder or file named beside it:
+at least one must fail. WORDs choose mutants whose description holds one of them. All of them take about half an hour on
+two cores.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT = 900
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A place where the code is broken.
+
+    Attributes:
+        what: What is wrong then.
+        file: The file, below ``fedlit/``.
+        old: A piece of its text that is there once.
+        new: What takes its place.
+        tests: The folder, or the file, whose fast tests must notice, below ``tests/``.
+    """
+
+    what: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+MUTANTS = (
+    # One client's round.
+    Mutant("batches begin anew each round", "core/rounds.py", "Draws(stream, state.batches)", "Draws(stream, 0)", "core"),
+    Mutant("batches drawn are not counted", "core/local_model.py", "before.batches + drawn", "before.batches", "core"),
+    Mutant("optimizer state is not restored", "core/optimizer.py",
+           'stripped(state, f"{i}/") if state else self._fresh[i]', "self._fresh[i]", "core"),
+    Mutant("optimizer state is never kept", "core/local_model.py",
+           'self.optimizer.state() if self.training.optimizer_state == "keep" else {}', "{}", "core"),
+    Mutant("the schedule's rate is ignored", "core/optimizer.py", "rate * lr_factor", "rate", "core"),
+    Mutant("a round is seeded without its number", "core/rounds.py", 'rnd.index, client.name)\n    draws',
+           'client.name)\n    draws', "core"),
+    Mutant("every pass has the same order", "core/batches.py", "generator(*self._purpose, epoch)",
+           "generator(*self._purpose, 0)", "core"),
+    Mutant("a batch of one example is kept", "core/batches.py", "(n % batch_size > 1)", "(n % batch_size > 0)", "core"),
+    Mutant("what a client keeps leaves it", "core/rounds.py", "                vector[stretch] = 0",
+           "                vector[stretch] *= 1", "core"),
+    Mutant("dual variables descend", "core/local_model.py", "flat.grad[dual].neg_()", "flat.grad[dual].clone()", "aggregators"),
+    Mutant("small gradients are scaled up", "core/local_model.py", ".clamp(max=1.0)", "", "core"),
+    Mutant("a client's weight is ignored", "core/rounds.py", "vector.mul_(client.weight).cpu()", "vector.cpu()", "core"),
+    Mutant("a start that an aggregator sets counts as change", "core/local_model.py",
+           "self.start.copy_(self.flat.w)  # what", "pass  # what", "core"),
+    # The server, evaluation, what is kept.
+    Mutant("evaluation in training mode", "federation/engines/base.py", "module.eval()", "module.train()", "federation"),
+    Mutant("statistics stay as they were", "federation/server.py", 'server.stats += means["stats"]', "pass", "federation"),
+    Mutant("rows are divided by everybody's weight", "federation/server.py",
+           "torch.where(total.mask_weight > 0, 1.0 / total.mask_weight, 0.0)",
+           "torch.full_like(total.mask_weight, 1.0 / total.weight)", "aggregators"),
+    Mutant("new client states are forgotten", "federation/engines/base.py", "self._states |= self._waiting", "pass",
+           "federation/engines"),
+    Mutant("the same cohort in each round", "federation/session.py", '"cohort", index)', '"cohort", 0)', "federation/test_session.py"),
+    Mutant("the best checkpoint is removed", "core/checkpoint.py", 'keep = {target, find(self.folder, "best")}',
+           "keep = {target}", "federation/test_resume.py"),
+    Mutant("an old client state is linked for a new one", "core/checkpoint.py",
+           "if written_state is state and written_path.exists():", "if written_path and written_path.exists():", "core"),
+    Mutant("a resume loses the metrics of a completed round", "tracking/run.py", "file.truncate(rounds)",
+           "file.truncate(rounds - 1)", "federation/test_resume.py"),
+    Mutant("metrics are sent twice", "tracking/store.py",
+           "[value for value in values if value.step not in self._steps.get(value.key, ())]", "list(values)", "tracking"),
+    # Algorithms.
+    Mutant("Scaffold corrects the wrong way", "aggregators/scaffold.py", 'ctx.broadcast["c"] - ctx.state["c"]',
+           'ctx.state["c"] - ctx.broadcast["c"]', "aggregators"),
+    Mutant("Scaffold ignores participation", "aggregators/scaffold.py", 'rnd.participation * mean["c"]', 'mean["c"]',
+           "aggregators"),
+    Mutant("Scaffold ignores eta_g", "aggregators/scaffold.py", "server.delta *= self.eta_g", "pass", "aggregators"),
+    Mutant("FedProx pulls twice as much", "aggregators/fedprox.py", "pull(ctx.w, self.mu)", "pull(ctx.w, 2 * self.mu)",
+           "aggregators"),
+    Mutant("CODA keeps alpha", "aggregators/coda.py", "server.w[dual] = measured.w[dual]", "pass", "aggregators"),
+    Mutant("LocalSGDM forgets its momentum", "aggregators/momentum.py", ".mul_(self.momentum).add_(", ".mul_(0).add_(",
+           "aggregators"),
+    Mutant("LocalSGDAM starts from zero", "aggregators/momentum.py", "1.0 if start else beta", "beta", "aggregators"),
+    Mutant("LocalSCGDAM without its Hessian", "aggregators/compositional.py", "outer.sub_(curved, alpha=self.rho)",
+           "outer.sub_(curved, alpha=0)", "aggregators"),
+    Mutant("FedBN shares its statistics", "aggregators/batchnorm.py",
+           '[*layout.groups(("norm",)), layout.stats_group]', '[*layout.groups(("norm",))]', "aggregators"),
+    Mutant("surgical rows of others are sent", "aggregators/surgical.py", '.lacking(layout.groups(("head", "dual"), others))',
+           '.lacking(layout.groups(("dual",), others))', "aggregators"),
+    Mutant("unlabelled classes count as negatives", "objectives/bce.py", "torch.where(known, terms, 0.0)", "terms",
+           "objectives"),
+    Mutant("the AUC objective swaps p and 1-p", "objectives/auc.py", "pull = (1 - p) *", "pull = p *", "objectives"),
+    Mutant("a positive weighs a0 alone", "objectives/ratio.py", "self.b0 * torch.where", "0 * torch.where", "objectives"),
+    # Data, metrics, what is said of them.
+    Mutant("ties count as wins", "metrics/auroc.py", "(true[1:] + true[:-1])", "(2 * true[1:])", "metrics"),
+    Mutant("Holm's steps are not kept monotone", "metrics/paired.py", "np.maximum.accumulate(steps)", "steps", "metrics"),
+    Mutant("patients of an organisation are dealt anyhow", "data/partition.py", "-images[shuffled]", "images[shuffled]",
+           "data"),
+    Mutant("an IID client gets images of others' patients", "data/partition.py",
+           'records.patients if self.unit == "patient" else records.names', "records.names", "data"),
+    Mutant("a class that nobody learned is scored", "federation/evaluation.py",
+           "scored.labels[:, [name not in learned for name in session.classes]] = torch.nan", "pass", "federation/test_evaluation.py"),
+)  # fmt: skip
+
+
+def main() -> None:
+    """Run them, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", metavar="WORD", help="choose mutants whose description holds one of these")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants at a time")
+    args = parser.parse_args()
+    chosen = [m for m in MUTANTS if not args.words or any(word in m.what for word in args.words)]
+    began = time.monotonic()
+    with TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(args.jobs) as pool:
+        verdicts = pool.map(lambda job: verdict(job[1], Path(folder, str(job[0]))), enumerate(chosen))
+        alive = 0
+        for mutant, killer in zip(chosen, verdicts, strict=True):
+            alive += not killer
+            print(f"{mutant.what:52} {mutant.file:30} {killer or f'ALIVE after tests/{mutant.tests}'}", flush=True)
+    print(f"{len(chosen)} mutants, {alive} alive, {time.monotonic() - began:.0f} s")
+    sys.exit(bool(alive))
+
+
+def verdict(mutant: Mutant, folder: Path) -> str:
+    """Break a copy of the code, and return the first test that notices, or ""."""
+    for part in ("fedlit", "tests", "configs"):
+        shutil.copytree(ROOT / part, folder / "main" / part, ignore=shutil.ignore_patterns("__pycache__", "runs"))
+    for file in ("pyproject.toml", "README.md", "CONTRIBUTING.md"):
+        shutil.copy(ROOT / file, folder / "main")
+    if (ROOT.parent / "shared").exists():
+        (folder / "shared").symlink_to(ROOT.parent / "shared")
+    broken(mutant, folder / "main")
+    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "--no-header", f"tests/{mutant.tests}"]
+    env = {**os.environ, "PYTHONPATH": str(folder / "main"), "OMP_NUM_THREADS": "1"}
+    try:
+        done = subprocess.run(command, cwd=folder / "main", env=env, capture_output=True, text=True, timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        return f"(still running after {LIMIT} s)"
+    finally:
+        shutil.rmtree(folder)
+    if done.returncode == 0:
+        return ""
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    if done.returncode != 1 or not failed:
+        raise RuntimeError(f"{mutant.what}: pytest itself failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return failed[0].split(" - ")[0].removeprefix("FAILED ")
+
+
+def broken(mutant: Mutant, root: Path) -> None:
+    """Break the code below a folder.
+
+    Raises:
+        ValueError: The text is not there, or several times.
+    """
+    file = root / "fedlit" / mutant.file
+    text = file.read_text()
+    if text.count(mutant.old) != 1:
+        raise ValueError(f"{mutant.what}: {mutant.file} has {text.count(mutant.old)} times {mutant.old!r}")
+    file.write_text(text.replace(mutant.old, mutant.new))
+
+
+if __name__ == "__main__":
+    main()

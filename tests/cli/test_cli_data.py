@@ -1,0 +1,194 @@
+"""``fedlit data check`` and ``fedlit list labels``, as a user runs them."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+MINI = Path(__file__).parents[3] / "shared" / "data" / "nih-cxr14-mini"
+HEADER = "Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,View Position\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory; what ``main`` does to the process is undone afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delenv("FEDLIT_DEBUG", raising=False)
+    return tmp_path
+
+
+def write_nih(root: str, patients: range = range(1, 5)) -> Path:
+    """A small download in the layout of NIH: two images a patient, drawn from its number."""
+    (Path(root) / "images").mkdir(parents=True)
+    rows = []
+    for patient in patients:
+        for number in range(2):
+            name = f"{patient:08d}_{number:03d}.png"
+            pixels = np.random.default_rng([patient, number]).integers(0, 256, (32, 32), dtype=np.uint8)
+            Image.fromarray(pixels).save(Path(root) / "images" / name)
+            rows.append(f"{name},{'Effusion|Mass' if number else 'No Finding'},{number},{patient},50,F,PA\n")
+    (Path(root) / "Data_Entry_2017_v2020.csv").write_text(HEADER + "".join(rows))
+    return Path(root)
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+class TestOneFolder:
+    def test_a_well_one(self, fedlit_cli):
+        write_nih("nih")
+        code, out, err = fedlit_cli("data check nih --decode")
+        assert (code, err) == (0, "")
+        assert out.startswith("NIH: nih\n")
+        for line in (
+            "images 8, 0 of them missing",
+            "patients 4",
+            "images per patient 2 to 2, median 2, mean 2.00",
+            "splits no official split; patients are divided by data.split",
+            "files PNG, 8-bit grey: 8",
+            "sizes 32 x 32: 8",
+            "Effusion Pleural Effusion 4 4 0 0 50.00%",
+            "note: no image is positive for Atelectasis, Cardiomegaly",
+            "nothing is wrong; the images were decoded",
+        ):
+            assert line in words(out)
+
+    def test_missing_and_damaged_images_are_both_told(self, fedlit_cli):
+        root = write_nih("nih")
+        (root / "images" / "00000002_000.png").unlink()
+        (root / "images" / "00000003_001.png").write_bytes(b"\x89PNG, says who?")
+        code, out, _ = fedlit_cli("data check nih")
+        assert code == 1
+        assert "8, 1 of them missing" in out
+        assert "wrong: 1 of 8 images are missing; add them, remove their rows, or set data.missing to drop\n" in out
+        assert "  nih/images/00000002_000.png (Data_Entry_2017_v2020.csv, line 4)\n" in out
+        assert "  nih/images/00000003_001.png (Data_Entry_2017_v2020.csv, line 7): no image, or its header" in out
+        assert "nothing is wrong" not in out
+
+    def test_many_places_are_counted(self, fedlit_cli):
+        root = write_nih("nih")
+        for file in (root / "images").iterdir():
+            file.unlink()
+        _, out, _ = fedlit_cli("data check nih")
+        assert words(out).endswith("00000003_000.png (Data_Entry_2017_v2020.csv, line 6) ... and 3 more")
+
+    def test_an_unknown_label_has_its_line(self, fedlit_cli):
+        file = write_nih("nih") / "Data_Entry_2017_v2020.csv"
+        file.write_text(file.read_text().replace("Effusion|Mass", "Efusion|Mass", 1))
+        code, out, _ = fedlit_cli("data check nih")
+        assert code == 1
+        assert f"wrong: {file}, line 3: unknown label 'Efusion' in 'Efusion|Mass'; near names are Effusion" in out
+        assert "The images were not looked at; mend this first" in out
+
+    def test_arguments_of_the_data_set(self, fedlit_cli):
+        root = write_nih("nih")
+        (root / "test_list.txt").write_text("00000001_000.png\n")
+        code, out, _ = fedlit_cli("data check nih")
+        assert code == 1
+        assert "train_val_list.txt is missing" in out
+        assert fedlit_cli("data check nih --set '{official_split: false}'")[0] == 0
+
+    def test_official_splits_are_counted(self, fedlit_cli):
+        root = write_nih("nih")
+        names = sorted(file.name for file in (root / "images").iterdir())
+        (root / "test_list.txt").write_text("\n".join(names[:2]))
+        (root / "train_val_list.txt").write_text("\n".join(names[2:]))
+        code, out, _ = fedlit_cli("data check nih")
+        assert code == 0
+        assert "test 2 images of 1 patients; train_val 6 images of 3 patients" in out
+
+    def test_real_images(self, fedlit_cli):
+        if not MINI.is_dir():
+            pytest.skip("needs ../shared/data/nih-cxr14-mini with Data_Entry_2017_v2020.csv and images/")
+        code, out, _ = fedlit_cli(f"data check {MINI} --decode")
+        assert code == 0
+        assert "images 1,000, 0 of them missing patients 682" in words(out)
+        assert "Pneumonia Pneumonia 500 500 0 0 50.00%" in words(out)
+
+
+class TestSeveralFolders:
+    def test_apart(self, fedlit_cli):
+        write_nih("one"), write_nih("other", range(5, 9))
+        code, out, _ = fedlit_cli("data check one other --decode")
+        assert code == 0
+        assert "NIH: one" in out
+        assert "NIH: other" in out
+
+    def test_names_and_patients_are_compared_without_decoding(self, fedlit_cli):
+        write_nih("one"), write_nih("other", range(4, 8))
+        code, out, _ = fedlit_cli("data check one other")
+        assert code == 1
+        assert out.count("nothing is wrong") == 2  # within each
+        assert "wrong: 2 images are in one and other under the same name: a patient in two splits" in out
+        assert "wrong: 1 patients are in one and other: " in out
+        assert "  patient 4\n" in out
+
+    def test_pictures_are_compared_where_they_are_decoded(self, fedlit_cli):
+        one, other = write_nih("one"), write_nih("other", range(5, 9))
+        copy = (one / "images" / "00000002_001.png").read_bytes()
+        (other / "images" / "00000007_000.png").write_bytes(copy)
+        assert fedlit_cli("data check one other")[0] == 0
+        code, out, _ = fedlit_cli("data check one other --decode")
+        assert code == 1
+        assert "wrong: 1 pictures are in one and other: a patient in two splits or at two sites leaks; RSNA" in out
+        assert "  one/images/00000002_001.png is other/images/00000007_000.png\n" in out
+
+
+MISTAKES = {
+    "no folder": ("data check nowhere", "nowhere: no such folder\n"),
+    "no data set": ("data check empty", "empty looks like none of the data sets: found an empty folder\n"),
+    "no data set, and what is expected": ("data check empty", "  NIH: expected the official layout of NIH"),
+    "one of two": ("data check nih empty", "empty looks like none of the data sets"),
+    "no such source": ("data check nih --source Nih", "invalid choice: 'Nih'"),
+    "no such argument": ("data check nih --set '{official_splt: false}'", "did you mean official_split"),
+    "an argument of another type": (
+        "data check nih --set '{official_split: maybe}'",
+        "Expected a bool. Got value: maybe",
+    ),
+    "no such option": ("data check nih --decod", "unrecognized arguments: --decod; did you mean decode"),
+    "no root": ("data check", "`fedlit data check --help` describes the options"),
+    "no such command": ("data chek nih", "invalid choice: 'chek' (choose from 'check'); did you mean check?"),
+    "no such list": ("list label", "list: expected nothing, labels or reproductions, found 'label'"),
+}
+"""Command lines, and what they are answered."""
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_mistakes(case: str, fedlit_cli):
+    write_nih("nih"), Path("empty").mkdir()
+    line, answer = MISTAKES[case]
+    code, out, err = fedlit_cli(line)
+    assert (code, out) == (2, "")
+    assert answer in err
+    assert err.startswith("fedlit: error: ")
+
+
+def test_a_named_source_says_what_is_not_there(fedlit_cli):
+    Path("empty").mkdir()
+    code, out, _ = fedlit_cli("data check empty --source NIH")
+    assert code == 1
+    assert "wrong: empty: found an empty folder; expected the official layout of NIH ChestX-ray14" in out
+
+
+def test_help_names_the_data_sets(fedlit_cli):
+    code, out, _ = fedlit_cli("data --help")
+    assert code == 0
+    assert "check Say what folders of chest X-rays hold" in words(out)
+    code, out, _ = fedlit_cli("data check --help")
+    assert code == 0
+    assert "NIH" in out
+    assert "<class" not in out
+    assert "RSNA Pneumonia" in out
+
+
+def test_list_labels(fedlit_cli):
+    code, out, err = fedlit_cli("list labels")
+    assert (code, err) == (0, "")
+    lines = [words(line) for line in out.splitlines()]
+    assert lines[0] == "class NIH CheXpert MIMIC MIMIC-LT PadChest VinDr"
+    assert "Nodule/Mass - - - - - Nodule/Mass" in lines
+    assert "Fracture - Fracture Fracture Fracture fracture any of Rib fracture, Clavicle fracture" in lines

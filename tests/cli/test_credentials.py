@@ -1,0 +1,124 @@
+"""Credentials in a configuration: no file of a run holds them, and its resume asks for them."""
+
+from pathlib import Path
+
+import pytest
+
+from fedlit.tracking.base import Tracker
+
+RUN = (
+    "--data awkward.NoisyData --data.clients 2 --model awkward.Slow --model.seconds 0 --federation.workers 1 "
+    "--federation.rounds 1 --name run"
+)
+WEB = "--logger MLflowTracker --logger.finish_seconds 0 --logger.log_model false --logger.tracking_uri"
+SECRETS = ("geheim", "ge%40heim", "ge@he", "im@", "anna:")
+
+
+class Remembering(Tracker):
+    """Keeps the address that it gets."""
+
+    addresses: list[str] = []
+
+    def __init__(self, address: str, tags: dict[str, str] | None = None) -> None:
+        self.addresses.append(address)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("USERNAME", "PASSWORD", "TOKEN", "URI"):
+        monkeypatch.delenv(f"MLFLOW_TRACKING_{name}", raising=False)
+    Remembering.addresses.clear()
+    return tmp_path
+
+
+def leaks(folder: Path) -> list[str]:
+    """Files of a folder that hold a part of a credential, in their name or content."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return [str(path) for path in files if any(s in str(path) or s.encode() in path.read_bytes() for s in SECRETS)]
+
+
+@pytest.mark.parametrize(
+    "address", ["http://anna:geheim@127.0.0.1:9", "http://anna:ge@he/im@127.0.0.1:9", "http://127.0.0.1:9?token=geheim"]
+)
+def test_no_file_and_no_message_holds_one(here, fedlit_cli, caplog, address):
+    code, out, err = fedlit_cli(f"fit {RUN} {WEB} {address} --tags.page {address}")
+    assert code == 0, err
+    code, out_2, err_2 = fedlit_cli("export --config runs/default/run/config.yaml --ckpt_path runs/default/run")
+    assert code == 0, err_2
+    assert (here / "runs/default/run/model.safetensors").is_file()
+    assert leaks(here) == []
+    printed = out + err + out_2 + err_2 + caplog.text
+    assert [secret for secret in SECRETS if secret in printed] == []
+    assert "127.0.0.1:9" in printed
+
+
+def test_a_tracker_of_ones_own_gets_the_whole_address_and_files_do_not(here, fedlit_cli, monkeypatch):
+    address, again = "https://anna:geheim@HOST/x?key=geheim", "--config runs/default/run/config.yaml --ckpt_path last"
+    logger = f"--logger test_credentials.Remembering --logger.address {address}"
+    assert fedlit_cli(f"fit {RUN} {logger} --logger.tags.page {address}")[0] == 0
+    assert Remembering.addresses == [address]
+    assert leaks(here) == []
+    code, _, err = fedlit_cli(f"fit {again}")
+    assert code == 1
+    assert "logger.address: the credentials for https://HOST/x are missing" in err
+    assert fedlit_cli(f"test {again}")[0] == 0  # no tracker there
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    assert fedlit_cli(f"fit {again} --logger.tags null")[0] == 0
+    assert fedlit_cli(f"fit {again} --logger.tags null --logger.address {address}2")[0] == 0
+    assert Remembering.addresses[-2:] == [address, f"{address}2"]
+    assert leaks(here) == []
+
+
+def test_several_seeds_and_a_sweep_pass_them_on_without_a_file(here, fedlit_cli):
+    address = "http://anna:geheim@127.0.0.1:9"
+    code, _, err = fedlit_cli(f"fit {RUN} --seed 0,1 {WEB} {address}")
+    assert code == 0, err
+    assert leaks(here) == []
+    log = (here / "runs/default/run,seed=0/console.log").read_text()
+    assert "MLflow at http://127.0.0.1:9 was not reached" in log
+    assert "credentials" not in log
+
+
+def test_an_artifact_location_with_a_password_is_refused(here, fedlit_cli):
+    code, out, err = fedlit_cli(
+        f"fit {RUN} {WEB} http://127.0.0.1:9 --logger.artifact_location ftp://anna:geheim@HOST/x"
+    )
+    assert code != 0
+    assert "artifact_location" in err
+    assert "geheim" not in out + err
+    assert not (here / "runs").exists()
+
+
+def test_the_configuration_that_is_printed_holds_none(here, fedlit_cli):
+    code, out, _ = fedlit_cli(f"fit {RUN} {WEB} http://anna:geheim@HOST --print_config")
+    assert code == 0
+    assert "tracking_uri: http://***@HOST" in out
+    assert "geheim" not in out
+
+
+def test_a_mistake_beside_one_does_not_tell_it(here, fedlit_cli):
+    code, out, err = fedlit_cli(f"fit {RUN} --logger.tracking_url http://anna:geheim@HOST --federation.round 3")
+    assert code == 2
+    assert "geheim" not in out + err
+
+
+def test_a_run_of_an_earlier_version_that_holds_one_goes_on_without(here, fedlit_cli):
+    run = f"fit {RUN} {WEB} http://anna:geheim@127.0.0.1:9"
+    assert fedlit_cli(run)[0] == 0
+    file = here / "runs/default/run/config.yaml"
+    file.write_text(file.read_text().replace("***@", "anna:geheim@"))
+    assert fedlit_cli(f"export {RUN} --ckpt_path last")[0] == 0
+    assert fedlit_cli(f"{run} --ckpt_path last")[0] == 0
+    assert leaks(here) == []
+
+
+def test_mlflow_s_own_database_holds_none(here, fedlit_cli):
+    logger = "--logger MLflowTracker --logger.log_model false"
+    code, _, err = fedlit_cli(
+        f"fit {RUN} {logger} --tags.page http://anna:geheim@HOST/x --logger.tags.key http://H?token=geheim"
+    )
+    assert code == 0, err
+    assert b"http://***@HOST/x" in (here / "mlflow.db").read_bytes()
+    assert b"http://H?token=***" in (here / "mlflow.db").read_bytes()
+    assert leaks(here) == []

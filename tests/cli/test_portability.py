@@ -1,0 +1,31 @@
+"""The command line can be imported where the modules of Unix are missing, as on Windows."""
+
+import subprocess
+import sys
+
+IMPORTS = """
+import importlib, os, pkgutil, signal, sys
+
+for module in ("fcntl", "grp", "pty", "pwd", "readline", "resource", "syslog", "termios", "tty"):
+    sys.modules[module] = None
+for module, names in (
+    (os, ("fork", "getuid", "killpg", "posix_fallocate", "sched_getaffinity", "setsid")),
+    (signal, ("SIGHUP", "SIGKILL", "SIGUSR1", "pthread_sigmask")),
+):
+    for name in names:
+        delattr(module, name)
+
+import fedlit
+
+imported = []
+for module in pkgutil.walk_packages(fedlit.__path__, "fedlit."):
+    if module.name != "fedlit.__main__":
+        imported.append(importlib.import_module(module.name).__name__)
+print(*imported)
+"""
+
+
+def test_every_module_can_be_imported_without_the_modules_of_unix():
+    done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert {"fedlit.cli.main", "fedlit.experiment.sweep", "fedlit.federation.engines.pool"} <= {*done.stdout.split()}

@@ -1,0 +1,102 @@
+"""The tables that commands print."""
+
+import io
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from fedlit.cli.tables import auroc_table, seeds_table, sets_tables, shortened, sweep_table
+from fedlit.experiment.grid import Sweep
+from fedlit.tracking.run import Result
+
+
+def printed(*tables) -> str:
+    console = Console(file=io.StringIO(), width=80, force_terminal=False)
+    for table in tables:
+        console.print(table)
+    return console.file.getvalue()
+
+
+def rows(*tables) -> list[list[str]]:
+    lines = printed(*tables).splitlines()
+    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if "│" in line]
+
+
+def test_the_table_tells_an_undefined_auroc_and_its_support():
+    values = {
+        "test/all/auroc/Mass": 0.75,
+        "test/all/n_pos/Mass": 12.0,
+        "test/all/n_neg/Mass": 88.0,
+        "test/all/auroc/Hernia": float("nan"),
+        "test/all/n_pos/Hernia": 0.0,
+        "test/all/n_neg/Hernia": 100.0,
+        "test/all/auroc_macro": 0.75,
+    }
+    assert rows(auroc_table(values, "test/all", "AUROC")) == [
+        ["Mass", "0.7500", "12", "88"],
+        ["Hernia", "undefined", "0", "100"],
+        ["mean over defined classes", "0.7500", "", ""],
+    ]
+
+
+def test_several_sets_have_a_column_each():
+    values = {
+        "test/north/auroc/Mass": 0.75,
+        "test/south/auroc/Mass": float("nan"),
+        "test/north/auroc_macro": 0.75,
+        "test/south/auroc_macro": float("nan"),
+        "test/north/auroc_shared": 0.5,
+        "test/south/auroc_shared": 0.25,
+    }
+    assert rows(*sets_tables(values, ["north", "south"], "AUROC")) == [
+        ["Mass", "0.7500", "-"],
+        ["mean over defined classes", "0.7500", "-"],
+        ["mean over shared classes", "0.5000", "0.2500"],
+    ]
+
+
+LONG = "Enlarged cardiomediastinum and tortuous thoracic aorta"
+SITES = [f"hospital-{number:02d}" for number in range(1, 12)]
+
+
+def values_of(sets: list[str], classes: list[str]) -> dict[str, float]:
+    metrics = {}
+    for name in sets:
+        for label in classes:
+            metrics |= {f"test/{name}/auroc/{label}": 0.5, f"test/{name}/n_pos/{label}": 12345.0,
+                        f"test/{name}/n_neg/{label}": 98765.0}  # fmt: skip
+        metrics[f"test/{name}/auroc_macro"] = 0.5
+    return metrics
+
+
+def test_names_are_shortened_in_the_middle():
+    assert shortened("hospital-01", 11) == "hospital-01"
+    assert shortened("hospital-number-01", 11) == "hospi…er-01"
+    assert [len(shortened("x" * 30, length)) for length in (5, 6, 7)] == [5, 6, 7]
+
+
+@pytest.mark.parametrize("sets", [SITES, ["a-hospital-with-a-long-name-1", "a-hospital-with-a-long-name-2"], ["a"]])
+def test_sets_that_do_not_fit_are_one_table_under_the_other(sets):
+    shown = printed(*sets_tables(values_of(sets, [LONG, "Mass"]), sets, "AUROC"))
+    assert max(map(len, shown.splitlines())) <= 80
+    assert shown.count("0.5000") == 3 * len(sets)
+    assert [name for name in sets if shortened(name, 16) not in shown and name not in shown] == []
+
+
+def test_no_table_breaks_a_number_or_a_name_at_80_columns():
+    sweep = Sweep("x", [], {}, {"fedavg-with-a-long-name": {}}, {"model.optimizer.init_args.lr": [0.1]}, [0])
+    runs = pd.DataFrame({"case": ["fedavg-with-a-long-name"] * 2, "model.optimizer.init_args.lr": [0.1, 0.1],
+                         sweep.metric: [0.123456, np.nan]})  # fmt: skip
+    metrics = {f"test/a-test-set-from-elsewhere/auroc/{LONG}": 0.5, "test/a-test-set-from-elsewhere/auroc_macro": 0.5}
+    tables = [
+        auroc_table(values_of(["a"], [LONG]), "test/a", "AUROC"),
+        sweep_table(sweep, runs),
+        seeds_table([Result(1, 1, 1.0, metrics)] * 2),
+    ]
+    for table, number in zip(tables, ("98765", "0.1235", "0.5000"), strict=True):
+        shown = printed(table)
+        assert max(map(len, shown.splitlines())) <= 80
+        assert number in shown
+        assert len([line for line in shown.splitlines() if "│" in line]) == len(table.rows)

@@ -1,0 +1,101 @@
+"""What a command imports before it answers, and what that costs."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+ASKED = """
+import json, sys
+from fedlit.cli.main import main
+try:
+    main({words!r})
+except SystemExit as stopped:
+    code = stopped.code
+try:
+    status = open("/proc/self/status").read()
+    peak = int(status.partition("VmHWM:")[2].split()[0])
+except OSError:
+    peak = None
+print(json.dumps([code or 0, sorted(sys.modules), peak]))
+"""
+"""Run as a script: the exit code, the modules, and the peak of memory in KiB where Linux tells it."""
+
+BLOCKED = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            raise ImportError("no torch here")
+
+sys.meta_path.insert(0, Blocker())
+"""
+
+HEAVY = {
+    "torch",
+    "lightning",
+    "numpy",
+    "pandas",
+    "scipy",
+    "matplotlib",
+    "torchvision",
+    "timm",
+    "mlflow",
+    "torchmetrics",
+}
+
+
+def answered(words: list[str]) -> tuple[int, set[str], int | None]:
+    done = subprocess.run(
+        [sys.executable, "-c", ASKED.format(words=words)], capture_output=True, text=True, timeout=120
+    )
+    code, modules, peak = json.loads(done.stdout.splitlines()[-1])
+    return code, set(modules), peak
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--help"], 0),
+        (["--version"], 0),
+        (["fti"], 2),
+        (["--confg", "x.yaml"], 2),
+        (["data", "check", "NO_SUCH_FOLDER"], 2),
+        (["data", "check", "--help"], 0),
+    ],
+    ids=["help", "version", "a mistyped command", "a mistyped option", "no folder", "help of data check"],
+)
+def test_what_needs_no_model_imports_no_pytorch(words, code):
+    found, modules, peak = answered(words)
+    assert found == code
+    assert not HEAVY & modules
+    assert peak is None or peak < 60 * 1024
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [(["fit", "--federation.round", "3"], 2), (["list"], 0)], ids=["a mistyped option", "list"]
+)
+def test_what_takes_classes_imports_no_more_than_they_need(words, code):
+    found, modules, _ = answered(words)
+    assert found == code
+    assert "lightning" in modules
+    assert not {"mlflow", "sklearn", "pydicom", "fedlit.tracking.figures"} & modules
+    assert not [name for name in modules if name.startswith("fedlit.reports.")]
+
+
+def test_fit_says_that_it_starts_before_it_imports_pytorch():
+    """The first line comes at once: nobody looks at an empty terminal."""
+    blocked = BLOCKED + ASKED.format(words=["fit"])
+    done = subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith("fedlit ")
+    assert "no torch here" in done.stderr
+
+
+def test_the_package_alone_imports_no_pytorch_and_names_what_it_has():
+    asked = (
+        "import fedlit, sys; print('fit' in dir(fedlit), sorted({'torch', 'lightning', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["True", "[]"], done.stderr

@@ -1,0 +1,222 @@
+"""A client's own change of its update, before it is sent."""
+
+import pytest
+import torch
+from simulation import Simulation, simulate
+from torch import Tensor
+from torch.utils.data import TensorDataset
+from toys import Quadratic, ToyData, ToyNet
+
+from fedlit.aggregators import Aggregator, ClientContext, FedBN, FedProx
+from fedlit.core.aggregator import Composition
+from fedlit.core.errors import TrainingError
+from fedlit.core.fabric import make_fabric
+from fedlit.core.flat import FlatModel
+from fedlit.core.messages import ClientData, Payload
+from fedlit.data import FederatedDataModule
+from fedlit.federation.federation import Federation
+from fedlit.federation.session import Session
+from fedlit.schedules import ConstantSchedule
+from fedlit.testing import check_aggregator
+
+SITES = {"north": (4, 1.0, 3.0), "south": (10, 0.5, -2.0), "west": (6, 2.0, 1.0)}
+"""Examples, curvature and optimum of each client."""
+
+
+class FedNova(Aggregator):
+    """FedNova (Wang et al., NeurIPS 2020, arXiv:2007.07481), eq. 6 with plain SGD: normalised averaging.
+
+    Clients take different numbers of steps tau_k. Each sends its change per step, and the server goes the mean number of
+    steps along the mean: ``w += (sum_k p_k tau_k) sum_k p_k (w_k - w) / tau_k``.
+    """
+
+    def on_before_send(self, ctx: ClientContext, change: Tensor) -> Tensor:
+        return change / ctx.num_steps
+
+    def on_client_round_end(self, ctx: ClientContext) -> dict[str, Tensor]:
+        return {"steps": torch.tensor([float(ctx.num_steps)], dtype=ctx.w.dtype)}
+
+    def on_aggregate_end(self, state, server, mean, rnd) -> None:
+        server.delta *= mean["steps"]
+
+
+class Hills(FederatedDataModule):
+    """Every example of a client is its own parabola; a pass takes another number of steps at each client."""
+
+    def __init__(self) -> None:
+        super().__init__(partition=None, batch_size=2)
+
+    def setup(self, stage: str | None = None) -> None:
+        for name, (examples, curvature, optimum) in SITES.items():
+            values = TensorDataset(torch.full((examples, 1), curvature), torch.full((examples, 1), optimum))
+            self.clients[name] = ClientData(name, (), values)
+
+
+def by_hand(rounds: int, lr: float, normalised: bool) -> float:
+    """The loop of FedNova, or of FedAvg, over the parabolas."""
+    w, examples = 0.0, sum(n for n, _, _ in SITES.values())
+    for _ in range(rounds):
+        mean, steps = 0.0, 0.0
+        for n, curvature, optimum in SITES.values():
+            local, tau = w, 2 * n // 2  # two passes of batches of two
+            for _ in range(tau):
+                local -= lr * curvature * (local - optimum)
+            mean += n / examples * (local - w) / (tau if normalised else 1)
+            steps += n / examples * tau
+        w += (steps if normalised else 1) * mean
+    return w
+
+
+def run(aggregators: list[Aggregator], rounds: int = 4) -> Simulation:
+    torch.manual_seed(0)
+    federation = Federation(aggregators, rounds=rounds, schedule=ConstantSchedule(3, "steps"), participation=0.6)
+    return simulate(ToyNet(), ToyData(5, labelled=2), federation)
+
+
+def one_round(aggregators: list[Aggregator]) -> Payload:
+    """The sum of what clients send in a first round."""
+    federation = Federation(aggregators, rounds=1, schedule=ConstantSchedule(3, "steps"), workers=1)
+    session = Session(federation, ToyNet(), ToyData(), make_fabric("cpu"))
+    server, _, _ = session.restore(None)
+    rnd = session.round(0)
+    return session.engine.run(rnd.cohort, federation.open_round(server, rnd, session), rnd)[0]
+
+
+@pytest.mark.parametrize(("aggregators", "normalised"), [([FedNova()], True), ([], False)])
+def test_fednova_is_the_loop_written_by_hand(aggregators, normalised):
+    federation = Federation(aggregators, rounds=6, schedule=ConstantSchedule(2, "epochs"))
+    done = simulate(Quadratic(lr=0.05), Hills(), federation)
+    expected = by_hand(6, 0.05, normalised)
+    assert float(done.server.w) == pytest.approx(expected, rel=1e-12)
+    assert abs(expected - by_hand(6, 0.05, not normalised)) > 0.1
+
+
+def test_fednova_sends_one_vector():
+    assert set(one_round([FedNova()]).vectors) == {"w", "stats", "squares", "0/steps"}
+
+
+def test_with_equal_steps_fednova_is_fedavg():
+    torch.testing.assert_close(run([FedNova()]).server.w, run([]).server.w, rtol=1e-12, atol=1e-14)
+
+
+class Clip(Aggregator):
+    """Clients send no longer change than this; notes the lengths that it saw."""
+
+    def __init__(self, norm: float) -> None:
+        self.norm, self.seen = norm, []
+
+    def on_before_send(self, ctx: ClientContext, change: Tensor) -> Tensor:
+        self.seen.append(float(change.norm()))
+        return change.mul_((self.norm / change.norm()).clamp(max=1.0))
+
+
+class Halve(Aggregator):
+    def on_before_send(self, ctx: ClientContext, change: Tensor) -> Tensor:
+        return change / 2
+
+
+class ClipHalf(Composition):
+    def __init__(self, norm: float) -> None:
+        super().__init__(Clip(norm), Halve())
+
+
+def test_the_change_is_what_is_sent_and_what_diagnostics_see():
+    clip = Clip(0.01)
+    federation = Federation([clip, FedProx(0.1)], rounds=1, schedule=ConstantSchedule(3, "steps"))
+    session = Session(federation, ToyNet(), ToyData(1), make_fabric("cpu"))
+    server, _, _ = session.restore(None)
+    rnd = session.round(0)
+    total, _ = session.engine.run(rnd.cohort, federation.open_round(server, rnd, session), rnd)
+    assert clip.seen[-1] > 0.02
+    assert float(total.vectors["w"].norm()) == pytest.approx(0.01)
+    metrics = federation.close_round(server, total, rnd, session)
+    assert metrics["drift/update_norm"] == pytest.approx(0.01)
+
+
+def test_hooks_are_called_in_list_order():
+    clipped, halved = run([Clip(0.01), Halve()], 1), run([Halve(), Clip(0.01)], 1)
+    assert torch.equal(run([ClipHalf(0.01)], 1).server.w, clipped.server.w)
+    assert not torch.allclose(clipped.server.w, halved.server.w, rtol=0, atol=1e-4)
+
+
+class Zeros(Aggregator):
+    """Checks the change that it sees, and notes what it sees of the elements that the client keeps."""
+
+    def __init__(self) -> None:
+        self.seen = []
+
+    def on_before_send(self, ctx: ClientContext, change: Tensor) -> Tensor:
+        moved = ctx.w - ctx.start
+        for private in ctx.mask.private(ctx.layout):
+            moved[private] = 0
+        assert torch.equal(change, moved)
+        for private in ctx.mask.private(ctx.layout):
+            self.seen.append((bool((ctx.w != ctx.start)[private].any()), bool(change[private].any())))
+        return change + 1
+
+
+def test_what_a_client_keeps_is_no_part_of_its_change():
+    zeros = Zeros()
+    total = one_round([zeros, FedBN()])
+    assert set(zeros.seen) == {(True, False)}
+    assert (total.vectors["w"] == 0).sum() == 8  # though the aggregator put values there
+
+
+class KeepsItsVector(Aggregator):
+    """It keeps, and sends a second time, the very tensor that is sent as the change."""
+
+    def client_state(self, layout):
+        return {"last": layout.zeros()}
+
+    def on_before_send(self, ctx, change):
+        ctx.state["last"] = ctx.scratch["change"] = change
+        return change
+
+    def on_client_round_end(self, ctx):
+        return {"once": ctx.scratch["change"], "again": ctx.scratch["change"]}
+
+    def on_aggregate_end(self, state, server, mean, rnd):
+        assert torch.equal(mean["once"], server.delta)
+        assert torch.equal(mean["again"], server.delta)
+
+
+def test_vectors_that_share_memory_are_weighted_once():
+    done, plain = run([KeepsItsVector()], 1), run([], 1)
+    assert torch.equal(done.server.w, plain.server.w)
+    states = done.session.engine.client_states()
+    weights = done.session.weights
+    mean = sum(weights[n] * s.aggregators[0]["last"] for n, s in states.items()) / sum(weights[n] for n in states)
+    torch.manual_seed(0)
+    start = FlatModel(ToyNet().double()).w
+    torch.testing.assert_close(start + mean, done.server.w, rtol=1e-9, atol=1e-12)
+
+
+class Wrong(Aggregator):
+    def __init__(self, returned) -> None:
+        self.returned = returned
+
+    def on_before_send(self, ctx, change):
+        return self.returned(change)
+
+
+class WrongPart(Composition):
+    def __init__(self) -> None:
+        super().__init__(Wrong(lambda change: change.float()), Halve())
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "words"),
+    [
+        (Wrong(lambda change: None), r"Wrong.on_before_send: expected .* torch.float64; found NoneType"),
+        (Wrong(lambda change: change[:3]), r"Wrong.on_before_send: .* found \(3,\) torch.float64"),
+        (WrongPart(), r"Wrong.on_before_send: .* found \(\d+,\) torch.float32"),
+    ],
+)
+def test_another_thing_than_a_change_is_refused_by_name(aggregator, words):
+    with pytest.raises(TrainingError, match=words):
+        run([aggregator], 1)
+
+
+@pytest.mark.parametrize("aggregator", [FedNova(), Halve()], ids=lambda a: type(a).__name__)
+def test_check_aggregator_finds_nothing(aggregator):
+    check_aggregator(aggregator, workers=1)

@@ -1,0 +1,338 @@
+"""Checkpoints: whole or absent, linked, pruned, refused, and read safely."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from runs import assert_same_tensors
+from torch import nn
+from toys import CLASSES, ToyNet
+
+from fedlit.core import checkpoint
+from fedlit.core.checkpoint import Cadence, Checkpoints
+from fedlit.core.errors import CheckpointError, ConfigError
+from fedlit.core.fabric import make_fabric
+from fedlit.core.flat import FlatModel
+from fedlit.core.manifest import Best
+from fedlit.core.messages import ClientState, ServerState
+
+NAMES = ["site-0", "site-1", "site-2"]
+KINDS = ["Scaffold", "FedBN"]
+LAYOUT = FlatModel(ToyNet()).layout
+
+
+def server(value: float) -> ServerState:
+    w = torch.full((LAYOUT.size,), value)
+    return ServerState(LAYOUT, w, torch.full((LAYOUT.stats_size,), -value), [{"c": w + 1}, {}])
+
+
+def client(value: float) -> ClientState:
+    """A client state whose tensors are views of one large storage, as in shared memory."""
+    storage = torch.full((100_000,), value)
+    return ClientState(
+        int(value),
+        storage[:8],
+        storage[8:16],
+        {"0/momentum_buffer": storage[: LAYOUT.size]},
+        [{"c": storage[100 : 100 + LAYOUT.size]}, {}],
+    )
+
+
+def checkpoints(folder: Path, rounds: int = 0) -> Checkpoints:
+    made = Checkpoints(folder, make_fabric("cpu"), Cadence(rounds=1))
+    made.rewind(rounds)
+    return made
+
+
+def save(to: Checkpoints, rounds: int, clients: dict[str, ClientState] | None = None, best: Best | None = None) -> None:
+    to.save(rounds, server(rounds), clients or {}, best or Best(), NAMES, KINDS)
+
+
+def rounds_in(folder: Path) -> list[int]:
+    return sorted(int(path.name.removeprefix("round-")) for path in folder.glob("round-*"))
+
+
+def test_what_was_saved_is_what_is_loaded(tmp_path):
+    states = {"site-0": client(3), "site-2": client(5)}
+    save(checkpoints(tmp_path), 12, states, Best(0.75, 12))
+    loaded = checkpoint.load(tmp_path / "round-000012", LAYOUT, KINDS)
+    assert (loaded.round, loaded.best) == (12, Best(0.75, 12))
+    expected = server(12)
+    assert torch.equal(loaded.server.w, expected.w)
+    assert torch.equal(loaded.server.stats, expected.stats)
+    assert torch.equal(loaded.server.aggregators[0]["c"], expected.aggregators[0]["c"])
+    assert loaded.server.aggregators[1] == {}
+    assert loaded.clients.keys() == states.keys()
+    for name, state in states.items():
+        assert_same_tensors(loaded.clients[name].tensors(), state.tensors())
+
+
+def test_every_file_loads_with_weights_only_and_holds_no_more_than_its_tensors(tmp_path):
+    save(checkpoints(tmp_path), 1, {"site-1": client(2)})
+    files = sorted((tmp_path / "round-000001").glob("*.pt"))
+    assert [f.name for f in files] == ["client-00001.pt", "server.pt"]
+    for file in files:
+        tensors = torch.load(file, weights_only=True)
+        nbytes = sum(t.numel() * t.element_size() for t in tensors.values())
+        assert file.stat().st_size < nbytes + 8_000
+
+
+def test_files_of_clients_that_did_not_train_are_links(tmp_path):
+    to, states = checkpoints(tmp_path), {"site-0": client(1), "site-1": client(1)}
+    save(to, 1, states, Best(0.5, 1))
+    states = states | {"site-1": client(2)}
+    save(to, 2, states, Best(0.5, 1))
+
+    def node(rounds: int, name: str) -> int:
+        return (tmp_path / f"round-{rounds:06d}" / name).stat().st_ino
+
+    assert node(1, "client-00000.pt") == node(2, "client-00000.pt")
+    assert node(1, "client-00001.pt") != node(2, "client-00001.pt")
+    save(to, 3, states, Best(0.9, 3))
+    assert rounds_in(tmp_path) == [3]
+    loaded = checkpoint.load(tmp_path / "round-000003", LAYOUT, KINDS)
+    assert {name: state.batches for name, state in loaded.clients.items()} == {"site-0": 1, "site-1": 2}
+
+
+def test_a_file_system_without_links_gets_copies(tmp_path, monkeypatch):
+    def refuse(*paths):
+        raise OSError("no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    to, states = checkpoints(tmp_path), {"site-0": client(1)}
+    save(to, 1, states)
+    save(to, 2, states)
+    assert checkpoint.load(tmp_path / "round-000002", LAYOUT, KINDS).clients["site-0"].batches == 1
+
+
+def test_the_newest_and_the_best_are_kept(tmp_path):
+    to, best = checkpoints(tmp_path), Best()
+    kept = []
+    for rounds, value in enumerate([float("nan"), 0.6, 0.5, 0.7, 0.7, 0.1]):
+        if best.improved_by(value, "max"):
+            best = Best(value, rounds)
+        save(to, rounds, best=best)
+        kept.append(rounds_in(tmp_path))
+        assert checkpoint.find(tmp_path, "last") == tmp_path / f"round-{rounds:06d}"
+        assert checkpoint.find(tmp_path, "best") == (tmp_path / f"round-{best.round:06d}" if rounds else None)
+    assert kept == [[0], [1], [1, 2], [3], [3, 4], [3, 5]]
+    assert not [p for p in tmp_path.iterdir() if not p.name.startswith("round-")]
+
+
+@pytest.mark.parametrize(
+    ("mode", "value", "improves"),
+    [
+        ("max", 0.6, True),
+        ("max", 0.5, False),
+        ("max", 0.4, False),
+        ("max", float("nan"), False),
+        ("min", 0.4, True),
+        ("min", 0.5, False),
+        ("min", 0.6, False),
+    ],
+)
+def test_better(mode, value, improves):
+    assert Best(0.5, 1).improved_by(value, mode) == improves
+    assert Best().improved_by(value, mode) == (value == value)
+
+
+class Died(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+def dying_at(step: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Make the process die at its step-th change of the file system; returns the changes so far."""
+    changes: list[str] = []
+
+    def wrap(module: object, name: str) -> None:
+        plain = getattr(module, name)
+
+        def changed(*args, **kwargs):
+            if len(changes) == step:
+                raise Died
+            changes.append(name)
+            return plain(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, changed)
+
+    for name in ("link", "replace", "unlink", "rmdir", "mkdir", "fsync"):
+        wrap(os, name)
+    wrap(torch, "save")
+    return changes
+
+
+def test_killed_at_any_change_of_the_file_system_a_whole_checkpoint_is_left(tmp_path):
+    """Dies before every single change; then what is found loads, is the old or the new state, and saving goes on."""
+    first, second = {"site-0": client(1), "site-1": client(1)}, {"site-1": client(2)}
+    seen, step, finished = set(), 0, False
+    while not finished:
+        folder = tmp_path / str(step)
+        to = checkpoints(folder)
+        save(to, 1, first, Best(0.4, 1))
+        save(to, 2, first, Best(0.5, 2))
+        with pytest.MonkeyPatch.context() as patch:
+            changes = dying_at(step, patch)
+            try:
+                save(to, 3, first | second, Best(0.6, 3))
+                finished = True
+            except Died:
+                pass
+        assert all((path / "manifest.json").exists() for path in folder.glob("round-*"))
+        last, best = (checkpoint.find(folder, which) for which in ("last", "best"))
+        assert last == best
+        loaded = checkpoint.load(last, LAYOUT, KINDS)
+        assert float(loaded.server.w[0]) == loaded.round
+        batches = {name: state.batches for name, state in loaded.clients.items()}
+        assert batches == {2: {"site-0": 1, "site-1": 1}, 3: {"site-0": 1, "site-1": 2}}[loaded.round]
+        seen.add(loaded.round)
+        again = checkpoints(folder, loaded.round)
+        save(again, 4, loaded.clients, loaded.best)
+        assert rounds_in(folder) == sorted({loaded.round, 4})
+        assert not list(folder.glob(".*"))
+        step += 1
+    assert seen == {2, 3}
+    assert {"link", "replace", "unlink", "rmdir", "mkdir", "fsync", "save"} <= set(changes)
+
+
+def test_resuming_does_not_touch_the_checkpoint_it_starts_from(tmp_path):
+    save(checkpoints(tmp_path), 3, {"site-0": client(1)})
+    before = (tmp_path / "round-000003" / "server.pt").stat().st_ino
+    again = checkpoints(tmp_path, 3)
+    save(again, 3, {"site-0": client(1)})
+    assert (tmp_path / "round-000003" / "server.pt").stat().st_ino == before
+
+
+def test_resuming_from_an_older_one_drops_the_later(tmp_path):
+    to = checkpoints(tmp_path)
+    save(to, 2, best=Best(0.5, 2))
+    save(to, 5, best=Best(0.5, 2))
+    assert rounds_in(tmp_path) == [2, 5]
+    (tmp_path / ".writing-000006").mkdir()
+    checkpoints(tmp_path, 2)
+    assert rounds_in(tmp_path) == [2]
+    assert not list(tmp_path.glob(".*"))
+    assert checkpoint.find(tmp_path, "best") == tmp_path / "round-000002"
+
+
+def narrow() -> nn.Module:
+    module = ToyNet()
+    module.head = nn.Linear(4 * 6 * 6, 3, bias=False)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: ToyNet().double(), "its dtype is torch.float32, the config's torch.float64"),
+        (lambda: ToyNet(("Edema", "Effusion")), f"its classes are {list(CLASSES)}, the config's ['Edema', 'Effusion']"),
+        (narrow, "head.bias: [3] there, absent here"),
+    ],
+)
+def test_another_model_is_refused_saying_what_differs(tmp_path, make, words):
+    save(checkpoints(tmp_path), 1)
+    with pytest.raises(CheckpointError, match=re.escape(words)):
+        checkpoint.load(tmp_path / "round-000001", FlatModel(make()).layout, KINDS)
+
+
+def test_many_differences_are_counted(tmp_path):
+    save(checkpoints(tmp_path), 1)
+    other = ToyNet()
+    other.body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten())
+    other.head = nn.Linear(4 * 6 * 6, 3)
+    other.neck = nn.Linear(2, 2)
+    with pytest.raises(CheckpointError, match=r"body.1.running_mean: \[4\] there, absent here; .*; and 1 more"):
+        checkpoint.load(tmp_path / "round-000001", FlatModel(other).layout, KINDS)
+
+
+def test_other_aggregators_are_refused(tmp_path):
+    save(checkpoints(tmp_path), 1)
+    with pytest.raises(
+        CheckpointError, match=re.escape("aggregators ['Scaffold', 'FedBN'], the config has ['FedAvg']")
+    ):
+        checkpoint.load(tmp_path / "round-000001", LAYOUT, ["FedAvg"])
+
+
+def test_torn_and_strange_files_are_checkpoint_errors(tmp_path):
+    """Cut anywhere, emptied, overwritten or removed: an error that names the checkpoint, never another exception."""
+    generator = torch.Generator().manual_seed(0)
+    path = tmp_path / "round-000001"
+    save(checkpoints(tmp_path), 1, {"site-0": client(1)})
+    for name in ("manifest.json", "server.pt", "client-00000.pt"):
+        file = path / name
+        whole = file.read_bytes()
+        cuts = torch.randint(1, len(whole) - 1, (15,), generator=generator).tolist()
+        damages = [whole[:cut] for cut in (0, 1, *cuts)] + [b"garbage" * 9, b"\x80\x02N.", b"[]", b"{}", b"\xff\xfe"]
+        for damage in damages:
+            file.write_bytes(damage)
+            with pytest.raises(CheckpointError, match="round-000001"):
+                checkpoint.load(path, LAYOUT, KINDS)
+        file.unlink()
+        with pytest.raises(CheckpointError, match="round-000001"):
+            checkpoint.load(path, LAYOUT, KINDS)
+        file.write_bytes(whole)
+    torch.save({"w": "not a tensor"}, path / "server.pt")
+    with pytest.raises(CheckpointError, match="round-000001"):
+        checkpoint.load(path, LAYOUT, KINDS)
+
+
+def test_a_malicious_file_runs_nothing(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "evil"),)
+
+    save(checkpoints(tmp_path), 1)
+    torch.save({"w": Evil()}, tmp_path / "round-000001" / "server.pt")
+    with pytest.raises(CheckpointError):
+        checkpoint.load(tmp_path / "round-000001", LAYOUT, KINDS)
+    assert not (tmp_path / "evil").exists()
+
+
+def test_the_cadence_in_rounds_and_by_time(tmp_path, monkeypatch):
+    fixed = Checkpoints(tmp_path, make_fabric("cpu"), Cadence(rounds=5))
+    assert [rounds for rounds in range(1, 16) if fixed.due(rounds)] == [5, 10, 15]
+    clock = [1000.0]
+    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: clock[0])
+    timed = Checkpoints(tmp_path, make_fabric("cpu"), Cadence(seconds=60.0))
+    assert not timed.due(1)
+    clock[0] += 60
+    assert timed.due(1)
+    plain = checkpoint._write
+    clock[0] = 1000.0
+
+    def slow(tensors, path):
+        clock[0] += 1.5
+        plain(tensors, path)
+
+    monkeypatch.setattr(checkpoint, "_write", slow)
+    auto = Checkpoints(tmp_path, make_fabric("cpu"))
+    spent, saved = 0.0, 0
+    for rounds in range(400):
+        clock[0] += 1.0
+        if rounds == 0 or auto.due(rounds):
+            before = clock[0]
+            save(auto, rounds)
+            spent, saved = spent + clock[0] - before, saved + 1
+    assert saved > 3
+    assert spent / (clock[0] - 1000.0) < 0.025
+
+
+def test_the_manifest_can_be_read_by_people(tmp_path):
+    save(checkpoints(tmp_path), 1, {"site-2": client(1)}, Best(0.5, 1))
+    manifest = json.loads((tmp_path / "round-000001" / "manifest.json").read_text())
+    assert manifest["clients"] == NAMES
+    assert manifest["aggregators"] == KINDS
+    assert manifest["files"] == ["client-00002.pt", "server.pt"]
+    assert manifest["best"] == {"value": 0.5, "round": 1}
+    assert manifest["layout"]["tensors"]["head.weight"] == [3, 144]
+
+
+def test_the_cadence_is_read_from_rounds_seconds_or_auto():
+    assert Cadence.parse("auto") == Cadence()
+    assert Cadence.parse(5) == Cadence.parse("5") == Cadence(rounds=5)
+    assert Cadence.parse("60s") == Cadence(seconds=60.0)
+    for wrong in (0, "0s", "often", "-3", "1.5"):
+        with pytest.raises(ConfigError, match="checkpoint_every: expected rounds such as 5"):
+            Cadence.parse(wrong)

@@ -1,0 +1,162 @@
+"""A composition is its parts, in order, under one name."""
+
+import inspect
+
+import pytest
+import torch
+from simulation import Simulation, simulate
+from toys import ToyData, ToyNet
+
+from fedlit.aggregators import CODASCA, Aggregator, FedAvg, FedBN, FedProx, LocalSGDM, Scaffold
+from fedlit.aggregators.stages import Stages
+from fedlit.core.aggregator import Composition
+from fedlit.core.errors import ConfigError
+from fedlit.federation.federation import Federation
+from fedlit.schedules import ConstantSchedule, Schedule, Stage, StageSchedule
+from fedlit.testing import check_aggregator
+
+
+class PulledMomentum(Composition):
+    weights = "uniform"
+
+    def __init__(self) -> None:
+        super().__init__(LocalSGDM(0.9), FedProx(0.3))
+
+
+class Kept(Composition):
+    def __init__(self) -> None:
+        super().__init__(FedBN(), Scaffold(0.7))
+
+
+class Counted(Composition):
+    """It has a hook of its own, beside its part's."""
+
+    def __init__(self) -> None:
+        super().__init__(FedProx(0.3))
+
+    def server_state(self, layout, w):
+        return super().server_state(layout, w) | {"rounds": torch.tensor(0)}
+
+    def on_aggregate_end(self, state, server, mean, rnd):
+        super().on_aggregate_end(state, server, mean, rnd)
+        state["rounds"] = state["rounds"] + 1
+
+
+def stages() -> Schedule:
+    return StageSchedule([Stage(5, 2, "steps"), Stage(2, 3, "steps", 0.5)])
+
+
+def run(aggregators: list[Aggregator], schedule: Schedule | None = None) -> Simulation:
+    torch.manual_seed(0)
+    schedule = schedule or ConstantSchedule(3, "steps")
+    federation = Federation(aggregators, rounds=7, schedule=schedule, participation=0.6)
+    return simulate(ToyNet(), ToyData(5, labelled=2), federation, "64-true")
+
+
+def same(one: Simulation, other: Simulation, parts: list[int]) -> None:
+    """Weights, and states, of a composition and of the list of its parts, bit for bit."""
+    assert torch.equal(one.server.w, other.server.w)
+    assert torch.equal(one.server.stats, other.server.stats)
+    pairs = [(one.server.aggregators[0], [other.server.aggregators[i] for i in parts])]
+    ours, theirs = (done.session.engine.client_states() for done in (one, other))
+    pairs += [(ours[n].aggregators[0], [theirs[n].aggregators[i] for i in parts]) for n in ours]
+    for merged, states in pairs:
+        assert list(merged) == [name for state in states for name in state]
+        assert all(torch.equal(merged[name], state[name]) for state in states for name in state)
+
+
+@pytest.mark.filterwarnings("ignore:Scaffold or CODASCA. the schedule")
+@pytest.mark.parametrize("output", ["last", "average", "random"])
+@pytest.mark.parametrize("reset", ["auto", "never"])
+def test_codasca_is_the_list_of_scaffold_and_stages(reset, output):
+    listed = [FedAvg("uniform"), Scaffold(1.3, reset), Stages(0.2, output)]
+    one, other = run([CODASCA(0.2, 1.3, reset, output)], stages()), run(listed, stages())
+    same(one, other, [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("composed", "listed"), [(PulledMomentum, [LocalSGDM(0.9), FedProx(0.3)]), (Kept, [FedBN(), Scaffold(0.7)])]
+)
+def test_a_composition_is_the_list_of_its_parts(composed, listed):
+    same(run([composed()]), run(listed), [0, 1])
+
+
+def test_a_composition_may_have_hooks_of_its_own():
+    done = run([Counted()])
+    assert int(done.server.aggregators[0]["rounds"]) == 7
+    assert torch.equal(done.server.w, run([FedProx(0.3)]).server.w)
+
+
+@pytest.mark.parametrize("composed", [PulledMomentum, Kept, Counted])
+def test_check_aggregator_finds_nothing(composed):
+    check_aggregator(composed(), workers=1)
+
+
+def test_every_hook_is_forwarded():
+    hooks = [name for name, _ in inspect.getmembers(Aggregator, inspect.isfunction) if not name.startswith("_")]
+    assert "on_aggregate_end" in hooks
+    assert [hook for hook in hooks if hook not in vars(Composition)] == []
+
+
+def test_a_composition_implements_what_its_parts_do():
+    assert PulledMomentum().implements("compute_gradient")
+    assert not Kept().implements("compute_gradient")
+    assert Kept().implements("on_before_optimizer_step")
+    assert not Counted().implements("on_before_optimizer_step")
+    assert Counted().implements("on_aggregate_end")
+    with pytest.raises(ConfigError, match="LocalSGDM and PulledMomentum each compute the gradient"):
+        Federation([LocalSGDM(), PulledMomentum()])
+
+
+class TwoGradients(Composition):
+    weights = "uniform"
+
+    def __init__(self) -> None:
+        super().__init__(LocalSGDM(), LocalSGDM())
+
+
+class Unsaid(Composition):
+    def __init__(self) -> None:
+        super().__init__(LocalSGDM())
+
+
+class TwoVariates(Composition):
+    weights = "uniform"
+
+    def __init__(self) -> None:
+        super().__init__(Scaffold(), CODASCA())
+
+
+@pytest.mark.parametrize(
+    ("composed", "words"),
+    [
+        (TwoGradients, "TwoGradients: two of its parts compute"),
+        (Unsaid, "its part LocalSGDM has weights = 'uniform'"),
+        (TwoVariates, "TwoVariates: Scaffold and CODASCA each bring the control variates"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(composed, words):
+    with pytest.raises(ConfigError, match=words):
+        composed()
+
+
+class Undeclared(Scaffold):
+    governs = None
+
+
+class Twice(Composition):
+    def __init__(self) -> None:
+        super().__init__(Undeclared(), Undeclared())
+
+
+def test_parts_that_use_one_name_are_refused():
+    with pytest.raises(ConfigError, match="Twice: two of its parts use the name 'c'"):
+        run([Twice()])
+
+
+def test_scaffold_keeps_its_stage_only_where_it_may_start_anew():
+    names = {
+        reset: list(next(iter(run([Scaffold(1.0, reset)]).session.engine.client_states().values())).aggregators[0])
+        for reset in ("never", "auto", "always")
+    }
+    assert names == {"never": ["c"], "auto": ["c", "stage"], "always": ["c", "stage"]}

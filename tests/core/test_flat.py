@@ -1,0 +1,211 @@
+"""The flat vector: order, groups, views."""
+
+import pytest
+import torch
+from torch import nn
+from toys import CLASSES, ToyNet
+
+from fedlit.core.errors import ConfigError
+from fedlit.core.flat import FlatModel, Layout
+from fedlit.core.messages import Broadcast, ClientState, Mask, Payload
+from fedlit.core.optimizer import FlatOptimizer
+from fedlit.models import ImageClassifier
+
+
+@pytest.fixture(scope="module")
+def densenet() -> FlatModel:
+    return FlatModel(ImageClassifier(CLASSES, backbone="densenet121"))
+
+
+def test_norm_layers_are_found_by_type(densenet):
+    """timm's DenseNet121 has 121 BatchNorm layers and no name with "bn"."""
+    layout = densenet.layout
+    norm = [e.name for e in layout.parameters if e.offset in range(*layout.slices["norm"].indices(layout.size))]
+    assert len(norm) == 2 * 121
+    assert not any("bn" in name for name in norm)
+    assert len(layout.buffers) == 2 * 121
+
+
+def test_slices_are_contiguous_and_in_order(densenet):
+    slices = densenet.layout.slices
+    assert slices["body"].start == 0
+    assert slices["body"].stop == slices["norm"].start
+    assert slices["norm"].stop == slices["head"].start
+    assert slices["head"].stop == slices["dual"].start == slices["dual"].stop == densenet.layout.size
+    assert slices["head"].stop - slices["head"].start == 3 * 1024 + 3
+
+
+def test_stretches_cover_every_weight_once(densenet):
+    stretches = densenet.layout.stretches
+    assert [s.start for s in stretches] == [0, *(s.stop for s in stretches[:-1])]
+    assert stretches[-1].stop == densenet.layout.size
+
+
+def test_rows_of_a_class_are_one_group():
+    model = FlatModel(ToyNet())
+    layout = model.layout
+    marked = layout.zeros()
+    mask = Mask.everything(layout).lacking(layout.groups(("head", "dual"), ("Effusion",)))
+    for stretch in mask.unshared(layout):
+        marked[stretch] = 1
+    model.w.copy_(marked)
+    assert model.module.head.weight[1].eq(1).all()
+    assert model.module.head.bias[1] == 1
+    assert marked.sum() == model.module.head.weight.shape[1] + 1
+
+
+def test_parameters_gradients_and_statistics_are_views():
+    torch.manual_seed(0)
+    model = FlatModel(ToyNet())
+    batch = torch.randn(4, 1, 8, 8), torch.ones(4, 3)
+    model.module.train()
+    model.module.training_step(batch, 0).backward()
+    entry = next(e for e in model.layout.parameters if e.name == "head.weight")
+    assert torch.equal(entry.view(model.grad), model.module.head.weight.grad)
+    assert model.grad.norm() > 0
+    assert torch.equal(model.stats[:4], model.module.body[1].running_mean)
+    model.stats[:4] = 7
+    assert model.module.body[1].running_mean.eq(7).all()
+
+
+def test_views_survive_load_state_dict():
+    model, other = FlatModel(ToyNet()), ToyNet()
+    model.module.load_state_dict(other.state_dict())
+    entry = next(e for e in model.layout.parameters if e.name == "head.bias")
+    assert torch.equal(entry.view(model.w), other.head.bias.detach())
+
+
+def test_fingerprint_tells_layouts_apart():
+    prints = {
+        Layout.of(module).fingerprint
+        for module in (
+            ToyNet(),
+            ToyNet(classes=("Edema", "Nodule", "Effusion")),
+            ToyNet().double(),
+            ToyNet(CLASSES[:2]),
+        )
+    }
+    assert len(prints) == 4
+    assert Layout.of(ToyNet()).fingerprint in prints
+
+
+def test_per_class_and_dual_parameters_are_declared_by_a_submodule():
+    class Objective(nn.Module):
+        dual_parameters = ("alpha",)
+        per_class_parameters = ("a", "alpha")
+
+        def __init__(self):
+            super().__init__()
+            self.a, self.alpha = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(3))
+
+    module = ToyNet()
+    module.objective = Objective()
+    layout = Layout.of(module)
+    assert layout.slices["dual"].stop - layout.slices["dual"].start == 3
+    mask = Mask.everything(layout).lacking(layout.groups(("head", "dual"), ("Nodule",)))
+    lost = sum(s.stop - s.start for s in mask.unshared(layout))
+    assert lost == module.head.weight.shape[1] + 1 + 2
+
+
+def test_expand_is_a_scalar_where_all_weights_agree(densenet):
+    layout = densenet.layout
+    assert layout.expand(torch.ones(layout.num_groups)).shape == ()
+    values = torch.ones(layout.num_groups, dtype=torch.float64)
+    values[layout.groups(("norm",))] = 0.25
+    expanded = layout.expand(values)
+    norm = layout.slices["norm"]
+    assert expanded[norm].eq(0.25).all()
+    assert expanded.sum() == layout.size - 0.75 * (norm.stop - norm.start)
+
+
+def test_batchnorm_without_momentum_and_mixed_types_are_refused():
+    module = ToyNet()
+    module.body[1].momentum = None
+    with pytest.raises(ConfigError, match=r"body\.1: BatchNorm with momentum=None"):
+        Layout.of(module)
+    module = ToyNet()
+    module.head.double()
+    with pytest.raises(
+        ConfigError, match=r"one dtype, found torch\.float32 \(body.0.weight\), torch\.float64 \(head.weight\)"
+    ):
+        Layout.of(module)
+
+
+def test_states_and_messages_survive_being_named_tensors():
+    state = ClientState(5, torch.ones(2), torch.zeros(1), {"0/exp": torch.ones(3)}, [{}, {"c": torch.ones(4)}])
+    again = ClientState.from_tensors(state.tensors(), 2)
+    assert again.batches == 5
+    assert again.tensors().keys() == state.tensors().keys()
+    assert torch.equal(again.aggregators[1]["c"], torch.ones(4))
+    down = Broadcast(torch.ones(2), torch.zeros(1), [{"a": torch.ones(1)}, {}])
+    assert Broadcast.from_tensors(down.tensors(), 2).tensors().keys() == down.tensors().keys()
+
+
+def test_payloads_add_up():
+    def payload(value: float) -> Payload:
+        return Payload({"w": torch.full((3,), value)}, value, torch.full((2,), value, dtype=torch.float64))
+
+    total = payload(1.0)
+    for value in (2.0, 4.0):
+        total.add_(payload(value))
+    assert total.weight == 7
+    assert total.vectors["w"].tolist() == [7, 7, 7]
+    assert total.mask_weight.tolist() == [7, 7]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+        lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True),
+        lambda p: torch.optim.AdamW(p, lr=0.01),
+        lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5),
+        lambda p: torch.optim.Adagrad(p, lr=0.1, initial_accumulator_value=0.3),
+    ],
+    ids=["sgd", "adam", "adamw", "rmsprop", "adagrad"],
+)
+def test_flat_optimizer_does_what_the_optimizer_does(make):
+    torch.manual_seed(0)
+    plain, flat = ToyNet(drop=0.0).double(), ToyNet(drop=0.0).double()
+    flat.load_state_dict(plain.state_dict())
+    plain.configure_optimizers = lambda: make(plain.parameters())
+    flat.configure_optimizers = lambda: make(flat.parameters())
+    model = FlatModel(flat)
+    ours, theirs = FlatOptimizer(flat, model), plain.configure_optimizers()
+    state = {}
+    for _ in range(2):  # rounds, with the state kept between them
+        ours.begin(state, lr_factor=1.0)
+        for _ in range(3):
+            batch = torch.randn(4, 1, 8, 8).double(), torch.ones(4, 3).double()
+            theirs.zero_grad()
+            plain.training_step(batch, 0).backward()
+            theirs.step()
+            model.grad.zero_()
+            flat.training_step(batch, 0).backward()
+            ours.step()
+        state = ours.state()
+    for one, other in zip(plain.parameters(), flat.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_groups_and_frozen_parameters_of_the_optimizer_are_kept():
+    module = ToyNet(drop=0.0)
+    module.body[0].requires_grad_(False)
+    module.configure_optimizers = lambda: torch.optim.SGD(
+        [{"params": module.body.parameters(), "lr": 0.5}, {"params": module.head.parameters(), "lr": 0.25}]
+    )
+    model = FlatModel(module)
+    optimizer = FlatOptimizer(module, model)
+    optimizer.begin({}, lr_factor=2.0)
+    before = {n: p.detach().clone() for n, p in module.named_parameters()}
+    model.grad.fill_(1.0)
+    optimizer.step()
+    moved = {n: float((before[n] - p.detach()).max()) for n, p in module.named_parameters()}
+    assert moved == {
+        "body.0.weight": 0,
+        "body.0.bias": 0,
+        "body.1.weight": 1.0,
+        "body.1.bias": 1.0,
+        "head.weight": 0.5,
+        "head.bias": 0.5,
+    }

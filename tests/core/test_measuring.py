@@ -1,0 +1,249 @@
+"""The measuring round: the prior, the start of the objective's variables, BatchNorm's statistics."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from simulation import simulate
+from toys import CLASSES, ToyData, ToyNet
+
+from fedlit.aggregators import CODA, CODASCA, CODAPlus
+from fedlit.core.batches import BatchStream
+from fedlit.core.errors import TrainingError
+from fedlit.core.fabric import make_fabric
+from fedlit.federation.federation import Federation
+from fedlit.federation.session import Session
+from fedlit.objectives import AUCSaddle
+from fedlit.schedules import ConstantSchedule, Stage, StageSchedule
+
+NAN = float("nan")
+
+
+class Relabelled(ToyData):
+    """Toy data in which some labels are set: (client, class) -> value of all its training labels."""
+
+    def __init__(self, changed=None, **options) -> None:
+        super().__init__(**options)
+        self.changed = changed or {}
+
+    def setup(self, stage=None):
+        super().setup(stage)
+        for (client, column), value in self.changed.items():
+            self.clients[client].train.tensors[1][:, column] = value
+
+
+def net(**objective) -> ToyNet:
+    torch.manual_seed(0)
+    module = ToyNet(drop=0.0).double()
+    module.objective = AUCSaddle(**objective)
+    module.objective.build(len(CLASSES))
+    return module.double()
+
+
+def session(module, data, weights="uniform", workers=1, **options) -> Session:
+    federation = Federation(
+        [CODAPlus()], schedule=ConstantSchedule(2, "steps"), weights=weights, workers=workers, **options
+    )
+    return Session(federation, module, copy.deepcopy(data), make_fabric("cpu", precision="64-true"))
+
+
+def settled(module, data, **options):
+    """The session, its server's state before and after the first measuring round."""
+    ready = session(module, data, **options)
+    server, _, _ = ready.restore(None)
+    before = copy.deepcopy(server)
+    ready.settle(server)
+    return ready, before, server
+
+
+def entry(ready: Session, name: str, vector: torch.Tensor) -> torch.Tensor:
+    entries = (*ready.layout.parameters, *ready.layout.buffers)
+    return next(e for e in entries if e.name == name).view(vector)
+
+
+@pytest.mark.parametrize("weights", ["uniform", "examples"])
+def test_p_is_the_weighted_prior_of_the_clients_that_label_the_class(weights):
+    data = Relabelled({("site-1", 0): NAN, ("site-2", 1): 0.0}, clients=3, size=12)
+    ready, _, server = settled(net(), data, weights=weights, measure_batches=1)
+    expected = []
+    for c in range(3):
+        above = below = 0.0
+        for client in ready.data.clients.values():
+            known = [y for y in client.train.tensors[1][:, c].tolist() if y == y]
+            pi = 1.0 if weights == "uniform" else len(client.train)
+            if known:
+                above += pi * sum(known) / len(known)
+                below += pi
+        expected.append(above / below)
+    found = entry(ready, "objective.p", server.stats)
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=0)
+
+
+def test_a_class_without_positives_anywhere_has_p_zero_and_keeps_its_start():
+    nobody = {(f"site-{k}", 2): 0.0 for k in range(3)}
+    ready, _, server = settled(net(), Relabelled(nobody))
+    assert entry(ready, "objective.p", server.stats)[2] == 0
+    for name in ("a", "b", "alpha"):
+        value = entry(ready, f"objective.{name}", server.w)
+        assert value[2] == 0
+        assert value[:2].ne(0).all()
+    assert server.w.isfinite().all()
+
+
+def test_p_never_changes_and_is_the_same_for_every_client():
+    data, seen = Relabelled({("site-2", 1): 0.0}, clients=3), []
+
+    def check(done) -> None:
+        seen.append(done.buffer("objective.p").clone())
+
+    federation = Federation([CODAPlus(0.1)], rounds=3, schedule=ConstantSchedule(4, "steps"))
+    done = simulate(net(), data, federation, after_round=check)
+    first = settled(net(), data)
+    torch.testing.assert_close(seen, [entry(first[0], "objective.p", first[2].stats)] * 3, rtol=1e-12, atol=1e-14)
+    priors = {tuple(c.train.tensors[1].mean(0).tolist()) for c in done.session.data.clients.values()}
+    assert len(priors) == 3
+
+
+def test_the_start_is_the_class_means_of_the_initial_scores_weighted_by_client():
+    # batches of 4 of 12, 14 and 16 images: the whole of each client's data, in the order of the measuring round
+    ready, _, server = settled(net(), ToyData(clients=3))
+    above, below = torch.zeros(2, 3, dtype=torch.float64), torch.zeros(2, 3, dtype=torch.float64)
+    module = net().train()
+    for name, client in ready.data.clients.items():
+        stream = BatchStream(client.train, 4, 0, name, "measure")
+        drawn = [stream[i] for i in range(stream.steps_per_epoch)]
+        with torch.no_grad():
+            h = torch.cat([module(images.double()).sigmoid() for images, _ in drawn])
+        labels = torch.cat([labels for _, labels in drawn]).double()
+        assert len(h) == len(client.train)
+        for y in (0, 1):
+            above[y] += (h * (labels == y)).sum(0) / len(h)
+            below[y] += (labels == y).double().mean(0)
+    b, a = above / below
+    for name, value in (("a", a), ("b", b), ("alpha", 1 + b - a)):
+        torch.testing.assert_close(entry(ready, f"objective.{name}", server.w), value, rtol=1e-9, atol=1e-9)
+
+
+def test_measuring_changes_nothing_else():
+    ready, before, server = settled(net(), ToyData(clients=3))
+    for e in (*ready.layout.parameters, *ready.layout.buffers):
+        kind = (before.w, server.w) if e in ready.layout.parameters else (before.stats, server.stats)
+        if not e.name.startswith("objective."):
+            assert torch.equal(e.view(kind[0]), e.view(kind[1])), e.name
+    assert not any(state.batches for state in ready.engine.client_states().values())
+
+
+def test_measuring_between_rounds_leaves_server_and_clients_as_they_are():
+    data, ends = ToyData(clients=3), []
+    for extra in (False, True):
+        ready, _, server = settled(net(), data)
+        for index in range(3):
+            rnd = ready.round(index)
+            down = ready.federation.open_round(server, rnd, ready)
+            total, _ = ready.engine.run(rnd.cohort, down, rnd)
+            ready.federation.close_round(server, total, rnd, ready)
+            if extra:
+                held = copy.deepcopy(server), copy.deepcopy(dict(ready.engine.client_states()))
+                ready.measure(server, rnd)
+                assert torch.equal(server.w, held[0].w)
+                assert torch.equal(server.stats, held[0].stats)
+                for name, state in ready.engine.client_states().items():
+                    assert state.batches == held[1][name].batches == 2 * (index + 1)
+                    for key, tensor in state.tensors().items():
+                        assert torch.equal(tensor, held[1][name].tensors()[key])
+        ends.append(torch.cat([server.w, server.stats]))
+    assert torch.equal(*ends)
+
+
+def test_normalisation_is_that_of_all_sampled_activations_together():
+    # whole clients of equal weight in one batch each: mean, and mean of the variances with the variance of the means
+    ready = session(net(), Relabelled(clients=3, batch_size=1000))
+    server, _, _ = ready.restore(None)
+    found = ready.measure(server, ready.round(0))
+    body, parts = net().body, []
+    for client in ready.data.clients.values():
+        with torch.no_grad():
+            parts.append(body[0](client.train.tensors[0].double()).transpose(0, 1).flatten(1))
+    mean = sum(x.mean(1) for x in parts) / 3
+    total = sum(((x - mean[:, None]) ** 2).mean(1) for x in parts) / 3
+    assert (mean - parts[0].mean(1)).abs().max() > 1e-2
+    torch.testing.assert_close(entry(ready, "body.1.running_mean", found.normalisation), mean, rtol=1e-9, atol=1e-12)
+    # within a batch torch counts n - 1 of n = 432 and more activations
+    torch.testing.assert_close(entry(ready, "body.1.running_var", found.normalisation), total, rtol=3e-3, atol=0)
+    exact = sum(x.var(1) + (x.mean(1) - mean) ** 2 for x in parts) / 3
+    torch.testing.assert_close(entry(ready, "body.1.running_var", found.normalisation), exact, rtol=1e-9, atol=0)
+    for name in ("mean", "var"):
+        assert torch.equal(*(entry(ready, f"body.1.running_{name}", v) for v in (found.stats, server.stats)))
+
+
+@pytest.mark.parametrize("value", [-1.0, 2.0, 0.5, float("inf")])
+def test_labels_outside_0_1_nan_are_refused(value):
+    data = Relabelled({("site-1", 2): value})
+    with pytest.raises(TrainingError, match=f"'site-1'.*0, 1 or NaN, found {value:g}"):
+        settled(net(), data)
+
+
+def test_a_client_without_positives_trains():
+    data = Relabelled({("site-0", c): 0.0 for c in range(3)}, clients=3)
+    federation = Federation([CODASCA(0.1)], rounds=2, schedule=ConstantSchedule(3, "steps"))
+    done = simulate(net(), data, federation)
+    assert done.server.w.isfinite().all()
+    assert done.buffer("objective.p").gt(0).all()
+
+
+def test_objectives_that_need_nothing_are_not_measured():
+    _, before, server = settled(ToyNet(), ToyData())
+    assert torch.equal(before.w, server.w)
+    assert torch.equal(before.stats, server.stats)
+
+
+class Listening:
+    """An engine that keeps what it gave back."""
+
+    def __init__(self, engine) -> None:
+        self.engine, self.measured = engine, []
+
+    def run(self, cohort, down, rnd, on_reply=lambda report: None):
+        total, reports = self.engine.run(cohort, down, rnd, on_reply)
+        if rnd.window == 0:
+            self.measured.append((rnd.index, sorted(name for name in total.vectors if "/" not in name)))
+        return total, reports
+
+    def commit(self):
+        self.engine.commit()
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "moments"),
+    [(CODA(0.1), {}), (CODA(0.1, "average"), {1: ["mean", "square"], 3: ["mean", "square"]}), (CODASCA(0.1), {})],
+    ids=["CODA", "CODA, average", "CODASCA"],
+)
+def test_moments_travel_where_somebody_needs_them(aggregator, moments):
+    schedule = StageSchedule([Stage(2, 2, "steps"), Stage(2, 2, "steps")])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        federation = Federation([aggregator], schedule=schedule, workers=1)
+    ready = Session(federation, net(), ToyData(), make_fabric("cpu", precision="64-true"))
+    ready.engine = Listening(ready.engine)
+    server, _, _ = ready.restore(None)
+    ready.settle(server)
+    for index in range(4):
+        rnd = ready.round(index)
+        total, _ = ready.engine.run(rnd.cohort, federation.open_round(server, rnd, ready), rnd)
+        federation.close_round(server, total, rnd, ready)
+    before = [(0, [])] + ([(2, [])] if isinstance(aggregator, CODA) else [])
+    assert sorted(ready.engine.measured) == sorted([*before, *moments.items()])
+    assert ready.measure(server, rnd, moments=False).normalisation is None
+
+
+def test_worker_processes_give_the_same_bits():
+    found = []
+    for workers in (1, 2):
+        ready, _, server = settled(net(), ToyData(clients=3), workers=workers)
+        try:
+            measured = ready.measure(server, ready.round(1))
+        finally:
+            ready.engine.close()
+        found.append(torch.cat([server.w, server.stats, measured.w, measured.stats, measured.normalisation]))
+    assert torch.equal(*found)

@@ -1,0 +1,348 @@
+"""Categories as one imbalanced class: what is positive, what is dropped, and what stays as it is."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonargparse import ArgumentParser
+
+from fedlit.data.augmentation import FlipCropAugmentation, XrayAugmentation
+from fedlit.data.binary.categories import CategorisedImages, CategoryImages
+from fedlit.data.federated import FederatedDataModule
+from fedlit.data.images import ImageStore
+from fedlit.data.partition import IID, ByCategory, ByColumn, Partition
+
+CATEGORIES = ("apple", "bear", "chair", "dolphin", "eagle", "fox", "globe", "house")
+PER_CATEGORY = {"train_val": 40, "test": 10}
+
+
+class Photographs(CategoryImages):
+    """Eight categories of 40 training and 10 test images, in the order of `order`.
+
+    Args:
+        order: Seed of the order of rows; None for none.
+    """
+
+    layout = "expected nothing in particular"
+
+    def __init__(self, root, order: int | None = None, **kwargs):
+        super().__init__(root, image_size=8, cache_dir=root, **kwargs)
+        self.order = order
+
+    def read(self) -> CategorisedImages:
+        category = np.concatenate([np.repeat(np.arange(8), count) for count in PER_CATEGORY.values()])
+        splits = np.repeat(list(PER_CATEGORY), [8 * count for count in PER_CATEGORY.values()])
+        names = np.array([f"{index:04d}" for index in range(len(category))])
+        rows = np.arange(len(names))
+        if self.order is not None:
+            rows = np.random.default_rng(self.order).permutation(rows)
+        pixels = np.broadcast_to((rows % 256).astype(np.uint8)[:, None, None, None], (len(rows), 3, 8, 8))
+        store = ImageStore.from_array(pixels, self.cache_dir)
+        return CategorisedImages(store, names[rows], CATEGORIES, category[rows], splits[rows])
+
+
+def ready(root, **kwargs) -> Photographs:
+    kwargs.setdefault("partition", IID(2))
+    data = Photographs(str(root), **kwargs)
+    data.prepare_data()
+    data.setup()
+    return data
+
+
+def part(data: FederatedDataModule, split: str):
+    return data.counts().query("split == @split").set_index("client")[["positives", "negatives"]]
+
+
+def category_of(data: Photographs) -> dict[str, str]:
+    table = data.records().table
+    return dict(zip(table["image"], table["category"], strict=True))
+
+
+def test_categories_become_one_class(tmp_path):
+    data = Photographs(tmp_path)
+    assert data.classes == ("positive",)
+    records = data.records()
+    assert records.labels.shape == (400, 1)
+    assert records.classes == ("positive",)
+    assert set(records.sites) == {"Photographs"}
+    positive = set(records.table["category"][records.labels[:, 0] == 1])
+    negative = set(records.table["category"][records.labels[:, 0] == 0])
+    assert len(positive) == len(negative) == 4
+    assert positive | negative == set(CATEGORIES)
+
+
+def positives_of(root, **kwargs) -> set[str]:
+    records = Photographs(root, **kwargs).records()
+    return set(records.table["category"][records.labels[:, 0] == 1])
+
+
+def test_a_random_half_is_positive_unless_named(tmp_path):
+    assert positives_of(tmp_path, seed=3) == positives_of(tmp_path, seed=3, order=1)
+    assert len({frozenset(positives_of(tmp_path, seed=seed)) for seed in range(5)}) > 1
+    assert positives_of(tmp_path, positives=["fox", "bear", "apple"]) == {"fox", "bear", "apple"}
+
+
+class Backwards(Photographs):
+    """Labels 0 to 7 are house to apple."""
+
+    def read(self):
+        return replace(super().read(), categories=CATEGORIES[::-1])
+
+
+def test_the_first_half_follows_the_labels_and_no_alphabet(tmp_path):
+    records = Backwards(tmp_path, positives="first_half").records()
+    assert set(records.table["category"][records.labels[:, 0] == 1]) == set(CATEGORIES[4:])
+    assert positives_of(tmp_path, positives="first_half", seed=3, order=1) == set(CATEGORIES[:4])
+
+
+def test_every_category_has_its_share_of_validation_and_its_whole_test_set(tmp_path):
+    data = ready(tmp_path, split=(0.75, 0.25, 0.0))
+    category, splits = category_of(data), data.assignment.set_index("image")["split"]
+    sizes = splits.groupby([splits.index.map(category), splits]).size().unstack()
+    assert sizes[["train", "val", "test"]].drop_duplicates().values.tolist() == [[30, 10, 10]]
+    for name in data.assignment["image"][data.assignment["split"] == "test"]:
+        assert int(name) >= 320
+
+
+PARTITIONS = {"ByCategory": ByCategory(2), "IID": IID(3), "ByCategory odd": ByCategory(3)}
+seeds = st.integers(0, 2**31)
+
+
+@pytest.mark.parametrize("name", PARTITIONS)
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(seed=seeds, imratio=st.floats(0.01, 0.99))
+def test_imratio_is_the_share_of_positives_of_every_client_in_training_alone(tmp_path_factory, name, seed, imratio):
+    root = tmp_path_factory.getbasetemp()
+    whole = ready(root, partition=PARTITIONS[name], seed=seed)
+    data = ready(root, partition=PARTITIONS[name], seed=seed, imratio=imratio)
+    before, after = part(whole, "train"), part(data, "train")
+    assert (after["negatives"] == before["negatives"]).all()
+    images = after.sum(axis=1)
+    share = after["positives"] / images
+    fewer = before["positives"] / before.sum(axis=1) < imratio
+    assert (after[fewer] == before[fewer]).all().all()
+    assert ((share - imratio).abs()[~fewer] <= 1 / images[~fewer]).all()
+    for split in ("val", "test"):
+        assert part(data, split).equals(part(whole, split))
+    if name == "ByCategory":
+        assert (part(data, "test")["positives"] == part(data, "test")["negatives"]).all()
+        assert (part(data, "val")["positives"] == part(data, "val")["negatives"]).all()
+
+
+@pytest.mark.parametrize("imratio", [0.01, 0.05, 0.1, 0.2])
+@settings(max_examples=6, deadline=None, derandomize=True)
+@given(seed=seeds)
+def test_four_equal_clients_lose_training_positives_and_nothing_else(tmp_path_factory, imratio, seed):
+    """Section 6.1 of Zhang et al., arXiv:2304.10101."""
+    data = ready(tmp_path_factory.getbasetemp(), positives="first_half", imratio=imratio, partition=IID(4), seed=seed)
+    train, test = part(data, "train"), part(data, "test")
+    assert len(train) == 4
+    assert train["negatives"].sum() == 4 * 36
+    for negatives, positives in zip(train["negatives"], train["positives"], strict=True):
+        assert positives == max(1, round(negatives * imratio / (1 - imratio)))
+    assert test.sum().tolist() == [40, 40]
+    assert test.sum(axis=1).tolist() == [20] * 4
+    assert part(data, "val").sum().tolist() == [16, 16]
+
+
+def images_of(data: FederatedDataModule) -> set[tuple[str, str, str]]:
+    return set(data.assignment[["image", "client", "split"]].itertuples(index=False, name=None))
+
+
+def test_what_is_dropped_depends_on_the_seed_and_not_on_the_order_of_rows(tmp_path):
+    chosen = {"partition": IID(2), "imratio": 0.2, "positives": list(CATEGORIES[:4])}
+    first, again, reordered = (ready(tmp_path, **chosen, order=order) for order in (None, None, 5))
+    assert images_of(first) == images_of(again) == images_of(reordered)
+    assert first.partition_hash == reordered.partition_hash
+    records = first._read()
+    owners = np.repeat("one", len(records.names))
+    final = first.assignment.set_index("image")["split"].reindex(records.names).fillna("train").to_numpy(str)
+    records.splits = final
+    other = Photographs(tmp_path, **chosen, seed=1)
+    kept, kept_by_other = first.keep(records, owners), other.keep(records, owners)
+    assert kept.sum() == kept_by_other.sum() < len(kept)
+    assert (kept != kept_by_other).any()
+
+
+def test_a_larger_imratio_keeps_what_a_smaller_one_keeps(tmp_path):
+    small, large = (images_of(ready(tmp_path, partition=IID(2), imratio=imratio)) for imratio in (0.1, 0.3))
+    assert small < large
+
+
+def test_what_is_dropped_is_nowhere(tmp_path):
+    data, whole = ready(tmp_path, partition=ByCategory(2), imratio=0.1), ready(tmp_path, partition=ByCategory(2))
+    seen = {
+        name
+        for client in data.clients.values()
+        for part in (client.train, client.val, client.test)
+        for name in part.names
+    }
+    assert seen == set(data.assignment["image"])
+    assert len(seen) == len(data.assignment) < len(whole.assignment) == 400
+    assert data.partition_hash != whole.partition_hash
+    data.save_partition(tmp_path / "partition.csv")
+    assert len((tmp_path / "partition.csv").read_text().splitlines()) == 1 + len(seen)
+
+
+def test_pictures_and_labels_stay_together_when_others_are_dropped(tmp_path):
+    data = ready(
+        tmp_path,
+        partition=ByCategory(2),
+        imratio=0.1,
+        order=2,
+        positives=list(CATEGORIES[:4]),
+        augment=False,
+        mean=0.0,
+        std=1.0,
+    )
+    for client in data.clients.values():
+        for images in (client.train, client.val, client.test):
+            pixels, labels = images.batch(range(len(images)))
+            rows = np.array([int(name) for name in images.names])
+            np.testing.assert_array_equal((pixels[:, 0, 0, 0] * 255).round().numpy(), rows % 256)
+            category = np.where(rows < 320, rows // 40, (rows - 320) // 10)
+            np.testing.assert_array_equal(labels[:, 0].numpy(), category < 4)
+
+
+def test_clients_by_the_column_category(tmp_path):
+    assert sorted(ready(tmp_path, partition=ByColumn("category")).clients) == list(CATEGORIES)
+    with pytest.raises(
+        ValueError, match=r"imratio: expected negative training images at every client, found none at '\w+'"
+    ):
+        ready(tmp_path, partition=ByColumn("category"), imratio=0.1)
+
+
+class Lopsided(Partition):
+    """One client with a single training negative and nearly nothing else."""
+
+    def assign(self, records, seed):
+        negatives = np.flatnonzero((records.splits == "train") & (records.labels[:, 0] == 0))
+        return np.where(np.isin(np.arange(len(records.names)), negatives[:1]), "poor", "rich")
+
+
+def test_a_client_that_is_left_with_too_little_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="client 'poor': expected at least 2 training images, found 1"):
+        ready(tmp_path, partition=Lopsided(), imratio=0.1)
+
+
+class Dropping(Photographs):
+    """Drops the whole training part of a client."""
+
+    def keep(self, records, owners):
+        return (owners != "client-02") | (records.splits != "train")
+
+
+def test_clients_are_checked_after_dropping(tmp_path):
+    data = Dropping(str(tmp_path), partition=IID(2))
+    with pytest.raises(ValueError, match="client 'client-02': expected at least 2 training images, found 0"):
+        data.setup()
+
+
+# Augmentation
+
+
+def test_true_means_flip_and_padded_crop_for_photographs(tmp_path):
+    assert isinstance(ready(tmp_path).clients["client-01"].train.augment, FlipCropAugmentation)
+    assert isinstance(FederatedDataModule(IID(2)).default_augmentation(), XrayAugmentation)
+    assert ready(tmp_path, augment=False).clients["client-01"].train.augment is None
+    assert ready(tmp_path).clients["client-01"].val.augment is None
+
+
+def test_each_image_is_flipped_or_not_and_cut_out_of_its_padded_self():
+    torch.manual_seed(0)
+    images = torch.rand(300, 2, 16, 8) + 0.01
+    augmented = FlipCropAugmentation()(images)
+    assert augmented.shape == images.shape
+    padded = torch.nn.functional.pad(images, (1, 1, 2, 2))
+    cuts = {}
+    for index, image in enumerate(augmented):
+        for flip in (False, True):
+            for down in range(5):
+                for right in range(3):
+                    window = padded[index, :, down : down + 16, right : right + 8]
+                    if torch.equal(image, window.flip(-1) if flip else window):
+                        cuts[index] = (flip, down, right)
+    assert len(cuts) == 300
+    assert len(set(cuts.values())) == 2 * 5 * 3
+    assert 110 < sum(flip for flip, _, _ in cuts.values()) < 190
+
+
+def test_without_padding_images_are_flipped_alone():
+    torch.manual_seed(0)
+    images = torch.rand(20, 1, 4, 4)
+    augmented = FlipCropAugmentation(0)(images)
+    same = (augmented == images).flatten(1).all(1)
+    assert 0 < same.sum() < 20
+    torch.testing.assert_close(augmented[~same], images[~same].flip(-1))
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"imratio": 0.0}, r"data\.imratio: expected a share of positives between 0 and 1, found 0\.0"),
+        ({"imratio": 1.0}, r"data\.imratio: .* found 1\.0"),
+        ({"imratio": 10}, r"data\.imratio: .* found 10"),
+        ({"positives": []}, r"data\.positives: expected one or more different categories, found \[\]"),
+        ({"positives": ["fox", "fox"]}, r"data\.positives: .* found \['fox', 'fox'\]"),
+    ],
+)
+def test_arguments_are_checked(tmp_path, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Photographs(tmp_path, **arguments)
+
+
+def test_positives_that_make_no_sense_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"positives: unknown category 'dolfin'; near names are 'dolphin'$"):
+        Photographs(tmp_path, positives=["fox", "dolfin"]).records()
+    with pytest.raises(ValueError, match=r"unknown category 'zzz'; categories are 'apple', 'bear', .*'house'"):
+        Photographs(tmp_path, positives=["zzz"]).records()
+    with pytest.raises(ValueError, match=r"some positive and some negative categories, found 8 positive ones of 8"):
+        Photographs(tmp_path, positives=list(CATEGORIES)).records()
+
+
+class One(Photographs):
+    def read(self):
+        images = super().read()
+        images.category[:] = 0
+        return images
+
+
+def test_a_single_category_is_refused_and_one_without_images_is_none(tmp_path):
+    with pytest.raises(ValueError, match=r"found 0 positive ones of 1: 'apple'"):
+        One(tmp_path).records()
+    with pytest.raises(ValueError, match=r"unknown category 'fox'; categories are 'apple'"):
+        One(tmp_path, positives=["fox"]).records()
+
+
+def test_the_folder_must_be_named_and_be_there(tmp_path):
+    with pytest.raises(ValueError, match=r"data\.root is missing: expected nothing in particular"):
+        Photographs(None)
+    with pytest.raises(
+        FileNotFoundError, match=r"gone: no such folder; expected nothing .* fedlit does not download it"
+    ):
+        CategoryImages.records(Photographs(tmp_path / "gone"))
+
+
+def test_it_is_configured_by_jsonargparse(tmp_path):
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(FederatedDataModule, "data")
+    config = {
+        "class_path": "fedlit.data.CIFAR10",
+        "init_args": {
+            "root": str(tmp_path),
+            "positives": ["cat", "dog"],
+            "imratio": 0.1,
+            "partition": {"class_path": "fedlit.data.ByCategory", "init_args": {"clients": 2}},
+        },
+    }
+    data = parser.instantiate(parser.parse_string(parser.dump(parser.parse_object({"data": config})))).data
+    assert (data.positives, data.imratio, data.partition.clients) == (["cat", "dog"], 0.1, 2)
+    assert (data.image_size, data.in_chans, data.split) == (32, 3, (0.9, 0.1, 0.0))
+    config["init_args"]["positives"] = "first_half"
+    assert parser.instantiate(parser.parse_object({"data": config})).data.positives == "first_half"

@@ -1,0 +1,131 @@
+"""Dogs vs. Cats in both of its layouts: what is positive, what is for the test, what is refused."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedlit.data import IID, CATvsDOG
+
+NUMBERS = range(40)
+
+
+def write_kaggle(root: Path, numbers=NUMBERS) -> Path:
+    """Cats are dark and dogs are bright, by their number; `test1/` has no labels."""
+    (root / "train").mkdir(parents=True)
+    (root / "test1").mkdir()
+    picture(0).save(root / "test1" / "1.jpg")
+    for number in numbers:
+        picture(number).save(root / "train" / f"cat.{number}.jpg")
+        picture(200 + number).save(root / "train" / f"dog.{number}.jpg")
+    return root
+
+
+def write_microsoft(root: Path, numbers=NUMBERS) -> Path:
+    for animal, start in (("Cat", 0), ("Dog", 200)):
+        folder = root / "PetImages" / animal
+        folder.mkdir(parents=True)
+        (folder / "Thumbs.db").write_bytes(b"no image")
+        for number in numbers:
+            picture(start + number).save(folder / f"{number}.jpg")
+    return root
+
+
+def picture(value: int) -> Image.Image:
+    return Image.new("RGB", (12, 9), (value,) * 3)
+
+
+def opened(root: Path, **kwargs) -> CATvsDOG:
+    return CATvsDOG(root, image_size=8, cache_dir=str(root / "cache"), **{"partition": IID(4)} | kwargs)
+
+
+LAYOUTS = pytest.mark.parametrize("write", [write_kaggle, write_microsoft])
+
+
+@LAYOUTS
+def test_cats_are_positive_and_every_fifth_number_is_for_the_test(tmp_path, write):
+    records = opened(write(tmp_path)).records()
+    assert len(records.names) == 80
+    numbers = np.array([int(re.search(r"\d+", name)[0]) for name in records.names])
+    cats = np.array(["cat" in name.lower() for name in records.names])
+    np.testing.assert_array_equal(records.labels[:, 0], cats)
+    np.testing.assert_array_equal(records.splits == "test", numbers % 5 == 4)
+    brightness = records.store[range(80)].float().mean((1, 2, 3)).numpy()
+    np.testing.assert_allclose(brightness, numbers + np.where(cats, 0, 200), atol=2)
+
+
+@LAYOUTS
+def test_a_removed_image_moves_no_other(tmp_path, write):
+    def splits(root: Path) -> dict[str, str]:
+        records = opened(root).records()
+        return dict(zip(records.names.tolist(), (records.splits == "test").tolist(), strict=True))
+
+    whole = splits(write(tmp_path / "whole"))
+    fewer = splits(write(tmp_path / "fewer", [number for number in NUMBERS if number != 6]))
+    assert len(whole) - len(fewer) == 2
+    assert fewer.items() <= whole.items()
+
+
+def test_training_positives_are_dropped_and_the_test_is_balanced(tmp_path):
+    data = opened(write_kaggle(tmp_path), imratio=0.2)
+    data.setup()
+    counts = data.counts().groupby("split")[["positives", "negatives"]].sum()
+    assert counts.loc["test"].tolist() == [8, 8]
+    assert len(data.clients) == 4
+    train = data.counts().query("split == 'train'")
+    assert (train["positives"] == (train["negatives"] / 4).round().clip(lower=1)).all()
+    assert counts.loc["train", "negatives"] + counts.loc["val", "negatives"] == 32
+
+
+def test_dogs_may_be_positive(tmp_path):
+    records = opened(write_kaggle(tmp_path), positives=["dog"]).records()
+    assert records.labels[:, 0].sum() == 40
+    assert all(name.startswith("dog") for name in records.names[records.labels[:, 0] == 1])
+
+
+def test_another_folder_says_what_was_expected(tmp_path):
+    (tmp_path / "train.zip").write_bytes(b"")
+    with pytest.raises(
+        FileNotFoundError, match=r"found 'train.zip'; expected Kaggle's train/cat\.0\.jpg, .*PetImages/"
+    ):
+        opened(tmp_path).records()
+    with pytest.raises(FileNotFoundError, match=r"gone: no such folder; expected Kaggle's"):
+        opened(tmp_path / "gone").records()
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"nothing: found an empty folder; expected Kaggle's"):
+        opened(tmp_path / "nothing").records()
+    with pytest.raises(ValueError, match=r"data\.root is missing: expected Kaggle's"):
+        CATvsDOG()
+
+
+@LAYOUTS
+def test_a_strange_name_is_refused(tmp_path, write):
+    write(tmp_path)
+    folder = next(path for path in tmp_path.iterdir() if path.name in ("train", "PetImages"))
+    picture(0).save(folder / "bird.3.jpg")
+    with pytest.raises(
+        ValueError, match=rf"{folder.name}: 1 images have another name .* 'bird\.3\.jpg'; .* Move them away"
+    ):
+        opened(tmp_path).records()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ([4, 9], r"found no training image of a cat, whose number is one of 0, 1, 2, 3, 5, \.\.\., among 2 of its"),
+        ([0, 1, 2], r"found no test image of a cat, whose number is one of 4, 9, 14, \.\.\., among 3 of"),
+        ([], r"found no test image of a cat, .* among 0 of its images; expected Kaggle's"),
+    ],
+)
+def test_a_part_without_an_animal_is_refused(tmp_path, numbers, message):
+    with pytest.raises(ValueError, match=message):
+        opened(write_kaggle(tmp_path, numbers)).records()
+
+
+def test_a_damaged_image_is_named(tmp_path):
+    write_microsoft(tmp_path)
+    (tmp_path / "PetImages" / "Cat" / "6.jpg").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"1 of 80 image files cannot be decoded.*\n.*PetImages/Cat/6\.jpg"):
+        opened(tmp_path).records()

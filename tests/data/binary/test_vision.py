@@ -1,0 +1,345 @@
+"""Public image sets: small copies in their layouts, and the real CIFAR-10 where it is there."""
+
+import io
+import json
+import pickle
+import struct
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from torchvision import datasets
+
+from fedlit.data import CIFAR10, CIFAR100, STL10, ByCategory, CategoryImages, FashionMNIST, ImageNet, ParquetImages
+from fedlit.data.binary import vision
+from fedlit.data.binary.vision import CIFAR10_CATEGORIES
+
+REAL = Path(__file__).parents[4] / "shared" / "data" / "cifar10"
+TRAIN, TEST = 40, 20
+
+
+def pictures(count: int, seed: int, shape: tuple[int, ...] = (32, 32, 3)) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (count, *shape), dtype=np.uint8)
+
+
+def as_png(pixels: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def opened(kind: type[CategoryImages], root: Path, **kwargs) -> CategoryImages:
+    """With half of the training images for validation, as there are few of them."""
+    return kind(root, cache_dir=str(root / "cache"), split=(0.5, 0.5, 0.0), **kwargs)
+
+
+def check(data: CategoryImages, images: list[np.ndarray], categories, labels: list[int], channels: int = 3) -> None:
+    """The records of `data` are these [N, H, W, C] pictures in the order training, test."""
+    records = data.records()
+    np.testing.assert_array_equal(records.store[range(len(labels))].numpy(), np.moveaxis(np.stack(images), -1, 1))
+    assert records.store.shape[1] == channels
+    assert records.table["category"].tolist() == [categories[label] for label in labels]
+    assert records.classes == ("positive",)
+    assert set(records.splits[:TRAIN]) == {"train", "val"}
+    assert set(records.splits[TRAIN:]) == {"test"}
+    assert len(set(records.names)) == len(labels)
+
+
+# torchvision's layouts
+
+
+@pytest.fixture
+def any_checksum(monkeypatch):
+    """torchvision takes small copies for damaged ones."""
+    monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda path, md5=None: Path(path).is_file())
+    monkeypatch.setattr("torchvision.datasets.stl10.check_integrity", lambda path, md5=None: Path(path).is_file())
+
+
+def write_cifar(root: Path, kind: type, labels: str, names: list[str], key: str) -> tuple[np.ndarray, list[int]]:
+    folder = root / kind.base_folder
+    folder.mkdir(parents=True)
+    pixels = pictures(TRAIN + TEST, 0)
+    numbers = [row % len(names) for row in range(TRAIN + TEST)]
+    batches = [*np.array_split(np.arange(TRAIN), len(kind.train_list)), np.arange(TRAIN, TRAIN + TEST)]
+    for (name, _), rows in zip(kind.train_list + kind.test_list, batches, strict=True):
+        flat = np.moveaxis(pixels[rows], -1, 1).reshape(len(rows), -1)
+        (folder / name).write_bytes(pickle.dumps({"data": flat, labels: [numbers[row] for row in rows]}))
+    (folder / kind.meta["filename"]).write_bytes(pickle.dumps({key: names}))
+    return pixels, numbers
+
+
+def test_cifar10_in_torchvisions_layout(tmp_path, any_checksum):
+    names = list(CIFAR10_CATEGORIES)
+    pixels, numbers = write_cifar(tmp_path, datasets.CIFAR10, "labels", names, "label_names")
+    data = opened(CIFAR10, tmp_path)
+    check(data, list(pixels), names, numbers)
+    data.setup()
+    assert len(data.clients) == 5
+    assert data.clients["client-01"].train[0][0].shape == (3, 32, 32)
+
+
+def test_cifar100_in_torchvisions_layout(tmp_path, any_checksum):
+    names = [f"fine {index}" for index in range(20)]
+    pixels, numbers = write_cifar(tmp_path, datasets.CIFAR100, "fine_labels", names, "fine_label_names")
+    check(opened(CIFAR100, tmp_path), list(pixels), names, numbers)
+
+
+def write_stl(root: Path) -> tuple[np.ndarray, list[int]]:
+    folder = root / "stl10_binary"
+    folder.mkdir()
+    pixels = pictures(TRAIN + TEST, 1, (96, 96, 3))
+    numbers = [row % 10 for row in range(TRAIN + TEST)]
+    for part, rows in (("train", slice(0, TRAIN)), ("test", slice(TRAIN, None)), ("unlabeled", slice(0, 2))):
+        # STL-10 stores its pictures column by column, and counts from 1.
+        pixels[rows].transpose(0, 3, 2, 1).tofile(folder / f"{part}_X.bin")
+        (np.array(numbers[rows], dtype=np.uint8) + 1).tofile(folder / f"{part}_y.bin")
+    (folder / "class_names.txt").write_text("\n".join(CIFAR10_CATEGORIES))
+    return pixels, numbers
+
+
+def test_stl10(tmp_path, any_checksum):
+    pixels, numbers = write_stl(tmp_path)
+    check(opened(STL10, tmp_path), list(pixels), CIFAR10_CATEGORIES, numbers)
+    small = opened(STL10, tmp_path, image_size=32).records()
+    assert small.store.shape == (60, 3, 32, 32)
+    expected = np.asarray(Image.fromarray(pixels[7]).resize((32, 32), Image.Resampling.BILINEAR))
+    np.testing.assert_array_equal(small.store[7].numpy(), np.moveaxis(expected, -1, 0))
+
+
+def test_stl10_needs_its_list_of_names(tmp_path, any_checksum):
+    write_stl(tmp_path)
+    (tmp_path / "stl10_binary" / "class_names.txt").unlink()
+    with pytest.raises(
+        FileNotFoundError, match=r"no stl10_binary/class_names.txt; expected the folder stl10_binary with"
+    ):
+        opened(STL10, tmp_path).records()
+
+
+def write_fashion_mnist(root: Path) -> tuple[np.ndarray, list[int]]:
+    folder = root / "FashionMNIST" / "raw"
+    folder.mkdir(parents=True)
+    pixels = pictures(TRAIN + TEST, 2, (28, 28))
+    numbers = [row % 10 for row in range(TRAIN + TEST)]
+    for part, rows in (("train", slice(0, TRAIN)), ("t10k", slice(TRAIN, None))):
+        count = len(numbers[rows])
+        header = struct.pack(">iiii", 0x803, count, 28, 28)
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(header + pixels[rows].tobytes())
+        header = struct.pack(">ii", 0x801, count)
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(header + bytes(numbers[rows]))
+    return pixels, numbers
+
+
+def test_fashion_mnist(tmp_path):
+    pixels, numbers = write_fashion_mnist(tmp_path)
+    data = opened(FashionMNIST, tmp_path)
+    check(data, list(pixels[..., None]), datasets.FashionMNIST.classes, numbers, channels=1)
+    data.setup()
+    assert data.clients["client-01"].train[0][0].shape == (1, 28, 28)
+    rgb = opened(FashionMNIST, tmp_path, in_chans=3)
+    rgb.setup()
+    assert rgb.clients["client-01"].train[0][0].shape == (3, 28, 28)
+
+
+# ImageNet's layout
+
+
+def write_imagenet(root: Path) -> list[np.ndarray]:
+    pixels = pictures(TRAIN + TEST, 3, (9, 9, 3))
+    for folder, rows in (("train", range(TRAIN)), ("val", range(TRAIN, TRAIN + TEST))):
+        for row in rows:
+            category = root / folder / f"n{row % 10:08d}"
+            category.mkdir(parents=True, exist_ok=True)
+            (category / f"{folder}_{row:04d}.JPEG").write_bytes(as_png(pixels[row]))
+        (category / "notes.txt").write_text("not an image")
+    # Folder by folder, as the source lists them.
+    return [
+        pixels[row]
+        for rows in (range(TRAIN), range(TRAIN, TRAIN + TEST))
+        for row in sorted(rows, key=lambda r: (r % 10, r))
+    ]
+
+
+def test_imagenet(tmp_path):
+    images = write_imagenet(tmp_path)
+    data = opened(ImageNet, tmp_path, image_size=9)
+    labels = [*np.repeat(range(10), TRAIN // 10), *np.repeat(range(10), TEST // 10)]
+    check(data, images, [f"n{index:08d}" for index in range(10)], labels)
+    assert data.records().names[0] == "train/n00000000/train_0000.JPEG"
+
+
+def test_imagenet_errors(tmp_path):
+    write_imagenet(tmp_path)
+    data = opened(ImageNet, tmp_path, image_size=9)
+    (tmp_path / "train" / "n00000003").rename(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match=r"val/ has 1 categories that train/ has not: 'n00000003'. Add their"):
+        data.records()
+    (tmp_path / "val").rename(tmp_path / "validation")
+    with pytest.raises(FileNotFoundError, match=r"no images in folders of val/; expected images in train/<category>/"):
+        data.records()
+
+
+# Parquet
+
+
+def write_parquet(
+    file: Path,
+    pixels: np.ndarray,
+    labels: list[int | None],
+    image: str = "img",
+    label: str = "label",
+    names: list[str] | None = None,
+    contents: list[bytes | None] | None = None,
+    kind: str = "int64",
+) -> None:
+    contents = [as_png(picture) for picture in pixels] if contents is None else contents
+    images = [{"bytes": content, "path": "x.png"} for content in contents]
+    table = pa.table({image: images, label: pa.array(labels, pa.type_for_alias(kind))})
+    if names is not None:
+        features = {label: {"names": names, "_type": "ClassLabel"}}
+        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    pq.write_table(table, file)
+
+
+def write_parquet_set(root: Path, categories: int = 10, first: int = 0, **kwargs) -> tuple[np.ndarray, list[int]]:
+    """Two training files and one test file; labels from `first` on."""
+    root.mkdir(exist_ok=True)
+    pixels = pictures(TRAIN + TEST, 4)
+    labels = [first + row % categories for row in range(TRAIN + TEST)]
+    cut = TRAIN - 15
+    for name, rows in (
+        ("train-00000-of-00002", slice(0, cut)),
+        ("train-00001-of-00002", slice(cut, TRAIN)),
+        ("test-00000-of-00001", slice(TRAIN, None)),
+    ):
+        write_parquet(root / f"{name}.parquet", pixels[rows], labels[rows], **kwargs)
+    return pixels, labels
+
+
+def test_cifar10_in_parquet_has_the_official_names(tmp_path):
+    pixels, labels = write_parquet_set(tmp_path)
+    check(opened(CIFAR10, tmp_path), list(pixels), CIFAR10_CATEGORIES, labels)
+
+
+def test_cifar100_in_parquet_has_the_names_of_its_fine_labels(tmp_path):
+    names = [f"fine {index}" for index in range(20)]
+    pixels, labels = write_parquet_set(tmp_path, 20, label="fine_label", names=names)
+    check(opened(CIFAR100, tmp_path), list(pixels), names, labels)
+
+
+def test_other_parquet_files_have_numbers_for_names_unless_they_tell(tmp_path):
+    pixels, labels = write_parquet_set(tmp_path / "numbers", 4, first=7, image="image")
+    numbers = {7: "7", 8: "8", 9: "9", 10: "10"}
+    check(opened(ParquetImages, tmp_path / "numbers"), list(pixels), numbers, labels)
+    names = [f"name {index}" for index in range(12)]
+    write_parquet_set(tmp_path / "names", 4, first=7, image="image", names=names, kind="uint8")
+    check(opened(ParquetImages, tmp_path / "names"), list(pixels), names, labels)
+
+
+def test_images_are_decoded_once(tmp_path, monkeypatch):
+    write_parquet_set(tmp_path)
+    first = opened(CIFAR10, tmp_path).records()
+    monkeypatch.setattr("fedlit.data.binary.vision.read_image", None)
+    again = opened(CIFAR10, tmp_path).records()
+    assert again.store.path == first.store.path
+    with pytest.raises(ValueError, match=r"train-00000-of-00002\.parquet, row 0: 'img' cannot be decoded"):
+        opened(CIFAR10, tmp_path, image_size=16).records()
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (CIFAR10, r"the folder cifar-10-batches-py \(torchvision's layout\), or train-\*\.parquet"),
+        (CIFAR100, r"the folder cifar-100-python \(torchvision's layout\), or train-\*\.parquet"),
+        (STL10, r"the folder stl10_binary with all its files"),
+        (FashionMNIST, r"the folder FashionMNIST/raw with the four idx files"),
+        (ParquetImages, r"train-\*\.parquet and test-\*\.parquet"),
+    ],
+)
+def test_a_folder_without_the_data_says_what_was_looked_for_and_found(tmp_path, source, expected):
+    (tmp_path / "other").mkdir()
+    with pytest.raises(FileNotFoundError, match=rf"found 'other'; expected {expected}.* does not download it\."):
+        source(tmp_path).records()
+    with pytest.raises(FileNotFoundError, match=rf"other: found an empty folder; expected {expected}"):
+        source(tmp_path / "other").records()
+    with pytest.raises(FileNotFoundError, match=rf"absent: no such folder; expected {expected}"):
+        source(tmp_path / "absent").records()
+    with pytest.raises(ValueError, match=rf"data\.root is missing: expected {expected}"):
+        source()
+
+
+def test_damaged_files_of_torchvisions_layout_are_refused(tmp_path):
+    # Without `any_checksum`: these are not the official pictures.
+    write_cifar(tmp_path, datasets.CIFAR10, "labels", list(CIFAR10_CATEGORIES), "label_names")
+    with pytest.raises(ValueError, match=r"cifar-10-batches-py: torchvision finds files missing, or damaged"):
+        CIFAR10(tmp_path).records()
+    (tmp_path / "FashionMNIST" / "raw").mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"extract the original archive again"):
+        FashionMNIST(tmp_path).records()
+
+
+def test_parquet_errors_name_file_row_and_column(tmp_path):
+    write_parquet_set(tmp_path)
+    file = tmp_path / "train-00001-of-00002.parquet"
+
+    def refused(message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            opened(CIFAR10, tmp_path).records()
+
+    pixels = pictures(3, 0)
+    where = r"train-00001-of-00002\.parquet"
+    write_parquet(file, pixels, [0, 10, 12])
+    refused(rf"{where}, row 1: expected a label 0 to 9 in column 'label', found 10 \(.* 2 such rows\)")
+    write_parquet(file, pixels, [0, 1, None])
+    refused(rf"{where}, row 2: expected a label 0 to 9 in column 'label', found -1 \(-1 where it is empty; 1 such")
+    write_parquet(file, pixels, [0, 1, 2], contents=[as_png(pixels[0]), b"no image", None])
+    refused(rf"{where}, row 1: 'img' cannot be decoded")
+    write_parquet(file, pixels, [0, 1, 2], contents=[as_png(pixels[0]), None, None])
+    refused(rf"{where}, row 1: 'img' cannot be decoded")
+    write_parquet(file, pixels, [0, 1, 2], label="coarse")
+    refused(rf"{where}: expected train-.*, found columns 'img', 'coarse'")
+    pq.write_table(pa.table({"img": ["a"], "label": [1]}), file)
+    refused(rf"{where}: expected column 'img' to be a struct with bytes, found string")
+    pq.write_table(pa.table({"img": [{"bytes": b"a"}], "label": ["cat"]}), file)
+    refused(rf"{where}: expected integers in column 'label', found string")
+
+
+def test_an_unknown_number_is_refused_without_names(tmp_path):
+    write_parquet_set(tmp_path, first=-1)
+    with pytest.raises(ValueError, match=r"row 0: expected a label at least 0 in column 'label', found -1"):
+        ParquetImages(tmp_path).records()
+
+
+# The real images
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason=f"needs CIFAR-10 as Parquet files in {REAL}")
+def test_cifar10_ih_with_five_clients(tmp_path, monkeypatch):
+    # Labels and partition are of all the images; decoding 60,000 takes ten seconds, so only a hundredth is decoded.
+    blank = np.zeros((3, 8, 8), dtype=np.uint8)
+    real, calls = vision.read_image, []
+
+    def sampled(file, image_size, channels):
+        calls.append(file)
+        return real(file, image_size, channels) if len(calls) % 100 == 1 else blank
+
+    monkeypatch.setattr(vision, "read_image", sampled)
+    data = CIFAR10(REAL, imratio=0.1, partition=ByCategory(5), image_size=8, cache_dir=str(tmp_path))
+    data.prepare_data()
+    data.setup()
+    assert len(calls) == 60_000
+    counts = data.counts().pivot(index="client", columns="split", values=["positives", "negatives"])
+    assert counts["positives"].drop_duplicates()[["train", "val", "test"]].values.tolist() == [[500, 500, 1000]]
+    assert counts["negatives"].drop_duplicates()[["train", "val", "test"]].values.tolist() == [[4500, 500, 1000]]
+    assert len(counts) == 5
+    category = data._read().table.set_index("image")["category"]
+    groups = data.assignment.assign(category=data.assignment["image"].map(category)).groupby("client")["category"]
+    assert set(groups.nunique()) == {2}
+    assert sorted(name for pair in groups.unique() for name in pair) == list(CIFAR10_CATEGORIES)
+    first = data._read().store[0].float()
+    assert 10 < first.std() < 120

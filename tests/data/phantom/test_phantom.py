@@ -1,0 +1,337 @@
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from jsonargparse import ArgumentParser
+
+from fedlit.data.phantom import FINDINGS, PREVALENCE, Hospital, PhantomCXR, default_hospitals, render, sample_cohort
+
+CLEAN = Hospital("clean", images=24, noise=0.0, blur=0.0)
+SIZE = 64
+
+
+@pytest.fixture(scope="module")
+def cohort():
+    return sample_cohort(CLEAN, 0)
+
+
+def with_findings(cohort, *findings, severity=0.8):
+    wanted = np.zeros_like(cohort.severity)
+    wanted[:, [FINDINGS.index(finding) for finding in findings]] = severity
+    return replace(cohort, severity=wanted)
+
+
+def difference(cohort, finding, severity=0.8):
+    """Pictures with a finding minus the same pictures without any, [N, H, W]."""
+    sick = render(CLEAN, with_findings(cohort, finding, severity=severity), SIZE, 0)
+    well = render(CLEAN, with_findings(cohort), SIZE, 0)
+    return (sick.astype(np.float32) - well)[:, 0]
+
+
+def region(top, bottom, left, right):
+    return slice(None), slice(int(top * SIZE), int(bottom * SIZE)), slice(int(left * SIZE), int(right * SIZE))
+
+
+def test_bytes_depend_neither_on_chunk_nor_on_process_nor_on_global_generators():
+    hospital = Hospital("a", images=37, blur=0.5, exposure=0.3, collimation=0.05, marker="L")
+    whole = render(hospital, sample_cohort(hospital, 3), 33, 3, chunk=37)
+    torch.manual_seed(1)
+    np.random.seed(1)
+    pieces = render(hospital, sample_cohort(hospital, 3), 33, 3, chunk=5)
+    np.testing.assert_array_equal(whole, pieces)
+    script = (
+        "import sys\n"
+        "from fedlit.data.phantom import *\n"
+        f"h = {hospital!r}\n"
+        "sys.stdout.buffer.write(render(h, sample_cohort(h, 3), 33, 3, chunk=8).tobytes())"
+    )
+    env = os.environ | {"OMP_NUM_THREADS": "3", "OPENBLAS_NUM_THREADS": "3"}
+    other = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, env=env).stdout
+    assert other == whole.tobytes()
+
+
+def test_seed_and_name_give_other_patients(cohort):
+    pictures = render(CLEAN, cohort, SIZE, 0)
+    for hospital, seed in ((CLEAN, 1), (replace(CLEAN, name="other"), 0)):
+        assert not np.array_equal(render(hospital, sample_cohort(hospital, seed), SIZE, seed), pictures)
+        assert not np.array_equal(sample_cohort(hospital, seed).labels, cohort.labels)
+
+
+def test_pictures_have_shape_and_use_the_range(cohort):
+    for size in (32, 50, 224):
+        pictures = render(CLEAN, with_findings(cohort), size, 0)
+        assert pictures.shape == (24, 1, size, size)
+        assert pictures.dtype == np.uint8
+        # Lungs are dark, the heart and the spine are bright, in every healthy picture.
+        lung = pictures[:, 0, int(0.4 * size) : int(0.6 * size), int(0.22 * size) : int(0.3 * size)].mean((1, 2))
+        middle = pictures[:, 0, int(0.5 * size) : int(0.7 * size), int(0.48 * size) : int(0.54 * size)].mean((1, 2))
+        assert (lung + 30 < middle).all()
+
+
+def test_size_changes_resolution_only(cohort):
+    small = render(CLEAN, cohort, 32, 0).astype(np.float32)
+    large = render(CLEAN, cohort, 128, 0).astype(np.float32)
+    pooled = large.reshape(24, 32, 4, 32, 4).mean((2, 4))
+    assert np.abs(pooled - small[:, 0]).mean() < 5
+
+
+@pytest.mark.parametrize("finding", FINDINGS)
+def test_each_finding_shows_in_every_picture_and_grows(cohort, finding):
+    mild, severe = (np.abs(difference(cohort, finding, severity)).sum((1, 2)) for severity in (0.3, 1.0))
+    assert (mild > 100).all()
+    assert (severe > 1.2 * mild).mean() > 0.9
+
+
+@pytest.mark.parametrize(
+    ("finding", "where", "sign"),
+    [
+        ("Cardiomegaly", region(0.55, 0.75, 0.62, 0.78), 1),
+        ("Edema", region(0.35, 0.55, 0.25, 0.4), 1),
+        ("Emphysema", region(0.3, 0.6, 0.2, 0.35), -1),
+        ("Support Devices", region(0.15, 0.7, 0.2, 0.8), 1),
+        ("Consolidation", region(0.1, 0.9, 0.15, 0.85), 1),
+        ("Mass", region(0.1, 0.9, 0.15, 0.85), 1),
+        ("Nodule", region(0.1, 0.9, 0.15, 0.85), 1),
+    ],
+)
+def test_finding_changes_the_picture_where_it_should(cohort, finding, where, sign):
+    change = sign * difference(cohort, finding)
+    inside = change[where]
+    assert (inside.mean((1, 2)) > 0.15).all()
+    share = np.abs(inside).sum((1, 2)) / np.abs(change).sum((1, 2))
+    assert np.median(share) > np.prod(inside.shape[1:]) / SIZE**2
+
+
+def test_effusion_fills_the_lower_zones(cohort):
+    change = difference(cohort, "Effusion")
+    assert (change[:, SIZE // 2 :].sum((1, 2)) > 10 * np.abs(change[:, : SIZE // 2]).sum((1, 2))).all()
+
+
+def test_atelectasis_whitens_one_lower_zone_and_pulls_the_midline_there(cohort):
+    change = difference(cohort, "Atelectasis")
+    on_left = cohort.anatomy.spot[:, FINDINGS.index("Atelectasis"), 0] < 0.5
+    left, right = (change[region(0.5, 0.8, *x)].mean((1, 2)) for x in ((0.15, 0.35), (0.65, 0.85)))
+    assert (np.where(on_left, left - right, right - left) > 3).all()
+    left, right = (change[region(0.2, 0.4, *x)].mean((1, 2)) for x in ((0.35, 0.5), (0.5, 0.65)))
+    assert (np.where(on_left, left - right, right - left) > 3).all()
+
+
+def test_pneumothorax_is_a_dark_rim_on_one_side(cohort):
+    dark = np.maximum(-difference(cohort, "Pneumothorax"), 0)
+    left, right = dark[:, :, : SIZE // 2].sum((1, 2)), dark[:, :, SIZE // 2 :].sum((1, 2))
+    assert (np.minimum(left, right) == 0).all()
+    assert (np.maximum(left, right) > 300).all()
+
+
+def test_nodule_is_smaller_than_mass(cohort):
+    areas = [(difference(cohort, finding) > 8).sum((1, 2)) for finding in ("Nodule", "Mass")]
+    assert np.median(areas[1]) > 2.5 * np.median(areas[0]) > 10
+
+
+def test_prevalence_is_as_asked():
+    hospital = Hospital("big", images=20_000, prevalence={"Mass": 0.02, "Edema": 0.0, "Nodule": 1.0, "Effusion": 0.5})
+    found = sample_cohort(hospital, 0).labels.mean(0)
+    for finding, share in zip(FINDINGS, found, strict=True):
+        wanted = hospital.prevalence.get(finding, PREVALENCE[finding])
+        # Images of one patient (at most three) are alike: at worst they count as one.
+        assert abs(share - wanted) <= 4.5 * np.sqrt(3 * wanted * (1 - wanted) / 20_000)
+
+
+def test_findings_co_occur():
+    labels = sample_cohort(Hospital("big", images=10_000), 0).labels
+    correlation = np.corrcoef(labels.T)
+    of = FINDINGS.index
+    assert correlation[of("Cardiomegaly"), of("Edema")] > 0.12
+    assert correlation[of("Nodule"), of("Emphysema")] > 0.08
+    assert abs(correlation[of("Cardiomegaly"), of("Emphysema")]) < 0.05
+
+
+def test_patients_share_anatomy_and_tend_to_share_findings():
+    cohort = sample_cohort(Hospital("big", images=6000), 0)
+    counts = np.bincount(cohort.patient)
+    assert counts.min() == 1
+    assert counts.max() == 3
+    assert (np.diff(cohort.patient) >= 0).all()
+    same = np.flatnonzero(np.diff(cohort.patient) == 0)
+    other = np.flatnonzero(np.diff(cohort.patient) == 1)
+    np.testing.assert_array_equal(cohort.anatomy.spot[same], cohort.anatomy.spot[same + 1])
+
+    def distance(rows):
+        return np.abs(cohort.anatomy.heart[rows] - cohort.anatomy.heart[rows + 1]).mean()
+
+    assert distance(same) < 0.5 * distance(other)
+    agreement = [(cohort.labels[rows] == cohort.labels[rows + 1]).mean() for rows in (same, other)]
+    assert agreement[0] > agreement[1] + 0.05
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"contrast": 0.6},
+        {"exposure": 0.5},
+        {"exposure": -0.5},
+        {"noise": 0.1},
+        {"blur": 1.0},
+        {"collimation": 0.1},
+        {"marker": "L"},
+        {"marker": "R"},
+    ],
+)
+def test_each_shift_shows_and_leaves_the_truth_alone(cohort, change):
+    shifted = replace(CLEAN, **change)
+    np.testing.assert_array_equal(sample_cohort(shifted, 0).severity, cohort.severity)
+    before = render(CLEAN, cohort, SIZE, 0)[:, 0].astype(np.float32)
+    after = render(shifted, cohort, SIZE, 0)[:, 0].astype(np.float32)
+    sharpness = [np.abs(np.diff(pictures, axis=2)).mean() for pictures in (before, after)]
+    corner = {"L": region(0.03, 0.16, 0.84, 1.0), "R": region(0.03, 0.16, 0.0, 0.16)}
+    shows = {
+        "contrast": lambda: after.std() < 0.75 * before.std(),
+        "exposure": lambda: change["exposure"] * (before.mean() - after.mean()) > 5,
+        "noise": lambda: sharpness[1] > 2 * sharpness[0],
+        "blur": lambda: sharpness[1] < 0.85 * sharpness[0],
+        "collimation": lambda: after[:, -2:].mean() < 0.3 * before[:, -2:].mean(),
+        "marker": lambda: (after - before)[corner[change["marker"]]].sum() == (after - before).sum() > 0,
+    }
+    assert shows[next(iter(change))]()
+
+
+def test_default_hospitals_differ_in_look_and_prevalence_as_much_as_asked():
+    apart, mild, alike = (default_hospitals(4, 4000, heterogeneity) for heterogeneity in (1.0, 0.3, 0.0))
+    assert [hospital.images for hospital in alike] == [1000] * 4
+    assert len({replace(hospital, name="x").__repr__() for hospital in alike}) == 1
+    assert sum(hospital.images for hospital in apart) == 4000
+    assert len({hospital.images for hospital in apart}) == 4
+
+    def spread(hospitals, key):
+        return np.ptp([getattr(hospital, key) for hospital in hospitals])
+
+    for key in ("contrast", "exposure", "noise", "blur"):
+        assert spread(apart, key) > spread(mild, key) > spread(alike, key) == 0
+    means = [render(h, sample_cohort(replace(h, images=60), 0), 32, 0).mean() for h in apart]
+    assert np.ptp(means) > 5
+    assert np.ptp([h.prevalence["Edema"] for h in apart]) > 0.05
+
+
+def test_default_hospitals_are_the_same_in_every_family():
+    few, many = default_hospitals(2, 200), default_hospitals(20, 2000)
+    for one, other in zip(few, many, strict=False):
+        assert replace(one, images=1) == replace(other, images=1)
+    assert len({hospital.name for hospital in many}) == 20
+
+
+@pytest.mark.parametrize("count", [1, 3, 16])
+def test_split_scheme_shares_some_classes_and_covers_all(count):
+    hospitals = default_hospitals(count, 64, label_scheme="split", shared_classes=3)
+    schemes = [set(hospital.classes) for hospital in hospitals]
+    assert set.union(*schemes) == set(FINDINGS)
+    if count > 1:
+        assert len(set.intersection(*schemes)) == 3
+        assert all(3 < len(scheme) < len(FINDINGS) for scheme in schemes)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"prevalence": {"Flu": 0.1}}, "unknown finding 'Flu'"),
+        ({"prevalence": {"Mass": 1.5}}, "expected 0 to 1, found 1.5"),
+        ({"classes": ("Mass", "Flu")}, "unknown class 'Flu'"),
+        ({"classes": ()}, "no class at all"),
+        ({"images": 0}, "expected images from 1"),
+        ({"exposure": 3.0}, "expected exposure from -1 to 1, found 3.0"),
+        ({"marker": "X"}, "found 'X'"),
+    ],
+)
+def test_wrong_hospital_is_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        Hospital("a", **wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"hospitals": 0}, "at least 1 hospital"),
+        ({"hospitals": 3, "images": 5}, "found 3 hospitals and 5 images"),
+        ({"hospitals": []}, "expected at least one hospital"),
+        ({"hospitals": [Hospital("a"), Hospital("a")]}, "different names"),
+        ({"heterogeneity": -1.0}, "expected heterogeneity from 0 to 2, found -1"),
+        ({"label_scheme": "none"}, "found 'none'"),
+        ({"shared_classes": 11}, "found 11"),
+        ({"seed": -1}, "expected at least 0, found -1"),
+        ({"classes": ["Effusionn"]}, "unknown class 'Effusionn'; near names are Effusion"),
+        ({"classes": []}, "one or more different classes"),
+        ({"classes": ["Nodule"], "label_scheme": "split", "shared_classes": 0}, "hospital-01' labels none of Nodule"),
+    ],
+)
+def test_wrong_arguments_are_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        PhantomCXR(**wrong)
+
+
+def test_data_module_gives_each_hospital_its_classes_and_the_test_set_the_truth(tmp_path):
+    data = PhantomCXR(hospitals=3, images=240, label_scheme="split", image_size=32, cache_dir=str(tmp_path))
+    assert data.classes == FINDINGS
+    data.setup()
+    assert sorted(data.clients) == ["hospital-01", "hospital-02", "hospital-03"]
+    for client in data.clients.values():
+        hidden = [label not in client.classes for label in FINDINGS]
+        assert client.train.labels[:, hidden].isnan().all()
+        assert not client.train.labels[:, ~np.array(hidden)].isnan().any()
+        assert not client.test.labels.isnan().any()
+        image, labels = client.train[0]
+        assert image.shape == (1, 32, 32)
+        assert labels.shape == (len(FINDINGS),)
+    rows = data.assignment
+    assert (rows.groupby("patient")["split"].nunique() == 1).all()
+
+
+def test_some_findings_are_the_columns_of_the_same_pictures(tmp_path):
+    arguments = {"hospitals": 2, "images": 40, "image_size": 32, "label_scheme": "split", "cache_dir": str(tmp_path)}
+    whole, some = PhantomCXR(**arguments), PhantomCXR(**arguments, classes=list(FINDINGS[:2:-1]))
+    assert some.classes == FINDINGS[:2:-1]
+    columns = [FINDINGS.index(name) for name in some.classes]
+    np.testing.assert_array_equal(some.records().labels, whole.records().labels[:, columns])
+    assert some.records().store.path == whole.records().store.path
+    for name, labelled in some.records().site_classes.items():
+        assert set(labelled) == set(whole.records().site_classes[name]) & set(some.classes)
+
+
+def test_cache_is_keyed_by_what_changes_pixels(tmp_path):
+    def store(**changes):
+        arguments = {"hospitals": 2, "images": 40, "image_size": 32, "cache_dir": str(tmp_path)} | changes
+        return PhantomCXR(**arguments).records().store
+
+    first = store()
+    np.testing.assert_array_equal(first[np.arange(40)], store()[np.arange(40)])
+    assert store(label_scheme="split").path == first.path
+    others = [store(seed=1), store(heterogeneity=0.5), store(image_size=48), store(hospitals=3), store(images=41)]
+    assert len({str(other.path) for other in [first, *others]}) == 6
+
+
+def test_yaml_describes_hospitals():
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(PhantomCXR, "data")
+    config = parser.parse_object(
+        {
+            "data": {
+                "class_path": "fedlit.data.phantom.PhantomCXR",
+                "init_args": {
+                    "hospitals": [
+                        {"name": "north", "images": 50, "prevalence": {"Mass": 0.3}, "marker": "R"},
+                        {"name": "south", "classes": ["Mass", "Edema"], "contrast": 0.8},
+                    ],
+                    "image_size": 32,
+                    "batch_size": 8,
+                },
+            }
+        }
+    )
+    data = parser.instantiate(config).data
+    assert data.hospitals == (
+        Hospital("north", 50, {"Mass": 0.3}, marker="R"),
+        Hospital("south", classes=("Mass", "Edema"), contrast=0.8),
+    )
+    assert data.batch_size == 8

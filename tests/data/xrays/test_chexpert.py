@@ -1,0 +1,317 @@
+"""CheXpert: path prefixes, policies for uncertain and blank labels, views, official split, and damaged files."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from jsonargparse import ArgumentParser
+from PIL import Image
+from xray_pictures import pictures
+
+from fedlit.data.federated import FederatedDataModule
+from fedlit.data.partition import ByColumn, ByPatient
+from fedlit.data.xrays.chexpert import CheXpert
+
+# Small folders lack most classes, which is what the warning says.
+pytestmark = pytest.mark.filterwarnings("ignore:classes without")
+
+HEADER = (
+    "Path,Sex,Age,Frontal/Lateral,AP/PA,No Finding,Enlarged Cardiomediastinum,Cardiomegaly,Lung Opacity,Lung Lesion,"
+    "Edema,Consolidation,Pneumonia,Atelectasis,Pneumothorax,Pleural Effusion,Pleural Other,Fracture,Support Devices"
+)
+COLUMNS = HEADER.split(",")
+# What the first patients of train.csv have; the others have nothing.
+FINDINGS = (
+    {"Cardiomegaly": "1.0", "Edema": "-1.0", "Pleural Effusion": "0.0"},
+    {"No Finding": "1.0"},
+    {"Cardiomegaly": "-1.0", "Edema": "1.0", "Pleural Effusion": "-1.0"},
+)
+EDEMA, HEART, FLUID = (CheXpert.labels.index(name) for name in ("Edema", "Cardiomegaly", "Pleural Effusion"))
+
+
+def line(path: str, findings: dict[str, str], view: str = "Frontal") -> str:
+    """A row of train.csv."""
+    cells = {"Path": path, "Sex": "Female", "Age": "68", "Frontal/Lateral": view, "AP/PA": "AP" * (view == "Frontal")}
+    return ",".join((cells | findings).get(column, "") for column in COLUMNS)
+
+
+def write_folder(
+    root: Path, prefix: str = "CheXpert-v1.0-small/", inside: bool = False, test: bool = False, patients: int = 20
+) -> Path:
+    """A small download: a frontal and a lateral image for each patient in train, a frontal one in valid and test."""
+    drawn = iter(pictures(60))
+    base = root / prefix if inside else root
+    rows = {"train": [HEADER], "valid": [HEADER], "test": [",".join([COLUMNS[0], *COLUMNS[5:]])]}
+    numbers = {"train": range(1, patients + 1), "valid": range(64541, 64546), "test": range(64741, 64746)}
+    for split in ("train", "valid", "test") if test else ("train", "valid"):
+        for number in numbers[split]:
+            folder = f"{split}/patient{number:05d}/study1"
+            (base / folder).mkdir(parents=True)
+            frontal = f"{folder}/view1_frontal.jpg"
+            next(drawn).save(base / frontal, quality=95)
+            if split == "test":
+                rows[split].append(",".join([prefix + frontal, "0", *["1.0"] * 13]))
+                continue
+            findings = FINDINGS[number - 1] if number <= len(FINDINGS) else {}
+            rows[split].append(line(prefix + frontal, findings))
+            if split == "train":
+                lateral = f"{folder}/view2_lateral.jpg"
+                next(drawn).save(base / lateral, quality=95)
+                rows[split].append(line(prefix + lateral, findings, "Lateral"))
+    root.mkdir(exist_ok=True)
+    (root / "train.csv").write_text("\n".join(rows["train"]) + "\n")
+    (root / "valid.csv").write_text("\n".join(rows["valid"]))
+    if test:
+        (root / "test_labels.csv").write_text("\n".join(rows["test"]))
+    return root
+
+
+def open_folder(root: Path, **kwargs) -> CheXpert:
+    kwargs.setdefault("partition", ByPatient(2))
+    return CheXpert(root, image_size=16, cache_dir=str(root / "cache"), **kwargs)
+
+
+def replace_in(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+# Reading
+
+
+@pytest.mark.parametrize("prefix", ["CheXpert-v1.0-small/", "CheXpert-v1.0/", "renamed/", ""])
+@pytest.mark.parametrize("inside", [False, True])
+def test_the_prefix_of_paths_is_no_part_of_the_folder(tmp_path, prefix, inside):
+    root = write_folder(tmp_path / "chex", prefix, inside)
+    data = open_folder(root)
+    records = data.records()
+    assert records.names[:2].tolist() == [
+        "train/patient00001/study1/view1_frontal.jpg",
+        "train/patient00002/study1/view1_frontal.jpg",
+    ]
+    assert records.patients[:2].tolist() == ["patient00001", "patient00002"]
+    assert records.names[-1] == "valid/patient64545/study1/view1_frontal.jpg"
+    assert len(records.names) == 25
+    assert records.splits is None
+    assert records.table.columns.tolist() == COLUMNS
+    assert set(records.sites) == {"CheXpert"}
+    file = next(root.glob("**/patient00002/study1/view1_frontal.jpg"))
+    expected = Image.open(file).resize((16, 16), Image.Resampling.BILINEAR)
+    np.testing.assert_allclose(records.store[1].numpy()[0], np.asarray(expected), atol=1)
+
+
+def test_labels_are_read_as_they_stand(tmp_path):
+    reading = open_folder(write_folder(tmp_path)).read()
+    nan = np.nan
+    np.testing.assert_array_equal(
+        reading.labels[:4][:, [HEART, EDEMA, FLUID]], [[1, -1, 0], [nan, nan, nan], [-1, 1, -1], [nan, nan, nan]]
+    )
+    assert reading.labels.dtype == np.float32
+    assert CheXpert.labels == tuple(COLUMNS[6:])
+
+
+@pytest.mark.parametrize(
+    ("uncertain", "blank", "expected"),
+    [
+        ("zeros", "zeros", [[1, 0, 0], [0, 0, 0], [0, 1, 0]]),
+        ("ones", "zeros", [[1, 1, 0], [0, 0, 0], [1, 1, 1]]),
+        ("ignore", "zeros", [[1, np.nan, 0], [0, 0, 0], [np.nan, 1, np.nan]]),
+        ("zeros", "ignore", [[1, 0, 0], [np.nan, np.nan, np.nan], [0, 1, 0]]),
+        ({"Edema": "ones", "default": "zeros"}, "zeros", [[1, 1, 0], [0, 0, 0], [0, 1, 0]]),
+        ({"Edema": "ones", "default": "ignore"}, {"Edema": "ignore", "default": "zeros"}, None),
+    ],
+)
+def test_policies_decide_on_uncertain_and_blank_labels(tmp_path, uncertain, blank, expected):
+    if expected is None:
+        expected = [[1, 1, 0], [0, np.nan, 0], [np.nan, 1, np.nan]]
+    data = open_folder(write_folder(tmp_path), uncertain=uncertain, blank=blank)
+    np.testing.assert_array_equal(data.records().labels[:3][:, [HEART, EDEMA, FLUID]], expected)
+
+
+def test_harmonised_names_and_some_classes(tmp_path):
+    root = write_folder(tmp_path)
+    data = open_folder(root, names="harmonised")
+    assert sorted(data.classes) == sorted(CheXpert.labels)
+    some = open_folder(root, names="harmonised", classes=["Pleural Effusion", "Cardiomegaly"], uncertain="ones")
+    assert some.classes == ("Pleural Effusion", "Cardiomegaly")
+    np.testing.assert_array_equal(some.records().labels[:3], [[0, 1], [0, 0], [1, 1]])
+
+
+def test_several_labels_make_one_class_by_a_rule(tmp_path):
+    data = open_folder(
+        write_folder(tmp_path), names={"Water": {"any": ["Edema", "Pleural Effusion"]}}, uncertain="ones"
+    )
+    assert data.classes == ("Water",)
+    assert data.records().labels[:3, 0].tolist() == [1, 0, 1]
+
+
+def test_views_are_chosen_and_the_others_counted(tmp_path):
+    root = write_folder(tmp_path)
+    data = open_folder(root)
+    data.setup()
+    assert data.notes == ["20 of 45 images of CheXpert are lateral and left out"]
+    assert data.assignment["image"].str.endswith("frontal.jpg").all()
+    side = open_folder(root, views=["lateral"]).read()
+    assert side.notes == ["25 of 45 images of CheXpert are frontal and left out"]
+    assert side.names[0] == "train/patient00001/study1/view2_lateral.jpg"
+    assert len(side.files) == len(side.labels) == len(side.table) == 20
+    both = open_folder(root, views=("frontal", "lateral")).read()
+    assert both.notes == []
+    assert len(both.names) == 45
+
+
+def test_patients_are_divided_anew_by_default(tmp_path):
+    data = open_folder(write_folder(tmp_path, test=True), views=("frontal", "lateral"))
+    data.setup()
+    assert len(data.assignment) == 50
+    assert data.assignment.groupby("patient")["split"].nunique().max() == 1
+    official = data.assignment["image"].str.split("/").str[0].replace({"valid": "val"})
+    assert (official != data.assignment["split"]).any()
+
+
+def test_the_official_split_on_request(tmp_path):
+    data = open_folder(write_folder(tmp_path, test=True), official_split=True)
+    data.setup()
+    official = data.assignment["image"].str.split("/").str[0].replace({"valid": "val"})
+    assert (official == data.assignment["split"]).all()
+    assert data.assignment["split"].value_counts().to_dict() == {"train": 20, "val": 5, "test": 5}
+    assert (data.records().labels[-5:] == 1).all()
+    (tmp_path / "test_labels.csv").unlink()
+    data = open_folder(tmp_path, official_split=True)
+    data.setup()
+    assert all(client.test is None for client in data.clients.values())
+
+
+def test_columns_of_the_label_file_divide_clients(tmp_path):
+    data = open_folder(
+        write_folder(tmp_path),
+        views=("frontal", "lateral"),
+        partition=ByColumn("Frontal/Lateral"),
+        split=(0.7, 0.1, 0.2),
+    )
+    data.setup()
+    assert list(data.clients) == ["Frontal", "Lateral"]
+
+
+def test_it_is_configured_by_jsonargparse(tmp_path):
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(FederatedDataModule, "data")
+    init_args = {
+        "root": str(write_folder(tmp_path)),
+        "views": ["frontal", "lateral"],
+        "uncertain": {"Edema": "ones", "default": "ignore"},
+        "image_size": 16,
+        "partition": {"class_path": "fedlit.data.partition.ByPatient", "init_args": {"clients": 3}},
+        "cache_dir": str(tmp_path),
+    }
+    config = parser.parse_object({"data": {"class_path": "fedlit.data.CheXpert", "init_args": init_args}})
+    dumped = parser.dump(config)
+    assert "official_split: false" in dumped
+    data = parser.instantiate(parser.parse_string(dumped)).data
+    data.setup()
+    assert (data.views, data.official_split) == (("frontal", "lateral"), False)
+    assert (data.uncertain["Edema"], data.uncertain["Fracture"]) == ("ones", "ignore")
+    assert len(data.assignment) == 45
+
+
+# What bad input gets
+
+
+def test_wrong_arguments_are_refused(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"data\.root is missing: expected the official layout of CheXpert: train\.csv"
+    ):
+        CheXpert()
+    for views in ((), ("front",)):
+        with pytest.raises(ValueError, match=r"data\.views: expected frontal, lateral or both, found"):
+            open_folder(tmp_path, views=views)
+    with pytest.raises(ValueError, match=r"unknown class 'Effusion'; near names are Pleural Effusion"):
+        open_folder(tmp_path, classes=["Effusion"])
+
+
+def test_a_wrong_folder_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere: no such folder; expected the official layout"):
+        open_folder(tmp_path / "nowhere").records()
+    write_folder(tmp_path / "CheXpert-v1.0-small")
+    with pytest.raises(FileNotFoundError, match=r"found no train\.csv; .* Is .*CheXpert-v1\.0-small the data\.root\?"):
+        open_folder(tmp_path).records()
+    root = tmp_path / "CheXpert-v1.0-small"
+    (root / "valid.csv").unlink()
+    assert len(open_folder(root).read().names) == 20
+    with pytest.raises(FileNotFoundError, match=r"small: found no valid\.csv; expected"):
+        open_folder(root, official_split=True).records()
+
+
+FIRST = "CheXpert-v1.0-small/train/patient00001/study1/view1_frontal.jpg"
+SECOND = "CheXpert-v1.0-small/train/patient00002/study1/view1_frontal.jpg"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("Frontal/Lateral", "View", r"train\.csv: expected a column 'Frontal/Lateral', found 'Path', 'Sex'"),
+        ("Edema", "Oedema", r"train\.csv: expected a column 'Edema', .*; near names are Oedema"),
+        ("patient00001", "pat1", r"train\.csv, line 2: column 'Path': expected a path such as CheXpert-v1\.0/train/"),
+        (FIRST, "", r"train\.csv, line 2: column 'Path' is empty"),
+        (SECOND, FIRST, r"image 'train/patient00001/study1/view1_frontal\.jpg' is on lines 2, 4"),
+        ("68,Frontal", "68,Oblique", r"line 2: column 'Frontal/Lateral': expected Frontal or Lateral, found 'Oblique'"),
+        ("-1.0", "u", r"train\.csv, line 2: column 'Edema': expected 1, 0, -1 or nothing, found 'u' \(1 such cells\)"),
+        ("-1.0", "2.0", r"train\.csv, line 2: column 'Edema': expected 1, 0, -1 or nothing, found "),
+    ],
+)
+def test_a_damaged_label_file_is_named_with_its_line(tmp_path, old, new, message):
+    replace_in(write_folder(tmp_path) / "train.csv", old, new)
+    with pytest.raises(ValueError, match=message):
+        open_folder(tmp_path).records()
+
+
+def test_an_image_in_two_files_is_refused(tmp_path):
+    root = write_folder(tmp_path)
+    replace_in(root / "valid.csv", "CheXpert-v1.0-small/valid/patient64541", "other/train/patient00001")
+    with pytest.raises(ValueError, match=r"1 images are in two of train\.csv, .* 'train/patient00001/study1/view1"):
+        open_folder(root).read()
+
+
+def test_a_patient_in_two_official_splits_is_refused(tmp_path):
+    root = write_folder(tmp_path)
+    (root / "valid" / "patient64541").rename(root / "valid" / "patient00001")
+    replace_in(root / "valid.csv", "patient64541", "patient00001")
+    with pytest.raises(ValueError, match=r"patient 'patient00001' in train \(1 images\) and val \(1 images\)"):
+        open_folder(root, official_split=True).setup()
+    data = open_folder(root)
+    data.setup()
+    assert data.assignment.groupby("patient")["split"].nunique().max() == 1
+
+
+def test_no_image_of_the_views_is_refused(tmp_path):
+    root = write_folder(tmp_path)
+    text = (root / "train.csv").read_text().splitlines()
+    (root / "train.csv").write_text("\n".join(row for row in text if "lateral" not in row))
+    with pytest.raises(ValueError, match=r"data\.views: .* has no lateral image among 25"):
+        open_folder(root, views=["lateral"]).read()
+
+
+def test_missing_images_are_refused_or_dropped_with_a_count(tmp_path):
+    root = write_folder(tmp_path)
+    (root / "train" / "patient00003" / "study1" / "view1_frontal.jpg").unlink()
+    (root / "train" / "patient00004" / "study1" / "view2_lateral.jpg").unlink()
+    with pytest.raises(FileNotFoundError, match=r"1 of 25 images .* 'train/patient00003/study1/view1_frontal\.jpg'"):
+        open_folder(root).records()
+    data = open_folder(root, missing="drop")
+    with pytest.warns(UserWarning, match="1 of 25 images of CheXpert are missing and left out"):
+        data.setup()
+    assert len(data.assignment) == 24
+    assert len(data.notes) == 2
+
+
+def test_a_truncated_image_is_named(tmp_path):
+    broken = write_folder(tmp_path) / "train" / "patient00003" / "study1" / "view1_frontal.jpg"
+    broken.write_bytes(broken.read_bytes()[:100])
+    with pytest.raises(ValueError, match=r"1 of 25 image files cannot be decoded .*\n.*patient00003"):
+        open_folder(tmp_path).prepare_data()
+
+
+def test_a_folder_is_recognised(tmp_path):
+    assert not CheXpert.recognises(tmp_path)
+    assert CheXpert.recognises(write_folder(tmp_path))

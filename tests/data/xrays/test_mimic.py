@@ -1,0 +1,402 @@
+"""MIMIC-CXR-JPG and CXR-LT: labels a study and an image, views, splits, packed and plain tables, and damaged files."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+from jsonargparse import ArgumentParser
+from PIL import Image
+from xray_pictures import pictures
+
+from fedlit.data.federated import FederatedDataModule
+from fedlit.data.labels import harmonised_names
+from fedlit.data.partition import ByColumn, ByPatient
+from fedlit.data.xrays.mimic import MIMICCXR, MIMICCXRLT
+from fedlit.data.xrays.nih import NIHChestXray14
+
+# Small folders lack most classes, which is what the warning says.
+pytestmark = pytest.mark.filterwarnings("ignore:classes without")
+
+PATIENTS = 20
+METADATA = (
+    "dicom_id,subject_id,study_id,PerformedProcedureStepDescription,ViewPosition,Rows,Columns,StudyDate,StudyTime,"
+    "ProcedureCodeSequence_CodeMeaning,ViewCodeSequence_CodeMeaning,PatientOrientationCodeSequence_CodeMeaning"
+)
+LABELS = (
+    "subject_id,study_id,Atelectasis,Cardiomegaly,Consolidation,Edema,Enlarged Cardiomediastinum,Fracture,"
+    "Lung Lesion,Lung Opacity,No Finding,Pleural Effusion,Pleural Other,Pneumonia,Pneumothorax,Support Devices"
+)
+# Of the first studies; the others have nothing.
+FINDINGS = (
+    {"Cardiomegaly": "1.0", "Edema": "-1.0", "Pleural Effusion": "0.0"},
+    {"No Finding": "1.0"},
+    {"Cardiomegaly": "-1.0", "Edema": "1.0", "Pleural Effusion": "-1.0"},
+)
+VIEWS = ("PA", "LATERAL", "AP", "")
+HEART, EDEMA, FLUID = (MIMICCXR.labels.index(name) for name in ("Cardiomegaly", "Edema", "Pleural Effusion"))
+
+
+def ids(image: int) -> tuple[str, str, str]:
+    """Two patients in three have one study of two images; every third has two studies, the second of one image."""
+    patient, number = divmod(image, 3)
+    study = 2 * patient + (number == 2)
+    return f"{image:08x}-02aa66ab", str(10000032 + 70000 * patient), str(50414267 + study)
+
+
+def row(columns: str, cells: dict[str, str]) -> str:
+    return ",".join(cells.get(column, "") for column in columns.split(","))
+
+
+def write_table(root: Path, kind: str, lines: list[str], packed: bool = True) -> None:
+    text = "\n".join(lines) + "\n"
+    if packed:
+        (root / f"mimic-cxr-2.0.0-{kind}.csv.gz").write_bytes(gzip.compress(text.encode()))
+    else:
+        (root / f"mimic-cxr-2.0.0-{kind}.csv").write_text(text)
+
+
+def write_folder(root: Path, packed: bool = True) -> Path:
+    """A small download: 60 images of 20 patients with two studies each, of views PA, LATERAL, AP and none in turn."""
+    root.mkdir(exist_ok=True)
+    tables = {"metadata": [METADATA], "split": ["dicom_id,study_id,subject_id,split"], "chexpert": [LABELS]}
+    studies: dict[str, str] = {}
+    for image, picture in enumerate(pictures(3 * PATIENTS)):
+        dicom, subject, study = ids(image)
+        folder = root / "files" / f"p{subject[:2]}" / f"p{subject}" / f"s{study}"
+        folder.mkdir(parents=True, exist_ok=True)
+        picture.save(folder / f"{dicom}.jpg", quality=95)
+        split = "test" if image >= 51 else "validate" if image >= 45 else "train"
+        view = VIEWS[image % 4]
+        cells = {"dicom_id": dicom, "subject_id": subject, "study_id": study, "ViewPosition": view, "Rows": "3056"}
+        tables["metadata"].append(row(METADATA, cells))
+        tables["split"].append(f"{dicom},{study},{subject},{split}")
+        if study not in studies:
+            findings = FINDINGS[len(studies)] if len(studies) < len(FINDINGS) else {}
+            studies[study] = row(LABELS, {"subject_id": subject, "study_id": study, **findings})
+    # In another order than the images.
+    tables["chexpert"] += list(studies.values())[::-1]
+    tables["negbio"] = [line.replace("-1.0", "0.0") for line in tables["chexpert"]]
+    for kind, lines in tables.items():
+        write_table(root, kind, lines, packed)
+    return root
+
+
+def write_long_tail(path: Path, images: range = range(3 * PATIENTS)) -> Path:
+    """Label file of CXR-LT: image 1 has a tortuous aorta and image 2 emphysema and effusion."""
+    columns = ",".join(("dicom_id", "subject_id", "study_id", *MIMICCXRLT.labels, "No Finding"))
+    zeros = dict.fromkeys((*MIMICCXRLT.labels, "No Finding"), "0")
+    found = {1: {"Tortuous Aorta": "1"}, 2: {"Emphysema": "1", "Pleural Effusion": "1"}}
+    lines = [columns]
+    for image in images:
+        named = dict(zip(("dicom_id", "subject_id", "study_id"), ids(image), strict=True))
+        lines.append(row(columns, zeros | named | found.get(image, {})))
+    path.write_text("\n".join(lines))
+    return path
+
+
+def open_folder(root: Path, **kwargs) -> MIMICCXR:
+    kwargs.setdefault("partition", ByPatient(2))
+    return MIMICCXR(root, image_size=16, cache_dir=str(root / "cache"), **kwargs)
+
+
+def open_long_tail(root: Path, labels_file: Path | list[Path], **kwargs) -> MIMICCXRLT:
+    kwargs.setdefault("views", ("PA", "AP", "LATERAL", "none"))
+    return MIMICCXRLT(
+        root, labels_file=labels_file, image_size=16, cache_dir=str(root / "cache"), partition=ByPatient(2), **kwargs
+    )
+
+
+def replace_in(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+def plain(root: Path, kind: str) -> Path:
+    return root / f"mimic-cxr-2.0.0-{kind}.csv"
+
+
+# Reading
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_packed_and_plain_tables_read_the_same(tmp_path, packed):
+    data = open_folder(write_folder(tmp_path, packed))
+    records = data.records()
+    assert records.classes == MIMICCXR.labels == tuple(c for c in LABELS.split(",")[2:] if c != "No Finding")
+    assert records.names[:3].tolist() == ["00000000-02aa66ab", "00000002-02aa66ab", "00000004-02aa66ab"]
+    assert records.patients[:3].tolist() == ["10000032", "10000032", "10070032"]
+    assert set(records.sites) == {"MIMIC"}
+    assert records.table.columns.tolist() == METADATA.split(",")
+    assert records.table["Rows"].unique().tolist() == [3056]
+    file = tmp_path / "files" / "p10" / "p10000032" / "s50414268" / "00000002-02aa66ab.jpg"
+    expected = Image.open(file).resize((16, 16), Image.Resampling.BILINEAR)
+    np.testing.assert_allclose(records.store[1].numpy()[0], np.asarray(expected), atol=1)
+
+
+def test_the_labels_of_a_study_hold_for_each_of_its_images(tmp_path):
+    reading = open_folder(write_folder(tmp_path), views=("PA", "LATERAL", "AP", "none")).read()
+    nan = np.nan
+    np.testing.assert_array_equal(
+        reading.labels[:5][:, [HEART, EDEMA, FLUID]],
+        [[1, -1, 0], [1, -1, 0], [nan, nan, nan], [-1, 1, -1], [-1, 1, -1]],
+    )
+    assert reading.labels.shape == (60, 13)
+    assert reading.labels.dtype == np.float32
+    negbio = open_folder(tmp_path, labeller="negbio").read()
+    np.testing.assert_array_equal(negbio.labels[:3][:, [HEART, EDEMA, FLUID]], [[1, 0, 0], [nan, nan, nan], [0, 1, 0]])
+
+
+@pytest.mark.parametrize(
+    ("uncertain", "blank", "expected"),
+    [
+        ("zeros", "zeros", [[1, 0, 0], [0, 0, 0], [0, 1, 0]]),
+        ("ones", "zeros", [[1, 1, 0], [0, 0, 0], [1, 1, 1]]),
+        ("ignore", "zeros", [[1, np.nan, 0], [0, 0, 0], [np.nan, 1, np.nan]]),
+        ({"Edema": "ones", "default": "ignore"}, "ignore", [[1, 1, 0], [np.nan] * 3, [np.nan, 1, np.nan]]),
+    ],
+)
+def test_policies_decide_on_uncertain_and_blank_labels(tmp_path, uncertain, blank, expected):
+    data = open_folder(write_folder(tmp_path), uncertain=uncertain, blank=blank)
+    np.testing.assert_array_equal(data.records().labels[:3][:, [HEART, EDEMA, FLUID]], expected)
+
+
+def test_views_are_chosen_and_the_others_counted_by_name(tmp_path):
+    root = write_folder(tmp_path)
+    data = open_folder(root)
+    data.setup()
+    assert data.notes == ["30 of 60 images of MIMIC are of other views, left out: 15 LATERAL, 15 none"]
+    assert len(data.assignment) == 30
+    side = open_folder(root, views=["LATERAL"]).read()
+    assert side.notes == ["45 of 60 images of MIMIC are of other views, left out: 15 AP, 15 PA, 15 none"]
+    assert side.names[0] == "00000001-02aa66ab"
+    assert len(side.files) == len(side.labels) == len(side.table) == len(side.splits) == 15
+
+
+def test_the_official_split_calls_validation_val(tmp_path):
+    data = open_folder(write_folder(tmp_path))
+    data.setup()
+    records = data.assignment.set_index("image")["split"]
+    assert {name: records[f"{name:08x}-02aa66ab"] for name in (44, 46, 52)} == {44: "train", 46: "val", 52: "test"}
+    assert records.value_counts().to_dict() == {"train": 23, "test": 4, "val": 3}
+    assert data.assignment.groupby("patient")["split"].nunique().max() == 1
+
+
+def test_patients_are_divided_anew_on_request_without_the_split_file(tmp_path):
+    root = write_folder(tmp_path)
+    (root / "mimic-cxr-2.0.0-split.csv.gz").unlink()
+    data = open_folder(root, official_split=False, partition=ByColumn("ViewPosition"))
+    data.setup()
+    assert list(data.clients) == ["AP", "PA"]
+    assert data.assignment.groupby("patient")["split"].nunique().max() == 1
+    with pytest.raises(
+        FileNotFoundError, match=r"found neither mimic-cxr-2\.0\.0-split\.csv\.gz nor .*split\.csv; exp"
+    ):
+        open_folder(root).read()
+
+
+def test_studies_without_labels_and_labels_without_images_are_counted(tmp_path):
+    root = write_folder(tmp_path, packed=False)
+    replace_in(plain(root, "chexpert"), "10000032,50414267,", "99999999,59999999,")
+    reading = open_folder(root).read()
+    assert reading.notes[1:] == [
+        "1 of 30 images of MIMIC have no row in mimic-cxr-2.0.0-chexpert.csv and are left out; study_id '50414267'",
+        "1 of 40 rows in mimic-cxr-2.0.0-chexpert.csv have no image in mimic-cxr-2.0.0-metadata.csv",
+    ]
+    assert reading.names[0] == "00000002-02aa66ab"
+    assert len(reading.names) == len(reading.labels) == 29
+
+
+def test_harmonised_names(tmp_path):
+    data = open_folder(write_folder(tmp_path), names="harmonised", classes=["Pleural Effusion", "Edema"])
+    np.testing.assert_array_equal(data.records().labels[:3], [[0, 0], [0, 0], [0, 1]])
+
+
+def test_long_tail_labels_are_those_of_an_image(tmp_path):
+    root = write_folder(tmp_path / "mimic")
+    data = open_long_tail(root, write_long_tail(tmp_path / "train.csv"), names="harmonised", official_split=False)
+    assert set(data.classes) == set(harmonised_names("MIMIC-LT"))
+    shared = {*harmonised_names("NIH"), *harmonised_names("CheXpert")}
+    assert len(shared) == 20
+    assert shared <= set(data.classes)
+    records = data.records()
+    positive = [{data.classes[column] for column in np.flatnonzero(row)} for row in records.labels[:4]]
+    assert positive[2] == {"Emphysema", "Pleural Effusion"}
+    assert positive[0] == positive[3] == set()
+    assert set(records.sites) == {"MIMIC-LT"}
+    own = open_long_tail(root, tmp_path / "train.csv")
+    assert len(own.classes) == 25
+    assert own.read().labels[1, own.classes.index("Tortuous Aorta")] == 1
+
+
+def test_several_long_tail_files_are_put_together(tmp_path):
+    root = write_folder(tmp_path / "mimic")
+    files = [write_long_tail(tmp_path / "train.csv", range(30)), write_long_tail(tmp_path / "test.csv", range(33, 60))]
+    data = open_long_tail(root, files)
+    data.setup()
+    assert len(data.assignment) == 57
+    assert data.notes == [
+        "3 of 60 images of MIMIC-LT have no row in train.csv, test.csv and are left out; dicom_id "
+        "'0000001e-02aa66ab', '0000001f-02aa66ab', '00000020-02aa66ab'"
+    ]
+    assert data.assignment["split"].value_counts().to_dict() == {"train": 42, "test": 9, "val": 6}
+
+
+def test_they_are_configured_by_jsonargparse(tmp_path):
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(FederatedDataModule, "data")
+    common = {
+        "root": str(write_folder(tmp_path / "mimic")),
+        "views": ["PA", "AP"],
+        "image_size": 16,
+        "partition": {"class_path": "fedlit.data.partition.ByPatient", "init_args": {"clients": 3}},
+        "cache_dir": str(tmp_path),
+    }
+    one, two = write_long_tail(tmp_path / "a.csv", range(30)), write_long_tail(tmp_path / "b.csv", range(30, 60))
+
+    def built(name: str, **init_args) -> FederatedDataModule:
+        config = parser.parse_object({"data": {"class_path": f"fedlit.data.{name}", "init_args": common | init_args}})
+        data = parser.instantiate(parser.parse_string(parser.dump(config))).data
+        data.setup()
+        assert len(data.clients) == 3
+        assert len(data.assignment) == 30
+        return data
+
+    data = built("MIMICCXR", labeller="negbio", uncertain="ignore")
+    assert (data.labeller, data.views, data.uncertain["Edema"]) == ("negbio", ("PA", "AP"), "ignore")
+    assert built("MIMICCXRLT", labels_file=[str(one), str(two)]).labels_file == [one, two]
+    both = write_long_tail(tmp_path / "both.csv")
+    assert built("MIMICCXRLT", labels_file=str(both)).labels_file == [both]
+
+
+# What bad input gets
+
+
+def test_wrong_arguments_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"data\.root is missing: expected the official layout of MIMIC-CXR-JPG"):
+        MIMICCXR()
+    with pytest.raises(ValueError, match=r"data\.labeller: expected chexpert or negbio, found 'chexbert'"):
+        open_folder(tmp_path, labeller="chexbert")
+    with pytest.raises(ValueError, match=r"data\.views: expected one or more values of ViewPosition, such as PA"):
+        open_folder(tmp_path, views=())
+    for missing in (None, []):
+        with pytest.raises(ValueError, match=r"data\.labels_file is missing: expected the label file of CXR-LT"):
+            MIMICCXRLT(tmp_path, labels_file=missing)
+
+
+def test_views_that_are_not_there_are_refused(tmp_path):
+    root = write_folder(tmp_path, packed=False)
+    with pytest.raises(ValueError, match=r"no image in .*metadata\.csv has ViewPosition 'lateral'; near .* LATERAL"):
+        open_folder(root, views=("PA", "lateral")).read()
+    text = plain(root, "metadata").read_text()
+    plain(root, "metadata").write_text(text.replace(",AP,", ",PA,"))
+    assert len(open_folder(root).read().names) == 30
+    with pytest.raises(ValueError, match=r"has ViewPosition AP; there are 15 LATERAL, 30 PA, 15 none"):
+        open_folder(root, views=("AP",)).read()
+
+
+def test_a_wrong_folder_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere: no such folder; expected the official layout"):
+        open_folder(tmp_path / "nowhere").records()
+    with pytest.raises(FileNotFoundError, match=r"found neither mimic-cxr-2\.0\.0-metadata\.csv\.gz nor .*; expected"):
+        open_folder(tmp_path).records()
+    root = write_folder(tmp_path / "mimic")
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.csv: no such file"):
+        open_long_tail(root, tmp_path / "nowhere.csv").read()
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new", "message"),
+    [
+        ("metadata", "ViewPosition", "View", r"metadata\.csv: expected a column 'ViewPosition', found 'dicom_id'"),
+        ("metadata", "00000001-02aa66ab", "", r"metadata\.csv, line 3: column 'dicom_id' is empty"),
+        ("metadata", "00000001-", "00000000-", r"metadata\.csv: image '00000000-02aa66ab' is on lines 2, 3\."),
+        ("metadata", "10000032", "p10000032", r"line 2: column 'subject_id': expected digits, found 'p10000032'"),
+        ("metadata", "50414267", "50414267.0", r"line 2: column 'study_id': expected digits, found '50414267\.0'"),
+        (
+            "metadata",
+            "10000032",
+            "10000033",
+            r"metadata\.csv, line 2: column 'subject_id': expected '10000032' as in mimic-cxr-2\.0\.0-chexpert\.csv "
+            r"for the same study_id, found '10000033' \(1 such lines\)",
+        ),
+        ("chexpert", "Edema", "Oedema", r"chexpert\.csv: expected a column 'Edema', .*; near names are Oedema"),
+        ("chexpert", "50414268", "50414267", r"chexpert\.csv: study_id '50414267' is on lines 40, 41\."),
+        ("chexpert", "-1.0", "2.0", r"chexpert\.csv, line 39: column 'Cardiomegaly': expected 1, 0, -1 or nothing"),
+        (
+            "split",
+            "validate",
+            "val",
+            r"split\.csv, line 47: column 'split': expected train, validate or test, found 'val'",
+        ),
+        ("split", "00000002-", "00000003-", r"split\.csv: image '00000003-02aa66ab' is on lines 4, 5\."),
+        (
+            "split",
+            "00000002-",
+            "77777777-",
+            r"metadata\.csv, line 4: image '00000002-02aa66ab' is not in mimic-cxr-2\.0\.0-split\.csv "
+            r"\(1 such images\)\. Add them, or set data\.official_split to false",
+        ),
+    ],
+)
+def test_a_damaged_table_is_named_with_its_line(tmp_path, kind, old, new, message):
+    replace_in(plain(write_folder(tmp_path, packed=False), kind), old, new)
+    with pytest.raises(ValueError, match=message):
+        open_folder(tmp_path).records()
+
+
+def test_long_tail_labels_that_do_not_fit_are_refused(tmp_path):
+    root = write_folder(tmp_path / "mimic")
+    one, two = write_long_tail(tmp_path / "one.csv", range(30)), write_long_tail(tmp_path / "two.csv", range(29, 60))
+    with pytest.raises(
+        ValueError, match=r"one\.csv, two\.csv: 1 values of dicom_id are in several .*'0000001d-02aa66ab'"
+    ):
+        open_long_tail(root, [one, two]).read()
+    replace_in(one, "50414267,0", "50414267,-1")
+    with pytest.raises(ValueError, match=r"one\.csv, line 2: column 'Atelectasis': expected 1, 0 or nothing, found "):
+        open_long_tail(root, one).read()
+    replace_in(two, "Tortuous Aorta", "Tortuous aorta")
+    with pytest.raises(
+        ValueError, match=r"two\.csv: expected a column 'Tortuous Aorta'.*near names are Tortuous aorta"
+    ):
+        open_long_tail(root, two).read()
+    three = write_long_tail(tmp_path / "three.csv", range(60, 70))
+    with pytest.raises(ValueError, match=r"three\.csv: no dicom_id is one of the 60 images in .*metadata"):
+        open_long_tail(root, three).read()
+
+
+def test_a_patient_in_two_official_splits_is_refused(tmp_path):
+    root = write_folder(tmp_path, packed=False)
+    replace_in(plain(root, "split"), "10000032,train", "10000032,test")
+    with pytest.raises(ValueError, match=r"patient '10000032' in test \(1 images\) and train \(1 images\)"):
+        open_folder(root).setup()
+
+
+def test_missing_images_are_refused_or_dropped_with_a_count(tmp_path):
+    root = write_folder(tmp_path)
+    (root / "files" / "p10" / "p10000032" / "s50414268" / "00000002-02aa66ab.jpg").unlink()
+    (root / "files" / "p10" / "p10000032" / "s50414267" / "00000001-02aa66ab.jpg").unlink()
+    with pytest.raises(
+        FileNotFoundError, match=r"1 of 30 images in .*metadata\.csv\.gz are missing, .*'00000002-02aa6"
+    ):
+        open_folder(root).records()
+    data = open_folder(root, missing="drop")
+    with pytest.warns(UserWarning, match="1 of 30 images of MIMIC are missing and left out"):
+        data.setup()
+    assert len(data.assignment) == 29
+
+
+def test_a_truncated_image_is_named(tmp_path):
+    broken = write_folder(tmp_path) / "files" / "p10" / "p10000032" / "s50414268" / "00000002-02aa66ab.jpg"
+    broken.write_bytes(broken.read_bytes()[:100])
+    with pytest.raises(ValueError, match=r"1 of 30 image files cannot be decoded .*\n.*00000002-02aa66ab"):
+        open_folder(tmp_path).prepare_data()
+
+
+def test_a_folder_is_recognised(tmp_path):
+    assert not MIMICCXR.recognises(tmp_path)
+    root = write_folder(tmp_path)
+    assert MIMICCXR.recognises(root)
+    assert not MIMICCXRLT.recognises(root)
+    assert not NIHChestXray14.recognises(root)

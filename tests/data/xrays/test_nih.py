@@ -1,0 +1,320 @@
+"""NIH ChestX-ray14: both label files and image layouts, official lists, and the real images if there."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from jsonargparse import ArgumentParser
+from PIL import Image
+
+from fedlit.data.federated import FederatedDataModule
+from fedlit.data.partition import ByColumn, ByOrganisation, ByPatient
+from fedlit.data.xrays.nih import NIHChestXray14
+
+# Small folders lack most classes, which is what the warning says.
+pytestmark = pytest.mark.filterwarnings("ignore:classes without")
+
+CLASSES = NIHChestXray14.labels
+V2020 = (
+    "Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,View Position,"
+    "OriginalImage[Width,Height],OriginalImagePixelSpacing[x,y]"
+)
+FINDINGS = ("No Finding", "Effusion|Mass", "Hernia", "Pleural_Thickening", "No Finding", "Cardiomegaly")
+
+
+def write_folder(
+    root: Path, version: str = "v2020", layout: str = "one", lists: bool = False, patients: int = 20
+) -> Path:
+    """A small download: 3 images for each patient, in one folder or in twelve."""
+    root.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    rows, names = [], []
+    for index in range(3 * patients):
+        patient, follow_up = divmod(index, 3)
+        name = f"{patient + 1:08d}_{follow_up:03d}.png"
+        view = "AP" if follow_up == 2 else "PA"
+        finding = FINDINGS[index % len(FINDINGS)]
+        rows.append(f"{name},{finding},{follow_up},{patient + 1},{30 + patient},F,{view},2500,2048,0.168,0.168")
+        folder = root / "images" if layout == "one" else root / f"images_{index % 12 + 1:03d}" / "images"
+        folder.mkdir(parents=True, exist_ok=True)
+        mode = "RGBA" if index % 10 == 0 else "L"
+        Image.fromarray(rng.integers(0, 256, (24, 24), dtype=np.uint8)).convert(mode).save(folder / name)
+        names.append(name)
+    header = V2020.replace("Gender", "Sex") if version == "sex" else V2020
+    if version == "v1":
+        (root / "Data_Entry_2017.csv").write_text("\n".join(f"{line}," for line in (header, *rows)) + "\n")
+    elif version == "ragged":
+        (root / "Data_Entry_2017.csv").write_text("\n".join((header, *(f"{row}," for row in rows))) + "\r\n\n")
+    else:
+        (root / "Data_Entry_2017_v2020.csv").write_text("\ufeff" + "\n".join((header, *rows)), encoding="utf-8")
+    if lists:
+        cut = 3 * (patients - 5)
+        (root / "train_val_list.txt").write_text("\n".join(names[:cut]))
+        (root / "test_list.txt").write_text("\n".join(names[cut:]) + "\n")
+    return root
+
+
+def open_folder(root: Path, **kwargs) -> NIHChestXray14:
+    kwargs.setdefault("partition", ByPatient(2))
+    return NIHChestXray14(root, image_size=16, cache_dir=str(root / "cache"), **kwargs)
+
+
+def label_file(root: Path) -> Path:
+    return root / "Data_Entry_2017_v2020.csv"
+
+
+def replace_in(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+# Reading
+
+
+@pytest.mark.parametrize("version", ["v2020", "v1", "ragged", "sex"])
+@pytest.mark.parametrize("layout", ["one", "twelve"])
+def test_versions_and_layouts_read_the_same(tmp_path, version, layout):
+    data = open_folder(write_folder(tmp_path, version, layout))
+    records = data.records()
+    assert data.classes == records.classes == CLASSES
+    assert records.names[:2].tolist() == ["00000001_000.png", "00000001_001.png"]
+    assert records.patients[:4].tolist() == ["1", "1", "1", "2"]
+    assert records.table.columns.tolist() == [
+        *V2020.split(",")[:5],
+        "Patient Gender",
+        "View Position",
+        "OriginalImage[Width]",
+        "OriginalImage[Height]",
+        "OriginalImagePixelSpacing[x]",
+        "OriginalImagePixelSpacing[y]",
+    ]
+    assert records.table["Patient Age"].iloc[[0, 3]].tolist() == [30, 31]
+    assert records.table["OriginalImagePixelSpacing[y]"].unique().tolist() == [0.168]
+    positive = [{CLASSES[column] for column in np.flatnonzero(row)} for row in records.labels[:6]]
+    assert positive == [set(), {"Effusion", "Mass"}, {"Hernia"}, {"Pleural_Thickening"}, set(), {"Cardiomegaly"}]
+    assert records.labels.shape == (60, 14)
+    assert set(np.unique(records.labels)) == {0, 1}
+    assert records.splits is None
+    first = Image.open(next(tmp_path.glob("images*/**/00000001_000.png")))
+    assert first.mode == "RGBA"
+    expected = first.convert("L").resize((16, 16), Image.Resampling.BILINEAR)
+    np.testing.assert_array_equal(records.store[0].numpy()[0], np.asarray(expected))
+
+
+def test_patients_are_split_where_there_are_no_lists(tmp_path):
+    data = open_folder(write_folder(tmp_path))
+    data.setup()
+    assert data.assignment.groupby("patient")["split"].nunique().max() == 1
+    assert data.assignment["split"].value_counts().to_dict() == {"train": 42, "test": 12, "val": 6}
+
+
+def test_official_lists_are_kept(tmp_path):
+    data = open_folder(write_folder(tmp_path, lists=True))
+    data.setup()
+    table = data.assignment.set_index("image")
+    official = (tmp_path / "test_list.txt").read_text().split()
+    assert sorted(table.index[table["split"] == "test"]) == official
+    assert len(official) == 15
+    assert table.groupby("patient")["split"].nunique().max() == 1
+    # 10 of 80 parts of the other 15 patients is two of them.
+    assert table[table["split"] == "val"]["patient"].nunique() == 2
+    own = open_folder(tmp_path, official_split=False)
+    own.setup()
+    assert (own.assignment["split"] == "test").sum() == 12
+
+
+def test_columns_of_the_label_file_divide_clients(tmp_path):
+    data = open_folder(write_folder(tmp_path), partition=ByColumn("View Position"))
+    data.setup()
+    assert list(data.clients) == ["AP", "PA"]
+    assert (data.assignment["client"] == "AP").sum() == 20
+    data = open_folder(tmp_path, partition=ByColumn("Patient Age", bins=2))
+    data.setup()
+    assert list(data.clients) == ["q1 30 to 39", "q2 40 to 49"]
+    data = open_folder(tmp_path, partition=ByOrganisation())
+    data.setup()
+    assert list(data.clients) == ["NIH"]
+
+
+def test_some_classes_in_an_order_of_choice(tmp_path):
+    data = open_folder(write_folder(tmp_path), classes=["Mass", "Cardiomegaly"])
+    assert data.classes == ("Mass", "Cardiomegaly")
+    data.setup()
+    records = data.records()
+    np.testing.assert_array_equal(records.labels[:6], [[0, 0], [1, 0], [0, 0], [0, 0], [0, 0], [0, 1]])
+    assert data.clients["client-01"].classes == ("Mass", "Cardiomegaly")
+
+
+def test_four_clients_by_default(tmp_path):
+    data = NIHChestXray14(write_folder(tmp_path), image_size=16, cache_dir=str(tmp_path / "cache"))
+    data.setup()
+    assert list(data.clients) == ["client-01", "client-02", "client-03", "client-04"]
+
+
+def test_a_class_without_positives_is_warned_of(tmp_path):
+    data = open_folder(write_folder(tmp_path), classes=["Mass", "Fibrosis"])
+    with pytest.warns(UserWarning, match="without any positive image: 'Fibrosis';"):
+        data.setup()
+
+
+def test_it_is_configured_by_jsonargparse(tmp_path):
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(FederatedDataModule, "data")
+    partition = {"class_path": "fedlit.data.partition.ByPatient", "init_args": {"clients": 3}}
+    init_args = {
+        "root": str(write_folder(tmp_path)),
+        "image_size": 16,
+        "partition": partition,
+        "cache_dir": str(tmp_path),
+    }
+    config = parser.parse_object({"data": {"class_path": "fedlit.data.NIHChestXray14", "init_args": init_args}})
+    data = parser.instantiate(parser.parse_string(parser.dump(config))).data
+    data.setup()
+    assert len(data.clients) == 3
+    assert data.clients["client-02"].train.batch([0])[0].shape == (1, 1, 16, 16)
+
+
+# What bad input gets
+
+
+def test_there_is_no_default_root():
+    with pytest.raises(ValueError, match=r"data\.root is missing: expected the official layout .*Data_Entry_2017"):
+        NIHChestXray14()
+
+
+def test_an_unknown_class_is_refused_with_near_names(tmp_path):
+    with pytest.raises(ValueError, match=r"data\.classes: unknown class 'infiltrate'; near names are Infiltration"):
+        open_folder(tmp_path, classes=["infiltrate"])
+    with pytest.raises(ValueError, match="different classes, found "):
+        open_folder(tmp_path, classes=["Mass", "Mass"])
+    with pytest.raises(ValueError, match="different classes, found "):
+        open_folder(tmp_path, classes=[])
+
+
+def test_a_wrong_folder_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere: no such folder; expected the official layout"):
+        open_folder(tmp_path / "nowhere").records()
+    (tmp_path / "train.csv").touch()
+    with pytest.raises(FileNotFoundError, match=r"found 'train.csv'; expected the official layout"):
+        open_folder(tmp_path).records()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "Finding Labels",
+            "Findings",
+            r"v2020.csv: expected a column 'Finding Labels', found 'Image Index', 'Findings'",
+        ),
+        (
+            "Effusion|Mass",
+            "Infiltrate",
+            r"v2020.csv, line 3: unknown label 'Infiltrate' .* near names are Infiltration",
+        ),
+        ("Effusion|Mass", "Effusion|Xyz", r"line 3: unknown label 'Xyz' in 'Effusion\|Xyz'; labels are Atelectasis"),
+        ("Effusion|Mass", "No Finding|Mass", r"line 3: expected 'No Finding' alone or findings"),
+        ("Effusion|Mass", "", r"line 3: column 'Finding Labels' is empty \(1 such lines\)"),
+        ("00000002_000.png,", ",", r"line 5: column 'Image Index' is empty"),
+        ("00000002_000.png", "00000001_001.png", r"image '00000001_001.png' is on lines 3, 5"),
+    ],
+)
+def test_a_damaged_label_file_is_named_with_its_line(tmp_path, old, new, message):
+    replace_in(label_file(write_folder(tmp_path)), old, new)
+    with pytest.raises(ValueError, match=message):
+        open_folder(tmp_path).records()
+
+
+def test_blank_lines_do_not_shift_line_numbers(tmp_path):
+    path = label_file(write_folder(tmp_path))
+    replace_in(path, "\n", "\n\n")
+    assert len(open_folder(tmp_path).records().names) == 60
+    replace_in(path, "Effusion|Mass", "Efusion")
+    with pytest.raises(ValueError, match=r"line 4: unknown label 'Efusion' .* near names are Effusion"):
+        open_folder(tmp_path).records()
+
+
+def test_missing_images_are_counted_and_named(tmp_path):
+    write_folder(tmp_path, layout="twelve")
+    for path in (tmp_path / "images_002" / "images").iterdir():
+        path.unlink()
+    with pytest.raises(FileNotFoundError) as caught:
+        open_folder(tmp_path).records()
+    message = str(caught.value)
+    assert "5 of 60 images in" in message
+    assert "'00000001_001.png', '00000005_001.png', '00000009_001.png', ... (5 in all)" in message
+    assert "images_001/images" in message
+
+
+def test_no_image_folder_is_refused(tmp_path):
+    (write_folder(tmp_path) / "images").rename(tmp_path / "pictures")
+    with pytest.raises(FileNotFoundError, match="found no folder of images; expected the official layout"):
+        open_folder(tmp_path).records()
+
+
+def test_a_truncated_image_is_named(tmp_path):
+    broken = write_folder(tmp_path) / "images" / "00000003_001.png"
+    broken.write_bytes(broken.read_bytes()[:200])
+    with pytest.raises(ValueError, match=r"1 of 60 image files cannot be decoded .*\n.*00000003_001\.png"):
+        open_folder(tmp_path).prepare_data()
+
+
+def test_lists_that_do_not_fit_are_refused(tmp_path):
+    write_folder(tmp_path, lists=True)
+    tests, others = tmp_path / "test_list.txt", tmp_path / "train_val_list.txt"
+    good = tests.read_text()
+    tests.write_text(good + "99999999_000.png\n")
+    with pytest.raises(
+        ValueError, match=r"test_list\.txt, line 16: '99999999_000\.png' is not in Data_Entry_2017_v2020"
+    ):
+        open_folder(tmp_path).records()
+    tests.write_text(good + "00000001_000.png\n")
+    with pytest.raises(ValueError, match=r"test_list\.txt: 1 images are in both .* '00000001_000\.png'"):
+        open_folder(tmp_path).records()
+    tests.write_text("\n".join(good.split()[1:]))
+    with pytest.raises(ValueError, match=r"1 images are neither in train_val_list\.txt nor in test_list\.txt"):
+        open_folder(tmp_path).records()
+    first = good.split()[0]
+    tests.write_text("\n".join(good.split()[1:]))
+    others.write_text(others.read_text() + f"\n{first}\n")
+    with pytest.raises(ValueError, match=r"patient '16' in test \(2 images\) and train_val \(1 images\)"):
+        open_folder(tmp_path).setup()
+    tests.unlink()
+    with pytest.raises(
+        FileNotFoundError, match=r"test_list\.txt is missing, although the other official list is there"
+    ):
+        open_folder(tmp_path).records()
+
+
+# The real images
+
+
+@pytest.fixture(scope="module")
+def real_data(tmp_path_factory) -> NIHChestXray14:
+    root = Path(__file__).parents[3] / ".." / "shared" / "data" / "nih-cxr14-mini"
+    if not (root / "Data_Entry_2017_v2020.csv").is_file():
+        pytest.skip("needs ../shared/data/nih-cxr14-mini with Data_Entry_2017_v2020.csv and images/")
+    return NIHChestXray14(root, image_size=64, cache_dir=str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.mark.filterwarnings("ignore:classes without")
+def test_real_images(real_data):
+    real_data.prepare_data()
+    real_data.setup()
+    counts = real_data.counts()
+    positives = counts.groupby("class")["positives"].sum()
+    assert positives["Pneumonia"] == 500
+    assert positives["Infiltration"] == 187
+    assert positives["Hernia"] == 3
+    assert len(real_data.assignment) == 1000
+    assert real_data.assignment["patient"].nunique() == 682
+    assert real_data.assignment.groupby("patient")[["split", "client"]].nunique().max().tolist() == [1, 1]
+    for client in real_data.clients.values():
+        sizes = [len(part) for part in (client.train, client.val, client.test)]
+        np.testing.assert_allclose(sizes, [175, 25, 50], atol=3)
+        images, labels = client.train.batch(range(32))
+        assert images.shape == (32, 1, 64, 64)
+        assert labels.shape == (32, 14)
+        assert abs(images.mean()) < 1
+        assert 0.5 < images.std() < 2

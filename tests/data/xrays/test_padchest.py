@@ -1,0 +1,345 @@
+"""PadChest: its label file with all columns, words in labels, views, 16-bit images, and real X-rays if there."""
+
+import csv
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+from jsonargparse import ArgumentParser
+from PIL import Image
+
+from fedlit.data.federated import FederatedDataModule
+from fedlit.data.labels import harmonised_names, origins
+from fedlit.data.partition import ByColumn, ByPatient
+from fedlit.data.xrays.padchest import PadChest
+
+# Small folders lack most classes, which is what the warning says.
+pytestmark = pytest.mark.filterwarnings("ignore:classes without")
+
+HEADER = (
+    ",ImageID,ImageDir,StudyDate_DICOM,StudyID,PatientID,PatientBirth,PatientSex_DICOM,ViewPosition_DICOM,Projection,"
+    "MethodProjection,Pediatric,Modality_DICOM,Manufacturer_DICOM,PhotometricInterpretation_DICOM,"
+    "PixelRepresentation_DICOM,PixelAspectRatio_DICOM,SpatialResolution_DICOM,BitsStored_DICOM,WindowCenter_DICOM,"
+    "WindowWidth_DICOM,Rows_DICOM,Columns_DICOM,XRayTubeCurrent_DICOM,Exposure_DICOM,ExposureInuAs_DICOM,ExposureTime,"
+    "RelativeXRayExposure_DICOM,ReportID,Report,MethodLabel,Labels,Localizations,LabelsLocalizationsBySentence,"
+    "labelCUIS,LocalizationsCUIS"
+)
+COLUMNS = HEADER.split(",")
+FILE = "PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv"
+# What a PatientID looks like: a float would lose most of its digits.
+PATIENT = "8398604886942923316379882356814609"
+LABELS = (
+    "['normal']",
+    "['cardiomegaly', ' pleural effusion', '']",
+    "['pseudonodule', 'hydropneumothorax']",
+    "['multiple nodules', 'pulmonary mass', 'mastectomy']",
+    "",
+    "['vertebral fracture', 'dual chamber device', 'Loculated Pleural Effusion']",
+)
+POSITIVE = (
+    set(),
+    {"cardiomegaly", "pleural effusion"},
+    set(),
+    {"nodule", "mass"},
+    None,
+    {"fracture", "device", "pleural effusion"},
+)
+VIEWS = ("PA", "AP", "AP_horizontal", "L", "COSTAL")
+
+
+def write_folder(root: Path, images: list[Path] | None = None, flat: bool = False, patients: int = 30) -> Path:
+    """A small download with 2 images for each patient: frontal ones, then a lateral and a costal one."""
+    root.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    rows = []
+    for index in range(2 * patients + 2):
+        name = f"2168401113669640{index:04d}_0{index % 2}-101-007.png"
+        folder = root if flat else root / str(index % 3)
+        folder.mkdir(exist_ok=True)
+        if images:
+            # 12 of 16 bits, as released.
+            pixels = np.asarray(Image.open(images[index % len(images)]).convert("L"), np.uint16) * 16
+        else:
+            pixels = rng.integers(0, 4096, (24, 24), dtype=np.uint16)
+            pixels[0, 0] = 4095
+        Image.fromarray(pixels).save(folder / name)
+        row = dict.fromkeys(COLUMNS, "x") | {
+            "": str(index),
+            "ImageID": name,
+            "ImageDir": str(index % 3),
+            "PatientID": f"{PATIENT}{index // 2:02d}",
+            "PatientBirth": str(1930 + index // 2),
+            "Projection": VIEWS[index % 3 if index < 2 * patients else index - 2 * patients + 3],
+            "Manufacturer_DICOM": "ImagingDynamicsCompanyLtd" if index // 2 % 2 else "PhilipsMedicalSystems",
+            "Report": "sin hallazgos , sin cambios",
+            "MethodLabel": "Physician" if index % 4 == 0 else "RNN_model",
+            "Labels": LABELS[index % len(LABELS)],
+        }
+        rows.append(row)
+    with (root / FILE).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+    return root
+
+
+def open_folder(root: Path, **kwargs) -> PadChest:
+    kwargs.setdefault("partition", ByPatient(2))
+    return PadChest(root, image_size=16, cache_dir=str(root / "cache"), **kwargs)
+
+
+def replace_in(root: Path, old: str, new: str) -> None:
+    text = (root / FILE).read_text(encoding="utf-8")
+    assert old in text
+    (root / FILE).write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+# Reading
+
+
+def test_the_header_is_the_official_one():
+    assert len(COLUMNS) == 36
+    assert COLUMNS[0] == ""
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("packed", [False, True])
+def test_layouts_read_the_same(tmp_path, flat, packed):
+    write_folder(tmp_path, flat=flat)
+    if packed:
+        (tmp_path / f"{FILE}.gz").write_bytes(gzip.compress((tmp_path / FILE).read_bytes()))
+        (tmp_path / FILE).unlink()
+    assert PadChest.recognises(tmp_path)
+    data = open_folder(tmp_path)
+    records = data.records()
+    assert data.classes == records.classes == PadChest.labels
+    assert records.table.columns.tolist() == COLUMNS[1:]
+    assert records.names[0] == "21684011136696400000_00-101-007.png"
+    assert records.patients[:3].tolist() == [f"{PATIENT}00", f"{PATIENT}00", f"{PATIENT}01"]
+    assert records.splits is None
+    assert records.labels.shape == (60, 17)
+    for row, positive in zip(records.labels, POSITIVE, strict=False):
+        if positive is None:
+            assert np.isnan(row).all()
+        else:
+            assert {name for name, value in zip(data.classes, row, strict=True) if value} == positive
+    assert data.notes == [
+        "2 of 62 images of PadChest are of other views, left out: 1 COSTAL, 1 L",
+        "10 of 60 images of PadChest have no labels: all of theirs are blank",
+    ]
+    deep = np.asarray(Image.open(next(tmp_path.rglob(str(records.names[0])))))
+    assert deep.dtype == np.uint16
+    eight = Image.fromarray(np.round(deep.astype(np.float32) * (255 / 4095)).astype(np.uint8))
+    expected = np.asarray(eight.resize((16, 16), Image.Resampling.BILINEAR))
+    np.testing.assert_array_equal(records.store[0].numpy()[0], expected)
+
+
+def test_an_unpacked_label_file_wins_and_two_are_refused(tmp_path):
+    write_folder(tmp_path)
+    (tmp_path / f"{FILE}.gz").write_bytes(b"not even an archive")
+    assert open_folder(tmp_path).read().source == tmp_path / FILE
+    (tmp_path / "PADCHEST_mine.csv").touch()
+    with pytest.raises(ValueError, match=f"expected one label file, found '{FILE}', 'PADCHEST_mine.csv'"):
+        open_folder(tmp_path).records()
+
+
+def test_blank_labels_follow_the_policy(tmp_path):
+    write_folder(tmp_path)
+    assert (open_folder(tmp_path, blank="zeros").records().labels[4] == 0).all()
+    some = open_folder(tmp_path, blank={"mass": "ones", "default": "ignore"}).records()
+    assert some.labels[4, some.classes.index("mass")] == 1
+    assert np.isnan(some.labels[4]).sum() == 16
+
+
+@pytest.mark.parametrize(
+    ("labels", "blank"),
+    [("[]", True), ("['']", True), ("\"[' ', 'normal']\"", False), ("NaN", True), ("['exclude']", False)],
+)
+def test_what_counts_as_no_label(tmp_path, labels, blank):
+    replace_in(write_folder(tmp_path), LABELS[0], labels)
+    assert np.isnan(open_folder(tmp_path).read().labels[0]).all() == blank
+
+
+def test_views_are_a_choice(tmp_path):
+    write_folder(tmp_path)
+    data = open_folder(tmp_path, views=("L", "PA"))
+    assert sorted(data.records().table["Projection"].unique()) == ["L", "PA"]
+    assert data.notes[0] == (
+        "41 of 62 images of PadChest are of other views, left out: 20 AP, 20 AP_horizontal, 1 COSTAL"
+    )
+    replace_in(tmp_path, "AP_horizontal", "")
+    note = open_folder(tmp_path).read().notes[0]
+    assert note == "3 of 62 images of PadChest are of other views, left out: 1 COSTAL, 1 L, 1 none"
+    assert len(open_folder(tmp_path, views=("none",)).read().names) == 1
+
+
+def test_images_that_a_physician_labelled(tmp_path):
+    data = open_folder(write_folder(tmp_path), physician_only=True)
+    records = data.records()
+    assert set(records.table["MethodLabel"]) == {"Physician"}
+    assert len(records.names) == 15
+    assert data.notes[1] == "45 of 60 images of PadChest are not labelled by a physician, left out"
+    assert data.notes[2] == "5 of 15 images of PadChest have no labels: all of theirs are blank"
+
+
+def test_harmonised_names(tmp_path):
+    phrases = [
+        label
+        for origin in origins(harmonised_names("PadChest"), PadChest.labels, "x").values()
+        for label in origin.labels
+    ]
+    assert sorted(phrases) == sorted(PadChest.labels)
+    data = open_folder(write_folder(tmp_path), names="harmonised", classes=["Support Devices", "Pleural Effusion"])
+    np.testing.assert_array_equal(data.records().labels[:6], [[0, 0], [0, 1], [0, 0], [0, 0], [np.nan] * 2, [1, 1]])
+
+
+def test_phrases_of_ones_own(tmp_path):
+    write_folder(tmp_path)
+    data = open_folder(tmp_path, findings=["Pseudonodule", "chamber  device"])
+    assert data.classes == ("Pseudonodule", "chamber device")
+    np.testing.assert_array_equal(data.records().labels[:6], [[0, 0], [0, 0], [1, 0], [0, 0], [np.nan] * 2, [0, 1]])
+    named = open_folder(tmp_path, findings=["mass", "nodule"], names={"Lesion": {"any": ["mass", "nodule"]}})
+    assert named.records().labels[3].tolist() == [1]
+    assert PadChest.labels[0] == "atelectasis"
+    for findings in ([], ["mass", "Mass"], ["mass", " "]):
+        with pytest.raises(ValueError, match=r"data\.findings: expected one or more different phrases, found "):
+            open_folder(tmp_path, findings=findings)
+
+
+def test_patients_are_split_and_columns_divide(tmp_path):
+    data = open_folder(write_folder(tmp_path), partition=ByColumn("Manufacturer_DICOM"))
+    data.setup()
+    assert list(data.clients) == ["ImagingDynamicsCompanyLtd", "PhilipsMedicalSystems"]
+    assert data.assignment.groupby("patient")["split"].nunique().max() == 1
+    assert data.assignment["split"].value_counts().to_dict() == {"train": 42, "test": 12, "val": 6}
+
+
+def test_missing_images_are_dropped_with_a_count(tmp_path):
+    write_folder(tmp_path)
+    gone = sorted((tmp_path / "1").iterdir())[:3]
+    for path in gone:
+        path.unlink()
+    with pytest.raises(FileNotFoundError, match=rf"3 of 60 images in .*{FILE} are missing.*'{gone[0].name}'"):
+        open_folder(tmp_path).records()
+    data = open_folder(tmp_path, missing="drop")
+    with pytest.warns(UserWarning, match="3 of 60 images of PadChest are missing and left out"):
+        assert len(data.records().names) == 57
+
+
+def test_it_is_configured_by_jsonargparse(tmp_path):
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(FederatedDataModule, "data")
+    init_args = {
+        "root": str(write_folder(tmp_path)),
+        "image_size": 16,
+        "partition": {"class_path": "fedlit.data.partition.ByPatient", "init_args": {"clients": 3}},
+        "cache_dir": str(tmp_path / "cache"),
+        "findings": ["mass", "pleural effusion"],
+        "views": ["PA", "AP"],
+        "blank": {"mass": "zeros", "default": "ignore"},
+    }
+    config = parser.parse_object({"data": {"class_path": "fedlit.data.PadChest", "init_args": init_args}})
+    data = parser.instantiate(parser.parse_string(parser.dump(config))).data
+    data.setup()
+    assert data.classes == ("mass", "pleural effusion")
+    assert data.views == ("PA", "AP")
+    assert len(data.assignment) == 40
+    assert len(data.clients) == 3
+
+
+# What bad input gets
+
+
+def test_a_wrong_folder_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"data\.root is missing: expected the official layout of PadChest"):
+        PadChest()
+    (tmp_path / "train.csv").touch()
+    assert not PadChest.recognises(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"found 'train.csv'; expected the official layout of PadChest"):
+        open_folder(tmp_path).records()
+
+
+def test_views_that_are_not_there_are_refused(tmp_path):
+    write_folder(tmp_path)
+    with pytest.raises(ValueError, match=r"data\.views: no image in .*csv has Projection 'lateral'; labels are PA, AP"):
+        open_folder(tmp_path, views=("PA", "lateral")).records()
+    with pytest.raises(ValueError, match=r"has Projection 'AP horizontal'; near names are AP_horizontal"):
+        open_folder(tmp_path, views=("AP horizontal",)).records()
+    with pytest.raises(ValueError, match=r"data\.views: expected values of Projection such as 'PA', .* found none"):
+        open_folder(tmp_path, views=())
+    text = (tmp_path / FILE).read_text()
+    (tmp_path / FILE).write_text(text.replace(",PA,", ",L,").replace(",AP,", ",L,").replace(",AP_horizontal,", ",L,"))
+    with pytest.raises(ValueError, match=r"csv has Projection PA or AP or AP_horizontal; there are 1 COSTAL, 61 L$"):
+        open_folder(tmp_path).records()
+
+
+def test_no_physician_at_all_is_refused(tmp_path):
+    write_folder(tmp_path)
+    (tmp_path / FILE).write_text((tmp_path / FILE).read_text().replace("Physician", "physicist"))
+    with pytest.raises(
+        ValueError, match=r"'MethodLabel': expected 'Physician' in some rows .* found 'physicist', 'RNN_model'"
+    ):
+        open_folder(tmp_path, physician_only=True).records()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "Labels,Localizations",
+            "labels,Localizations",
+            r"csv: expected a column 'Labels', found .*near names are labels",
+        ),
+        (
+            "['pseudonodule', 'hydropneumothorax']",
+            "['pseudonodule'",
+            r"line 4: column 'Labels': expected a list such as .* found \"\['pseudonodule'\"",
+        ),
+        ("['normal']", "normal", r"line 2: column 'Labels': expected a list .* found 'normal'"),
+        ("['normal']", "['normal', 3]", r"line 2: column 'Labels': expected a list"),
+        ("['normal']", "{'normal': 1}", r"line 2: column 'Labels': expected a list"),
+        (f"{PATIENT}00", "", r"line 2: column 'PatientID' is empty \(1 such lines\)"),
+        (
+            "21684011136696400002",
+            "21684011136696400000",
+            r"image '21684011136696400000_00-101-007.png' is on lines 2, 4",
+        ),
+    ],
+)
+def test_a_damaged_label_file_is_named_with_its_line(tmp_path, old, new, message):
+    replace_in(write_folder(tmp_path), old, new)
+    with pytest.raises(ValueError, match=message):
+        open_folder(tmp_path).records()
+
+
+def test_a_broken_image_is_named(tmp_path):
+    broken = sorted((write_folder(tmp_path) / "0").iterdir())[1]
+    broken.write_bytes(b"")
+    with pytest.raises(ValueError, match=rf"1 of 60 image files cannot be decoded .*\n.*{broken.name}"):
+        open_folder(tmp_path).records()
+
+
+# The real images
+
+
+def test_real_images_in_sixteen_bits(tmp_path):
+    folder = Path(__file__).parents[3] / ".." / "shared" / "data" / "nih-cxr14-mini" / "images"
+    if not folder.is_dir():
+        pytest.skip("needs ../shared/data/nih-cxr14-mini with images/")
+    real = sorted(folder.glob("*.png"))[:62]
+    data = open_folder(write_folder(tmp_path, real))
+    data.setup()
+    images, labels = data.clients["client-01"].train.batch(range(16))
+    assert images.shape == (16, 1, 16, 16)
+    assert labels.shape == (16, 17)
+    assert abs(images.mean()) < 1
+    assert 0.5 < images.std() < 2
+    # 12 bits scaled to 8 are the picture that they were made from, where its brightest pixel needs the 12th bit.
+    store = data.records().store
+    for row in range(20):
+        grey = Image.open(real[row]).convert("L")
+        if np.asarray(grey).max() >= 128:
+            scaled = Image.fromarray(np.round(np.asarray(grey, np.float32) * 16 * 255 / 4095).astype(np.uint8))
+            expected = np.asarray(scaled.resize((16, 16), Image.Resampling.BILINEAR))
+            np.testing.assert_array_equal(store[row].numpy()[0], expected)

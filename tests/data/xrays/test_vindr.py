@@ -1,0 +1,301 @@
+"""VinDr-CXR: three readings an image and their votes, both label files, image formats, and real X-rays if there."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from jsonargparse import ArgumentParser
+from PIL import Image
+
+from fedlit.data.federated import FederatedDataModule
+from fedlit.data.labels import harmonised_names, origins
+from fedlit.data.partition import ByColumn, ByPatient
+from fedlit.data.xrays.vindr import VinDrCXR
+
+# Small folders lack most classes, which is what the warning says.
+pytestmark = pytest.mark.filterwarnings("ignore:classes without")
+
+HEADER = (
+    "Aortic enlargement,Atelectasis,Calcification,Cardiomegaly,Clavicle fracture,Consolidation,Edema,Emphysema,"
+    "Enlarged PA,ILD,Infiltration,Lung Opacity,Lung cavity,Lung cyst,Mediastinal shift,Nodule/Mass,Pleural effusion,"
+    "Pleural thickening,Pneumothorax,Pulmonary fibrosis,Rib fracture,Other lesion,COPD,Lung tumor,Pneumonia,"
+    "Tuberculosis,Other diseases,No finding"
+)
+LABELS = HEADER.split(",")
+# How many of three radiologists see it.
+SEEN = ({"No finding": 3}, {"Cardiomegaly": 1, "Edema": 2, "Rib fracture": 3}, {"Other diseases": 2, "Nodule/Mass": 1})
+TRAIN, TEST = 24, 12
+
+
+def image_id(index: int) -> str:
+    return f"{index:032x}"
+
+
+def write_folder(root: Path, images: list[Path] | None = None, suffix: str = ".png") -> Path:
+    """A small download: three rows, not beside each other, for each training image, one for each of the tests."""
+    rng = np.random.default_rng(0)
+    for folder in ("annotations", "train", "test"):
+        (root / folder).mkdir(parents=True)
+    for index in range(TRAIN + TEST):
+        path = root / ("train" if index < TRAIN else "test") / f"{image_id(index)}{suffix}"
+        pixels = rng.integers(0, 256, (24, 24), dtype=np.uint8)
+        (Image.open(images[index]).convert("L") if images else Image.fromarray(pixels)).save(path)
+    with (root / "annotations" / "image_labels_train.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["image_id", "rad_id", *LABELS])
+        for reader in range(3):
+            for index in range(TRAIN):
+                seen = SEEN[index % len(SEEN)]
+                row = [int(seen.get(label, 0) > reader) for label in LABELS]
+                writer.writerow([image_id(index), f"R{reader + 8 + index % 2}", *row])
+    with (root / "annotations" / "image_labels_test.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["image_id", *(label.replace("Other diseases", "Other disease") for label in LABELS)])
+        for index in range(TRAIN, TRAIN + TEST):
+            seen = SEEN[index % len(SEEN)]
+            writer.writerow([image_id(index), *(int(label in seen) for label in LABELS)])
+    return root
+
+
+def open_folder(root: Path, **kwargs) -> VinDrCXR:
+    kwargs.setdefault("partition", ByPatient(2))
+    return VinDrCXR(root, image_size=16, cache_dir=str(root / "cache"), **kwargs)
+
+
+def replace_in(root: Path, folder: str, old: str, new: str) -> None:
+    path = root / "annotations" / f"image_labels_{folder}.csv"
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+def positives(records, row: int) -> set[str]:
+    return {records.classes[column] for column in np.flatnonzero(records.labels[row])}
+
+
+# Reading
+
+
+def test_the_header_is_the_official_one():
+    assert len(LABELS) == 28
+    assert (*VinDrCXR.labels, "No finding") == tuple(LABELS)
+
+
+def test_both_files_are_read(tmp_path):
+    data = open_folder(write_folder(tmp_path))
+    assert VinDrCXR.recognises(tmp_path)
+    records = data.records()
+    assert data.classes == records.classes == tuple(LABELS[:-1])
+    assert records.names.tolist() == [image_id(index) for index in range(TRAIN + TEST)]
+    assert records.patients.tolist() == records.names.tolist()
+    assert records.splits.tolist() == ["train_val"] * TRAIN + ["test"] * TEST
+    assert records.labels.shape == (36, 27)
+    assert [positives(records, row) for row in (0, 1, 2)] == [set(), {"Edema", "Rib fracture"}, {"Other diseases"}]
+    assert positives(records, TRAIN + 2) == {"Other diseases", "Nodule/Mass"}
+    assert set(np.unique(records.labels)) == {0, 1}
+    assert records.table.iloc[[0, 1, TRAIN]].to_numpy().tolist() == [
+        [image_id(0), "train", "R10|R8|R9"],
+        [image_id(1), "train", "R10|R11|R9"],
+        [image_id(TRAIN), "test", "consensus"],
+    ]
+    assert len(data.notes) == 1
+    assert data.notes[0].startswith("VinDr releases no patient ids: each image counts as a patient of its own")
+    with Image.open(tmp_path / "test" / f"{image_id(TRAIN)}.png") as image:
+        expected = np.asarray(image.resize((16, 16), Image.Resampling.BILINEAR))
+    np.testing.assert_array_equal(records.store[TRAIN].numpy()[0], expected)
+
+
+@pytest.mark.parametrize(
+    ("vote", "expected"),
+    [
+        ("any", {"Cardiomegaly", "Edema", "Rib fracture"}),
+        ("majority", {"Edema", "Rib fracture"}),
+        ("unanimous", {"Rib fracture"}),
+    ],
+)
+def test_votes(tmp_path, vote, expected):
+    records = open_folder(write_folder(tmp_path), vote=vote).records()
+    assert positives(records, 1) == expected
+    # The consensus of the test set is no vote.
+    assert positives(records, TRAIN + 1) == {"Cardiomegaly", "Edema", "Rib fracture"}
+
+
+def test_other_numbers_of_readers_are_counted(tmp_path):
+    path = write_folder(tmp_path) / "annotations" / "image_labels_train.csv"
+    lines = path.read_text().splitlines()
+    # The third reading of image 1 goes: two of two see an edema, one of two a cardiomegaly, which is no majority.
+    assert lines[1 + 2 * TRAIN + 1].startswith(image_id(1))
+    path.write_text("\n".join(lines[: 1 + 2 * TRAIN + 1] + lines[1 + 2 * TRAIN + 2 :]))
+    data = open_folder(tmp_path)
+    assert positives(data.records(), 1) == {"Edema", "Rib fracture"}
+    assert data.notes[1] == "1 of 24 training images of VinDr have another number of readers than 3: 2 to 3"
+    assert positives(open_folder(tmp_path, vote="unanimous").records(), 1) == {"Edema", "Rib fracture"}
+
+
+def test_a_blank_reading_does_not_vote(tmp_path):
+    path = write_folder(tmp_path) / "annotations" / "image_labels_train.csv"
+    rows = list(csv.reader(path.open(newline="")))
+    edema, rib = rows[0].index("Edema"), rows[0].index("Rib fracture")
+    for row in rows:
+        if row[0] == image_id(1):
+            row[rib] = ""
+            row[edema] = "" if row[edema] == "0" else row[edema]
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    reading = open_folder(tmp_path, vote="unanimous").read()
+    assert reading.labels[1, LABELS.index("Edema")] == 1
+    assert np.isnan(reading.labels[1, LABELS.index("Rib fracture")])
+    assert np.isnan(reading.labels).sum() == 1
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".jpeg"])
+def test_other_formats(tmp_path, suffix):
+    assert len(open_folder(write_folder(tmp_path, suffix=suffix)).records().names) == 36
+
+
+def test_dicom_as_released(tmp_path):
+    pydicom = pytest.importorskip("pydicom", reason="needs pydicom: pip install 'fedlit[dicom]'")
+    write_folder(tmp_path)
+    for path in [*(tmp_path / "train").iterdir(), *(tmp_path / "test").iterdir()]:
+        meta = pydicom.dataset.FileMetaDataset()
+        meta.MediaStorageSOPClassUID = "1.2.840.10008.5.1.4.1.1.1.1"
+        meta.MediaStorageSOPInstanceUID = "1.2.3"
+        meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+        released = path.with_suffix(".dicom")
+        data = pydicom.dataset.FileDataset(str(released), {}, file_meta=meta, preamble=b"\0" * 128)
+        data.Rows = data.Columns = 24
+        data.SamplesPerPixel, data.PhotometricInterpretation = 1, "MONOCHROME1"
+        data.BitsAllocated, data.BitsStored, data.HighBit, data.PixelRepresentation = 16, 12, 11, 0
+        data.WindowCenter, data.WindowWidth, data.VOILUTFunction = 2040, 4080, "LINEAR_EXACT"
+        data.PixelData = (np.asarray(Image.open(path), np.uint16) * 16).tobytes()
+        pydicom.dcmwrite(released, data, enforce_file_format=True)
+    plain = open_folder(tmp_path).records().store
+    for path in tmp_path.rglob("*.png"):
+        path.unlink()
+    inverted = open_folder(tmp_path).records().store
+    assert np.abs(255 - plain[0].numpy().astype(int) - inverted[0].numpy()).max() <= 1
+
+
+def test_harmonised_names(tmp_path):
+    assert set(origins(harmonised_names("VinDr"), VinDrCXR.labels, "x")) == set(harmonised_names("VinDr"))
+    write_folder(tmp_path)
+    data = open_folder(tmp_path, names="harmonised", classes=["Fracture", "Edema", "Nodule/Mass"], vote="any")
+    np.testing.assert_array_equal(data.records().labels[:3], [[0, 0, 0], [1, 1, 0], [0, 0, 1]])
+    # Each of the two labels that make a fracture is enough.
+    first = ("0," * 28)[:-1]
+    clavicle = first.split(",")
+    clavicle[LABELS.index("Clavicle fracture")] = "1"
+    replace_in(tmp_path, "train", f"{image_id(0)},R8,{first[:-1]}1", f"{image_id(0)},R8,{','.join(clavicle)}")
+    assert open_folder(tmp_path, names="harmonised", classes=["Fracture"], vote="any").records().labels[0] == 1
+
+
+def test_official_and_own_splits(tmp_path):
+    data = open_folder(write_folder(tmp_path))
+    data.setup()
+    assert data.assignment["split"].value_counts().to_dict() == {"train": 21, "test": 12, "val": 3}
+    own = open_folder(tmp_path, official_split=False)
+    own.setup()
+    assert own.assignment["split"].value_counts()["test"] == 7
+    (tmp_path / "annotations" / "image_labels_test.csv").unlink()
+    alone = open_folder(tmp_path)
+    alone.setup()
+    assert alone.assignment["split"].nunique() == 3
+    assert alone.notes[1] == "only image_labels_train.csv is there: the images are divided by data.split"
+
+
+def test_columns_divide_clients(tmp_path):
+    data = open_folder(write_folder(tmp_path), partition=ByColumn("rad_id"), official_split=False)
+    data.setup()
+    assert list(data.clients) == ["R10|R11|R9", "R10|R8|R9", "consensus"]
+
+
+def test_missing_images_are_dropped_with_a_count(tmp_path):
+    (write_folder(tmp_path) / "train" / f"{image_id(3)}.png").unlink()
+    with pytest.raises(FileNotFoundError, match=rf"1 of 36 images in .*train.csv are missing.*'{image_id(3)}'"):
+        open_folder(tmp_path).records()
+    with pytest.warns(UserWarning, match="1 of 36 images of VinDr are missing and left out"):
+        assert len(open_folder(tmp_path, missing="drop").records().names) == 35
+
+
+def test_it_is_configured_by_jsonargparse(tmp_path):
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(FederatedDataModule, "data")
+    init_args = {
+        "root": str(write_folder(tmp_path)),
+        "image_size": 16,
+        "partition": {"class_path": "fedlit.data.partition.ByPatient", "init_args": {"clients": 3}},
+        "cache_dir": str(tmp_path / "cache"),
+        "vote": "any",
+        "names": {"Fracture": {"any": ["Rib fracture", "Clavicle fracture"]}, "Enlarged heart": "Cardiomegaly"},
+    }
+    config = parser.parse_object({"data": {"class_path": "fedlit.data.VinDrCXR", "init_args": init_args}})
+    data = parser.instantiate(parser.parse_string(parser.dump(config))).data
+    data.setup()
+    assert data.vote == "any"
+    assert data.classes == ("Fracture", "Enlarged heart")
+    assert data.records().labels[1].tolist() == [1, 1]
+    assert len(data.clients) == 3
+
+
+# What bad input gets
+
+
+def test_a_wrong_folder_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"data\.root is missing: expected the official layout of VinDr-CXR"):
+        VinDrCXR()
+    (tmp_path / "train.csv").touch()
+    assert not VinDrCXR.recognises(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"found 'train.csv'; expected the official layout of VinDr-CXR"):
+        open_folder(tmp_path).records()
+
+
+def test_an_unknown_vote_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"data\.vote: expected any, majority or unanimous, found 'most'"):
+        open_folder(tmp_path, vote="most")
+
+
+@pytest.mark.parametrize(
+    ("folder", "old", "new", "message"),
+    [
+        ("train", "rad_id", "reader", r"train\.csv: expected a column 'rad_id'"),
+        ("train", "ILD,", "Ild,", r"train\.csv: expected a column 'ILD', found .* near names are Ild"),
+        ("test", "Other disease,", "Others,", r"test\.csv: expected a column 'Other diseases', found"),
+        (
+            "train",
+            ",R8,0",
+            ",R8,2",
+            r"train\.csv, line 2: column 'Aortic enlargement': expected 0, 1 or nothing, found .*2",
+        ),
+        (
+            "test",
+            "0,0,1\n",
+            "0,-1,1\n",
+            r"test\.csv, line 2: column 'Other diseases': expected 0, 1 or nothing, found .*-1",
+        ),
+        ("train", ",R8,", ",,", r"train\.csv, line 2: column 'rad_id' is empty"),
+        ("train", f"{image_id(0)},R9", f"{image_id(0)},R8", rf"the reading '{image_id(0)} of R8' is on lines 2, 26"),
+        ("test", image_id(25), image_id(24), rf"test\.csv: image '{image_id(24)}' is on lines 2, 3"),
+        ("test", image_id(25), image_id(3), rf"annotations: 1 images are in both label files.*'{image_id(3)}'"),
+    ],
+)
+def test_a_damaged_label_file_is_named_with_its_line(tmp_path, folder, old, new, message):
+    replace_in(write_folder(tmp_path), folder, old, new)
+    with pytest.raises(ValueError, match=message):
+        open_folder(tmp_path).records()
+
+
+# The real images
+
+
+def test_real_images_of_three_readers(tmp_path):
+    folder = Path(__file__).parents[3] / ".." / "shared" / "data" / "nih-cxr14-mini" / "images"
+    if not folder.is_dir():
+        pytest.skip("needs ../shared/data/nih-cxr14-mini with images/")
+    data = open_folder(write_folder(tmp_path, sorted(folder.glob("*.png"))))
+    data.setup()
+    images, labels = data.clients["client-01"].train.batch(range(8))
+    assert images.shape == (8, 1, 16, 16)
+    assert labels.shape == (8, 27)
+    assert abs(images.mean()) < 1
+    assert 0.5 < images.std() < 2

@@ -1,0 +1,81 @@
+"""What runs are compared by: short names first, at most 40, and an algorithm's own before the rest."""
+
+import pytest
+from torch import nn
+
+from fedlit.aggregators import FedProx, Scaffold
+from fedlit.experiment.parameters import MOST, parameters
+from fedlit.federation.federation import Federation
+from fedlit.objectives import BCE, AUCSaddle
+from fedlit.schedules import ConstantSchedule
+
+SETTINGS = {
+    "seed": 3,
+    "name": None,
+    "experiment": "nih",
+    "tags": {"who": "me"},
+    "logger": True,
+    "fabric": {"devices": 2, "precision": "32-true"},
+    "data": {
+        "class_path": "fedlit.data.PhantomCXR",
+        "init_args": {"hospitals": 3, "batch_size": 16, "partition": None},
+    },
+    "model": {
+        "class_path": "fedlit.models.ImageClassifier",
+        "init_args": {
+            "backbone": "densenet121",
+            "objective": {"class_path": "fedlit.objectives.AUCSaddle", "init_args": {"margin": 1.0}},
+            "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1, "momentum": 0.9}},
+        },
+    },
+    "federation": {
+        "aggregators": [
+            {"class_path": "fedlit.aggregators.Scaffold", "init_args": {"eta_g": 1.0}},
+            {"class_path": "fedlit.aggregators.FedProx", "init_args": {"mu": 0.1}},
+        ],
+        "rounds": 5,
+        "workers": 2,
+        "schedule": {"class_path": "fedlit.schedules.ConstantSchedule", "init_args": {"window": 4, "unit": "steps"}},
+    },
+}
+
+
+def model(objective: nn.Module | None) -> nn.Module:
+    made = nn.Module()
+    made.objective = objective
+    return made
+
+
+def test_short_names_come_first_then_algorithms_then_the_rest():
+    federation = Federation([Scaffold(), FedProx(0.1)], rounds=5, schedule=ConstantSchedule(4, "steps"))
+    assert list(parameters(SETTINGS, federation, model(AUCSaddle())).items()) == [
+        ("method", "Scaffold+FedProx-AUCSaddle"), ("aggregator", "Scaffold+FedProx"), ("objective", "AUCSaddle"),
+        ("window", 4), ("rounds", 5), ("lr", 0.1), ("seed", 3), ("data", "PhantomCXR"), ("model", "ImageClassifier"),
+        ("backbone", "densenet121"), ("optimizer", "SGD"), ("batch_size", 16), ("schedule", "ConstantSchedule"),
+        ("with.AUCSaddle.margin", 1.0), ("with.Scaffold.eta_g", 1.0), ("with.FedProx.mu", 0.1),
+        ("yaml.data.hospitals", 3), ("yaml.federation.schedule.unit", "steps"),
+        ("yaml.fabric.precision", "32-true"), ("yaml.model.optimizer.momentum", 0.9),
+    ]  # fmt: skip
+
+
+def test_pages_that_sort_show_short_names_first():
+    federation = Federation([Scaffold(), FedProx(0.1)], rounds=5, schedule=ConstantSchedule(4, "steps"))
+    names = sorted(parameters(SETTINGS, federation, model(AUCSaddle())))
+    assert [name for name in names if "." not in name] == names[:13]
+    assert names[0] == "aggregator"
+
+
+def test_there_are_at_most_forty():
+    many = SETTINGS | {"data": {"class_path": "x.Data", "init_args": {f"option_{i}": i for i in range(100)}}}
+    found = parameters(many, Federation([], rounds=1), model(BCE()))
+    assert len(found) == MOST == 40
+    assert list(found)[:3] == ["method", "aggregator", "objective"]
+    assert not any(name.startswith("yaml.model.optimizer") for name in found)
+
+
+@pytest.mark.parametrize("bare", [{}, {"model": {"class_path": "mine.Net", "init_args": {"lr": 0.5}}}])
+def test_a_model_of_ones_own_has_what_it_has(bare: dict):
+    found = parameters(bare, Federation([], rounds=1), nn.Module())
+    assert "objective" not in found
+    assert found.get("lr") == (0.5 if bare else None)
+    assert found["method"] == "FedAvg"

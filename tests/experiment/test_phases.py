@@ -1,0 +1,350 @@
+"""Phases: pretraining on one client, then a federation, as one run that is killed, resumed and evaluated like any other."""
+
+import copy
+import re
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from runs import Kept, Place, assert_same_run, assert_same_tensors
+
+from fedlit.aggregators import FedProx
+from fedlit.core import checkpoint
+from fedlit.core.errors import ConfigError
+from fedlit.experiment.phases import Phase
+from fedlit.federation.federation import Federation
+
+PHASE, MAIN = 3, 3
+STEPS = {"class_path": "ConstantSchedule", "init_args": {"window": 2, "unit": "steps"}}
+PRETRAIN = {
+    "name": "pretrain",
+    "clients": ["site-1"],
+    "rounds": PHASE,
+    "schedule": STEPS,
+    "objective": {"class_path": "BCE"},
+    "optimizer": {"class_path": "Adam", "init_args": {"lr": 1e-3}},
+}
+CONFIG = {
+    "phases": [PRETRAIN],
+    "data": {"class_path": "toys.ToyData"},
+    "model": {
+        "class_path": "ImageClassifier",
+        "init_args": {
+            "backbone": "mobilenetv2_035",
+            "objective": {"class_path": "AUCSaddle"},
+            "optimizer": {"class_path": "SGD", "init_args": {"lr": 0.002}},
+        },
+    },
+    "federation": {
+        "aggregators": [{"class_path": "CODASCA", "init_args": {"eta_g": 0.9}}],
+        "rounds": MAIN,
+        "schedule": STEPS,
+    },
+}
+
+
+def changed(**keys) -> dict:
+    """The configuration with other values at dotted keys, dots written as ``__``."""
+    config = copy.deepcopy(CONFIG)
+    for key, value in keys.items():
+        *parents, last = key.split("__")
+        place = config
+        for parent in parents:
+            place = place[parent]
+        place[last] = value
+    return config
+
+
+def phase(**keys) -> dict:
+    return PRETRAIN | keys
+
+
+def place(path: Path, config: dict) -> Place:
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "config.yaml").write_text(yaml.safe_dump(config))
+    return Place(path / "runs", f"--config {path / 'config.yaml'} --name run")
+
+
+def finished(path: Path, config: dict, options: str = "") -> tuple[Kept, str]:
+    """A run that ended well, and what it printed."""
+    here = place(path, config)
+    command = here.fit(options)
+    assert command.wait() == 0, command.output
+    return here.run("run"), command.output
+
+
+def less_totals(rows: list) -> list:
+    """Totals are of the whole run, its phases too."""
+    return [row for row in rows if not row[1].startswith("total/")]
+
+
+def of_main(kept: Kept) -> list[tuple[int, str, str]]:
+    """Metrics of the main part, counted from its own start."""
+    return [(step - PHASE, key, value) for step, key, value in kept.metrics() if step > PHASE]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> tuple[Kept, str]:
+    return finished(tmp_path_factory.mktemp("whole"), CONFIG)
+
+
+def copied(whole: tuple[Kept, str], path: Path, config: dict = CONFIG) -> Place:
+    here = place(path, config)
+    shutil.copytree(whole[0].path, here.path / "default/run")
+    return here
+
+
+class TestOneConfig:
+    def test_rounds_count_on_and_each_is_logged_once(self, whole):
+        rows = whole[0].metrics()
+        assert len({row[:2] for row in rows}) == len(rows)
+        assert {step for step, key, _ in rows if key == "train/loss"} == set(range(1, PHASE + MAIN + 1))
+        assert {step for step, key, _ in rows if key.startswith("test/")} == {PHASE + MAIN}
+
+    def test_the_phase_has_its_own_client_objective_and_algorithm(self, whole):
+        rows = whole[0].metrics()
+        own = {step for step, key, _ in rows if key.startswith("client/site-1/")}
+        assert own == set(range(1, PHASE + MAIN + 1))
+        others = {step for step, key, _ in rows if key.startswith(("client/site-0/", "client/site-2/"))}
+        assert others == set(range(PHASE + 1, PHASE + MAIN + 1))
+        assert {step for step, key, _ in rows if key.startswith("drift/c_norm")} == others
+        assert {step for step, key, _ in rows if key.startswith("objective/alpha")} == others
+        rates = {step: float(value) for step, key, value in rows if key == "round/lr"}
+        assert rates == pytest.approx({1: 1e-3, 2: 1e-3, 3: 1e-3, 4: 0.002, 5: 0.002, 6: 0.002})
+        assert "phase 'pretrain'" in whole[1]
+        assert "FedAvg over 1 client" in whole[1]
+        assert "CODASCA over 3 clients" in whole[1]
+
+    def test_it_equals_two_configs(self, whole, tmp_path):
+        """The second starts from the first's best body with a new head: the same rounds, bit for bit."""
+        second = changed(phases=[], model__init_args__weights=str(whole[0].path / "phases/pretrain"))
+        kept, _ = finished(tmp_path, second)
+        assert less_totals(kept.metrics()) == less_totals(of_main(whole[0]))
+        assert_same_tensors(kept.tensors(), whole[0].tensors())
+
+    def test_the_phase_makes_a_difference(self, whole, tmp_path):
+        kept, _ = finished(tmp_path, changed(phases=[]))
+        assert less_totals(kept.metrics()) != less_totals(of_main(whole[0]))
+
+
+@pytest.mark.parametrize("step", [1, PHASE, PHASE + 1, PHASE + MAIN])
+def test_killed_and_resumed(whole, tmp_path, step):
+    """In the phase, at its end, in the main part, at its end."""
+    here = place(tmp_path, CONFIG)
+    command = here.fit(f"--federation.checkpoint_every 1 --logger awkward.Killer --logger.step {step}")
+    assert command.wait() == -signal.SIGKILL, command.output
+    again = here.fit("--ckpt_path last")
+    assert again.wait() == 0, again.output
+    assert "resuming" in again.output
+    assert_same_run(here.run("run"), whole[0])
+
+
+def test_killed_between_phase_and_main_part(whole, tmp_path):
+    """What the main part had logged without a checkpoint is done again."""
+    here = copied(whole, tmp_path)
+    shutil.rmtree(here.path / "default/run/checkpoints")
+    again = here.fit("--ckpt_path last")
+    assert again.wait() == 0, again.output
+    assert_same_run(here.run("run"), whole[0])
+
+
+def test_resuming_a_finished_run_adds_and_loses_nothing(whole, tmp_path):
+    here = copied(whole, tmp_path)
+    again = here.fit("--ckpt_path last")
+    assert again.wait() == 0, again.output
+    assert_same_run(here.run("run"), whole[0])
+
+
+@pytest.fixture(scope="module")
+def head_only(tmp_path_factory) -> tuple[Kept, str]:
+    """A run whose main part trains the head on the phase's body."""
+    warm_up = phase(trainable="all")
+    return finished(tmp_path_factory.mktemp("head"), changed(phases=[warm_up], model__init_args__trainable="head"))
+
+
+@pytest.mark.parametrize("fixture", ["whole", "head_only"])
+def test_test_and_predict(fixture, request, tmp_path):
+    """``fedlit test`` of the best checkpoint shows the table that the run ended with, and predicts what it scored."""
+    run = request.getfixturevalue(fixture)
+    trained = yaml.safe_load((run[0].path / "config.yaml").read_text())
+    here = copied(run, tmp_path, {k: trained[k] for k in ("phases", "data", "model", "federation")})
+    tested = here.fit("--ckpt_path best", "test")
+    assert tested.wait() == 0, tested.output
+    table = re.findall(r"│.*│", tested.output)
+    assert len(table) >= 4
+    assert table == re.findall(r"│.*│", run[1])
+    predicted = here.fit("--ckpt_path best", "predict")
+    assert predicted.wait() == 0, predicted.output
+    assert "images: " in predicted.output
+
+
+def test_the_main_part_may_train_a_head_on_the_phases_body(head_only, tmp_path):
+    """Its frozen body is the phase's best: the same as with that body as weights."""
+    names = checkpoint.tensors(head_only[0].path)
+    assert not [n for n in names if n.startswith("body.") and "running" not in n]
+    second = changed(
+        phases=[],
+        model__init_args__trainable="head",
+        model__init_args__weights=str(head_only[0].path / "phases/pretrain"),
+    )
+    kept, _ = finished(tmp_path, second)
+    assert less_totals(kept.metrics()) == less_totals(of_main(head_only[0]))
+
+
+def start_of_main(path: Path, config: dict) -> dict[str, torch.Tensor]:
+    """The model that the main part starts from: its steps are too small to be seen."""
+    config["model"]["init_args"]["optimizer"] = {"class_path": "SGD", "init_args": {"lr": 1e-30}}
+    config["model"]["init_args"]["objective"] = {"class_path": "BCE"}
+    config["federation"] |= {"aggregators": [], "rounds": 1}
+    return checkpoint.tensors(finished(path, config)[0].last)
+
+
+def parts(tensors: dict[str, torch.Tensor]) -> tuple[dict, dict]:
+    """Body (less BatchNorm's statistics, which move even where weights do not) and head."""
+    weights = {n: t for n, t in tensors.items() if "running" not in n}
+    return tuple({n: t for n, t in weights.items() if n.startswith(part)} for part in ("body.", "head."))
+
+
+class TestHandOver:
+    @pytest.fixture(scope="class")
+    def fresh(self, tmp_path_factory) -> tuple[dict, dict]:
+        return parts(start_of_main(tmp_path_factory.mktemp("fresh"), changed(phases=[])))
+
+    def best(self, path: Path, name: str = "pretrain") -> tuple[dict, dict]:
+        return parts(checkpoint.tensors(path / f"runs/default/run/phases/{name}"))
+
+    def test_the_body_with_a_new_head(self, fresh, tmp_path):
+        body, head = parts(start_of_main(tmp_path, changed()))
+        assert_same_tensors(body, self.best(tmp_path)[0])
+        assert_same_tensors(head, fresh[1])
+        assert not torch.equal(body["body.conv_stem.weight"], fresh[0]["body.conv_stem.weight"])
+
+    def test_all(self, fresh, tmp_path):
+        body, head = parts(start_of_main(tmp_path, changed(phases=[phase(keep="all")])))
+        assert_same_tensors(body, self.best(tmp_path)[0])
+        assert_same_tensors(head, self.best(tmp_path)[1])
+        assert not torch.equal(head["head.weight"], fresh[1]["head.weight"])
+
+    def test_two_phases(self, fresh, tmp_path):
+        """The second trains the head alone on the body of the first, and hands over both."""
+        second = phase(name="head", clients=None, trainable="head", keep="all", optimizer=None)
+        body, head = parts(start_of_main(tmp_path, changed(phases=[PRETRAIN, second])))
+        assert_same_tensors(body, self.best(tmp_path)[0])
+        assert_same_tensors(head, self.best(tmp_path, "head")[1])
+        steps = [s for s, key, _ in place(tmp_path, CONFIG).run("run").metrics() if key == "train/loss"]
+        assert steps == list(range(1, 2 * PHASE + 2))
+
+    def test_a_new_head_is_new_whatever_earlier_phases_kept(self, fresh, tmp_path):
+        phases = [phase(keep="all"), phase(name="second", keep="body")]
+        body, head = parts(start_of_main(tmp_path, changed(phases=phases)))
+        assert_same_tensors(body, self.best(tmp_path, "second")[0])
+        assert_same_tensors(head, fresh[1])
+
+
+REFUSED = {
+    "client": (changed(phases=[phase(clients=["site-9"])]), "no 'site-9'; clients are site-0, site-1, site-2"),
+    "no client": (changed(phases=[phase(clients=[])]), "no client in the list"),
+    "aggregators of the main part": (
+        changed(federation__aggregators=["CODASCA", {"class_path": "FedAvg", "init_args": {"weights": "examples"}}]),
+        "state different client weights",
+    ),
+    "schedule of the main part": (
+        changed(
+            federation__schedule={
+                "class_path": "StageSchedule",
+                "init_args": {"stages": [{"rounds": 1, "window": 2, "unit": "steps"}] * 2},
+            }
+        ),
+        "a stage of one round",
+    ),
+    "client of the main part": (changed(federation__clients=["site-7"]), "no 'site-7'"),
+    "model of a phase": (changed(model={"class_path": "toys.ToyNet"}), "phases, 'pretrain': ToyNet has no 'optimizer'"),
+}
+NAMES = {
+    "name that is a path": (changed(phases=[phase(name="a/b")]), "name"),
+    "name that leads elsewhere": (changed(phases=[phase(name="..")]), "name"),
+    "no name": (changed(phases=[phase(name="")]), "name"),
+    "two of a name": (changed(phases=[PRETRAIN, PRETRAIN]), "name"),
+}
+
+
+MONITOR = {"monitor of the main part": (changed(federation__monitor="val/auroc/Nothing"), "val/auroc/Nothing")}
+
+
+@pytest.mark.parametrize("case", [*REFUSED, *NAMES, *MONITOR])
+def test_mistakes_are_refused_before_anything_is_trained(case, tmp_path):
+    config, words = (REFUSED | NAMES | MONITOR)[case]
+    here = place(tmp_path, config)
+    command = here.fit()
+    assert command.wait() in (1, 2), command.output
+    assert words in command.output
+    assert "Traceback" not in command.output
+    assert "phase '" not in command.output
+    assert not list(here.path.glob("default/*"))
+
+
+def test_fast_dev_run(tmp_path):
+    """One round of one step of each part, and nothing is kept."""
+    here = place(tmp_path, CONFIG)
+    command = here.fit("--fast_dev_run true")
+    assert command.wait() == 0, command.output
+    assert "phase 'pretrain'" in command.output
+    assert not list(here.path.glob("default/*"))
+
+
+def test_printed_config_is_the_same_run(whole, tmp_path):
+    here = place(tmp_path, CONFIG)
+    printed = here.fit("--print_config")
+    assert printed.wait() == 0, printed.output
+    config = {k: v for k, v in yaml.safe_load(printed.output).items() if k not in ("run_dir", "name")}
+    kept, _ = finished(tmp_path / "again", config)
+    assert_same_run(kept, whole[0])
+
+
+class TestTakenOver:
+    """A phase runs as the main part does, in what it does not say itself."""
+
+    MAIN = {"participation": 0.4, "weights": "uniform", "gradient_clip": 0.5, "eval_every": 2, "checkpoint_every": 7}
+
+    def test_a_phase_takes_over_what_it_does_not_say(self):
+        phase = Phase("warm-up").federation(Federation(**self.MAIN))
+        assert {name: getattr(phase, name) for name in self.MAIN} == self.MAIN
+        assert phase.client_weights == "uniform"
+        assert phase.training.gradient_clip == 0.5
+
+    def test_what_a_phase_says_itself_counts(self):
+        own = {
+            "participation": 1.0,
+            "weights": "examples",
+            "gradient_clip": 2.0,
+            "eval_every": 1,
+            "checkpoint_every": 1,
+        }
+        phase = Phase("warm-up", **own).federation(Federation(**self.MAIN))
+        assert {name: getattr(phase, name) for name in own} == own
+
+    def test_what_belongs_to_the_main_part_alone_is_not_taken_over(self):
+        main = Federation(aggregators=[FedProx()], rounds=7, clients=["a"], patience=9, monitor="val/loss", **self.MAIN)
+        phase = Phase("warm-up").federation(main)
+        assert (phase.aggregators, phase.rounds, phase.clients, phase.patience) == ([], 10, None, None)
+        assert (phase.monitor, phase.optimizer_state) == ("auto", "keep")
+
+    def test_settings_that_do_not_fit_name_the_phase(self):
+        with pytest.raises(
+            ConfigError, match=r"phases, 'warm-up': federation\.patience: expected at least one evaluation"
+        ):
+            Phase("warm-up", patience=1).federation(Federation(eval_every=2))
+
+    def test_rounds_of_a_phase_are_the_main_parts_in_cohort_and_evaluation(self, tmp_path):
+        config = changed(
+            federation__participation=0.4, federation__eval_every=3, phases=[phase(clients=None, objective=None)]
+        )
+        kept, _ = finished(tmp_path, config)
+        rows = kept.metrics()
+        assert {(step, float(value)) for step, key, value in rows if key == "round/clients"} == {
+            (step, 1.0) for step in range(1, PHASE + MAIN + 1)
+        }
+        assert {step for step, key, _ in rows if key == "val/auroc_macro"} == {PHASE, PHASE + MAIN}

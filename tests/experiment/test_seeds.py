@@ -1,0 +1,120 @@
+"""``fedlit fit --seed 0,1``: each seed is the run that it is alone, and runs of different seeds share their group."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from statistics import mean, stdev
+
+import pytest
+import yaml
+from runs import Kept, assert_same_run
+
+BASE = {
+    "data": {"class_path": "toys.ToyData"},
+    "model": {"class_path": "toys.ToyNet"},
+    "federation": {"rounds": 2, "workers": 1, "participation": 0.7},
+    "logger": "test_sweep.Recorder",
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a base.yaml; what ``main`` does to the process is undone afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(BASE))
+    return tmp_path
+
+
+def runs(experiment: str = "default") -> dict[str, Path]:
+    return {path.name: path for path in sorted(Path("runs", experiment).glob("*/"))}
+
+
+def recorded(path: Path) -> dict[str, str]:
+    return json.loads((path / "recorded.json").read_text())["tags"]
+
+
+def test_each_seed_is_the_run_that_it_is_alone(fedlit_cli, folder: Path):
+    code, out, err = fedlit_cli("fit -c base.yaml --seed 0,1 --jobs 2")
+    assert code == 0, err
+    first, second = runs().values()
+    assert re.fullmatch(r"FedAvg-[0-9a-f]{8},seed=0", first.name)
+    assert second.name == first.name.replace("seed=0", "seed=1")
+    results = [json.loads((path / "result.json").read_text()) for path in (first, second)]
+    scores = [result["metrics"]["test/federation/auroc_macro"] for result in results]
+    assert re.search(rf"auroc_macro +│ {mean(scores):.4f} │ +{stdev(scores):.4f}", out), out
+    assert "over 2 seeds" in out
+    assert out.endswith(
+        f"a row a run: runs/default/{first.name.partition(',')[0]}.csv\nto compare: fedlit compare runs/default\n"
+    )
+
+    assert fedlit_cli("fit -c base.yaml --seed 1 --name alone")[0] == 0
+    assert_same_run(Kept(folder / "runs/default/alone"), Kept(second))
+    tags = [recorded(path) for path in (first, second, folder / "runs/default/alone")]
+    assert {tag["fedlit.group"] for tag in tags} == {first.name.partition(",")[0]}
+    assert [tag["fedlit.seed"] for tag in tags] == ["0", "1", "1"]
+
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("runs/default/*/*")}
+    code, out, _ = fedlit_cli("fit -c base.yaml --seed '[0, 1]'")
+    assert (code, "2 runs, 2 finished before" in out, "over 2 seeds" in out) == (0, True, True)
+    assert {path: path.stat().st_mtime_ns for path in folder.glob("runs/default/*/*")} == before
+
+
+def test_a_sweep_has_the_same_groups(fedlit_cli, folder: Path):
+    sweep = {"experiment": "rates", "config": ["base.yaml"], "grid": {"model.lr": [0.1, 0.2]}, "seeds": [3]}
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
+    assert fedlit_cli("sweep --config sweep.yaml --jobs 2")[0] == 0
+    assert fedlit_cli("fit -c base.yaml --seed 4 --name a --model.lr 0.2 --federation.workers 2")[0] == 0
+    assert fedlit_cli("fit -c base.yaml --seed 4 --name b --model.lr 0.2 --federation.rounds 3")[0] == 0
+    one, two = (recorded(path)["fedlit.group"] for path in runs("rates").values())
+    a, b = (recorded(path)["fedlit.group"] for path in runs().values())
+    assert (one != two, two == a, a != b) == (True, True, True)
+
+
+def test_seeds_of_a_yaml_have_the_name_that_is_given(fedlit_cli, folder: Path):
+    (folder / "base.yaml").write_text(yaml.safe_dump(BASE | {"seed": [5, 6], "logger": False, "name": "mine"}))
+    assert fedlit_cli("fit -c base.yaml")[0] == 0
+    assert list(runs()) == ["mine,seed=5", "mine,seed=6"]
+    assert yaml.safe_load((runs()["mine,seed=6"] / "config.yaml").read_text())["seed"] == 6
+    code, _, err = fedlit_cli("fit -c base.yaml --model.lr 0.7")
+    assert code == 1
+    assert "run mine,seed=5: runs/default/mine,seed=5 was started with another configuration" in err
+
+
+def test_a_trial_takes_the_first_seed_alone(fedlit_cli, folder: Path):
+    code, out, err = fedlit_cli("fit -c base.yaml --seed 3,4 --fast_dev_run true")
+    assert (code, "a trial run: seed 3 alone" in out) == (0, True), err
+    assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize("command", ["test", "predict", "export"])
+def test_other_commands_take_one_seed(command: str, fedlit_cli):
+    code, _, err = fedlit_cli(f"{command} -c base.yaml --seed 0,1 --ckpt_path last")
+    assert code == 1
+    assert "seed (command line): expected the seed of one run, found 0, 1" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--seed 0,1,0", "seed (command line): 0 is there twice"),
+        ("--seed 0,1 --ckpt_path last", "ckpt_path (command line): last is of one run, and seed names 2"),
+        ("--seed 0,1 --jobs 0", "--jobs: expected at least 1, found 0"),
+        ("--seed 0,1 --federation.rounds 0", "federation.rounds (command line): expected at least 1"),
+        ("--seed 0,x", "seed (command line): Expected a int. Got value: 0,x"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_starts(options: str, said: str, fedlit_cli, folder: Path):
+    code, _, err = fedlit_cli(f"fit -c base.yaml {options}")
+    assert code in (1, 2)
+    assert said in err
+    assert not list(folder.glob("runs/default/*/"))
+
+
+def test_ranks_that_a_launcher_started_have_one_seed(fedlit_cli, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    code, _, err = fedlit_cli("fit -c base.yaml --seed 0,1")
+    assert code == 1
+    assert "seed (command line): expected one under torchrun or fabric run, found 0, 1" in err

@@ -1,0 +1,192 @@
+"""Tensors that processes share: written by one, seen by another, gone afterwards."""
+
+import errno
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+import torch
+from runs import Place, context
+
+from fedlit.federation.engines import shared_memory as shared
+from fedlit.federation.engines.shared_memory import ALIGNMENT, Handle, SharedFolder
+
+STATE = {
+    "w": torch.arange(1000, dtype=torch.float32),
+    "double": torch.tensor([[1.5, -2.5], [float("nan"), float("inf")]], dtype=torch.float64),
+    "step": torch.tensor(7),
+    "flags": torch.tensor([True, False, True]),
+    "nothing": torch.zeros(0),
+    "half": torch.tensor([0.5, 0.25], dtype=torch.bfloat16),
+}
+
+
+@pytest.fixture
+def folder():
+    made = SharedFolder()
+    yield made
+    made.close()
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(
+        one[k].dtype == other[k].dtype
+        and one[k].shape == other[k].shape
+        and torch.equal(one[k].nan_to_num(7.25), other[k].nan_to_num(7.25))
+        if one[k].is_floating_point()
+        else torch.equal(one[k], other[k])
+        for k in one
+    )
+
+
+def test_what_is_written_is_read_and_aligned(folder):
+    handle = folder.write("a", STATE)
+    assert same(folder.open(handle), STATE)
+    for tensor in SharedFolder(folder.path).open(handle).values():
+        assert tensor.data_ptr() % min(ALIGNMENT, 64) == 0 or not tensor.numel()
+
+
+def test_writing_copies(folder):
+    state = {"w": torch.ones(5)}
+    handle = folder.write("a", state)
+    state["w"].zero_()
+    assert torch.equal(folder.open(handle)["w"], torch.ones(5))
+
+
+def test_a_file_that_grows_leaves_earlier_views_readable(folder):
+    other = SharedFolder(folder.path)
+    small = folder.write("a", {"w": torch.ones(10)})
+    views = [folder.open(small)["w"], other.open(small)["w"]]
+    large = folder.write("a", {"w": torch.full((100_000,), 2.0)})
+    assert torch.equal(other.open(large)["w"], torch.full((100_000,), 2.0))
+    assert all(torch.equal(view, torch.full((10,), 2.0)) for view in views)  # the same memory, seen through the old map
+    assert torch.equal(folder.open(folder.write("a", {"w": torch.ones(3)}))["w"], torch.ones(3))
+
+
+def test_files_are_apart(folder):
+    a, b = folder.write("a", {"w": torch.ones(4)}), folder.write("b", {"w": torch.zeros(4)})
+    assert torch.equal(folder.open(a)["w"], torch.ones(4))
+    assert torch.equal(folder.open(b)["w"], torch.zeros(4))
+
+
+def double(path: str, handle: Handle, back: multiprocessing.connection.Connection) -> None:
+    other = SharedFolder(Path(path))
+    other.open(handle)["w"].mul_(2)
+    back.send(other.write("reply", {"sum": other.open(handle)["w"].sum()}))
+    other.close()
+
+
+def test_another_process_reads_and_writes(folder):
+    handle = folder.write("a", STATE)
+    ours, theirs = context().Pipe()
+    process = context().Process(target=double, args=(str(folder.path), handle, theirs))
+    process.start()
+    assert ours.poll(60)
+    reply = ours.recv()
+    process.join(60)
+    assert process.exitcode == 0
+    assert torch.equal(folder.open(handle)["w"], 2 * STATE["w"])
+    assert torch.equal(folder.open(reply)["sum"], 2 * STATE["w"].sum())
+    assert folder.path.is_dir()  # only the process that made the folder removes it
+
+
+def test_close_removes_the_folder_and_views_stay_readable():
+    folder = SharedFolder()
+    view = folder.open(folder.write("a", STATE))["w"]
+    assert folder.path.is_dir()
+    folder.close()
+    assert not folder.path.exists()
+    assert torch.equal(view, STATE["w"])
+    folder.close()
+
+
+def test_no_room_says_what_to_do(folder, monkeypatch):
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(
+        OSError, match=r"no room for 4 MiB of shared memory.*--shm-size.*federation.workers: 1"
+    ) as caught:
+        folder.write("a", {"w": torch.zeros(2**20)})
+    assert caught.value.errno == errno.ENOSPC
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no memory file system")
+def test_a_small_memory_file_system_is_left_alone(monkeypatch, tmp_path):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(2**26, 0, 2**26))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.warns(UserWarning, match="less than 1 GiB free"):
+        folder = SharedFolder()
+    assert folder.path.parent == tmp_path
+    folder.close()
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(2**34, 0, 2**34))
+    folder = shared.SharedFolder()
+    assert folder.path.parent == Path("/dev/shm")
+    folder.close()
+
+
+MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
+
+
+def folders_of(pid: int) -> list[Path]:
+    return [*MEMORY.glob(f"*fedlit-{pid}-*")]
+
+
+def test_the_next_start_sweeps_what_a_killed_process_has_left_and_nothing_else(folder):
+    code = (
+        "import os, signal; from fedlit.federation.engines.shared_memory import SharedFolder\n"
+        "folder = SharedFolder(); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    killed = subprocess.Popen([sys.executable, "-c", code])
+    assert killed.wait() == -signal.SIGKILL
+    (left,) = folders_of(killed.pid)
+    strange = Path(tempfile.mkdtemp(prefix="fedlit-", dir=MEMORY))  # of an earlier version, or of something else
+    linked = strange.with_name(f"{strange.name}-link")
+    linked.symlink_to(left)
+    try:
+        other = SharedFolder()
+        assert not left.exists()
+        assert linked.is_symlink()
+        assert strange.is_dir()
+        assert folder.path.is_dir()  # of a living process
+        assert other.path in folders_of(os.getpid())
+        other.close()
+    finally:
+        linked.unlink()
+        strange.rmdir()
+
+
+def test_a_folder_goes_with_a_process_that_ends_without_closing_it():
+    code = "from fedlit.federation.engines.shared_memory import SharedFolder; folder = SharedFolder(); raise SystemExit(143)"
+    ended = subprocess.Popen([sys.executable, "-c", code])
+    assert ended.wait() == 143
+    assert folders_of(ended.pid) == []
+
+
+@pytest.mark.parametrize("command", ["fit", "predict"])
+def test_sigterm_before_the_first_round_leaves_nothing(tmp_path, command):
+    place = Place(tmp_path, "--data toys.ToyData --model toys.ToyNet --name run --federation.workers 2")
+    if command == "predict":
+        done = place.fit("--federation.rounds 1")
+        assert done.wait() == 0, done.output
+    before = {path for path in tmp_path.rglob("*") if not path.name.startswith("log-")}
+    started = place.fit("--federation.rounds 1 --ckpt_path last", command=command)
+    deadline = time.monotonic() + 60
+    while not folders_of(started.process.pid):
+        assert time.monotonic() < deadline, started.output
+        time.sleep(0.001)
+    started.process.terminate()
+    assert started.wait() == 143, started.output
+    assert folders_of(started.process.pid) == []
+    assert {path for path in tmp_path.rglob("*") if not path.name.startswith("log-")} == before
+    assert "Traceback" not in started.output

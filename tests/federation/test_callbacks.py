@@ -1,0 +1,164 @@
+"""Callbacks: what they see, what they may change, and what becomes of a run in which one fails."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from toys import ToyData, ToyNet
+
+from fedlit.core import checkpoint
+from fedlit.core.errors import ConfigError
+from fedlit.core.fabric import make_fabric
+from fedlit.federation.callbacks import Callback, Record
+from fedlit.federation.federation import Federation
+from fedlit.federation.session import Session
+from fedlit.schedules import ConstantSchedule
+from fedlit.tracking.base import MetricsFile, Tracker
+from fedlit.tracking.run import Run
+
+
+class Diary(Callback):
+    """Writes down which hooks were called, and where the federation stood."""
+
+    def __init__(self) -> None:
+        self.lines = []
+
+    def on_fit_start(self, state):
+        self.lines.append(("fit start", state.done, state.step))
+
+    def on_round_start(self, state):
+        self.lines.append(("round start", state.done, state.rnd.cohort))
+
+    def on_client_end(self, state, report):
+        self.lines.append(("client end", state.done, report.client))
+
+    def on_evaluation_end(self, state, scores):
+        self.lines.append(("evaluation end", state.done, len(scores)))
+
+    def on_round_end(self, state):
+        self.lines.append(("round end", state.done, "train/loss" in state.metrics))
+
+    def on_fit_end(self, state):
+        self.lines.append(("fit end", state.done, state.best.round))
+
+    def on_exception(self, state, error):
+        self.lines.append(("exception", state.done, str(error)))
+
+
+class Adds(Callback):
+    """Adds two metrics of its own: one with each evaluation, one with each round."""
+
+    def on_evaluation_end(self, state, scores):
+        state.metrics["val/mine"] = -abs(state.done - 2.0)  # best after round 2
+
+    def on_round_end(self, state):
+        state.metrics["own/weight_norm"] = float(state.server.w.norm())
+
+
+class StopsAfter(Callback):
+    """Ends the rounds early."""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+
+    def on_round_end(self, state):
+        if state.done == self.rounds:
+            state.stop = "enough"
+
+
+class FailsIn(Callback):
+    """Fails at the end of a round."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def on_round_end(self, state):
+        if state.done == self.number:
+            raise RuntimeError("a callback of one's own fails")
+
+
+def fit(path: Path, *callbacks: Callback, before: int = 0, resume: Path | None = None, **settings) -> Federation:
+    """Train the toys with some callbacks; everything is kept in ``path``."""
+    torch.manual_seed(0)
+    settings = {"rounds": 4, "checkpoint_every": 1000, **settings}
+    federation = Federation(schedule=ConstantSchedule(1, "steps"), workers=1, **settings)
+    session = Session(federation, ToyNet(), ToyData(2), make_fabric("cpu"))
+    run = Run(path, Tracker(), resume is not None)
+    assert federation.fit(session, run, resume, before=before, callbacks=callbacks) == 0
+    run.finish("FINISHED")
+    return federation
+
+
+def rows(path: Path, key: str) -> dict[int, float]:
+    return {step: value for step, name, value in MetricsFile(path / "metrics.csv").rows() if name == key}
+
+
+def weights(path: Path) -> torch.Tensor:
+    return torch.load(checkpoint.find(path / "checkpoints", "last") / "server.pt", weights_only=True)["w"]
+
+
+def test_hooks_are_called_in_the_order_of_the_loop(tmp_path):
+    diary = Diary()
+    fit(tmp_path, diary, rounds=2, before=5, eval_every=2)
+    sites = ("site-0", "site-1")
+    assert diary.lines == [
+        ("fit start", 0, 5),
+        ("round start", 0, sites),
+        ("client end", 0, "site-0"),
+        ("client end", 0, "site-1"),
+        ("round end", 1, True),
+        ("round start", 1, sites),
+        ("client end", 1, "site-0"),
+        ("client end", 1, "site-1"),
+        ("evaluation end", 2, 2),
+        ("round end", 2, True),
+        ("fit end", 2, 2),
+    ]
+
+
+def test_what_a_callback_adds_is_logged(tmp_path):
+    fit(tmp_path, Adds())
+    assert set(rows(tmp_path, "own/weight_norm")) == {1, 2, 3, 4}
+    assert rows(tmp_path, "own/weight_norm")[4] == pytest.approx(float(weights(tmp_path).norm()), rel=1e-5)
+    assert rows(tmp_path, "val/mine") == {1: -1.0, 2: 0.0, 3: -1.0, 4: -2.0}
+
+
+def test_a_metric_of_a_callback_can_be_monitored(tmp_path):
+    class Score(Callback):
+        def on_evaluation_end(self, state, scores):
+            state.metrics["own/score"] = -abs(state.done - 2.0)
+
+    fit(tmp_path, Score(), monitor="own/score", monitor_mode="max")
+    assert checkpoint.best(checkpoint.find(tmp_path / "checkpoints", "last")).round == 2
+
+
+def test_a_callback_can_end_the_rounds_early(tmp_path, capsys):
+    fit(tmp_path, StopsAfter(2))
+    assert set(rows(tmp_path, "train/loss")) == {1, 2}
+    assert checkpoint.rounds(checkpoint.find(tmp_path / "checkpoints", "last")) == 2
+    assert "stopped after 2 rounds: enough" in capsys.readouterr().out
+
+
+def test_callbacks_change_no_number(tmp_path):
+    fit(tmp_path / "with", Diary(), Adds())
+    fit(tmp_path / "without")
+    assert torch.equal(weights(tmp_path / "with"), weights(tmp_path / "without"))
+
+
+def test_after_a_failure_the_run_goes_on_from_its_last_recorded_round(tmp_path):
+    """The round in which a callback failed was not logged, so it is run again; nothing is missing and nothing twice."""
+    diary = Diary()
+    with pytest.raises(RuntimeError, match="a callback of one's own fails"):
+        fit(tmp_path / "failed", diary, FailsIn(3), checkpoint_every=1)
+    assert diary.lines[-1] == ("exception", 3, "a callback of one's own fails")
+    last = checkpoint.find(tmp_path / "failed" / "checkpoints", "last")
+    assert checkpoint.rounds(last) == 2
+    fit(tmp_path / "failed", resume=last, checkpoint_every=1)
+    fit(tmp_path / "whole", checkpoint_every=1)
+    assert torch.equal(weights(tmp_path / "failed"), weights(tmp_path / "whole"))
+    assert rows(tmp_path / "failed", "train/loss") == rows(tmp_path / "whole", "train/loss")
+
+
+def test_what_every_run_has_is_refused_a_second_time(tmp_path):
+    with pytest.raises(ConfigError, match="callbacks: every run has Record already; leave it out"):
+        fit(tmp_path, Record())

@@ -1,0 +1,205 @@
+"""From scores to metrics: pooled and mean kept apart, personal models, many clients."""
+
+import csv
+import math
+import warnings
+
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+from toys import CLASSES, ToyData, ToyNet
+
+from fedlit.aggregators import FedBN, PersonalHeads, SurgicalHeads
+from fedlit.core.fabric import make_fabric
+from fedlit.core.messages import ClientReport
+from fedlit.data.federated import ClientData
+from fedlit.data.schemes import by_sharing
+from fedlit.federation.engines.base import Scores, View
+from fedlit.federation.evaluation import (
+    by_site,
+    client_metrics,
+    evaluate_sets,
+    pooled_metrics,
+    quartile_metrics,
+    training_metrics,
+)
+from fedlit.federation.federation import Federation
+from fedlit.federation.session import Session
+from fedlit.schedules import ConstantSchedule
+from fedlit.tracking.base import Tracker
+from fedlit.tracking.run import Run
+
+
+def scores(client: str, seed: int, shift: float = 0.0, size: int = 40) -> Scores:
+    g = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, 2, (size, 3), generator=g).float()
+    values = labels + torch.randn(size, 3, generator=g) + shift
+    return Scores(View(client, client, "val"), size, values, labels, {"loss": float(seed)})
+
+
+def test_pooled_and_client_mean_are_different_numbers_with_different_names():
+    """Two sites whose scores differ by a constant: each ranks its own images well, together they do not."""
+    one, two = scores("a", 1), scores("b", 2, shift=5.0)
+    metrics = pooled_metrics([one, two], CLASSES, "val")
+    together = torch.cat([one.scores, two.scores]), torch.cat([one.labels, two.labels])
+    for i, name in enumerate(CLASSES):
+        assert metrics[f"val/auroc/{name}"] == pytest.approx(
+            roc_auc_score(together[1][:, i], together[0][:, i]), abs=1e-12
+        )
+    own = [roc_auc_score(s.labels, s.scores) for s in (one, two)]
+    assert metrics["val/auroc_client_mean_macro"] == pytest.approx(sum(own) / 2, abs=1e-12)
+    assert metrics["val/auroc_client_mean_macro"] > metrics["val/auroc_macro"] + 0.1
+    assert metrics["val/loss"] == 1.5
+
+
+def test_a_class_without_both_kinds_is_nan_with_its_support_and_left_out_of_the_mean():
+    one = scores("a", 1)
+    one.labels[:, 1] = 0
+    metrics = pooled_metrics([one], CLASSES, "val")
+    assert math.isnan(metrics["val/auroc/Effusion"])
+    assert (metrics["val/n_pos/Effusion"], metrics["val/n_neg/Effusion"]) == (0, 40)
+    defined = [metrics[f"val/auroc/{n}"] for n in ("Edema", "Nodule")]
+    assert metrics["val/auroc_macro"] == pytest.approx(sum(defined) / 2)
+
+
+def test_training_loss_is_the_weighted_mean_over_the_cohort():
+    reports = [ClientReport("a", 3, 10, 1.0, 0.1, 8, {"x": 4.0}), ClientReport("b", 3, 30, 2.0, 0.1, 8)]
+    metrics = training_metrics(reports, {"a": 0.25, "b": 0.75, "c": 5.0})
+    assert metrics == {"train/loss": pytest.approx(1.75), "train/x": 4.0}
+
+
+def test_quartiles_over_many_clients():
+    reports = [ClientReport(f"site/{k}", 1, 1, float(k), 0.0, 0) for k in range(41)]
+    per_client = client_metrics([], reports, CLASSES)
+    assert "client/site_7/train_loss" in per_client
+    quartiles = quartile_metrics(per_client)
+    assert [quartiles[f"client/{q}/train_loss"] for q in ("q25", "q50", "q75")] == [10, 20, 30]
+
+
+def fit(data, aggregators, tmp_path, rounds=2, clients=None):
+    federation = Federation(
+        aggregators, rounds=rounds, clients=clients, schedule=ConstantSchedule(2, "steps"), workers=1
+    )
+    session = Session(federation, ToyNet(), data, make_fabric("cpu"))
+    run = Run(tmp_path / "runs" / "toy" / "one", Tracker())
+    assert federation.fit(session, run) == 0
+    run.finish("FINISHED")
+    return session, run
+
+
+def test_with_many_clients_their_curves_are_quartiles_and_a_table(tmp_path):
+    _, run = fit(ToyData(clients=40, size=4), [], tmp_path)
+    keys = {key for _, key, _ in run.metrics.rows()}
+    assert "client/q50/auroc_macro" in keys
+    assert not any(key.startswith("client/site") for key in keys)
+    with (run.directory / "client_metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {r["key"].split("/")[1] for r in rows} == {f"site-{k}" for k in range(40)}
+    assert (run.directory / "client_metrics.parquet").exists()
+
+
+class WithServerTest(ToyData):
+    """Toy data with a test set that no client owns."""
+
+    def setup(self, stage=None) -> None:
+        super().setup(stage)
+        self.test_sets = {"external": self._part(999, 30, range(3))}
+
+
+def test_personal_models_are_scored_by_their_own_and_have_no_global_model(tmp_path):
+    session, _ = fit(WithServerTest(), [FedBN()], tmp_path)
+    server, _, _ = session.restore(tmp_path / "runs/toy/one/checkpoints/round-000002")
+    sets = evaluate_sets(session, server, "test")
+    assert set(sets) == {"federation", *(f"external by site-{k}" for k in range(3))}
+    one, two = (sets[f"external by site-{k}"][0] for k in range(2))
+    assert one.examples == two.examples == 30
+    assert not torch.equal(one.scores, two.scores)
+    by_client = {s.view.client: s for s in sets["federation"]}
+    # the same images through another client's model score differently
+    data = session.data.clients
+    swapped = ClientData("site-0", CLASSES, data["site-0"].train, None, data["site-1"].test)
+    session.engine._pool.worker.program.data["site-0"] = swapped
+    other = evaluate_sets(session, server, "test")["federation"][0]
+    assert not torch.equal(other.scores, by_client["site-1"].scores)
+
+
+def test_a_class_counts_only_where_a_personal_head_has_learned_it(tmp_path):
+    session, _ = fit(WithServerTest(labelled=2), [PersonalHeads()], tmp_path)
+    server, _, _ = session.restore(tmp_path / "runs/toy/one/checkpoints/round-000002")
+    sets = evaluate_sets(session, server, "test")
+    for name, client in session.clients.items():
+        lacking = [c not in client.classes for c in CLASSES]
+        (own,) = (s for s in sets["federation"] if s.view.client == name)
+        for scored in (own, *sets[f"external by {name}"]):
+            assert scored.labels.isnan().all(0).tolist() == lacking
+    assert session.learned("site-0") == set(session.clients["site-0"].classes)
+
+
+def test_surgical_heads_give_one_model_that_knows_every_class(tmp_path):
+    session, _ = fit(WithServerTest(labelled=2), [SurgicalHeads()], tmp_path)
+    server, _, _ = session.restore(tmp_path / "runs/toy/one/checkpoints/round-000002")
+    sets = evaluate_sets(session, server, "test")
+    assert set(sets) == {"federation", "external"}
+    assert session.learned("site-0") == session.learned(None) == set(CLASSES)
+    assert not torch.cat([s.labels for s in sets["federation"]]).isnan().any()
+
+
+def test_what_the_only_client_does_not_label_is_unknown_and_others_data_is_tested_too(tmp_path):
+    session, _ = fit(WithServerTest(labelled=2), [SurgicalHeads()], tmp_path, clients=["site-1"])
+    server, _, _ = session.restore(tmp_path / "runs/toy/one/checkpoints/round-000002")
+    sets = evaluate_sets(session, server, "test")
+    assert set(sets) == {"federation", "site-0", "site-2", "external"}
+    lacking = [c not in session.clients["site-1"].classes for c in CLASSES]
+    assert sum(lacking) == 1
+    for scores in sets.values():
+        assert scores[0].labels.isnan().all(0).tolist() == lacking
+
+
+def test_scores_of_several_clients_are_grouped_by_site():
+    one, two = scores("a", 1), scores("b", 2)
+    sites = {"a": ["north"] * 30 + ["south"] * 10, "b": ["south"] * 40}
+    found = by_site({"federation": [one, two]}, lambda view: sites[view.holder])
+    assert {name: sum(s.examples for s in parts) for name, parts in found.items()} == {"north": 30, "south": 50}
+    assert torch.equal(found["south"][0].scores, one.scores[30:])
+    assert by_site({"federation": [two]}, lambda view: sites[view.holder]) == {}
+
+
+def test_shared_and_unique_classes_have_means_of_their_own():
+    schemes = {"a": ("Edema", "Effusion"), "b": ("Effusion", "Nodule"), "c": ("Effusion", "Nodule")}
+    sharing = by_sharing(schemes)
+    assert sharing == {"shared": ("Effusion",), "partly": ("Nodule",), "unique": ("Edema",)}
+    metrics = pooled_metrics([scores("a", 1)], CLASSES, "test/x", sharing)
+    assert metrics["test/x/auroc_unique"] == metrics["test/x/auroc/Edema"]
+    assert metrics["test/x/auroc_shared"] == metrics["test/x/auroc/Effusion"]
+    assert by_sharing({"a": CLASSES, "b": CLASSES}) == {}
+
+
+def test_a_global_model_is_scored_on_the_servers_test_sets_too(tmp_path):
+    session, _ = fit(WithServerTest(), [], tmp_path)
+    server, _, _ = session.restore(tmp_path / "runs/toy/one/checkpoints/round-000002")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sets = evaluate_sets(session, server, "test")
+    assert {name: sum(s.examples for s in group) for name, group in sets.items()} == {
+        "federation": 12 + 14 + 16,
+        "external": 30,
+    }
+
+
+def test_what_leaves_a_site_is_vectors_weights_and_counts(tmp_path):
+    """A payload holds vectors of the model's sizes, the client's weight and which groups it shares; nothing else."""
+    data = ToyData()
+    federation = Federation([FedBN()], rounds=1, workers=1)
+    session = Session(federation, ToyNet(), data, make_fabric("cpu"))
+    server, _, _ = session.restore(None)
+    rnd = session.round(0)
+    replies = list(session.engine._pool.train(rnd.cohort, {}, session.broadcast(server, rnd), rnd))
+    layout = session.layout
+    for payload, _, report in replies:
+        assert set(vars(payload)) == {"vectors", "weight", "mask_weight"}
+        sizes = {"w": layout.size, "stats": layout.stats_size, "squares": 2 * layout.num_groups}
+        assert {n: v.numel() for n, v in payload.vectors.items()} == sizes
+        assert not payload.vectors["w"][layout.slices["norm"]].any()
+        assert not payload.vectors["stats"].any()
+        assert payload.mask_weight.shape == (layout.num_groups,)
+        assert payload.weight == session.weights[report.client]

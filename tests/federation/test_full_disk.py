@@ -1,0 +1,78 @@
+"""A disk that takes no more: what is full is said, and the last checkpoint is there to go on from."""
+
+import errno
+import resource
+from pathlib import Path
+
+import pytest
+import torch
+from runs import Kept
+
+from fedlit.federation.callbacks import Callback
+from fedlit.tracking.base import MetricsFile
+
+RUN = (
+    "fit --data toys.ToyData --model awkward.WideNet --federation.workers 1 --federation.rounds 4 --name run "
+    "--federation.checkpoint_every 1 --logger false"
+)
+ROUND = 2
+
+
+class FullAfter(Callback):
+    """Lets no file grow beyond 16 KiB once a round has begun, as a quota does."""
+
+    def on_round_start(self, state) -> None:
+        """Set the limit."""
+        if state.done == ROUND:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2**14, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+
+@pytest.fixture
+def unlimited():
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_checkpoint_that_finds_no_room(tmp_path, monkeypatch, fedlit_cli, unlimited):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = fedlit_cli(f"{RUN} --callbacks+=test_full_disk.FullAfter")
+    unlimited()
+    kept = Kept(Path("runs/default/run"))
+    assert code == 1
+    assert "runs/default/run: cannot be written: File too large" in err
+    assert "MiB are free in runs/default/run" in err
+    assert f"--ckpt_path runs/default/run; {kept.last} is kept" in err
+    assert "inline_container" not in out + err
+    assert kept.rounds[-1] == ROUND
+    assert not [*kept.path.glob("checkpoints/.writing*")]
+    assert fedlit_cli(f"{RUN} --ckpt_path runs/default/run")[0] == 0
+    whole = "--name whole"
+    assert fedlit_cli(RUN.replace("--name run", whole))[0] == 0
+    other = Kept(Path("runs/default/whole"))
+    assert all(torch.equal(value, other.tensors()[name]) for name, value in kept.tensors().items())
+    assert kept.metrics() == other.metrics()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+def test_metrics_that_find_no_room(tmp_path, monkeypatch, fedlit_cli, number):
+    monkeypatch.chdir(tmp_path)
+
+    def full(self, metrics, step):
+        raise OSError(number, "No space left on device")
+
+    monkeypatch.setattr(MetricsFile, "append", full)
+    code, _, err = fedlit_cli(RUN)
+    assert code == 1
+    assert "runs/default/run: cannot be written: No space left on device" in err
+
+
+def test_another_error_is_left_alone(tmp_path, monkeypatch, fedlit_cli):
+    monkeypatch.chdir(tmp_path)
+
+    def broken(self, metrics, step):
+        raise OSError(errno.EACCES, "no")
+
+    monkeypatch.setattr(MetricsFile, "append", broken)
+    with pytest.raises(OSError, match="no"):
+        fedlit_cli(RUN)

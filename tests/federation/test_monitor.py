@@ -1,0 +1,106 @@
+"""The metric that says which model is best, and its direction."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedlit.core import checkpoint
+from fedlit.core.errors import ConfigError
+from fedlit.experiment.naming import group_name
+from fedlit.federation.federation import Federation
+from fedlit.federation.monitor import Monitor
+
+SHORT = (
+    "--data toys.ToyData --model toys.ToyNet --federation.schedule.window 2 --federation.schedule.unit steps --logger false "
+    "--federation.workers 1 --federation.checkpoint_every 1 --name one --model.lr 2 --federation.rounds 4"
+)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "runs" / "default" / "one"
+
+
+def test_of_a_loss_the_model_with_the_least_is_kept(fedlit_cli, place):
+    code, _, err = fedlit_cli(f"fit {SHORT} --federation.monitor val/loss")
+    assert code == 0, err
+    rows = [line.split(",") for line in (place / "metrics.csv").read_text().splitlines()]
+    losses = {int(step): float(value) for step, key, value in (row[:3] for row in rows[1:]) if key == "val/loss"}
+    best = checkpoint.best(checkpoint.find(place / "checkpoints", "last"))
+    assert (best.value, best.round) == (min(losses.values()), min(losses, key=losses.get))
+    assert len(set(losses.values())) > 1
+
+
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_a_run_with_a_mode_of_its_own_goes_on(fedlit_cli, place, mode):
+    explicit = f"--federation.monitor val/loss --federation.monitor_mode {mode}"
+    assert fedlit_cli(f"fit {SHORT.replace('rounds 4', 'rounds 1')} {explicit}")[0] == 0
+    code, _, err = fedlit_cli(f"fit {SHORT} {explicit} --ckpt_path last")
+    assert code == 0, err
+    # The default is the least of a loss: the same run as with "min", and another one than with "max".
+    code, _, err = fedlit_cli(
+        f"fit {SHORT.replace('rounds 4', 'rounds 5')} --federation.monitor val/loss --ckpt_path last"
+    )
+    assert (code, "federation.monitor_mode: max there, min now" in err) == ((0, False) if mode == "min" else (1, True))
+
+
+def test_the_default_is_written_as_earlier_versions_wrote_it(fedlit_cli, place):
+    assert fedlit_cli(f"fit {SHORT.replace('rounds 4', 'rounds 1')}")[0] == 0
+    settings = yaml.safe_load((place / "config.yaml").read_text())
+    assert (settings["federation"]["monitor"], settings["federation"]["monitor_mode"]) == ("auto", "max")
+    assert group_name(settings, "FedAvg") == "FedAvg-a3982511"
+
+
+SAID = [
+    ({"monitor": "val/loss"}, "min"),
+    ({"monitor": "val/loss", "monitor_mode": "max"}, "max"),
+    ({"monitor": "client/site-0/auroc_macro"}, "max"),
+    ({"monitor": "own/score", "monitor_mode": "min"}, "min"),
+    ({}, "max"),
+]
+
+
+@pytest.mark.parametrize(("given", "mode"), SAID, ids=[str(number) for number in range(len(SAID))])
+def test_what_is_said_counts_and_else_the_name(given, mode):
+    assert Federation(**given).better == mode
+
+
+REFUSED = {
+    "own/score": r"federation\.monitor_mode: expected max or min for the metric 'own/score', found auto",
+    "drift/client_drift": "monitor_mode: expected max or min",
+    "val/los": "did you mean val/loss",
+    "test/federation/auroc_macro": "is of the test set, which may not choose the model.*'val/auroc_macro'",
+    "total/loss": "is known when all rounds are over",
+}
+
+
+@pytest.mark.parametrize(("metric", "words"), REFUSED.items(), ids=[key.replace("/", "-") for key in REFUSED])
+def test_a_metric_of_no_direction_and_the_test_set_are_refused(metric, words):
+    with pytest.raises(ConfigError, match=words):
+        Federation(monitor=metric)
+
+
+@pytest.mark.parametrize("metric", ["val/auroc", "client/nobody/loss", "loss", "vall/loss"])
+def test_a_metric_that_nothing_logs_is_refused_before_the_first_round(metric):
+    available = {"val/loss": 1.0, "val/auroc_macro": 0.5, "client/a/loss": 1.0}
+    with pytest.raises(ConfigError, match=f"there is no metric '{metric}'; there are .*(val|client)/"):
+        Monitor.chosen(Federation(monitor=metric), available)
+
+
+@pytest.mark.parametrize("metric", ["train/loss", "client/a/train_loss", "client/a/loss"])
+def test_a_metric_of_a_round_is_awaited(metric):
+    assert Monitor.chosen(Federation(monitor=metric), {"val/loss": 1.0, "client/a/loss": 1.0}).mode == "min"
+
+
+def test_a_metric_of_ones_own_is_awaited_where_something_may_log_it():
+    federation = Federation(monitor="own/loss")
+    with pytest.raises(ConfigError, match="there is no metric"):
+        Monitor.chosen(federation, {"val/loss": 1.0})
+    assert Monitor.chosen(federation, {"val/loss": 1.0}, more=True).metric == "own/loss"
+
+
+def test_the_least_of_nothing_is_warned_of():
+    with pytest.warns(UserWarning, match="federation.monitor_mode: min has no effect"):
+        Federation(monitor_mode="min")

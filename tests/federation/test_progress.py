@@ -1,0 +1,225 @@
+"""The live line and the plain lines."""
+
+import io
+import re
+import sys
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from fedlit.core.messages import ClientReport
+from fedlit.federation import notebook, progress
+from fedlit.federation.federation import Federation
+from fedlit.federation.monitor import Monitor
+from fedlit.federation.progress import RoundProgress
+from fedlit.federation.state import FitState
+
+
+class Clock:
+    """A time that the test sets."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(progress, "time", clock)
+    return clock
+
+
+def metrics(loss: float, **others: float) -> dict[str, float]:
+    return {"train/loss": loss, "time/round_s": 2.0} | {key.replace("__", "/"): v for key, v in others.items()}
+
+
+def plain(width: int = 80) -> Console:
+    return Console(file=io.StringIO(), width=width, force_terminal=False)
+
+
+def terminal(width: int = 110) -> Console:
+    return Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None, legacy_windows=False)
+
+
+def shown(bar: RoundProgress, width: int = 110) -> str:
+    """The live line as it stands."""
+    console = Console(file=io.StringIO(), width=width)
+    console.print(bar._bar.get_renderable())
+    return console.file.getvalue().rstrip("\n")
+
+
+def printed(console: Console) -> list[str]:
+    return console.file.getvalue().splitlines()
+
+
+class Rounds:
+    """A federation's rounds as a progress bar sees them."""
+
+    def __init__(self, bar: RoundProgress, rounds: int, done: int = 0, announced: Sequence[str] = ()) -> None:
+        session = SimpleNamespace(federation=Federation(rounds=rounds), announced=announced)
+        self.bar, self.state = bar, FitState(session, None, None, Monitor(None, "max"), done)
+        bar.on_fit_start(self.state)
+
+    def start(self, cohort: int) -> None:
+        self.state.rnd = SimpleNamespace(cohort=range(cohort))
+        self.bar.on_round_start(self.state)
+
+    def reply(self, loss: float) -> None:
+        self.bar.on_client_end(self.state, ClientReport("site", 3, 10, loss, 0.1, 100))
+
+    def end(self, metrics: dict[str, float]) -> None:
+        self.state.done += 1
+        self.state.metrics = metrics
+        self.bar.on_round_end(self.state)
+
+
+@pytest.fixture(autouse=True)
+def announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "announcement", lambda session, monitor: session.announced)
+
+
+def test_without_a_terminal_evaluations_and_the_last_round_have_a_line_each(clock: Clock):
+    console = plain()
+    rounds = Rounds(RoundProgress(console=console), 5)
+    for index in range(5):
+        rounds.start(2)
+        rounds.reply(0.5)
+        clock.now += 0.3
+        rounds.end(metrics(0.5 - index / 10, **({"val__auroc_macro": 0.8} if index == 2 else {})))
+    rounds.bar.on_fit_end(rounds.state)
+    assert printed(console) == [
+        "round 1/5  loss 0.5000  2.0 s  0:00:01 left",
+        "round 3/5  loss 0.3000  val AUROC 0.8000  2.0 s  0:00:01 left",
+        "round 5/5  loss 0.1000  2.0 s",
+    ]
+
+
+def test_without_a_terminal_fast_rounds_share_lines(clock: Clock):
+    console = plain()
+    rounds = Rounds(RoundProgress(console=console), 1000)
+    for _ in range(1000):
+        rounds.start(1)
+        clock.now += 0.01
+        rounds.end(metrics(0.5))
+    assert 8 <= len(printed(console)) <= 12
+
+
+def test_long_sentences_are_one_line_in_a_pipe():
+    console = plain(width=20)
+    Rounds(RoundProgress(console=console), 1, announced=["a sentence that is longer than the line of the pipe"])
+    assert len(printed(console)) == 1
+
+
+def test_nothing_to_say_is_no_line(clock: Clock):
+    console = plain()
+    rounds = Rounds(RoundProgress(console=console), 2000)
+    rounds.end(metrics(0.5))
+    assert len(printed(console)) == 1  # the round's own line; what a site sends is not known here, and no empty line
+
+
+def test_a_callback_that_stops_the_rounds_is_heard(clock: Clock):
+    console = plain()
+    rounds = Rounds(RoundProgress(console=console), 5)
+    rounds.start(1)
+    rounds.state.stop = "good enough"
+    rounds.end(metrics(0.5))
+    rounds.bar.on_fit_end(rounds.state)
+    assert printed(console)[-1] == "stopped after 1 rounds: good enough"
+
+
+def test_the_live_line_shows_round_clients_loss_auroc_and_time_left(clock: Clock):
+    bar = RoundProgress(console=terminal())
+    rounds = Rounds(bar, 10)
+    rounds.start(4)
+    assert "round 1/10" in shown(bar)
+    assert "clients 0/4" in shown(bar)
+    assert "left" not in shown(bar)
+    clock.now += 30
+    rounds.reply(0.7)
+    rounds.reply(0.6)
+    assert "clients 2/4  loss 0.6000" in shown(bar)
+    assert "0:09:30 left" in shown(bar)  # half a round took 30 s, 9.5 remain
+    clock.now += 30
+    rounds.end(metrics(0.65, val__auroc_macro=0.81234))
+    assert "round 1/10" in shown(bar)
+    assert "loss 0.6500  val AUROC 0.8123" in shown(bar)
+    rounds.start(4)
+    assert "round 2/10" in shown(bar)
+    assert "clients 0/4  loss 0.6500  val AUROC 0.8123" in shown(bar)
+    assert "0:09:00 left" in shown(bar)
+
+
+def test_the_time_left_of_a_resumed_run_counts_its_own_rounds(clock: Clock):
+    bar = RoundProgress(console=terminal())
+    rounds = Rounds(bar, 10, done=8)
+    rounds.start(1)
+    assert "round 9/10" in shown(bar)
+    assert "left" not in shown(bar)
+    clock.now += 7
+    rounds.end(metrics(0.5))
+    assert "0:00:07 left" in shown(bar)
+    clock.now += 7
+    rounds.end(metrics(0.5))
+    assert "round 10/10" in shown(bar)
+    assert "left" not in shown(bar)
+
+
+def test_without_auroc_the_validation_loss_is_shown(clock: Clock):
+    bar = RoundProgress(console=terminal())
+    Rounds(bar, 10).end(metrics(0.5, val__loss=0.625))
+    assert "val loss 0.6250" in shown(bar)
+
+
+def test_the_live_line_fits_a_narrow_terminal(clock: Clock):
+    bar = RoundProgress(console=terminal())
+    rounds = Rounds(bar, 1000)
+    rounds.start(100)
+    clock.now += 9
+    rounds.end(metrics(0.5, val__auroc_macro=0.8))
+    rounds.start(100)
+    assert all(len(line) <= 80 for line in shown(bar, width=80).splitlines())
+    assert "val AUROC 0.8000" in re.sub(r"\s+", " ", shown(bar, width=80))
+
+
+def test_only_the_first_rank_prints(capsys: pytest.CaptureFixture):
+    rounds = Rounds(RoundProgress(enabled=False), 1, announced=["nobody hears this"])
+    rounds.start(1)
+    rounds.end(metrics(0.5))
+    rounds.bar.on_fit_end(rounds.state)
+    assert capsys.readouterr().out == ""
+
+
+class Display:
+    """``IPython.display``, as a notebook has it: every output, in its last state."""
+
+    HTML = staticmethod(str)
+
+    def __init__(self) -> None:
+        self.outputs: list[str] = []
+
+    def display(self, *shown: object, display_id: bool = False, **options: object) -> SimpleNamespace | None:
+        self.outputs.append(str(shown[0]))
+        place = len(self.outputs) - 1
+        return SimpleNamespace(update=lambda html: self.outputs.__setitem__(place, html)) if display_id else None
+
+
+def test_in_a_notebook_a_bar_is_updated(clock: Clock, monkeypatch: pytest.MonkeyPatch):
+    display = Display()
+    monkeypatch.setattr(notebook, "time", clock)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(display=display))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    rounds = Rounds(RoundProgress(console=Console(force_jupyter=True)), 4)
+    for index in range(2):
+        rounds.start(2)
+        clock.now += 1
+        rounds.reply(0.5)
+        rounds.end(metrics(0.4 - index / 10, val__auroc_macro=0.8 + index / 10))
+    (bar,) = [output for output in display.outputs if "<progress" in output]
+    assert 'value="2.000" max="4"' in bar
+    assert "round 2/4  loss 0.3000  val AUROC 0.9000  0:00:02 left" in bar
+    assert len(display.outputs) == 1

@@ -1,0 +1,82 @@
+"""Two commands at one run: the second is refused, and a dead one holds nobody off."""
+
+import os
+import re
+import signal
+
+from runs import Command, Place, wait_until
+
+from fedlit.tracking.lock import RunLock
+
+OPTIONS = (
+    "--data awkward.NoisyData --data.clients 2 --model awkward.Slow --model.seconds 0.02 --name run "
+    "--federation.rounds 200 --ckpt_path last"
+)
+
+
+def started(place: Place) -> Command:
+    command = place.fit()
+    assert wait_until(lambda: "round 2/" in command.output, command), command.output
+    return command
+
+
+def test_the_second_fit_is_refused_and_names_the_first(tmp_path):
+    place = Place(tmp_path, OPTIONS)
+    first = started(place)
+    rows = (tmp_path / "default/run/metrics.csv").read_text().splitlines()[:10]
+    second = place.fit()
+    assert second.wait() == 1, second.output
+    assert f"process {first.process.pid} on host {os.uname().nodename}" in second.output
+    assert "Traceback" not in second.output
+    first.process.kill()
+    assert first.wait() == -signal.SIGKILL
+    third = place.fit("--federation.rounds 3 --federation.checkpoint_every 1")
+    third.wait()
+    assert "at work" not in third.output
+    assert re.search(r"resuming .*run after \d+ rounds", third.output)
+    assert (tmp_path / "default/run/metrics.csv").read_text().splitlines()[:10] == rows
+    assert [path.name for path in (tmp_path / "default/run").glob(".*")] == []
+
+
+def test_test_keeps_off_where_a_run_would_write(tmp_path):
+    place = Place(tmp_path, OPTIONS)
+    first = started(place)
+    own = place.fit(command="test")
+    assert own.wait() == 1, own.output
+    assert f"process {first.process.pid} on host" in own.output
+    elsewhere = place.fit(f"--output {tmp_path / 'predictions'}", command="test")
+    assert elsewhere.wait() == 0, elsewhere.output
+    first.process.terminate()
+    assert first.wait() == 143, first.output
+    assert [path.name for path in (tmp_path / "default/run").glob(".*")] == []
+
+
+def test_a_run_that_died_before_its_first_checkpoint_is_mentioned(tmp_path):
+    place = Place(tmp_path, OPTIONS.replace("200", "1"))
+    dead = tmp_path / "default/dead"
+    dead.mkdir(parents=True)
+    (dead / "config.yaml").write_text("seed: 0\n")
+    first = place.fit()
+    assert first.wait() == 0, first.output
+    assert f"passed over {dead}: it ended before its first checkpoint" in first.output
+    assert f"no run in {tmp_path / 'default'} with a checkpoint: starting a new one" in first.output
+    again = place.fit()
+    assert again.wait() == 0, again.output
+    assert "passed over" not in again.output
+    os.utime(dead / "config.yaml")
+    later = place.fit()
+    assert f"passed over {dead}" in (later.wait(), later.output)[1]
+
+
+def test_all_ranks_are_refused_and_none_waits(tmp_path):
+    place = Place(tmp_path, OPTIONS.replace("200", "1"))
+    done = place.fit()
+    assert done.wait() == 0, done.output
+    lock = RunLock(tmp_path / "default/run")
+    lock.acquire()
+    ranks = place.ranks("--federation.rounds 2")
+    assert [rank.wait() for rank in ranks] == [1, 1], ranks[0].output
+    assert all(f"process {os.getpid()} on host" in rank.output for rank in ranks)
+    lock.release()
+    again = place.ranks("--federation.rounds 2")
+    assert [rank.wait() for rank in again] == [0, 0], again[0].output

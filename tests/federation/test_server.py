@@ -1,0 +1,54 @@
+"""The server's part of a round."""
+
+import pytest
+import torch
+from toys import ToyData, ToyNet
+
+from fedlit.aggregators import FedBN, LocalSGDM, Scaffold, SurgicalHeads
+from fedlit.core.errors import TrainingError
+from fedlit.core.fabric import make_fabric
+from fedlit.federation.federation import Federation
+from fedlit.federation.server import server_round
+from fedlit.federation.session import Session
+from fedlit.schedules import ConstantSchedule
+
+
+def replies(aggregators, workers=1):
+    """A session, its server's state, a round, and the sum of what clients sent in it."""
+    torch.manual_seed(0)
+    federation = Federation(aggregators, rounds=2, schedule=ConstantSchedule(2, "steps"), workers=workers)
+    session = Session(federation, ToyNet(), ToyData(3, labelled=2), make_fabric("cpu"))
+    server, _, _ = session.restore(None)
+    rnd = session.round(0)
+    try:
+        total, _ = session.engine.run(rnd.cohort, federation.open_round(server, rnd, session), rnd)
+    finally:
+        session.engine.close()
+    return federation.aggregators, server, total, rnd
+
+
+@pytest.mark.parametrize("aggregators", [[], [Scaffold(0.7), SurgicalHeads()], [LocalSGDM(), FedBN()]])
+def test_the_sum_of_payloads_stays_as_it_is(aggregators):
+    aggregators, server, total, rnd = replies(aggregators)
+    before, start = total.clone(), server.w.clone()
+    server_round(aggregators, server, total, rnd)
+    assert not torch.equal(server.w, start)
+    assert list(total.vectors) == list(before.vectors)
+    assert all(torch.equal(vector, before.vectors[name]) for name, vector in total.vectors.items())
+    assert torch.equal(total.mask_weight, before.mask_weight)
+    assert total.weight == before.weight
+
+
+def test_a_sum_from_worker_processes_outlives_them():
+    (_, _, one, _), (_, _, two, _) = replies([Scaffold()]), replies([Scaffold()], workers=2)
+    assert all(torch.equal(vector, two.vectors[name]) for name, vector in one.vectors.items())
+
+
+def test_a_sum_that_is_not_finite_changes_nothing():
+    aggregators, server, total, rnd = replies([Scaffold()])
+    total.vectors["0/c"][3] = torch.nan
+    w, c = server.w.clone(), server.aggregators[0]["c"].clone()
+    with pytest.raises(TrainingError, match="round 1: the sum of the clients' '0/c' is not finite"):
+        server_round(aggregators, server, total, rnd)
+    assert torch.equal(server.w, w)
+    assert torch.equal(server.aggregators[0]["c"], c)

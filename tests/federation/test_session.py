@@ -1,0 +1,63 @@
+"""What a session says before it trains."""
+
+import pytest
+from toys import ToyData, ToyNet
+
+from fedlit.aggregators import FedBN, FedBNPlus, PersonalHeads, SurgicalHeads
+from fedlit.core.errors import ConfigError
+from fedlit.core.fabric import make_fabric
+from fedlit.data import PhantomCXR
+from fedlit.federation.description import label_schemes, without_positives
+from fedlit.federation.federation import Federation
+from fedlit.federation.session import Session
+from fedlit.models import ImageClassifier
+
+
+@pytest.mark.parametrize("images", [40, 900])
+def test_clients_without_positives_of_a_class_are_allowed_and_reported(images, tmp_path):
+    data = PhantomCXR(hospitals=2, images=images, image_size=16, batch_size=4, cache_dir=str(tmp_path))
+    data.setup("fit")
+    session = Session(Federation(workers=1), ImageClassifier(data.classes, "resnet10t"), data, make_fabric("cpu"))
+    said = without_positives(session)
+    lacking = {name: [] for name in data.clients}
+    for name, client in data.clients.items():
+        for column, label in enumerate(data.classes):
+            if not (client.train.labels[:, column] == 1).any():
+                lacking[name].append(label)
+    expected = [f"{name} ({', '.join(classes)})" for name, classes in lacking.items() if classes]
+    assert bool(expected) == (images == 40)
+    assert said == (f"no positive training image at {', '.join(expected)}" if expected else "")
+
+
+def test_two_algorithms_that_decide_on_one_part_are_refused():
+    with pytest.raises(
+        ConfigError, match="SurgicalHeads and PersonalHeads each decide how the head is shared; keep one"
+    ):
+        Federation([SurgicalHeads(), PersonalHeads()])
+    with pytest.raises(ConfigError, match="FedBN and FedBNPlus each decide how the norm is shared; keep one"):
+        Federation([FedBN(), SurgicalHeads(), FedBNPlus()])
+    assert Federation([PersonalHeads(), FedBN()]).aggregators
+
+
+def test_who_labels_what_is_said_where_clients_differ():
+    different = Session(Federation(), ToyNet(), ToyData(clients=3, labelled=2), make_fabric("cpu"))
+    assert label_schemes(different).startswith("site-0 labels Edema, Effusion; site-1 labels ")
+    many = Session(Federation(workers=1), ToyNet(), ToyData(clients=11, labelled=1), make_fabric("cpu"))
+    assert label_schemes(many).endswith("; and 3 more clients")
+    alike = Session(Federation(), ToyNet(), ToyData(clients=3), make_fabric("cpu"))
+    assert label_schemes(alike) == ""
+
+
+def test_each_round_draws_a_cohort_of_its_own():
+    cohorts = []
+    for seed in (0, 0, 1):
+        federation = Federation(participation=0.5, rounds=8, workers=1)
+        session = Session(federation, ToyNet(), ToyData(clients=6), make_fabric("cpu"), seed)
+        cohorts.append([session.round(index).cohort for index in range(8)])
+        session.engine.close()
+    first, again, other = cohorts
+    assert first == again
+    assert first != other
+    assert {len(cohort) for cohort in first} == {3}
+    assert len(set(first)) > 4
+    assert {name for cohort in first for name in cohort} == set(session.clients)

@@ -1,0 +1,353 @@
+"""Every accepted option changes what it says: an option that changes nothing would be a silent mistake."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from runs import Kept
+from simulation import simulate
+from toys import ToyData, ToyNet
+
+from fedlit.aggregators import CODA, CODASCA, Aggregator, CODAPlus, FedAvg, FedProx, LocalSGDAM, LocalSGDM, Scaffold
+from fedlit.core import checkpoint
+from fedlit.core.checkpoint import Checkpoints
+from fedlit.core.fabric import make_fabric
+from fedlit.data import PhantomCXR
+from fedlit.data.federated import FederatedDataModule
+from fedlit.federation.federation import Federation
+from fedlit.federation.settings import Settings
+from fedlit.models import ImageClassifier
+from fedlit.objectives import AUCSaddle, RatioLoss
+from fedlit.schedules import ConstantSchedule, PracticeSchedule, Stage, StageSchedule, TheorySchedule
+
+BASE = (
+    "fit --data toys.ToyData --model toys.ToyNet --model.momentum 0.9 --federation.rounds 4 --federation.workers 1 "
+    "--federation.schedule.window 2 --federation.schedule.unit steps --federation.checkpoint_every 1 --logger false --name one "
+    "--federation.monitor train/loss --federation.monitor_mode max"
+)
+
+RUNS = [
+    ("seed", "--seed 1", "weights"),
+    ("name", "--name two", "directory"),
+    ("experiment", "--experiment other", "directory"),
+    ("run_dir", "--run_dir elsewhere", "directory"),
+    ("fast_dev_run", "--fast_dev_run true", "directory"),
+    ("fabric.precision", "--fabric.precision 64-true", "dtype"),
+    ("federation.aggregators", "--federation.aggregators+=FedProx --federation.aggregators.mu 1", "weights"),
+    ("federation.rounds", "--federation.rounds 5", "rounds"),
+    ("federation.schedule", "--federation.schedule.window 3", "steps"),
+    ("federation.clients", "--federation.clients '[site-0, site-1]'", "names"),
+    ("federation.participation", "--federation.participation 0.7", "cohorts"),
+    ("federation.weights", "--federation.weights uniform", "weights"),
+    ("federation.optimizer_state", "--federation.optimizer_state keep", "kept"),
+    ("federation.gradient_clip", "--federation.gradient_clip 0.01", "weights"),
+    ("federation.eval_every", "--federation.eval_every 2", "evaluated"),
+    ("federation.monitor", "--federation.monitor val/loss", "best value"),
+    ("federation.monitor_mode", "--federation.monitor_mode min", "best value"),
+    (
+        "federation.patience",
+        "--federation.patience 1 --federation.monitor train/loss --federation.monitor_mode max",
+        "rounds",
+    ),
+    ("federation.checkpoint_every", "--federation.checkpoint_every 1000", "saved"),
+]
+"""Option, its words on the command line, and what of a run it must change."""
+
+
+ELSEWHERE = {
+    "measure_batches": "the measuring round below",
+    "workers": "changes no number, by design: tests/federation/engines",
+    "threads": "of worker processes: tests/federation/engines",
+    "accelerator": "needs another device",
+    "devices": "ranks: tests/federation/engines",
+    "num_nodes": "machines: tests/federation/engines",
+}
+
+
+class Seen:
+    """What of a run can be looked at."""
+
+    def __init__(self, directory: Path, saved: list[int]) -> None:
+        self.kept, self.saved = Kept(directory), saved
+        self.values: dict[str, Any] = {"directory": str(directory), "saved": tuple(saved)}
+        if not directory.exists():
+            return
+        rows, tensors = self.kept.metrics(), self.kept.tensors()
+
+        def of(key: str) -> list[tuple[int, str]]:
+            return [(step, value) for step, name, value in rows if name == key]
+
+        best = checkpoint.best(self.kept.last)
+        self.values |= {
+            "weights": tensors["server.pt/w"].numpy().tobytes(),
+            "dtype": tensors["server.pt/w"].dtype,
+            "kept": sorted(name for name in tensors if "optimizer" in name),
+            "rounds": len(of("train/loss")),
+            "steps": of("round/steps"),
+            "cohorts": of("round/clients"),
+            "evaluated": [step for step, _ in of("val/loss")],
+            "best value": best.value,
+            "names": sorted({name.split("/")[1] for _, name, _ in rows if name.startswith("client/")}),
+        }
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen]:
+    """What the base looks like, once it has run."""
+    return {}
+
+
+def ran(place: Path, words: str, fedlit_cli: Callable, patch: pytest.MonkeyPatch) -> Seen:
+    saved: list[int] = []
+    save = Checkpoints.save
+    patch.chdir(place)
+    patch.setattr(Checkpoints, "save", lambda self, rounds, *rest: (saved.append(rounds), save(self, rounds, *rest))[1])
+    code, _, err = fedlit_cli(f"{BASE} {words}")
+    assert code == 0, err
+    found = sorted(path.parent.relative_to(place) for path in place.rglob("config.yaml"))
+    return Seen(found[0] if found else Path("none"), saved)
+
+
+@pytest.mark.parametrize(("option", "words", "what"), RUNS, ids=[row[0] for row in RUNS])
+def test_an_option_of_a_run_changes_what_it_says(option, words, what, base, fedlit_cli, tmp_path, monkeypatch):
+    for name, given in (("base", ""), ("changed", words)):
+        if name in base:
+            continue
+        (tmp_path / name).mkdir()
+        with monkeypatch.context() as patch:
+            seen = ran(tmp_path / name, given, fedlit_cli, patch).values
+        if name == "base":
+            base[name] = seen
+    assert seen.get(what) != base["base"][what]
+
+
+def test_every_option_of_a_federation_and_of_fabric_is_in_the_table():
+    names = {f"federation.{field.name}" for field in fields(Settings)}
+    names |= {f"fabric.{name}" for name in inspect.signature(make_fabric).parameters}
+    there = {row[0] for row in RUNS}
+    assert sorted(name for name in names - there if name.partition(".")[2] not in ELSEWHERE) == []
+
+
+PHANTOM = {"hospitals": 3, "images": 60, "image_size": 16, "batch_size": 8}
+
+DATA = [
+    ("hospitals", 2, "clients"),
+    ("images", 90, "sizes"),
+    ("heterogeneity", 0.0, "pixels"),
+    ("label_scheme", "split", "labelled"),
+    ("shared_classes", {"label_scheme": "split", "shared_classes": 2}, "labelled"),
+    ("classes", ["Edema", "Mass"], "classes"),
+    ("partition", "IID", "clients"),
+    ("image_size", 24, "shape"),
+    ("seed", 1, "pixels"),
+    ("scheme", "HideClasses", "labelled"),
+    ("missing_classes", {"label_scheme": "split", "missing_classes": "negative"}, "labels"),
+    ("pooled", True, "clients"),
+    ("batch_size", 4, "batch"),
+    ("eval_batch_size", 4, "eval batch"),
+    ("in_chans", 3, "shape"),
+    ("augment", False, "pixels"),
+    ("split", (0.5, 0.3, 0.2), "sizes"),
+    ("cache_dir", "other", "cache"),
+    ("mean", 0.2, "pixels"),
+    ("std", 0.5, "pixels"),
+]
+
+
+def classes_named(name: str) -> Any:
+    from fedlit import data
+
+    made = {"IID": lambda: data.IID(4), "HideClasses": lambda: data.HideClasses(2)}
+    return made[name]()
+
+
+def data_seen(place: Path, **options: Any) -> dict[str, Any]:
+    named = {key: classes_named(value) if key in ("partition", "scheme") else value for key, value in options.items()}
+    cache = place / named.pop("cache_dir", "cache")
+    data = PhantomCXR(**{**PHANTOM, **named}, cache_dir=str(cache))
+    data.setup()
+    first = next(iter(data.clients.values()))
+    torch.manual_seed(0)
+    images, labels = first.train.batch(torch.arange(4))
+    return {
+        "clients": list(data.clients),
+        "sizes": [[len(part) for part in (c.train, c.val, c.test) if part is not None] for c in data.clients.values()],
+        "labelled": [c.classes for c in data.clients.values()],
+        "classes": data.classes,
+        "shape": tuple(images.shape),
+        "pixels": images.numpy().tobytes(),
+        "labels": labels.numpy().tobytes(),
+        "batch": data.batch_size,
+        "eval batch": data.eval_batch_size,
+        "cache": sorted(path.name for path in place.iterdir()),
+    }
+
+
+@pytest.mark.parametrize(("option", "value", "what"), DATA, ids=[row[0] for row in DATA])
+@pytest.mark.filterwarnings("ignore:classes without")
+def test_an_option_of_the_data_changes_what_it_says(option, value, what, tmp_path):
+    changed = value if isinstance(value, dict) else {option: value}
+    before = {key: given for key, given in changed.items() if key != option}
+    seen = [data_seen(tmp_path / name, **given) for name, given in (("one", before), ("two", changed))]
+    assert seen[0][what] != seen[1][what]
+
+
+def test_every_option_of_the_data_is_in_the_table():
+    names = {n for kind in (PhantomCXR, FederatedDataModule) for n in inspect.signature(kind).parameters} - {"kwargs"}
+    assert sorted(names - {row[0] for row in DATA}) == []
+
+
+MODEL = [
+    ("classes", ("a", "b", "c"), "shapes"),
+    ("backbone", "resnet20_cifar", "shapes"),
+    ("in_chans", 3, "shapes"),
+    ("norm", "group", "layers"),
+    ("stem", {"backbone": "resnet10t", "stem": "small"}, "layers"),
+    ("hidden", 8, "shapes"),
+    ("trainable", "head", "trained"),
+    ("drop_rate", 0.9, "loss"),
+    ("objective", AUCSaddle(prior=0.5), "loss"),
+    ("optimizer", lambda p: torch.optim.SGD(p, lr=0.5), "rate"),
+]
+
+
+def model_seen(**options: Any) -> dict[str, Any]:
+    torch.manual_seed(0)
+    model = ImageClassifier(
+        **{"classes": ("a", "b"), "backbone": "resnet20_cifar" if options.get("norm") else "small_cnn"} | options
+    )
+    torch.manual_seed(0)
+    images = torch.randn(4, options.get("in_chans", 1), 28, 28)
+    labels = torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]] * 2)[:, : len(model.classes)]
+    return {
+        "shapes": {name: tuple(p.shape) for name, p in model.named_parameters()},
+        "layers": [(name, type(layer).__name__, str(layer)) for name, layer in model.named_modules()],
+        "trained": [name for name, p in model.named_parameters() if p.requires_grad],
+        "loss": float(model.training_step((images, labels), 0).detach()),
+        "rate": model.configure_optimizers().param_groups[0]["lr"],
+    }
+
+
+@pytest.mark.parametrize(("option", "value", "what"), MODEL, ids=[row[0] for row in MODEL])
+def test_an_option_of_the_model_changes_what_it_says(option, value, what):
+    changed = value if isinstance(value, dict) else {option: value}
+    before = {key: given for key, given in changed.items() if key != option}
+    if option == "norm":
+        before, changed = {"norm": "batch"}, {"norm": "group"}
+    assert model_seen(**before)[what] != model_seen(**changed)[what]
+
+
+def test_weights_of_a_file_are_loaded(tmp_path):
+    body = ImageClassifier(("a",), "resnet10t").body
+    torch.save({name: torch.zeros_like(value) for name, value in body.state_dict().items()}, tmp_path / "zero.pth")
+    loaded = ImageClassifier(("a",), "resnet10t", weights=tmp_path / "zero.pth").body
+    assert all(not value.any() for value in loaded.state_dict().values())
+
+
+def test_every_option_of_the_model_is_in_the_table():
+    names = set(inspect.signature(ImageClassifier).parameters) - {row[0] for row in MODEL}
+    assert names == {"weights", "pretrained"}  # a file above; a download, which no test makes
+
+
+class Optimised(ToyNet):
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return self.optimizer(self.parameters())
+
+
+def trained(
+    *aggregators: Aggregator,
+    schedule: Any = None,
+    objective: Any = None,
+    optimizer: Any = None,
+    rounds: int = 4,
+    **more: Any,
+) -> bytes:
+    """The weights after some rounds."""
+    torch.manual_seed(0)
+    net = ToyNet() if optimizer is None else Optimised()
+    if objective is not None:
+        net.objective = objective
+        objective.build(len(net.classes))
+    if optimizer is not None:
+        net.optimizer = optimizer
+    schedule = schedule or StageSchedule([Stage(2, 2, "steps"), Stage(2, 3, "steps", 0.5)])
+    federation = Federation(list(aggregators), rounds=rounds, schedule=schedule, **more)
+    return simulate(net, ToyData(3, labelled=3), federation).server.w.numpy().tobytes()
+
+
+SGD, ADAM = torch.optim.SGD, torch.optim.Adam
+
+
+def made(kind: Callable, **base: Any) -> Callable:
+    """Make a class with arguments, of which some are always there."""
+    return lambda **arguments: kind(**{**base, **arguments})
+
+
+PARTS = [
+    ("FedAvg", "aggregator", made(FedAvg), {"weights": "uniform"}),
+    ("FedProx", "aggregator", made(FedProx), {"mu": 1.0}),
+    ("Scaffold", "aggregator", made(Scaffold), {"eta_g": 0.5, "reset": "always"}),
+    ("CODAPlus", "aggregator", made(CODAPlus), {"gamma": 1.0, "output": "average"}),
+    ("CODA", "aggregator", made(CODA), {"gamma": 1.0, "output": "average"}),
+    ("CODASCA", "aggregator", made(CODASCA), {"gamma": 1.0, "eta_g": 0.5, "reset": "never", "output": "average"}),
+    ("LocalSGDM", "aggregator", made(LocalSGDM), {"momentum": 0.5, "state": "reset"}),
+    ("LocalSGDAM", "aggregator", made(LocalSGDAM), {"beta_x": 0.5}),
+    ("RatioLoss", "objective", made(RatioLoss), {"a0": 2.0, "b0": 1.0, "prior": 0.01}),
+    (
+        "AUCSaddle", "objective", made(AUCSaddle),
+        {"margin": 2.0, "score": "raw", "form": "paper", "dual_scale": 4.0, "prior": 0.01, "start": "zeros"},
+    ),
+    ("AUCSaddle of a small margin", "objective", made(AUCSaddle, margin=1e-3), {"clamp": True}),
+    ("ConstantSchedule", "schedule", made(ConstantSchedule, unit="steps"), {"window": 2, "unit": "epochs"}),
+    (
+        "Stage", "schedule", lambda **given: StageSchedule([Stage(**{"rounds": 2, "unit": "steps", "window": 4} | given)]),
+        {"window": 2, "unit": "epochs", "lr_factor": 0.5},
+    ),
+    (
+        "PracticeSchedule", "schedule", made(PracticeSchedule, window=2, iterations=8, decay_every=4),
+        {"window": 4, "decay_every": 2, "decay": 2.0},
+    ),
+    (
+        "TheorySchedule", "schedule", made(TheorySchedule, stages=2, window=2, iterations=4, growth=4.0),
+        {"stages": 1, "window": 4, "iterations": 8, "growth": 2.0, "window_growth": "none"},
+    ),
+    (
+        "SGD", "optimizer", lambda **given: lambda p: SGD(p, **{"lr": 0.1, "momentum": 0.9} | given),
+        {"lr": 0.2, "momentum": 0.5, "dampening": 0.5, "weight_decay": 0.1, "nesterov": True, "maximize": True},
+    ),
+    (
+        "Adam", "optimizer", lambda **given: lambda p: ADAM(p, **{"lr": 0.01, "weight_decay": 0.0} | given),
+        {"lr": 0.02, "betas": (0.5, 0.9), "eps": 0.1, "weight_decay": 0.1, "amsgrad": True, "maximize": True},
+    ),
+]  # fmt: skip
+
+ARGUMENTS = [(name, role, make, key, value) for name, role, make, given in PARTS for key, value in given.items()]
+
+
+@cache
+def before(name: str) -> bytes:
+    role, make = next((role, make) for other, role, make, _ in PARTS if other == name)
+    return weights_with(role, make())
+
+
+def weights_with(role: str, part: Any) -> bytes:
+    return trained(part) if role == "aggregator" else trained(**{role: part})
+
+
+@pytest.mark.parametrize(
+    ("name", "role", "make", "key", "value"),
+    ARGUMENTS,
+    ids=[f"{row[0]}.{row[3]}".replace(" ", "-") for row in ARGUMENTS],
+)
+@pytest.mark.filterwarnings("ignore:Scaffold or CODASCA")
+def test_an_argument_of_a_part_changes_the_weights(name, role, make, key, value):
+    assert weights_with(role, make(**{key: value})) != before(name)
+
+
+def test_a_measuring_round_looks_at_as_many_batches_as_it_is_told():
+    assert trained(objective=AUCSaddle(), measure_batches=1) != trained(objective=AUCSaddle(), measure_batches=32)

@@ -1,0 +1,145 @@
+"""Hooks of aggregators that return what nobody can use: named before the first round, or in it."""
+
+import numpy as np
+import pytest
+import torch
+from simulation import simulate
+from toys import ToyData, ToyNet
+
+from fedlit.aggregators import Aggregator
+from fedlit.core.aggregator import Composition
+from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.core.messages import Mask
+from fedlit.federation.federation import Federation
+from fedlit.schedules import ConstantSchedule
+from fedlit.testing import check_aggregator
+
+
+def wrong(hook: str, returned) -> Aggregator:
+    """An aggregator with one hook, which returns ``returned``, or what it makes of the hook's arguments."""
+
+    def call(self, *given):
+        return returned(*given) if callable(returned) else returned
+
+    return type("Mine", (Aggregator,), {hook: call})()
+
+
+def scaled(value: float):
+    """A hook on the server that multiplies the mean change."""
+
+    def hook(state, server, mean, rnd):
+        server.delta *= value
+
+    return hook
+
+
+def put(value):
+    """A hook on the server that replaces the mean change."""
+
+    def hook(state, server, mean, rnd):
+        server.delta = value
+
+    return hook
+
+
+def left(value):
+    """A hook on a client that leaves something in its state."""
+
+    def hook(ctx):
+        ctx.state["mine"] = value
+        return {}
+
+    return hook
+
+
+def corrected(value):
+    def hook(ctx):
+        ctx.correction.bias = value
+
+    return hook
+
+
+def added(value: float):
+    def hook(ctx):
+        ctx.correction.bias += value
+
+    return hook
+
+
+def noted(state, server, mean, rnd):
+    state["mine"] = 3
+
+
+HOOKS = [
+    ("scope", None, ConfigError, "a Mask of bool tensors"),
+    ("scope", lambda layout, client: Mask(torch.ones(3), torch.ones(3)), ConfigError, "found (3,) torch.float32"),
+    ("scope", lambda layout, client: layout.groups(("head",)), ConfigError, "found list"),
+    ("server_state", None, ConfigError, "a dictionary of tensors by name; found NoneType"),
+    ("server_state", [torch.zeros(2)], ConfigError, "found list"),
+    ("server_state", {"c": 0.0}, ConfigError, "a tensor as 'c'; found float"),
+    ("client_state", None, ConfigError, "a dictionary of tensors by name; found NoneType"),
+    ("client_state", {"c": None}, ConfigError, "a tensor as 'c'; found NoneType"),
+    ("client_state", {"c": np.zeros(2)}, ConfigError, "a tensor as 'c'; found ndarray"),
+    ("broadcast", None, TrainingError, "a dictionary of tensors by name; found NoneType"),
+    ("broadcast", {1: torch.zeros(2)}, TrainingError, "a tensor as 1"),
+    ("on_client_round_start", corrected(torch.zeros(3)), TrainingError, "ctx.correction.bias as a vector"),
+    ("on_client_round_start", corrected(None), TrainingError, "found NoneType"),
+    ("on_client_round_start", added(float("nan")), TrainingError, "ctx.correction.bias is not finite"),
+    ("compute_gradient", None, TrainingError, "the loss, a tensor of one number; found NoneType"),
+    ("compute_gradient", 0.5, TrainingError, "found float"),
+    ("compute_gradient", torch.zeros(3), TrainingError, "found (3,) torch.float32"),
+    ("compute_gradient", torch.tensor(3), TrainingError, "found () torch.int64"),
+    ("on_before_send", None, TrainingError, "the change to send, a tensor"),
+    ("on_before_send", lambda ctx, change: change[:3], TrainingError, "found (3,)"),
+    ("on_before_send", lambda ctx, change: change.long(), TrainingError, "torch.int64"),
+    ("on_before_send", lambda ctx, change: change * float("nan"), TrainingError, "is finite before it alone"),
+    ("on_client_round_end", None, TrainingError, "a dictionary of tensors by name; found NoneType"),
+    ("on_client_round_end", [1.0], TrainingError, "found list"),
+    ("on_client_round_end", {"n": 1.0}, TrainingError, "a tensor as 'n'; found float"),
+    ("on_client_round_end", lambda ctx: {"n": torch.tensor([3])}, TrainingError, "'n' in floating point"),
+    ("on_client_round_end", lambda ctx: {"n": ctx.w.clone()[None]}, TrainingError, "'n' as a vector [P]"),
+    (
+        "on_client_round_end",
+        lambda ctx: {"n": ctx.w * float("nan")},
+        TrainingError,
+        "is not finite, and its weights are",
+    ),
+    ("on_client_round_end", left(None), TrainingError, "a tensor as 'mine'; found NoneType"),
+    ("on_aggregate_end", put(None), TrainingError, "server.delta as a tensor"),
+    ("on_aggregate_end", put(torch.zeros(2)), TrainingError, "found (2,)"),
+    ("on_aggregate_end", scaled(float("nan")), TrainingError, "server.delta is not finite"),
+    ("on_aggregate_end", noted, TrainingError, "a tensor as 'mine'; found int"),
+    ("diagnostics", None, TrainingError, "a dictionary of numbers by name; found NoneType"),
+    ("diagnostics", {"mine/x": torch.zeros(2)}, TrainingError, "a number as 'mine/x'; found (2,)"),
+]
+NAMES = [f"{number}-{hook}" for number, (hook, *_) in enumerate(HOOKS)]
+
+
+def run(aggregator: Aggregator) -> None:
+    federation = Federation([aggregator], rounds=1, schedule=ConstantSchedule(1, "steps"))
+    simulate(ToyNet(), ToyData(2, size=4), federation)
+
+
+@pytest.mark.parametrize(("hook", "returned", "error", "words"), HOOKS, ids=NAMES)
+def test_a_hook_that_returns_what_nobody_can_use_is_named(hook, returned, error, words):
+    with pytest.raises(error) as refused:
+        run(wrong(hook, returned))
+    assert f"Mine.{hook}" in str(refused.value)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "hook", ["server_state", "client_state", "broadcast", "on_client_round_end", "diagnostics", "scope"]
+)
+def test_of_a_composition_the_part_is_named(hook):
+    class Mixed(Composition):
+        def __init__(self) -> None:
+            super().__init__(wrong(hook, None))
+
+    with pytest.raises((ConfigError, TrainingError), match=rf"Mine\.{hook}: expected"):
+        run(Mixed())
+
+
+def test_the_check_for_authors_names_the_hook_too():
+    with pytest.raises(AssertionError, match=r"Mine\.on_client_round_end: expected a dictionary of tensors"):
+        check_aggregator(wrong("on_client_round_end", None), workers=1)

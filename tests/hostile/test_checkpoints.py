@@ -1,0 +1,215 @@
+"""Checkpoints that are damaged, mixed up or incomplete: refused, with the file and the checkpoint before it."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from strangers import fit, having, seeded
+
+from fedlit.aggregators import Scaffold
+from fedlit.core import checkpoint
+from fedlit.core.errors import CheckpointError
+from fedlit.core.manifest import Manifest
+
+BEFORE = "round-000002, before it, is whole: use --ckpt_path "
+
+
+@dataclass(frozen=True)
+class Damage:
+    """What happens to the newest checkpoint of a run, and the words that must say so.
+
+    Attributes:
+        what: The damage, in a few words: the name of the test.
+        do: Gets the folder of the checkpoint.
+        words: What the message must contain, each of them.
+        old: Whether the checkpoint is one of a version that wrote no hashes.
+        before: Whether the message names the checkpoint before it.
+    """
+
+    what: str
+    do: Callable[[Path], Any]
+    words: tuple[str, ...]
+    old: bool = False
+    before: bool = True
+
+
+def flipped(name: str, share: float = 0.5) -> Callable[[Path], None]:
+    """64 bytes are other ones."""
+
+    def damage(folder: Path) -> None:
+        data = bytearray((folder / name).read_bytes())
+        start = int(share * (len(data) - 64))
+        data[start : start + 64] = bytes(255 - byte for byte in data[start : start + 64])
+        (folder / name).write_bytes(data)
+
+    return damage
+
+
+def said(**changes: Any) -> Callable[[Path], None]:
+    """The manifest says something else; None takes a key away."""
+
+    def damage(folder: Path) -> None:
+        found = json.loads((folder / "manifest.json").read_text()) | changes
+        kept = {key: value for key, value in found.items() if value is not None}
+        (folder / "manifest.json").write_text(json.dumps(kept))
+
+    return damage
+
+
+def without(name: str, *tensors: str) -> Callable[[Path], None]:
+    """A file lacks tensors, or those that begin so."""
+
+    def damage(folder: Path) -> None:
+        found = torch.load(folder / name, weights_only=True)
+        torch.save({key: value for key, value in found.items() if not key.startswith(tensors)}, folder / name)
+
+    return damage
+
+
+def with_tensor(name: str, key: str, value: Any) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        torch.save(torch.load(folder / name, weights_only=True) | {key: value}, folder / name)
+
+    return damage
+
+
+def exchanged(folder: Path) -> None:
+    one, other = folder / "client-00000.pt", folder / "client-00001.pt"
+    content = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(content)
+
+
+def of_the_other_round(name: str) -> Callable[[Path], None]:
+    return lambda folder: shutil.copy(folder.with_name("round-000002") / name, folder / name)
+
+
+def written(name: str, content: bytes) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def removed(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+SHA = "its SHA-256 is not the one in manifest.json"
+MANIFEST = "round-000004/manifest.json"
+SERVER, CLIENT = "round-000004/server.pt", "round-000004/client-00001.pt"
+NAMES = ["site-1", "site-0", "site-2"]
+
+DAMAGED = [
+    Damage("flipped bytes of the server", flipped("server.pt"), (SERVER, SHA)),
+    Damage("flipped bytes at the beginning", flipped("server.pt", 0.0), (SERVER, SHA)),
+    Damage("flipped bytes at the end", flipped("server.pt", 1.0), (SERVER, SHA)),
+    Damage("flipped bytes of a client", flipped("client-00001.pt"), (CLIENT, SHA)),
+    Damage("flipped bytes of the manifest", flipped("manifest.json"), (MANIFEST,)),
+    Damage("a client's file in the place of another's", exchanged, ("client-00000.pt", SHA)),
+    Damage("a client's file of another round", of_the_other_round("client-00001.pt"), (CLIENT, SHA)),
+    Damage("the server's file of another round", of_the_other_round("server.pt"), (SERVER, SHA)),
+    Damage("the manifest of another round", of_the_other_round("manifest.json"), (MANIFEST, "it is of round 2")),
+    Damage("a client's file that is gone", removed("client-00001.pt"), (CLIENT, "is missing")),
+    Damage("a server's file that is gone", removed("server.pt"), (SERVER, "is missing")),
+    Damage("an empty file", written("server.pt", b""), (SERVER, SHA)),
+    Damage("a manifest that is edited", said(round=5), (MANIFEST, "its hash")),
+    Damage("clients in another order", said(clients=NAMES), (MANIFEST, "its hash")),
+    Damage("no optimizer state", without("client-00001.pt", "optimizer/"), (CLIENT, SHA)),
+    Damage("another best model", said(best={"value": 0.99, "round": 1}), (MANIFEST, "its hash")),
+    Damage("a manifest that is torn", written("manifest.json", b'{"round": 4, "cli'), (MANIFEST, "cannot be read")),
+    Damage("a manifest that is empty", written("manifest.json", b""), (MANIFEST, "cannot be read")),
+    Damage("a manifest of other letters", written("manifest.json", b"\xff\xfe\x00"), (MANIFEST, "cannot be read")),
+    Damage("a manifest that nests", written("manifest.json", b"[" * 100_000), (MANIFEST, "cannot be read")),
+    Damage("a manifest that is a list", written("manifest.json", b"[]"), (MANIFEST, "expected an object, found list")),
+    Damage("a manifest of nothing", written("manifest.json", b"{}"), (MANIFEST, "'round'", "found nothing")),
+    Damage("a round that is a text", said(round="4"), (MANIFEST, "expected 'round' to be a whole number", "str '4'")),
+    Damage("a round that is true", said(round=True), (MANIFEST, "expected 'round' to be a whole number", "bool True")),
+    Damage("clients that are a number", said(clients=3), (MANIFEST, "expected 'clients' to be a list, found int 3")),
+    Damage("clients that are numbers", said(clients=[0, 1, 2]), (MANIFEST, "expected names in 'clients', found 0")),
+    Damage("files that are nothing", said(files=None), (MANIFEST, "expected 'files' to be a list, found nothing")),
+    Damage("a layout that is a list", said(layout=[]), (MANIFEST, "expected 'layout' to be an object")),
+    Damage("a best model without a round", said(best={"value": 0.5}), (MANIFEST, "'best' to have a value and a round")),
+    Damage("hashes that are a list", said(sha256=[]), (MANIFEST, "expected 'sha256' to be an object")),
+    Damage("a round that is not the folder's, old", said(round=3), ("it is of round 3", "is round-000004"), old=True),
+    Damage("a torn file, old", flipped("server.pt", 0.0), (SERVER, "cannot be read"), old=True),
+    Damage("no statistics, old", without("server.pt", "stats"), (SERVER, "lacks the tensor 'stats'"), old=True),
+    Damage("no weights of a client, old", without("client-00001.pt", "w"), (CLIENT, "lacks the tensor 'w'"), old=True),
+    Damage("weights of another size, old", with_tensor("server.pt", "w", torch.zeros(3)),
+           (SERVER, "expected 'w' to have 68 numbers, found (3,)"), old=True),
+    Damage("a text as weights, old", with_tensor("server.pt", "w", "zero"), (SERVER, "expected tensors by name"), old=True),
+    Damage("no control variate of the server, old", without("server.pt", "0/"), (SERVER, "of Scaffold"),
+           old=True, before=False),
+    Damage("no control variate of a client, old", without("client-00001.pt", "0/"), (CLIENT, "of Scaffold"),
+           old=True, before=False),
+    Damage("no optimizer state, old", without("client-00001.pt", "optimizer/"), (CLIENT, "lacks the optimizer's"),
+           old=True, before=False),
+    Damage("clients in another order, old", said(clients=NAMES), ("in another order, site-1, site-0, site-2",),
+           old=True, before=False),
+    Damage("a layout without tensors, old", said(layout={}), ("round-000004",), old=True),
+]  # fmt: skip
+
+SETTINGS = {"aggregators": [Scaffold()], "optimizer_state": "keep", "checkpoint_every": 1}
+MOMENTUM = having(configure_optimizers=lambda module: torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the checkpoints of a run of four rounds, of which the second is kept beside the last."""
+    run = tmp_path_factory.mktemp("run")
+    folder = run / "checkpoints"
+    fit(seeded(MOMENTUM), run, rounds=2, **SETTINGS)
+    shutil.copytree(folder / "round-000002", run / "kept")
+    fit(seeded(MOMENTUM), run, folder / "round-000002", rounds=4, **SETTINGS)
+    shutil.copytree(run / "kept", folder / "round-000002", dirs_exist_ok=True)
+    return folder
+
+
+def resume(run: Path) -> None:
+    fit(seeded(MOMENTUM), run, run / "checkpoints/round-000004", rounds=5, **SETTINGS)
+
+
+@pytest.mark.parametrize("given", DAMAGED, ids=[given.what.replace(" ", "-") for given in DAMAGED])
+def test_it_is_refused_in_words(given: Damage, trained: Path, tmp_path: Path):
+    folder = tmp_path / "checkpoints"
+    shutil.copytree(trained, folder)
+    if given.old:
+        said(sha256=None, digest=None)(folder / "round-000004")
+    given.do(folder / "round-000004")
+    with pytest.raises(CheckpointError) as caught:
+        resume(tmp_path)
+    message = str(caught.value)
+    words = (*given.words, *((f"{BEFORE}{folder}/round-000002",) if given.before else ()))
+    assert [word for word in words if word not in message] == [], message
+
+
+def test_without_a_whole_one_before_it_that_is_said(trained: Path, tmp_path: Path):
+    folder = tmp_path / "checkpoints"
+    shutil.copytree(trained, folder)
+    for name in ("round-000002", "round-000004"):
+        flipped("server.pt")(folder / name)
+    with pytest.raises(CheckpointError, match="no checkpoint before it is whole: start a new run"):
+        resume(tmp_path)
+
+
+def test_checkpoints_without_hashes_load(trained: Path, tmp_path: Path):
+    for name in ("old", "new"):
+        shutil.copytree(trained, tmp_path / name / "checkpoints")
+    said(sha256=None, digest=None)(tmp_path / "old/checkpoints/round-000004")
+    for name in ("old", "new"):
+        resume(tmp_path / name)
+    old, new = (checkpoint.tensors(tmp_path / name / "checkpoints/round-000005") for name in ("old", "new"))
+    assert all(torch.equal(tensor, old[key]) for key, tensor in new.items())
+
+
+def test_a_checkpoint_may_be_copied_elsewhere(trained: Path, tmp_path: Path):
+    shutil.copytree(trained / "round-000004", tmp_path / "good one")
+    assert checkpoint.rounds(tmp_path / "good one") == 4
+    assert checkpoint.tensors(tmp_path / "good one").keys() == {"net.weight", "net.bias"}
+
+
+def test_every_file_has_its_hash(trained: Path):
+    manifest = Manifest.read(trained / "round-000004")
+    assert sorted(manifest.sha256) == manifest.files == [f"client-0000{k}.pt" for k in range(3)] + ["server.pt"]

@@ -1,0 +1,84 @@
+"""Names of runs, experiments, phases and cases that are no names of folders, and folders that take no run."""
+
+import pytest
+from jsonargparse import Namespace
+from support.hostile import Refused, check_refused, each
+
+from fedlit.experiment.naming import check_names
+
+FIT = "fit --config tiny.yaml"
+LETTERS = "expected a name of letters"
+
+
+def named(what: str, options: str, *words: str, **files: str) -> Refused:
+    """A mistake in a name; ``files`` are YAML files by their stem."""
+    there = {f"{stem}.yaml": text for stem, text in files.items()}
+    configs = " ".join(f"--config {name}" for name in there)
+    return Refused(what, f"{FIT} {configs} {options}", words, there)
+
+
+SWEEP = "experiment: {}\nconfig: [tiny.yaml]\n"
+
+INPUTS = [
+    named("a name that leaves the folder", "--name ../../out", "name", LETTERS, "'../../out'"),
+    named("a name with a folder", "--name a/b", "name", LETTERS),
+    named("a name that is absolute", "--name /tmp/out", "name", LETTERS),
+    named("a name that is a dot", "--name .", "name", LETTERS),
+    named("a name that is two dots", "--name ..", "name", LETTERS),
+    named("a name that is empty", "--name ''", "name", LETTERS, "found ''"),
+    named("a name that is a blank", "--name ' '", "name", LETTERS),
+    named("a name that ends with a blank", "--name 'a '", "name", "does not end with"),
+    named("a name that begins with a dash", "--name=-a", "name", "begins with a letter"),
+    named("a hidden name", "--name .hidden", "name", "begins with a letter"),
+    named("a name with a backslash", r"--name 'a\b'", "name", LETTERS),
+    named("a name with NUL", "", "name", LETTERS, n='name: "a\\0b"\n'),
+    named("a name with a line break", "", "name", LETTERS, n='name: "a\\nb"\n'),
+    named("a name of 300 letters", f"--name {'x' * 300}", "name", "at most 200 bytes, found 300"),
+    named("a name of 300 bytes", f"--name {'ü' * 150}", "name", "at most 200 bytes, found 300"),
+    named("a name that is last", "--name last", "name", "--ckpt_path last means"),
+    named("a name that is best", "--name best", "name", "--ckpt_path best means"),
+    named("a name of a trial run", "--name ../x --fast_dev_run true", "name", LETTERS),
+    named("a name of several seeds", "--name ../x --seed 0,1", "name", LETTERS),
+    named("an experiment that leaves the folder", "--experiment ../out", "experiment", LETTERS),
+    named("an experiment that is absolute", "--experiment /tmp/out", "experiment", LETTERS),
+    named("an experiment with a folder", "--experiment a/b", "experiment", LETTERS, "'a/b'"),
+    named("an experiment that is empty", "--experiment ''", "experiment", LETTERS),
+    named("an experiment that is two dots", "--experiment ..", "experiment", LETTERS),
+    named("an experiment that is null", "", "experiment", LETTERS, "found None", n="experiment: null\n"),
+    named("an experiment with NUL", "", "experiment", LETTERS, n='experiment: "a\\0b"\n'),
+    named("an experiment of 300 letters", f"--experiment {'x' * 300}", "experiment", "at most 200 bytes"),
+    named("an experiment that is last", "--experiment last", "experiment", "--ckpt_path last means"),
+    named("an experiment of several seeds", "--experiment a/b --seed 0,1", "experiment", LETTERS),
+    named("a phase that leaves the folder", "", "phases", LETTERS, p="phases: [{name: ../x, rounds: 1}]\n"),
+    named("a phase of 300 letters", "", "phases", "at most 200", p=f"phases: [{{name: {'x' * 300}, rounds: 1}}]\n"),
+    named("a phase that is last", "", "phases", "--ckpt_path last", p="phases: [{name: last, rounds: 1}]\n"),
+    Refused("a sweep whose experiment leaves the folder", "sweep --config s.yaml", ("s.yaml", "experiment", LETTERS),
+            {"s.yaml": SWEEP.format("../out")}, code=2),
+    Refused("a sweep whose experiment is absolute", "sweep --config s.yaml", ("experiment", LETTERS),
+            {"s.yaml": SWEEP.format("/tmp/out")}, code=2),
+    Refused("a sweep whose experiment is empty", "sweep --config s.yaml", ("experiment", LETTERS), {"s.yaml": SWEEP.format("''")}, code=2),
+    Refused("a case that leaves the folder", "sweep --config s.yaml", ("cases", LETTERS),
+            {"s.yaml": SWEEP.format("x") + "cases: {../out: {}}\n"}, code=2),
+    Refused("a case of 300 letters", "sweep --config s.yaml", ("cases", "at most 200"),
+            {"s.yaml": SWEEP.format("x") + f"cases: {{{'x' * 300}: {{}}}}\n"}, code=2),
+    Refused("a grid whose names grow too long", "sweep --config s.yaml", ("run", "at most 200 bytes"),
+            {"s.yaml": SWEEP.format("x") + f"cases: {{{'x' * 190}: {{}}}}\ngrid: {{federation.rounds: [1, 2]}}\n"}, code=2),
+    Refused("a run folder that is a file", f"{FIT} --run_dir taken", ("--run_dir taken", "expected a folder"), {"taken": ""}),
+    Refused("a run folder below a file", f"{FIT} --run_dir taken/x", ("--run_dir taken/x", "found"), {"taken": ""}),
+    Refused("an experiment that is a file", f"{FIT} --run_dir . --experiment taken", ("taken", "expected a folder"),
+            {"taken": ""}),
+    Refused("a run folder that nobody can make", f"{FIT} --run_dir /proc/runs", ("--run_dir /proc/runs", "cannot make")),
+]  # fmt: skip
+
+
+@each(INPUTS)
+def test_it_is_refused_in_words(given, fedlit_cli, tmp_path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    check_refused(given, fedlit_cli)
+    assert {path.name for path in tmp_path.iterdir()} == {"tiny.yaml", *given.files}
+
+
+@pytest.mark.parametrize("name", ["20260101-120000", "FedAvg+Scaffold-1f2e,lr=0.1~1,seed=3", "Größe (2)", "_a.b-c@d"])
+def test_a_name_that_a_folder_may_have_is_taken(name, tmp_path):
+    (tmp_path / f"{name}-999").mkdir()
+    check_names(Namespace(experiment=name, name=name))

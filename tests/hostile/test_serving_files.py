@@ -1,0 +1,147 @@
+"""Exported models that are none, are damaged, or name code that nobody trusts."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save
+from support.hostile import Refused, check_refused, each
+
+from fedlit.predictions.notes import foreign_code
+
+EVIL = "open('ran', 'w').close()\nimport torch\nclass Evil(torch.nn.Module): pass\n"
+NOTES = {
+    "round": 1, "classes": ["Edema", "Mass"], "learned": [True, True], "image_size": 16, "channels": 1, "in_chans": 1,
+    "mean": [0.4], "std": [0.2],
+}  # fmt: skip
+MODEL = "fedlit.models.ImageClassifier"
+PREDICT = "predict --model m.safetensors images"
+ANEW = "export the model anew"
+
+
+def config(class_path: str = MODEL, **options: object) -> str:
+    model = {"class_path": class_path, "init_args": {"backbone": "resnet10t", **options}}
+    return json.dumps({"model": model, "fabric": {"precision": "32-true"}})
+
+
+def exported(config: str = config(), **notes: object) -> bytes:
+    """An exported file of one tensor; a note None is left out, a text stands as it is."""
+    texts = {name: json.dumps(value) for name, value in NOTES.items()}
+    texts |= {"fedlit": "0.1.0", "model": MODEL, "config": config}
+    texts |= {name: value if isinstance(value, str) else json.dumps(value) for name, value in notes.items()}
+    return save({"w": torch.zeros(1)}, {name: text for name, text in texts.items() if notes.get(name, "") is not None})
+
+
+def row(what: str, content: bytes | str, *words: str, **files: str) -> Refused:
+    named = {"m.safetensors": content} | {name.replace("_", "."): text for name, text in files.items()}
+    return Refused(what, PREDICT, ("m.safetensors", *words), named)
+
+
+def evil(what: str, *words: str, class_path: str = MODEL, **options: object) -> Refused:
+    """A file that names code in evil.py, which must not run."""
+    return row(
+        what, exported(config(class_path, **options)), "--trust", *words, evil_py=EVIL, bad_yaml="class_path: evil.Evil"
+    )
+
+
+WHOLE = exported()
+NO_FILE = "expected a model written by `fedlit export`, found none"
+
+INPUTS = [
+    row("an empty file", b"", NO_FILE),
+    row("a text", "not a model at all", NO_FILE),
+    row("a header cut off", WHOLE[:100], NO_FILE),
+    row("tensors cut off", WHOLE[:-2], NO_FILE),
+    row("a header of 2 to the 63 bytes", b"\xff" * 7 + b"\x7f" + WHOLE[8:], NO_FILE),
+    row("no notes", save({"w": torch.zeros(1)}), "without its notes"),
+    row("notes of another program", save({"w": torch.zeros(1)}, {"format": "pt"}), "without its notes"),
+    row("classes that are no JSON", exported(classes="[Edema"), "'classes' is no JSON", ANEW),
+    row("classes that are a number", exported(classes=3), "'classes'", "a list of different names", "found 3", ANEW),
+    row("classes that are numbers", exported(classes=[1, 2]), "'classes'", "a list of different names"),
+    row("a class twice", exported(classes=["Edema", "Edema"]), "'classes'", "a list of different names"),
+    row("learned of another length", exported(learned=[True]), "'learned'", "a truth value for each class", ANEW),
+    row("learned left out", exported(learned=None), "'learned'", "found nothing"),
+    row("no size of the images", exported(image_size=None), "lack 'image_size'", ANEW),
+    row("a size below zero", exported(image_size=-4), "'image_size'", "found -4"),
+    row("a size of a terabyte", exported(image_size=10**6), "'image_size'", "found 1000000"),
+    row("two channels", exported(channels=2), "'channels'", "1 or 3", "found 2"),
+    row("a mean that is no number", exported(mean="[NaN]"), "'mean'", "a number for each channel"),
+    row("a mean of another length", exported(mean=[0.1, 0.2]), "'mean' has 2 numbers, but 'in_chans' is 1"),
+    row("a deviation of zero", exported(std=[0]), "'std'", "above 0"),
+    row("a configuration that is no YAML", exported(config="a: [b"), "its configuration is no YAML"),
+    row("a configuration that is a list", exported(config="[1, 2]"), "lacks model.class_path"),
+    row("a configuration without a model", exported(config="seed: 1"), "lacks model.class_path"),
+    row("a class path that is a number", exported(config(class_path=3)), "lacks model.class_path"),
+    row("a class that fedlit has not", exported(config("fedlit.models.Absent")), "fedlit.models.Absent cannot be made here"),
+    row("a room that fedlit has not", exported(config("fedlit.nowhere.Net")), "fedlit.nowhere.Net cannot be made here"),
+    row("tensors of another model", WHOLE, "its tensors are not those of the ImageClassifier", "Missing key"),
+    Refused("a precision that there is not", PREDICT, ("fabric.precision", "12-bits"), {"m.safetensors": exported(config().replace("32-true", "12-bits"))}),
+    evil("a module of somebody", "evil.Evil", class_path="evil.Evil"),
+    evil("an objective of somebody", "evil.Evil", objective={"class_path": "evil.Evil"}),
+    evil("an objective by its path alone", "evil.Evil", objective="evil.Evil"),
+    evil("an objective as JSON in a text", "evil.Evil", objective='{"class_path": "evil.Evil"}'),
+    evil("an objective as YAML in a text", "evil.Evil", objective="class_path: evil.Evil"),
+    evil("an objective in a file", "bad.yaml", objective="bad.yaml"),
+    evil("an objective in a file elsewhere", "/tmp/bad.yaml", objective="/tmp/bad.yaml"),
+    evil("an objective on a server", "http://127.0.0.1:9/bad.yaml", objective="http://127.0.0.1:9/bad.yaml"),
+    evil("an optimizer of somebody", "evil.Evil", optimizer={"class_path": "evil.Evil", "init_args": {"lr": 1}}),
+    evil("somebody in a list", "evil.Evil", objective={"class_path": "fedlit.objectives.BCE", "init_args": {"x": ["evil.Evil"]}}),
+    evil("somebody in other arguments", "evil.Evil", objective={"class_path": "torch.nn.BCELoss", "dict_kwargs": {"x": {"class_path": "evil.Evil"}}}),
+    evil("a name that begins as torch does", "torchevil.Evil", class_path="torchevil.Evil"),
+    evil("what torch fetches from a hub", "torch.hub.load", objective={"class_path": "torch.hub.load"}),
+]  # fmt: skip
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("images").mkdir()
+    Image.fromarray(np.zeros((8, 8), dtype=np.uint8)).save("images/1.png")
+    yield tmp_path
+    sys.modules.pop("evil", None)
+
+
+@each(INPUTS)
+def test_it_is_refused_in_words(given: Refused, place: Path, fedlit_cli):
+    check_refused(given, fedlit_cli)
+    assert not Path("ran").exists()
+    assert not Path("scores.csv").exists()
+
+
+def test_with_trust_the_module_is_made(place: Path, fedlit_cli):
+    Path("evil.py").write_text(EVIL)
+    Path("m.safetensors").write_bytes(exported(config(objective={"class_path": "evil.Evil"})))
+    code, _, err = fedlit_cli(f"{PREDICT} --trust")
+    assert code == 1  # one tensor is no classifier
+    assert "its tensors are not those of the ImageClassifier" in err
+    assert Path("ran").exists()
+
+
+@pytest.mark.parametrize(("trust", "ran"), [("", False), ("0", False), ("1", True)])
+def test_mlflow_asks_the_environment(trust: str, ran: bool, place: Path, monkeypatch):
+    from fedlit.predictions.serving import _load_pyfunc
+
+    monkeypatch.setenv("FEDLIT_TRUST", trust)
+    Path("evil.py").write_text(EVIL)
+    Path("model.safetensors").write_bytes(exported(config(objective={"class_path": "evil.Evil"})))
+    with pytest.raises(Exception, match="its tensors are not" if ran else "FEDLIT_TRUST=1"):
+        _load_pyfunc(str(place))
+    assert Path("ran").exists() == ran
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"backbone": "resnet50.a1_in1k", "weights": "gone.pt", "norm": "group", "pretrained": True},
+        {"objective": {"class_path": "fedlit.objectives.AUCSaddle", "init_args": {"margin": 1.0}}},
+        {"optimizer": {"class_path": "torch.optim.Adam", "init_args": {"lr": 1e-3, "betas": [0.9, 0.999]}}},
+        {"objective": {"class_path": "torch.nn.BCEWithLogitsLoss", "init_args": {"reduction": "mean"}}},
+    ],
+)
+def test_what_is_shipped_needs_no_trust(options: dict, place: Path):
+    assert foreign_code({"class_path": MODEL, "init_args": options}) == []

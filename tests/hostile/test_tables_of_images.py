@@ -1,0 +1,104 @@
+"""Label files of images that are no tables, or say what cannot be; and folders that are none."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.hostile import Refused, check_refused, each
+
+HEADER = "Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,View Position\n"
+GOOD = HEADER + "".join(f"{n}.png,{'Mass' if n % 2 else 'No Finding'},0,{n},50,M,PA\n" for n in range(10))
+FILE = "Data_Entry_2017_v2020.csv"
+
+
+def table(what: str, content: str | bytes, *words: str) -> Refused:
+    return Refused(what, "data check .", (FILE, *words), {FILE: content})
+
+
+def changed(what: str, old: str, new: str, *words: str) -> Refused:
+    assert old in GOOD
+    return table(what, GOOD.replace(old, new), *words)
+
+
+def root(what: str, command: str, *words: str, code: int = 1) -> Refused:
+    return Refused(what, command, words, {"file": "text", "empty/.keep": "", FILE: GOOD}, code)
+
+
+FIT = "fit --data NIHChestXray14 --model.backbone resnet10t --logger false --data.root "
+COLUMNS = "'Image Index', 'Finding Labels', 'Patient ID'"
+
+INPUTS = [
+    table("an empty table", "", f"expected a table with columns {COLUMNS}, found nothing"),
+    table("a blank line", "\n", "found nothing"),
+    table("a header alone", HEADER, "expected rows below the header, found none"),
+    table("a header and blank lines", HEADER + "\n\n\n", "expected rows below the header, found none"),
+    table("latin-1", (GOOD + "ä.png,Mass,0,1,50,M,PA\n").encode("latin-1"), "expected UTF-8, found the byte 0xe4", "Save the table as UTF-8"),
+    table("utf-16", GOOD.encode("utf-16"), "expected UTF-8, found UTF-16", "Save the table as UTF-8"),
+    table("semicolons", GOOD.replace(",", ";"), "columns separated by commas, found semicolons"),
+    table("tabs", GOOD.replace(",", "\t"), "columns separated by commas, found tabs"),
+    table("a web page", "<html><body>Sign in</body></html>", "expected a column 'Image Index', found '<html>"),
+    table("a zip file", b"PK\x03\x04" + bytes(200), "found bytes that are no text"),
+    table("a spreadsheet", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(200), "found bytes that are no text"),
+    changed("a NUL in a name", "3.png", "3\0.png", "found bytes that are no text"),
+    changed("a column twice", "Follow-up #", "Finding Labels", "the header has the columns 'Finding Labels' more than once"),
+    changed("the patient twice", "Follow-up #", "Patient ID", "the header has the columns 'Patient ID' more than once"),
+    changed("a column twice with blanks", "Follow-up #", " Patient ID ", "the header has the columns 'Patient ID' more than once"),
+    changed("a column that is missing", "Patient ID", "Person", "expected a column 'Patient ID'", "near names are Patient Age"),
+    table("an image twice", GOOD + "3.png,Mass,0,3,50,M,PA\n", "image '3.png' is on lines 5, 12. Keep one of them"),
+    table("the header twice", GOOD + HEADER, "line 12: unknown label 'Finding Labels'"),
+    changed("a label that is a number", "Mass", "1", "line 3: unknown label '1'"),
+    changed("a label that is mistyped", "Mass", "Masss", "line 3: unknown label 'Masss'", "near names are Mass"),
+    changed("a label that is NaN", "No Finding", "NaN", "line 2: column 'Finding Labels' is empty (5 such lines)"),
+    changed("a finding and none", "Mass", "Mass|No Finding", "line 3: expected 'No Finding' alone or findings"),
+    changed("a patient that is NaN", ",0,3,", ",0,NaN,", "line 5: column 'Patient ID' is empty (1 such lines)"),
+    changed("a patient of blanks", ",0,3,", ",0,   ,", "line 5: column 'Patient ID' is empty (1 such lines)"),
+    table("an open quote", GOOD + '"9.png,Mass', "EOF inside string starting at row 11"),
+    table("a row that is too long", GOOD + "9.png,Mass,0,1,50,M,PA,7,8,9\n", "Expected 7 fields in line 12, saw 10"),
+    table("a row that is too short", GOOD + "77.png\n", "line 12: column 'Finding Labels' is empty (1 such lines)"),
+    table("an image that is missing", GOOD + "77.png,Mass,0,3,50,M,PA\n", "1 of 11 images are missing", "77.png", "line 12"),
+    changed("an image above the folder", "3.png", "../../3.png", "expected names of images in .", "'../../3.png'"),
+    changed("an image by its whole path", "3.png", "/etc/hostname", "expected names of images in .", "leads to /etc/hostname"),
+    root("a folder that is not there", "data check gone", "gone: no such folder", code=2),
+    root("a folder that is a file", "data check file", "file: a file, not a folder", code=2),
+    root("a folder without a data set", "data check empty", "empty looks like none of the data sets", code=2),
+    root("a device for a folder", "data check /dev/null", "/dev/null: no such folder", code=2),
+    root("a source that there is not", "data check . --source NHI", "NHI", "NIH", code=2),
+    root("a root that is not there", FIT + "gone", "gone: no such folder; expected the official layout of NIH ChestX-ray14"),
+    root("a root that is a file", FIT + "file", "file: a file, not a folder; expected the official layout"),
+    root("a root without its files", FIT + "empty", "empty: found", "expected the official layout"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "1000")
+    Path("images").mkdir()
+    for n in range(10):
+        Image.fromarray(np.full((8, 8), n, dtype=np.uint8)).save(f"images/{n}.png")
+    return tmp_path
+
+
+@each(INPUTS)
+def test_it_is_refused_in_words(given: Refused, place: Path, fedlit_cli):
+    check_refused(given, fedlit_cli)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        GOOD.encode(),
+        GOOD.encode("utf-8-sig"),
+        GOOD.replace("\n", "\r\n").encode(),
+        GOOD.replace("\n", ",\n").replace("Position,", "Position").encode(),
+        GOOD.replace("Patient ID", " Patient ID ").encode(),
+        (GOOD + "\n\n").encode(),
+    ],
+    ids=["as-it-is", "a-mark-of-UTF-8", "lines-of-Windows", "commas-at-the-end", "blanks-in-the-header", "blank-lines"],
+)
+def test_what_is_no_mistake_is_read(content: bytes, place: Path, fedlit_cli):
+    Path(FILE).write_bytes(content)
+    code, out, err = fedlit_cli("data check .")
+    assert code == 0, out + err
+    assert "images 10, 0 of them missing" in " ".join(out.split())

@@ -1,0 +1,143 @@
+"""YAML files that mean something else than they say, or nothing."""
+
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from support.hostile import TINY, Refused, check_refused, each
+
+from fedlit.core import documents
+
+FIT, SWEEP = "fit --config bad.yaml", "sweep --config bad.yaml"
+
+LAUGHS = "a: &a [lol, lol, lol, lol, lol, lol, lol, lol, lol]\n" + "".join(
+    f"{key}: &{key} [{', '.join([f'*{before}'] * 9)}]\n" for before, key in zip("abcdefghi", "bcdefghij", strict=True)
+)
+
+
+def bad(what: str, content: str | bytes, *words: str, command: str = FIT, code: int = 2, **files: str) -> Refused:
+    named = {f"{name}.yaml": text for name, text in files.items()}
+    return Refused(what, command, words, {"bad.yaml": content, **named}, code)
+
+
+TWICE = [
+    bad("a section twice", TINY + "federation: {rounds: 2}\n", "bad.yaml, line 7", "'federation'", "first in line 5"),
+    bad("a key twice in a line", TINY.replace("{rounds: 1,", "{rounds: 1, rounds: 2,"), "bad.yaml, line 5", "'rounds'"),
+    bad(
+        "a key twice below others",
+        TINY.replace("  class_path: PhantomCXR\n", "  class_path: PhantomCXR\n  class_path: ToyData\n"),
+        "line 3", "'class_path'", "first in line 2",
+    ),
+    bad("a key with dots and without", TINY + "federation.rounds: 2\n", "line 7", "'federation.rounds'", "line 5"),
+    bad("a key of a phase twice", TINY + "phases:\n- name: a\n  rounds: 1\n  rounds: 2\n", "line 10", "line 9"),
+    bad("a key twice by an alias", "experiment: &e seed\n*e : 1\nseed: 2\n" + TINY, "line 3", "'seed'", "line 2"),
+    bad(
+        "a key of a part twice", "", "d.yaml, line 2", "'class_path'", "line 1",
+        command="fit --config tiny.yaml --data d.yaml", d="class_path: PhantomCXR\nclass_path: NIHChestXray14\n",
+    ),
+    Refused(
+        "a key twice on the command line", "fit --config tiny.yaml --tags '{a: x, a: y}'", ("tags", "command line"), code=2
+    ),
+    bad(
+        "a section of a sweep twice", "experiment: a\ngrid: {data.seed: [1]}\ngrid: {}\n", "bad.yaml, line 3", "'grid'",
+        command=SWEEP,
+    ),
+    bad(
+        "a section twice in what a sweep starts from", "experiment: a\nconfig: [base.yaml]\n", "base.yaml, line 7",
+        "'federation'", command=SWEEP, base=TINY + "federation: {rounds: 2}\n",
+    ),
+]  # fmt: skip
+
+TEXT = [
+    bad("an empty file", "", "bad.yaml", "found nothing"),
+    bad("comments alone", "# later\n", "bad.yaml", "found nothing"),
+    bad("an empty mapping", "{}\n", "bad.yaml", "found nothing"),
+    bad("a list", "- a\n- b\n", "bad.yaml", "found a list"),
+    bad("a word", "hello\n", "bad.yaml", "found the text 'hello'"),
+    bad("a number", "42\n", "bad.yaml", "found 42"),
+    bad("latin-1", TINY.replace("logger", "# caf\xe9\nlogger").encode("latin-1"), "line 6", "UTF-8", "0xe9"),
+    bad("UTF-16", TINY.encode("utf-16"), "bad.yaml", "expected UTF-8", "UTF-16"),
+    bad("a NUL", TINY.encode() + b"\0\n", "bad.yaml, line 7", "NUL"),
+    bad("a tab", "federation:\n\trounds: 3\n", "bad.yaml, line 2, column 1", "tab", "spaces"),
+    bad("an open bracket", "federation: {rounds: 3\nlogger: false\n", "bad.yaml, line 2", "no valid YAML"),
+    bad("two documents", TINY + "---\nseed: 1\n", "bad.yaml, line 7", "second document"),
+    bad("a tag of Python", TINY + "x: !!python/object/apply:os.system ['true']\n", "bad.yaml, line 7", "os.system"),
+    bad("a folder", "", "d: expected a YAML file, found a folder", command="fit --config d", **{"d/inside": ""}),
+    Refused("no file", "fit --config", ("--config", "expected one argument"), code=2),
+    Refused("no name", "fit --config ''", ("expected a YAML file",), code=2),
+    bad("an empty sweep", "", "bad.yaml", "found nothing", command=SWEEP),
+    bad("a sweep in latin-1", "experiment: caf\xe9\n".encode("latin-1"), "line 1", "UTF-8", command=SWEEP),
+    bad(
+        "a sweep from a list",
+        "experiment: a\nconfig: [base.yaml]\n",
+        "base.yaml",
+        "a list",
+        command=SWEEP,
+        base="- 1\n",
+    ),
+]
+
+SECTIONS = [
+    bad("federation as a list", "federation:\n- rounds: 1\n", "federation (bad.yaml, line 1)", "found a list"),
+    bad("federation as a word", "federation: hello\n", "federation (bad.yaml, line 1)", "expected keys", "'hello'"),
+    bad("federation as nothing", "federation: null\n", "federation (bad.yaml, line 1)", "found nothing"),
+    bad("fabric as a list", "fabric: [cpu]\n", "fabric (bad.yaml, line 1)", "found a list"),
+    bad("data as a list", "data: [PhantomCXR]\n", "data (bad.yaml, line 1)", "FederatedDataModule"),
+    bad(
+        "an aggregator as a number",
+        "federation: {aggregators: [3]}\n",
+        "federation.aggregators (bad.yaml, line 1)",
+        "3",
+    ),
+    bad("phases as a word", "phases: warmup\n", "phases (bad.yaml, line 1)", "[warmup]"),
+]
+
+LARGE = [
+    bad("anchors that explode", LAUGHS, "bad.yaml, line", "anchors", "values"),
+    bad("anchors that explode in a sweep", LAUGHS, "bad.yaml, line", "anchors", command=SWEEP),
+    bad("an anchor within itself", "a: &a [*a]\n" + TINY, "bad.yaml, line 1", "&a contains itself"),
+    bad("brackets without end", "a: " + "[" * 5000 + "]" * 5000, "bad.yaml, line 1", "within each other"),
+]
+
+
+@each([*TWICE, *TEXT, *SECTIONS, *LARGE])
+def test_it_is_refused_with_its_place(given, fedlit_cli, tmp_path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    check_refused(given, fedlit_cli)
+
+
+def test_what_explodes_is_refused_in_milliseconds():
+    began = time.perf_counter()
+    with pytest.raises(documents.DocumentError, match="anchors"):
+        documents.check(LAUGHS)
+    assert time.perf_counter() - began < 0.1
+
+
+LEGAL = {
+    "anchors and merge keys": "a: &a {x: 1, y: 2}\nb: {<<: *a, x: 3}\nc: {<<: [*a, {z: 1}], y: 0}\n",
+    "the same key in two places": "a: {x: 1}\nb: {x: 1}\nc: [{x: 1}, {x: 2}]\n",
+    "dots beside a section": "federation.rounds: 3\nfederation: {workers: 1}\n",
+    "a byte order mark": "\ufeffa: 1\n",
+    "letters of other languages": "a: Zürich\n",
+}
+
+
+@pytest.mark.parametrize("text", LEGAL.values(), ids=[what.replace(" ", "-") for what in LEGAL])
+def test_what_was_legal_stays_legal(text, tmp_path: Path):
+    file = tmp_path / "good.yaml"
+    file.write_text(text, encoding="utf-8")
+    assert documents.load(file) == yaml.safe_load(text)
+
+
+def test_a_long_file_is_no_explosion(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(documents, "LARGEST", 100)
+    assert documents.parse("- 1\n" * 2000) == [1] * 2000
+
+
+def test_configurations_in_pieces_are_merged(fedlit_cli, tmp_path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    Path("one.yaml").write_text(TINY)
+    Path("two.yaml").write_text("federation: {rounds: 7}\n")
+    code, out, _ = fedlit_cli("fit --config one.yaml --config two.yaml --print_config")
+    assert (code, "rounds: 7" in out, "window: 1" in out) == (0, True, True)

@@ -1,0 +1,42 @@
+"""Why a comparison needs ten patients: how often tests and intervals of fewer are wrong."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedlit.metrics.intervals import MIN_PATIENTS, bootstrap
+
+NEGATIVES, DRAWS, TRIALS, SHIFT = 60, 200, 250, 1.0
+
+
+def wrong(positives: int, each: int = 1) -> tuple[float, float]:
+    """How often a 5% test finds a difference of two equal models, and a 95% interval misses the AUROC.
+
+    Patients have so many images each, which say the same.
+    """
+    truth = stats.norm.cdf(SHIFT / np.sqrt(2))
+    found, missed = 0, 0
+    for trial in range(TRIALS):
+        rng = np.random.default_rng(trial)
+        labels = np.repeat([1.0, 0.0], [positives, NEGATIVES])
+        common = rng.normal(size=len(labels))
+        scores = np.stack([SHIFT * labels + (common + rng.normal(size=len(labels))) / np.sqrt(2) for _ in range(2)], 1)
+        rows = np.repeat(np.arange(len(labels)), each)
+        boot = bootstrap(scores[rows], np.stack([labels, labels], 1)[rows], rows, DRAWS)
+        error = np.nanstd(boot.draws[:, 0] - boot.draws[:, 1], ddof=1)
+        found += abs(boot.estimate[0] - boot.estimate[1]) > 1.96 * error
+        missed += np.mean([not i.low <= truth <= i.high for i in boot.intervals()])
+    return found / TRIALS, missed / TRIALS
+
+
+def test_as_many_as_are_asked_for_are_enough():
+    found, missed = wrong(MIN_PATIENTS)
+    assert found < 0.10
+    assert missed < 0.12
+
+
+@pytest.mark.parametrize("each", [1, 5])
+def test_two_patients_are_not_however_many_images_they_have(each: int):
+    found, missed = wrong(2, each)
+    assert found > 0.10
+    assert missed > 0.2

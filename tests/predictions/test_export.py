@@ -1,0 +1,259 @@
+"""A run's model in one file: it reloads to the bit, and nothing is passed off as a global model that is none."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+from runs import Place
+from safetensors import safe_open
+from safetensors.torch import load_file
+from toys import CLASSES, ToyData, ToyNet
+
+import fedlit
+from fedlit.core import checkpoint
+from fedlit.data import PhantomCXR
+from fedlit.data.federated import FederatedDataModule
+from fedlit.models import ImageClassifier
+from fedlit.objectives import AUCSaddle
+
+TOYS = "--data toys.ToyData --model toys.ToyNet --logger false --federation.workers 1 --federation.rounds 2"
+PHANTOM = (
+    "--data.hospitals 2 --data.images 60 --data.image_size 32 --data.cache_dir cache --model.backbone resnet10t"
+    " --model.objective AUCSaddle --model.optimizer SGD --model.optimizer.lr 0.1 --logger false --federation.workers 1"
+    " --federation.rounds 1"
+)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory; what ``main`` does to the process is undone afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path
+
+
+@pytest.fixture
+def trained(fedlit_cli):
+    """Fits a toy federation with some more options; returns what exports its last model likewise."""
+
+    def train(options: str = ""):
+        assert fedlit_cli(f"fit --name run {TOYS} {options}")[0] == 0
+        return lambda more="": fedlit_cli(f"export {TOYS} {options} --ckpt_path last {more}")
+
+    return train
+
+
+RUN = Path("runs/default/run")
+
+
+def metadata(file: Path) -> dict[str, str]:
+    with safe_open(file, "pt") as opened:
+        return opened.metadata()
+
+
+def reloaded(file: Path) -> ToyNet:
+    module = ToyNet()
+    module.load_state_dict(load_file(file), strict=True)
+    return module.eval()
+
+
+def probabilities(module: torch.nn.Module, data: FederatedDataModule, client: str) -> torch.Tensor:
+    images = torch.stack([image for image, _ in data.clients[client].test])
+    with torch.no_grad():
+        return module(images).sigmoid()
+
+
+def toys(**options) -> ToyData:
+    data = ToyData(**options)
+    data.setup()
+    return data
+
+
+def score_columns(classes) -> list[str]:
+    return [f"score/{name}" for name in classes]
+
+
+def predicted(fedlit_cli, options: str) -> pd.DataFrame:
+    code, _, err = fedlit_cli(f"predict {options} --ckpt_path last --output predictions")
+    assert code == 0, err
+    return pd.read_parquet("predictions/federation_test.parquet").set_index("client")
+
+
+def test_a_global_model_reloads_and_gives_the_probabilities_of_predict(trained, fedlit_cli):
+    code, out, err = trained()()
+    assert (code, err) == (0, "")
+    trust, said = out.splitlines()
+    assert trust.startswith(
+        "made of toys.ToyNet: `fedlit predict --model runs/default/run/model.safetensors` needs --trust"
+    )
+    assert said == "model after 2 rounds: runs/default/run/model.safetensors"
+    module, data, table = reloaded(RUN / "model.safetensors"), toys(), predicted(fedlit_cli, TOYS)
+    for client in data.clients:
+        expected = torch.from_numpy(table.loc[client, score_columns(CLASSES)].to_numpy("float32"))
+        torch.testing.assert_close(probabilities(module, data, client), expected, atol=1e-6, rtol=0)
+
+
+def test_every_tensor_is_that_of_the_checkpoint_bit_for_bit(trained):
+    assert trained()()[0] == 0
+    last = checkpoint.find(RUN / "checkpoints", "last")
+    found = load_file(RUN / "model.safetensors")
+    for name, tensor in checkpoint.tensors(last).items():
+        assert torch.equal(found[name], tensor), name
+
+
+def test_a_phantom_classifier_as_one_types_it(tmp_path):
+    """In processes of their own; dual variables and constants of the objective are in the file."""
+    place = Place(tmp_path, PHANTOM.replace("cache ", f"{tmp_path / 'cache'} "))
+    for command, options in {"fit": "--name run", "export": "--ckpt_path last", "predict": "--ckpt_path last"}.items():
+        done = place.fit(options, command)
+        assert done.wait(120) == 0, done.output
+    file = tmp_path / RUN.relative_to("runs") / "model.safetensors"
+    told = metadata(file)
+    classes = json.loads(told["classes"])
+    module = ImageClassifier(classes, "resnet10t", objective=AUCSaddle())
+    found = load_file(file)
+    module.load_state_dict(found, strict=True)
+    assert {"objective.alpha", "objective.a", "objective.b", "objective.p"} <= found.keys()
+    assert found["objective.p"].min() > 0  # measured, not as initialised
+
+    assert told["model"] == "fedlit.models.classifier.ImageClassifier"
+    assert (told["fedlit"], told["round"]) == (fedlit.__version__, "1")
+    assert told["config"] == (file.parent / "config.yaml").read_text()
+    assert yaml.safe_load(told["config"])["model"]["init_args"]["backbone"] == "resnet10t"
+    assert (told["image_size"], told["in_chans"], told["mean"], told["std"]) == ("32", "1", "[0.449]", "[0.226]")
+    assert json.loads(told["learned"]) == [True] * len(classes)
+    assert "client" not in told
+
+    data = PhantomCXR(hospitals=2, images=60, image_size=32, cache_dir=str(tmp_path / "cache"))
+    data.setup()
+    table = pd.read_parquet(file.parent / "probabilities/federation_test.parquet").set_index("client")
+    for client in data.clients:
+        expected = torch.from_numpy(table.loc[client, score_columns(classes)].to_numpy("float32"))
+        torch.testing.assert_close(probabilities(module.eval(), data, client), expected, atol=1e-6, rtol=0)
+
+
+def test_the_file_appears_whole_under_its_name_and_can_be_read_by_others(trained, monkeypatch):
+    again = trained()
+    assert again("--output out/deep/mine.safetensors")[0] == 0
+    file = Path("out/deep/mine.safetensors")
+    umask = os.umask(0)
+    os.umask(umask)
+    assert file.stat().st_mode & 0o777 == 0o666 & ~umask
+    before = file.read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        again("--output out/deep/mine.safetensors")
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+    assert file.read_bytes() == before
+
+
+class TestOwnModels:
+    def test_a_global_model_of_fedbn_is_refused_with_the_reason(self, trained):
+        code, out, err = trained("--federation.aggregators+=FedProx --federation.aggregators+=FedBN")()
+        assert (code, out) == (1, "")
+        assert err == (
+            "fedlit: error: there is no single global model to export: FedBN keeps norm and statistics at the clients. "
+            "--client NAME exports a client's own model, and federations with FedBNPlus instead have one model; clients "
+            "are site-0, site-1, site-2\n"
+        )
+        assert not list(Path().rglob("*.safetensors"))
+
+    def test_a_client_of_fedbn_has_its_own_normalisation_and_the_shared_rest(self, trained, fedlit_cli):
+        export = trained("--federation.aggregators+=FedBN")
+        for client in ("site-0", "site-1"):
+            assert export(f"--client {client}")[0] == 0
+            assert metadata(RUN / f"model-{client}.safetensors")["client"] == client
+        one, two = (load_file(RUN / f"model-site-{k}.safetensors") for k in range(2))
+        different = {name for name in one if not torch.equal(one[name], two[name])}
+        assert different == {f"body.1.{leaf}" for leaf in ("weight", "bias", "running_mean", "running_var")}
+        data, table = toys(), predicted(fedlit_cli, f"{TOYS} --federation.aggregators+=FedBN")
+        for client in ("site-0", "site-1"):
+            expected = torch.from_numpy(table.loc[client, score_columns(CLASSES)].to_numpy("float32"))
+            found = probabilities(reloaded(RUN / f"model-{client}.safetensors"), data, client)
+            torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+
+    def test_personal_heads_tell_what_their_client_has_learned(self, trained):
+        export = trained("--data.labelled 2 --federation.aggregators+=PersonalHeads")
+        code, _, err = export()
+        assert code == 1
+        assert "PersonalHeads keeps head at the clients" in err
+        assert "federations with SurgicalHeads instead have one model" in err
+        code, out, _ = export("--client site-1")  # labels the second and the third class
+        assert code == 0
+        assert out.startswith(f"not learned, so that their scores say nothing: {CLASSES[0]}\n")
+        assert json.loads(metadata(RUN / "model-site-1.safetensors")["learned"]) == [False, True, True]
+        assert export("--client site-2")[0] == 0
+        one, two = (load_file(RUN / f"model-site-{k}.safetensors") for k in (1, 2))
+        assert {name.partition(".")[0] for name in one if not torch.equal(one[name], two[name])} == {"head"}
+
+    def test_a_client_that_never_trained_has_the_model_that_it_would_start_with(self, trained):
+        export = trained("--federation.aggregators+=FedBN --federation.participation 0.34 --federation.rounds 1")
+        last = checkpoint.find(RUN / "checkpoints", "last")
+        names = json.loads((last / "manifest.json").read_text())["clients"]
+        absent = next(n for i, n in enumerate(names) if not (last / f"client-{i:05d}.pt").exists())
+        assert export(f"--client {absent}")[0] == 0
+        found = load_file(RUN / f"model-{absent}.safetensors")
+        assert all(torch.equal(found[name], tensor) for name, tensor in checkpoint.tensors(last).items())
+
+    def test_an_unknown_client_is_refused_with_near_names(self, trained):
+        code, _, err = trained("--federation.aggregators+=FedBN")("--client site1")
+        assert code == 1
+        assert err.startswith("fedlit: error: --client: there is no 'site1'; did you mean site-1")
+        assert err.endswith("clients are site-0, site-1, site-2\n")
+
+    def test_a_client_of_one_global_model_gets_that_with_a_note(self, trained):
+        code, out, _ = trained()("--client site-1")
+        assert code == 0
+        assert out.startswith("clients keep no part of the model: 'site-1' has the federation's\n")
+        assert [path.name for path in RUN.glob("*.safetensors")] == ["model.safetensors"]
+        assert "client" not in metadata(RUN / "model.safetensors")
+
+
+class TestSurgicalHeads:
+    def test_sites_of_different_classes_have_one_model_that_has_learned_all(self, trained):
+        code, out, _ = trained("--data.labelled 1 --federation.aggregators+=SurgicalHeads")()
+        assert (code, "not learned" in out) == (0, False)
+        told = metadata(RUN / "model.safetensors")
+        assert (json.loads(told["classes"]), json.loads(told["learned"])) == (list(CLASSES), [True] * 3)
+
+    def test_a_class_that_nobody_who_trains_labels_is_said_to_be_unknown(self, trained):
+        export = trained(
+            "--data.labelled 1 --federation.aggregators+=SurgicalHeads --federation.clients '[site-0, site-2]'"
+        )
+        code, out, _ = export()
+        assert code == 0
+        assert out.startswith(f"not learned, so that their scores say nothing: {CLASSES[1]}\n")
+        assert json.loads(metadata(RUN / "model.safetensors")["learned"]) == [True, False, True]
+
+
+class TestRefusals:
+    def test_a_configuration_that_is_not_the_runs(self, trained, fedlit_cli):
+        trained()
+        code, _, err = fedlit_cli(f"export {TOYS} --federation.aggregators+=FedBN --model.lr 0.5 --ckpt_path last")
+        assert code == 1
+        assert "  model.init_args.lr: 0.1 there, 0.5 now\n" in err
+        assert err.endswith("Use --config runs/default/run/config.yaml\n")
+
+    def test_a_kept_config_is_all_that_it_takes(self, trained, fedlit_cli):
+        trained()
+        assert fedlit_cli(f"export -c {RUN}/config.yaml --ckpt_path best --output m.safetensors")[0] == 0
+        assert load_file("m.safetensors").keys() == ToyNet().state_dict().keys()
+
+    def test_a_folder_as_output(self, trained):
+        code, _, err = trained()("--output runs")
+        assert code == 1
+        assert "--output: expected a file such as runs/model.safetensors, found the folder runs" in err
+
+    def test_no_checkpoint(self, fedlit_cli):
+        code, _, err = fedlit_cli(f"export {TOYS}")
+        assert (code, err) == (1, "fedlit: error: --ckpt_path is needed: last, best, a run directory or a checkpoint\n")

@@ -1,0 +1,57 @@
+"""Wrong inputs: what was given, and the words in which fedlit must refuse it."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+TINY = """\
+data:
+  class_path: PhantomCXR
+  init_args: {hospitals: 3, images: 90, image_size: 32, batch_size: 8}
+model: {class_path: ImageClassifier, init_args: {backbone: resnet10t}}
+federation: {rounds: 1, workers: 1, schedule: {window: 1}}
+logger: false
+"""
+"""A configuration that trains for a second; tests change what they are about."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """An input that must be refused, in words and before training.
+
+    Attributes:
+        what: The mistake, in a few words: the name of the test.
+        command: What is typed after ``fedlit``; ``tiny.yaml`` is there, see `TINY`.
+        words: What the message must contain, each of them.
+        files: Files that the command meets in its working directory, by name.
+        code: The exit code: 1 an error, 2 a mistake on the command line or in a YAML file.
+    """
+
+    what: str
+    command: str
+    words: tuple[str, ...]
+    files: Mapping[str, str | bytes] = field(default_factory=dict)
+    code: int = 1
+
+
+def each(inputs: list[Refused]) -> pytest.MarkDecorator:
+    """Run a test once an input, under its name."""
+    return pytest.mark.parametrize("given", inputs, ids=[given.what.replace(" ", "-") for given in inputs])
+
+
+def check_refused(given: Refused, fedlit_cli: Callable[[str], tuple[int, str, str]]) -> None:
+    """Type the command in the working directory: the exit code, every word, no traceback, and no run."""
+    for name, content in {"tiny.yaml": TINY, **given.files}.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    before = {name for _, _, names in os.walk(".") for name in names}
+    code, out, err = fedlit_cli(given.command)
+    said = " ".join((out + err).split())
+    assert [word for word in given.words if word not in said] == [], said
+    assert "Traceback" not in said
+    assert code == given.code, said
+    left = {name for _, _, names in os.walk(".") for name in names} - before
+    assert not left & {"metrics.csv", "config.yaml", "manifest.json"}

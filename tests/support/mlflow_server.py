@@ -1,0 +1,86 @@
+"""An MLflow server in a process of its own, which answers, answers 500, answers nothing, or is dead.
+
+python mlflow_server.py PORT STORE ARTIFACTS MODE_FILE
+"""
+
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+
+class Server:
+    """Start, disturb and mend a server of MLflow on loopback.
+
+    Args:
+        folder: Where its database and its artifacts lie.
+        port: Where it listens.
+    """
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.uri, self.store = f"http://127.0.0.1:{port}", f"sqlite:///{folder / 'mlflow.db'}"
+        self._mode = folder / "mode"
+        self._words = [
+            sys.executable,
+            __file__,
+            str(port),
+            self.store,
+            (folder / "artifacts").as_uri(),
+            str(self._mode),
+        ]
+        self.process = self._started()
+
+    def break_down(self, how: str) -> None:
+        """Make it ``dead`` (killed), or have it answer each request with ``500``, or ``hang`` on each."""
+        if how == "dead":
+            self.stop()
+        else:
+            self._mode.write_text(how)
+
+    def mend(self) -> None:
+        """Let it answer again."""
+        self._mode.write_text("ok")
+        if self.process.poll() is not None:
+            self.process = self._started()
+
+    def stop(self) -> None:
+        """Kill it."""
+        self.process.kill()
+        self.process.wait()
+
+    def _started(self) -> subprocess.Popen:
+        self._mode.write_text("ok")
+        process = subprocess.Popen(self._words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 90
+        while True:
+            try:
+                urllib.request.urlopen(f"{self.uri}/health", timeout=5).close()
+                return process
+            except OSError:
+                assert time.monotonic() < deadline, "the server of MLflow does not start"
+                time.sleep(0.1)
+
+
+def main(port: str, store: str, artifacts: str, mode: str) -> None:
+    """Serve until killed."""
+    os.environ |= {"_MLFLOW_SERVER_FILE_STORE": store, "_MLFLOW_SERVER_ARTIFACT_ROOT": artifacts}
+    from mlflow.server import app
+    from werkzeug.serving import make_server
+
+    def moody(environ: dict, start_response: Callable) -> Iterable[bytes]:
+        match Path(mode).read_text():
+            case "500":
+                start_response("500 Internal Server Error", [("Content-Type", "text/plain")])
+                return [b"the database is on fire"]
+            case "hang":
+                time.sleep(600)
+        return app(environ, start_response)
+
+    make_server("127.0.0.1", int(port), moody, threaded=True).serve_forever()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,74 @@
+"""Runs that have ended, written by hand: directories as ``fedlit fit`` leaves them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import yaml
+
+from fedlit.predictions.table import Predictions, write
+from fedlit.tracking.base import MetricsFile
+from fedlit.tracking.run import Result
+
+CLASSES = ("Effusion", "Mass", "Nodule")
+
+
+def predictions(
+    strength: float, seed: int = 0, images: int = 120, classes: Sequence[str] = CLASSES, per_patient: int = 1
+) -> Predictions:
+    """A test set on which a larger strength gives larger AUROCs; labels and half of the noise are always the same."""
+    rng, own = np.random.default_rng(7), np.random.default_rng(seed + 1)
+    labels = (rng.random((images, len(classes))) < 0.3).astype(np.float32)
+    scores = strength * labels + rng.normal(size=labels.shape) + 0.5 * own.normal(size=labels.shape)
+    nothing = np.full(images, "")
+    return Predictions(
+        "federation", 3, "logit", tuple(classes), torch.tensor(scores).float(), torch.tensor(labels),
+        np.array([f"i{n:04d}" for n in range(images)]), np.array([f"p{n // per_patient:04d}" for n in range(images)]),
+        nothing, nothing, nothing, (100,) * len(classes),
+    )  # fmt: skip
+
+
+def some_images(found: Predictions, rows: Sequence[int] | np.ndarray) -> Predictions:
+    """These rows, in this order."""
+    names = ("scores", "labels", "images", "patients", "sites", "clients", "models")
+    return replace(found, **{name: getattr(found, name)[np.asarray(rows)] for name in names})
+
+
+def config(aggregators: Sequence[str] = ("FedAvg",), seed: int = 0, rounds: int = 3, **model: object) -> dict:
+    """A resolved configuration, less what does not matter here."""
+    listed = [{"class_path": f"fedlit.aggregators.{name}", "init_args": {"weights": None}} for name in aggregators]
+    return {
+        "seed": seed,
+        "experiment": "written",
+        "name": None,
+        "tags": {},
+        "run_dir": "runs",
+        "model": {"class_path": "fedlit.models.ImageClassifier", "init_args": {"objective": None, **model}},
+        "federation": {"aggregators": listed, "rounds": rounds, "workers": 1 + seed},
+    }
+
+
+def write_run(
+    directory: Path,
+    found: Predictions | None,
+    settings: Mapping[str, object],
+    metrics: Mapping[str, Sequence[float]] | None = None,
+    finished: bool = True,
+) -> Path:
+    """A run directory with predictions, configuration and metrics by round."""
+    directory.mkdir(parents=True)
+    (directory / "config.yaml").write_text(yaml.safe_dump(dict(settings)))
+    if found is not None:
+        write(found, directory / "predictions" / f"{found.name}.parquet")
+    file = MetricsFile(directory / "metrics.csv")
+    curves = {"val/auroc_macro": (0.6, 0.7, 0.75), "bytes/up": (1e6,) * 3, "bytes/down": (1e6,) * 3}
+    curves |= {"round/steps": (20,) * 3, "round/clients": (2,) * 3, "drift/client_drift": (0.3, 0.2, 0.1)}
+    for key, values in (curves if metrics is None else metrics).items():
+        for step, value in enumerate(values, start=1):
+            file.append({key: value}, step)
+    file.close()
+    if finished:
+        Result(3, 3, 1.0).write(directory)
+    return directory

@@ -1,0 +1,177 @@
+"""Command lines of fedlit in processes of their own, quick to start and safe to kill."""
+
+import multiprocessing
+import os
+import shlex
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing import forkserver
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import torch
+
+from fedlit.tracking.base import MetricsFile
+
+TESTS = Path(__file__).parent
+
+
+def context() -> multiprocessing.context.BaseContext:
+    """A fork server that has imported fedlit: a process of it starts at once, and has run nothing before."""
+    ctx = multiprocessing.get_context("forkserver")
+    ctx.set_forkserver_preload(
+        [
+            "fedlit.cli.commands.fit",
+            "fedlit.federation.engines.pool",
+            "fedlit.federation.engines.ranks",
+            "fedlit.tracking.figures",
+        ]
+    )
+    return ctx
+
+
+@dataclass
+class Command:
+    """A ``fedlit`` command in a process of its own."""
+
+    process: BaseProcess
+    log: Path
+
+    def wait(self, seconds: float = 60) -> int:
+        """Its exit code, negative after a signal; an error where it does not end."""
+        self.process.join(seconds)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+            raise TimeoutError(f"did not end within {seconds} s:\n{self.output}")
+        return self.process.exitcode
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text() if self.log.exists() else ""
+
+
+@dataclass
+class Place:
+    """Where the runs of a test go, and the options that they share, as one types them."""
+
+    path: Path
+    options: str = ""
+    commands: int = field(default=0)
+
+    def start(self, words: str, env: dict[str, str] | None = None) -> Command:
+        """Start ``fedlit`` with these words."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.commands += 1
+        log = self.path / f"log-{self.commands}.txt"
+        process = context().Process(target=_main, args=(shlex.split(words), str(log), env or {}))
+        process.start()
+        return Command(process, log)
+
+    def fit(self, options: str = "", command: str = "fit", env: dict[str, str] | None = None) -> Command:
+        """Start ``fedlit fit`` (or another command) with the place's options and these."""
+        where = f"--run_dir {self.path} --logger false --federation.workers 1"
+        return self.start(f"{command} {where} {self.options} {options}", env)
+
+    def ranks(self, options: str = "", size: int = 2) -> list[Command]:
+        """``fedlit fit`` on several ranks, as ``torchrun`` starts them."""
+        return [self.fit(f"--fabric.accelerator cpu {options}", env=env) for env in rank_environments(size)]
+
+    def run(self, name: str, experiment: str = "default") -> "Kept":
+        return Kept(self.path / experiment / name)
+
+
+@dataclass
+class Kept:
+    """What a run leaves in its directory."""
+
+    path: Path
+
+    @property
+    def rounds(self) -> list[int]:
+        return sorted(int(p.name.removeprefix("round-")) for p in self.path.glob("checkpoints/round-*"))
+
+    @property
+    def last(self) -> Path:
+        return max(self.path.glob("checkpoints/round-*"))
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Every tensor of the last checkpoint."""
+        return {
+            f"{file.name}/{name}": tensor
+            for file in sorted(self.last.glob("*.pt"))
+            for name, tensor in torch.load(file, weights_only=True).items()
+        }
+
+    def metrics(self) -> list[tuple[int, str, str]]:
+        """Rows of ``metrics.csv``, less what the clock says; values as text, so that NaN equals NaN."""
+        return [
+            (step, key, repr(value))
+            for step, key, value in MetricsFile(self.path / "metrics.csv").rows()
+            if not key.startswith("time/") and not key.endswith("/seconds")
+        ]
+
+
+def assert_same_run(one: Kept, other: Kept) -> None:
+    """Bit for bit: weights, statistics, server and client states, and metrics."""
+    assert_same_tensors(one.tensors(), other.tensors())
+    assert one.metrics() == other.metrics()
+
+
+def assert_same_tensors(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    different = [name for name in one if not torch.equal(one[name], other[name])]
+    assert not different
+
+
+def wait_until(condition: Callable[[], object], command: Command, pause: float = 0.0005, seconds: float = 60) -> bool:
+    """Whether it came true before the command ended."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if not command.process.is_alive():
+            return False
+        assert time.monotonic() < deadline, command.output
+        time.sleep(pause)
+    return True
+
+
+def rank_environments(size: int = 2) -> list[dict[str, str]]:
+    """What ``torchrun`` tells each process."""
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size),
+               "LOCAL_WORLD_SIZE": str(size), "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "test"}  # fmt: skip
+    return [address | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def script(name: str) -> str:
+    """An executable of this environment, such as ``torchrun``."""
+    return str(Path(sys.executable).parent / name)
+
+
+def _main(argv: list[str], log: str, env: dict[str, str]) -> None:
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.chdir(TESTS)
+    os.environ |= env
+    # Workers of the run come from the fork server that this process comes from: a second one would import everything anew.
+    forkserver._forkserver.ensure_running = lambda: None
+    # A sweep that a test ran in this process has started the fork server deaf to signals.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
+    from fedlit.cli.main import main
+
+    try:
+        main(argv)
+    except Exception:
+        traceback.print_exc()
+        sys.exit(1)

@@ -1,0 +1,54 @@
+"""Runs a federation in this process and keeps everything in sight."""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from lightning.pytorch import LightningModule
+
+from fedlit.core.fabric import make_fabric
+from fedlit.core.messages import ServerState
+from fedlit.data.federated import FederatedDataModule
+from fedlit.federation.federation import Federation
+from fedlit.federation.session import Session
+
+
+@dataclass
+class Simulation:
+    """A federation after its rounds."""
+
+    federation: Federation
+    session: Session
+    server: ServerState
+    cohorts: list[tuple[str, ...]]
+
+    def tensor(self, name: str, vector: torch.Tensor | None = None) -> torch.Tensor:
+        """A parameter of the server by its name, or the same place of another vector."""
+        entry = next(e for e in self.session.layout.parameters if e.name == name)
+        return entry.view(self.server.w if vector is None else vector)
+
+    def buffer(self, name: str) -> torch.Tensor:
+        return next(e for e in self.session.layout.buffers if e.name == name).view(self.server.stats)
+
+
+def simulate(
+    module: LightningModule,
+    data: FederatedDataModule,
+    federation: Federation,
+    precision: str = "64-true",
+    after_round=lambda simulation: None,
+) -> Simulation:
+    """All rounds of a federation on copies of module and data, in this process."""
+    federation.workers = 1
+    session = Session(federation, copy.deepcopy(module), copy.deepcopy(data), make_fabric("cpu", precision=precision))
+    server, _, _ = session.restore(None)
+    session.settle(server)
+    result = Simulation(federation, session, server, [])
+    for index in range(federation.rounds):
+        rnd = session.round(index)
+        down = federation.open_round(server, rnd, session)
+        total, _ = session.engine.run(rnd.cohort, down, rnd)
+        federation.close_round(server, total, rnd, session)
+        result.cohorts.append(rnd.cohort)
+        after_round(result)
+    return result

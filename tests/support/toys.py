@@ -1,0 +1,54 @@
+"""Small models and data that the tests train: milliseconds a round."""
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+
+from fedlit.core.local_model import LocalTraining
+from fedlit.core.messages import Client
+from fedlit.data.federated import FederatedDataModule
+from fedlit.federation.engines.base import Program
+from fedlit.testing import CLASSES, ToyData, ToyNet
+
+__all__ = ["CLASSES", "Quadratic", "ToyData", "ToyNet", "program"]
+
+
+class Quadratic(LightningModule):
+    """``curvature/2 (x - optimum)^2`` of one number, with both in the batch: what a textbook proves things on."""
+
+    def __init__(self, start: float = 0.0, lr: float = 0.1) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.tensor([start]))
+        self.lr = lr
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        curvature, optimum = batch
+        return (curvature / 2 * (self.x - optimum) ** 2).mean()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=self.lr)
+
+
+def program(
+    module: LightningModule,
+    aggregators: list,
+    data: FederatedDataModule,
+    weights: str = "examples",
+    seed: int = 0,
+    **training,
+) -> Program:
+    """What an engine needs, without a Session around it."""
+    data.setup()
+    sizes = {n: len(d.train) if weights == "examples" else 1 for n, d in data.clients.items()}
+    clients = {n: Client(n, d.classes, len(d.train), sizes[n] / sum(sizes.values())) for n, d in data.clients.items()}
+    return Program(
+        module,
+        aggregators,
+        clients,
+        data.clients,
+        data.test_sets,
+        LocalTraining(**training),
+        data.batch_size,
+        data.eval_batch_size,
+        seed,
+    )

@@ -1,0 +1,136 @@
+"""Which room may use which: imports lead one way, and the core names no algorithm."""
+
+import ast
+import io
+import tokenize
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import fedlit
+from fedlit.experiment import choices, jobs, parser
+
+PACKAGE = Path(fedlit.__file__).parent
+CORE = ("fedlit.core", "fedlit.federation")
+ABOVE = tuple(
+    f"fedlit.{room}"
+    for room in ("aggregators", "objectives", "models", "reports", "experiment", "cli", "predictions", "data.phantom",
+                 "data.xrays", "data.binary")
+)  # fmt: skip
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """The file of every module of fedlit, by name."""
+    named = {}
+    for file in PACKAGE.rglob("*.py"):
+        parts = file.relative_to(PACKAGE.parent).with_suffix("").parts
+        named[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return named
+
+
+@cache
+def imports(name: str) -> frozenset[str]:
+    """Modules of fedlit that a module asks for, anywhere in its file: inside of functions and for types too."""
+    wanted: set[str] = set()
+    for node in ast.walk(ast.parse(modules()[name].read_text())):
+        if isinstance(node, ast.Import):
+            wanted |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{name}: an import by a relative path"
+            for alias in node.names:
+                module = f"{node.module}.{alias.name}"
+                wanted.add(module if module in modules() else node.module)
+    return frozenset(fedlit.ALIASES.get(each, each) for each in wanted if each.partition(".")[0] == "fedlit") - {name}
+
+
+def within(name: str, rooms: tuple[str, ...]) -> bool:
+    return any(name == room or name.startswith(f"{room}.") for room in rooms)
+
+
+def circle() -> list[str]:
+    """Modules that import each other in a circle; none where there is none."""
+    done: set[str] = set()
+
+    def search(name: str, path: list[str]) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return []
+        for other in sorted(imports(name)):
+            if other in modules() and (found := search(other, [*path, name])):
+                return found
+        done.add(name)
+        return []
+
+    return next(filter(None, (search(name, []) for name in sorted(modules()))), [])
+
+
+def test_no_import_leads_in_a_circle():
+    assert " -> ".join(circle()) == ""
+
+
+def test_core_and_federation_import_no_room_above_them():
+    wrong = [f"{m} imports {i}" for m in modules() if within(m, CORE) for i in sorted(imports(m)) if within(i, ABOVE)]
+    assert wrong == []
+
+
+def test_core_imports_nothing_of_the_federation():
+    wrong = [f"{m} imports {i}" for m in modules() if within(m, CORE[:1]) for i in imports(m) if within(i, CORE[1:])]
+    assert wrong == []
+
+
+def test_nothing_imports_the_command_line():
+    outside = [name for name in modules() if not within(name, ("fedlit.cli", "fedlit.__main__"))]
+    assert [name for name in outside if any(within(i, ("fedlit.cli",)) for i in imports(name))] == []
+
+
+def test_a_stranger_counts_at_most_16_entries():
+    entries = [path.name for path in PACKAGE.iterdir() if path.name != "__pycache__"]
+    assert len(entries) <= 16, sorted(entries)
+
+
+def strings(name: str) -> set[str]:
+    """Names of modules of fedlit that a file holds in strings."""
+    nodes = [n for n in ast.walk(ast.parse(modules()[name].read_text())) if isinstance(n, ast.Constant)]
+    words = {n.value for n in nodes if isinstance(n.value, str) and n.value.startswith("fedlit.")}
+    return {word for word in words if word.replace(".", "").replace("_", "").isalnum()}
+
+
+def test_modules_that_are_named_in_strings_exist():
+    named = [axis.home for axis in choices.AXES.values()] + [*jobs.PRELOADED, *fedlit.ALIASES, *fedlit.ALIASES.values()]
+    named += [home for homes in parser.DELIBERATE.values() for home in homes if home.startswith("fedlit.")]
+    for name in ("fedlit.federation.engines.pool", "fedlit.predictions.serving", "fedlit.experiment.jobs"):
+        named += [word for word in strings(name) if not word.endswith(".")]
+    assert len(named) > 12
+    assert [name for name in named if find_spec(name.rstrip(".")) is None] == []
+
+
+NEUTRAL = "FedAvg"
+"""What an empty list of aggregators is called: the loop itself is federated averaging."""
+
+
+def code_words(file: Path) -> set[str]:
+    """Words of a file outside of its comments and docstrings."""
+    source = file.read_text()
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    docstrings = {
+        statement.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, documented)
+        for statement in node.body
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    }
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    kept = [t for t in tokens if t.type in (tokenize.NAME, tokenize.STRING) and t.start[0] not in docstrings]
+    return {word for token in kept for word in "".join(c if c.isalnum() else " " for c in token.string).split()}
+
+
+@pytest.mark.parametrize("axis", ["aggregators", "objectives"])
+def test_the_core_names_no_algorithm(axis: str):
+    names = set(import_module(f"fedlit.{axis}").__all__) - {"Aggregator", "ClientContext", "Objective"} - {NEUTRAL}
+    named = {m: sorted(names & code_words(file)) for m, file in modules().items() if within(m, CORE)}
+    assert {m: words for m, words in named.items() if words} == {}

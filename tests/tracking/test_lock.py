@@ -1,0 +1,99 @@
+"""Who holds a run's directory."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedlit.core.errors import ConfigError
+from fedlit.tracking.lock import HOLDER, LOCK, Holder, RunLock, is_held, refuse_held
+
+
+def test_the_second_is_refused_and_told_who_holds_it(tmp_path: Path):
+    (tmp_path / "config.yaml").touch()
+    first = RunLock(tmp_path)
+    first.acquire()
+    holder = json.loads((tmp_path / HOLDER).read_text())
+    assert (holder["pid"], holder["host"]) == (os.getpid(), socket.gethostname())
+    with pytest.raises(ConfigError, match=f"process {os.getpid()} on host {socket.gethostname()}"):
+        RunLock(tmp_path).acquire()
+    assert is_held(tmp_path)
+    first.release()
+    assert not is_held(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+    RunLock(tmp_path).acquire()
+
+
+def test_a_directory_in_which_nothing_else_is_goes_with_the_lock(tmp_path: Path):
+    directory = tmp_path / "run"
+    directory.mkdir()
+    lock = RunLock(directory)
+    lock.acquire()
+    lock.release()
+    lock.release()
+    assert not directory.exists()
+
+
+def test_what_a_killed_process_has_left_is_taken_over(tmp_path: Path):
+    code = (
+        "import sys, time; from pathlib import Path; from fedlit.tracking.lock import RunLock\n"
+        "lock = RunLock(Path(sys.argv[1])); lock.acquire(); print('held', flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "held\n"
+    with pytest.raises(ConfigError, match=f"process {process.pid} on"):
+        refuse_held(tmp_path)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert Holder.read(tmp_path).pid == process.pid
+    lock = RunLock(tmp_path)
+    lock.acquire()
+    assert Holder.read(tmp_path).pid == os.getpid()
+    lock.release()
+
+
+def test_another_host_is_believed_and_the_way_out_is_said(tmp_path: Path):
+    note = tmp_path / HOLDER
+    note.write_text(json.dumps({"pid": 7, "host": "node-3", "started": "2026-01-02 03:04:05"}))
+    with pytest.raises(ConfigError, match=rf"process 7 on host node-3.*is dead, remove {note} and") as refused:
+        RunLock(tmp_path).acquire()
+    assert "2026-01-02 03:04:05" in str(refused.value)
+    assert is_held(tmp_path)
+    note.unlink()
+    RunLock(tmp_path).acquire()
+
+
+@pytest.mark.parametrize("left", ["", "{", "[]", '{"pid": 3}'])
+def test_half_a_name_holds_nobody_off(tmp_path: Path, left: str):
+    (tmp_path / HOLDER).write_text(left)
+    (tmp_path / LOCK).touch()
+    lock = RunLock(tmp_path)
+    lock.acquire()
+    lock.release()
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="file: cannot write there"):
+        RunLock(tmp_path / "file").acquire()
+
+
+def test_a_dead_container_of_this_machine_holds_nobody_off(tmp_path: Path, monkeypatch):
+    lock = RunLock(tmp_path)
+    lock.acquire()
+    left = (tmp_path / HOLDER).read_text()
+    lock.release()
+    tmp_path.mkdir(exist_ok=True)
+    (tmp_path / HOLDER).write_text(left)
+    monkeypatch.setattr(socket, "gethostname", lambda: "another-container")
+    if not Holder.read(tmp_path).boot:
+        pytest.skip("the system has no name for its start")
+    lock = RunLock(tmp_path)
+    lock.acquire()
+    assert Holder.read(tmp_path).host == "another-container"
+    lock.release()

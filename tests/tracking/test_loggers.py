@@ -1,0 +1,301 @@
+"""Loggers of Lightning: the same keys and steps as MLflow, nothing twice, and none that stops a run."""
+
+import csv
+import importlib.util
+import json
+import logging
+import math
+import shlex
+import threading
+from pathlib import Path
+
+import pytest
+import yaml
+from lightning.pytorch.loggers import CSVLogger, Logger
+
+from fedlit.tracking import loggers
+from fedlit.tracking.base import MetricsFile, RunInfo, Tracker
+from fedlit.tracking.loggers import LightningTracker, Trackers, tracker_of
+from fedlit.tracking.mlflow import MLflowTracker
+from fedlit.tracking.names import is_count, shown_name
+
+BASE = {
+    "data": {"class_path": "toys.ToyData"},
+    "model": {"class_path": "toys.ToyNet"},
+    "federation": {"rounds": 2, "workers": 1, "checkpoint_every": 1},
+    "logger": False,
+    "name": "run",
+}
+RUN = Path("runs/default/run")
+
+
+def needs(package: str) -> pytest.MarkDecorator:
+    there = importlib.util.find_spec(package) is not None
+    return pytest.mark.skipif(not there, reason=f"{package} is not installed: pip install {package}")
+
+
+class Memory(Logger):
+    """Keeps what it gets; everything it is asked may fail or block."""
+
+    kept: list = []
+
+    def __init__(self, fails: bool = False, blocks: bool = False, save_dir: str = "here") -> None:
+        self.fails, self.blocks, self._folder = fails, blocks, save_dir
+        type(self).kept = self.kept = []
+        self.released = threading.Event()
+
+    name, version = "memory", 0
+
+    @property
+    def save_dir(self) -> str:
+        return self._folder
+
+    def log_metrics(self, metrics, step=None) -> None:
+        if self.blocks:
+            self.released.wait(60)
+        if self.fails:
+            raise RuntimeError("no such host\nsecond line")
+        self.kept += [(step, key, value) for key, value in metrics.items()]
+
+    def log_hyperparams(self, params, *args, **kwargs) -> None:
+        if self.fails:
+            raise OSError("no such host")
+        self.params = params
+
+    def finalize(self, status) -> None:
+        self.status = status
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(loggers, "FLUSH_SECONDS", 0.01)
+    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(BASE))
+    return tmp_path
+
+
+def logged(run: Path = RUN) -> list[tuple[int, str, float]]:
+    """What trackers show of a run's metrics."""
+    rows = MetricsFile(run / "metrics.csv").rows()
+    return sorted((step, shown_name(key), value) for step, key, value in rows if not is_count(key))
+
+
+def same(found: list, expected: list, digits: float = 1e-12) -> bool:
+    """Whether both have the same keys, steps and values."""
+    values = zip((row[2] for row in sorted(found)), (row[2] for row in expected), strict=True)
+    named = [row[:2] for row in sorted(found)] == [row[:2] for row in expected]
+    return named and all(math.isclose(a, b, rel_tol=digits) or (a != a and b != b) for a, b in values)
+
+
+class Session:
+    """What the training does with one logger."""
+
+    def __init__(self, logger: Logger, resumed: bool = False) -> None:
+        self.metrics, self.tracker = MetricsFile(RUN / "metrics.csv"), tracker_of(logger)
+        self.tracker.start(RunInfo(RUN, "default", "run", {"lr": 0.1}, {}, resumed), self.metrics)
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        self.metrics.append(metrics, step)
+        self.tracker.log_metrics(metrics, step)
+
+    def finish(self, status: str = "FINISHED") -> None:
+        self.metrics.close()
+        self.tracker.finish(status)
+
+
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+# What the key ``logger`` says.
+
+
+def test_true_is_mlflow_false_is_nothing_and_a_list_is_several():
+    assert type(tracker_of(True)) is MLflowTracker
+    assert type(tracker_of(False)) is Tracker
+    assert isinstance(tracker_of(Memory()), LightningTracker)
+    assert isinstance(tracker_of([Memory()]), LightningTracker)
+    both = tracker_of([MLflowTracker(), Memory()])
+    assert isinstance(both, Trackers)
+    assert both.keeps_models
+    assert not tracker_of([MLflowTracker(log_model=False), Memory()]).keeps_models
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("CSVLogger", "CSVLogger: the following arguments are required: save_dir"),
+        ("[MLflowTracker, CSVLogger]", "CSVLogger: the following arguments are required: save_dir"),
+        ("{class_path: lightning.pytorch.loggers.CSVLogger, init_args: {save_dirr: x}}", "did you mean save_dir?"),
+        ("MLflowTraker", "did you mean MLflowTracker?"),
+        ("FedAvg", "FedAvg is an aggregator; logger takes a tracker: MLflowTracker"),
+    ],
+)
+def test_a_mistake_is_told_in_the_words_of_the_logger(given: str, words: str, fedlit_cli):
+    code, _, error = fedlit_cli(f"fit --config toy.yaml --logger={shlex.quote(given)}")
+    assert code == 2
+    assert words in " ".join(error.split())
+    assert not Path("runs").exists()
+
+
+# What it gets.
+
+
+def test_a_logger_gets_parameters_metrics_and_the_end():
+    memory = Memory()
+    session = Session(memory)
+    for step in (1, 2):
+        session.log({"bytes/up": 5.0, "val/auroc_macro": step / 3, "val/n_pos/Mass": 7.0, "val/loss": math.nan}, step)
+    session.finish()
+    assert [(step, key) for step, key, _ in memory.kept] == [
+        (step, key) for step in (1, 2) for key in ("1-val/auroc_macro", "4-val/loss", "9-bytes/up")
+    ]
+    assert same(memory.kept, logged())
+    assert memory.params == {"name": "run", "lr": 0.1}
+    assert memory.status == "success"
+    assert session.tracker.summary() == "Memory: here"
+    Session(failed := Memory()).finish("KILLED")
+    assert failed.status == "failed"
+
+
+@needs("tensorboard")
+def test_tensorboard_and_csv_have_the_keys_and_steps_of_the_run(fedlit_cli, folder: Path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = {"class_path": "lightning.pytorch.loggers.TensorBoardLogger",
+             "init_args": {"save_dir": "tb", "default_hp_metric": False}}  # fmt: skip
+    table = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": "csv"}}
+    (folder / "toy.yaml").write_text(yaml.safe_dump(BASE | {"logger": [board, table]}))
+    code, out, error = fedlit_cli("fit --config toy.yaml")
+    assert code == 0, error
+    assert "TensorBoardLogger: tb/lightning_logs/version_0\nCSVLogger: csv/lightning_logs/version_0\n" in out
+
+    events = EventAccumulator("tb/lightning_logs/version_0", size_guidance={"scalars": 0}).Reload()
+    shown = [(e.step, key, e.value) for key in events.Tags()["scalars"] for e in events.Scalars(key)]
+    assert same(shown, logged(), digits=1e-6)
+    with open("csv/lightning_logs/version_0/metrics.csv") as file:
+        rows = [(int(row.pop("step")), row) for row in csv.DictReader(file)]
+    assert same([(step, k, float(v)) for step, row in rows for k, v in row.items() if v != ""], logged())
+    hyper = yaml.safe_load(Path("csv/lightning_logs/version_0/hparams.yaml").read_text())
+    assert (hyper["name"], hyper["method"]) == ("run", "FedAvg")
+
+
+def test_a_csv_logger_stands_beside_mlflow(fedlit_cli, folder: Path):
+    from fedlit.tracking.store import connect
+
+    table = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": "csv"}}
+    (folder / "toy.yaml").write_text(yaml.safe_dump(BASE | {"logger": ["MLflowTracker", table]}))
+    assert fedlit_cli("fit --config toy.yaml")[0] == 0
+    (run,) = connect("sqlite:///mlflow.db").search_runs(["1"])
+    with open("csv/lightning_logs/version_0/metrics.csv") as file:
+        assert set(csv.DictReader(file).fieldnames) - {"step"} == set(run.data.metrics)
+
+
+@needs("wandb")
+def test_weights_and_biases_runs_offline(monkeypatch: pytest.MonkeyPatch):
+    from lightning.pytorch.loggers import WandbLogger
+
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    wandb = WandbLogger(save_dir=".", project="toy", offline=True)
+    session = Session(wandb)
+    for step in (1, 2):
+        session.log({"val/auroc_macro": step / 3, "bytes/up": 5.0}, step)
+    session.finish()
+    summary = {key: wandb.experiment.summary[key] for key in ("1-val/auroc_macro", "9-bytes/up", "trainer/global_step")}
+    wandb.experiment.finish()
+    assert summary == {"1-val/auroc_macro": 2 / 3, "9-bytes/up": 5.0, "trainer/global_step": 2}
+    assert list(Path("wandb").glob("offline-run-*/*.wandb"))
+
+
+# What it must not do.
+
+
+def test_a_logger_that_raises_is_told_once(caplog: pytest.LogCaptureFixture):
+    session = Session(Trackers([tracker_of(Memory(fails=True)), tracker_of(other := Memory())]))
+    for step in (1, 2, 3):
+        session.log({"loss": 1.0}, step)
+    session.finish()
+    (warning,) = warnings_in(caplog)
+    assert (
+        warning
+        == f"The logger Memory raised OSError: no such host. The run goes on; its metrics are in {RUN}/metrics.csv."
+    )
+    assert [step for step, _, _ in other.kept] == [1, 2, 3]
+
+
+def test_a_run_ends_well_with_a_logger_that_raises(fedlit_cli, caplog: pytest.LogCaptureFixture):
+    code, out, _ = fedlit_cli("fit --config toy.yaml --logger test_loggers.Memory --logger.fails true")
+    assert code == 0
+    assert "AUROC" in out
+    assert len(warnings_in(caplog)) == 1
+    assert json.loads((RUN / "result.json").read_text())["status"] == "FINISHED"
+
+
+def test_a_logger_that_blocks_ends_with_the_run(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    monkeypatch.setattr(loggers, "FINISH_SECONDS", 0.1)
+    session = Session(stuck := Memory(blocks=True))
+    for step in (1, 2, 3):
+        session.log({"loss": 1.0}, step)
+    session.finish()
+    (warning,) = warnings_in(caplog)
+    assert "The logger Memory does not return within 0.1 s; the run ends without it" in warning
+    assert session.tracker.summary() is None
+    stuck.released.set()
+    session.tracker._thread.join(30)
+
+
+def test_metrics_that_cannot_be_read_are_told_once(caplog: pytest.LogCaptureFixture):
+    session = Session(memory := Memory())
+    session.log({"loss": 1.0}, 1)
+    with session.metrics.path.open("a") as file:
+        file.write("my own words\n")
+    session.finish()
+    (warning,) = warnings_in(caplog)
+    assert "gets no more metrics" in warning
+    assert memory.status == "success"
+
+
+# Resumed runs.
+
+
+def test_a_resumed_run_logs_no_step_twice():
+    session = Session(Memory())
+    for step in (1, 2, 3, 4):
+        session.log({"loss": float(step)}, step)
+    session.finish("KILLED")
+    MetricsFile(RUN / "metrics.csv").truncate(2)  # the last checkpoint was after round 2
+    session = Session(again := Memory(), resumed=True)
+    for step in (3, 4, 5):
+        session.log({"loss": float(step)}, step)
+    session.log({"test/federation/auroc_macro": 0.5}, 5)
+    session.finish()
+    assert sorted(again.kept) == [(5, "3-test/federation/auroc_macro", 0.5), (5, "5-loss", 5.0)]
+
+
+def test_a_logger_that_joins_a_resumed_run_gets_the_earlier_rounds_too(fedlit_cli):
+    assert fedlit_cli("fit --config toy.yaml --logger test_loggers.Memory")[0] == 0
+    first = logged()
+    assert same(Memory.kept, first)
+    more = "fit --config toy.yaml --federation.rounds 3 --ckpt_path last --logger test_loggers.Memory"
+    assert fedlit_cli(more)[0] == 0
+    assert {step for step, _, _ in Memory.kept} == {3}
+    assert fedlit_cli(f"{more} --logger.save_dir there")[0] == 0
+    assert same(Memory.kept, logged())
+
+
+def test_a_torn_note_is_no_end_of_a_run(folder: Path):
+    RUN.mkdir(parents=True)
+    (RUN / loggers.NOTE).write_text('{"half')
+    session = Session(memory := Memory(), resumed=True)
+    session.log({"loss": 1.0}, 1)
+    session.finish()
+    assert len(memory.kept) == 1
+
+
+def test_a_csv_logger_of_a_finished_run_is_left_as_it_is(folder: Path):
+    for rounds in (1, 1):
+        session = Session(CSVLogger("csv"), resumed=rounds > 1)
+        session.log({"loss": 1.0}, rounds)
+        session.finish()
+    assert (folder / "csv/lightning_logs/version_0/metrics.csv").read_text() == "5-loss,step\n1.0,1\n"
+    assert not (folder / "csv/lightning_logs/version_1/metrics.csv").exists()
