@@ -145,12 +145,18 @@ def _asking(model: str, uri: str) -> Iterator[None]:
 def _store(uri: str) -> Iterator[None]:
     """Have MLflow look for runs and registered models there: models:/ knows no other way in all of its versions."""
     mlflow = import_mlflow()
-    before = mlflow.get_tracking_uri(), mlflow.get_registry_uri()
+    tracking, registry = mlflow.get_tracking_uri(), mlflow.get_registry_uri()
+    variables = {name: os.environ.get(name) for name in ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI")}
     # In full: MLflow keeps a store for each address, and a relative one names another file in another folder.
     mlflow.set_tracking_uri(absolute(uri))
     mlflow.set_registry_uri(absolute(uri))
     try:
         yield
     finally:
-        mlflow.set_tracking_uri(before[0])
-        mlflow.set_registry_uri(before[1])
+        mlflow.set_tracking_uri(tracking)
+        mlflow.set_registry_uri("" if registry == tracking else registry)  # "": none of its own, it follows the other
+        for name, value in variables.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -3,6 +3,7 @@
 import json
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -31,7 +32,13 @@ def tracker_of(chosen: Chosen) -> Tracker:
     if isinstance(chosen, bool):
         return MLflowTracker() if chosen else Tracker()
     each = chosen if isinstance(chosen, list) else [chosen]
-    trackers = [one if isinstance(one, Tracker) else LightningTracker(one) for one in each]
+    alike = Counter[str]()
+    trackers = []
+    for one in each:
+        if isinstance(one, Logger):
+            alike[identity := _identity(one)] += 1
+            one = LightningTracker(one, alike[identity])
+        trackers.append(one)
     return trackers[0] if len(trackers) == 1 else Trackers(trackers)
 
 
@@ -81,10 +88,11 @@ class LightningTracker(Tracker):
 
     Args:
         logger: The logger.
+        number: 1, and more for another logger of the same class that writes to the same place.
     """
 
-    def __init__(self, logger: Logger) -> None:
-        self.logger, self.name = logger, type(logger).__name__
+    def __init__(self, logger: Logger, number: int = 1) -> None:
+        self.logger, self.name, self._number = logger, type(logger).__name__, number
         self._closing = threading.Event()
         self._status: RunStatus = "FINISHED"
         self._thread: threading.Thread | None = None
@@ -154,8 +162,7 @@ class LightningTracker(Tracker):
 
     @property
     def _identity(self) -> str:
-        """What tells the logger from others of the run: its class and folder, or its place on the net."""
-        return f"{type(self.logger).__module__}.{self.name} {getattr(self.logger, 'save_dir', None)}"
+        return _identity(self.logger) + (f" {self._number}" if self._number > 1 else "")
 
     def _guarded(self, call: Callable[[], object]) -> None:
         try:
@@ -169,6 +176,11 @@ class LightningTracker(Tracker):
             logger.warning(
                 "The logger %s %s. The run goes on; its metrics are in %s.", self.name, what, self._metrics.path
             )
+
+
+def _identity(logger: Logger) -> str:
+    """Give what tells a logger from others of the run: its class and folder, or its place on the net."""
+    return f"{type(logger).__module__}.{type(logger).__name__} {getattr(logger, 'save_dir', None)}"
 
 
 _NOTING = threading.Lock()

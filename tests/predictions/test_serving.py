@@ -249,6 +249,21 @@ class TestPredictOfAFolder:
         found = table.set_index("image").loc[expected.index]
         np.testing.assert_allclose(found.to_numpy(), expected.to_numpy(), atol=1e-6)
 
+    def test_mlflow_s_own_addresses_are_as_before(self, run_id, fedlit_cli, monkeypatch):
+        """A store of registered models that nobody has set follows the store of runs, also later."""
+        import mlflow
+
+        here = f"sqlite:///{Path('mlflow.db').resolve()}"
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", here)
+        monkeypatch.delenv("MLFLOW_REGISTRY_URI", raising=False)
+        mlflow.set_tracking_uri(here)
+        mlflow.set_registry_uri("")
+        assert fedlit_cli(f"predict --trust --model runs:/{run_id} images --output out/again.csv")[0] == 0
+        assert (os.environ["MLFLOW_TRACKING_URI"], os.environ.get("MLFLOW_REGISTRY_URI")) == (here, None)
+        mlflow.set_tracking_uri(f"{here}.other")
+        assert mlflow.get_registry_uri() == f"{here}.other"
+        mlflow.set_tracking_uri(here)
+
     def test_a_file_that_cannot_be_read_is_named_and_has_an_empty_row(self, tmp_path, fedlit_cli):
         (tmp_path / "good.PNG").write_bytes(Path("images/01.png").read_bytes())
         (tmp_path / "bad.jpg").write_bytes(b"no image")

@@ -88,9 +88,9 @@ def same(found: list, expected: list, digits: float = 1e-12) -> bool:
 
 
 class Session:
-    """What the training does with one logger."""
+    """What the training does with loggers."""
 
-    def __init__(self, logger: Logger, resumed: bool = False) -> None:
+    def __init__(self, logger: Logger | list[Logger], resumed: bool = False) -> None:
         self.metrics, self.tracker = MetricsFile(RUN / "metrics.csv"), tracker_of(logger)
         self.tracker.start(RunInfo(RUN, "default", "run", {"lr": 0.1}, {}, resumed), self.metrics)
 
@@ -211,7 +211,7 @@ def test_weights_and_biases_runs_offline(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_logger_that_raises_is_told_once(caplog: pytest.LogCaptureFixture):
-    session = Session(Trackers([tracker_of(Memory(fails=True)), tracker_of(other := Memory())]))
+    session = Session([Memory(fails=True), other := Memory()])
     for step in (1, 2, 3):
         session.log({"loss": 1.0}, step)
     session.finish()
@@ -221,6 +221,23 @@ def test_a_logger_that_raises_is_told_once(caplog: pytest.LogCaptureFixture):
         == f"The logger Memory raised OSError: no such host. The run goes on; its metrics are in {RUN}/metrics.csv."
     )
     assert [step for step, _, _ in other.kept] == [1, 2, 3]
+
+
+def test_two_loggers_alike_get_everything_each_however_late_one_starts(monkeypatch: pytest.MonkeyPatch):
+    """What each has got is noted apart, also where class and folder are the same."""
+    first, second = Memory(), Memory()
+    late = tracker_of([first, second])
+    monkeypatch.setattr(late.trackers[1], "start", lambda *_: None)
+    metrics, run = MetricsFile(RUN / "metrics.csv"), RunInfo(RUN, "default", "run", {}, {}, False)
+    late.start(run, metrics)
+    metrics.append({"loss": 1.0}, 1)
+    while not first.kept:
+        assert threading.active_count() > 1
+    monkeypatch.undo()
+    late.trackers[1].start(run, metrics)
+    metrics.close()
+    late.finish("FINISHED")
+    assert first.kept == second.kept == [(1, "2-loss", 1.0)]
 
 
 def test_a_run_ends_well_with_a_logger_that_raises(fedlit_cli, caplog: pytest.LogCaptureFixture):
