@@ -6,6 +6,7 @@ import signal
 
 from runs import Command, Place, wait_until
 
+from fedlit.experiment.experiment import Experiment
 from fedlit.tracking.lock import RunLock
 
 OPTIONS = (
@@ -49,6 +50,21 @@ def test_test_keeps_off_where_a_run_would_write(tmp_path):
     first.process.terminate()
     assert first.wait() == 143, first.output
     assert [path.name for path in (tmp_path / "default/run").glob(".*")] == []
+
+
+def test_a_checkpoint_that_a_run_at_work_replaces_meanwhile_is_no_error(tmp_path, fedlit_cli, monkeypatch):
+    place = Place(tmp_path, OPTIONS.replace("200", "2"))
+    done = place.fit()
+    assert done.wait() == 0, done.output
+    last = place.run("run").last
+    gone, find = iter([last.with_name("round-000001")]), Experiment.required_checkpoint
+    monkeypatch.setattr(Experiment, "required_checkpoint", lambda experiment: next(gone, None) or find(experiment))
+    lock = RunLock(tmp_path / "default/run")
+    lock.acquire()
+    code, out, err = fedlit_cli(f"test --run_dir {tmp_path} {place.options} --output {tmp_path / 'predictions'}")
+    lock.release()
+    assert code == 0, err
+    assert f"{last.name}(after2rounds)" in "".join(out.split())
 
 
 def test_a_run_that_died_before_its_first_checkpoint_is_mentioned(tmp_path):

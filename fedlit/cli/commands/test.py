@@ -10,12 +10,16 @@ from rich.console import Console
 from fedlit.cli.commands import COMMANDS
 from fedlit.cli.tables import auroc_table, sets_tables
 from fedlit.core import checkpoint
+from fedlit.core.errors import CheckpointError
+from fedlit.core.messages import ServerState
 from fedlit.experiment.experiment import Experiment, composed
 from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.parser import Parser
 from fedlit.experiment.tested import keep, test_metrics
 from fedlit.federation.evaluation import evaluate_sets
+from fedlit.federation.session import Session
 from fedlit.predictions.table import FOLDER
+from fedlit.tracking.lock import is_held
 from fedlit.tracking.run import config_difference, run_of
 
 
@@ -44,7 +48,7 @@ def run_test(experiment: Experiment, output: Path | None) -> int:
             open_things.enter_context(experiment.alone(run_of(path)))
         session = experiment.session(run_of(path))
         open_things.callback(session.engine.close)
-        server, rounds, _ = session.restore(path)
+        path, server, rounds = _restored(experiment, session, path)
         sets = evaluate_sets(session, server, "test")
         print_results(test_metrics(session, sets, None), f"{path} (after {rounds} rounds)", console)
         if folder is None:
@@ -55,6 +59,19 @@ def run_test(experiment: Experiment, output: Path | None) -> int:
         elif keep(session, sets, rounds, folder):
             console.print(f"predictions: {folder}")
         return 0
+
+
+def _restored(experiment: Experiment, session: Session, path: Path) -> tuple[Path, ServerState, int]:
+    """Load a checkpoint; a run that is at work may have put a newer one in its place, which is taken instead."""
+    while True:
+        try:
+            server, rounds, _ = session.restore(path)
+        except CheckpointError:
+            run = run_of(path)
+            if path.exists() or not is_held(run) or run_of(path := experiment.required_checkpoint()) != run:
+                raise
+        else:
+            return path, server, rounds
 
 
 def print_results(metrics: Mapping[str, float], title: str, console: Console) -> None:
@@ -78,4 +95,6 @@ def _tested_by_fit(experiment: Experiment, path: Path) -> bool:
         return False
     if config_difference(run, experiment.config):
         return False
+    if is_held(run):  # what is its best changes while it is at work
+        return True
     return path == (checkpoint.find(folder, "best") or checkpoint.find(folder, "last"))
