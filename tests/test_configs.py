@@ -146,6 +146,23 @@ def test_the_issue_s_configs_are_there():
     }
 
 
+def signature(file: Path) -> tuple[str, ...]:
+    """What a config is made of: its data, its model, its algorithms."""
+    written = yaml.safe_load(file.read_text())
+    parts = (written["data"], written["model"], *written["federation"]["aggregators"])
+    return tuple(part["class_path"] for part in parts)
+
+
+def one_of_each_kind() -> Iterator[object]:
+    """All files as parameters; only the first of each signature is trained a step in the fast tests."""
+    known = set()
+    for file in FILES:
+        kind = signature(file)
+        name = str(file.relative_to(CONFIGS))
+        yield pytest.param(file, id=name, marks=[pytest.mark.slow] if kind in known else [])
+        known.add(kind)
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(CONFIGS)))
 class TestEveryConfig:
     def test_makes_its_objects(self, file: Path, roots: dict[str, Path], tmp_path: Path):
@@ -185,23 +202,20 @@ class TestEveryConfig:
         printed.write_text(capsys.readouterr().out)
         assert dumped(words) == dumped(["fit", "--config", str(printed)])
 
-    def test_trains_a_step(
-        self,
-        file: Path,
-        roots: dict[str, Path],
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture,
-    ):
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv("COLUMNS", "200")  # a table that is not folded
-        sizes = ["--data.image_size", "32", "--data.batch_size", "4", "--federation.workers", "1"]
-        sizes += ["--federation.measure_batches", "1"]
-        with pytest.raises(SystemExit) as stopped:
-            main([*command_line(file, roots, tmp_path / "cache"), *sizes, "--fast_dev_run", "true"])
-        assert stopped.value.code == 0
-        assert "mean over defined classes" in capsys.readouterr().out
-        assert [p.name for p in tmp_path.iterdir()] == ["cache"]
+
+@pytest.mark.parametrize("file", one_of_each_kind())
+def test_trains_a_step(
+    file: Path, roots: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")  # a table that is not folded
+    sizes = ["--data.image_size", "32", "--data.batch_size", "4", "--federation.workers", "1"]
+    sizes += ["--federation.measure_batches", "1"]
+    with pytest.raises(SystemExit) as stopped:
+        main([*command_line(file, roots, tmp_path / "cache"), *sizes, "--fast_dev_run", "true"])
+    assert stopped.value.code == 0
+    assert "mean over defined classes" in capsys.readouterr().out
+    assert [p.name for p in tmp_path.iterdir()] == ["cache"]
 
 
 @pytest.mark.parametrize("file", SWEEPS, ids=lambda f: f.stem)

@@ -32,6 +32,7 @@ LABELS = (
 
 @pytest.mark.skipif(not MINI.is_dir(), reason="../shared/data/nih-cxr14-mini is not there")
 @pytest.mark.filterwarnings("ignore:class 'Hernia'")
+@pytest.mark.slow
 def test_two_rounds_of_the_shipped_config_with_a_small_backbone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:

@@ -45,6 +45,7 @@ def by_hand(rounds: int, lr: float = 0.05, window: int = 3, beta: float = 0.8, e
     return path
 
 
+@pytest.mark.slow
 def test_the_project_runs_from_its_folder_and_gives_the_numbers_of_its_paper(project: Path):
     done = run(project, sys.executable, "-m", "fedlit", "fit", "--config", "config.yaml")
     assert done.returncode == 0, done.stderr
@@ -61,6 +62,7 @@ def test_the_project_runs_from_its_folder_and_gives_the_numbers_of_its_paper(pro
         assert rows[number, "val/loss"] == pytest.approx(loss, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_callback_of_the_project_follows_the_rounds(project: Path):
     named = "my_project.stop_when_settled.StopWhenSettled"
     options = ["--callbacks", f"[{{class_path: {named}, init_args: {{tolerance: 0.1}}}}]", "--federation.rounds", "50"]

@@ -167,6 +167,7 @@ def pooled_saddle(clients) -> np.ndarray:
     return np.array([*w, a, b, 1 + b - a])
 
 
+@pytest.mark.slow
 def test_codasca_reaches_the_pooled_saddle_where_coda_plus_keeps_the_bias_that_algebra_predicts():
     window, lr, rounds = 64, 0.02, 25
     data = Whole(HETEROGENEOUS, inputs=2)

@@ -70,6 +70,7 @@ def test_a_tracker_of_ones_own_gets_the_whole_address_and_files_do_not(here, fed
     assert leaks(here) == []
 
 
+@pytest.mark.slow
 def test_several_seeds_and_a_sweep_pass_them_on_without_a_file(here, fedlit_cli):
     address = "http://anna:geheim@127.0.0.1:9"
     code, _, err = fedlit_cli(f"fit {RUN} --seed 0,1 {WEB} {address}")

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 IMPORTS = """
 import importlib, os, pkgutil, signal, sys
 
@@ -25,6 +27,7 @@ print(*imported)
 """
 
 
+@pytest.mark.slow
 def test_every_module_can_be_imported_without_the_modules_of_unix():
     done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -130,7 +130,9 @@ class TestOneConfig:
         assert less_totals(kept.metrics()) != less_totals(of_main(whole[0]))
 
 
-@pytest.mark.parametrize("step", [1, PHASE, PHASE + 1, PHASE + MAIN])
+@pytest.mark.parametrize(
+    "step", [PHASE + 1, *(pytest.param(s, marks=pytest.mark.slow) for s in (1, PHASE, PHASE + MAIN))]
+)
 def test_killed_and_resumed(whole, tmp_path, step):
     """In the phase, at its end, in the main part, at its end."""
     here = place(tmp_path, CONFIG)
@@ -165,7 +167,7 @@ def head_only(tmp_path_factory) -> tuple[Kept, str]:
     return finished(tmp_path_factory.mktemp("head"), changed(phases=[warm_up], model__init_args__trainable="head"))
 
 
-@pytest.mark.parametrize("fixture", ["whole", "head_only"])
+@pytest.mark.parametrize("fixture", ["whole", pytest.param("head_only", marks=pytest.mark.slow)])
 def test_test_and_predict(fixture, request, tmp_path):
     """``fedlit test`` of the best checkpoint shows the table that the run ended with, and predicts what it scored."""
     run = request.getfixturevalue(fixture)
@@ -295,6 +297,7 @@ def test_fast_dev_run(tmp_path):
     assert not list(here.path.glob("default/*"))
 
 
+@pytest.mark.slow
 def test_printed_config_is_the_same_run(whole, tmp_path):
     here = place(tmp_path, CONFIG)
     printed = here.fit("--print_config")

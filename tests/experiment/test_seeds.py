@@ -62,6 +62,7 @@ def test_each_seed_is_the_run_that_it_is_alone(fedlit_cli, folder: Path):
     assert {path: path.stat().st_mtime_ns for path in folder.glob("runs/default/*/*")} == before
 
 
+@pytest.mark.slow
 def test_a_sweep_has_the_same_groups(fedlit_cli, folder: Path):
     sweep = {"experiment": "rates", "config": ["base.yaml"], "grid": {"model.lr": [0.1, 0.2]}, "seeds": [3]}
     (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
@@ -73,6 +74,7 @@ def test_a_sweep_has_the_same_groups(fedlit_cli, folder: Path):
     assert (one != two, two == a, a != b) == (True, True, True)
 
 
+@pytest.mark.slow
 def test_seeds_of_a_yaml_have_the_name_that_is_given(fedlit_cli, folder: Path):
     (folder / "base.yaml").write_text(yaml.safe_dump(BASE | {"seed": [5, 6], "logger": False, "name": "mine"}))
     assert fedlit_cli("fit -c base.yaml")[0] == 0

@@ -267,7 +267,7 @@ class TestPlan:
 
 
 class TestGoingOn:
-    @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+    @pytest.mark.parametrize("signum", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
     def test_a_stopped_sweep_goes_on_to_the_same_numbers(self, signum: int, uninterrupted, folder: Path, fedlit_cli):
         line = f"sweep --config {write(folder, SLOW)} --jobs 2"
         runs = [Kept(folder / f"runs/slow/seed={seed}") for seed in (0, 1)]
@@ -287,6 +287,7 @@ class TestGoingOn:
         assert list(pd.read_csv("runs/slow/sweep.csv")["status"]) == ["stopped"] * 2
         self.goes_on(line, runs, uninterrupted, fedlit_cli)
 
+    @pytest.mark.slow
     def test_ctrl_c_before_a_run_has_begun_stops_it(self, folder: Path):
         words = ["-m", "fedlit", "sweep", "--config", str(write(folder, SLOW))]
         paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -307,6 +308,7 @@ class TestGoingOn:
         assert not re.search("failed|Error|Traceback|Interrupt|seed=1", said), said
         assert list(pd.read_csv("runs/slow/sweep.csv")["status"]) == ["stopped", "waiting"]
 
+    @pytest.mark.slow
     def test_a_killed_sweep_takes_its_runs_along_and_goes_on(self, uninterrupted, folder: Path, fedlit_cli):
         line = f"sweep --config {write(folder, SLOW)} --run_dir {folder / 'runs'} --jobs 2"
         runs = [Kept(folder / f"runs/slow/seed={seed}") for seed in (0, 1)]

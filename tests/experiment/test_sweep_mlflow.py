@@ -13,6 +13,8 @@ from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.names import is_count, shown_name
 from fedlit.tracking.store import connect
 
+pytestmark = pytest.mark.slow
+
 SEEDS = (0, 1)
 RUNS = [f"{case},seed={seed}" for case in ("fedavg", "fedprox") for seed in SEEDS]
 

@@ -103,7 +103,9 @@ def test_the_first_forward_uses_each_clients_own_head(tmp_path, monkeypatch):
         assert torch.equal(first, state["w"])
 
 
-@pytest.mark.parametrize("step", [1, PHASE, PHASE + 1, PHASE + MAIN])
+@pytest.mark.parametrize(
+    "step", [PHASE, *(pytest.param(s, marks=pytest.mark.slow) for s in (1, PHASE + 1, PHASE + MAIN))]
+)
 def test_killed_and_resumed(whole, tmp_path, step):
     """In the warm-up, at its end, in the main part, at its end."""
     here = place(tmp_path, config())
@@ -166,6 +168,7 @@ def test_heads_start_afresh_where_the_body_alone_is_kept(tmp_path):
     assert_same_tensors({n: s["w"] for n, s in kept(run.last).items()}, {n: s["w"] for n, s in fresh.items()})
 
 
+@pytest.mark.slow
 def test_after_a_phase_that_shared_all_heads_start_from_the_servers(tmp_path):
     run, _ = finished(tmp_path, config({"aggregators": []}, optimizer=STILL))
     server = checkpoint.tensors(result(run))
@@ -175,6 +178,7 @@ def test_after_a_phase_that_shared_all_heads_start_from_the_servers(tmp_path):
     assert all(torch.equal(state["w"], head) for state in after.values())
 
 
+@pytest.mark.slow
 def test_the_objective_is_measured_anew_and_the_rest_is_the_clients(tmp_path):
     """FedBN keeps statistics, among which p lies: the prior of one client is not that of three."""
     saddle = {"class_path": "AUCSaddle"}

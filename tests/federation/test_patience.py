@@ -32,6 +32,14 @@ def test_a_run_stops_after_so_many_rounds_without_a_better_model_and_says_so(tmp
     assert best.value == min(values.values()) == values[best.round]
     assert f"stopped after {best.round + 3} rounds: none better than {best.round} for 3 rounds" in command.output
 
+
+@pytest.mark.slow
+def test_a_resumed_run_stops_at_the_same_round(tmp_path):
+    place = Place(tmp_path, OPTIONS)
+    assert place.fit("--federation.rounds 40").wait() == 0
+    kept = place.run("one")
+    best = checkpoint.best(checkpoint.find(kept.path / "checkpoints", "last"))
+
     part = Place(tmp_path / "part", OPTIONS)
     assert part.fit(f"--federation.rounds {best.round + 1}").wait() == 0
     resumed = part.fit("--federation.rounds 40 --ckpt_path last")

@@ -53,7 +53,7 @@ def kill_until_finished(place: Place, kill: Callable[[Command, int], bool], opti
     raise AssertionError(f"not finished after {len(deaths)} kills: {deaths}")
 
 
-@pytest.mark.parametrize("cadence", ["1", "3", "auto"])
+@pytest.mark.parametrize("cadence", ["3", *(pytest.param(other, marks=pytest.mark.slow) for other in ("1", "auto"))])
 def test_killed_at_random_moments(tmp_path, uninterrupted, cadence):
     """Every third time after start, otherwise after training has begun."""
     delays = torch.rand(8, generator=torch.Generator().manual_seed(ord(cadence[0])))

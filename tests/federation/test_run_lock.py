@@ -4,6 +4,7 @@ import os
 import re
 import signal
 
+import pytest
 from runs import Command, Place, wait_until
 
 from fedlit.experiment.experiment import Experiment
@@ -67,6 +68,7 @@ def test_a_checkpoint_that_a_run_at_work_replaces_meanwhile_is_no_error(tmp_path
     assert f"{last.name}(after2rounds)" in "".join(out.split())
 
 
+@pytest.mark.slow
 def test_a_run_that_died_before_its_first_checkpoint_is_mentioned(tmp_path):
     place = Place(tmp_path, OPTIONS.replace("200", "1"))
     dead = tmp_path / "default/dead"
@@ -84,6 +86,7 @@ def test_a_run_that_died_before_its_first_checkpoint_is_mentioned(tmp_path):
     assert f"passed over {dead}" in (later.wait(), later.output)[1]
 
 
+@pytest.mark.slow
 def test_all_ranks_are_refused_and_none_waits(tmp_path):
     place = Place(tmp_path, OPTIONS.replace("200", "1"))
     done = place.fit()

@@ -300,6 +300,7 @@ print(json.dumps(answers))
 """
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one(tmp_path: Path):
     cases, expected = [], []
     # Shares of rank 0: uneven batches, none at all, and everything.

@@ -107,6 +107,7 @@ def test_every_tensor_is_that_of_the_checkpoint_bit_for_bit(trained):
         assert torch.equal(found[name], tensor), name
 
 
+@pytest.mark.slow
 def test_a_phantom_classifier_as_one_types_it(tmp_path):
     """In processes of their own; dual variables and constants of the objective are in the file."""
     place = Place(tmp_path, PHANTOM.replace("cache ", f"{tmp_path / 'cache'} "))

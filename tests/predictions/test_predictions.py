@@ -222,6 +222,7 @@ class TestFit:
             assert predictions.round == result.best_round
             assert_aurocs(predictions, slice(None), result.metrics, name)
 
+    @pytest.mark.slow
     def test_ranks_write_one_file_of_all_their_clients(self, tmp_path):
         place = Place(tmp_path / "runs", f"{TOYS} --federation.aggregators+=FedBN")
         for command in [*place.ranks("--name two"), place.fit("--name one")]:

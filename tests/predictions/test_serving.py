@@ -167,6 +167,7 @@ print(len(model.predict(model.input_example)))
 """
 
 
+@pytest.mark.slow
 def test_a_model_names_the_public_path_as_those_of_earlier_versions_do(served):
     """Whoever loads one has not imported fedlit."""
     described = yaml.safe_load((RUN / "model" / "MLmodel").read_text())

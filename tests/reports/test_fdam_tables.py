@@ -129,6 +129,7 @@ class TestTables4And5:
             Reproduction("fdam-table4", scale="paper").run(Console())
 
 
+@pytest.mark.slow
 def test_a_small_one_from_end_to_end(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = yaml.safe_load((HOME / "fdam" / "target_phantom.yaml").read_text())

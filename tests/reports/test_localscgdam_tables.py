@@ -139,6 +139,7 @@ def test_runs_of_the_laptop_are_valid(name, tmp_path, plan_some):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_runs_of_the_papers_scale_are_valid(name, tmp_path, plan_some):
     planned = plan_some(Reproduction(name, root=tmp_path, scale="paper", run_dir=tmp_path))
     configs = {part: yaml.safe_load(runs[0].config) for part, runs in planned.items()}

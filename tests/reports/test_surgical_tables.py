@@ -157,6 +157,7 @@ def small_tables(config) -> dict:
     return {"base": str(find("surgical-tables")), "scales": {"laptop": laptop}}
 
 
+@pytest.mark.slow
 def test_a_small_one_runs_is_not_run_again_and_writes_its_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     hospital = {"class_path": "PhantomCXR", "init_args": {"hospitals": [{"name": "h", "images": 60}]}}

@@ -646,6 +646,7 @@ def test_rows_that_never_left_are_sent_on_resume_and_a_finished_run_can_be_resum
     assert len(runs_of(uri)) == 1
 
 
+@pytest.mark.slow
 def test_a_resume_whose_store_fails_meanwhile_still_sends_each_once(uri, tmp_path, monkeypatch):
     first = Session(tmp_path, uri)
     for step in range(3):

@@ -63,7 +63,7 @@ def test_the_senderconnects_while_a_short_run_already_writes_its_model(tmp_path:
     assert (tmp_path / "mlflow.db").is_file()
 
 
-@pytest.mark.parametrize("name", ["a#b", "ä b"])
+@pytest.mark.parametrize("name", ["a#b", pytest.param("ä b", marks=pytest.mark.slow)])
 def test_a_working_directory_of_any_name_holds_its_own_store(tmp_path: Path, monkeypatch, name: str) -> None:
     (here := tmp_path / name).mkdir()
     monkeypatch.chdir(here)

@@ -405,6 +405,7 @@ made.engine.close()
 """
 
 
+@pytest.mark.slow
 def test_a_worker_hears_sigterm_whoever_started_the_fork_server():
     done = subprocess.run([sys.executable, "-c", DEAF], capture_output=True, text=True, timeout=120)
     assert f"exit code -{int(signal.SIGTERM)}" in done.stdout, done.stderr

@@ -135,6 +135,7 @@ TOYS = (
 )
 
 
+@pytest.mark.slow
 def test_started_by_itself_by_torchrun_and_by_fabric_run(tmp_path):
     """Three ways of starting two ranks, one way of starting one process: the same run."""
     alone = Place(tmp_path / "alone", TOYS).fit()
@@ -223,6 +224,7 @@ def test_trouble_on_one_rank_stops_both(tmp_path, what, words):
     assert (kept.path / "status.txt").read_text() == "FAILED"
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_rank_stops_both_and_the_run_can_be_resumed(tmp_path):
     options = (
         "--data toys.ToyData --model awkward.Slow --federation.rounds 30 --name run "
@@ -243,6 +245,7 @@ def test_a_signal_to_one_rank_stops_both_and_the_run_can_be_resumed(tmp_path):
     assert_same_run(kept, Kept(tmp_path / "whole/default/run"))
 
 
+@pytest.mark.slow
 def test_a_killed_rank_does_not_leave_the_other_waiting(tmp_path):
     options = "--data toys.ToyData --model awkward.Stumbling --model.what kill --name run"
     first, second = Place(tmp_path, options).ranks()

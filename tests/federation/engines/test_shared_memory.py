@@ -173,7 +173,7 @@ def test_a_folder_goes_with_a_process_that_ends_without_closing_it():
     assert folders_of(ended.pid) == []
 
 
-@pytest.mark.parametrize("command", ["fit", "predict"])
+@pytest.mark.parametrize("command", ["fit", pytest.param("predict", marks=pytest.mark.slow)])
 def test_sigterm_before_the_first_round_leaves_nothing(tmp_path, command):
     place = Place(tmp_path, "--data toys.ToyData --model toys.ToyNet --name run --federation.workers 2")
     if command == "predict":
