@@ -66,7 +66,7 @@ class Fitted:
         if self._session.personal:
             kept = "; ".join(f"{name} keeps {' and '.join(p)} at the clients" for name, p in self._kept.items())
             raise ConfigError(
-                f"there is no single global model: {kept}. model_of(client) gives a client's own; clients are "
+                f"there is no single global model: {kept}. model_of(client) and predict(data, client=NAME) take a client's own; clients are "
                 f"{', '.join(self._session.clients)}"
             )
         return self._model(None)
@@ -96,11 +96,16 @@ class Fitted:
 
         Raises:
             ConfigError: It is no data set, there is no such client, or none is named where clients keep a part of the model.
-            TrainingError: The module gave something else than a tensor.
+            TrainingError: The module has neither step, or gave something else than a tensor.
         """
         data = data_set("predict", data)
         model = self.model if client is None else self.model_of(client)
         fabric, rows = self._session.fabric, []
+        if not overrides(model, "predict_step") and not overrides(model, "forward"):
+            raise TrainingError(
+                f"{type(model).__name__} has neither predict_step nor forward, which predict calls: give it "
+                "`def predict_step(self, batch, batch_idx)`, which returns a row for each example of the batch"
+            )
         precision, own = fabric.strategy.precision, overrides(model, "predict_step")
         step = step_of(model, "predict_step") if own else lambda batch, _: model(_inputs(batch))
         model.to(fabric.device)

@@ -71,4 +71,7 @@ def _meant(value: Any, hint: Any) -> str:
     classes = [each for each in (value if isinstance(value, (list, tuple)) else [value]) if isclass(each)]
     if classes:
         return f"; write {classes[0].__name__}(...)"
+    names = [each for each in value if isinstance(each, str)] if isinstance(value, (list, tuple)) else []
+    if names and names[0].isidentifier() and any(isclass(kind) and kind is not str for kind in listed):
+        return f"; a name is for YAML, in Python write {names[0]}(...)"
     return f"; write [{type(value).__name__}(...)]" if any(isinstance(value, kind) for kind in listed) else ""

@@ -110,7 +110,7 @@ def fit(
         seed: Seed of everything that is drawn from here on. The weights of the model are drawn before: call
             ``torch.manual_seed`` before you make it.
         experiment: Groups runs, on disk and in MLflow.
-        name: Name of the run. By default its date and time.
+        name: Name of the run. By default its method, its seed and the date and time.
         tags: Tags of the run in MLflow.
         run_dir: Folder of all runs.
         ckpt_path: What to continue: ``last``, ``best``, a run directory or a checkpoint. By default a run is new.

@@ -13,6 +13,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedlit.core import checkpoint
+from fedlit.core.batches import columns
 from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.objective import Objective
 from fedlit.models.layers import group_normalised, small_stem
@@ -138,13 +139,23 @@ class ImageClassifier(LightningModule):
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Return the objective of a batch."""
-        return self.objective(self(batch[0]), batch[1])
+        return self._loss(self(batch[0]), batch[1])
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Log the loss and return the logits, which the federation scores per class."""
         logits = self(batch[0])
-        self.log("loss", self.objective(logits, batch[1]))
+        self.log("loss", self._loss(logits, batch[1]))
         return logits
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        labels = columns(labels, logits.shape[1])
+        if labels.shape != logits.shape:
+            numbers = ", or whole numbers [B], the class of each image" * (logits.shape[1] > 1)
+            raise ConfigError(
+                f"labels: expected [B, {logits.shape[1]}], a column of 0, 1 or NaN (unknown) for each class of the model, "
+                f"{', '.join(self.classes)}{numbers}; found {list(labels.shape)}"
+            )
+        return self.objective(logits, labels)
 
     def predict_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Probabilities [B, C]."""

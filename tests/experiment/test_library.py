@@ -362,6 +362,26 @@ def test_predictions_of_something_else():
         fitted.predict(part())
 
 
+def test_a_model_that_cannot_predict_says_what_it_lacks():
+    class Silent(Net):
+        forward = LightningModule.forward
+
+        def training_step(self, batch, batch_idx):
+            return self.head(batch[0].flatten(1)).square().mean()
+
+        validation_step = LightningModule.validation_step
+
+    fitted = fit(Silent())
+    with pytest.raises(TrainingError, match=r"Silent has neither predict_step nor forward, .*def predict_step"):
+        fitted.predict(part())
+
+
+def test_names_of_algorithms_are_for_yaml():
+    words = r"aggregators: expected a list of Aggregator, found \['FedBN'\]; a name is for YAML, in Python write FedBN"
+    with pytest.raises(ConfigError, match=words):
+        fit(aggregators=["FedBN"])
+
+
 SCRIPT = """\
 print("begins")
 import torch

@@ -169,3 +169,18 @@ class TestWeightsOfARun:
     def test_a_folder_without_a_checkpoint_is_refused(self, tmp_path):
         with pytest.raises(CheckpointError, match="expected the directory of a run"):
             ImageClassifier(CLASSES, backbone="resnet10t", weights=tmp_path)
+
+
+class TestLabels:
+    def test_whole_numbers_are_one_class_against_the_rest(self):
+        torch.manual_seed(0)
+        model, images = ImageClassifier(("a", "b", "c"), "small_cnn"), torch.rand(4, 1, 28, 28)
+        numbers, columns = torch.tensor([0, 2, 1, 2]), torch.eye(3)[[0, 2, 1, 2]]
+        model.eval()
+        assert torch.equal(model.training_step((images, numbers), 0), model.training_step((images, columns), 0))
+        assert torch.equal(model.training_step((images, columns.long()), 0), model.training_step((images, columns), 0))
+
+    def test_another_shape_is_refused_in_words(self):
+        model = ImageClassifier(("a", "b", "c"), "small_cnn")
+        with pytest.raises(ConfigError, match=r"labels: expected \[B, 3\], a column of 0, 1 or NaN .*found \[4, 2\]"):
+            model.training_step((torch.rand(4, 1, 28, 28), torch.zeros(4, 2)), 0)

@@ -269,7 +269,9 @@ class TestTest:
         for name, path in {"WORSE": worse, "BEST": best, "RUN": RUN}.items():
             options = options.replace(name, str(path))
         options = f"test {WARDS} --federation.checkpoint_every 1 {options}"
-        assert "predictions are not kept" in fedlit_cli(options)
+        said = fedlit_cli(options)
+        assert "predictions are not kept" in said
+        assert ("was trained with other settings: seed: 0 there, 5 now" in said) == ("--seed 5" in options)
         assert {file.name: file.read_bytes() for file in (RUN / "predictions").iterdir()} == before
         assert fedlit_cli(f"{options} --output elsewhere").endswith("predictions: elsewhere\n")
         assert set(kept(Path("elsewhere"))) == {"federation", "outer set"}

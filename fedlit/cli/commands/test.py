@@ -42,6 +42,8 @@ def execute(args: Namespace, parser: Parser) -> int:
 def run_test(experiment: Experiment, output: Path | None) -> int:
     """Evaluate a checkpoint on the test sets, and keep the predictions."""
     path, console = experiment.required_checkpoint(), experiment.console()
+    if (run_of(path) / "config.yaml").exists() and (other := config_difference(run_of(path), experiment.config)):
+        console.print(f"note: {run_of(path)} was trained with other settings: {'; '.join(other[:5])}")
     folder = output or (run_of(path) / FOLDER if _tested_by_fit(experiment, path) else None)
     with ExitStack() as open_things:
         if folder == run_of(path) / FOLDER:  # a run writes there when it ends
