@@ -54,8 +54,8 @@ def drift_metrics(layout: Layout, total: Payload, sums: Tensor, mean: Tensor, cl
 
 
 def _by_group(layout: Layout, vector: Tensor) -> Tensor:
-    norms = torch.zeros(layout.num_groups, dtype=vector.dtype, device=vector.device)
-    for stretch in layout.stretches:
-        part = vector[stretch.start : stretch.stop]
-        norms[stretch.group] += torch.dot(part, part)
-    return norms
+    norms = [torch.zeros((), dtype=vector.dtype, device=vector.device)] * layout.num_groups
+    lengths = [stretch.stop - stretch.start for stretch in layout.stretches]
+    for stretch, part in zip(layout.stretches, vector.split(lengths), strict=True):
+        norms[stretch.group] = norms[stretch.group] + torch.dot(part, part)
+    return torch.stack(norms)
