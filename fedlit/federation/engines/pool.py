@@ -1,5 +1,6 @@
 """Worker processes of one machine that train clients side by side."""
 
+import gc
 import multiprocessing
 import os
 import pickle
@@ -123,7 +124,7 @@ class ProcessPool:
         methods = multiprocessing.get_all_start_methods()
         context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
         if hasattr(context, "set_forkserver_preload"):
-            context.set_forkserver_preload(["fedlit.federation.engines.pool"])
+            context.set_forkserver_preload(["fedlit.federation.engines.preload"])
         device = fabric.device
         options = {
             "accelerator": device.type,
@@ -302,6 +303,7 @@ def _unpicklable(program: Program) -> str:
 
 def _serve(connection: Connection, program_file: str, options: dict) -> None:
     """Body of a worker process: answer jobs until the pipe closes."""
+    gc.freeze()  # what was imported before the fork stays shared: no collection looks at it, or writes to its pages
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):  # a fork server that a sweep has started blocks it
