@@ -1,6 +1,5 @@
 """Worker processes of one machine that train clients side by side."""
 
-import gc
 import multiprocessing
 import os
 import pickle
@@ -303,7 +302,6 @@ def _unpicklable(program: Program) -> str:
 
 def _serve(connection: Connection, program_file: str, options: dict) -> None:
     """Body of a worker process: answer jobs until the pipe closes."""
-    gc.freeze()  # what was imported before the fork stays shared: no collection looks at it, or writes to its pages
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):  # a fork server that a sweep has started blocks it
