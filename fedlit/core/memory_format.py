@@ -28,13 +28,23 @@ def weight_formats(module: nn.Module) -> dict[str, Callable[[Tensor], Tensor]]:
     return {
         f"{prefix}.weight".lstrip("."): _as_channels_last
         for prefix, layer in module.named_modules()
-        if type(layer) is nn.Conv2d and (layer.kernel_size == (1, 1) or layer.weight.shape[1] == 1)
+        if type(layer) is nn.Conv2d and _either(layer.weight)
     }
 
 
 def convolutions(module: nn.Module) -> list[nn.Module]:
     """List the 2-D convolutions, to which alone the format makes a difference."""
     return [layer for layer in module.modules() if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d))]
+
+
+def turned(module: nn.Module) -> tuple[int, int]:
+    """Count the weights of 2-D convolutions that are turned into the other order at every step, and all of them."""
+    weights = [layer.weight for layer in convolutions(module)]
+    return sum(w.numel() for w in weights if not _either(w)), sum(w.numel() for w in weights)
+
+
+def _either(weight: Tensor) -> bool:
+    return weight.shape[2:] == (1, 1) or weight.shape[1] == 1
 
 
 def _as_channels_last(weight: Tensor) -> Tensor:

@@ -95,7 +95,7 @@ class Session:
         self.personal = _keeping(self.masks, self.layout)
         clients, test_sets = with_fixed_features(module, self.everyone, fabric)
         first = next(iter(clients.values())).train
-        self.memory_format = chosen(federation.memory_format, fabric, module, aggregators, first)
+        self.memory_format = chosen(federation.memory_format, fabric, module, aggregators, first, data.batch_size)
         self._program = program = Program(
             module,
             aggregators,

@@ -247,9 +247,24 @@ def test_double_backward_of_the_compositional_step_agrees(first_order):
         (lambda: made(kind=Viewing), Pictures, {}, "contiguous"),
         (lambda: made(kind=Deeper), Pictures, {}, "contiguous"),
         (Linear, Pictures, {}, ""),
-        (lambda: ImageClassifier(CLASSES, "small_cnn"), Pictures, {}, "channels_last"),
+        (lambda: ImageClassifier(CLASSES, "small_cnn"), Pictures, {}, "contiguous"),
+        (lambda: ImageClassifier(CLASSES, "resnet18"), Pictures, {}, "contiguous"),
+        (lambda: ImageClassifier(CLASSES, "densenet121", stem="small"), Pictures, {}, "channels_last"),
+        (lambda: ImageClassifier(CLASSES, "mobilenetv2_100"), Pictures, {}, "channels_last"),
     ],
-    ids=["dense", "bf16", "64-true", "double", "views", "no images", "no convolution", "small_cnn"],
+    ids=[
+        "dense",
+        "bf16",
+        "64-true",
+        "double",
+        "views",
+        "no images",
+        "no convolution",
+        "small_cnn",
+        "resnet18",
+        "densenet121",
+        "mobilenetv2",
+    ],
 )
 def test_auto_chooses_it_where_it_pays_and_works(module, data, options, name):
     ready = session(module(), data(), **options)
