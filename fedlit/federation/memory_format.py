@@ -73,15 +73,16 @@ def chosen(
         )
     if wanted == "contiguous" or (wanted == "auto" and not _fast(fabric, module)):
         return MemoryFormat("contiguous")
-    reason, elements = _tried(fabric, module, aggregators, data)
+    reason, elements = _tried(fabric, module, aggregators, data, channels_last=True)
+    needs_contiguous = reason and not _tried(fabric, module, aggregators, data, channels_last=False)[0]
     if wanted == "channels_last":
-        if not reason:
+        if not needs_contiguous:
             return MemoryFormat("channels_last")
         raise ConfigError(
             f"federation.memory_format: {name} cannot compute on channels_last images ({reason}); write reshape in place of "
             "view, or use auto"
         )
-    if reason:
+    if needs_contiguous:
         told = (
             f"{name} computes on contiguous images, which may be slower: a step on channels_last ones failed ({reason})"
         )
@@ -98,17 +99,21 @@ def _fast(fabric: FederationFabric, module: LightningModule) -> bool:
 
 
 def _tried(
-    fabric: FederationFabric, module: LightningModule, aggregators: Sequence[Aggregator], data: Dataset
+    fabric: FederationFabric,
+    module: LightningModule,
+    aggregators: Sequence[Aggregator],
+    data: Dataset,
+    channels_last: bool,
 ) -> tuple[str, int]:
-    """Why a step or an evaluation on channels_last images fails, or ""; and the elements that an image has in convolutions."""
+    """Why a step or an evaluation on two images fails, or ""; and the elements that an image has in convolutions."""
     met: list[int] = []
 
     def count(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        met.append((inputs[0].numel() + output.numel()) // 2)
+        met.append(sum(part.numel() for part in (*inputs, output)) // 2)
 
     with torch.random.fork_rng(devices=[]):
         try:
-            local = LocalModel(fabric, copy_of(module), aggregators, LocalTraining(channels_last=True))
+            local = LocalModel(fabric, copy_of(module), aggregators, LocalTraining(channels_last=channels_last))
             hooks = [layer.register_forward_hook(count) for layer in convolutions(local.module)]
             batch = fetch(data, torch.arange(2))
             local.gradient(batch, 0)

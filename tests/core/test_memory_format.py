@@ -282,6 +282,12 @@ def test_a_module_that_needs_contiguous_images_gets_them_and_is_told():
         session(made(kind=Viewing), Pictures(), "channels_last")
 
 
+@pytest.mark.parametrize("wanted", ["auto", "channels_last"])
+def test_a_step_that_fails_in_either_format_is_left_to_the_run(wanted):
+    ready = session(ImageClassifier(CLASSES, "densenet121"), Pictures(), wanted)  # for which 12x12 is too small
+    assert not ready.memory_format.notice
+
+
 def test_choosing_changes_nothing_of_the_module():
     model = made()
     before = copy.deepcopy(model.state_dict())
