@@ -23,6 +23,8 @@ class Parts:
         objective: The loss, called with (logits [B, C], labels [B, C]).
         fixed_features: What maps images to features and is not trained; then the forward pass takes features too.
         train_only: Called with ``head`` or ``all``: freezes the rest, or nothing.
+        any_memory_format: Whether it computes on images of any memory format: nothing in it calls ``view`` on what a
+            convolution returns.
     """
 
     classes: tuple[str, ...] = ()
@@ -30,6 +32,7 @@ class Parts:
     objective: nn.Module | None = None
     fixed_features: nn.Module | None = None
     train_only: Callable[[str], None] | None = None
+    any_memory_format: bool = False
 
     @classmethod
     def of(cls, module: nn.Module) -> "Parts":
@@ -49,6 +52,7 @@ class Parts:
             layers("objective"),
             layers("fixed_features"),
             getattr(module, "train_only", None),
+            getattr(module, "any_memory_format", False) is True,
         )
 
 

@@ -27,9 +27,10 @@ def introduction(session: Session) -> str:
     clients = session.clients
     shown = ", ".join(f"{name} ({client.examples})" for name, client in list(clients.items())[:6])
     more = f", and {len(clients) - 6} more" if len(clients) > 6 else ""
+    computing = f"; {session.memory_format}" * bool(session.memory_format)
     return (
         f"{session.algorithm} over {len(clients)} client{'s' * (len(clients) != 1)} (training images): {shown}{more}; "
-        f"{session.layout.size:,} parameters; {session.engine.where}"
+        f"{session.layout.size:,} parameters; {session.engine.where}{computing}"
     )
 
 

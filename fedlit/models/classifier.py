@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedlit.core import checkpoint
 from fedlit.core.batches import columns
-from fedlit.core.errors import CheckpointError, ConfigError
+from fedlit.core.errors import CheckpointError, ConfigError, TrainingError
 from fedlit.core.objective import Objective
 from fedlit.models.layers import group_normalised, small_stem
 from fedlit.objectives import BCE
@@ -53,6 +53,9 @@ class ImageClassifier(LightningModule):
     Raises:
         ConfigError: no such backbone, no pretrained weights of it, no such file, or a file of another backbone.
     """
+
+    any_memory_format = True
+    """Backbones of timm compute on images of any memory format; see :class:`fedlit.core.parts.Parts`."""
 
     def __init__(
         self,
@@ -151,7 +154,7 @@ class ImageClassifier(LightningModule):
         labels = columns(labels, logits.shape[1])
         if labels.shape != logits.shape:
             numbers = ", or whole numbers [B], the class of each image" * (logits.shape[1] > 1)
-            raise ConfigError(
+            raise TrainingError(
                 f"labels: expected [B, {logits.shape[1]}], a column of 0, 1 or NaN (unknown) for each class of the model, "
                 f"{', '.join(self.classes)}{numbers}; found {list(labels.shape)}"
             )

@@ -63,6 +63,7 @@ ELSEWHERE = {
     "measure_batches": "the measuring round below",
     "workers": "changes no number, by design: tests/federation/engines",
     "threads": "of worker processes: tests/federation/engines",
+    "memory_format": "tests/core/test_memory_format.py",
     "accelerator": "needs another device",
     "devices": "ranks: tests/federation/engines",
     "num_nodes": "machines: tests/federation/engines",
@@ -84,8 +85,8 @@ class Seen:
 
         best = checkpoint.best(self.kept.last)
         self.values |= {
-            "weights": tensors["server.pt/w"].numpy().tobytes(),
-            "dtype": tensors["server.pt/w"].dtype,
+            "weights": tensors["server/w"].numpy().tobytes(),
+            "dtype": tensors["server/w"].dtype,
             "kept": sorted(name for name in tensors if "optimizer" in name),
             "rounds": len(of("train/loss")),
             "steps": of("round/steps"),

@@ -11,7 +11,7 @@ from toys import CLASSES, ToyData
 
 from fedlit.aggregators import FedProx
 from fedlit.core import checkpoint
-from fedlit.core.errors import CheckpointError, ConfigError
+from fedlit.core.errors import CheckpointError, ConfigError, TrainingError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import Layout
 from fedlit.federation.federation import Federation
@@ -182,5 +182,5 @@ class TestLabels:
 
     def test_another_shape_is_refused_in_words(self):
         model = ImageClassifier(("a", "b", "c"), "small_cnn")
-        with pytest.raises(ConfigError, match=r"labels: expected \[B, 3\], a column of 0, 1 or NaN .*found \[4, 2\]"):
+        with pytest.raises(TrainingError, match=r"labels: expected \[B, 3\], a column of 0, 1 or NaN .*found \[4, 2\]"):
             model.training_step((torch.rand(4, 1, 28, 28), torch.zeros(4, 2)), 0)
