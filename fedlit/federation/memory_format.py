@@ -12,16 +12,16 @@ from fedlit.core.parts import Parts
 
 
 def chosen(
-    wanted: Literal["auto", "contiguous", "channels_last"], fabric: FederationFabric, module: nn.Module
+    wanted: Literal["contiguous", "channels_last"] | None, fabric: FederationFabric, module: nn.Module
 ) -> Literal["contiguous", "channels_last", ""]:
     """Choose the memory format of a federation; the same on every machine and at every start.
 
-    ``auto`` is ``channels_last`` on a CPU, in single precision or bf16, for a module that says that it computes on either
+    By default it is ``channels_last`` on a CPU, in single precision or bf16, for a module that says that it computes on either
     format (:attr:`fedlit.core.parts.Parts.any_memory_format`), if half of its convolutions' weights or more need not be
     turned into the other order at every step: DenseNet, ResNet-50, MobileNet; ResNet-18 gains nothing.
 
     Args:
-        wanted: What the settings say.
+        wanted: What the settings say; None for the default.
         fabric: Device and precision.
         module: What is trained.
 
@@ -35,9 +35,9 @@ def chosen(
         if wanted != "channels_last":
             return ""
         raise ConfigError(
-            f"federation.memory_format: channels_last is for 2-D convolutions, and {type(module).__name__} has none; use auto"
+            f"federation.memory_format: channels_last is for 2-D convolutions, and {type(module).__name__} has none; leave it out"
         )
-    if wanted != "auto":
+    if wanted is not None:
         return wanted
     turning, weights = turned(module)
     pays = _fast(fabric, module) and Parts.of(module).any_memory_format and 2 * turning <= weights

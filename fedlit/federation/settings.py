@@ -14,7 +14,7 @@ from fedlit.core.manifest import Best
 from fedlit.metrics.direction import better
 from fedlit.schedules import ConstantSchedule, Schedule
 
-MEMORY_FORMATS = ("auto", "contiguous", "channels_last")
+MEMORY_FORMATS = (None, "contiguous", "channels_last")
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Settings:
             which runs side by side share, 1 on an accelerator, and no more than clients train in a round.
         threads: Number of threads of each worker. Another number gives other bits.
         memory_format: Order in which convolutions find images in memory: ``contiguous``, or ``channels_last``, which gives
-            other bits. By default (``auto``) ``channels_last`` on a CPU for backbones of ImageClassifier that are faster
+            other bits. By default ``channels_last`` on a CPU for backbones of ImageClassifier that are faster
             with it, such as DenseNet; ``contiguous`` else.
         eval_every: Number of rounds between evaluations. The last round is always evaluated.
         monitor: Metric that says which model is best. By default (``auto``) ``val/auroc_macro``; where the model gives
@@ -63,7 +63,7 @@ class Settings:
     measure_batches: int = 32
     workers: int | Literal["auto"] = "auto"
     threads: int = 1
-    memory_format: Literal["auto", "contiguous", "channels_last"] = "auto"
+    memory_format: Literal["contiguous", "channels_last"] | None = None
     eval_every: int = 1
     monitor: str = "auto"
     monitor_mode: Literal["auto", "max", "min"] = "auto"
@@ -80,7 +80,7 @@ class Settings:
                 raise ConfigError(f"federation.{name}: expected at least 1, found {value}")
         if self.memory_format not in MEMORY_FORMATS:
             raise ConfigError(
-                f"federation.memory_format: expected {', '.join(MEMORY_FORMATS)}, found {self.memory_format!r}"
+                f"federation.memory_format: expected contiguous, channels_last or nothing, found {self.memory_format!r}"
             )
         if not 0 < self.participation <= 1:
             raise ConfigError(f"federation.participation: expected a share in (0, 1], found {self.participation}")
