@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fedlit.core.buffers import OwnBuffers, places_of_buffers
 from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.core.memory_format import as_it_is, weight_formats
 from fedlit.core.parts import Parts
 
 SLICES = ("body", "norm", "head", "dual")
@@ -200,6 +201,10 @@ class Layout:
 class FlatModel:
     """A module whose parameters, gradients and statistics are views of three flat vectors.
 
+    Args:
+        module: Whose.
+        channels_last: Whether its convolutions compute in that memory format; the order in the vectors stays.
+
     Attributes:
         parameters: the module's, in flat order.
         w: [P] weights; writing to it changes the module.
@@ -208,7 +213,7 @@ class FlatModel:
         own: The buffers that are no statistics.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, channels_last: bool = False) -> None:
         self.module = module
         self.layout = layout = Layout.of(module)
         device = next(p for p in module.parameters() if p.requires_grad).device
@@ -216,10 +221,12 @@ class FlatModel:
         self.stats = torch.zeros(layout.stats_size, dtype=layout.dtype, device=device)
         named = dict(module.named_parameters())
         self.parameters = [named[entry.name] for entry in layout.parameters]
-        self._gradients = [entry.view(self.grad) for entry in layout.parameters]
-        for entry, parameter, gradient in zip(layout.parameters, self.parameters, self._gradients, strict=True):
-            entry.view(self.w).copy_(parameter.detach())
-            parameter.data, parameter.grad = entry.view(self.w), gradient
+        formats = weight_formats(module) if channels_last else {}
+        self._formats = [formats.get(entry.name, as_it_is) for entry in layout.parameters]
+        self._gradients = self.views(self.grad)
+        for view, parameter, gradient in zip(self.views(self.w), self.parameters, self._gradients, strict=True):
+            view.copy_(parameter.detach())
+            parameter.data, parameter.grad = view, gradient
         places = places_of_buffers(module)
         self._statistics = [(e.name, e.view(self.stats), *place) for e in layout.buffers for place in places[e.name]]
         for _, view, buffers, leaf in self._statistics:
@@ -285,7 +292,8 @@ class FlatModel:
     def views(self, vector: Tensor) -> list[Tensor]:
         """A vector [P] as tensors of the parameters' shapes, in flat order."""
         entries = self.layout.parameters
-        return [part.view(e.shape) for part, e in zip(vector.split([e.size for e in entries]), entries, strict=True)]
+        parts = vector.split([entry.size for entry in entries])
+        return [form(p.view(e.shape)) for p, e, form in zip(parts, entries, self._formats, strict=True)]
 
     def gradient(self, loss: Tensor) -> Tensor:
         """The gradient [P] of a loss as a vector of its own; ``grad`` stays as it is."""

@@ -14,6 +14,7 @@ from fedlit.core.errors import TrainingError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.hooks import check_correction, computed_loss, mask_of, replaced_change, sent_by, state_of, tensors
+from fedlit.core.memory_format import as_it_is, with_channels_last
 from fedlit.core.messages import Broadcast, Client, ClientState, Mask, Round, State
 from fedlit.core.module import collect_logs, loss_of, step_of
 from fedlit.core.objective import Objective
@@ -28,11 +29,13 @@ class LocalTraining:
         optimizer_state: What happens to a client's optimizer state between its rounds: ``reset``, or ``keep``.
         gradient_clip: Largest norm of a local gradient; none by default.
         measure_batches: Batches of each client that a measuring round looks at.
+        channels_last: Whether convolutions compute in that memory format.
     """
 
     optimizer_state: str = "reset"
     gradient_clip: float | None = None
     measure_batches: int = 32
+    channels_last: bool = False
 
 
 class LocalModel:
@@ -65,7 +68,8 @@ class LocalModel:
         collect_logs(module, fabric)
         self._training_step = step_of(module, "training_step")
         module.train()
-        self.flat = FlatModel(module)
+        self.flat = FlatModel(module, training.channels_last)
+        self._arranged = with_channels_last if training.channels_last else as_it_is
         self.optimizer = FlatOptimizer(module, self.flat)
         self.start = torch.empty_like(self.flat.w)
         self.learns = self.moves = self.watched = False
@@ -223,9 +227,13 @@ class LocalModel:
         self.flat.gather_gradients()
         return loss.detach()
 
+    def moved(self, batch: Any) -> Any:
+        """Give a batch on the fabric's device, in its precision and in the memory format of the run."""
+        return self._arranged(self.fabric.to_device(self.fabric.strategy.precision.convert_input(batch)))
+
     def apply(self, function: Callable[[Any], Any], batch: Any) -> Any:
-        """What a function makes of a batch, on the fabric's device and in its precision."""
-        batch = self.fabric.to_device(self.fabric.strategy.precision.convert_input(batch))
+        """What a function makes of a batch, on the fabric's device, in its precision and in the memory format of the run."""
+        batch = self.moved(batch)
         with self.fabric.autocast():
             return function(batch)
 

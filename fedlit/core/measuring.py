@@ -92,7 +92,7 @@ def _normalisation(layout: Layout, stats: Tensor, means: Tensor, squares: Tensor
 def _score(local: LocalModel, batch: object, number: int) -> tuple[Tensor, Tensor] | None:
     """Logits and labels [B, C] of a batch; None where the module gives no scores per class."""
     classes = len(local.layout.classes)
-    moved = local.fabric.to_device(local.fabric.strategy.precision.convert_input(batch))
+    moved = local.moved(batch)
     with local.fabric.autocast():
         if not overrides(local.module, "validation_step"):
             step_of(local.module, "training_step")(moved, number)

@@ -29,6 +29,7 @@ from fedlit.federation.engines.base import Engine, Program, View
 from fedlit.federation.engines.local import LocalEngine
 from fedlit.federation.engines.ranks import FabricEngine
 from fedlit.federation.handover import PersonalParts
+from fedlit.federation.memory_format import chosen
 from fedlit.federation.settings import Settings
 
 
@@ -54,6 +55,7 @@ class Session:
         engine: Where the clients run.
         lr: The learning rate of the optimizer's first parameter group.
         optimizer: The name of its class.
+        memory_format: Whether convolutions compute in ``channels_last``.
 
     Raises:
         ConfigError: Model, data and federation do not fit together.
@@ -92,13 +94,15 @@ class Session:
         self._initial = ServerState(self.layout, model.w.clone(), model.stats.clone(), states)
         self.personal = _keeping(self.masks, self.layout)
         clients, test_sets = with_fixed_features(module, self.everyone, fabric)
+        first = next(iter(clients.values())).train
+        self.memory_format = chosen(federation.memory_format, fabric, module, aggregators, first, data.batch_size)
         self._program = program = Program(
             module,
             aggregators,
             self.clients,
             clients,
             test_sets,
-            federation.training,
+            replace(federation.training, channels_last=self.memory_format.channels_last),
             data.batch_size,
             data.eval_batch_size,
             seed,

@@ -14,6 +14,8 @@ from fedlit.core.manifest import Best
 from fedlit.metrics.direction import better
 from fedlit.schedules import ConstantSchedule, Schedule
 
+MEMORY_FORMATS = ("auto", "contiguous", "channels_last")
+
 
 @dataclass
 class Settings:
@@ -34,6 +36,9 @@ class Settings:
         workers: Number of processes that train clients side by side on this machine. By default the cores of a CPU,
             which runs side by side share, 1 on an accelerator, and no more than clients train in a round.
         threads: Number of threads of each worker. Another number gives other bits.
+        memory_format: Order in which convolutions find images in memory: ``contiguous``, or ``channels_last``, which gives
+            other bits. By default (``auto``) ``channels_last`` on a CPU for models that are faster with it and compute
+            with it; ``contiguous`` for ResNet-18 on small images, with 64-true, and on an accelerator.
         eval_every: Number of rounds between evaluations. The last round is always evaluated.
         monitor: Metric that says which model is best. By default (``auto``) ``val/auroc_macro``; where the model gives
             no scores ``val/loss``; where it logs no loss the last model counts as the best.
@@ -58,6 +63,7 @@ class Settings:
     measure_batches: int = 32
     workers: int | Literal["auto"] = "auto"
     threads: int = 1
+    memory_format: Literal["auto", "contiguous", "channels_last"] = "auto"
     eval_every: int = 1
     monitor: str = "auto"
     monitor_mode: Literal["auto", "max", "min"] = "auto"
@@ -72,6 +78,10 @@ class Settings:
             value = getattr(self, name)
             if value != "auto" and value < 1:
                 raise ConfigError(f"federation.{name}: expected at least 1, found {value}")
+        if self.memory_format not in MEMORY_FORMATS:
+            raise ConfigError(
+                f"federation.memory_format: expected {', '.join(MEMORY_FORMATS)}, found {self.memory_format!r}"
+            )
         if not 0 < self.participation <= 1:
             raise ConfigError(f"federation.participation: expected a share in (0, 1], found {self.participation}")
         if self.patience is not None and self.patience < self.eval_every:

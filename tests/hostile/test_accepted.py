@@ -63,6 +63,7 @@ ELSEWHERE = {
     "measure_batches": "the measuring round below",
     "workers": "changes no number, by design: tests/federation/engines",
     "threads": "of worker processes: tests/federation/engines",
+    "memory_format": "tests/core/test_memory_format.py",
     "accelerator": "needs another device",
     "devices": "ranks: tests/federation/engines",
     "num_nodes": "machines: tests/federation/engines",

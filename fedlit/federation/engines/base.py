@@ -129,9 +129,7 @@ class Worker:
             local.fabric.logged.clear()
             with in_words(module, f"scoring {view.part!r}"):
                 batch = fetch(dataset, indices)
-                moved = local.fabric.to_device(local.fabric.strategy.precision.convert_input(batch))
-                with local.fabric.autocast():
-                    output = step(moved, number)
+                output = local.apply(lambda moved, number=number: step(moved, number), batch)
             for key, mean in local.fabric.means().items():
                 sums[key] = sums.get(key, 0.0) + mean * len(indices)
             output = scores_of(module, view.method, output, len(indices), len(local.layout.classes))

@@ -1,0 +1,306 @@
+"""Convolutions compute in channels_last, and nothing that travels knows of it."""
+
+import copy
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+from toys import CLASSES
+
+from fedlit.aggregators import LocalSCGDAM, Scaffold
+from fedlit.core.errors import ConfigError
+from fedlit.core.fabric import make_fabric
+from fedlit.core.flat import FlatModel
+from fedlit.core.memory_format import with_channels_last
+from fedlit.data.federated import ClientData, FederatedDataModule
+from fedlit.federation.description import announcement
+from fedlit.federation.federation import Federation
+from fedlit.federation.monitor import Monitor
+from fedlit.federation.session import Session
+from fedlit.models import ImageClassifier
+from fedlit.objectives import AUCSaddle
+from fedlit.schedules import ConstantSchedule
+
+
+class Images(torch.utils.data.Dataset):
+    def __init__(self, seed: int, channels: int, classes: int) -> None:
+        g = torch.Generator().manual_seed(seed)
+        self.images = torch.randn(24, channels, 12, 12, generator=g)
+        self.labels = torch.randint(0, 2, (24, classes), generator=g).float()
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        return self.images[i], self.labels[i]
+
+
+class Pictures(FederatedDataModule):
+    """Three clients with pictures of 12x12."""
+
+    def __init__(self, channels: int = 1, classes: tuple[str, ...] = CLASSES) -> None:
+        super().__init__(partition=None, batch_size=8)
+        self.channels, self.names = channels, classes
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.names
+
+    def setup(self, stage: str | None = None) -> None:
+        sets = [Images(k, self.channels, len(self.names)) for k in range(6)]
+        self.clients = {f"site-{k}": ClientData(f"site-{k}", self.names, sets[k], sets[k + 3]) for k in range(3)}
+
+
+class Dense(nn.Module):
+    """A layer of a DenseNet: 1x1, 3x3, and its input beside."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.one = nn.Sequential(nn.BatchNorm2d(channels), nn.ReLU(), nn.Conv2d(channels, 16, 1, bias=False))
+        self.three = nn.Sequential(nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 8, 3, padding=1, bias=False))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x, self.three(self.one(x))], 1)
+
+
+class DenseNet(LightningModule):
+    """A DenseNet of two layers with a depthwise convolution between them."""
+
+    def __init__(
+        self, channels: int = 1, classes: tuple[str, ...] = CLASSES, objective: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        self.classes, self.momentum = classes, objective is None
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, 8, 3, padding=1, bias=False),
+            Dense(8),
+            nn.Conv2d(16, 16, 3, padding=1, groups=16),
+            nn.AvgPool2d(2),
+            Dense(16),
+            nn.BatchNorm2d(24),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1),
+        )
+        self.head = nn.Linear(24, len(classes))
+        self.objective = objective or nn.BCEWithLogitsLoss()
+        if isinstance(self.objective, AUCSaddle):
+            self.objective.build(len(classes))
+
+    def features(self, images: Tensor) -> Tensor:
+        return self.body(images).flatten(1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.features(images))
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return self.objective(self(batch[0]), batch[1])
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return self(batch[0])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9 * self.momentum)
+
+
+class Viewing(DenseNet):
+    """Written as of old: ``view`` wants its features contiguous."""
+
+    def features(self, images: Tensor) -> Tensor:
+        return self.body[:-1](images).view(len(images), -1)[:, :24]
+
+
+class Linear(DenseNet):
+    """A model without convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(144, 24))
+
+
+class Deeper(DenseNet):
+    """Its convolution meets no images: they are features already."""
+
+    def features(self, images: Tensor) -> Tensor:
+        return images.flatten(1)[:, :24]
+
+
+def made(seed: int = 0, kind: type = DenseNet, **options) -> LightningModule:
+    torch.manual_seed(seed)
+    return kind(**options)
+
+
+def session(module, data, memory_format="auto", aggregators=(), precision="32-true", **options) -> Session:
+    schedule = ConstantSchedule(3, "steps")
+    federation = Federation(list(aggregators), 3, schedule, memory_format=memory_format, **{"workers": 1} | options)
+    return Session(federation, copy.deepcopy(module), data, make_fabric("cpu", precision=precision))
+
+
+def trained(*given, **options) -> tuple[Tensor, Tensor]:
+    """Weights and statistics after three rounds."""
+    ready = session(*given, **options)
+    server, _, _ = ready.restore(None)
+    ready.settle(server)
+    for index in range(3):
+        rnd = ready.round(index)
+        total, _ = ready.engine.run(rnd.cohort, ready.federation.open_round(server, rnd, ready), rnd)
+        ready.federation.close_round(server, total, rnd, ready)
+    ready.engine.close()
+    return server.w, server.stats
+
+
+def seen(ready: Session, run) -> list[bool]:
+    """Whether each input of each convolution lies in memory as channels_last."""
+    worker = ready.engine._pool.worker
+    met = []
+
+    def look(layer, inputs):
+        (images,) = inputs
+        met.append(images.stride()[1] == 1 and images.stride()[3] == images.shape[1])
+
+    hooks = [m.register_forward_pre_hook(look) for m in worker.local.module.modules() if isinstance(m, nn.Conv2d)]
+    run()
+    for hook in hooks:
+        hook.remove()
+    return met
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("wanted", ["auto", "contiguous"])
+def test_every_convolution_sees_the_format_in_training_evaluation_and_measuring(channels, wanted):
+    from fedlit.federation.evaluation import client_views
+
+    ready = session(made(channels=channels), Pictures(channels), wanted)
+    server, _, _ = ready.restore(None)
+    rnd = ready.round(0)
+    down = ready.broadcast(server, rnd)
+    for run in (
+        lambda: ready.engine.run(rnd.cohort, down, rnd),
+        lambda: ready.engine.evaluate(client_views(ready.data, "val"), down),
+        lambda: ready.measure(server, rnd),
+    ):
+        met = seen(ready, run)
+        assert met
+        assert all(met) == (wanted == "auto")
+        assert any(met) == (wanted == "auto")
+
+
+def test_one_channel_gets_the_strides_without_a_copy():
+    images = torch.randn(2, 1, 5, 7)
+    batch = with_channels_last({"images": images, "labels": torch.ones(2, 3)})
+    assert batch["images"].stride() == (35, 1, 7, 1)
+    assert batch["images"].data_ptr() == images.data_ptr()
+    assert torch.equal(batch["images"], images)
+    assert batch["labels"].stride() == (3, 1)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("aggregators", [[], [Scaffold()]], ids=["FedAvg", "Scaffold"])
+def test_three_rounds_agree_with_contiguous_ones_to_rounding(channels, aggregators):
+    model, data = made(channels=channels), Pictures(channels)
+    plain = trained(model, data, "contiguous", aggregators)
+    last = trained(model, data, "channels_last", aggregators)
+    start = FlatModel(copy.deepcopy(model)).w
+    for found, wanted in zip(last, plain, strict=True):
+        assert not torch.equal(wanted[: len(start)], start[: len(wanted)])
+        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=2e-5)
+
+
+def test_the_flat_vectors_keep_their_order():
+    model = made()
+    plain, last = (FlatModel(copy.deepcopy(model), channels_last) for channels_last in (False, True))
+    assert torch.equal(plain.w, last.w)
+    assert plain.layout.fingerprint == last.layout.fingerprint
+    assert all(torch.equal(a, b) for a, b in zip(plain.parameters, last.parameters, strict=True))
+    vector = torch.randn(last.layout.size)
+    with last.at(vector):
+        assert all(torch.equal(p, v) for p, v in zip(last.parameters, plain.views(vector), strict=True))
+    strides = {e.name: p.stride() for e, p in zip(last.layout.parameters, last.parameters, strict=True)}
+    assert strides["body.1.one.2.weight"] == (8, 1, 8, 8)
+    assert strides["body.2.weight"] == (9, 1, 3, 1)
+    assert strides["body.1.three.2.weight"] == (144, 9, 3, 1)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_two_workers_give_the_bits_of_one(precision):
+    one = trained(made(), Pictures(), precision=precision, workers=1)
+    two = trained(made(), Pictures(), precision=precision, workers=2)
+    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+@pytest.mark.parametrize("first_order", [False, True])
+def test_double_backward_of_the_compositional_step_agrees(first_order):
+    model, data = made(classes=("only",), objective=AUCSaddle()), Pictures(classes=("only",))
+    plain = trained(model, data, "contiguous", [LocalSCGDAM(first_order=first_order)])
+    last = trained(model, data, "channels_last", [LocalSCGDAM(first_order=first_order)])
+    for found, wanted in zip(last, plain, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("module", "data", "options", "name"),
+    [
+        (lambda: made(), Pictures, {}, "channels_last"),
+        (lambda: made(), Pictures, {"precision": "bf16-mixed"}, "channels_last"),
+        (lambda: made(), Pictures, {"precision": "64-true"}, "contiguous"),
+        (lambda: made().double(), Pictures, {"precision": "64-true"}, "contiguous"),
+        (lambda: made(kind=Viewing), Pictures, {}, "contiguous"),
+        (lambda: made(kind=Deeper), Pictures, {}, "contiguous"),
+        (Linear, Pictures, {}, ""),
+        (lambda: ImageClassifier(CLASSES, "small_cnn"), Pictures, {}, "contiguous"),
+        (lambda: ImageClassifier(CLASSES, "resnet18"), Pictures, {}, "contiguous"),
+        (lambda: ImageClassifier(CLASSES, "densenet121", stem="small"), Pictures, {}, "channels_last"),
+        (lambda: ImageClassifier(CLASSES, "mobilenetv2_100"), Pictures, {}, "channels_last"),
+    ],
+    ids=[
+        "dense",
+        "bf16",
+        "64-true",
+        "double",
+        "views",
+        "no images",
+        "no convolution",
+        "small_cnn",
+        "resnet18",
+        "densenet121",
+        "mobilenetv2",
+    ],
+)
+def test_auto_chooses_it_where_it_pays_and_works(module, data, options, name):
+    ready = session(module(), data(), **options)
+    assert ready.memory_format.name == name
+    first = announcement(ready, Monitor.chosen(ready.federation, {"val/loss": 0.0}))[0]
+    assert first.endswith(f"one worker on cpu; {name}" if name else "one worker on cpu")
+
+
+def test_a_module_that_needs_contiguous_images_gets_them_and_is_told():
+    ready = session(made(kind=Viewing), Pictures())
+    told = " ".join(announcement(ready, Monitor.chosen(ready.federation, {"val/loss": 0.0})))
+    assert "Viewing computes on contiguous images" in told
+    assert "view size is not compatible" in told
+    with pytest.raises(ConfigError, match=r"federation.memory_format: Viewing cannot .* reshape in place of view"):
+        session(made(kind=Viewing), Pictures(), "channels_last")
+
+
+@pytest.mark.parametrize("wanted", ["auto", "channels_last"])
+def test_a_step_that_fails_in_either_format_is_left_to_the_run(wanted):
+    ready = session(ImageClassifier(CLASSES, "densenet121"), Pictures(), wanted)  # for which 12x12 is too small
+    assert not ready.memory_format.notice
+
+
+def test_choosing_changes_nothing_of_the_module():
+    model = made()
+    before = copy.deepcopy(model.state_dict())
+    plain = session(model, Pictures(), "contiguous")
+    auto = session(model, Pictures())
+    assert auto.memory_format.channels_last
+    assert not plain.memory_format.channels_last
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert torch.equal(plain.restore(None)[0].w, auto.restore(None)[0].w)
+
+
+def test_bad_values_are_refused_in_words():
+    with pytest.raises(ConfigError, match=r"memory_format: expected auto, contiguous, channels_last, found 'nhwc'"):
+        Federation(memory_format="nhwc")
+    with pytest.raises(ConfigError, match=r"channels_last is for 2-D convolutions, and Linear has none; use auto"):
+        session(Linear(), Pictures(), "channels_last")
