@@ -2,11 +2,12 @@
 
 import os
 import pickle
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -17,6 +18,10 @@ from fedlit.core.files import put, remove, sync
 from fedlit.core.flat import Layout
 from fedlit.core.manifest import NAME, Best, Damaged, Manifest, name_of, sha256
 from fedlit.core.messages import Broadcast, ClientState, ServerState, State
+from fedlit.core.small_states import is_small, stacked, unstacked
+
+SHARED = re.compile(r"clients-\d+\.pt")
+"""Files of client states that share one; there is one a rank."""
 
 SERVER, SERVER_NAMES, CLIENT_NAMES = "server.pt", ("w", "stats"), ("batches", "w", "stats")
 
@@ -34,6 +39,7 @@ class Loaded:
         clients: States of the clients that have trained.
         best: The best model so far.
         names: Names of all clients, in their order.
+        files: Name of the file of each client that has trained.
     """
 
     round: int
@@ -41,6 +47,7 @@ class Loaded:
     clients: dict[str, ClientState]
     best: Best
     names: Sequence[str] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -76,8 +83,9 @@ class Cadence:
 class Checkpoints:
     """The folder ``checkpoints/`` of a run.
 
-    ``round-000012/`` is the state after 12 rounds: ``manifest.json``, ``server.pt`` and one file a client, linked to
-    the previous checkpoint's where the client has not trained since. A checkpoint is written under another name and
+    ``round-000012/`` is the state after 12 rounds: ``manifest.json``, ``server.pt`` and the clients' states: small ones in
+    one file a rank, ``clients-0.pt``, and of each large one a file, linked to the previous checkpoint's where the client
+    has not trained since. A checkpoint is written under another name and
     renamed when it is complete, and renamed again before it is removed, so that a directory ``round-*`` is whole
     whenever the process dies. The newest is kept, and the best, which the newest names in its manifest.
 
@@ -130,10 +138,16 @@ class Checkpoints:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
         self._fabric.barrier()
+        numbers, small = {name: number for number, name in enumerate(names)}, {}
         for name, state in clients.items():
-            path = temporary / client_file(names.index(name))
+            if is_small(state):
+                small[numbers[name]] = state
+                continue
+            path = temporary / client_file(numbers[name])
             self._write_client(name, state, path)
             self._files[name] = (state, target / path.name)
+        if small:
+            _write(stacked(small), temporary / f"clients-{self._fabric.global_rank}.pt")
         self._fabric.barrier()
         if self._fabric.is_global_zero:
             _write(Broadcast(server.w, server.stats, server.aggregators).tensors(), temporary / SERVER)
@@ -223,14 +237,16 @@ def load(path: Path, layout: Layout, aggregators: list[str]) -> Loaded:
             differs.
     """
     with _reading(path):
-        kept = dict(clients(path, layout, aggregators))
-        manifest = Manifest.read(path)
+        manifest = _fitting(path, layout, aggregators)
+        kept = {name: (file, state) for name, file, state in _clients(path, manifest)}
         held = Broadcast.from_tensors(_read(path / SERVER, manifest, SERVER_NAMES), len(aggregators))
         for name, vector, size in (("w", held.w, layout.size), ("stats", held.stats, layout.stats_size)):
             if vector.shape != (size,):
                 raise Damaged(f"{path / SERVER}: expected {name!r} to have {size} numbers, found {tuple(vector.shape)}")
         server = ServerState(layout, held.w, held.stats, held.aggregators)
-        return Loaded(manifest.round, server, kept, manifest.best, manifest.clients)
+        states = {name: state for name, (_, state) in kept.items()}
+        files = {name: file for name, (file, _) in kept.items()}
+        return Loaded(manifest.round, server, states, manifest.best, manifest.clients, files)
 
 
 def clients(path: Path, layout: Layout, aggregators: list[str]) -> Iterator[tuple[str, ClientState]]:
@@ -240,17 +256,45 @@ def clients(path: Path, layout: Layout, aggregators: list[str]) -> Iterator[tupl
         CheckpointError: The same as of :func:`load`.
     """
     with _reading(path):
-        manifest = Manifest.read(path)
-        there, here = manifest.layout, describe(layout)
-        if manifest.aggregators != aggregators:
-            raise CheckpointError(
-                f"{path}: trained with aggregators {manifest.aggregators}, the config has {aggregators}"
-            )
-        if there != here:
-            raise CheckpointError(f"{path} is a checkpoint of another model: {_difference(there, here)}")
-        for i, name in enumerate(manifest.clients):
-            if (file := client_file(i)) in manifest.files:
-                yield name, ClientState.from_tensors(_read(path / file, manifest, CLIENT_NAMES), len(aggregators))
+        for name, _, state in _clients(path, _fitting(path, layout, aggregators)):
+            yield name, state
+
+
+def _fitting(path: Path, layout: Layout, aggregators: list[str]) -> Manifest:
+    """The manifest of a checkpoint of this model and of these aggregators."""
+    manifest = Manifest.read(path)
+    there, here = manifest.layout, describe(layout)
+    if manifest.aggregators != aggregators:
+        raise CheckpointError(f"{path}: trained with aggregators {manifest.aggregators}, the config has {aggregators}")
+    if there != here:
+        raise CheckpointError(f"{path} is a checkpoint of another model: {_difference(there, here)}")
+    return manifest
+
+
+def _clients(path: Path, manifest: Manifest) -> Iterator[tuple[str, str, ClientState]]:
+    """Name, file and state of each client that has one, in the order of the clients."""
+    shared: dict[int, tuple[str, State]] = {}
+    for file in filter(SHARED.fullmatch, manifest.files):
+        for number, tensors in _shared(path / file, manifest).items():
+            if number in shared or client_file(number) in manifest.files:
+                raise Damaged(f"{path / file}: client number {number} is in another file too")
+            shared[number] = file, tensors
+    for number, name in enumerate(manifest.clients):
+        own = client_file(number)
+        if own in manifest.files:
+            shared[number] = own, _read(path / own, manifest, CLIENT_NAMES)
+        if number in shared:
+            file, tensors = shared.pop(number)
+            yield name, file, ClientState.from_tensors(tensors, len(manifest.aggregators))
+
+
+def _shared(path: Path, manifest: Manifest) -> dict[int, State]:
+    """The tensors of the clients in a file that they share, by their number."""
+    stacks = _read(path, manifest, ())
+    try:
+        return unstacked(stacks, len(manifest.clients), CLIENT_NAMES)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise Damaged(f"{path} {error}") from error
 
 
 @contextmanager
@@ -277,8 +321,9 @@ def _instead(path: Path) -> str:
 def _whole(path: Path) -> bool:
     try:
         manifest = Manifest.read(path)
-        for name in manifest.files:
-            _read(path / name, manifest, SERVER_NAMES)
+        _read(path / SERVER, manifest, SERVER_NAMES)
+        for _ in _clients(path, manifest):
+            pass
     except Exception:  # whatever is wrong with it
         return False
     return True
@@ -310,7 +355,7 @@ def _difference(there: dict, here: dict) -> str:
 
 
 def client_file(number: int) -> str:
-    """Name of the file of a client, by its number among the federation's."""
+    """Name of the file of a client with a large state, by its number among the federation's."""
     return f"client-{number:05d}.pt"
 
 

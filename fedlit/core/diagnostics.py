@@ -54,8 +54,10 @@ def drift_metrics(layout: Layout, total: Payload, sums: Tensor, mean: Tensor, cl
 
 
 def _by_group(layout: Layout, vector: Tensor) -> Tensor:
-    norms = torch.zeros(layout.num_groups, dtype=vector.dtype, device=vector.device)
-    for stretch in layout.stretches:
-        part = vector[stretch.start : stretch.stop]
-        norms[stretch.group] += torch.dot(part, part)
-    return norms
+    lengths = [stretch.stop - stretch.start for stretch in layout.stretches]
+    norms: dict[int, Tensor] = {}
+    for stretch, part in zip(layout.stretches, vector.split(lengths), strict=True):
+        norm = torch.dot(part, part)
+        norms[stretch.group] = norms[stretch.group] + norm if stretch.group in norms else norm
+    zero = vector.new_zeros(())
+    return torch.stack([norms.get(group, zero) for group in range(layout.num_groups)])

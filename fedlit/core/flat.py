@@ -183,7 +183,19 @@ class Layout:
 
     def spans(self, values: Tensor) -> list[tuple[int, int, float]]:
         """``values`` [num_groups] over the weight vector, as merged stretches (start, stop, value)."""
-        table = values.tolist()
+        table = tuple(values.tolist())
+        if values.dtype != torch.bool:
+            return self._merged(table)
+        if table not in self._masks:
+            self._masks[table] = self._merged(table)
+        return self._masks[table]
+
+    @cached_property
+    def _masks(self) -> dict[tuple[bool, ...], list[tuple[int, int, float]]]:
+        """The spans of masks: each round asks for the same."""
+        return {}
+
+    def _merged(self, table: tuple[float, ...]) -> list[tuple[int, int, float]]:
         merged = [list(equal) for _, equal in groupby(self.stretches, key=lambda stretch: table[stretch.group])]
         return [(equal[0].start, equal[-1].stop, table[equal[0].group]) for equal in merged]
 

@@ -130,7 +130,7 @@ class LocalModel:
             check_correction(self.aggregators[i], self.correction.bias, self.layout.size, rnd.index == 0)
         if self._starting:
             self.start.copy_(self.flat.w)  # what they set is where the client begins, and no part of its change
-        self.correction.close(mask)
+            self.correction.close(mask)
         return contexts
 
     def step(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:

@@ -40,7 +40,8 @@ class Manifest:
 
     Attributes:
         round: Completed rounds.
-        clients: Names of the federation's clients, in order; ``client-00000.pt`` is of the first.
+        clients: Names of the federation's clients, in order; ``client-00000.pt`` is of the first,
+            and number 0 in ``clients-0.pt``.
         aggregators: Class names of the aggregators.
         files: Names of the files beside this one.
         layout: The model's layout in words.

@@ -1,5 +1,6 @@
 """One client's part of a round, which every engine runs: ``client_round``."""
 
+import math
 import time
 
 import torch
@@ -95,10 +96,11 @@ def _pack(local: LocalModel, vectors: State, client: Client, rnd: Round) -> Payl
 
 def _mean_loss(losses: list[Tensor], client: Client, rnd: Round) -> float:
     values = torch.stack(losses).float().cpu()
-    if not torch.isfinite(values).all():
+    mean = float(values.mean())
+    if not math.isfinite(mean) and not torch.isfinite(values).all():
         step = int((~torch.isfinite(values)).nonzero()[0])
         raise TrainingError(
             f"client {client.name!r}, round {rnd.index + 1}, local step {step + 1}: the loss is {values[step]}; "
             "lower the learning rate, or set federation.gradient_clip"
         )
-    return float(values.mean())
+    return mean

@@ -6,10 +6,10 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-import timm
 import torch
 from filelock import FileLock
 from lightning.pytorch import LightningModule
@@ -109,7 +109,7 @@ def _key(body: nn.Module, images: LabelledImages) -> str:
 def _code(body: nn.Module) -> str:
     """Return what decides, beside the weights, what a body makes of an image: its code, and what it was made with."""
     # What is installed is known by its version, and all else by the text of its file, functions beside the class included.
-    lines = [f"torch {torch.__version__}", f"timm {timm.__version__}"]
+    lines = [f"torch {torch.__version__}", f"timm {version('timm')}"]
     files: dict[str, str] = {}
     for name, module in body.named_modules():
         kind = type(module)

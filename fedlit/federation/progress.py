@@ -99,6 +99,8 @@ class RoundProgress(Callback):
             self.console.print(text, highlight=False, markup=False, soft_wrap=not self._live)
 
     def _show(self, current: int, now: bool = False) -> None:
+        if not (self._live or self._notebook):
+            return
         working = f"clients {self._clients}/{self._cohort}" if current > self._done else ""
         text = "  ".join(part for part in (working, self._loss, self._validation) if part)
         left = self._left()

@@ -223,10 +223,10 @@ class Session:
         if sorted(loaded.names) == sorted(names) and list(loaded.names) != names:
             raise CheckpointError(
                 f"{path}/manifest.json: the clients are in another order, {', '.join(loaded.names)}, than the data's, "
-                f"{', '.join(names)}; the number of a client's file is its place: put the order back"
+                f"{', '.join(names)}; the number of a client's state is its place: put the order back"
             )
         fresh = initial_client_state(self.federation.aggregators, self.layout).aggregators
-        held = {checkpoint.client_file(list(loaded.names).index(name)): s for name, s in loaded.clients.items()}
+        held = {f"{loaded.files[name]}, client {name!r},": state for name, state in loaded.clients.items()}
         files = [(checkpoint.SERVER, loaded.server.aggregators, self._initial.aggregators)]
         files += [(file, state.aggregators, fresh) for file, state in held.items()]
         for file, found, declared in files:

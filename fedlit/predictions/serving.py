@@ -27,7 +27,6 @@ from fedlit.core.files import whole
 from fedlit.core.module import overrides, step_of
 from fedlit.data.dicom import SUFFIXES
 from fedlit.data.images import model_input, read_image
-from fedlit.models import ImageClassifier
 from fedlit.predictions.notes import ELSEWHERE, read_notes, recipe, refuse_foreign
 from fedlit.tracking.store import first_line, import_mlflow
 
@@ -228,6 +227,10 @@ def _load_pyfunc(path: str) -> ImageScorer:
 
 def _instantiated(section: dict[str, Any], classes: Sequence[str]) -> LightningModule:
     """Make the module that the ``model`` of a run's configuration describes, as it was made for training."""
+    from fedlit.models import (
+        ImageClassifier,
+    )  # imports all of timm, which who trains a module of their own does not need
+
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--classes", type=list[str])
     parser.add_subclass_arguments(LightningModule, "model")

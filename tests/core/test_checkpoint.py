@@ -18,6 +18,7 @@ from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import FlatModel
 from fedlit.core.manifest import Best
 from fedlit.core.messages import ClientState, ServerState
+from fedlit.core.small_states import SMALL, stacked, unstacked
 
 NAMES = ["site-0", "site-1", "site-2"]
 KINDS = ["Scaffold", "FedBN"]
@@ -30,14 +31,21 @@ def server(value: float) -> ServerState:
 
 
 def client(value: float) -> ClientState:
-    """A client state whose tensors are views of one large storage, as in shared memory."""
+    """A large client state, with a file of its own, whose tensors are views of one large storage, as in shared memory."""
     storage = torch.full((100_000,), value)
     return ClientState(
         int(value),
-        storage[:8],
+        storage[: SMALL // 4],
         storage[8:16],
         {"0/momentum_buffer": storage[: LAYOUT.size]},
         [{"c": storage[100 : 100 + LAYOUT.size]}, {}],
+    )
+
+
+def small(value: float, size: int = 8) -> ClientState:
+    """A client state that shares a file with others."""
+    return ClientState(
+        int(value), torch.full((size,), value), torch.zeros(0), {}, [{"c": torch.ones(2, 3) * value}, {}]
     )
 
 
@@ -56,7 +64,7 @@ def rounds_in(folder: Path) -> list[int]:
 
 
 def test_what_was_saved_is_what_is_loaded(tmp_path):
-    states = {"site-0": client(3), "site-2": client(5)}
+    states = {"site-0": small(3), "site-1": client(4), "site-2": small(5)}
     save(checkpoints(tmp_path), 12, states, Best(0.75, 12))
     loaded = checkpoint.load(tmp_path / "round-000012", LAYOUT, KINDS)
     assert (loaded.round, loaded.best) == (12, Best(0.75, 12))
@@ -65,19 +73,70 @@ def test_what_was_saved_is_what_is_loaded(tmp_path):
     assert torch.equal(loaded.server.stats, expected.stats)
     assert torch.equal(loaded.server.aggregators[0]["c"], expected.aggregators[0]["c"])
     assert loaded.server.aggregators[1] == {}
-    assert loaded.clients.keys() == states.keys()
+    assert list(loaded.clients) == list(states)
+    assert loaded.files == {"site-0": "clients-0.pt", "site-1": "client-00001.pt", "site-2": "clients-0.pt"}
     for name, state in states.items():
         assert_same_tensors(loaded.clients[name].tensors(), state.tensors())
 
 
 def test_every_file_loads_with_weights_only_and_holds_no_more_than_its_tensors(tmp_path):
-    save(checkpoints(tmp_path), 1, {"site-1": client(2)})
+    save(checkpoints(tmp_path), 1, {"site-1": client(2), "site-2": small(2)})
     files = sorted((tmp_path / "round-000001").glob("*.pt"))
-    assert [f.name for f in files] == ["client-00001.pt", "server.pt"]
+    assert [f.name for f in files] == ["client-00001.pt", "clients-0.pt", "server.pt"]
     for file in files:
         tensors = torch.load(file, weights_only=True)
         nbytes = sum(t.numel() * t.element_size() for t in tensors.values())
         assert file.stat().st_size < nbytes + 8_000
+
+
+def test_small_states_share_one_file_whatever_they_hold(tmp_path):
+    states = {"site-0": small(1, 8), "site-1": small(2, 0), "site-2": small(3, 8)}
+    states["site-2"].buffers = {"count": torch.tensor(7), "seen": torch.tensor([True, False])}
+    save(checkpoints(tmp_path), 1, states)
+    assert sorted(f.name for f in (tmp_path / "round-000001").glob("*.pt")) == ["clients-0.pt", "server.pt"]
+    loaded = checkpoint.load(tmp_path / "round-000001", LAYOUT, KINDS)
+    for name, state in states.items():
+        assert_same_tensors(loaded.clients[name].tensors(), state.tensors())
+
+
+def test_a_state_that_grows_gets_a_file_of_its_own_and_one_that_shrinks_gives_it_up(tmp_path):
+    to = checkpoints(tmp_path)
+    for rounds, states in enumerate(({"site-0": small(1)}, {"site-0": client(2)}, {"site-0": small(3)}), start=1):
+        save(to, rounds, states)
+        loaded = checkpoint.load(tmp_path / f"round-{rounds:06d}", LAYOUT, KINDS)
+        assert_same_tensors(loaded.clients["site-0"].tensors(), states["site-0"].tensors())
+        assert list(loaded.files.values()) == ["client-00000.pt" if rounds == 2 else "clients-0.pt"]
+
+
+def test_states_of_several_ranks_come_together(tmp_path):
+    save(checkpoints(tmp_path), 1, {"site-0": small(1)})
+    path = tmp_path / "round-000001"
+    torch.save(stacked({1: small(2), 2: small(3)}), path / "clients-1.pt")
+    said = json.loads((path / "manifest.json").read_text()) | {"sha256": {}, "digest": ""}
+    said["files"].append("clients-1.pt")
+    (path / "manifest.json").write_text(json.dumps(said))
+    loaded = checkpoint.load(path, LAYOUT, KINDS)
+    assert {name: state.batches for name, state in loaded.clients.items()} == {"site-0": 1, "site-1": 2, "site-2": 3}
+    torch.save(stacked({0: small(2)}), path / "clients-1.pt")
+    with pytest.raises(CheckpointError, match=r"clients-1.pt: client number 0 is in another file too"):
+        checkpoint.load(path, LAYOUT, KINDS)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"0/w": None}, "lacks the tensor 'w'"),
+        ({"0/clients": None}, "lacks the tensor 'clients'"),
+        ({"0/w": torch.zeros(3, 8)}, r"expected 2 rows of 'w', found shape \(3, 8\)"),
+        ({"0/clients": torch.tensor([0, 3])}, "a client number 3 of 3"),
+        ({"0/clients": torch.tensor([-1, 1])}, "a client number -1 of 3"),
+        ({"0/clients": torch.tensor([1, 1])}, "a client number 1 twice"),
+    ],
+)
+def test_rows_that_are_nobodys_are_refused(change, words):
+    stacks = stacked({0: small(1), 2: small(2)}) | change
+    with pytest.raises(ValueError, match=words):
+        unstacked({k: v for k, v in stacks.items() if v is not None}, 3, ("batches", "w", "stats"))
 
 
 def test_files_of_clients_that_did_not_train_are_links(tmp_path):
@@ -166,7 +225,10 @@ def dying_at(step: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_killed_at_any_change_of_the_file_system_a_whole_checkpoint_is_left(tmp_path):
     """Dies before every single change; then what is found loads, is the old or the new state, and saving goes on."""
-    first, second = {"site-0": client(1), "site-1": client(1)}, {"site-1": client(2)}
+    first, second = (
+        {"site-0": client(1), "site-1": client(1), "site-2": small(1)},
+        {"site-1": client(2), "site-2": small(2)},
+    )
     seen, step, finished = set(), 0, False
     while not finished:
         folder = tmp_path / str(step)
@@ -186,7 +248,8 @@ def test_killed_at_any_change_of_the_file_system_a_whole_checkpoint_is_left(tmp_
         loaded = checkpoint.load(last, LAYOUT, KINDS)
         assert float(loaded.server.w[0]) == loaded.round
         batches = {name: state.batches for name, state in loaded.clients.items()}
-        assert batches == {2: {"site-0": 1, "site-1": 1}, 3: {"site-0": 1, "site-1": 2}}[loaded.round]
+        moved = loaded.round - 1
+        assert batches == {"site-0": 1, "site-1": moved, "site-2": moved}
         seen.add(loaded.round)
         again = checkpoints(folder, loaded.round)
         save(again, 4, loaded.clients, loaded.best)
@@ -259,8 +322,8 @@ def test_torn_and_strange_files_are_checkpoint_errors(tmp_path):
     """Cut anywhere, emptied, overwritten or removed: an error that names the checkpoint, never another exception."""
     generator = torch.Generator().manual_seed(0)
     path = tmp_path / "round-000001"
-    save(checkpoints(tmp_path), 1, {"site-0": client(1)})
-    for name in ("manifest.json", "server.pt", "client-00000.pt"):
+    save(checkpoints(tmp_path), 1, {"site-0": client(1), "site-1": small(1)})
+    for name in ("manifest.json", "server.pt", "client-00000.pt", "clients-0.pt"):
         file = path / name
         whole = file.read_bytes()
         cuts = torch.randint(1, len(whole) - 1, (15,), generator=generator).tolist()

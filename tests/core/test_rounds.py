@@ -56,7 +56,7 @@ def trained(module: Quadratic, aggregators: Sequence[Aggregator] = (), **trainin
         down = Broadcast(
             torch.tensor([start], dtype=torch.float64), worker.local.flat.stats.clone(), [{} for _ in aggregators]
         )
-        payload, state, _ = worker.train("a", state, down, replace(rnd, index=index))
+        payload, [(state, _)] = worker.train([("a", state)], down, replace(rnd, index=index))
         changes.append(float(payload.vectors["w"]))
     return changes, BatchStream(here.data["a"].train, here.batch_size, here.seed, "a")
 

@@ -195,7 +195,7 @@ def test_what_leaves_a_site_is_vectors_weights_and_counts(tmp_path):
     rnd = session.round(0)
     replies = list(session.engine._pool.train(rnd.cohort, {}, session.broadcast(server, rnd), rnd))
     layout = session.layout
-    for payload, _, report in replies:
+    for payload, [(_, report)] in replies:
         assert set(vars(payload)) == {"vectors", "weight", "mask_weight"}
         sizes = {"w": layout.size, "stats": layout.stats_size, "squares": 2 * layout.num_groups}
         assert {n: v.numel() for n, v in payload.vectors.items()} == sizes

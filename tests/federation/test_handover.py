@@ -1,6 +1,5 @@
 """What clients keep to themselves goes on from one phase to the next, and what they share is the server's."""
 
-import json
 import re
 import shlex
 import shutil
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from runs import Kept, Place, assert_same_run, assert_same_tensors
+from runs import Kept, Place, assert_same_run, assert_same_tensors, client_tensors
 from toys import CLASSES
 
 from fedlit.cli.main import main
@@ -58,13 +57,6 @@ def finished(path: Path, settings: dict, options: str = "") -> tuple[Kept, str]:
     return here.run("run"), command.output
 
 
-def kept(path: Path) -> dict[str, dict[str, torch.Tensor]]:
-    """By client, what it keeps to itself in a checkpoint, and the position of its stream."""
-    manifest = json.loads((path / "manifest.json").read_text())
-    found = {n: path / f"client-{i:05d}.pt" for i, n in enumerate(manifest["clients"])}
-    return {n: torch.load(file, weights_only=True) for n, file in found.items() if file.exists()}
-
-
 def result(run: Kept, phase: str = "warm-up") -> Path:
     """The checkpoint of a phase from which a run went on."""
     folder = run.path / "phases" / phase / "checkpoints"
@@ -95,7 +87,7 @@ def test_the_first_forward_uses_each_clients_own_head(tmp_path, monkeypatch):
     with pytest.raises(SystemExit) as ended:
         main(shlex.split(f"fit {here.options} --run_dir {here.path} --logger false --federation.workers 1"))
     assert not ended.value.code
-    heads = kept(result(here.run("run")))
+    heads = client_tensors(result(here.run("run")))
     assert list(heads) == ["site-0", "site-1", "site-2"]
     assert differ(heads)
     assert len(seen) == SITES * (PHASE + MAIN)
@@ -144,7 +136,7 @@ def test_a_client_that_has_not_trained_since_has_its_head(tmp_path):
     settings = config({"participation": 1.0}, optimizer=STILL)  # else it is the main part's
     settings["federation"] |= {"participation": 0.34, "rounds": 1}
     run, _ = finished(tmp_path, settings)
-    before, after = kept(result(run)), kept(run.last)
+    before, after = client_tensors(result(run)), client_tensors(run.last)
     assert sorted(int(state["batches"]) for state in after.values()) == [0, 0, 1]
     assert_same_tensors({n: s["w"] for n, s in after.items()}, {n: s["w"] for n, s in before.items()})
 
@@ -155,7 +147,7 @@ FEDBN = {"trainable": "all", "aggregators": ["FedBN"]}
 @pytest.mark.parametrize("keep", ["all", "body"])
 def test_normalisation_of_fedbn_goes_on(tmp_path, keep):
     run, _ = finished(tmp_path, config(FEDBN | {"keep": keep}, ("FedBN",), optimizer=STILL))
-    before, after = kept(result(run)), kept(run.last)
+    before, after = client_tensors(result(run)), client_tensors(run.last)
     assert differ(before)
     assert_same_tensors({n: s["w"] for n, s in after.items()}, {n: s["w"] for n, s in before.items()})
 
@@ -163,9 +155,9 @@ def test_normalisation_of_fedbn_goes_on(tmp_path, keep):
 def test_heads_start_afresh_where_the_body_alone_is_kept(tmp_path):
     run, _ = finished(tmp_path, config({"keep": "body"}, optimizer=STILL))
     plain = config(optimizer=STILL) | {"phases": []}
-    fresh = kept(finished(tmp_path / "fresh", plain)[0].last)
-    assert differ(kept(result(run)))
-    assert_same_tensors({n: s["w"] for n, s in kept(run.last).items()}, {n: s["w"] for n, s in fresh.items()})
+    fresh = client_tensors(finished(tmp_path / "fresh", plain)[0].last)
+    assert differ(client_tensors(result(run)))
+    assert_same_tensors({n: s["w"] for n, s in client_tensors(run.last).items()}, {n: s["w"] for n, s in fresh.items()})
 
 
 @pytest.mark.slow
@@ -173,7 +165,7 @@ def test_after_a_phase_that_shared_all_heads_start_from_the_servers(tmp_path):
     run, _ = finished(tmp_path, config({"aggregators": []}, optimizer=STILL))
     server = checkpoint.tensors(result(run))
     head = torch.cat([server["head.weight"].flatten(), server["head.bias"]])
-    after = kept(run.last)
+    after = client_tensors(run.last)
     assert len(after) == SITES
     assert all(torch.equal(state["w"], head) for state in after.values())
 
@@ -184,7 +176,7 @@ def test_the_objective_is_measured_anew_and_the_rest_is_the_clients(tmp_path):
     saddle = {"class_path": "AUCSaddle"}
     phase = FEDBN | {"clients": ["site-1"], "objective": saddle}
     run, _ = finished(tmp_path, config(phase, ("FedBN",), optimizer=STILL, objective=saddle))
-    before, after = kept(result(run)), kept(run.last)
+    before, after = client_tensors(result(run)), client_tensors(run.last)
     assert torch.equal(after["site-1"]["w"], before["site-1"]["w"])
     assert not torch.equal(after["site-0"]["w"], after["site-1"]["w"])
     p = [state["stats"][-len(CLASSES) :] for state in after.values()]
@@ -197,8 +189,8 @@ def test_a_fixed_body_has_the_servers_statistics(tmp_path):
     """Its features are the same for all, and so is the body of an exported model."""
     settings = config(FEDBN, ("FedBN", "PersonalHeads"), optimizer=STILL, trainable="head")
     run, _ = finished(tmp_path, settings)
-    assert differ(kept(result(run)), "stats")
-    after = kept(run.last)
+    assert differ(client_tensors(result(run)), "stats")
+    after = client_tensors(run.last)
     server = torch.load(run.last / "server.pt", weights_only=True)["stats"]
     assert all(torch.equal(state["stats"], server) for state in after.values())
 

@@ -361,11 +361,11 @@ def test_another_model_or_other_aggregators_are_refused_by_test(finished):
 
 def test_a_torn_checkpoint_is_refused_and_an_older_one_can_be_named(finished, tmp_path):
     place = copy_of(finished, tmp_path)
-    file = tmp_path / "default/run/checkpoints/round-000004/client-00001.pt"
+    file = tmp_path / "default/run/checkpoints/round-000004/clients-0.pt"
     file.write_bytes(file.read_bytes()[:500])
     torn = place.fit("--ckpt_path last")
     assert torn.wait() == 1
-    assert "round-000004/client-00001.pt" in torn.output
+    assert "round-000004/clients-0.pt" in torn.output
     assert f"--ckpt_path {tmp_path}/default/run/checkpoints/round-000001" in torn.output
     assert "Traceback" not in torn.output
     older = place.fit(f"--ckpt_path {tmp_path}/default/run/checkpoints/round-000001")

@@ -12,7 +12,7 @@ import torch
 from strangers import fit, having, seeded
 
 from fedlit.aggregators import Scaffold
-from fedlit.core import checkpoint
+from fedlit.core import checkpoint, small_states
 from fedlit.core.errors import CheckpointError
 from fedlit.core.manifest import Manifest
 
@@ -28,6 +28,7 @@ class Damage:
         do: Gets the folder of the checkpoint.
         words: What the message must contain, each of them.
         old: Whether the checkpoint is one of a version that wrote no hashes.
+        apart: Whether each client's state has a file of its own, as large ones have, and all in earlier versions.
         before: Whether the message names the checkpoint before it.
     """
 
@@ -36,6 +37,7 @@ class Damage:
     words: tuple[str, ...]
     old: bool = False
     before: bool = True
+    apart: bool = False
 
 
 def flipped(name: str, share: float = 0.5) -> Callable[[Path], None]:
@@ -100,24 +102,37 @@ def removed(name: str) -> Callable[[Path], None]:
 SHA = "its SHA-256 is not the one in manifest.json"
 MANIFEST = "round-000004/manifest.json"
 SERVER, CLIENT = "round-000004/server.pt", "round-000004/client-00001.pt"
+CLIENTS = "round-000004/clients-0.pt"
 NAMES = ["site-1", "site-0", "site-2"]
 
 DAMAGED = [
     Damage("flipped bytes of the server", flipped("server.pt"), (SERVER, SHA)),
     Damage("flipped bytes at the beginning", flipped("server.pt", 0.0), (SERVER, SHA)),
     Damage("flipped bytes at the end", flipped("server.pt", 1.0), (SERVER, SHA)),
-    Damage("flipped bytes of a client", flipped("client-00001.pt"), (CLIENT, SHA)),
+    Damage("flipped bytes of a client", flipped("client-00001.pt"), (CLIENT, SHA), apart=True),
+    Damage("flipped bytes of the clients", flipped("clients-0.pt"), (CLIENTS, SHA)),
+    Damage("the clients' file of another round", of_the_other_round("clients-0.pt"), (CLIENTS, SHA)),
+    Damage("a clients' file that is gone", removed("clients-0.pt"), (CLIENTS, "is missing")),
+    Damage("no optimizer states", without("clients-0.pt", "0/optimizer/"), (CLIENTS, SHA)),
+    Damage("no weights of the clients, old", without("clients-0.pt", "0/w"), (CLIENTS, "lacks the tensor 'w'"), old=True),
+    Damage("a client too few, old", with_tensor("clients-0.pt", "0/clients", torch.tensor([0, 1])),
+           (CLIENTS, "expected 2 rows of 'batches', found shape (3,)"), old=True),
+    Damage("a client twice, old", with_tensor("clients-0.pt", "0/clients", torch.tensor([0, 1, 1])),
+           (CLIENTS, "a client number 1 twice"), old=True),
+    Damage("a torn file of clients, old", flipped("clients-0.pt", 0.0), (CLIENTS, "cannot be read"), old=True),
+    Damage("no control variates of the clients, old", without("clients-0.pt", "0/0/"), (CLIENTS, "client 'site-0'",
+           "of Scaffold"), old=True, before=False),
     Damage("flipped bytes of the manifest", flipped("manifest.json"), (MANIFEST,)),
-    Damage("a client's file in the place of another's", exchanged, ("client-00000.pt", SHA)),
-    Damage("a client's file of another round", of_the_other_round("client-00001.pt"), (CLIENT, SHA)),
+    Damage("a client's file in the place of another's", exchanged, ("client-00000.pt", SHA), apart=True),
+    Damage("a client's file of another round", of_the_other_round("client-00001.pt"), (CLIENT, SHA), apart=True),
     Damage("the server's file of another round", of_the_other_round("server.pt"), (SERVER, SHA)),
     Damage("the manifest of another round", of_the_other_round("manifest.json"), (MANIFEST, "it is of round 2")),
-    Damage("a client's file that is gone", removed("client-00001.pt"), (CLIENT, "is missing")),
+    Damage("a client's file that is gone", removed("client-00001.pt"), (CLIENT, "is missing"), apart=True),
     Damage("a server's file that is gone", removed("server.pt"), (SERVER, "is missing")),
     Damage("an empty file", written("server.pt", b""), (SERVER, SHA)),
     Damage("a manifest that is edited", said(round=5), (MANIFEST, "its hash")),
     Damage("clients in another order", said(clients=NAMES), (MANIFEST, "its hash")),
-    Damage("no optimizer state", without("client-00001.pt", "optimizer/"), (CLIENT, SHA)),
+    Damage("no optimizer state", without("client-00001.pt", "optimizer/"), (CLIENT, SHA), apart=True),
     Damage("another best model", said(best={"value": 0.99, "round": 1}), (MANIFEST, "its hash")),
     Damage("a manifest that is torn", written("manifest.json", b'{"round": 4, "cli'), (MANIFEST, "cannot be read")),
     Damage("a manifest that is empty", written("manifest.json", b""), (MANIFEST, "cannot be read")),
@@ -136,16 +151,16 @@ DAMAGED = [
     Damage("a round that is not the folder's, old", said(round=3), ("it is of round 3", "is round-000004"), old=True),
     Damage("a torn file, old", flipped("server.pt", 0.0), (SERVER, "cannot be read"), old=True),
     Damage("no statistics, old", without("server.pt", "stats"), (SERVER, "lacks the tensor 'stats'"), old=True),
-    Damage("no weights of a client, old", without("client-00001.pt", "w"), (CLIENT, "lacks the tensor 'w'"), old=True),
+    Damage("no weights of a client, old", without("client-00001.pt", "w"), (CLIENT, "lacks the tensor 'w'"), old=True, apart=True),
     Damage("weights of another size, old", with_tensor("server.pt", "w", torch.zeros(3)),
            (SERVER, "expected 'w' to have 68 numbers, found (3,)"), old=True),
     Damage("a text as weights, old", with_tensor("server.pt", "w", "zero"), (SERVER, "expected tensors by name"), old=True),
     Damage("no control variate of the server, old", without("server.pt", "0/"), (SERVER, "of Scaffold"),
            old=True, before=False),
     Damage("no control variate of a client, old", without("client-00001.pt", "0/"), (CLIENT, "of Scaffold"),
-           old=True, before=False),
+           old=True, before=False, apart=True),
     Damage("no optimizer state, old", without("client-00001.pt", "optimizer/"), (CLIENT, "lacks the optimizer's"),
-           old=True, before=False),
+           old=True, before=False, apart=True),
     Damage("clients in another order, old", said(clients=NAMES), ("in another order, site-1, site-0, site-2",),
            old=True, before=False),
     Damage("a layout without tensors, old", said(layout={}), ("round-000004",), old=True),
@@ -158,7 +173,18 @@ MOMENTUM = having(configure_optimizers=lambda module: torch.optim.SGD(module.par
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the checkpoints of a run of four rounds, of which the second is kept beside the last."""
-    run = tmp_path_factory.mktemp("run")
+    return run_of_four(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture(scope="module")
+def trained_apart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, with a file for each client's state."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(small_states, "SMALL", 0)
+        return run_of_four(tmp_path_factory.mktemp("apart"))
+
+
+def run_of_four(run: Path) -> Path:
     folder = run / "checkpoints"
     fit(seeded(MOMENTUM), run, rounds=2, **SETTINGS)
     shutil.copytree(folder / "round-000002", run / "kept")
@@ -172,9 +198,9 @@ def resume(run: Path) -> None:
 
 
 @pytest.mark.parametrize("given", DAMAGED, ids=[given.what.replace(" ", "-") for given in DAMAGED])
-def test_it_is_refused_in_words(given: Damage, trained: Path, tmp_path: Path):
+def test_it_is_refused_in_words(given: Damage, trained: Path, trained_apart: Path, tmp_path: Path):
     folder = tmp_path / "checkpoints"
-    shutil.copytree(trained, folder)
+    shutil.copytree(trained_apart if given.apart else trained, folder)
     if given.old:
         said(sha256=None, digest=None)(folder / "round-000004")
     given.do(folder / "round-000004")
@@ -194,14 +220,16 @@ def test_without_a_whole_one_before_it_that_is_said(trained: Path, tmp_path: Pat
         resume(tmp_path)
 
 
-def test_checkpoints_without_hashes_load(trained: Path, tmp_path: Path):
-    for name in ("old", "new"):
-        shutil.copytree(trained, tmp_path / name / "checkpoints")
+def test_checkpoints_of_earlier_versions_load(trained: Path, trained_apart: Path, tmp_path: Path):
+    """They have no hashes, or a file for each client."""
+    for name, source in (("old", trained_apart), ("apart", trained_apart), ("new", trained)):
+        shutil.copytree(source, tmp_path / name / "checkpoints")
     said(sha256=None, digest=None)(tmp_path / "old/checkpoints/round-000004")
-    for name in ("old", "new"):
+    for name in ("old", "apart", "new"):
         resume(tmp_path / name)
-    old, new = (checkpoint.tensors(tmp_path / name / "checkpoints/round-000005") for name in ("old", "new"))
-    assert all(torch.equal(tensor, old[key]) for key, tensor in new.items())
+    new, *others = (checkpoint.tensors(tmp_path / n / "checkpoints/round-000005") for n in ("new", "apart", "old"))
+    for other in others:
+        assert all(torch.equal(tensor, other[key]) for key, tensor in new.items())
 
 
 def test_a_checkpoint_may_be_copied_elsewhere(trained: Path, tmp_path: Path):
@@ -210,6 +238,8 @@ def test_a_checkpoint_may_be_copied_elsewhere(trained: Path, tmp_path: Path):
     assert checkpoint.tensors(tmp_path / "good one").keys() == {"net.weight", "net.bias"}
 
 
-def test_every_file_has_its_hash(trained: Path):
-    manifest = Manifest.read(trained / "round-000004")
-    assert sorted(manifest.sha256) == manifest.files == [f"client-0000{k}.pt" for k in range(3)] + ["server.pt"]
+def test_every_file_has_its_hash(trained: Path, trained_apart: Path):
+    apart = [f"client-0000{k}.pt" for k in range(3)]
+    for folder, clients in ((trained, ["clients-0.pt"]), (trained_apart, apart)):
+        manifest = Manifest.read(folder / "round-000004")
+        assert sorted(manifest.sha256) == manifest.files == [*clients, "server.pt"]

@@ -9,13 +9,14 @@ import pandas as pd
 import pytest
 import torch
 import yaml
-from runs import Place
+from runs import Place, client_tensors
 from safetensors import safe_open
 from safetensors.torch import load_file
 from toys import CLASSES, ToyData, ToyNet
 
 import fedlit
 from fedlit.core import checkpoint
+from fedlit.core.manifest import Manifest
 from fedlit.data import PhantomCXR
 from fedlit.data.federated import FederatedDataModule
 from fedlit.models import ImageClassifier
@@ -200,8 +201,7 @@ class TestOwnModels:
     def test_a_client_that_never_trained_has_the_model_that_it_would_start_with(self, trained):
         export = trained("--federation.aggregators+=FedBN --federation.participation 0.34 --federation.rounds 1")
         last = checkpoint.find(RUN / "checkpoints", "last")
-        names = json.loads((last / "manifest.json").read_text())["clients"]
-        absent = next(n for i, n in enumerate(names) if not (last / f"client-{i:05d}.pt").exists())
+        absent = next(name for name in Manifest.read(last).clients if name not in client_tensors(last))
         assert export(f"--client {absent}")[0] == 0
         found = load_file(RUN / f"model-{absent}.safetensors")
         assert all(torch.equal(found[name], tensor) for name, tensor in checkpoint.tensors(last).items())

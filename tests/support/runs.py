@@ -16,6 +16,8 @@ from pathlib import Path
 
 import torch
 
+from fedlit.core.manifest import Manifest
+from fedlit.core.small_states import unstacked
 from fedlit.tracking.base import MetricsFile
 
 TESTS = Path(__file__).parent
@@ -102,11 +104,8 @@ class Kept:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Every tensor of the last checkpoint."""
-        return {
-            f"{file.name}/{name}": tensor
-            for file in sorted(self.last.glob("*.pt"))
-            for name, tensor in torch.load(file, weights_only=True).items()
-        }
+        parts = {"server": torch.load(self.last / "server.pt", weights_only=True)} | client_tensors(self.last)
+        return {f"{part}/{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
 
     def metrics(self) -> list[tuple[int, str, str]]:
         """Rows of ``metrics.csv``, less what the clock says; values as text, so that NaN equals NaN."""
@@ -175,3 +174,14 @@ def _main(argv: list[str], log: str, env: dict[str, str]) -> None:
     except Exception:
         traceback.print_exc()
         sys.exit(1)
+
+
+def client_tensors(path: Path) -> dict[str, dict[str, torch.Tensor]]:
+    """The tensors of each client in a checkpoint, by its name, whichever file they are in."""
+    names = Manifest.read(path).clients
+    held = {}
+    for file in sorted(path.glob("clients-*.pt")):
+        held |= unstacked(torch.load(file, weights_only=True), len(names), ())
+    for file in sorted(path.glob("client-*.pt")):
+        held[int(file.stem.removeprefix("client-"))] = torch.load(file, weights_only=True)
+    return {names[number]: held[number] for number in sorted(held)}

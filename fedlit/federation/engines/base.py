@@ -1,7 +1,8 @@
 """What an engine is: it runs clients' rounds and evaluations somewhere and hands back sums."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from lightning.pytorch import LightningModule
@@ -78,9 +79,33 @@ class Program:
 OnReply = Callable[[ClientReport], None]
 """Called in cohort order as replies come in."""
 
+Reply = tuple[Payload, list[tuple[ClientState, ClientReport]]]
+"""What a job gives: the sum of its clients' payloads in their order, and each client's new state and report."""
+
+Item = TypeVar("Item")
+
+JOBS = 64
+"""A cohort of twice as many clients or more goes to the workers in about so many jobs, each of several clients."""
+
+
+def jobs_of(items: Sequence[Item]) -> list[Sequence[Item]]:
+    """Cut a cohort, or a list of views, into jobs of neighbours.
+
+    The number of items alone says how: payloads are added within a job first, so that the order of additions is the same
+    whatever the number of workers.
+    """
+    size = max(1, len(items) // JOBS)
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
 
 class Worker:
-    """Runs clients one after the other on one model instance."""
+    """Runs clients one after the other on one model instance.
+
+    Attributes:
+        doing: What it does at the moment, in words.
+    """
+
+    doing = ""
 
     def __init__(self, program: Program, fabric: FederationFabric) -> None:
         # One thread or two give different bits, so a client's number of threads is the run's, not the machine's.
@@ -93,12 +118,17 @@ class Worker:
         """Return the state of a client that has not trained yet."""
         return initial_client_state(self.program.aggregators, self.local.layout)
 
-    def train(
-        self, name: str, state: ClientState, down: Broadcast, rnd: Round
-    ) -> tuple[Payload, ClientState, ClientReport]:
-        """One client's part of a round."""
-        with in_words(self.local.module, f"training client {name!r}"):
-            return client_round(self.local, self._stream(name), self.program.clients[name], state, down, rnd)
+    def train(self, clients: Iterable[tuple[str, ClientState]], down: Broadcast, rnd: Round) -> Reply:
+        """Several clients' part of a round, one after the other."""
+        total, trained = None, []
+        for name, state in clients:
+            self.doing = f"training client {name!r}"
+            with in_words(self.local.module, self.doing):
+                stream, client = self._stream(name), self.program.clients[name]
+                payload, after, report = client_round(self.local, stream, client, state, down, rnd)
+            total = _added(total, payload)
+            trained.append((after, report))
+        return total, trained
 
     def _stream(self, name: str) -> BatchStream:
         if name not in self._streams:
@@ -109,6 +139,7 @@ class Worker:
     @torch.no_grad()
     def evaluate(self, view: View, state: ClientState | None, down: Broadcast) -> Scores:
         """Run ``validation_step`` over a view: scores where it returns them, and what it logs."""
+        self.doing = f"evaluating {view}"
         program, local, module = self.program, self.local, self.local.module
         dataset = program.dataset(view)
         if view.client is None:
@@ -149,10 +180,11 @@ class InProcess:
 
     def train(
         self, cohort: Sequence[str], states: Mapping[str, ClientState], down: Broadcast, rnd: Round
-    ) -> Iterator[tuple[Payload, ClientState, ClientReport]]:
+    ) -> Iterator[Reply]:
         """Replies in cohort order."""
-        for name in cohort:
-            yield self.worker.train(name, states.get(name) or self.worker.fresh_state(), down, rnd)
+        for job in jobs_of(cohort):
+            held = ((name, states.get(name) or self.worker.fresh_state()) for name in job)
+            yield self.worker.train(held, down, rnd)
 
     def evaluate(self, views: Sequence[View], states: Mapping[str, ClientState], down: Broadcast) -> Iterator[Scores]:
         """Scores in order."""
@@ -185,14 +217,12 @@ class Engine:
     ) -> tuple[Payload, list[ClientReport]]:
         """One round: the sum of the cohort's payloads, and how it went for each. New client states wait."""
         total, reports, self._waiting = None, [], {}
-        for payload, state, report in self._pool.train(cohort, self._states, down, rnd):
-            self._waiting[report.client] = state
-            reports.append(report)
-            on_reply(report)
-            if total is None:
-                total = payload
-            else:
-                total.add_(payload)
+        for payload, trained in self._pool.train(cohort, self._states, down, rnd):
+            for state, report in trained:
+                self._waiting[report.client] = state
+                reports.append(report)
+                on_reply(report)
+            total = _added(total, payload)
         return total, reports
 
     def commit(self) -> None:
@@ -215,3 +245,11 @@ class Engine:
     def close(self) -> None:
         """Let go of processes and shared memory."""
         self._pool.close()
+
+
+def _added(total: Payload | None, payload: Payload) -> Payload:
+    """The sum so far and one payload more, in the memory of the first."""
+    if total is None:
+        return payload
+    total.add_(payload)
+    return total

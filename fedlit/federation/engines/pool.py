@@ -1,5 +1,6 @@
 """Worker processes of one machine that train clients side by side."""
 
+import gc
 import multiprocessing
 import os
 import pickle
@@ -23,7 +24,9 @@ import torch
 from fedlit.core.errors import ConfigError, TrainingError, WorkerError
 from fedlit.core.fabric import FederationFabric, make_fabric
 from fedlit.core.messages import Broadcast, ClientReport, ClientState, Payload, Round
-from fedlit.federation.engines.base import Program, Scores, View, Worker
+from fedlit.core.small_states import is_small
+from fedlit.federation.engines.base import Program, Reply, Scores, View, Worker, jobs_of
+from fedlit.federation.engines.packing import packed
 from fedlit.federation.engines.shared_memory import Handle, SharedFolder
 
 REPLIES = 4
@@ -34,9 +37,6 @@ START = "start-up"
 
 DEATHS = {-9: "a lack of memory", -7: "a lack of shared memory (/dev/shm)"}
 """What the signals that end a worker most often mean."""
-
-SMALL = 2**15
-"""Client states of up to so many bytes travel in the message itself."""
 
 
 @dataclass(frozen=True)
@@ -56,32 +56,41 @@ class StateRef:
 
 
 @dataclass(frozen=True)
-class TrainJob:
-    """To a worker: train this client, and write its state and its reply into these files."""
+class Job:
+    """To a worker: train these clients with the states that they have, or score these views.
 
-    client: str
-    state: StateRef
-    keep_in: str
-    reply_in: str
+    Attributes:
+        number: Of the job among those of its round.
+        of: Names of clients, or views.
+        states: One of each.
+        keep_in: Files for the clients' new states, where those are large.
+        reply_in: File for the sum of the clients' payloads; "" where views are scored.
+    """
 
-
-@dataclass(frozen=True)
-class EvaluateJob:
-    """To a worker: score this view."""
-
-    view: View
-    state: StateRef
+    number: int
+    of: Sequence[str] | Sequence[View]
+    states: list[StateRef]
+    keep_in: list[str]
+    reply_in: str = ""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """From a worker: a client's payload, its new state, and how its round went."""
+    """From a worker: the sum of a job's payloads, and each client's new state and how its round went."""
 
+    number: int
     vectors: Handle
     weight: float
     mask_weight: torch.Tensor
-    state: StateRef
-    report: ClientReport
+    clients: list[tuple[StateRef, ClientReport]]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """From a worker: the scores of a job's views."""
+
+    number: int
+    scores: list[Scores]
 
 
 @dataclass(frozen=True)
@@ -115,7 +124,7 @@ class ProcessPool:
         methods = multiprocessing.get_all_start_methods()
         context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
         if hasattr(context, "set_forkserver_preload"):
-            context.set_forkserver_preload(["fedlit.federation.engines.pool"])
+            context.set_forkserver_preload(["fedlit.federation.engines.preload"])
         device = fabric.device
         options = {
             "accelerator": device.type,
@@ -140,42 +149,44 @@ class ProcessPool:
 
     def train(
         self, cohort: Sequence[str], states: Mapping[str, ClientState], down: Broadcast, rnd: Round
-    ) -> Iterator[tuple[Payload, ClientState, ClientReport]]:
+    ) -> Iterator[Reply]:
         """Replies in cohort order; the first payload is the caller's own, others are good until the next is asked for."""
         self._begin(down, replace(rnd, participation=torch.tensor(1.0)))
         free = [deque(f"reply-{w}-{i}" for i in range(REPLIES)) for w in range(len(self._workers))]
-        jobs, idle, done = deque(cohort), set(range(len(self._workers))), {}
-        for name in cohort:
-            while name not in done:
-                for w in sorted(idle):
-                    if jobs and free[w]:
-                        client, reply = jobs.popleft(), free[w].popleft()
-                        state = self._refer(client, states.get(client))
-                        self._send(w, TrainJob(client, state, self._next_file(client), reply))
-                        idle.discard(w)
-                for w, answer in self._answers():
-                    idle.add(w)
-                    done[answer.report.client] = (w, answer)
-            w, answer = done.pop(name)
+        jobs = [
+            Job(number, names, [self._refer(n, states.get(n)) for n in names], [self._next_file(n) for n in names])
+            for number, names in enumerate(jobs_of(cohort))
+        ]
+        for w, answer in self._answered(jobs, free):
             payload = Payload(self._folder.open(answer.vectors), answer.weight, answer.mask_weight)
-            if name == cohort[0]:
-                payload = payload.clone()
-            yield payload, self._state(name, answer.state), answer.report
+            trained = [(self._state(report.client, state), report) for state, report in answer.clients]
+            yield payload if answer.number else payload.clone(), trained
             free[w].append(Path(answer.vectors.path).name)
 
     def evaluate(self, views: Sequence[View], states: Mapping[str, ClientState], down: Broadcast) -> Iterator[Scores]:
         """Scores in order."""
         self._begin(down, None)
-        jobs, idle, done = deque(views), set(range(len(self._workers))), {}
-        for view in views:
-            while view not in done:
-                while jobs and idle:
-                    job = jobs.popleft()
-                    self._send(idle.pop(), EvaluateJob(job, self._refer(job.client, states.get(job.client))))
+        jobs = [
+            Job(number, seen, [self._refer(view.client, states.get(view.client)) for view in seen], [])
+            for number, seen in enumerate(jobs_of(views))
+        ]
+        for _, answer in self._answered(jobs):
+            yield from answer.scores
+
+    def _answered(self, jobs: Sequence[Job], free: Sequence[deque[str]] = ()) -> Iterator[tuple[int, Trained | Scored]]:
+        """Who answered and what, in the order of the jobs; where replies need files, a worker waits for a free one."""
+        waiting, idle, done = deque(jobs), set(range(len(self._workers))), {}
+        for number in range(len(jobs)):
+            while number not in done:
+                for w in sorted(idle):
+                    if waiting and (not free or free[w]):
+                        job = waiting.popleft()
+                        self._send(w, replace(job, reply_in=free[w].popleft()) if free else job)
+                        idle.discard(w)
                 for w, answer in self._answers():
                     idle.add(w)
-                    done[answer.view] = answer
-            yield done.pop(view)
+                    done[answer.number] = w, answer
+            yield done.pop(number)
 
     def close(self) -> None:
         """End the worker processes and let go of the shared memory."""
@@ -196,11 +207,11 @@ class ProcessPool:
 
     def _send(self, w: int, message: object) -> None:
         try:
-            self._workers[w][1].send_bytes(pickle.dumps(message))
+            self._workers[w][1].send_bytes(packed(message))
         except (BrokenPipeError, ConnectionResetError):
             self._died(w)
 
-    def _answers(self) -> Iterator[tuple[int, Trained | Scores]]:
+    def _answers(self) -> Iterator[tuple[int, Trained | Scored]]:
         ready = wait([connection for _, connection in self._workers])
         for w, (_, connection) in enumerate(self._workers):
             if connection in ready:
@@ -227,7 +238,7 @@ class ProcessPool:
     def _refer(self, client: str | None, state: ClientState | None) -> StateRef:
         if state is None or client is None:
             return StateRef()
-        if _nbytes(state) <= SMALL:
+        if is_small(state):
             return StateRef(inline=state)
         stored = self._stored.get(client)
         if stored is None or stored[0] is not state:
@@ -290,12 +301,9 @@ def _unpicklable(program: Program) -> str:
     return "a test set"
 
 
-def _nbytes(state: ClientState) -> int:
-    return sum(t.numel() * t.element_size() for t in state.tensors().values())
-
-
 def _serve(connection: Connection, program_file: str, options: dict) -> None:
     """Body of a worker process: answer jobs until the pipe closes."""
+    gc.freeze()  # what was imported before the fork stays shared: no collection looks at it, or writes to its pages
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):  # a fork server that a sweep has started blocks it
@@ -304,7 +312,7 @@ def _serve(connection: Connection, program_file: str, options: dict) -> None:
     threading.Thread(target=_die_with_parent, args=(path.parent,), daemon=True).start()
     torch.set_num_threads(1)
     folder = SharedFolder(path.parent)
-    worker, begin, job = None, None, START
+    worker, begin = None, None
     while True:
         try:
             message = pickle.loads(connection.recv_bytes())
@@ -319,28 +327,40 @@ def _serve(connection: Connection, program_file: str, options: dict) -> None:
                 case Begin(down, rnd):
                     begin = Broadcast.from_tensors(folder.open(down), len(program.aggregators)), rnd
                     continue
-                case TrainJob(client):
-                    job = f"training client {client!r}"
-                    answer = _train(worker, folder, message, *begin)
-                case EvaluateJob(view, state):
-                    job = f"evaluating {view}"
-                    answer = worker.evaluate(view, _resolve(worker, folder, state), begin[0])
+                case Job():
+                    answer = (_train if begin[1] else _score)(worker, folder, message, *begin)
         except TrainingError as error:
-            answer = Failed(job, str(error), training=True)
+            answer = Failed(_doing(worker), str(error), training=True)
         except Exception:
-            answer = Failed(job, traceback.format_exc(), training=False)
+            answer = Failed(_doing(worker), traceback.format_exc(), training=False)
         try:
-            connection.send_bytes(pickle.dumps(answer))
+            connection.send_bytes(packed(answer))
         except OSError:
             break
     shutil.rmtree(path.parent, ignore_errors=True)
 
 
-def _train(worker: Worker, folder: SharedFolder, job: TrainJob, down: Broadcast, rnd: Round) -> Trained:
-    payload, state, report = worker.train(job.client, _resolve(worker, folder, job.state), down, rnd)
-    small = _nbytes(state) <= SMALL
-    ref = StateRef(inline=state) if small else StateRef(handle=folder.write(job.keep_in, state.tensors()))
-    return Trained(folder.write(job.reply_in, payload.vectors), payload.weight, payload.mask_weight, ref, report)
+def _doing(worker: Worker | None) -> str:
+    return (worker and worker.doing) or START
+
+
+def _train(worker: Worker, folder: SharedFolder, job: Job, down: Broadcast, rnd: Round) -> Trained:
+    held = ((name, _resolve(worker, folder, state)) for name, state in zip(job.of, job.states, strict=True))
+    payload, trained = worker.train(held, down, rnd)
+    clients = [(_kept(folder, file, state), report) for (state, report), file in zip(trained, job.keep_in, strict=True)]
+    vectors = folder.write(job.reply_in, payload.vectors)
+    return Trained(job.number, vectors, payload.weight, payload.mask_weight, clients)
+
+
+def _score(worker: Worker, folder: SharedFolder, job: Job, down: Broadcast, rnd: Round | None) -> Scored:
+    held = [_resolve(worker, folder, state) for state in job.states]
+    return Scored(job.number, [worker.evaluate(view, state, down) for view, state in zip(job.of, held, strict=True)])
+
+
+def _kept(folder: SharedFolder, file: str, state: ClientState) -> StateRef:
+    if is_small(state):
+        return StateRef(inline=state)
+    return StateRef(handle=folder.write(file, state.tensors()))
 
 
 def _resolve(worker: Worker, folder: SharedFolder, ref: StateRef) -> ClientState:

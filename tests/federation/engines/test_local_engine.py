@@ -20,7 +20,8 @@ from fedlit.aggregators import Aggregator, FedBN, FedProx, Scaffold
 from fedlit.core.errors import TrainingError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ServerState
-from fedlit.federation.engines import pool
+from fedlit.federation.engines import base, pool
+from fedlit.federation.engines.base import jobs_of
 from fedlit.federation.engines.local import LocalEngine
 from fedlit.federation.evaluation import client_views
 from fedlit.federation.federation import Federation
@@ -135,6 +136,44 @@ def test_workers_give_the_same_bits(case):
         assert_same_tensors(ran.tensors, alone.tensors)
         in_shared_memory = {name for name in ran.files if name.startswith("client-")}
         assert bool(in_shared_memory) == ("large" in case)
+
+
+def test_several_clients_a_job_give_the_same_bits_whatever_the_number_of_workers(monkeypatch):
+    """Sums within jobs come before the sum of the jobs, in one process as in several."""
+    monkeypatch.setattr(base, "JOBS", 3)
+    torch.manual_seed(1)
+    module, data = ToyNet(), NoisyData(clients=10, size=9)
+    alone, *side_by_side = (
+        play(Federation([Scaffold(), FedBN()], rounds=2, participation=0.9), module, data, workers)
+        for workers in (1, 2, 3)
+    )
+    for ran in side_by_side:
+        assert ran.cohorts == alone.cohorts
+        assert_same_tensors(ran.tensors, alone.tensors)
+
+
+def test_jobs_follow_from_the_cohort_alone_and_are_single_clients_below_128():
+    names = [str(number) for number in range(1000)]
+    assert all(list(map(len, jobs_of(names[:k]))) == [1] * k for k in (0, 1, 64, 127))
+    for k, size, number in ((128, 2, 64), (512, 8, 64), (1000, 15, 67)):
+        jobs = jobs_of(names[:k])
+        assert [name for job in jobs for name in job] == names[:k]
+        assert (len(jobs), {len(job) for job in jobs[:-1]}) == (number, {size})
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_failing_client_in_the_middle_of_a_job_is_named_and_those_before_are_not_kept(workers, monkeypatch):
+    monkeypatch.setattr(base, "JOBS", 1)
+    made = session(Federation([], rounds=1), Stumbling(what="raise"), ToyData(clients=3), workers)
+    try:
+        server, _, _ = made.restore(None)
+        rnd = made.round(0)
+        words = "training client 'site-1' failed in a worker process" if workers > 1 else "has had enough"
+        with pytest.raises((RuntimeError, ArithmeticError), match=words):
+            made.engine.run(rnd.cohort, made.broadcast(server, rnd), rnd)
+        assert made.engine.client_states() == {}
+    finally:
+        made.engine.close()
 
 
 def test_noise_and_dropout_are_real_and_follow_the_seed():
