@@ -1,8 +1,8 @@
 """What an engine is: it runs clients' rounds and evaluations somewhere and hands back sums."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
 
 import torch
 from lightning.pytorch import LightningModule
@@ -70,6 +70,7 @@ class Program:
     seed: int
     threads: int = 1
     limit_eval_batches: int | None = None
+    pictures: Literal["mapped", "ahead", "resident"] = "mapped"
 
     def dataset(self, view: View) -> Dataset:
         """What a view looks at."""
@@ -110,6 +111,11 @@ class Worker:
     def __init__(self, program: Program, fabric: FederationFabric) -> None:
         # One thread or two give different bits, so a client's number of threads is the run's, not the machine's.
         torch.set_num_threads(program.threads)
+        if program.pictures != "mapped":
+            from fedlit.federation.placement import placed  # which imports what reads pictures
+
+            data, test_sets = placed(program.data, program.test_sets, program.pictures, fabric.device)
+            program = replace(program, data=data, test_sets=test_sets)
         self.program = program
         self.local = LocalModel(fabric, program.module, program.aggregators, program.training)
         self._streams: dict[str, BatchStream] = {}
@@ -165,10 +171,10 @@ class Worker:
                 sums[key] = sums.get(key, 0.0) + mean * len(indices)
             output = scores_of(module, view.method, output, len(indices), len(local.layout.classes))
             if output is not None:
-                scores.append(output.float().cpu())
+                scores.append(output.float())
                 labels.append(columns(torch.as_tensor(batch[1]), output.shape[1]))
         logged = {key: total / seen for key, total in sums.items()}
-        collected = (torch.cat(scores), torch.cat(labels)) if scores else (None, None)
+        collected = (torch.cat(scores).cpu(), torch.cat(labels).cpu()) if scores else (None, None)
         return Scores(view, seen, *collected, logged)
 
 
@@ -192,7 +198,8 @@ class InProcess:
             yield self.worker.evaluate(view, states.get(view.client) or self.worker.fresh_state(), down)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Let go of the model, and of pictures on its device."""
+        vars(self).pop("worker", None)
 
 
 class Engine:

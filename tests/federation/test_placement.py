@@ -1,0 +1,169 @@
+"""Where the pictures of a federation lie changes no bit of it."""
+
+import copy
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import LightningModule
+from runs import assert_same_tensors
+from torch import Tensor, nn
+from torchvision.transforms import v2
+
+from fedlit.aggregators import Scaffold
+from fedlit.core.errors import ConfigError
+from fedlit.core.fabric import make_fabric
+from fedlit.data.augmentation import PerImage, XrayAugmentation
+from fedlit.data.federated import FederatedDataModule
+from fedlit.data.given import GivenClients
+from fedlit.data.images import ImageStore, LabelledImages
+from fedlit.data.partition import ByOrganisation
+from fedlit.federation import placement
+from fedlit.federation.description import announcement, introduction
+from fedlit.federation.evaluation import client_views
+from fedlit.federation.federation import Federation
+from fedlit.federation.monitor import Monitor
+from fedlit.federation.placement import Placement, chosen, placed
+from fedlit.federation.server import server_round
+from fedlit.federation.session import Session
+from fedlit.schedules import ConstantSchedule
+
+GPU = torch.device("cuda", 0)
+CLASSES = ("a", "b")
+
+
+class Small(LightningModule):
+    """A convolution, BatchNorm and dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classes = CLASSES
+        self.body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+        self.head = nn.Sequential(nn.Flatten(), nn.Dropout(0.2), nn.Linear(4, 2))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.body(images))
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        loss = nn.functional.binary_cross_entropy_with_logits(self(batch[0]), batch[1])
+        self.log("loss", loss)
+        return loss
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return self(batch[0])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+
+def data(folder, augment: nn.Module | None = None) -> GivenClients:
+    """Three clients of one store, the last with a store of its own, and a test set."""
+    draw = np.random.default_rng(1)
+    shared, own = (
+        ImageStore.from_array(draw.integers(0, 256, (n, 1, 12, 12), dtype=np.uint8), folder) for n in (40, 13)
+    )
+
+    def images(store: ImageStore, start: int, stop: int, augment: nn.Module | None = None) -> LabelledImages:
+        rows = np.arange(start, stop)
+        labels = (draw.random((len(rows), 2)) < 0.5).astype(np.float32)
+        return LabelledImages(store, rows, labels, np.array([f"{store.path.name}/{row}" for row in rows]), 1, augment)
+
+    clients = {
+        "one": (images(shared, 0, 15, augment), images(shared, 15, 20)),
+        "two": (images(shared, 20, 30, augment), images(shared, 30, 34)),
+        "three": (images(own, 0, 9, augment), images(own, 9, 13)),
+    }
+    return GivenClients(clients, CLASSES, {"test": images(shared, 34, 40)}, batch_size=4, eval_batch_size=3)
+
+
+def fields(given: GivenClients):
+    return given.clients, given.test_sets
+
+
+def session(given: GivenClients, federation: Federation, module: LightningModule, workers: int = 1) -> Session:
+    federation.workers = workers
+    return Session(federation, copy.deepcopy(module), copy.deepcopy(given), make_fabric("cpu"))
+
+
+def play(given: GivenClients, module: LightningModule, workers: int = 1) -> dict[str, Tensor]:
+    """Every tensor of three rounds and of an evaluation."""
+    federation = Federation([Scaffold()], rounds=3, participation=0.7, schedule=ConstantSchedule(3, "steps"))
+    made = session(given, federation, module, workers)
+    try:
+        server, _, _ = made.restore(None)
+        for index in range(3):
+            rnd = made.round(index)
+            total, reports = made.engine.run(rnd.cohort, made.broadcast(server, rnd), rnd)
+            server_round(federation.aggregators, server, total, rnd)
+            made.engine.commit()
+        tensors = {"w": server.w, "stats": server.stats, "losses": torch.tensor([report.loss for report in reports])}
+        for scores in made.engine.evaluate(client_views(made.data, "val"), made.broadcast(server, made.round(0))):
+            tensors |= {f"scores/{scores.view}": scores.scores, f"labels/{scores.view}": scores.labels}
+        return {name: tensor.clone() for name, tensor in tensors.items()}
+    finally:
+        made.engine.close()
+
+
+@pytest.mark.parametrize("augment", [None, XrayAugmentation()], ids=["plain", "augmented"])
+def test_a_federation_has_the_same_bits_wherever_the_pictures_lie(tmp_path, monkeypatch, augment):
+    torch.manual_seed(1)
+    given, module = data(tmp_path, augment), Small()
+    mapped = play(given, module)
+    for name, workers in (("resident", 1), ("ahead", 1), ("resident", 2)):
+        monkeypatch.setattr(placement, "chosen", lambda *given, name=name: Placement(name))
+        assert_same_tensors(play(given, module, workers), mapped)
+
+
+def test_each_store_is_copied_once(tmp_path):
+    clients, test_sets = placed(*fields(data(tmp_path, XrayAugmentation())), "resident", torch.device("cpu"))
+    sets = [part for client in clients.values() for part in (client.train, client.val)] + [test_sets["test"]]
+    assert len({id(part.store) for part in sets}) == 2
+    assert not any(isinstance(part.store, ImageStore) for part in sets)
+    assert clients["one"].test is None
+
+
+def test_data_of_ones_own_and_images_augmented_one_by_one_stay_where_they_are(tmp_path):
+    single = data(tmp_path, PerImage(v2.Compose([v2.RandomRotation(9)])))
+    clients, _ = placed(*fields(single), "resident", torch.device("cpu"))
+    assert clients["one"].train is single.clients["one"].train
+    foreign = GivenClients({"one": [(torch.zeros(3), torch.zeros(2))] * 4})
+    clients, _ = placed(*fields(foreign), "resident", torch.device("cpu"))
+    assert clients["one"].train is foreign.clients["one"].train
+
+
+def test_pictures_go_to_a_gpu_where_they_fit(tmp_path, monkeypatch):
+    given, size = fields(data(tmp_path, XrayAugmentation())), 53 * 144
+    for copies, free, name in ((1, size / 0.6 + 1, "resident"), (1, size, "ahead"), (2, size / 0.6 + 1, "ahead")):
+        monkeypatch.setattr(placement, "free_memory", lambda device, free=free: free)
+        found = chosen("auto", GPU, *given, copies)
+        assert found.name == name
+        assert ("do not fit into 60% of the" in found.notice) == (name == "ahead")
+    assert chosen("cpu", GPU, *given) == Placement("ahead")
+    for wanted, device in itertools.product(("auto", "cpu"), ("cpu", "mps")):
+        assert chosen(wanted, torch.device(device), *given) == Placement()
+
+
+def test_what_cannot_be_copied_is_read_ahead_and_refused_only_where_it_was_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(placement, "free_memory", lambda device: 1e12)
+    single = fields(data(tmp_path, PerImage(v2.Compose([v2.RandomRotation(9)]))))
+    foreign = fields(GivenClients({"one": [(torch.zeros(3), torch.zeros(2))] * 4}))
+    for given, reason in ((single, "PerImage augments on the CPU; use auto"), (foreign, "no pictures in a store")):
+        assert chosen("auto", GPU, *given) == Placement("ahead")
+        with pytest.raises(ConfigError, match=rf"data.device: the data cannot be copied to cuda:0: .*{reason}"):
+            chosen("cuda", GPU, *given)
+    with pytest.raises(ConfigError, match=r"data.device: cuda .* train on cpu; set fabric.accelerator: cuda, or use"):
+        chosen("cuda", torch.device("cpu"), *single)
+
+
+def test_bad_values_are_refused_in_words():
+    with pytest.raises(ValueError, match=r"data.device: expected auto, cpu, cuda, found 'gpu'"):
+        FederatedDataModule(ByOrganisation(), device="gpu")
+
+
+def test_people_are_told_where_the_pictures_are(tmp_path, monkeypatch):
+    monkeypatch.setattr(placement, "chosen", lambda *given: Placement("resident", "they fit"))
+    made = session(data(tmp_path), Federation(rounds=1), Small())
+    assert introduction(made).endswith("; pictures on the device")
+    assert "they fit" in announcement(made, Monitor("val/loss", "min"))
+    made.engine.close()
