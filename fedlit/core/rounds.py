@@ -34,8 +34,8 @@ def client_round(
         return payload, state, ClientReport(client.name, 0, client.examples, 0.0, seconds, payload.nbytes)
     watch = None if local.watched else AttributeWatch(local.module)
     seed_process(rnd.seed, "round", rnd.index, client.name)
-    draws = Draws(stream, state.batches)
     window = rnd.window * (stream.steps_per_epoch if rnd.unit == "epochs" else 1)
+    draws = Draws(stream, state.batches, window * local.batches_per_step)
 
     local.count(state.batches, stream)
     contexts = local.begin(client, state, down, rnd, window, draws.next)

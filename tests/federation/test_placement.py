@@ -2,6 +2,8 @@
 
 import copy
 import itertools
+import threading
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -11,7 +13,8 @@ from runs import assert_same_tensors
 from torch import Tensor, nn
 from torchvision.transforms import v2
 
-from fedlit.aggregators import Scaffold
+from fedlit.aggregators import Aggregator, ClientContext, Scaffold
+from fedlit.core.batches import BatchStream, Draws, ReadAhead
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.data.augmentation import PerImage, XrayAugmentation
@@ -21,6 +24,7 @@ from fedlit.data.images import ImageStore, LabelledImages
 from fedlit.data.partition import ByOrganisation
 from fedlit.federation import placement
 from fedlit.federation.description import announcement, introduction
+from fedlit.federation.engines import base
 from fedlit.federation.evaluation import client_views
 from fedlit.federation.federation import Federation
 from fedlit.federation.monitor import Monitor
@@ -86,9 +90,11 @@ def session(given: GivenClients, federation: Federation, module: LightningModule
     return Session(federation, copy.deepcopy(module), copy.deepcopy(given), make_fabric("cpu"))
 
 
-def play(given: GivenClients, module: LightningModule, workers: int = 1) -> dict[str, Tensor]:
+def play(
+    given: GivenClients, module: LightningModule, workers: int = 1, aggregators: Sequence[Aggregator] = (Scaffold(),)
+) -> dict[str, Tensor]:
     """Every tensor of three rounds and of an evaluation."""
-    federation = Federation([Scaffold()], rounds=3, participation=0.7, schedule=ConstantSchedule(3, "steps"))
+    federation = Federation(list(aggregators), rounds=3, participation=0.7, schedule=ConstantSchedule(3, "steps"))
     made = session(given, federation, module, workers)
     try:
         server, _, _ = made.restore(None)
@@ -110,9 +116,60 @@ def test_a_federation_has_the_same_bits_wherever_the_pictures_lie(tmp_path, monk
     torch.manual_seed(1)
     given, module = data(tmp_path, augment), Small()
     mapped = play(given, module)
-    for name, workers in (("resident", 1), ("ahead", 1), ("resident", 2)):
+    for name, workers in (("resident", 1), ("ahead", 1), ("resident", 2), ("ahead", 2)):
         monkeypatch.setattr(placement, "chosen", lambda *given, name=name: Placement(name))
         assert_same_tensors(play(given, module, workers), mapped)
+
+
+@pytest.mark.parametrize("job", [1, 3])
+def test_batches_are_taken_in_a_thread_one_ahead_and_the_next_clients_first(tmp_path, monkeypatch, job):
+    """Of nine batches, only the very first is taken by the thread that trains."""
+    given, taken, take = data(tmp_path, XrayAugmentation()), [], LabelledImages.take
+
+    def noted(images: LabelledImages, rows: Tensor) -> tuple[Tensor, Tensor]:
+        taken.append(threading.current_thread() is threading.main_thread())
+        return take(images, rows)
+
+    monkeypatch.setattr(placement, "chosen", lambda *given: Placement("ahead"))
+    monkeypatch.setattr(base, "JOBS", 3 // job)
+    federation = Federation(rounds=1, schedule=ConstantSchedule(3, "steps"))
+    made = session(given, federation, Small())
+    server, _, _ = made.restore(None)
+    made.fabric.barrier()
+    made.engine._pool.worker.local.watched = True  # which looks at a batch once more
+    monkeypatch.setattr(LabelledImages, "take", noted)
+    made.engine.run(made.round(0).cohort, made.broadcast(server, made.round(0)), made.round(0))
+    made.engine.close()
+    assert sorted(taken) == [False] * 8 + [True]
+
+
+class Curious(Aggregator):
+    """Draws two batches before its steps, and one more after each."""
+
+    def on_client_round_start(self, ctx: ClientContext) -> None:
+        ctx.scratch["first"] = [ctx.next_batch() for _ in range(2)]
+
+    def on_after_optimizer_step(self, ctx: ClientContext, batches: list) -> None:
+        ctx.w.add_(ctx.next_batch()[0].mean(), alpha=0.01)
+
+
+def test_an_algorithm_that_draws_more_than_its_steps_gets_the_batches_in_their_order(tmp_path, monkeypatch):
+    module, given = Small(), data(tmp_path, XrayAugmentation())
+    mapped = play(given, module, aggregators=[Curious()])
+    monkeypatch.setattr(placement, "chosen", lambda *given: Placement("ahead"))
+    assert_same_tensors(play(given, module, aggregators=[Curious()]), mapped)
+
+
+def test_what_goes_wrong_in_the_thread_is_raised_where_the_batch_is_wanted(tmp_path):
+    images = data(tmp_path).clients["one"].train
+    ahead = ReadAhead(torch.device("cpu"))
+    stream = BatchStream(images, 4, 0, "one", ahead=ahead)
+    draws = Draws(stream, 0, 5)
+    draws.next()
+    images.indices = images.indices + 1000
+    draws.next()  # was taken before
+    with pytest.raises(IndexError):
+        draws.next()
 
 
 def test_each_store_is_copied_once(tmp_path):

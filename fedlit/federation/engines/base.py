@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, pairwise, zip_longest
 from typing import Literal, TypeVar
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from fedlit.core.aggregator import Aggregator
-from fedlit.core.batches import BatchStream, columns, fetch
+from fedlit.core.batches import BatchStream, ReadAhead, columns, fetch
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.local_model import LocalModel, LocalTraining, initial_client_state
 from fedlit.core.messages import Broadcast, Client, ClientData, ClientReport, ClientState, Payload, Round
@@ -119,15 +120,24 @@ class Worker:
         self.program = program
         self.local = LocalModel(fabric, program.module, program.aggregators, program.training)
         self._streams: dict[str, BatchStream] = {}
+        self._ahead = ReadAhead(fabric.device) if program.pictures == "ahead" else None
 
     def fresh_state(self) -> ClientState:
         """Return the state of a client that has not trained yet."""
         return initial_client_state(self.program.aggregators, self.local.layout)
 
-    def train(self, clients: Iterable[tuple[str, ClientState]], down: Broadcast, rnd: Round) -> Reply:
-        """Several clients' part of a round, one after the other."""
+    def train(
+        self,
+        clients: Iterable[tuple[str, ClientState]],
+        down: Broadcast,
+        rnd: Round,
+        following: tuple[str, ClientState | None] | None = None,
+    ) -> Reply:
+        """Several clients' part of a round, one after the other; ``following`` is who comes after them, if that is known."""
         total, trained = None, []
-        for name, state in clients:
+        for (name, state), after in pairwise(chain(clients, [following])):
+            if self._ahead is not None:
+                self._ahead.following = after and (self._stream(after[0]), after[1].batches if after[1] else 0)
             self.doing = f"training client {name!r}"
             with in_words(self.local.module, self.doing):
                 stream, client = self._stream(name), self.program.clients[name]
@@ -139,7 +149,9 @@ class Worker:
     def _stream(self, name: str) -> BatchStream:
         if name not in self._streams:
             dataset = self.program.data[name].train
-            self._streams[name] = BatchStream(dataset, self.program.batch_size, self.program.seed, name)
+            self._streams[name] = BatchStream(
+                dataset, self.program.batch_size, self.program.seed, name, ahead=self._ahead
+            )
         return self._streams[name]
 
     @torch.no_grad()
@@ -188,9 +200,10 @@ class InProcess:
         self, cohort: Sequence[str], states: Mapping[str, ClientState], down: Broadcast, rnd: Round
     ) -> Iterator[Reply]:
         """Replies in cohort order."""
-        for job in jobs_of(cohort):
+        jobs = jobs_of(cohort)
+        for job, after in zip_longest(jobs, jobs[1:]):
             held = ((name, states.get(name) or self.worker.fresh_state()) for name in job)
-            yield self.worker.train(held, down, rnd)
+            yield self.worker.train(held, down, rnd, after and (after[0], states.get(after[0])))
 
     def evaluate(self, views: Sequence[View], states: Mapping[str, ClientState], down: Broadcast) -> Iterator[Scores]:
         """Scores in order."""
