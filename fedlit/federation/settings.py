@@ -37,8 +37,8 @@ class Settings:
             which runs side by side share, 1 on an accelerator, and no more than clients train in a round.
         threads: Number of threads of each worker. Another number gives other bits.
         memory_format: Order in which convolutions find images in memory: ``contiguous``, or ``channels_last``, which gives
-            other bits. By default (``auto``) ``channels_last`` on a CPU for models that are faster with it and compute
-            with it; ``contiguous`` for ResNet-18 on small images, with 64-true, and on an accelerator.
+            other bits. By default (``auto``) ``channels_last`` on a CUDA GPU, and on a CPU for models that are faster with
+            it; ``contiguous`` for ResNet-18 on small images, with 64-true, and for models that need it.
         eval_every: Number of rounds between evaluations. The last round is always evaluated.
         monitor: Metric that says which model is best. By default (``auto``) ``val/auroc_macro``; where the model gives
             no scores ``val/loss``; where it logs no loss the last model counts as the best.

@@ -59,7 +59,7 @@ MUTANTS = (
            "                vector[stretch] *= 1", "core"),
     Mutant("dual variables descend", "core/local_model.py", "flat.grad[dual].neg_()", "flat.grad[dual].clone()", "aggregators"),
     Mutant("small gradients are scaled up", "core/local_model.py", ".clamp(max=1.0)", "", "core"),
-    Mutant("a client's weight is ignored", "core/rounds.py", "vector.mul_(client.weight).cpu()", "vector.cpu()", "core"),
+    Mutant("a client's weight is ignored", "core/rounds.py", "vector.mul_(client.weight)", "vector", "core"),
     Mutant("a start that an aggregator sets counts as change", "core/local_model.py",
            "self.start.copy_(self.flat.w)  # what", "pass  # what", "core"),
     # The server, evaluation, what is kept.

@@ -120,6 +120,7 @@ class Worker:
         self.program = program
         self.local = LocalModel(fabric, program.module, program.aggregators, program.training)
         self._streams: dict[str, BatchStream] = {}
+        self._down: tuple[Broadcast, Broadcast] | None = None
         self._ahead = ReadAhead(fabric.device) if program.pictures == "ahead" else None
 
     def fresh_state(self) -> ClientState:
@@ -134,7 +135,7 @@ class Worker:
         following: tuple[str, ClientState | None] | None = None,
     ) -> Reply:
         """Several clients' part of a round, one after the other; ``following`` is who comes after them, if that is known."""
-        total, trained = None, []
+        total, trained, down = None, [], self._here(down)
         for (name, state), after in pairwise(chain(clients, [following])):
             if self._ahead is not None:
                 self._ahead.following = after and (self._stream(after[0]), after[1].batches if after[1] else 0)
@@ -145,6 +146,15 @@ class Worker:
             total = _added(total, payload)
             trained.append((after, report))
         return total, trained
+
+    def _here(self, down: Broadcast) -> Broadcast:
+        """What the clients get, on the device that trains; it is copied there once a round."""
+        device = self.local.flat.w.device
+        if device.type == "cpu":
+            return down
+        if self._down is None or self._down[0] is not down:
+            self._down = down, down.to(device)
+        return self._down[1]
 
     def _stream(self, name: str) -> BatchStream:
         if name not in self._streams:
@@ -158,7 +168,7 @@ class Worker:
     def evaluate(self, view: View, state: ClientState | None, down: Broadcast) -> Scores:
         """Run ``validation_step`` over a view: scores where it returns them, and what it logs."""
         self.doing = f"evaluating {view}"
-        program, local, module = self.program, self.local, self.local.module
+        program, local, module, down = self.program, self.local, self.local.module, self._here(down)
         dataset = program.dataset(view)
         if view.client is None:
             local.flat.load(down.w, down.stats)
@@ -243,7 +253,7 @@ class Engine:
                 reports.append(report)
                 on_reply(report)
             total = _added(total, payload)
-        return total, reports
+        return total and total.cpu(), reports
 
     def commit(self) -> None:
         """Make the waiting client states the clients' own: the server has accepted the round."""
