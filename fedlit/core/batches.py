@@ -1,5 +1,6 @@
 """Which examples a client's local step sees."""
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -36,32 +37,99 @@ class BatchStream:
         seed: of the run.
         client: whose stream it is.
         purpose: streams of different purposes are independent.
+        ahead: takes the next batch while one trains; by default nobody does.
     """
 
-    def __init__(self, dataset: Dataset, batch_size: int, seed: int, client: str, purpose: str = "batches") -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch_size: int,
+        seed: int,
+        client: str,
+        purpose: str = "batches",
+        ahead: "ReadAhead | None" = None,
+    ) -> None:
         self.dataset, self.batch_size = dataset, batch_size
         self._purpose = (seed, purpose, client)
         n = len(dataset)
         self.steps_per_epoch = n // batch_size + (n % batch_size > 1)
-        self._epoch, self._order = -1, None
+        self._pass: tuple[int, Tensor | None] = (-1, None)
+        self.ahead = ahead if hasattr(dataset, "take") else None
 
     def __getitem__(self, position: int) -> Any:
+        return fetch(self.dataset, self._indices(position))
+
+    def take(self, position: int) -> Any:
+        """Return what the data set takes for a batch, without any draw; see :class:`ReadAhead`."""
+        return self.dataset.take(self._indices(position))
+
+    def _indices(self, position: int) -> Tensor:
         epoch, step = divmod(position, self.steps_per_epoch)
-        if epoch != self._epoch:
-            self._order = torch.randperm(len(self.dataset), generator=generator(*self._purpose, epoch))
-            self._epoch = epoch
-        return fetch(self.dataset, self._order[step * self.batch_size : (step + 1) * self.batch_size])
+        current, order = self._pass
+        if current != epoch:
+            order = torch.randperm(len(self.dataset), generator=generator(*self._purpose, epoch))
+            self._pass = (epoch, order)  # at once, as two threads ask
+        return order[step * self.batch_size : (step + 1) * self.batch_size]
+
+
+class ReadAhead:
+    """Takes the batch that comes next in a thread, while another one trains.
+
+    A data set has its batches in two parts for this: ``take(indices)`` reads and draws nothing, and ``finish(taken)``, in
+    the thread that trains, may draw; so that the order of the draws is the same as without.
+
+    Attributes:
+        following: Stream and position from which the next client starts, once the present one has its last batch.
+
+    Args:
+        device: Where batches go; for a GPU they are copied to page-locked memory.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._pinned = device.type == "cuda"
+        choose = torch.cuda.set_device if self._pinned else lambda device: None
+        self._thread = ThreadPoolExecutor(1, "fedlit-read-ahead", choose, (device,))
+        self._asked: tuple[BatchStream, int] | None = None
+        self._taken: Future | None = None
+        self.following: tuple[BatchStream, int] | None = None
+
+    def batch(self, stream: BatchStream, position: int, last: bool) -> Any:
+        """Return a batch, and ask for the one after it; after a client's last one for the next client's first."""
+        here = self._asked == (stream, position)
+        taken = self._taken.result() if here else stream.take(position)
+        after = self.following if last else (stream, position + 1)
+        if after != self._asked:
+            self._asked = after
+            self._taken = self._thread.submit(self._take, *after) if after else None
+        return stream.dataset.finish(taken)
+
+    def _take(self, stream: BatchStream, position: int) -> Any:
+        taken = stream.take(position)
+        if not self._pinned:
+            return taken
+        return tuple(part.pin_memory() if part.device.type == "cpu" else part for part in taken)
 
 
 class Draws:
-    """Batches of a stream from a position on, one after the other; ``drawn`` is how many so far."""
+    """Batches of a stream from a position on, one after the other.
 
-    def __init__(self, stream: BatchStream, position: int) -> None:
-        self._stream, self._position = stream, position
+    Attributes:
+        drawn: How many so far.
+
+    Args:
+        stream: Whose.
+        position: Of the first.
+        expected: How many will be drawn, as far as is known; more may be.
+    """
+
+    def __init__(self, stream: BatchStream, position: int, expected: int = 0) -> None:
+        self._stream, self._position, self._expected = stream, position, expected
         self.drawn = 0
 
     def next(self) -> Any:
         """Return the next batch."""
-        batch = self._stream[self._position + self.drawn]
+        position = self._position + self.drawn
         self.drawn += 1
-        return batch
+        if self._stream.ahead is None:
+            return self._stream[position]
+        return self._stream.ahead.batch(self._stream, position, last=self.drawn >= self._expected)

@@ -48,7 +48,7 @@ class LocalModel:
         training: settings of the local loop.
 
     Attributes:
-        learns: Whether a step has had a gradient other than zero yet.
+        learns: Whether a step has had a gradient other than zero yet, as of the last client's round.
         moves: Whether a client's weights have moved in a round yet.
         watched: Whether its attributes have been looked at in a round.
     """
@@ -73,6 +73,7 @@ class LocalModel:
         self.optimizer = FlatOptimizer(module, self.flat)
         self.start = torch.empty_like(self.flat.w)
         self.learns = self.moves = self.watched = False
+        self._met = torch.zeros((), dtype=torch.bool, device=self.flat.w.device)
         self._masks: dict[str, Mask] = {}
         self.correction = Correction(self.layout, self.flat.w.device)
         self.batches_per_step = max([1, *(a.batches_per_step for a in self.aggregators)])
@@ -148,7 +149,8 @@ class LocalModel:
         if not self._computing:
             loss = self.gradient(batches[0], number)
         flat.gather_statistics()
-        self.learns = self.learns or bool(flat.grad.any())
+        if not self.learns:
+            self._met.logical_or_(flat.grad.any())  # read when the round is over: no step waits for the device
         flat.grad[dual].neg_()
         if clip is not None:
             flat.grad.mul_((clip / (flat.grad.norm() + 1e-6)).clamp(max=1.0))
@@ -172,6 +174,7 @@ class LocalModel:
 
     def still(self) -> str:
         """Why the client's weights did not move in its round, or ""; a rate of 0 is what somebody asked for."""
+        self.learns = self.learns or bool(self._met)
         self.moves = self.moves or (self.learns and not torch.equal(self.flat.w, self.start))
         if self.moves or not any(self.optimizer.rates):
             return ""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from fedlit.core.devices import to_device
 from fedlit.core.flat import Layout
 
 State = dict[str, Tensor]
@@ -163,6 +164,11 @@ class Broadcast:
         """The inverse of :meth:`tensors` for a list of ``aggregators`` aggregators."""
         return cls(tensors["w"], tensors["stats"], [stripped(tensors, f"{i}/") for i in range(aggregators)])
 
+    def to(self, device: torch.device) -> "Broadcast":
+        """Give it on a device."""
+        states = [{name: to_device(tensor, device) for name, tensor in state.items()} for state in self.aggregators]
+        return Broadcast(to_device(self.w, device), to_device(self.stats, device), states)
+
     @property
     def nbytes(self) -> int:
         """Bytes on the wire, to one client."""
@@ -191,6 +197,10 @@ class Payload:
             self.vectors[name].add_(vector)
         self.weight += other.weight
         self.mask_weight += other.mask_weight
+
+    def cpu(self) -> "Payload":
+        """Give it in the host's memory: itself, where it is there."""
+        return Payload({k: v.cpu() for k, v in self.vectors.items()}, self.weight, self.mask_weight)
 
     def clone(self) -> "Payload":
         """Return a copy that shares no memory."""

@@ -23,6 +23,9 @@ NOT_ELEMENTWISE = {
     **dict.fromkeys(("LARS", "Lars", "LAMB", "Lamb"), "its rate depends on the norm of each layer"),
 }
 
+FUSED = {"cuda"}
+"""Devices on which a step is one kernel where the optimizer has such a form; its numbers differ by rounding."""
+
 ADAPTIVE = frozenset(
     ("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "AdaBelief", "Lion")
 )
@@ -65,6 +68,8 @@ class FlatOptimizer:
             raise ConfigError(f"{type(module).__name__}: its optimizer has no trainable parameters")
         known = inspect.signature(type(configured).__init__).parameters
         defaults = {k: v for k, v in configured.defaults.items() if k in known}
+        if "fused" in known and _fusible(groups):
+            groups = [{**group, "fused": True} for group in groups]
         self._optimizer = type(configured)(groups, **defaults)
         self._fresh = copy.deepcopy(dict(enumerate(self._states())))
         self.name = type(configured).__name__
@@ -75,7 +80,7 @@ class FlatOptimizer:
         self._optimizer.state = defaultdict(dict)
         for i, parameter in enumerate(self._parameters()):
             if source := stripped(state, f"{i}/") if state else self._fresh[i]:
-                self._optimizer.state[parameter] = {k: copy.deepcopy(v) for k, v in source.items()}
+                self._optimizer.state[parameter] = {k: self._placed(k, v, parameter) for k, v in source.items()}
         for group, rate in zip(self._optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * lr_factor
 
@@ -96,6 +101,14 @@ class FlatOptimizer:
                         "as a tensor; use federation.optimizer_state: reset"
                     )
         return named
+
+    def _placed(self, key: str, value: object, parameter: nn.Parameter) -> object:
+        """A copy of a part of the state, where the optimizer wants it: counters of steps are on the CPU, unless it is fused."""
+        if not torch.is_tensor(value):
+            return copy.deepcopy(value)
+        group = next(g for g in self._optimizer.param_groups if any(p is parameter for p in g["params"]))
+        at_home = key != "step" or group.get("fused") or group.get("capturable")
+        return value.detach().to(parameter.device if at_home else value.device, copy=True)
 
     def _parameters(self) -> list[nn.Parameter]:
         return [p for group in self._optimizer.param_groups for p in group["params"]]
@@ -160,6 +173,13 @@ def control_variates_warning(aggregators: Sequence[str], optimizer: str) -> str:
         "of them, so the corrections no longer cancel the drift between clients as they do with SGD steps, for which they "
         "are derived"
     )
+
+
+def _fusible(groups: Sequence[dict]) -> bool:
+    """Whether torch's fused step is for these groups: on a GPU, where nobody has chosen how a step is computed."""
+    choices = ("fused", "foreach", "differentiable", "capturable")
+    devices = {parameter.device.type for group in groups for parameter in group["params"]}
+    return devices <= FUSED and not any(group.get(choice) for group in groups for choice in choices)
 
 
 def _flat_parameter(model: FlatModel, start: int, stop: int) -> nn.Parameter:

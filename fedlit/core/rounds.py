@@ -34,8 +34,8 @@ def client_round(
         return payload, state, ClientReport(client.name, 0, client.examples, 0.0, seconds, payload.nbytes)
     watch = None if local.watched else AttributeWatch(local.module)
     seed_process(rnd.seed, "round", rnd.index, client.name)
-    draws = Draws(stream, state.batches)
     window = rnd.window * (stream.steps_per_epoch if rnd.unit == "epochs" else 1)
+    draws = Draws(stream, state.batches, window * local.batches_per_step)
 
     local.count(state.batches, stream)
     contexts = local.begin(client, state, down, rnd, window, draws.next)
@@ -72,26 +72,33 @@ def _first_loss(
 def _pack(local: LocalModel, vectors: State, client: Client, rnd: Round) -> Payload:
     layout, mask = local.layout, local.mask(client)
     unshared = mask.unshared(layout)
-    for name, vector in vectors.items():
+    for vector in vectors.values():
         if vector.numel() == layout.size:
             for stretch in unshared:
                 vector[stretch] = 0
         elif vector.numel() == layout.stats_size and not mask.shares_stats(layout):
             vector.zero_()
-        if not torch.isfinite(vector.sum()):
-            number, _, own = name.partition("/")
-            if own:  # the weights come first, and are finite
-                raise TrainingError(
-                    f"client {client.name!r}, round {rnd.index + 1}: {own!r} of "
-                    f"{type(local.aggregators[int(number)]).__name__}.on_client_round_end is not finite, and its weights are"
-                )
+    if unsound := _unsound(vectors):
+        number, _, own = unsound[0].partition("/")
+        if own:  # the weights come first, and are finite
             raise TrainingError(
-                f"client {client.name!r}, round {rnd.index + 1}: its {name!r} is not finite after the local "
-                "steps; lower the learning rate, or set federation.gradient_clip"
+                f"client {client.name!r}, round {rnd.index + 1}: {own!r} of "
+                f"{type(local.aggregators[int(number)]).__name__}.on_client_round_end is not finite, and its weights are"
             )
+        raise TrainingError(
+            f"client {client.name!r}, round {rnd.index + 1}: its {unsound[0]!r} is not finite after the local "
+            "steps; lower the learning rate, or set federation.gradient_clip"
+        )
     vectors["squares"] = squares(layout, vectors["w"], client.weight)
-    weighted = {name: vector.mul_(client.weight).cpu() for name, vector in vectors.items()}
+    weighted = {name: vector.mul_(client.weight) for name, vector in vectors.items()}
     return Payload(weighted, client.weight, client.weight * mask.owned.double())
+
+
+def _unsound(vectors: State) -> list[str]:
+    """Name the vectors that are not finite; the device is waited for once."""
+    device = vectors["w"].device
+    finite = torch.stack([vector.sum().to(device, torch.float64) for vector in vectors.values()]).isfinite().tolist()
+    return [name for name, sound in zip(vectors, finite, strict=True) if not sound]
 
 
 def _mean_loss(losses: list[Tensor], client: Client, rnd: Round) -> float:

@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from jsonargparse.typing import register_type
 from torch import Tensor, nn
 
+from fedlit.core.devices import to_device
+
 
 def _number(value: object) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -34,6 +36,9 @@ class XrayAugmentation(nn.Module):
         contrast: Largest relative change of contrast, such as 0.1 for 10%.
     """
 
+    on_device = True
+    """Whether it computes on the device where the images are, with parameters drawn on the CPU."""
+
     def __init__(
         self,
         degrees: float = 7.0,
@@ -52,9 +57,11 @@ class XrayAugmentation(nn.Module):
         draws = (2 * torch.rand(len(images), 6) - 1) * torch.tensor(self.limits)
         angle, right, down, scale, brightness, contrast = draws.T
         cos, sin = torch.cos(angle) / (1 + scale), torch.sin(angle) / (1 + scale)
+        parameters = torch.stack([cos, sin, right, down, brightness, contrast])
+        cos, sin, right, down, brightness, contrast = to_device(parameters, images.device)
         # The grid is relative to height and width: without their ratio a rotation shears oblong images.
-        along_x = torch.stack([cos, sin * width / height], dim=1)[:, :, None] * _centres(width)
-        along_y = torch.stack([-sin * height / width, cos], dim=1)[:, :, None] * _centres(height)
+        along_x = torch.stack([cos, sin * width / height], dim=1)[:, :, None] * _centres(width, images.device)
+        along_y = torch.stack([-sin * height / width, cos], dim=1)[:, :, None] * _centres(height, images.device)
         shift = torch.stack([right, down], dim=1)[:, :, None]
         # Broadcasting makes the grid; affine_grid takes fifty times as long, which is more than the sampling.
         grid = along_x[:, :, None, :] + (along_y + shift)[:, :, :, None]
@@ -74,6 +81,9 @@ class FlipCropAugmentation(nn.Module):
             pixels.
     """
 
+    on_device = True
+    """Whether it computes on the device where the images are, with parameters drawn on the CPU."""
+
     def __init__(self, padding: float = 0.125):
         super().__init__()
         self.padding = padding
@@ -82,18 +92,19 @@ class FlipCropAugmentation(nn.Module):
         """Transform float images [B, C, H, W]; the shape stays."""
         height, width = images.shape[-2:]
         down, right = round(self.padding * height), round(self.padding * width)
-        draws = torch.rand(len(images), 3, 1)
-        rows = (draws[:, 0] * (2 * down + 1)).long() + torch.arange(height)
-        columns = torch.where(draws[:, 2] < 0.5, torch.arange(width), torch.arange(width).flip(0))
+        draws, device = to_device(torch.rand(len(images), 3, 1), images.device), images.device
+        rows = (draws[:, 0] * (2 * down + 1)).long() + torch.arange(height, device=device)
+        across = torch.arange(width, device=device)
+        columns = torch.where(draws[:, 2] < 0.5, across, across.flip(0))
         columns = (draws[:, 1] * (2 * right + 1)).long() + columns
         padded = F.pad(images, (right, right, down, down)).permute(0, 2, 3, 1)
-        image = torch.arange(len(images))[:, None, None]
+        image = torch.arange(len(images), device=device)[:, None, None]
         return padded[image, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
 
 
-def _centres(size: int) -> Tensor:
+def _centres(size: int, device: torch.device) -> Tensor:
     """Return the centres of ``size`` pixels between -1 and 1, as ``grid_sample`` places them."""
-    return (2 * torch.arange(size) + 1) / size - 1
+    return (2 * torch.arange(size, device=device) + 1) / size - 1
 
 
 class PerImage(nn.Module):

@@ -27,6 +27,8 @@ from fedlit.data.records import SPLITS, Records, check_records, hidden_labels, l
 from fedlit.data.schemes import LabelScheme
 from fedlit.data.splits import split_by_patient
 
+DEVICES = ("auto", "cpu", "cuda")
+
 POOLED = "pooled"
 """Name of the only client of pooled data."""
 
@@ -61,6 +63,9 @@ class FederatedDataModule(LightningDataModule):
         cache_dir: Folder of the decoded images; by default $XDG_CACHE_HOME/fedlit or ~/.cache/fedlit.
         mean: Mean that is subtracted from the pixels in [0, 1]: one value, or one for each channel.
         std: Standard deviation by which the pixels are divided after that: one value, or one for each channel, above 0.
+        device: Where the pictures lie: ``auto`` copies them once to the GPU that trains, where they fit into 60% of its
+            free memory, ``cpu`` leaves them in a memory map on disk, and ``cuda`` is ``auto`` that refuses data which no GPU
+            can take. Augmentation and normalisation are on the device that trains. It changes no number.
     """
 
     def __init__(
@@ -79,6 +84,7 @@ class FederatedDataModule(LightningDataModule):
         cache_dir: str | None = None,
         mean: float | list[float] = 0.449,
         std: float | list[float] = 0.226,
+        device: Literal["auto", "cpu", "cuda"] = "auto",
     ):
         super().__init__()
         for key, value in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size), ("in_chans", in_chans)):
@@ -94,10 +100,13 @@ class FederatedDataModule(LightningDataModule):
             )
         if missing_classes not in ("ignore", "negative"):
             raise ValueError(f"data.missing_classes: expected ignore or negative, found {missing_classes!r}")
+        if device not in DEVICES:
+            raise ValueError(f"data.device: expected {', '.join(DEVICES)}, found {device!r}")
         self.partition, self.scheme, self.missing_classes, self.pooled = partition, scheme, missing_classes, pooled
         self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
         self.image_size, self.in_chans, self.mean, self.std = image_size, in_chans, mean, std
         self.augment, self.split, self.seed, self.cache_dir = augment, split, seed, cache_dir
+        self.device = device
         self.clients: dict[str, ClientData] = {}
         self.test_sets: dict[str, Dataset] = {}
         self.assignment: pd.DataFrame | None = None

@@ -4,6 +4,7 @@ Pictures are decoded and resized once per machine and kept as uint8 in a cache f
 and worker process reads the same pages of memory.
 """
 
+import copy
 import hashlib
 import os
 import shutil
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
+from fedlit.core.devices import constant, to_device
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import cores
 from fedlit.core.files import whole
@@ -275,6 +277,13 @@ class LabelledImages(Dataset):
             raise ValueError(f"pictures of {channels} channels become 1 or {channels}, found in_chans {in_chans}")
         self.in_chans, self.augment = in_chans, augment
         self.mean, self.std = _per_channel("mean", mean, in_chans), _per_channel("std", std, in_chans)
+        self._device: torch.device | None = None
+
+    def placed(self, store: ImageStore, device: torch.device) -> "LabelledImages":
+        """Return this data set with its pictures in another store, and its batches made on a device."""
+        other = copy.copy(self)
+        other.store, other._device = store, device
+        return other
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -286,10 +295,17 @@ class LabelledImages(Dataset):
 
     def batch(self, indices: Sequence[int] | np.ndarray | Tensor) -> tuple[Tensor, Tensor]:
         """Return images, float32 [B, in_chans, H, W], and labels, float32 [B, C], of positions in the data set."""
+        return self.finish(self.take(indices))
+
+    def take(self, indices: Sequence[int] | np.ndarray | Tensor) -> tuple[Tensor, Tensor]:
+        """Return pictures, uint8 [B, C, H, W], and labels, for ``finish``; it draws nothing, so that any thread may call it."""
         positions = np.asarray(indices, dtype=np.int64)
-        pictures = self.store[self.indices[positions]]
-        images = model_input(pictures, self.in_chans, self.mean, self.std, self.augment)
-        return images, self.labels[torch.from_numpy(positions)]
+        return self.store[self.indices[positions]], self.labels[torch.from_numpy(positions)]
+
+    def finish(self, taken: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the batch for what ``take`` has returned, augmented and normalised."""
+        pictures, labels = taken if self._device is None else (to_device(part, self._device) for part in taken)
+        return model_input(pictures, self.in_chans, self.mean, self.std, self.augment), labels
 
 
 def model_input(
@@ -301,7 +317,9 @@ def model_input(
         images = v2.functional.rgb_to_grayscale(images)
     if augment is not None:
         images = augment(images)
-    return v2.functional.normalize(images.expand(-1, in_chans, -1, -1), mean, std)
+    # torchvision's normalize copies both to the device at each call, and waits.
+    centre, spread = (constant(tuple(values), images.device).view(-1, 1, 1) for values in (mean, std))
+    return images.expand(-1, in_chans, -1, -1).sub(centre).div_(spread)
 
 
 def _per_channel(name: str, value: float | Sequence[float], channels: int) -> list[float]:

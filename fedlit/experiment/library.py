@@ -101,7 +101,7 @@ def fit(
             accelerator.
         threads: Number of threads of each worker. Another number gives other bits.
         memory_format: Order in which convolutions find images in memory: ``contiguous``, or ``channels_last``, which gives
-            other bits. By default ``channels_last`` on a CPU for backbones of ImageClassifier that are faster with it.
+            other bits. By default ``channels_last`` for ImageClassifier where that is faster.
         eval_every: Number of rounds between evaluations.
         monitor: Metric that says which model is best. By default AUROC on the validation sets, or else their loss.
         monitor_mode: Whether more of the metric is better (``max``) or less (``min``).

@@ -19,7 +19,8 @@ def announcement(session: Session, monitor: Monitor) -> list[str]:
     correcting = [type(a).__name__ for a in session.federation.aggregators if "control variates" in governed(a)]
     if warned := control_variates_warning(correcting, session.optimizer):
         lines += (f"warning: {warned}",)
-    return [line for line in (*lines, session.federation.schedule.notice, monitor.notice) if line]
+    lines += (session.placement.notice, session.federation.schedule.notice, monitor.notice)
+    return [line for line in lines if line]
 
 
 def introduction(session: Session) -> str:
@@ -28,9 +29,10 @@ def introduction(session: Session) -> str:
     shown = ", ".join(f"{name} ({client.examples})" for name, client in list(clients.items())[:6])
     more = f", and {len(clients) - 6} more" if len(clients) > 6 else ""
     computing = f"; {session.memory_format}" * bool(session.memory_format)
+    resident = "; pictures on the device" * (session.placement.name == "resident")
     return (
         f"{session.algorithm} over {len(clients)} client{'s' * (len(clients) != 1)} (training images): {shown}{more}; "
-        f"{session.layout.size:,} parameters; {session.engine.where}{computing}"
+        f"{session.layout.size:,} parameters; {session.engine.where}{computing}{resident}"
     )
 
 

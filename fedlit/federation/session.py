@@ -25,6 +25,7 @@ from fedlit.core.optimizer import FlatOptimizer
 from fedlit.core.randomness import generator
 from fedlit.data.features import with_fixed_features
 from fedlit.data.federated import FederatedDataModule
+from fedlit.federation import placement
 from fedlit.federation.engines.base import Engine, Program, View
 from fedlit.federation.engines.local import LocalEngine
 from fedlit.federation.engines.ranks import FabricEngine
@@ -56,6 +57,7 @@ class Session:
         lr: The learning rate of the optimizer's first parameter group.
         optimizer: The name of its class.
         memory_format: ``contiguous`` or ``channels_last``; "" for a model without 2-D convolutions.
+        placement: Where the pictures lie.
 
     Raises:
         ConfigError: Model, data and federation do not fit together.
@@ -95,6 +97,8 @@ class Session:
         self.personal = _keeping(self.masks, self.layout)
         clients, test_sets = with_fixed_features(module, self.everyone, fabric)
         self.memory_format = chosen(federation.memory_format, fabric, module)
+        workers = self._workers() if fabric.world_size == 1 else 1
+        self.placement = placement.chosen(data.device, fabric.device, clients, test_sets, workers)
         self._program = program = Program(
             module,
             aggregators,
@@ -107,12 +111,13 @@ class Session:
             seed,
             federation.threads,
             limit_eval_batches,
+            self.placement.name,
         )
         self.engine: Engine
         if fabric.world_size > 1:
             self.engine = FabricEngine(program, fabric)
         else:
-            self.engine = LocalEngine(program, fabric, self._workers())
+            self.engine = LocalEngine(program, fabric, workers)
 
     @property
     def algorithm(self) -> str:

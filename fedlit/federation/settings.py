@@ -37,8 +37,8 @@ class Settings:
             which runs side by side share, 1 on an accelerator, and no more than clients train in a round.
         threads: Number of threads of each worker. Another number gives other bits.
         memory_format: Order in which convolutions find images in memory: ``contiguous``, or ``channels_last``, which gives
-            other bits. By default ``channels_last`` on a CPU for backbones of ImageClassifier that are faster
-            with it, such as DenseNet; ``contiguous`` else.
+            other bits. By default ``channels_last`` for ImageClassifier on a GPU, and on a CPU for backbones
+            that are faster with it, such as DenseNet; ``contiguous`` else.
         eval_every: Number of rounds between evaluations. The last round is always evaluated.
         monitor: Metric that says which model is best. By default (``auto``) ``val/auroc_macro``; where the model gives
             no scores ``val/loss``; where it logs no loss the last model counts as the best.

@@ -43,15 +43,15 @@ class Mutant:
 
 MUTANTS = (
     # One client's round.
-    Mutant("batches begin anew each round", "core/rounds.py", "Draws(stream, state.batches)", "Draws(stream, 0)", "core"),
+    Mutant("batches begin anew each round", "core/rounds.py", "Draws(stream, state.batches,", "Draws(stream, 0,", "core"),
     Mutant("batches drawn are not counted", "core/local_model.py", "before.batches + drawn", "before.batches", "core"),
     Mutant("optimizer state is not restored", "core/optimizer.py",
            'stripped(state, f"{i}/") if state else self._fresh[i]', "self._fresh[i]", "core"),
     Mutant("optimizer state is never kept", "core/local_model.py",
            'self.optimizer.state() if self.training.optimizer_state == "keep" else {}', "{}", "core"),
     Mutant("the schedule's rate is ignored", "core/optimizer.py", "rate * lr_factor", "rate", "core"),
-    Mutant("a round is seeded without its number", "core/rounds.py", 'rnd.index, client.name)\n    draws',
-           'client.name)\n    draws', "core"),
+    Mutant("a round is seeded without its number", "core/rounds.py", 'rnd.index, client.name)\n    window',
+           'client.name)\n    window', "core"),
     Mutant("every pass has the same order", "core/batches.py", "generator(*self._purpose, epoch)",
            "generator(*self._purpose, 0)", "core"),
     Mutant("a batch of one example is kept", "core/batches.py", "(n % batch_size > 1)", "(n % batch_size > 0)", "core"),
@@ -59,7 +59,7 @@ MUTANTS = (
            "                vector[stretch] *= 1", "core"),
     Mutant("dual variables descend", "core/local_model.py", "flat.grad[dual].neg_()", "flat.grad[dual].clone()", "aggregators"),
     Mutant("small gradients are scaled up", "core/local_model.py", ".clamp(max=1.0)", "", "core"),
-    Mutant("a client's weight is ignored", "core/rounds.py", "vector.mul_(client.weight).cpu()", "vector.cpu()", "core"),
+    Mutant("a client's weight is ignored", "core/rounds.py", "vector.mul_(client.weight)", "vector", "core"),
     Mutant("a start that an aggregator sets counts as change", "core/local_model.py",
            "self.start.copy_(self.flat.w)  # what", "pass  # what", "core"),
     # The server, evaluation, what is kept.

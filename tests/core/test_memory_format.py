@@ -1,6 +1,7 @@
 """Convolutions compute in channels_last, and nothing that travels knows of it."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import FlatModel
 from fedlit.core.memory_format import with_channels_last
 from fedlit.data.federated import ClientData, FederatedDataModule
+from fedlit.federation import memory_format
 from fedlit.federation.description import announcement
 from fedlit.federation.federation import Federation
 from fedlit.federation.monitor import Monitor
@@ -296,6 +298,20 @@ def test_choosing_changes_nothing_of_the_module():
     assert (auto.memory_format, plain.memory_format) == ("channels_last", "contiguous")
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert torch.equal(plain.restore(None)[0].w, auto.restore(None)[0].w)
+
+
+@pytest.mark.parametrize(
+    ("precision", "double", "name"),
+    [("32-true", False, "channels_last"), ("bf16-mixed", False, "channels_last"), ("32-true", True, "contiguous")],
+)
+def test_on_a_gpu_every_backbone_computes_so(precision, double, name):
+    """Where the weights turn at every step, too, which on a CPU does not pay."""
+    fabric = SimpleNamespace(
+        device=torch.device("cuda"), strategy=SimpleNamespace(precision=SimpleNamespace(precision=precision))
+    )
+    network = ImageClassifier(CLASSES, "resnet18")
+    network = network.double() if double else network
+    assert memory_format.chosen(None, fabric, network) == name
 
 
 def test_bad_values_are_refused_in_words():

@@ -1,8 +1,9 @@
 """What an engine is: it runs clients' rounds and evaluations somewhere and hands back sums."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise, zip_longest
+from typing import Literal, TypeVar
 
 import torch
 from lightning.pytorch import LightningModule
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from fedlit.core.aggregator import Aggregator
-from fedlit.core.batches import BatchStream, columns, fetch
+from fedlit.core.batches import BatchStream, ReadAhead, columns, fetch
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.local_model import LocalModel, LocalTraining, initial_client_state
 from fedlit.core.messages import Broadcast, Client, ClientData, ClientReport, ClientState, Payload, Round
@@ -70,6 +71,7 @@ class Program:
     seed: int
     threads: int = 1
     limit_eval_batches: int | None = None
+    pictures: Literal["mapped", "ahead", "resident"] = "mapped"
 
     def dataset(self, view: View) -> Dataset:
         """What a view looks at."""
@@ -110,18 +112,33 @@ class Worker:
     def __init__(self, program: Program, fabric: FederationFabric) -> None:
         # One thread or two give different bits, so a client's number of threads is the run's, not the machine's.
         torch.set_num_threads(program.threads)
+        if program.pictures != "mapped":
+            from fedlit.federation.placement import placed  # which imports what reads pictures
+
+            data, test_sets = placed(program.data, program.test_sets, program.pictures, fabric.device)
+            program = replace(program, data=data, test_sets=test_sets)
         self.program = program
         self.local = LocalModel(fabric, program.module, program.aggregators, program.training)
         self._streams: dict[str, BatchStream] = {}
+        self._down: tuple[Broadcast, Broadcast] | None = None
+        self._ahead = ReadAhead(fabric.device) if program.pictures == "ahead" else None
 
     def fresh_state(self) -> ClientState:
         """Return the state of a client that has not trained yet."""
         return initial_client_state(self.program.aggregators, self.local.layout)
 
-    def train(self, clients: Iterable[tuple[str, ClientState]], down: Broadcast, rnd: Round) -> Reply:
-        """Several clients' part of a round, one after the other."""
-        total, trained = None, []
-        for name, state in clients:
+    def train(
+        self,
+        clients: Iterable[tuple[str, ClientState]],
+        down: Broadcast,
+        rnd: Round,
+        following: tuple[str, ClientState | None] | None = None,
+    ) -> Reply:
+        """Several clients' part of a round, one after the other; ``following`` is who comes after them, if that is known."""
+        total, trained, down = None, [], self._here(down)
+        for (name, state), after in pairwise(chain(clients, [following])):
+            if self._ahead is not None:
+                self._ahead.following = after and (self._stream(after[0]), after[1].batches if after[1] else 0)
             self.doing = f"training client {name!r}"
             with in_words(self.local.module, self.doing):
                 stream, client = self._stream(name), self.program.clients[name]
@@ -130,17 +147,28 @@ class Worker:
             trained.append((after, report))
         return total, trained
 
+    def _here(self, down: Broadcast) -> Broadcast:
+        """What the clients get, on the device that trains; it is copied there once a round."""
+        device = self.local.flat.w.device
+        if device.type == "cpu":
+            return down
+        if self._down is None or self._down[0] is not down:
+            self._down = down, down.to(device)
+        return self._down[1]
+
     def _stream(self, name: str) -> BatchStream:
         if name not in self._streams:
             dataset = self.program.data[name].train
-            self._streams[name] = BatchStream(dataset, self.program.batch_size, self.program.seed, name)
+            self._streams[name] = BatchStream(
+                dataset, self.program.batch_size, self.program.seed, name, ahead=self._ahead
+            )
         return self._streams[name]
 
     @torch.no_grad()
     def evaluate(self, view: View, state: ClientState | None, down: Broadcast) -> Scores:
         """Run ``validation_step`` over a view: scores where it returns them, and what it logs."""
         self.doing = f"evaluating {view}"
-        program, local, module = self.program, self.local, self.local.module
+        program, local, module, down = self.program, self.local, self.local.module, self._here(down)
         dataset = program.dataset(view)
         if view.client is None:
             local.flat.load(down.w, down.stats)
@@ -165,10 +193,10 @@ class Worker:
                 sums[key] = sums.get(key, 0.0) + mean * len(indices)
             output = scores_of(module, view.method, output, len(indices), len(local.layout.classes))
             if output is not None:
-                scores.append(output.float().cpu())
+                scores.append(output.float())
                 labels.append(columns(torch.as_tensor(batch[1]), output.shape[1]))
         logged = {key: total / seen for key, total in sums.items()}
-        collected = (torch.cat(scores), torch.cat(labels)) if scores else (None, None)
+        collected = (torch.cat(scores).cpu(), torch.cat(labels).cpu()) if scores else (None, None)
         return Scores(view, seen, *collected, logged)
 
 
@@ -182,9 +210,10 @@ class InProcess:
         self, cohort: Sequence[str], states: Mapping[str, ClientState], down: Broadcast, rnd: Round
     ) -> Iterator[Reply]:
         """Replies in cohort order."""
-        for job in jobs_of(cohort):
+        jobs = jobs_of(cohort)
+        for job, after in zip_longest(jobs, jobs[1:]):
             held = ((name, states.get(name) or self.worker.fresh_state()) for name in job)
-            yield self.worker.train(held, down, rnd)
+            yield self.worker.train(held, down, rnd, after and (after[0], states.get(after[0])))
 
     def evaluate(self, views: Sequence[View], states: Mapping[str, ClientState], down: Broadcast) -> Iterator[Scores]:
         """Scores in order."""
@@ -192,7 +221,8 @@ class InProcess:
             yield self.worker.evaluate(view, states.get(view.client) or self.worker.fresh_state(), down)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Let go of the model, and of pictures on its device."""
+        vars(self).pop("worker", None)
 
 
 class Engine:
@@ -223,7 +253,7 @@ class Engine:
                 reports.append(report)
                 on_reply(report)
             total = _added(total, payload)
-        return total, reports
+        return total and total.cpu(), reports
 
     def commit(self) -> None:
         """Make the waiting client states the clients' own: the server has accepted the round."""

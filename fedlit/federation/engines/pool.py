@@ -346,7 +346,7 @@ def _train(worker: Worker, folder: SharedFolder, job: Job, down: Broadcast, rnd:
     held = ((name, _resolve(worker, folder, state)) for name, state in zip(job.of, job.states, strict=True))
     payload, trained = worker.train(held, down, rnd)
     clients = [(_kept(folder, file, state), report) for (state, report), file in zip(trained, job.keep_in, strict=True)]
-    vectors = folder.write(job.reply_in, payload.vectors)
+    vectors = folder.write(job.reply_in, payload.cpu().vectors)
     return Trained(job.number, vectors, payload.weight, payload.mask_weight, clients)
 
 

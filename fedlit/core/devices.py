@@ -1,0 +1,22 @@
+"""Tensors on their way to a device, without a wait for it, and constants that stay there."""
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Give a tensor on a device; the copy to a GPU is from page-locked memory, so that nobody waits for it."""
+    if tensor.device == device:
+        return tensor
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+@cache
+def constant(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """Give float32 numbers as a tensor on a device, copied there once; read only."""
+    with torch.inference_mode(False):
+        return torch.tensor(values, dtype=torch.float32, device=device)

@@ -1,0 +1,294 @@
+"""Images a second on a GPU: loops written by hand beside fedlit.
+
+    python tests/benchmarks/gpu.py [--batch 32 128] [--steps 40] [--turns 5] [--device cuda] [--tiny]
+
+DenseNet121 on augmented pictures of 224 pixels, four clients, by
+
+- (a) a plain loop as people write it: NCHW, fp32, a DataLoader of 8 workers over the memory map;
+- (b) the best bare loop: channels_last, bf16, pictures on the GPU, its step captured as a graph;
+- (c) fedlit with federated averaging, bf16-mixed, rounds and their sums included;
+- (d) the same with CODASCA and SurgicalHeads on the AUC objective;
+
+and, for many small clients of a network of 60,000 parameters, (e) fedlit beside a bare loop over the same clients. The sides
+take turns (A B C D A B ...); a ratio is the median over turns. Limits: (c) at least 0.95 of (b), and above (a); (d) at least
+0.95 of (c). ``--tiny`` is a small network and pictures, to try the command where there is no GPU: its figures say nothing.
+"""
+
+import argparse
+import itertools
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from fedlit.aggregators import CODASCA, Aggregator, SurgicalHeads
+from fedlit.core.fabric import make_fabric
+from fedlit.core.messages import ClientData
+from fedlit.data.augmentation import XrayAugmentation
+from fedlit.data.given import GivenClients
+from fedlit.data.images import ImageStore, LabelledImages
+from fedlit.data.resident import ResidentStore
+from fedlit.federation.federation import Federation
+from fedlit.federation.session import Session
+from fedlit.models import ImageClassifier
+from fedlit.objectives import AUCSaddle
+from fedlit.schedules import ConstantSchedule, PracticeSchedule, Schedule
+
+CLASSES = tuple(f"class-{i}" for i in range(10))
+CLIENTS = 4
+LR = 0.01
+Turn = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large everything is."""
+
+    backbone: str
+    pixels: int
+    images: int
+    loaders: int
+    small_clients: int
+    small_steps: int
+
+
+FULL = Size("densenet121", 224, 512, 8, 256, 8)
+TINY = Size("small_cnn", 28, 16, 0, 6, 2)
+
+
+def pictures(size: Size, folder: str, clients: int, images: int) -> list[LabelledImages]:
+    """Training sets of clients in one store; a client does not label one of the classes."""
+    draw = np.random.default_rng(0)
+    store = ImageStore.from_array(
+        draw.integers(0, 256, (clients * images, 1, size.pixels, size.pixels), dtype=np.uint8), folder
+    )
+    sets = []
+    for k in range(clients):
+        rows = np.arange(k * images, (k + 1) * images)
+        labels = draw.integers(0, 2, (images, len(CLASSES))).astype(np.float32)
+        labels[:, k % len(CLASSES)] = np.nan
+        sets.append(LabelledImages(store, rows, labels, rows.astype(str), augment=XrayAugmentation()))
+    return sets
+
+
+def network(backbone: str, **options) -> ImageClassifier:
+    """The model that every side trains."""
+    torch.manual_seed(0)
+    return ImageClassifier(CLASSES, backbone, optimizer=lambda p: torch.optim.SGD(p, lr=LR), **options)
+
+
+def whole(sets: list[LabelledImages]) -> LabelledImages:
+    """The images of all clients as one data set."""
+    rows = np.concatenate([part.indices for part in sets])
+    labels = np.concatenate([part.labels.numpy() for part in sets])
+    return LabelledImages(sets[0].store, rows, labels, rows.astype(str), augment=sets[0].augment)
+
+
+def plain(size: Size, sets: list[LabelledImages], batch: int, steps: int, device: torch.device) -> Turn:
+    """(a): a loop as people write it."""
+    model = network(size.backbone).to(device).train()
+    optimizer = model.configure_optimizers()
+    loader = DataLoader(
+        whole(sets),
+        batch,
+        shuffle=True,
+        drop_last=True,
+        num_workers=size.loaders,
+        persistent_workers=size.loaders > 0,
+        pin_memory=device.type == "cuda",
+    )
+    endless = itertools.chain.from_iterable(itertools.repeat(loader))
+
+    def turn() -> None:
+        for images, labels in itertools.islice(endless, steps):
+            optimizer.zero_grad()
+            moved = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+            model.training_step(moved, 0).backward()
+            optimizer.step()
+
+    return turn
+
+
+def best(backbone: str, sets: list[LabelledImages], batch: int, steps: int, device: torch.device, bf16: bool) -> Turn:
+    """(b): the best loop that we can write; one model, no clients."""
+    model = network(backbone).to(device, memory_format=torch.channels_last).train()
+    fused = {"fused": True} if device.type == "cuda" else {}
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR, **fused)
+    data = whole(sets)
+    data = data.placed(ResidentStore(data.store, device), device)
+
+    def step(images: Tensor, labels: Tensor) -> None:
+        optimizer.zero_grad(set_to_none=False)
+        with torch.autocast(device.type, torch.bfloat16, enabled=bf16, cache_enabled=False):
+            loss = model.training_step((images, labels), 0)
+        loss.backward()
+        optimizer.step()
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        while True:
+            order = torch.randperm(len(data))
+            for start in range(0, len(data) - batch + 1, batch):
+                images, labels = data.batch(order[start : start + batch])
+                yield images.to(memory_format=torch.channels_last), labels
+
+    endless = batches()
+    run = graphed(step, next(endless)) if device.type == "cuda" else step
+
+    def turn() -> None:
+        for images, labels in itertools.islice(endless, steps):
+            run(images, labels)
+
+    return turn
+
+
+def graphed(step: Callable[[Tensor, Tensor], None], batch: tuple[Tensor, Tensor]) -> Callable[[Tensor, Tensor], None]:
+    """A step captured once, and replayed on batches of the same shape; the step itself where that fails, which is told."""
+    images, labels = (part.clone() for part in batch)
+    beside = torch.cuda.Stream()
+    beside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(beside):
+        for _ in range(3):
+            step(images, labels)
+    torch.cuda.current_stream().wait_stream(beside)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            step(images, labels)
+    except RuntimeError as error:
+        print(f"(b) runs without a graph: {str(error).splitlines()[0]}")
+        return step
+
+    def replay(other: Tensor, targets: Tensor) -> None:
+        images.copy_(other)
+        labels.copy_(targets)
+        graph.replay()
+
+    return replay
+
+
+def fedlit(
+    sets: list[LabelledImages],
+    batch: int,
+    schedule: Schedule,
+    device: str,
+    precision: str,
+    model: ImageClassifier,
+    aggregators: list[Aggregator],
+    surgical: bool = False,
+) -> Turn:
+    """(c), (d), (e): a round of a federation, the server's part included."""
+    clients = {}
+    for k, images in enumerate(sets):
+        labelled = tuple(c for i, c in enumerate(CLASSES) if not surgical or i != k % len(CLASSES))
+        clients[f"site-{k}"] = ClientData(f"site-{k}", labelled, images)
+    federation = Federation(aggregators, rounds=10_000, schedule=schedule, workers=1)
+    data = GivenClients(clients, CLASSES, batch_size=batch)
+    session = Session(federation, model, data, make_fabric(device, precision=precision))
+    server, _, _ = session.restore(None)
+    session.settle(server)
+    rounds = itertools.count()
+
+    def turn() -> None:
+        rnd = session.round(next(rounds))
+        total, _ = session.engine.run(rnd.cohort, federation.open_round(server, rnd, session), rnd)
+        federation.close_round(server, total, rnd, session)
+
+    return turn
+
+
+def timed(sides: dict[str, Turn], turns: int, images: int, device: torch.device) -> dict[str, list[float]]:
+    """Images a second of each side at each turn; the first turn does not count."""
+    speeds: dict[str, list[float]] = {side: [] for side in sides}
+    for number in range(turns + 1):
+        for side, turn in sides.items():
+            wait(device)
+            began = time.perf_counter()
+            turn()
+            wait(device)
+            if number:
+                speeds[side].append(images / (time.perf_counter() - began))
+    for side, values in speeds.items():
+        print(f"  ({side}) {statistics.median(values):,.0f} images a second")
+    return speeds
+
+
+def wait(device: torch.device) -> None:
+    """Wait until the device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def verdict(speeds: dict[str, list[float]], side: str, other: str, limit: float) -> bool:
+    """Print a ratio of two sides, its limit, and whether it holds."""
+    ratio = statistics.median(a / b for a, b in zip(speeds[side], speeds[other], strict=True))
+    print(f"  ({side}) over ({other}): {ratio:.3f}, limit {limit}: {'pass' if ratio >= limit else 'FAIL'}")
+    return ratio >= limit
+
+
+def main() -> int:
+    """Measure, print, and return 1 where a limit is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, nargs="+", default=[32, 128])
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--tiny", action="store_true")
+    args = parser.parse_args()
+    if args.device == "cuda" and not torch.cuda.is_available():
+        parser.error("no CUDA device here; --device cpu --tiny tries the command")
+    size, batches, steps, turns = (TINY, [4], CLIENTS, 1) if args.tiny else (FULL, args.batch, args.steps, args.turns)
+    window = max(1, steps // CLIENTS)
+    steps = window * CLIENTS
+    fabric = make_fabric(args.device)
+    device, bf16 = fabric.device, args.device == "cuda"
+    precision = "bf16-mixed" if bf16 else "32-true"
+    name = torch.cuda.get_device_name(device) if bf16 else "CPU"
+    print(f"{name}, PyTorch {torch.__version__}{', tiny: the figures say nothing' * args.tiny}")
+    held = []
+    with TemporaryDirectory() as folder:
+        sets = pictures(size, folder, CLIENTS, size.images)
+        stages = PracticeSchedule(window, 10_000_000, 10_000_000)
+        for batch in batches:
+            print(f"{size.backbone}, {size.pixels} pixels, batch {batch}:")
+            common = (args.device, precision)
+            codasca = network(size.backbone, objective=AUCSaddle())
+            sides = {
+                "a": plain(size, sets, batch, steps, device),
+                "b": best(size.backbone, sets, batch, steps, device, bf16),
+                "c": fedlit(sets, batch, ConstantSchedule(window, "steps"), *common, network(size.backbone), []),
+                "d": fedlit(sets, batch, stages, *common, codasca, [CODASCA(), SurgicalHeads()], surgical=True),
+            }
+            speeds = timed(sides, turns, steps * batch, device)
+            held += [verdict(speeds, "c", "b", 0.95), verdict(speeds, "c", "a", 1.0), verdict(speeds, "d", "c", 0.95)]
+            del sides
+        small = Size("small_cnn", 28, 0, 0, size.small_clients, size.small_steps)
+        batch = 4 if args.tiny else 32
+        sets = pictures(small, folder, small.small_clients, batch * small.small_steps)
+        print(f"{small.small_clients} clients of a small CNN, {small.small_steps} steps of {batch} each:")
+        count = small.small_clients * small.small_steps
+        sides = {
+            "e, bare": best(small.backbone, sets, batch, count, device, bf16),
+            "e": fedlit(
+                sets,
+                batch,
+                ConstantSchedule(small.small_steps, "steps"),
+                args.device,
+                precision,
+                network(small.backbone),
+                [],
+            ),
+        }
+        timed(sides, turns, count * batch, device)
+        print("  pfl-research: not compared here yet")
+    return int(not all(held) and not args.tiny)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""Within a local step nothing waits for the device: no value is read, and no shape depends on one."""
+
+import copy
+from collections.abc import Callable
+from contextlib import contextmanager
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule
+from pictures import CLASSES, Small, data
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fedlit.aggregators import CODASCA, FedBN, FedProx, LocalSGDAM, LocalSGDM, Scaffold
+from fedlit.core.batches import Draws
+from fedlit.core.fabric import make_fabric
+from fedlit.core.local_model import LocalModel
+from fedlit.data.augmentation import FlipCropAugmentation, XrayAugmentation
+from fedlit.federation import placement
+from fedlit.federation.federation import Federation
+from fedlit.federation.placement import Placement
+from fedlit.federation.session import Session
+from fedlit.models import ImageClassifier
+from fedlit.objectives import AUCSaddle
+from fedlit.schedules import ConstantSchedule, PracticeSchedule
+
+WAITING = {"_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select", "_unique2", "unique_dim"}
+
+
+class Refusing(TorchDispatchMode):
+    """Refuses the operations for which a host would wait for its GPU."""
+
+    def __torch_dispatch__(self, operation, types, given=(), named=None):
+        name = operation._schema.name.removeprefix("aten::")
+        masks = name.startswith("index") and any(
+            torch.is_tensor(index) and index.dtype in (torch.bool, torch.uint8)
+            for index in (given[1] if isinstance(given[1], (list, tuple)) else ())
+        )
+        if name in WAITING or masks:
+            raise AssertionError(f"{operation} waits for the device")
+        return operation(*given, **(named or {}))
+
+
+@contextmanager
+def synchronisation_refused():
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def network(**options) -> ImageClassifier:
+    return ImageClassifier(CLASSES, "small_cnn", drop_rate=0.1, **options)
+
+
+CASES = {
+    "averaging": (Small, lambda: Federation()),
+    "clipped": (Small, lambda: Federation([FedProx(0.1)], gradient_clip=1.0)),
+    "SCAFFOLD, FedBN": (network, lambda: Federation([Scaffold(), FedBN()])),
+    "LocalSGDM": (network, lambda: Federation([LocalSGDM()])),
+    "CODASCA": (
+        lambda: network(objective=AUCSaddle(clamp=True)),
+        lambda: Federation([CODASCA()], schedule=PracticeSchedule(window=3, iterations=30, decay_every=15)),
+    ),
+    "LocalSGDAM": (lambda: network(objective=AUCSaddle()), lambda: Federation([LocalSGDAM()])),
+}
+
+
+def run(
+    make_module: Callable[[], LightningModule],
+    make_federation: Callable[[], Federation],
+    folder,
+    monkeypatch,
+    guard,
+    device: str = "cpu",
+) -> None:
+    """Two rounds, the steps of the second under guard: the first may bring constants to the device."""
+    torch.manual_seed(1)
+    federation, guarded = make_federation(), []
+    if device == "cpu":
+        monkeypatch.setattr(placement, "chosen", lambda *given: Placement("resident"))
+    if not isinstance(federation.schedule, PracticeSchedule):
+        federation.schedule = ConstantSchedule(3, "steps")
+    federation.workers = 1
+    made = Session(federation, make_module(), copy.deepcopy(data(folder, XrayAugmentation())), make_fabric(device))
+    server, _, _ = made.restore(None)
+    made.settle(server)
+    for owner, name in ((LocalModel, "step"), (Draws, "next")):
+        monkeypatch.setattr(owner, name, _watched(getattr(owner, name), guard, guarded))
+    for index in range(2):
+        guarded.append(index)
+        rnd = made.round(index)
+        made.engine.run(rnd.cohort, federation.open_round(server, rnd, made), rnd)
+        made.engine.commit()
+    made.engine.close()
+
+
+def _watched(function: Callable, guard, rounds: list[int]) -> Callable:
+    def inside(*given):
+        if len(rounds) < 2:
+            return function(*given)
+        with guard():
+            return function(*given)
+
+    return inside
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_local_step_reads_no_value(case, tmp_path, monkeypatch):
+    run(*CASES[case], tmp_path, monkeypatch, Refusing)
+
+
+def test_the_guard_notices():
+    for waits in (lambda x: x.item(), lambda x: x.nonzero(), lambda x: x[x > 0], lambda x: bool(x.any())):
+        with pytest.raises(AssertionError, match="waits for the device"), Refusing():
+            waits(torch.ones(1))
+
+
+def test_flips_and_crops_read_no_value():
+    with Refusing():
+        FlipCropAugmentation()(torch.zeros(3, 1, 8, 8))
+
+
+def test_the_first_gradient_is_noticed_at_the_end_of_the_round(tmp_path):
+    made = Session(
+        Federation(schedule=ConstantSchedule(2, "steps"), workers=1), Small(), data(tmp_path), make_fabric("cpu")
+    )
+    local, rnd = made.engine._pool.worker.local, made.round(0)
+    _, reports = made.engine.run(rnd.cohort, made.broadcast(made.restore(None)[0], rnd), rnd)
+    assert local.learns
+    assert local.moves
+    assert {report.still for report in reports} == {""}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("case", CASES)
+def test_a_local_step_on_a_gpu_does_not_synchronise(case, tmp_path, monkeypatch):
+    run(*CASES[case], tmp_path, monkeypatch, synchronisation_refused, "cuda")

@@ -1,0 +1,181 @@
+"""Where the pictures of a federation lie changes no bit of it."""
+
+import copy
+import itertools
+import threading
+from collections.abc import Sequence
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule
+from pictures import Small, data
+from runs import assert_same_tensors
+from torch import Tensor
+from torchvision.transforms import v2
+
+from fedlit.aggregators import Aggregator, ClientContext, Scaffold
+from fedlit.core.batches import BatchStream, Draws, ReadAhead
+from fedlit.core.errors import ConfigError
+from fedlit.core.fabric import make_fabric
+from fedlit.data.augmentation import PerImage, XrayAugmentation
+from fedlit.data.federated import FederatedDataModule
+from fedlit.data.given import GivenClients
+from fedlit.data.images import ImageStore, LabelledImages
+from fedlit.data.partition import ByOrganisation
+from fedlit.federation import placement
+from fedlit.federation.description import announcement, introduction
+from fedlit.federation.engines import base
+from fedlit.federation.evaluation import client_views
+from fedlit.federation.federation import Federation
+from fedlit.federation.monitor import Monitor
+from fedlit.federation.placement import Placement, chosen, placed
+from fedlit.federation.server import server_round
+from fedlit.federation.session import Session
+from fedlit.schedules import ConstantSchedule
+
+GPU = torch.device("cuda", 0)
+
+
+def fields(given: GivenClients):
+    return given.clients, given.test_sets
+
+
+def session(given: GivenClients, federation: Federation, module: LightningModule, workers: int = 1) -> Session:
+    federation.workers = workers
+    return Session(federation, copy.deepcopy(module), copy.deepcopy(given), make_fabric("cpu"))
+
+
+def play(
+    given: GivenClients, module: LightningModule, workers: int = 1, aggregators: Sequence[Aggregator] = (Scaffold(),)
+) -> dict[str, Tensor]:
+    """Every tensor of three rounds and of an evaluation."""
+    federation = Federation(list(aggregators), rounds=3, participation=0.7, schedule=ConstantSchedule(3, "steps"))
+    made = session(given, federation, module, workers)
+    try:
+        server, _, _ = made.restore(None)
+        for index in range(3):
+            rnd = made.round(index)
+            total, reports = made.engine.run(rnd.cohort, made.broadcast(server, rnd), rnd)
+            server_round(federation.aggregators, server, total, rnd)
+            made.engine.commit()
+        tensors = {"w": server.w, "stats": server.stats, "losses": torch.tensor([report.loss for report in reports])}
+        for scores in made.engine.evaluate(client_views(made.data, "val"), made.broadcast(server, made.round(0))):
+            tensors |= {f"scores/{scores.view}": scores.scores, f"labels/{scores.view}": scores.labels}
+        return {name: tensor.clone() for name, tensor in tensors.items()}
+    finally:
+        made.engine.close()
+
+
+@pytest.mark.parametrize("augment", [None, XrayAugmentation()], ids=["plain", "augmented"])
+def test_a_federation_has_the_same_bits_wherever_the_pictures_lie(tmp_path, monkeypatch, augment):
+    torch.manual_seed(1)
+    given, module = data(tmp_path, augment), Small()
+    mapped = play(given, module)
+    for name, workers in (("resident", 1), ("ahead", 1), ("resident", 2), ("ahead", 2)):
+        monkeypatch.setattr(placement, "chosen", lambda *given, name=name: Placement(name))
+        assert_same_tensors(play(given, module, workers), mapped)
+
+
+@pytest.mark.parametrize("job", [1, 3])
+def test_batches_are_taken_in_a_thread_one_ahead_and_the_next_clients_first(tmp_path, monkeypatch, job):
+    """Of nine batches, only the very first is taken by the thread that trains."""
+    given, taken, take = data(tmp_path, XrayAugmentation()), [], LabelledImages.take
+
+    def noted(images: LabelledImages, rows: Tensor) -> tuple[Tensor, Tensor]:
+        taken.append(threading.current_thread() is threading.main_thread())
+        return take(images, rows)
+
+    monkeypatch.setattr(placement, "chosen", lambda *given: Placement("ahead"))
+    monkeypatch.setattr(base, "JOBS", 3 // job)
+    federation = Federation(rounds=1, schedule=ConstantSchedule(3, "steps"))
+    made = session(given, federation, Small())
+    server, _, _ = made.restore(None)
+    made.fabric.barrier()
+    made.engine._pool.worker.local.watched = True  # which looks at a batch once more
+    monkeypatch.setattr(LabelledImages, "take", noted)
+    made.engine.run(made.round(0).cohort, made.broadcast(server, made.round(0)), made.round(0))
+    made.engine.close()
+    assert sorted(taken) == [False] * 8 + [True]
+
+
+class Curious(Aggregator):
+    """Draws two batches before its steps, and one more after each."""
+
+    def on_client_round_start(self, ctx: ClientContext) -> None:
+        ctx.scratch["first"] = [ctx.next_batch() for _ in range(2)]
+
+    def on_after_optimizer_step(self, ctx: ClientContext, batches: list) -> None:
+        ctx.w.add_(ctx.next_batch()[0].mean(), alpha=0.01)
+
+
+def test_an_algorithm_that_draws_more_than_its_steps_gets_the_batches_in_their_order(tmp_path, monkeypatch):
+    module, given = Small(), data(tmp_path, XrayAugmentation())
+    mapped = play(given, module, aggregators=[Curious()])
+    monkeypatch.setattr(placement, "chosen", lambda *given: Placement("ahead"))
+    assert_same_tensors(play(given, module, aggregators=[Curious()]), mapped)
+
+
+def test_what_goes_wrong_in_the_thread_is_raised_where_the_batch_is_wanted(tmp_path):
+    images = data(tmp_path).clients["one"].train
+    ahead = ReadAhead(torch.device("cpu"))
+    stream = BatchStream(images, 4, 0, "one", ahead=ahead)
+    draws = Draws(stream, 0, 5)
+    draws.next()
+    images.indices = images.indices + 1000
+    draws.next()  # was taken before
+    with pytest.raises(IndexError):
+        draws.next()
+
+
+def test_each_store_is_copied_once(tmp_path):
+    clients, test_sets = placed(*fields(data(tmp_path, XrayAugmentation())), "resident", torch.device("cpu"))
+    sets = [part for client in clients.values() for part in (client.train, client.val)] + [test_sets["test"]]
+    assert len({id(part.store) for part in sets}) == 2
+    assert not any(isinstance(part.store, ImageStore) for part in sets)
+    assert clients["one"].test is None
+
+
+def test_data_of_ones_own_and_images_augmented_one_by_one_stay_where_they_are(tmp_path):
+    single = data(tmp_path, PerImage(v2.Compose([v2.RandomRotation(9)])))
+    clients, _ = placed(*fields(single), "resident", torch.device("cpu"))
+    assert clients["one"].train is single.clients["one"].train
+    foreign = GivenClients({"one": [(torch.zeros(3), torch.zeros(2))] * 4})
+    clients, _ = placed(*fields(foreign), "resident", torch.device("cpu"))
+    assert clients["one"].train is foreign.clients["one"].train
+
+
+def test_pictures_go_to_a_gpu_where_they_fit(tmp_path, monkeypatch):
+    given, size = fields(data(tmp_path, XrayAugmentation())), 53 * 144
+    for copies, free, name in ((1, size / 0.6 + 1, "resident"), (1, size, "ahead"), (2, size / 0.6 + 1, "ahead")):
+        monkeypatch.setattr(placement, "free_memory", lambda device, free=free: free)
+        found = chosen("auto", GPU, *given, copies)
+        assert found.name == name
+        assert ("do not fit into 60% of the" in found.notice) == (name == "ahead")
+    assert chosen("cpu", GPU, *given) == Placement("ahead")
+    for wanted, device in itertools.product(("auto", "cpu"), ("cpu", "mps")):
+        assert chosen(wanted, torch.device(device), *given) == Placement()
+
+
+def test_what_cannot_be_copied_is_read_ahead_and_refused_only_where_it_was_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(placement, "free_memory", lambda device: 1e12)
+    single = fields(data(tmp_path, PerImage(v2.Compose([v2.RandomRotation(9)]))))
+    foreign = fields(GivenClients({"one": [(torch.zeros(3), torch.zeros(2))] * 4}))
+    for given, reason in ((single, "PerImage augments on the CPU; use auto"), (foreign, "no pictures in a store")):
+        assert chosen("auto", GPU, *given) == Placement("ahead")
+        with pytest.raises(ConfigError, match=rf"data.device: the data cannot be copied to cuda:0: .*{reason}"):
+            chosen("cuda", GPU, *given)
+    with pytest.raises(ConfigError, match=r"data.device: cuda .* train on cpu; set fabric.accelerator: cuda, or use"):
+        chosen("cuda", torch.device("cpu"), *single)
+
+
+def test_bad_values_are_refused_in_words():
+    with pytest.raises(ValueError, match=r"data.device: expected auto, cpu, cuda, found 'gpu'"):
+        FederatedDataModule(ByOrganisation(), device="gpu")
+
+
+def test_people_are_told_where_the_pictures_are(tmp_path, monkeypatch):
+    monkeypatch.setattr(placement, "chosen", lambda *given: Placement("resident", "they fit"))
+    made = session(data(tmp_path), Federation(rounds=1), Small())
+    assert introduction(made).endswith("; pictures on the device")
+    assert "they fit" in announcement(made, Monitor("val/loss", "min"))
+    made.engine.close()
