@@ -88,6 +88,7 @@ class Session:
             raise ConfigError(f"the model's classes {self.classes} are not the data's {tuple(data.classes)}")
         aggregators = federation.aggregators
         self.masks = {name: client_mask(aggregators, self.layout, c) for name, c in self.clients.items()}
+        self._owners = sum(self.weights[name] * mask.owned.double() for name, mask in self.masks.items())
         states = [state_of(a, "server_state", self.layout, model.w) for a in aggregators]
         self._initial = ServerState(self.layout, model.w.clone(), model.stats.clone(), states)
         self.personal = _keeping(self.masks, self.layout)
@@ -168,8 +169,7 @@ class Session:
         if len(cohort) == len(self.clients):
             return torch.tensor(1.0, dtype=self.layout.dtype)
         present = sum(self.weights[name] * self.masks[name].owned.double() for name in cohort)
-        everybody = sum(self.weights[name] * mask.owned.double() for name, mask in self.masks.items())
-        return self.layout.expand(torch.where(everybody > 0, present / everybody, 0.0))
+        return self.layout.expand(torch.where(self._owners > 0, present / self._owners, 0.0))
 
     def learned(self, client: str | None) -> set[str]:
         """Name the classes that the federation's model, or a client's own, can tell.
