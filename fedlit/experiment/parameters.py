@@ -41,7 +41,7 @@ ELSEWHERE = ("config", "experiment", "fast_dev_run", "logger", "callbacks", "ckp
 KNOWN = (
     "federation.schedule.window", "federation.rounds", "fabric.accelerator", "fabric.devices",
     "fabric.num_nodes", "federation.workers", "federation.threads", "federation.eval_every", "federation.monitor",
-    "federation.monitor_mode", "federation.checkpoint_every", "federation.measure_batches", "data.eval_batch_size",
+    "federation.monitor_mode", "federation.checkpoint_every", "federation.state_memory", "federation.measure_batches", "data.eval_batch_size",
     "data.cache_dir",
 )  # fmt: skip
 """Keys that a short name says already, or that change no number of a run; what is below them is another key."""

@@ -19,7 +19,8 @@ def announcement(session: Session, monitor: Monitor) -> list[str]:
     correcting = [type(a).__name__ for a in session.federation.aggregators if "control variates" in governed(a)]
     if warned := control_variates_warning(correcting, session.optimizer):
         lines += (f"warning: {warned}",)
-    return [line for line in (*lines, session.federation.schedule.notice, monitor.notice) if line]
+    lines += (session.stored_where, session.federation.schedule.notice, monitor.notice)
+    return [line for line in lines if line]
 
 
 def introduction(session: Session) -> str:
