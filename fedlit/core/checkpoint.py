@@ -1,12 +1,11 @@
 """Checkpoints at round boundaries: complete or absent, never half."""
 
-import os
 import pickle
 import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from fedlit.core.flat import Layout
 from fedlit.core.manifest import NAME, Best, Damaged, Manifest, name_of, sha256
 from fedlit.core.messages import Broadcast, ClientState, ServerState, State
 from fedlit.core.small_states import is_small, stacked, unstacked
+from fedlit.core.stored_states import StoredState, link, write
 
 SHARED = re.compile(r"clients-\d+\.pt")
 """Files of client states that share one; there is one a rank."""
@@ -44,7 +44,7 @@ class Loaded:
 
     round: int
     server: ServerState
-    clients: dict[str, ClientState]
+    clients: dict[str, ClientState | StoredState]
     best: Best
     names: Sequence[str] = ()
     files: Mapping[str, str] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class Checkpoints:
     def __init__(self, folder: Path, fabric: FederationFabric, every: Cadence = Cadence()) -> None:
         self.folder, self._fabric, self._every = folder, fabric, every
         self._saved_at, self._seconds, self._round = time.monotonic(), 0.0, -1
-        self._files: dict[str, tuple[ClientState, Path]] = {}
+        self._files: dict[str, tuple[ClientState | StoredState, Path]] = {}
         self._hashes: dict[tuple[int, int, int], str] = {}
 
     def rewind(self, rounds: int) -> None:
@@ -124,7 +124,7 @@ class Checkpoints:
         self,
         rounds: int,
         server: ServerState,
-        clients: Mapping[str, ClientState],
+        clients: Mapping[str, ClientState | StoredState],
         best: Best,
         names: list[str],
         aggregators: list[str],
@@ -140,7 +140,7 @@ class Checkpoints:
         self._fabric.barrier()
         numbers, small = {name: number for number, name in enumerate(names)}, {}
         for name, state in clients.items():
-            if is_small(state):
+            if state.file is None and is_small(state):
                 small[numbers[name]] = state
                 continue
             path = temporary / client_file(numbers[name])
@@ -176,13 +176,15 @@ class Checkpoints:
             hashes[path.name] = self._hashes[node] = before.get(node) or sha256(path)
         return hashes
 
-    def _write_client(self, name: str, state: ClientState, path: Path) -> None:
+    def _write_client(self, name: str, state: ClientState | StoredState, path: Path) -> None:
         written_state, written_path = self._files.get(name, (None, None))
-        if written_state is state and written_path.exists():
-            with suppress(OSError):  # a file system without links
-                os.link(written_path, path)
-                return
-        _write(state.tensors(), path)
+        if state.file is not None:
+            link(state.file, path)  # it is never written again
+            sync(path)
+        elif written_state is state and written_path.exists():
+            link(written_path, path)
+        else:
+            _write(state.tensors(), path)
 
 
 def find(folder: Path, which: str) -> Path | None:
@@ -229,8 +231,14 @@ def tensors(path: Path) -> State:
         return named
 
 
-def load(path: Path, layout: Layout, aggregators: list[str]) -> Loaded:
+def load(path: Path, layout: Layout, aggregators: list[str], stored: bool = False) -> Loaded:
     """Read a checkpoint.
+
+    Args:
+        path: The checkpoint.
+        layout: The model's.
+        aggregators: Class names of the aggregators.
+        stored: Whether large client states stay in their files, which are checked.
 
     Raises:
         CheckpointError: It is no checkpoint, a damaged one, or one of another model or of other aggregators; says what
@@ -238,7 +246,7 @@ def load(path: Path, layout: Layout, aggregators: list[str]) -> Loaded:
     """
     with _reading(path):
         manifest = _fitting(path, layout, aggregators)
-        kept = {name: (file, state) for name, file, state in _clients(path, manifest)}
+        kept = {name: (file, state) for name, file, state in _clients(path, manifest, stored)}
         held = Broadcast.from_tensors(_read(path / SERVER, manifest, SERVER_NAMES), len(aggregators))
         for name, vector, size in (("w", held.w, layout.size), ("stats", held.stats, layout.stats_size)):
             if vector.shape != (size,):
@@ -271,7 +279,9 @@ def _fitting(path: Path, layout: Layout, aggregators: list[str]) -> Manifest:
     return manifest
 
 
-def _clients(path: Path, manifest: Manifest) -> Iterator[tuple[str, str, ClientState]]:
+def _clients(
+    path: Path, manifest: Manifest, stored: bool = False
+) -> Iterator[tuple[str, str, ClientState | StoredState]]:
     """Name, file and state of each client that has one, in the order of the clients."""
     shared: dict[int, tuple[str, State]] = {}
     for file in filter(SHARED.fullmatch, manifest.files):
@@ -282,7 +292,11 @@ def _clients(path: Path, manifest: Manifest) -> Iterator[tuple[str, str, ClientS
     for number, name in enumerate(manifest.clients):
         own = client_file(number)
         if own in manifest.files:
-            shared[number] = own, _read(path / own, manifest, CLIENT_NAMES)
+            tensors = _read(path / own, manifest, CLIENT_NAMES, mapped=stored)
+            if stored:
+                yield name, own, StoredState(path / own, len(manifest.aggregators))
+                continue
+            shared[number] = own, tensors
         if number in shared:
             file, tensors = shared.pop(number)
             yield name, file, ClientState.from_tensors(tensors, len(manifest.aggregators))
@@ -364,20 +378,18 @@ def _complete(folder: Path) -> list[Path]:
 
 
 def _write(tensors: State, path: Path) -> None:
-    # Clones, since a view would take its whole storage to disk.
-    with path.open("wb") as file:
-        torch.save({name: tensor.clone() for name, tensor in tensors.items()}, file)
+    write(tensors, path)
     sync(path)
 
 
-def _read(path: Path, manifest: Manifest, names: Sequence[str]) -> State:
-    """The tensors of a file: as they were written, and these names among them."""
+def _read(path: Path, manifest: Manifest, names: Sequence[str], mapped: bool = False) -> State:
+    """The tensors of a file: as they were written, and these names among them; in memory, or mapped."""
     if not path.exists():
         raise Damaged(f"{path} is missing")
     if manifest.sha256 and manifest.sha256.get(path.name) != sha256(path):
         raise Damaged(f"{path} is damaged, or of another checkpoint: its SHA-256 is not the one in {NAME}")
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        found = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except (EOFError, RuntimeError, ValueError, KeyError, TypeError, pickle.UnpicklingError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise Damaged(f"{path} cannot be read: {reason:.200}") from error

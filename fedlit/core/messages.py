@@ -1,6 +1,7 @@
 """What travels between server and clients, and what they keep: four separate things with one owner each."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -244,6 +245,12 @@ class ClientState:
     optimizer: State
     aggregators: list[State]
     buffers: State = field(default_factory=dict)
+    file: ClassVar[None] = None
+    """Where it lies; of one in memory, nowhere."""
+
+    def load(self) -> "ClientState":
+        """Return the state itself, which is in memory."""
+        return self
 
     def write(self, mask: Mask, layout: Layout, w: Tensor, stats: Tensor) -> None:
         """Put what the client has of its own into a weight vector [P] and statistics [S]."""

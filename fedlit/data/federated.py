@@ -194,10 +194,9 @@ class FederatedDataModule(LightningDataModule):
     def _hidden(self, records: Records, owners: np.ndarray) -> np.ndarray:
         """Return which labels are hidden because the client does not label the class, [N, C] bool; fill ``schemes``."""
         hidden = hidden_labels(records)
-        names = sorted(set(owners.tolist()))
-        declared = self.scheme.classes_of(names, records.classes, self.seed) if self.scheme else {}
-        for name in names:
-            rows = np.flatnonzero(owners == name)
+        rows_of = dict(sorted(pd.Series(owners).groupby(owners).indices.items()))
+        declared = self.scheme.classes_of(list(rows_of), records.classes, self.seed) if self.scheme else {}
+        for name, rows in rows_of.items():
             if name in declared:
                 hidden[np.ix_(rows, [label not in declared[name] for label in records.classes])] = True
             here = ~hidden[rows].all(axis=0)
@@ -255,9 +254,11 @@ class FederatedDataModule(LightningDataModule):
         for client in self.clients.values():
             for split, data in parts_of(client):
                 labels = getattr(data, "labels", None)
-                for column, name in enumerate(self.classes):
-                    counts = [np.nan if labels is None else int((labels[:, column] == y).sum()) for y in (1, 0)]
-                    rows.append((client.name, split, name, len(data), *counts, name in client.classes))
+                counts = [
+                    [np.nan] * len(self.classes) if labels is None else (labels == y).sum(0).tolist() for y in (1, 0)
+                ]
+                for name, positives, negatives in zip(self.classes, *counts, strict=True):
+                    rows.append((client.name, split, name, len(data), positives, negatives, name in client.classes))
         columns = ["client", "split", "class", "images", "positives", "negatives", "labelled"]
         return pd.DataFrame(rows, columns=columns)
 

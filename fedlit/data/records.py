@@ -42,10 +42,10 @@ class Records:
 def hidden_labels(records: Records) -> np.ndarray:
     """Return which labels are missing because the site of the image does not label the class, [N, C] bool."""
     hidden = np.zeros(records.labels.shape, dtype=bool)
-    for site in np.unique(records.sites):
-        labelled = records.site_classes.get(str(site), records.classes)
-        absent = [label not in labelled for label in records.classes]
-        hidden[np.ix_(records.sites == site, absent)] = True
+    sites, site_of_row = np.unique(records.sites, return_inverse=True)
+    labelled = [records.site_classes.get(str(site), records.classes) for site in sites]
+    absent = np.array([[label not in there for label in records.classes] for there in labelled])
+    hidden |= absent[site_of_row]
     return hidden
 
 

@@ -58,6 +58,7 @@ def fit(
     monitor_mode: Literal["auto", "max", "min"] = "auto",
     patience: int | None = None,
     checkpoint_every: int | str = "auto",
+    state_memory: int | str = "auto",
     test_sets: Mapping[str, Any] | None = None,
     batch_size: int | None = None,
     eval_batch_size: int | None = None,
@@ -107,6 +108,8 @@ def fit(
         monitor_mode: Whether more of the metric is better (``max``) or less (``min``).
         patience: Number of rounds without a better model after which the run stops. By default it never stops early.
         checkpoint_every: Rounds between checkpoints, seconds such as ``60s``, or ``auto``.
+        state_memory: Memory for what the clients keep between rounds, such as ``4GB``; more lives in files of the run's
+            directory. By default a quarter of the memory that is free.
         test_sets: Test sets that no client has, by name.
         batch_size: Number of examples in a training batch of one client. By default 32; a data module has its own.
         eval_batch_size: Number of examples in a batch of evaluation. By default 128; a data module has its own.

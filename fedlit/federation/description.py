@@ -19,7 +19,8 @@ def announcement(session: Session, monitor: Monitor) -> list[str]:
     correcting = [type(a).__name__ for a in session.federation.aggregators if "control variates" in governed(a)]
     if warned := control_variates_warning(correcting, session.optimizer):
         lines += (f"warning: {warned}",)
-    lines += (session.placement.notice, session.federation.schedule.notice, monitor.notice)
+    notices = (session.placement.notice, session.stored_where, session.federation.schedule.notice, monitor.notice)
+    lines += notices
     return [line for line in lines if line]
 
 
@@ -51,9 +52,10 @@ def without_positives(session: Session) -> str:
         return ""
     counts = session.data.counts()
     empty = counts[(counts["split"] == "train") & counts["labelled"] & (counts["positives"] == 0)]
-    named = [f"{client} ({', '.join(rows['class'])})" for client, rows in empty.groupby("client", sort=False)]
-    more = f" and {len(named) - 6} more clients" if len(named) > 6 else ""
-    return f"no positive training image at {', '.join(named[:6])}{more}" if named else ""
+    clients = empty["client"].unique()
+    named = [f"{client} ({', '.join(empty['class'][empty['client'] == client])})" for client in clients[:6]]
+    more = f" and {len(clients) - 6} more clients" if len(clients) > 6 else ""
+    return f"no positive training image at {', '.join(named)}{more}" if named else ""
 
 
 def leaves_a_site(total: Payload, aggregators: Sequence[Aggregator]) -> str:

@@ -14,11 +14,14 @@ from fedlit.data.federated import FederatedDataModule
 from fedlit.data.schemes import by_sharing
 from fedlit.federation.engines.base import Scores, View
 from fedlit.federation.session import Session
-from fedlit.metrics.auroc import class_auroc, mean_auroc, slug, slugs
+from fedlit.metrics.auroc import class_auroc, grouped_auroc, mean_auroc, slug, slugs
 from fedlit.tracking.run import Run
 
 MAX_CLIENT_CURVES = 32
 """With more clients than this, their curves become quartiles, and a table holds the rest."""
+
+MOST_REHEARSED = 256
+"""Clients whose validation sets are tried before the first round; of more clients so many, spread over all."""
 
 
 def validate(session: Session, down: Broadcast, metrics: dict[str, float]) -> list[Scores]:
@@ -32,8 +35,10 @@ def validate(session: Session, down: Broadcast, metrics: dict[str, float]) -> li
 
 
 def rehearse(session: Session, server: ServerState) -> dict[str, float]:
-    """Score two examples a client: what fails there, fails before hours of training. Returns the metrics."""
-    views = [replace(view, limit=2) for view in client_views(session.data, "val")]
+    """Score two examples a client, of at most 256: what fails there, fails before hours of training. Returns the metrics."""
+    views = client_views(session.data, "val")
+    chosen = {i * len(views) // MOST_REHEARSED for i in range(MOST_REHEARSED)} if len(views) > MOST_REHEARSED else None
+    views = [replace(view, limit=2) for i, view in enumerate(views) if chosen is None or i in chosen]
     down = session.broadcast(server, session.round(0))
     scores = session.engine.evaluate(views, down)
     if session.classes and scores and all(scored.scores is None for scored in scores):
@@ -165,9 +170,11 @@ def pooled_metrics(
     metrics |= {
         f"{prefix}/auroc_{kind}": _mean_of(metrics, prefix, names) for kind, names in (sharing or {}).items() if names
     }
-    own = {s.view.client: class_auroc(s.scores, s.labels, classes) for s in scored if s.view.client is not None}
+    own = [s for s in scored if s.view.client is not None]
     if own:
-        metrics[f"{prefix}/auroc_client_mean_macro"] = mean_auroc(own).mean
+        results = grouped_auroc([(s.scores, s.labels) for s in own], classes)
+        by_client = dict(zip((s.view.client for s in own), results, strict=True))
+        metrics[f"{prefix}/auroc_client_mean_macro"] = mean_auroc(by_client).mean
     return metrics
 
 
@@ -178,14 +185,17 @@ def client_metrics(
     metrics: dict[str, float] = {}
     for report in reports:
         prefix = f"client/{slug(report.client)}"
-        metrics |= {f"{prefix}/train_loss": report.loss, f"{prefix}/seconds": report.seconds}
-        metrics |= {f"{prefix}/train_{slug(k)}": v for k, v in report.logged.items()}
+        metrics.update({f"{prefix}/train_loss": report.loss, f"{prefix}/seconds": report.seconds})
+        metrics.update({f"{prefix}/train_{slug(k)}": v for k, v in report.logged.items()})
     for s in scores:
         prefix = f"client/{slug(s.view.client)}"
-        metrics |= {f"{prefix}/{slug(k)}": v for k, v in s.logged.items()}
-        if s.scores is not None:
-            result = class_auroc(s.scores, s.labels, classes).as_metrics(prefix)
-            metrics |= {k: v for k, v in result.items() if "/n_" not in k}
+        metrics.update({f"{prefix}/{slug(k)}": v for k, v in s.logged.items()})
+    scored = [s for s in scores if s.scores is not None]
+    keys = [f"auroc/{key}" for key in slugs(classes)]
+    for s, result in zip(scored, grouped_auroc([(s.scores, s.labels) for s in scored], classes), strict=True):
+        prefix = f"client/{slug(s.view.client)}"
+        metrics.update((f"{prefix}/{key}", value) for key, value in zip(keys, result.auroc.tolist(), strict=True))
+        metrics[f"{prefix}/auroc_macro"] = result.mean
     return metrics
 
 

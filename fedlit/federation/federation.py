@@ -108,6 +108,7 @@ class Federation(Settings):
     def _begin(
         self, session: Session, run: Run, resume: Path | None, saver: Checkpoints, before: int, more: bool
     ) -> FitState:
+        session.store_states(saver.folder.parent / "states")
         server, done, best = session.restore(resume)
         if resume is None:
             session.settle(server)

@@ -1,6 +1,7 @@
 """A federation made ready to run: clients, engine, initial state, and what is kept of it."""
 
 import copy
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +22,9 @@ from fedlit.core.manifest import Best
 from fedlit.core.measuring import conclude, objective_of
 from fedlit.core.messages import Broadcast, Client, ClientReport, ClientState, Mask, Measured, Round, ServerState
 from fedlit.core.module import check_module, copy_of
-from fedlit.core.optimizer import FlatOptimizer
+from fedlit.core.optimizer import ADAPTIVE, FlatOptimizer
 from fedlit.core.randomness import generator
+from fedlit.core.stored_states import SHARE, StateFolder, check_room, free_memory
 from fedlit.data.features import with_fixed_features
 from fedlit.data.federated import FederatedDataModule
 from fedlit.federation import placement
@@ -54,6 +56,7 @@ class Session:
         everyone: The data of all clients, those included that do not take part.
         layout: Where everything lies in the weight vector.
         engine: Where the clients run.
+        stored: Whether the clients' states live in files.
         lr: The learning rate of the optimizer's first parameter group.
         optimizer: The name of its class.
         memory_format: ``contiguous`` or ``channels_last``; "" for a model without 2-D convolutions.
@@ -92,6 +95,7 @@ class Session:
             raise ConfigError(f"the model's classes {self.classes} are not the data's {tuple(data.classes)}")
         aggregators = federation.aggregators
         self.masks = {name: client_mask(aggregators, self.layout, c) for name, c in self.clients.items()}
+        self._owners = sum(self.weights[name] * mask.owned.double() for name, mask in self.masks.items())
         states = [state_of(a, "server_state", self.layout, model.w) for a in aggregators]
         self._initial = ServerState(self.layout, model.w.clone(), model.stats.clone(), states)
         self.personal = _keeping(self.masks, self.layout)
@@ -113,6 +117,10 @@ class Session:
             limit_eval_batches,
             self.placement.name,
         )
+        limit = federation.state_bytes
+        self.stored = self._state_bytes() * len(self.clients) > (SHARE * free_memory() if limit is None else limit)
+        if fabric.world_size > 1:  # one answer for all ranks
+            self.stored = bool(fabric.broadcast(self.stored))
         self.engine: Engine
         if fabric.world_size > 1:
             self.engine = FabricEngine(program, fabric)
@@ -129,10 +137,35 @@ class Session:
         if path is None:
             self._load_personal_parts(self._initial)
             return self._initial, 0, Best()
-        loaded = checkpoint.load(path, self.layout, [type(a).__name__ for a in self.federation.aggregators])
+        names = [type(a).__name__ for a in self.federation.aggregators]
+        loaded = checkpoint.load(path, self.layout, names, self.stored)
         self._check_states(path, loaded)
         self.engine.load_client_states(loaded.clients)
         return loaded.server, loaded.round, loaded.best
+
+    def store_states(self, folder: Path) -> None:
+        """Let the clients' states live in files of a folder, where they would take more than ``state_memory`` in memory.
+
+        Raises:
+            ConfigError: The disk has not enough room.
+        """
+        if self.fabric.is_global_zero:
+            shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+        self.fabric.barrier()
+        if not self.stored:
+            return
+        own = folder.absolute() / str(self.fabric.global_rank)
+        own.mkdir(parents=True)
+        self.engine.folder = StateFolder(own, len(self.federation.aggregators))
+        check_room(own, self._state_bytes(), len(self.clients), self._cohort_size())
+
+    @property
+    def stored_where(self) -> str:
+        """Say where the clients' states live, if not in memory; "" otherwise."""
+        if not self.stored or self.engine.folder is None:
+            return ""
+        nbytes = self._state_bytes() * len(self.clients)
+        return f"clients' states: about {nbytes / 1e9:,.1f} GB in files in {self.engine.folder.path.parent}"
 
     def save(self, saver: Checkpoints, rounds: int, server: ServerState, best: Best) -> None:
         """Write the state after so many rounds."""
@@ -152,8 +185,7 @@ class Session:
         plan, names = self.federation.schedule.plan(index), list(self.clients)
         cohort = names
         if self.federation.participation < 1:
-            size = max(1, round(self.federation.participation * len(names)))
-            drawn = torch.randperm(len(names), generator=generator(self.seed, "cohort", index))[:size]
+            drawn = torch.randperm(len(names), generator=generator(self.seed, "cohort", index))[: self._cohort_size()]
             cohort = [names[i] for i in sorted(drawn.tolist())]
         shares = self.participation(cohort)
         return Round(index=index, seed=self.seed, cohort=tuple(cohort), participation=shares, **vars(plan))
@@ -176,8 +208,7 @@ class Session:
         if len(cohort) == len(self.clients):
             return torch.tensor(1.0, dtype=self.layout.dtype)
         present = sum(self.weights[name] * self.masks[name].owned.double() for name in cohort)
-        everybody = sum(self.weights[name] * mask.owned.double() for name, mask in self.masks.items())
-        return self.layout.expand(torch.where(everybody > 0, present / everybody, 0.0))
+        return self.layout.expand(torch.where(self._owners > 0, present / self._owners, 0.0))
 
     def learned(self, client: str | None) -> set[str]:
         """Name the classes that the federation's model, or a client's own, can tell.
@@ -230,7 +261,7 @@ class Session:
                 f"{', '.join(names)}; the number of a client's state is its place: put the order back"
             )
         fresh = initial_client_state(self.federation.aggregators, self.layout).aggregators
-        held = {f"{loaded.files[name]}, client {name!r},": state for name, state in loaded.clients.items()}
+        held = {f"{loaded.files[name]}, client {name!r},": state.load() for name, state in loaded.clients.items()}
         files = [(checkpoint.SERVER, loaded.server.aggregators, self._initial.aggregators)]
         files += [(file, state.aggregators, fresh) for file, state in held.items()]
         for file, found, declared in files:
@@ -252,7 +283,8 @@ class Session:
         if self._personal_parts is not None:
             having = {name: self.clients[name] for name in self.personal}
             parts = self._personal_parts.states(having, self._model.module, server, self.federation.aggregators)
-            self.engine.load_client_states(dict(parts))
+            keep = self.engine.folder.keep if self.engine.folder else ClientState.load
+            self.engine.load_client_states({name: keep(state) for name, state in parts})
 
     def _initial_model(self, module: LightningModule) -> FlatModel:
         start = configured(self.fabric, copy_of(module), self.federation.aggregators)
@@ -262,8 +294,24 @@ class Session:
         self.lr, self.optimizer = optimizer.rates[0], optimizer.name
         return model
 
+    def _cohort_size(self) -> int:
+        return max(1, round(self.federation.participation * len(self.clients)))
+
+    def _state_bytes(self) -> int:
+        """About how much the state of a client takes: what algorithms and optimizer keep, and what it keeps to itself."""
+        fresh = initial_client_state(self.federation.aggregators, self.layout).tensors()
+        nbytes, item = sum(t.nbytes for t in fresh.values()), self.layout.dtype.itemsize
+        kept = {bytes(self.masks[name].kept.tolist()): self.masks[name] for name in self.personal}.values()
+        own = [
+            len(m.part(self.layout, self._model.w)) + m.keeps_stats(self.layout) * self.layout.stats_size for m in kept
+        ]
+        nbytes += item * max(own, default=0)
+        if self.federation.optimizer_state == "keep":
+            nbytes += item * self.layout.size * (2 if self.optimizer in ADAPTIVE else 1)
+        return nbytes
+
     def _workers(self) -> int:
-        cohort = max(1, round(self.federation.participation * len(self.clients)))
+        cohort = self._cohort_size()
         wanted = self.federation.workers
         if wanted == "auto":
             wanted = cores() if self.fabric.device.type == "cpu" else 1

@@ -11,6 +11,7 @@ from fedlit.core.checkpoint import Cadence
 from fedlit.core.errors import ConfigError
 from fedlit.core.local_model import LocalTraining
 from fedlit.core.manifest import Best
+from fedlit.core.stored_states import in_bytes
 from fedlit.metrics.direction import better
 from fedlit.schedules import ConstantSchedule, Schedule
 
@@ -47,6 +48,9 @@ class Settings:
         patience: Number of rounds without a better model after which the run stops. By default it never stops early.
         checkpoint_every: Rounds between checkpoints, seconds such as ``60s``, or ``auto``: as often as costs under 2%
             of the time.
+        state_memory: Memory for what the clients keep between rounds, such as ``4GB`` or a number of bytes. Where their
+            states would take more, they live in files of the run's directory. By default (``auto``) a quarter of the
+            memory that is free. No number depends on it.
 
     Raises:
         ConfigError: A value is outside of its range, or the aggregators do not fit together or to the schedule.
@@ -69,6 +73,7 @@ class Settings:
     monitor_mode: Literal["auto", "max", "min"] = "auto"
     patience: int | None = None
     checkpoint_every: int | str = "auto"
+    state_memory: int | str = "auto"
 
     def __post_init__(self) -> None:
         self.aggregators = list(self.aggregators or [])
@@ -93,6 +98,7 @@ class Settings:
             raise ConfigError(f"federation.gradient_clip: expected a norm above 0, found {self.gradient_clip}")
         self.better = _better(self.monitor, self.monitor_mode)
         self.cadence = Cadence.parse(self.checkpoint_every)
+        self.state_bytes = in_bytes(self.state_memory)
         self.client_weights = _agreed_weights(self.aggregators, self.weights)
         self.training = LocalTraining(self.optimizer_state, self.gradient_clip, self.measure_batches)
         _check_composition(self.aggregators)

@@ -45,6 +45,39 @@ def class_auroc(scores: Tensor, labels: Tensor, classes: Sequence[str]) -> "Clas
     return _class_auroc_of_codes(scores, label_codes(scores, labels, classes), classes)
 
 
+def grouped_auroc(groups: Sequence[tuple[Tensor, Tensor]], classes: Sequence[str]) -> list["ClassAUROC"]:
+    """Return what ``class_auroc`` gives for each of many sets of scores and labels, with one sort a class for all of them."""
+    if not groups:
+        return []
+    scores, labels = (torch.cat(parts).cpu() for parts in zip(*groups, strict=True))
+    sizes = torch.tensor([len(part) for part, _ in groups])
+    codes, group = label_codes(scores, labels, classes), torch.arange(len(groups)).repeat_interleave(sizes)
+    shape = len(groups), len(classes)
+    values, support = torch.full(shape, torch.nan, dtype=torch.float64), torch.zeros(2, *shape, dtype=torch.int64)
+    for column in range(len(classes)):
+        rows = codes[:, column] >= 0
+        owner, positive = group[rows], codes[rows, column] == 1
+        # Scores as integers in their order, so that one stable sort by group keeps them sorted within each.
+        ranks = torch.unique(scores[rows, column], return_inverse=True)[1]
+        order = ranks.argsort()
+        order = order[owner[order].argsort(stable=True)]
+        owner, ranks, positive = owner[order], ranks[order], positive[order].long()
+        starts = torch.ones(len(owner), dtype=torch.bool)
+        starts[1:] = (ranks[1:] != ranks[:-1]) | (owner[1:] != owner[:-1])
+        tie = starts.cumsum(0) - 1
+        ties = torch.zeros(2, int(starts.sum()), dtype=torch.int64)
+        ties.index_add_(1, tie, torch.stack([positive, 1 - positive]))
+        of_tie, below = owner[starts], ties[1].cumsum(0) - ties[1]
+        support[:, :, column].index_add_(1, of_tie, ties)
+        before = support[1, :, column].cumsum(0) - support[1, :, column]
+        doubled = torch.zeros(len(groups), dtype=torch.int64)
+        doubled.index_add_(0, of_tie, ties[0] * (2 * (below - before[of_tie]) + ties[1]))
+        pairs = support[0, :, column] * support[1, :, column]
+        values[:, column] = torch.where(pairs > 0, doubled.double() / (2 * pairs).double(), torch.nan)
+    names = tuple(classes)
+    return [ClassAUROC(names, *found) for found in zip(values, *support, strict=True)]
+
+
 def label_codes(scores: Tensor, labels: Tensor, classes: Sequence[str] | None = None) -> Tensor:
     """Check scores and labels as ``auroc`` does, and return the labels as int8 ``[N, C]``: 1, 0 or -1 (unlabelled)."""
     _check_shapes(scores, labels, classes)

@@ -13,8 +13,9 @@ import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.cm import ScalarMappable
 from matplotlib.collections import PatchCollection
-from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+from matplotlib.colors import LinearSegmentedColormap, PowerNorm, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
@@ -36,6 +37,9 @@ HATCHED = {"facecolor": "#f6f6f6", "edgecolor": "#cbcbcb", "hatch": "/////", "li
 BLANK = {"facecolor": "white", "edgecolor": EDGE, "linewidth": 0.4}
 LONGEST_NAME = 32
 SMALLEST_TEXT = 4.5
+MOST_ROWS = 120
+"""Clients that have a line of text each in a picture of the partition."""
+UNLABELLED = "#dddddd"
 LETTER = 0.0083
 """Width of a letter in inches for each point of the font's size: an average that leaves some room."""
 MOST_CURVE_POINTS = 2000
@@ -45,7 +49,8 @@ def partition_figure(positives: pd.DataFrame, sizes: pd.Series, title: str | Non
     """Draw clients x classes: colour is the share of a client's images that are positive, text the count.
 
     Counts are written where cells leave room for them. A hatched cell is a class that the client does not label; a
-    white one with a 0, a class that it labels without a single positive. Rows and columns keep the given order.
+    white one with a 0, a class that it labels without a single positive. Rows and columns keep the given order. Of
+    more than 120 clients every so many is named, and the rows are as thin as they must be: grey is not labelled.
 
     Args:
         positives: Number of positive images, clients (index) x classes (columns); NaN where unlabelled.
@@ -57,6 +62,8 @@ def partition_figure(positives: pd.DataFrame, sizes: pd.Series, title: str | Non
             the client's size.
     """
     sizes = _check_partition(positives, sizes)
+    if len(positives) > MOST_ROWS:
+        return _crowd(positives, sizes, title)
     counts = positives.to_numpy(dtype=float, na_value=math.nan)
     prevalence = counts / np.maximum(sizes.to_numpy(dtype=float), 1)[:, None]
     rows, columns = counts.shape
@@ -68,10 +75,7 @@ def partition_figure(positives: pd.DataFrame, sizes: pd.Series, title: str | Non
     tallest = letter * max(map(len, classes))
     figure = blank_figure(width, rows * cell_height + 0.9 + tallest + (0.35 if title else 0))
     grid, side = figure.subplots(1, 2, width_ratios=(columns * cell_width, 1.1))
-    ramp = LinearSegmentedColormap.from_list("prevalence", colormaps["Blues"](np.linspace(0.12, 1.0, 256)))
-    most = np.nanmax(prevalence) if np.isfinite(prevalence).any() else 0.0
-    # The square root spreads the rare findings, which linear colour would merge into white.
-    norm = PowerNorm(0.5, vmin=0, vmax=most if most > 0 else 1)
+    ramp, norm = _shades(prevalence)
     coloured = np.ma.masked_where(~(prevalence > 0), prevalence)
     mesh = grid.pcolormesh(coloured, cmap=ramp, norm=norm, edgecolors=EDGE, linewidth=0.4)
     keys = []
@@ -94,11 +98,65 @@ def partition_figure(positives: pd.DataFrame, sizes: pd.Series, title: str | Non
         axes.tick_params(length=0, pad=3, colors=INK)
         axes.spines[:].set_visible(False)
     side.spines["left"].set(visible=True, color=FAINT, linewidth=0.6)
-    if most > 0:
-        shrink = min(1.0, 2.2 / (columns * cell_width + 1.1))
-        bar = figure.colorbar(
-            mesh, ax=[grid, side], location="bottom", shrink=shrink, anchor=(0, 1), aspect=18, pad=0.02
+    _explain(figure, [grid, side], mesh, keys, columns * cell_width + 1.1, prevalence)
+    if title:
+        _heading(figure, title)
+    _write_counts(figure, grid, counts, ramp(norm(prevalence)))
+    return figure
+
+
+def _crowd(positives: pd.DataFrame, sizes: pd.Series, title: str | None) -> Figure:
+    """Draw many clients x classes as one image, with a name now and then and the sizes as a silhouette."""
+    counts = positives.to_numpy(dtype=float, na_value=math.nan)
+    prevalence = counts / np.maximum(sizes.to_numpy(dtype=float), 1)[:, None]
+    rows, columns = counts.shape
+    classes, named = [printed(name) for name in positives.columns], np.linspace(0, rows - 1, 30).round().astype(int)
+    clients, text = [printed(positives.index[row]) for row in named], 7.0
+    letter, cell_width = LETTER * text, np.clip(8.4 / columns, 0.22, 0.62)
+    width = max(columns * cell_width + 1.7 + letter * max(map(len, clients)), 4.5)
+    figure = blank_figure(width, 8.0 + letter * max(map(len, classes)) + (0.35 if title else 0))
+    grid, side = figure.subplots(1, 2, width_ratios=(columns * cell_width, 1.1))
+    ramp, norm = _shades(prevalence)
+    colours = ramp(norm(np.nan_to_num(prevalence)))
+    colours[counts == 0] = to_rgba("white")
+    colours[np.isnan(counts)] = to_rgba(UNLABELLED)
+    grid.imshow(colours, aspect="auto", extent=(0, columns, rows, 0))
+    grid.set_yticks(named + 0.5, clients, fontsize=text)
+    grid.xaxis.tick_top()
+    grid.set_xticks(np.arange(columns) + 0.5, classes, fontsize=text, rotation=90)
+    side.fill_betweenx(np.arange(rows + 1), np.append(sizes, sizes.iloc[-1]), step="post", color=BAR, linewidth=0)
+    side.set(xlim=(0, max(sizes.max(), 1)), ylim=(rows, 0), xticks=[], yticks=[])
+    side.set_title(f"images: {int(sizes.min()):,} to {int(sizes.max()):,}", fontsize=text, color=INK, pad=3, loc="left")
+    for axes in (grid, side):
+        axes.tick_params(length=0, pad=3, colors=INK)
+    keys = [
+        Patch(label=meaning, facecolor=colour, edgecolor=EDGE, linewidth=0.4)
+        for meaning, colour, cells in (
+            ("not labelled", UNLABELLED, np.isnan(counts)), ("labelled, no positive", "white", counts == 0)
         )
+        if cells.any()
+    ]  # fmt: skip
+    _explain(figure, [grid, side], ScalarMappable(norm, ramp), keys, columns * cell_width + 1.1, prevalence)
+    if title:
+        _heading(figure, f"{title}, {rows:,} clients")
+    return figure
+
+
+def _shades(prevalence: np.ndarray) -> tuple[LinearSegmentedColormap, PowerNorm]:
+    """Return colours of a share of images, and the place of a share among them."""
+    ramp = LinearSegmentedColormap.from_list("prevalence", colormaps["Blues"](np.linspace(0.12, 1.0, 256)))
+    most = np.nanmax(prevalence) if np.isfinite(prevalence).any() else 0.0
+    # The square root spreads the rare findings, which linear colour would merge into white.
+    return ramp, PowerNorm(0.5, vmin=0, vmax=most if most > 0 else 1)
+
+
+def _explain(
+    figure: Figure, axes: list[Axes], shades: ScalarMappable, keys: list[Patch], width: float, prevalence: np.ndarray
+) -> None:
+    """Say below what the colours mean, where there are any."""
+    if (prevalence > 0).any():
+        shrink = min(1.0, 2.2 / width)
+        bar = figure.colorbar(shades, ax=axes, location="bottom", shrink=shrink, anchor=(0, 1), aspect=18, pad=0.02)
         bar.ax.xaxis.set(major_locator=MaxNLocator(3), major_formatter=lambda share, _: f"{100 * share:g}%")
         bar.ax.minorticks_off()
         bar.ax.tick_params(labelsize=6.5, length=2, width=0.5, colors=INK, pad=1.5)
@@ -106,10 +164,6 @@ def partition_figure(positives: pd.DataFrame, sizes: pd.Series, title: str | Non
         bar.set_label("positive among the client's images", fontsize=7, color=INK)
     if keys:
         figure.legend(handles=keys, loc="outside lower right", ncols=1, frameon=False, fontsize=7, labelcolor=INK)
-    if title:
-        _heading(figure, title)
-    _write_counts(figure, grid, counts, ramp(norm(prevalence)))
-    return figure
 
 
 def roc_figure(scores: Tensor, labels: Tensor, classes: Sequence[str], title: str | None = None) -> Figure:

@@ -251,13 +251,19 @@ def pss_mib(root: int) -> float:
 
 
 class Side:
-    """A command that runs a round at a time."""
+    """A command that runs a round at a time, in a folder.
 
-    def __init__(self, side: str, name: str, rounds: int, folder: str) -> None:
-        here, began = Path(__file__).resolve(), time.perf_counter()
+    Args:
+        script: The benchmark that the command is of.
+        arguments: What follows it.
+        folder: Where it runs.
+    """
+
+    def __init__(self, script: str, arguments: list[str], folder: str) -> None:
+        here, began = Path(script).resolve(), time.perf_counter()
         path = os.pathsep.join(filter(None, (str(here.parents[2]), os.environ.get("PYTHONPATH"))))
         self.process = subprocess.Popen(
-            [sys.executable, str(here), "--side", side, name, "--turns", str(rounds)],
+            [sys.executable, str(here), *arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder,
             env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
@@ -296,7 +302,8 @@ class Side:
 def against(name: str, turns: int) -> None:
     work = WORKS[name]
     with TemporaryDirectory() as folder:
-        sides = [Side(side, name, turns + 1, folder) for side in ("bare", "fedlit")]
+        commands = [["--side", side, name, "--turns", str(turns + 1)] for side in ("bare", "fedlit")]
+        sides = [Side(__file__, command, folder) for command in commands]
         for turn in range(turns + 1):
             for side in sides if turn % 2 else reversed(sides):
                 side.round()

@@ -21,6 +21,7 @@ from fedlit.federation.evaluation import (
     evaluate_sets,
     pooled_metrics,
     quartile_metrics,
+    rehearse,
     training_metrics,
 )
 from fedlit.federation.federation import Federation
@@ -85,6 +86,17 @@ def fit(data, aggregators, tmp_path, rounds=2, clients=None):
     assert federation.fit(session, run) == 0
     run.finish("FINISHED")
     return session, run
+
+
+def test_of_very_many_clients_some_are_rehearsed(monkeypatch):
+    monkeypatch.setattr("fedlit.federation.evaluation.MOST_REHEARSED", 4)
+    federation = Federation([], schedule=ConstantSchedule(2, "steps"), workers=1)
+    session = Session(federation, ToyNet(), ToyData(clients=10, size=4), make_fabric("cpu"))
+    seen = []
+    score = session.engine.evaluate
+    monkeypatch.setattr(session.engine, "evaluate", lambda views, down: seen.extend(views) or score(views, down))
+    assert "val/auroc_macro" in rehearse(session, session.restore(None)[0])
+    assert [view.client for view in seen] == ["site-0", "site-2", "site-5", "site-7"]
 
 
 def test_with_many_clients_their_curves_are_quartiles_and_a_table(tmp_path):

@@ -13,7 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from fedlit.metrics.auroc import ClassAUROC, PerClassAUROC, auroc, class_auroc, mean_auroc, roc_counts, slug, slugs
+from fedlit.metrics.auroc import (
+    ClassAUROC,
+    PerClassAUROC,
+    auroc,
+    class_auroc,
+    grouped_auroc,
+    mean_auroc,
+    roc_counts,
+    slug,
+    slugs,
+)
 
 NAN = float("nan")
 
@@ -47,6 +57,21 @@ def test_equals_sklearn_with_ties_and_missing_labels(dtype, n, c, levels):
     assert result.dtype == torch.float64
     assert result.shape == (c,)
     torch.testing.assert_close(result, sklearn_auroc(scores, labels), rtol=0, atol=1e-12, equal_nan=True)
+
+
+@pytest.mark.parametrize("levels", [None, 1, 4])
+def test_many_sets_at_once_give_what_each_gives_alone(levels):
+    classes = ["a", "b", "c"]
+    sets = [random_set(n, 3, seed=n, levels=levels) for n in (0, 1, 2, 5, 40, 300)]
+    sets.append((torch.zeros(4, 3), torch.full((4, 3), NAN)))
+    together = grouped_auroc(sets, classes)
+    assert len(together) == len(sets)
+    for found, (scores, labels) in zip(together, sets, strict=True):
+        alone = class_auroc(scores, labels, classes)
+        assert found.classes == alone.classes
+        for name in ("auroc", "n_pos", "n_neg"):
+            torch.testing.assert_close(getattr(found, name), getattr(alone, name), rtol=0, atol=0, equal_nan=True)
+    assert grouped_auroc([], classes) == []
 
 
 def test_float64_scores_are_not_rounded():

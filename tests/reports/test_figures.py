@@ -44,6 +44,20 @@ def lies_inside(figure):
     return all(b.x0 >= -1 and b.y0 >= -1 and b.x1 <= width + 1 and b.y1 <= height + 1 for b in boxes)
 
 
+def test_thousands_of_clients_are_one_picture_of_thin_rows():
+    positives, sizes = table(3000, 6)
+    figure = partition_figure(positives, sizes, title="Training images")
+    shown = texts(figure)
+    assert len(shown) < 60
+    assert {"site 0", "site 2999", "Training images, 3,000 clients", "not labelled"} <= set(shown)
+    assert f"images: {sizes.min():,} to {sizes.max():,}" in shown
+    (image,) = (i for axes in figure.axes for i in axes.images)
+    colours = image.get_array()
+    assert colours.shape == (3000, 6, 4)
+    assert (colours[positives.isna().to_numpy(), 0] == colours[positives.isna().to_numpy()][0, 0]).all()
+    assert lies_inside(figure)
+
+
 def test_partition_holds_its_numbers():
     positives = pd.DataFrame(
         {"Edema": [12, 0, NAN], "Nodule/Mass": [301.0, 45, 7]}, index=["north", "south", "St. Elsewhere"]

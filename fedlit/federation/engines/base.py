@@ -18,6 +18,7 @@ from fedlit.core.messages import Broadcast, Client, ClientData, ClientReport, Cl
 from fedlit.core.module import in_words, overrides, scores_of, step_of
 from fedlit.core.randomness import seed_process
 from fedlit.core.rounds import client_round
+from fedlit.core.stored_states import StateFolder, StoredState
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,10 @@ class Program:
 OnReply = Callable[[ClientReport], None]
 """Called in cohort order as replies come in."""
 
-Reply = tuple[Payload, list[tuple[ClientState, ClientReport]]]
+AnyState = ClientState | StoredState
+"""A client's state, in memory or in a file."""
+
+Reply = tuple[Payload, list[tuple[AnyState, ClientReport]]]
 """What a job gives: the sum of its clients' payloads in their order, and each client's new state and report."""
 
 Item = TypeVar("Item")
@@ -129,22 +133,27 @@ class Worker:
 
     def train(
         self,
-        clients: Iterable[tuple[str, ClientState]],
+        clients: Iterable[tuple[str, AnyState]],
         down: Broadcast,
         rnd: Round,
-        following: tuple[str, ClientState | None] | None = None,
+        folder: StateFolder | None = None,
+        following: tuple[str, AnyState | None] | None = None,
     ) -> Reply:
-        """Several clients' part of a round, one after the other; ``following`` is who comes after them, if that is known."""
+        """Several clients' part of a round, one after the other; new states go to the folder, where there is one.
+
+        ``following`` is who comes after them, if that is known.
+        """
         total, trained, down = None, [], self._here(down)
         for (name, state), after in pairwise(chain(clients, [following])):
             if self._ahead is not None:
-                self._ahead.following = after and (self._stream(after[0]), after[1].batches if after[1] else 0)
+                self._ahead.following = after and (self._stream(after[0]), after[1].load().batches if after[1] else 0)
             self.doing = f"training client {name!r}"
             with in_words(self.local.module, self.doing):
                 stream, client = self._stream(name), self.program.clients[name]
-                payload, after, report = client_round(self.local, stream, client, state, down, rnd)
+                before = state.load()
+                payload, new, report = client_round(self.local, stream, client, before, down, rnd)
             total = _added(total, payload)
-            trained.append((after, report))
+            trained.append((state if new is before else folder.keep(new) if folder else new, report))
         return total, trained
 
     def _here(self, down: Broadcast) -> Broadcast:
@@ -207,18 +216,24 @@ class InProcess:
         self.worker = Worker(program, fabric)
 
     def train(
-        self, cohort: Sequence[str], states: Mapping[str, ClientState], down: Broadcast, rnd: Round
+        self,
+        cohort: Sequence[str],
+        states: Mapping[str, AnyState],
+        down: Broadcast,
+        rnd: Round,
+        folder: StateFolder | None = None,
     ) -> Iterator[Reply]:
-        """Replies in cohort order."""
+        """Replies in cohort order; new states go to the folder, where there is one."""
         jobs = jobs_of(cohort)
         for job, after in zip_longest(jobs, jobs[1:]):
             held = ((name, states.get(name) or self.worker.fresh_state()) for name in job)
-            yield self.worker.train(held, down, rnd, after and (after[0], states.get(after[0])))
+            yield self.worker.train(held, down, rnd, folder, after and (after[0], states.get(after[0])))
 
-    def evaluate(self, views: Sequence[View], states: Mapping[str, ClientState], down: Broadcast) -> Iterator[Scores]:
+    def evaluate(self, views: Sequence[View], states: Mapping[str, AnyState], down: Broadcast) -> Iterator[Scores]:
         """Scores in order."""
         for view in views:
-            yield self.worker.evaluate(view, states.get(view.client) or self.worker.fresh_state(), down)
+            state = states.get(view.client) or self.worker.fresh_state()
+            yield self.worker.evaluate(view, state.load(), down)
 
     def close(self) -> None:
         """Let go of the model, and of pictures on its device."""
@@ -230,24 +245,27 @@ class Engine:
 
     Attributes:
         where: in words, for the person at the keyboard.
+        folder: of the clients' states, where they do not stay in memory.
 
     Args:
         pool: an :class:`InProcess`, or what has its methods.
     """
 
     where: str
+    folder: StateFolder | None = None
 
     def __init__(self, pool: InProcess) -> None:
         self._pool = pool
-        self._states: dict[str, ClientState] = {}
-        self._waiting: dict[str, ClientState] = {}
+        self._states: dict[str, AnyState] = {}
+        self._waiting: dict[str, AnyState] = {}
 
     def run(
         self, cohort: Sequence[str], down: Broadcast, rnd: Round, on_reply: OnReply = lambda report: None
     ) -> tuple[Payload, list[ClientReport]]:
         """One round: the sum of the cohort's payloads, and how it went for each. New client states wait."""
+        self._drop(self._waiting)
         total, reports, self._waiting = None, [], {}
-        for payload, trained in self._pool.train(cohort, self._states, down, rnd):
+        for payload, trained in self._pool.train(cohort, self._states, down, rnd, self.folder):
             for state, report in trained:
                 self._waiting[report.client] = state
                 reports.append(report)
@@ -257,24 +275,35 @@ class Engine:
 
     def commit(self) -> None:
         """Make the waiting client states the clients' own: the server has accepted the round."""
+        replaced = {name: self._states[name] for name in self._waiting if name in self._states}
         self._states |= self._waiting
         self._waiting = {}
+        self._drop(replaced)
 
     def evaluate(self, views: Sequence[View], down: Broadcast) -> list[Scores]:
         """Score each view, in order."""
         return list(self._pool.evaluate(views, self._states, down))
 
-    def client_states(self) -> Mapping[str, ClientState]:
+    def client_states(self) -> Mapping[str, AnyState]:
         """Return the committed states of the clients that this process keeps."""
         return self._states
 
-    def load_client_states(self, states: Mapping[str, ClientState]) -> None:
+    def load_client_states(self, states: Mapping[str, AnyState]) -> None:
         """Restore what ``client_states`` gave; those of clients that other processes keep are ignored."""
-        self._states = dict(states)
+        before = self._states
+        self._states = {name: self.folder.adopt(state) if self.folder else state for name, state in states.items()}
+        self._drop(before)
 
     def close(self) -> None:
-        """Let go of processes and shared memory."""
+        """Let go of processes, shared memory and the folder of states."""
         self._pool.close()
+        if self.folder:
+            self.folder.close()
+
+    def _drop(self, states: Mapping[str, AnyState]) -> None:
+        """Let go of the files of states that nobody has any more."""
+        if self.folder and states:
+            self.folder.drop(states.values(), [self._states[name] for name in states if name in self._states])
 
 
 def _added(total: Payload | None, payload: Payload) -> Payload:

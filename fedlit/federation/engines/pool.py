@@ -24,7 +24,8 @@ from fedlit.core.errors import ConfigError, TrainingError, WorkerError
 from fedlit.core.fabric import FederationFabric, make_fabric
 from fedlit.core.messages import Broadcast, ClientReport, ClientState, Payload, Round
 from fedlit.core.small_states import is_small
-from fedlit.federation.engines.base import Program, Reply, Scores, View, Worker, jobs_of
+from fedlit.core.stored_states import StateFolder
+from fedlit.federation.engines.base import AnyState, Program, Reply, Scores, View, Worker, jobs_of
 from fedlit.federation.engines.packing import packed
 from fedlit.federation.engines.shared_memory import Handle, SharedFolder
 
@@ -44,13 +45,14 @@ class Begin:
 
     down: Handle
     rnd: Round | None
+    folder: StateFolder | None = None
 
 
 @dataclass(frozen=True)
 class StateRef:
-    """A client state in a message: small ones inline, large ones in shared memory, None before the first round."""
+    """A client state in a message: small ones and files inline, large ones in shared memory, None before the first round."""
 
-    inline: ClientState | None = None
+    inline: AnyState | None = None
     handle: Handle | None = None
 
 
@@ -147,10 +149,15 @@ class ProcessPool:
         self._number = {name: i for i, name in enumerate(program.clients)}
 
     def train(
-        self, cohort: Sequence[str], states: Mapping[str, ClientState], down: Broadcast, rnd: Round
+        self,
+        cohort: Sequence[str],
+        states: Mapping[str, AnyState],
+        down: Broadcast,
+        rnd: Round,
+        folder: StateFolder | None = None,
     ) -> Iterator[Reply]:
         """Replies in cohort order; the first payload is the caller's own, others are good until the next is asked for."""
-        self._begin(down, replace(rnd, participation=torch.tensor(1.0)))
+        self._begin(down, replace(rnd, participation=torch.tensor(1.0)), folder)
         free = [deque(f"reply-{w}-{i}" for i in range(REPLIES)) for w in range(len(self._workers))]
         jobs = [
             Job(number, names, [self._refer(n, states.get(n)) for n in names], [self._next_file(n) for n in names])
@@ -162,7 +169,7 @@ class ProcessPool:
             yield payload if answer.number else payload.clone(), trained
             free[w].append(Path(answer.vectors.path).name)
 
-    def evaluate(self, views: Sequence[View], states: Mapping[str, ClientState], down: Broadcast) -> Iterator[Scores]:
+    def evaluate(self, views: Sequence[View], states: Mapping[str, AnyState], down: Broadcast) -> Iterator[Scores]:
         """Scores in order."""
         self._begin(down, None)
         jobs = [
@@ -199,8 +206,8 @@ class ProcessPool:
         self._stored.clear()
         self._folder.close()
 
-    def _begin(self, down: Broadcast, rnd: Round | None) -> None:
-        message = Begin(self._folder.write("down", down.tensors()), rnd)
+    def _begin(self, down: Broadcast, rnd: Round | None, folder: StateFolder | None = None) -> None:
+        message = Begin(self._folder.write("down", down.tensors()), rnd, folder)
         for w in range(len(self._workers)):
             self._send(w, message)
 
@@ -234,10 +241,10 @@ class ProcessPool:
             hint = f"; {code} is most often {DEATHS[code]}: use fewer federation.workers or a smaller data.batch_size"
         raise WorkerError(f"worker process {w} died (exit code {code}){hint}")
 
-    def _refer(self, client: str | None, state: ClientState | None) -> StateRef:
+    def _refer(self, client: str | None, state: AnyState | None) -> StateRef:
         if state is None or client is None:
             return StateRef()
-        if is_small(state):
+        if state.file or is_small(state):
             return StateRef(inline=state)
         stored = self._stored.get(client)
         if stored is None or stored[0] is not state:
@@ -250,7 +257,7 @@ class ProcessPool:
         in_a = stored is not None and stored[1].path.endswith("-a")
         return f"client-{number}-{'b' if in_a else 'a'}"
 
-    def _state(self, client: str, ref: StateRef) -> ClientState:
+    def _state(self, client: str, ref: StateRef) -> AnyState:
         if ref.inline is not None:
             return ref.inline
         state = ClientState.from_tensors(self._folder.open(ref.handle), self._aggregators)
@@ -322,8 +329,8 @@ def _serve(connection: Connection, program_file: str, options: dict) -> None:
                 path.unlink()
                 worker = Worker(program, make_fabric(**options))
             match message:
-                case Begin(down, rnd):
-                    begin = Broadcast.from_tensors(folder.open(down), len(program.aggregators)), rnd
+                case Begin(down, rnd, states):
+                    begin = Broadcast.from_tensors(folder.open(down), len(program.aggregators)), rnd, states
                     continue
                 case Job():
                     answer = (_train if begin[1] else _score)(worker, folder, message, *begin)
@@ -342,26 +349,28 @@ def _doing(worker: Worker | None) -> str:
     return (worker and worker.doing) or START
 
 
-def _train(worker: Worker, folder: SharedFolder, job: Job, down: Broadcast, rnd: Round) -> Trained:
+def _train(
+    worker: Worker, folder: SharedFolder, job: Job, down: Broadcast, rnd: Round, states: StateFolder | None
+) -> Trained:
     held = ((name, _resolve(worker, folder, state)) for name, state in zip(job.of, job.states, strict=True))
-    payload, trained = worker.train(held, down, rnd)
+    payload, trained = worker.train(held, down, rnd, states)
     clients = [(_kept(folder, file, state), report) for (state, report), file in zip(trained, job.keep_in, strict=True)]
     vectors = folder.write(job.reply_in, payload.cpu().vectors)
     return Trained(job.number, vectors, payload.weight, payload.mask_weight, clients)
 
 
-def _score(worker: Worker, folder: SharedFolder, job: Job, down: Broadcast, rnd: Round | None) -> Scored:
-    held = [_resolve(worker, folder, state) for state in job.states]
+def _score(worker: Worker, folder: SharedFolder, job: Job, down: Broadcast, *_: None) -> Scored:
+    held = (_resolve(worker, folder, state).load() for state in job.states)
     return Scored(job.number, [worker.evaluate(view, state, down) for view, state in zip(job.of, held, strict=True)])
 
 
-def _kept(folder: SharedFolder, file: str, state: ClientState) -> StateRef:
-    if is_small(state):
+def _kept(folder: SharedFolder, file: str, state: AnyState) -> StateRef:
+    if state.file or is_small(state):
         return StateRef(inline=state)
     return StateRef(handle=folder.write(file, state.tensors()))
 
 
-def _resolve(worker: Worker, folder: SharedFolder, ref: StateRef) -> ClientState:
+def _resolve(worker: Worker, folder: SharedFolder, ref: StateRef) -> AnyState:
     if ref.inline is not None:
         return ref.inline
     if ref.handle is None:

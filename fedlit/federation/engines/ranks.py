@@ -9,8 +9,8 @@ import torch.distributed as dist
 
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.fabric import FederationFabric
-from fedlit.core.messages import Broadcast, ClientReport, ClientState, Payload, Round
-from fedlit.federation.engines.base import Engine, InProcess, OnReply, Program, Scores, View
+from fedlit.core.messages import Broadcast, ClientReport, Payload, Round
+from fedlit.federation.engines.base import AnyState, Engine, InProcess, OnReply, Program, Scores, View
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,9 @@ class FabricEngine(Engine):
         by_view = {scores.view: scores for rank in self._gather(own) for scores in rank}
         return [by_view[view] for view in views]
 
-    def load_client_states(self, states: Mapping[str, ClientState]) -> None:
+    def load_client_states(self, states: Mapping[str, AnyState]) -> None:
         """Restore the states of this rank's clients; others are ignored."""
-        self._states = {name: state for name, state in states.items() if name in self._own}
+        super().load_client_states({name: state for name, state in states.items() if name in self._own})
 
     def _sum(self, total: Payload | None, sizes: dict[str, int]) -> Payload:
         """One all-reduce over everything, packed into one vector."""

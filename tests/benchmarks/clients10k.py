@@ -1,0 +1,218 @@
+"""What 10,000 clients cost above 100: start-up, seconds a client and round, memory, evaluation, files.
+
+    python tests/benchmarks/clients10k.py [many|states] [--rounds 200] [--clients 10000]
+
+many     a CNN of 60,000 parameters, one step of 8 of a client's 20 images of 32x32; 10,000 clients of which 1% take part in
+         a round, and 100 clients of which all do. They take turns, a round each. Limits: a client and round within 1.25
+         of processor time, memory within 5% between the tenth and the last round.
+states   CODASCA with densenet121 (7 million parameters, 28 MB of state a client), a tenth of the clients in a round, over
+         fifteen rounds, with the states in files. Limit: 4 GB of PSS for all processes. With --clients 1000 that are 28 GB
+         of states, and up to three times as much on the disk of --folder, as checkpoints hold older ones.
+
+Seconds are of the wall and, in parentheses, of the processor (all processes), which other work on the machine disturbs less.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from floor import CLASSES, LR, Side, network, processor_seconds, pss_mib, say, wait
+
+COHORT, IMAGES, BATCH = 100, 20, 8
+
+
+def federation(clients: int, folder: Path):
+    """A data module of random pictures in one file, divided among clients: 20 to train on, 10 to validate."""
+    import numpy as np
+    import pandas as pd
+
+    from fedlit.data.federated import FederatedDataModule
+    from fedlit.data.images import ImageStore
+    from fedlit.data.partition import ByOrganisation
+    from fedlit.data.records import Records
+
+    class Pictures(FederatedDataModule):
+        def __init__(self) -> None:
+            super().__init__(
+                ByOrganisation(), batch_size=BATCH, image_size=32, in_chans=3, augment=False, cache_dir=str(folder)
+            )
+            self.classes = CLASSES
+
+        def records(self) -> Records:
+            each, rng = IMAGES + IMAGES // 2, np.random.default_rng(0)
+            number = clients * each
+
+            def write(out: np.ndarray) -> None:
+                for rows in np.array_split(np.arange(number), max(1, number // 10_000)):
+                    out[rows] = rng.integers(0, 256, (len(rows), 3, 32, 32), dtype=np.uint8)
+
+            rows = np.arange(number)
+            names = np.char.add("image-", rows.astype(str))
+            splits = np.where(rows % each < IMAGES, "train", "val")
+            store = ImageStore.cached(f"clients-{clients}", (number, 3, 32, 32), write, folder)
+            labels = rng.integers(0, 2, (number, len(CLASSES))).astype(np.float32)
+            sites = np.char.add("client-", np.char.zfill((rows // each).astype(str), 5))
+            return Records(store, names, labels, CLASSES, names, sites, {}, splits, pd.DataFrame({"row": rows}))
+
+    return Pictures()
+
+
+def small_cnn():
+    import torch
+    from lightning.pytorch import LightningModule
+
+    from fedlit.objectives import BCE
+
+    class SmallCNN(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.classes, layers = CLASSES, network("cnn")
+            self.body, self.head, self.objective = layers[:-1], layers[-1], BCE()
+
+        def training_step(self, batch, batch_idx):
+            return self.objective(self.head(self.body(batch[0])), batch[1])
+
+        def validation_step(self, batch, batch_idx):
+            return self.head(self.body(batch[0]))
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=LR)
+
+    return SmallCNN()
+
+
+def train(clients: int, rounds: int, folder: Path) -> None:
+    """A side: every client takes part of a hundred, 1% of ten thousand."""
+    import fedlit
+    from fedlit.federation.callbacks import Callback
+    from fedlit.schedules import ConstantSchedule
+
+    class Gate(Callback):
+        def on_round_start(self, state) -> None:
+            say("ready")
+            wait()
+
+        def on_evaluation_end(self, state, scores) -> None:
+            self.on_round_start(state)
+
+        def on_fit_end(self, state) -> None:
+            self.on_round_start(state)
+
+    fedlit.fit(
+        small_cnn(),
+        federation(clients, folder),
+        rounds=rounds,
+        schedule=ConstantSchedule(1, "steps"),
+        participation=min(1.0, COHORT / clients),
+        eval_every=rounds,
+        workers=2,
+        callbacks=[Gate()],
+    )
+
+
+def many(clients: int, rounds: int, folder: Path) -> None:
+    with TemporaryDirectory(dir=folder) as place:
+        for number in (COHORT, clients):
+            federation(number, Path(place)).records()  # decoded pictures are there when a run starts
+        began = [time.perf_counter()]
+        sides = []
+        for number in (COHORT, clients):
+            sides.append(Side(__file__, ["--train", str(number), "--rounds", str(rounds), "--folder", place], place))
+            began.append(processor_seconds(sides[-1].process.pid))
+        start = [f"{side.outside:.1f} s ({cpu:.1f})" for side, cpu in zip(sides, began[1:], strict=True)]
+        print(f"start until the first round: {start[0]} with {COHORT} clients, {start[1]} with {clients}", flush=True)
+        memory = {}
+        for turn in range(rounds):
+            for side in sides if turn % 2 else reversed(sides):
+                side.round()
+            if turn in (9, rounds - 2):
+                memory[turn] = pss_mib(sides[1].process.pid)
+        for key in ("wall", "processor"):
+            few, lots = (statistics.median(getattr(side, key)[3:-1]) for side in sides)
+            print(f"a client and round, {key}: {few / COHORT * 1e3:.2f} and {lots / COHORT * 1e3:.2f} ms", end=", ")
+            print(f"ratio {lots / few:.2f} (limit 1.25 of processor time)", flush=True)
+        evaluation = [side.wall[-1] - statistics.median(side.wall[3:-1]) for side in sides]
+        print(f"evaluation of all clients: {evaluation[0]:.1f} and {evaluation[1]:.1f} s")
+        print(f"PSS with {clients} clients: {', '.join(f'{m:.0f} MiB after {t + 1}' for t, m in memory.items())}")
+        for side in sides:
+            before = side.outside
+            side.round()
+            side.end()
+            print(f"end: {side.outside - before:.1f} s")
+        for path in sorted(Path(place).glob("runs/*/*/*")):
+            if path.is_file():
+                print(f"  {path.name}: {path.stat().st_size / 1024:.0f} KiB")
+
+
+def train_states(clients: int, rounds: int, folder: Path) -> None:
+    """A tenth of the clients a round, whose states live in files."""
+    from functools import partial
+
+    import torch
+
+    import fedlit
+    from fedlit.aggregators import CODASCA
+    from fedlit.federation.callbacks import Callback
+    from fedlit.models import ImageClassifier
+    from fedlit.objectives import AUCSaddle
+    from fedlit.schedules import ConstantSchedule
+
+    class Gate(Callback):
+        def on_round_start(self, state) -> None:
+            say("ready")
+            wait()
+
+        def on_fit_end(self, state) -> None:
+            self.on_round_start(state)
+
+    fedlit.fit(
+        ImageClassifier(CLASSES, in_chans=3, objective=AUCSaddle(), optimizer=partial(torch.optim.SGD, lr=LR)),
+        federation(clients, folder),
+        aggregators=[CODASCA()],
+        rounds=rounds,
+        schedule=ConstantSchedule(1, "steps"),
+        participation=0.1,
+        eval_every=rounds,
+        measure_batches=1,
+        workers=2,
+        state_memory="100MB",
+        callbacks=[Gate()],
+    )
+
+
+def states(clients: int, rounds: int, folder: Path) -> None:
+    with TemporaryDirectory(dir=folder) as place:
+        command = ["--train", str(clients), "--stored", "--rounds", str(rounds), "--folder", place]
+        side = Side(__file__, command, place)
+        for _ in range(rounds):
+            side.round()
+        files = list(Path(place).glob("runs/*/*/states/*/*.pt"))
+        print(
+            f"{clients} clients, {len(files)} with {sum(f.stat().st_size for f in files) / 1e9:.1f} GB of states in files: "
+            f"{statistics.median(side.wall[:-1]):.1f} s a round; largest PSS of all processes {side.pss:.0f} MiB (limit 4096)"
+        )
+        side.end()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("work", choices=("many", "states"), default="many", nargs="?")
+    parser.add_argument("--clients", type=int, help="by default 10,000, and 1,000 of states")
+    parser.add_argument("--rounds", type=int, help="by default 200, and 15 of states")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--train", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--stored", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.train:
+        (train_states if args.stored else train)(args.train, args.rounds, args.folder)
+    elif args.work == "many":
+        many(args.clients or 10_000, args.rounds or 200, args.folder)
+    else:
+        states(args.clients or 1_000, args.rounds or 15, args.folder)
+
+
+if __name__ == "__main__":
+    main()

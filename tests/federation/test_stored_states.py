@@ -1,0 +1,180 @@
+"""Client states in files: the same numbers, exact on resume, refused where the disk is too small."""
+
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+import torch
+from awkward import NoisyData, WideNet
+from runs import Kept, Place, assert_same_run, wait_until
+
+from fedlit.aggregators import FedBN, Scaffold
+from fedlit.core import checkpoint
+from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.core.fabric import make_fabric
+from fedlit.core.messages import ClientState
+from fedlit.core.stored_states import StateFolder, StoredState, in_bytes
+from fedlit.federation.callbacks import Callback
+from fedlit.federation.federation import Federation
+from fedlit.federation.session import Session
+from fedlit.schedules import ConstantSchedule
+from fedlit.tracking.base import Tracker
+from fedlit.tracking.run import Run
+
+STATE = 20_000
+"""Numbers in a state that is no small one."""
+
+
+def state(value: float) -> ClientState:
+    return ClientState(int(value), torch.full((STATE,), value), torch.zeros(0), {}, [{"c": torch.ones(3) * value}, {}])
+
+
+class Looks(Callback):
+    """Looks at the folder of states after each round."""
+
+    def __init__(self) -> None:
+        self.files, self.kinds = [], set()
+
+    def on_round_end(self, state) -> None:
+        held = state.session.engine.client_states()
+        self.kinds |= {type(kept) for kept in held.values()}
+        self.files.append((len(list((state.run.directory / "states").glob("*/*.pt"))), len(held)))
+
+
+def fit(place: Path, memory: str, workers: int = 1, resume: Path | None = None, rounds: int = 4) -> Looks:
+    torch.manual_seed(0)
+    federation = Federation(
+        [Scaffold(), FedBN()], rounds=rounds, schedule=ConstantSchedule(2, "steps"), participation=0.7,
+        optimizer_state="keep", workers=workers, state_memory=memory, checkpoint_every=1,
+    )  # fmt: skip
+    session = Session(federation, WideNet(momentum=0.9), NoisyData(clients=5, size=9), make_fabric("cpu"))
+    run, looks = Run(place / "toy" / "one", Tracker(), resume is not None), Looks()
+    try:
+        assert federation.fit(session, run, resume, callbacks=[looks]) == 0
+    finally:
+        session.engine.close()
+        run.finish("FINISHED")
+    return looks
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_states_in_files_change_no_number(tmp_path, workers):
+    in_memory, in_files = fit(tmp_path / "memory", "1GB", workers), fit(tmp_path / "files", "1kB", workers)
+    assert_same_run(Kept(tmp_path / "memory/toy/one"), Kept(tmp_path / "files/toy/one"))
+    assert (in_memory.kinds, in_files.kinds) == ({ClientState}, {StoredState})
+    assert [files for files, _ in in_memory.files] == [0] * 4
+    # One file of each client that has trained: what was replaced is gone.
+    assert [files for files, _ in in_files.files] == [held for _, held in in_files.files]
+    assert not (tmp_path / "files/toy/one/states").exists()
+
+
+def test_a_run_goes_on_from_files_to_memory_and_back(tmp_path):
+    fit(tmp_path / "whole", "1GB")
+    for rounds, memory in ((1, "1kB"), (2, "1kB"), (3, "1GB"), (4, "1kB")):
+        last = checkpoint.find(tmp_path / "parts/toy/one/checkpoints", "last")
+        fit(tmp_path / "parts", memory, resume=last, rounds=rounds)
+    whole, parts = (Kept(tmp_path / name / "toy/one").tensors() for name in ("whole", "parts"))
+    assert whole.keys() == parts.keys()
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+def test_a_checkpoint_stays_as_it_is_while_rounds_go_on(tmp_path):
+    """Its hashes are checked: the best, of an early round, is linked to files that later rounds have replaced."""
+    fit(tmp_path, "1kB")
+    run = tmp_path / "toy/one"
+    for path in run.glob("checkpoints/round-*"):
+        session = Session(
+            Federation([Scaffold(), FedBN()]), WideNet(), NoisyData(clients=5, size=9), make_fabric("cpu")
+        )
+        stored = checkpoint.load(path, session.layout, ["Scaffold", "FedBN"], stored=True)
+        loaded = checkpoint.load(path, session.layout, ["Scaffold", "FedBN"])
+        assert {type(kept) for kept in stored.clients.values()} == {StoredState}
+        for name, kept in stored.clients.items():
+            there = kept.load().tensors()
+            assert all(torch.equal(there[k], t) for k, t in loaded.clients[name].tensors().items())
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_and_resumed(tmp_path):
+    options = (
+        "--data awkward.NoisyData --data.clients 4 --model awkward.WideNet --model.momentum 0.9 --federation.rounds 12 "
+        "--federation.optimizer_state keep --federation.aggregators+=Scaffold --federation.participation 0.7 --name run "
+        "--federation.checkpoint_every 2"
+    )
+    whole = Place(tmp_path / "whole", options)
+    command = whole.fit()
+    assert command.wait() == 0, command.output
+    place, delays = Place(tmp_path / "killed", options + " --federation.state_memory 1kB"), torch.rand(6).tolist()
+    for delay in delays:
+        command = place.fit("--ckpt_path last")
+        if wait_until(lambda command=command: "clients' states: about" in command.output, command):
+            command.process.join(delay * 0.3)
+        command.process.kill()
+        command.wait()
+    command = place.fit("--ckpt_path last")
+    assert command.wait() == 0, command.output
+    kept = next(run for run in map(Kept, (tmp_path / "killed/default").iterdir()) if run.rounds)
+    assert_same_run(kept, whole.run("run"))
+    assert not (kept.path / "states").exists()
+
+
+def test_a_disk_that_is_too_small_is_refused_before_training(tmp_path, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**6, 10**6 - 500, 500))
+    with pytest.raises(
+        ConfigError, match=r"no room for the clients' states: 5 clients of 0\.\d MB, and twice the 4 of a round"
+    ):
+        fit(tmp_path, "1kB")
+    assert not (tmp_path / "toy/one/states").exists()
+    assert not (tmp_path / "toy/one/checkpoints").exists()
+
+
+def test_a_disk_that_fills_up_in_the_middle_is_told(tmp_path, monkeypatch):
+    folder = StateFolder(tmp_path, 2)
+
+    def full(tensors, path):
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fedlit.core.stored_states.write", full)
+    with pytest.raises(TrainingError, match=r"cannot be written: No space left on device\. Make room"):
+        folder.keep(state(1))
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_are_kept_adopted_and_dropped(tmp_path):
+    folder, other = (StateFolder(tmp_path / name, 2) for name in ("one", "two"))
+    folder.path.mkdir()
+    other.path.mkdir()
+    kept = folder.keep(state(3))
+    assert kept.load().aggregators[0]["c"].tolist() == [3, 3, 3]
+    small = ClientState(1, torch.ones(4), torch.zeros(0), {}, [{}, {}])
+    assert folder.keep(small) is small
+    adopted = other.adopt(kept)
+    assert (folder.adopt(kept), adopted.file.samefile(kept.file)) == (kept, True)
+    folder.drop([kept, small], [kept])
+    assert kept.file.exists()
+    other.drop([kept, small])
+    assert kept.file.exists()  # it is another's
+    folder.drop([kept, small])
+    assert not kept.file.exists()
+    assert adopted.load().batches == 3
+    other.close()
+    assert not other.path.exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("auto", None), (0, 0), (4000, 4000), ("4GB", 4 * 10**9), ("1.5 GiB", 3 * 2**29), ("512mb", 512 * 10**6)],
+)
+def test_memory_as_people_write_it(value, expected):
+    assert in_bytes(value) == expected
+
+
+@pytest.mark.parametrize("value", ["much", "-1", "4 XB", ""])
+def test_memory_that_is_none_is_refused(value):
+    with pytest.raises(
+        ConfigError, match=r"federation\.state_memory: expected bytes such as 4000000000, 4GB or 512MiB"
+    ):
+        Federation(state_memory=value)
