@@ -1,13 +1,25 @@
 """What all tests share: one thread (tests compare bits, and several workers run side by side), and the command line."""
 
 import shlex
+from collections.abc import Iterator
+from multiprocessing import forkserver
 
 import pytest
 import torch
+from runs import PRELOADED
 
 from fedlit.cli.main import main
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_fork_server() -> Iterator[None]:
+    """Whoever starts it, a pool or a command of a test: it has imported what all of them need, and each starts at once."""
+    preload = forkserver.set_forkserver_preload
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forkserver, "set_forkserver_preload", lambda names: preload([*PRELOADED, *names]))
+        yield
 
 
 @pytest.fixture

@@ -22,18 +22,19 @@ from fedlit.tracking.base import MetricsFile
 
 TESTS = Path(__file__).parent
 
+PRELOADED = (
+    "fedlit.cli.commands.fit",
+    "fedlit.federation.engines.pool",
+    "fedlit.federation.engines.ranks",
+    "fedlit.tracking.figures",
+)
+"""What the fork server of a process of tests imports, whoever starts it: see ``conftest.py``."""
+
 
 def context() -> multiprocessing.context.BaseContext:
     """A fork server that has imported fedlit: a process of it starts at once, and has run nothing before."""
     ctx = multiprocessing.get_context("forkserver")
-    ctx.set_forkserver_preload(
-        [
-            "fedlit.cli.commands.fit",
-            "fedlit.federation.engines.pool",
-            "fedlit.federation.engines.ranks",
-            "fedlit.tracking.figures",
-        ]
-    )
+    ctx.set_forkserver_preload(list(PRELOADED))
     return ctx
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from awkward import Counting, NoisyData, Stumbling, WideNet
-from runs import assert_same_tensors, context
+from runs import assert_same_tensors
 from toys import ToyData, ToyNet
 
 from fedlit.aggregators import Aggregator, FedBN, FedProx, Scaffold
@@ -29,11 +29,6 @@ from fedlit.federation.interrupts import Interrupted, Interrupts
 from fedlit.federation.server import server_round
 from fedlit.federation.session import Session
 from fedlit.schedules import ConstantSchedule
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _fork_server():
-    context()  # preloads before the first pool starts the server
 
 
 class DefinedHere(ToyNet):
