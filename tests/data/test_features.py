@@ -215,6 +215,7 @@ def test_a_trained_body_and_other_data_sets_are_left_alone(data):
     assert all(clients[name].train is toys.clients[name].train for name in toys.clients)
 
 
+@pytest.mark.slow
 def test_on_the_command_line(tmp_path):
     """Two workers give the bits of one; test and predict read the same features."""
     options = (

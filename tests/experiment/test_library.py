@@ -427,6 +427,7 @@ print("ends")
 """
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_has_workers(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=120)

@@ -230,6 +230,7 @@ class TestHandOver:
         assert_same_tensors(head, self.best(tmp_path)[1])
         assert not torch.equal(head["head.weight"], fresh[1]["head.weight"])
 
+    @pytest.mark.slow
     def test_two_phases(self, fresh, tmp_path):
         """The second trains the head alone on the body of the first, and hands over both."""
         second = phase(name="head", clients=None, trainable="head", keep="all", optimizer=None)
@@ -288,6 +289,7 @@ def test_mistakes_are_refused_before_anything_is_trained(case, tmp_path):
     assert not list(here.path.glob("default/*"))
 
 
+@pytest.mark.slow
 def test_fast_dev_run(tmp_path):
     """One round of one step of each part, and nothing is kept."""
     here = place(tmp_path, CONFIG)

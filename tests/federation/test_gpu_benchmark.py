@@ -14,6 +14,7 @@ def ran(*options: str) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, BENCHMARK, *options], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_a_gpu_can_be_tried_on_a_cpu():
     done = ran("--device", "cpu", "--tiny")
     assert done.returncode == 0, done.stderr
@@ -25,6 +26,7 @@ def test_the_benchmark_of_a_gpu_can_be_tried_on_a_cpu():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+@pytest.mark.slow
 def test_without_a_gpu_it_says_how_to_try_it():
     done = ran()
     assert done.returncode == 2

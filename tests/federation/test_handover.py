@@ -195,6 +195,7 @@ def test_a_fixed_body_has_the_servers_statistics(tmp_path):
     assert all(torch.equal(state["stats"], server) for state in after.values())
 
 
+@pytest.mark.slow
 def test_what_the_main_part_freezes_is_trained_in_the_phase(tmp_path):
     """FedBNPlus of the main part takes the normalisation that the phase has trained, also in a run that goes on there."""
     settings = config({"trainable": "all", "aggregators": []}, ("FedBNPlus",))

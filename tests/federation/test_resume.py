@@ -119,6 +119,7 @@ def test_killed_while_a_checkpoint_is_written(tmp_path, uninterrupted):
     assert not list(tmp_path.glob("default/run/checkpoints/.*"))
 
 
+@pytest.mark.slow
 def test_real_command_line_with_another_number_of_workers(tmp_path, uninterrupted):
     """``python -m fedlit fit`` with two workers is killed, leaves nothing running, and goes on with one."""
     kept = Place(tmp_path, OPTIONS).run("run")
@@ -175,7 +176,7 @@ def test_more_rounds_on_resume_equal_a_longer_run(tmp_path, uninterrupted):
     assert [row for row in kept.metrics() if row not in extra] == uninterrupted.metrics()
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("signum", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_stops_cleanly(tmp_path, uninterrupted, signum):
     place = Place(tmp_path, OPTIONS)
     kept = place.run("run")

@@ -166,6 +166,7 @@ def test_a_chart_is_saved_as_it_was_drawn(report, whole):
     assert "Of FedAvg (seed 0)." in tree.text
 
 
+@pytest.mark.slow
 def test_page_is_equal_every_time(report, whole, tmp_path):
     comparison = compared(tmp_path, {"FedAvg": 0.5, "CODASCA": 2.0}, ("Edema", "Mass"))
     again = write_report(comparison, tmp_path / "out").read_text()

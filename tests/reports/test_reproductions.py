@@ -92,6 +92,7 @@ def small_figure(tmp_path: Path) -> Path:
     return written(tmp_path / "fdam-fig1.yaml", "fdam-fig1", scales={"laptop": laptop})
 
 
+@pytest.mark.slow
 def test_a_small_one_runs_is_not_run_again_and_writes_its_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     document = read(small_figure(tmp_path))

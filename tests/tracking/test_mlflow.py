@@ -717,6 +717,7 @@ def test_a_wrong_option_is_refused(wrong):
         MLflowTracker(**wrong)
 
 
+@pytest.mark.slow
 def test_an_interpreter_that_exits_without_finish_does_not_hang(tmp_path):
     code = (
         "import sys, threading; from pathlib import Path; from fedlit.tracking import *\n"
