@@ -24,6 +24,8 @@ TESTS = Path(__file__).parent
 
 PRELOADED = (
     "fedlit.cli.commands.fit",
+    "fedlit.models",
+    "timm",
     "fedlit.federation.engines.pool",
     "fedlit.federation.engines.ranks",
     "fedlit.tracking.figures",
