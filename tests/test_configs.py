@@ -164,13 +164,13 @@ FAST = (
 
 
 def one_of_each_kind() -> Iterator[object]:
-    """All files as parameters; those that stand for the others are trained a step in the fast tests."""
+    """All files as parameters; those that stand for the others are in the fast tests."""
     for file in FILES:
         name = str(file.relative_to(CONFIGS))
         yield pytest.param(file, id=name, marks=[] if name in FAST else [pytest.mark.slow])
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(CONFIGS)))
+@pytest.mark.parametrize("file", one_of_each_kind())
 def test_makes_its_objects_and_prints_what_makes_the_same(
     file: Path, roots: dict[str, Path], cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ):

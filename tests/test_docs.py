@@ -135,6 +135,7 @@ def test_the_momentum_of_readme_is_that_of_the_example_project():
     assert shown.partition("\n")[2].strip() == file.read_text().strip()
 
 
+@pytest.mark.slow
 def test_the_check_of_readme_passes(project: Path):
     (check,) = (b.text for b in blocks("python") if not b.file and "check_aggregator" in b.text)
     exec(compile(check, "README.md", "exec"), {})

@@ -83,6 +83,7 @@ def test_a_callback_of_the_project_follows_the_rounds(project: Path):
     assert float(weights) == pytest.approx(path[rounds + 2], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_console_script_finds_the_project_in_the_working_directory(project: Path):
     script = Path(sys.executable).with_name("fedlit")
     done = run(project, str(script), "fit", "--config", "config.yaml", "--federation.aggregators.beta", "1.5")

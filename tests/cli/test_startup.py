@@ -75,7 +75,11 @@ def test_what_needs_no_model_imports_no_pytorch(words, code):
 
 
 @pytest.mark.parametrize(
-    ("words", "code"), [(["fit", "--federation.round", "3"], 2), (["list"], 0)], ids=["a mistyped option", "list"]
+    ("words", "code"),
+    [
+        pytest.param(["fit", "--federation.round", "3"], 2, id="a mistyped option", marks=pytest.mark.slow),
+        pytest.param(["list"], 0, id="list"),
+    ],
 )
 def test_what_takes_classes_imports_no_more_than_they_need(words, code):
     found, modules, _ = answered(words)

@@ -144,7 +144,7 @@ def test_a_client_that_has_not_trained_since_has_its_head(tmp_path):
 FEDBN = {"trainable": "all", "aggregators": ["FedBN"]}
 
 
-@pytest.mark.parametrize("keep", ["all", "body"])
+@pytest.mark.parametrize("keep", [pytest.param("all", marks=pytest.mark.slow), "body"])
 def test_normalisation_of_fedbn_goes_on(tmp_path, keep):
     run, _ = finished(tmp_path, config(FEDBN | {"keep": keep}, ("FedBN",), optimizer=STILL))
     before, after = client_tensors(result(run)), client_tensors(run.last)

@@ -38,8 +38,14 @@ class Refused:
 
 
 def each(inputs: list[Refused]) -> pytest.MarkDecorator:
-    """Run a test once an input, under its name."""
-    return pytest.mark.parametrize("given", inputs, ids=[given.what.replace(" ", "-") for given in inputs])
+    """Run a test once an input, under its name: every third one in the fast tests, the others in the slow tier."""
+    return pytest.mark.parametrize(
+        "given",
+        [
+            pytest.param(given, id=given.what.replace(" ", "-"), marks=[pytest.mark.slow] if number % 3 else [])
+            for number, given in enumerate(inputs)
+        ],
+    )
 
 
 def check_refused(given: Refused, fedlit_cli: Callable[[str], tuple[int, str, str]]) -> None:

@@ -604,7 +604,7 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("back_to", [1, 3])
+@pytest.mark.parametrize("back_to", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_killed_before_the_acknowledgement_each_key_and_step_is_there_once(uri, tmp_path, back_to):
     directory = tmp_path / "runs" / "nih" / "fedavg"
     command = [sys.executable, "-c", KILLED_BEFORE_THE_ACKNOWLEDGEMENT, directory]
