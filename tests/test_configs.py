@@ -162,6 +162,9 @@ FAST = (
 )
 """One of each paper, and one of each thing that a config may have: phases, organisations, a composition."""
 
+FAST_SWEEPS = ("quickstart", "surgical-clients", "scgdam-figure-4")
+"""One without a grid, one with a grid of clients, one whose cases are of another paper."""
+
 
 def one_of_each_kind() -> Iterator[object]:
     """All files as parameters; those that stand for the others are in the fast tests."""
@@ -222,7 +225,9 @@ def test_trains_a_step(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("file", SWEEPS, ids=lambda f: f.stem)
+@pytest.mark.parametrize(
+    "file", [pytest.param(f, id=f.stem, marks=[] if f.stem in FAST_SWEEPS else [pytest.mark.slow]) for f in SWEEPS]
+)
 def test_every_sweep_is_a_list_of_runs(
     file: Path, roots: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

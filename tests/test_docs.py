@@ -141,6 +141,7 @@ def test_the_check_of_readme_passes(project: Path):
     exec(compile(check, "README.md", "exec"), {})
 
 
+@pytest.mark.slow
 def test_the_python_of_readme_trains(project: Path, capsys: pytest.CaptureFixture):
     (block,) = (b.text for b in blocks("python") if "fedlit.fit(" in b.text)
     assert len([line for line in block.splitlines() if line]) <= 12

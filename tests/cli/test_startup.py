@@ -78,7 +78,7 @@ def test_what_needs_no_model_imports_no_pytorch(words, code):
     ("words", "code"),
     [
         pytest.param(["fit", "--federation.round", "3"], 2, id="a mistyped option", marks=pytest.mark.slow),
-        pytest.param(["list"], 0, id="list"),
+        pytest.param(["list"], 0, id="list", marks=pytest.mark.slow),
     ],
 )
 def test_what_takes_classes_imports_no_more_than_they_need(words, code):

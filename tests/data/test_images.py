@@ -91,6 +91,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_killed_write_is_started_again(tmp_path):
     code = (
         "import os, sys; from fedlit.data.images import ImageStore\n"

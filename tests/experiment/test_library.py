@@ -205,6 +205,7 @@ class TestTheSameAsTheCommandLine:
         settings = [setting for setting in fields(Settings) if setting.name != "clients"]
         assert {s.name: s.default for s in settings} == {s.name: taken[s.name].default for s in settings}
 
+    @pytest.mark.slow
     def test_compare_reads_its_runs(self, fedlit_cli):
         fit(name="one")
         fit(name="two", seed=1)
@@ -282,6 +283,7 @@ class TestOneAfterTheOther:
         resumed = fit(ckpt_path="last", callbacks=None)
         assert_same_run(Kept(fit(name="whole").directory), Kept(resumed.directory))
 
+    @pytest.mark.slow
     def test_an_error_leaves_no_process(self):
         class Failing(Callback):
             def on_round_end(self, state):

@@ -244,6 +244,7 @@ class TestHandOver:
         steps = [s for s, key, _ in place(tmp_path, CONFIG).run("run").metrics() if key == "train/loss"]
         assert steps == list(range(1, 2 * PHASE + 2))
 
+    @pytest.mark.slow
     def test_a_new_head_is_new_whatever_earlier_phases_kept(self, fresh, tmp_path):
         phases = [phase(keep="all"), phase(name="second", keep="body")]
         body, head = parts(start_of_main(tmp_path, changed(phases=phases)))
@@ -347,6 +348,7 @@ class TestTakenOver:
         ):
             Phase("warm-up", patience=1).federation(Federation(eval_every=2))
 
+    @pytest.mark.slow
     def test_rounds_of_a_phase_are_the_main_parts_in_cohort_and_evaluation(self, tmp_path):
         config = changed(
             federation__participation=0.4, federation__eval_every=3, phases=[phase(clients=None, objective=None)]

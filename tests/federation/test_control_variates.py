@@ -24,6 +24,7 @@ def test_sgd_and_other_algorithms_are_not():
     ]
 
 
+@pytest.mark.slow
 def test_it_is_said_before_the_first_round(tmp_path, monkeypatch, fedlit_cli):
     monkeypatch.chdir(tmp_path)
     code, out, err = fedlit_cli(

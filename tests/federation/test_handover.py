@@ -95,9 +95,8 @@ def test_the_first_forward_uses_each_clients_own_head(tmp_path, monkeypatch):
         assert torch.equal(first, state["w"])
 
 
-@pytest.mark.parametrize(
-    "step", [PHASE, *(pytest.param(s, marks=pytest.mark.slow) for s in (1, PHASE + 1, PHASE + MAIN))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [1, PHASE, PHASE + 1, PHASE + MAIN])
 def test_killed_and_resumed(whole, tmp_path, step):
     """In the warm-up, at its end, in the main part, at its end."""
     here = place(tmp_path, config())
@@ -152,6 +151,7 @@ def test_normalisation_of_fedbn_goes_on(tmp_path, keep):
     assert_same_tensors({n: s["w"] for n, s in after.items()}, {n: s["w"] for n, s in before.items()})
 
 
+@pytest.mark.slow
 def test_heads_start_afresh_where_the_body_alone_is_kept(tmp_path):
     run, _ = finished(tmp_path, config({"keep": "body"}, optimizer=STILL))
     plain = config(optimizer=STILL) | {"phases": []}

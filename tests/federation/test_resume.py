@@ -93,6 +93,7 @@ def test_rounds_after_the_last_checkpoint_are_done_again(tmp_path):
     assert_same_run(kept, whole.run("run"))
 
 
+@pytest.mark.slow
 def test_killed_while_a_checkpoint_is_written(tmp_path, uninterrupted):
     """Dies while a folder of an unfinished checkpoint is there, or one that is being removed, again and again."""
     caught = []
@@ -162,6 +163,7 @@ def running(session: int) -> tuple[list[int], list[Path]]:
     return processes, [Path(folder) for folder in sorted(folders)]
 
 
+@pytest.mark.slow
 def test_more_rounds_on_resume_equal_a_longer_run(tmp_path, uninterrupted):
     place = Place(tmp_path, OPTIONS)
     assert place.fit("--federation.rounds 5").wait() == 0

@@ -55,6 +55,7 @@ def test_a_comparison_is_shown_and_written(
     }
 
 
+@pytest.mark.slow
 def test_the_baseline_and_the_metric_are_chosen(runs: Path, tmp_path: Path, fedlit_cli: Cli) -> None:
     options = f"--baseline Scaffold --metric drift/client_drift --draws 100 --level 0.9 --output {tmp_path}"
     code, out, err = fedlit_cli(f"compare {runs}/FedAvg-0 {runs}/Scaffold-0 {options}")

@@ -144,6 +144,7 @@ def test_notes_beyond_three_wait_in_the_last_section(whole):
     assert "note 3" in rest
 
 
+@pytest.mark.slow
 def test_every_style_has_its_own_swatch(tmp_path):
     comparison = compared(tmp_path, {f"method {n}": 0.5 for n in range(12)}, ("Edema",))
     written = write_report(comparison, tmp_path / "out").read_text()

@@ -165,7 +165,7 @@ def test_roc_styles_differ_by_colour_and_by_dashes():
     assert len({str(line._unscaled_dash_pattern) for line in lines}) == 8
 
 
-@pytest.mark.parametrize("classes", [3, 40])
+@pytest.mark.parametrize("classes", [3, pytest.param(40, marks=pytest.mark.slow)])
 def test_undefined_classes_are_named(classes, tmp_path):
     scores, labels, names = scored(120, classes)
     labels[:, 1] = 0
@@ -204,6 +204,7 @@ def test_roc_of_no_class_is_refused():
         roc_figure(torch.zeros(3, 0), torch.zeros(3, 0), [])
 
 
+@pytest.mark.slow
 def test_figures_are_the_same_in_threads():
     def draw(seed):
         return texts(partition_figure(*table(4, 3, seed))), texts(roc_figure(*scored(60, 3, seed)))

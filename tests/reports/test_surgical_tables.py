@@ -203,7 +203,7 @@ def test_one_table_runs_no_more_than_it_needs():
     assert [part.experiment for part in by_site] == ["surgical-table-2"]
 
 
-@pytest.mark.parametrize("scale", ["laptop", "paper"])
+@pytest.mark.parametrize("scale", [pytest.param("laptop", marks=pytest.mark.slow), "paper"])
 def test_runs_of_both_scales_are_valid(scale, tmp_path, plan_some):
     planned = plan_some(
         Reproduction("surgical-tables", root=tmp_path if scale == "paper" else None, scale=scale, run_dir=tmp_path)

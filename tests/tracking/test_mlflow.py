@@ -390,6 +390,7 @@ def test_a_server_that_dies_in_the_middle_and_comes_back_gets_everything_once(
     assert len(warnings_in(caplog)) == 1
 
 
+@pytest.mark.slow
 def test_a_server_that_acknowledges_late_is_not_told_twice(uri, tmp_path, monkeypatch, caplog):
     arrived, acknowledge = threading.Event(), threading.Event()
 
@@ -605,6 +606,7 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize("back_to", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.slow
 def test_killed_before_the_acknowledgement_each_key_and_step_is_there_once(uri, tmp_path, back_to):
     directory = tmp_path / "runs" / "nih" / "fedavg"
     command = [sys.executable, "-c", KILLED_BEFORE_THE_ACKNOWLEDGEMENT, directory]

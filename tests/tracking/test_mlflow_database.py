@@ -46,6 +46,7 @@ def test_the_faster_of_two_runs_makes_it(tmp_path: Path) -> None:
     assert [path.name for path in file.parent.iterdir()] == ["mlflow.db"]
 
 
+@pytest.mark.slow
 def test_the_senderconnects_while_a_short_run_already_writes_its_model(tmp_path: Path) -> None:
     code = (
         "import sys, threading, time\n"

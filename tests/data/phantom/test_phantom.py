@@ -36,6 +36,7 @@ def region(top, bottom, left, right):
     return slice(None), slice(int(top * SIZE), int(bottom * SIZE)), slice(int(left * SIZE), int(right * SIZE))
 
 
+@pytest.mark.slow
 def test_bytes_depend_neither_on_chunk_nor_on_process_nor_on_global_generators():
     hospital = Hospital("a", images=37, blur=0.5, exposure=0.3, collimation=0.05, marker="L")
     whole = render(hospital, sample_cohort(hospital, 3), 33, 3, chunk=37)

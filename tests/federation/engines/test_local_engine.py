@@ -305,6 +305,7 @@ def test_a_killed_worker_is_an_error_and_no_hang():
         made.engine.close()
 
 
+@pytest.mark.slow
 def test_a_worker_killed_while_idle_is_an_error_at_the_next_round():
     federation = Federation([], rounds=2)
     made = session(federation, ToyNet(), ToyData(), 2)
@@ -371,6 +372,7 @@ def test_closing_in_the_middle_of_a_round_leaves_nothing():
     assert [process.exitcode for process in processes] == [0, 0]
 
 
+@pytest.mark.slow
 def test_fast_clients_wait_for_a_slow_first_one():
     """More replies wait than a worker has buffers for; they are still added in cohort order."""
     data = ToyData(clients=2 * pool.REPLIES + 4, size=6, batch_size=1000)  # whole sets: only site-0's batch holds 6

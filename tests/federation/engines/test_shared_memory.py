@@ -166,6 +166,7 @@ def test_the_next_start_sweeps_what_a_killed_process_has_left_and_nothing_else(f
         strange.rmdir()
 
 
+@pytest.mark.slow
 def test_a_folder_goes_with_a_process_that_ends_without_closing_it():
     code = "from fedlit.federation.engines.shared_memory import SharedFolder; folder = SharedFolder(); raise SystemExit(143)"
     ended = subprocess.Popen([sys.executable, "-c", code])
