@@ -114,6 +114,7 @@ def test_a_run_of_an_earlier_version_that_holds_one_goes_on_without(here, fedlit
     assert leaks(here) == []
 
 
+@pytest.mark.slow
 def test_mlflow_s_own_database_holds_none(here, fedlit_cli):
     logger = "--logger MLflowTracker --logger.log_model false"
     code, _, err = fedlit_cli(

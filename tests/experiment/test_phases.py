@@ -125,6 +125,7 @@ class TestOneConfig:
         assert less_totals(kept.metrics()) == less_totals(of_main(whole[0]))
         assert_same_tensors(kept.tensors(), whole[0].tensors())
 
+    @pytest.mark.slow
     def test_the_phase_makes_a_difference(self, whole, tmp_path):
         kept, _ = finished(tmp_path, changed(phases=[]))
         assert less_totals(kept.metrics()) != less_totals(of_main(whole[0]))
@@ -144,6 +145,7 @@ def test_killed_and_resumed(whole, tmp_path, step):
     assert_same_run(here.run("run"), whole[0])
 
 
+@pytest.mark.slow
 def test_killed_between_phase_and_main_part(whole, tmp_path):
     """What the main part had logged without a checkpoint is done again."""
     here = copied(whole, tmp_path)
@@ -153,6 +155,7 @@ def test_killed_between_phase_and_main_part(whole, tmp_path):
     assert_same_run(here.run("run"), whole[0])
 
 
+@pytest.mark.slow
 def test_resuming_a_finished_run_adds_and_loses_nothing(whole, tmp_path):
     here = copied(whole, tmp_path)
     again = here.fit("--ckpt_path last")
@@ -183,6 +186,7 @@ def test_test_and_predict(fixture, request, tmp_path):
     assert "images: " in predicted.output
 
 
+@pytest.mark.slow
 def test_the_main_part_may_train_a_head_on_the_phases_body(head_only, tmp_path):
     """Its frozen body is the phase's best: the same as with that body as weights."""
     names = checkpoint.tensors(head_only[0].path)
@@ -228,6 +232,7 @@ class TestHandOver:
         assert_start(head, fresh[1])
         assert not torch.equal(body["body.conv_stem.weight"], fresh[0]["body.conv_stem.weight"])
 
+    @pytest.mark.slow
     def test_all(self, fresh, tmp_path):
         body, head = parts(start_of_main(tmp_path, changed(phases=[phase(keep="all")])))
         assert_start(body, self.best(tmp_path)[0])

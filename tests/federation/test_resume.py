@@ -78,6 +78,7 @@ def test_killed_at_random_moments(tmp_path, uninterrupted, cadence):
     assert_same_run(Kept(finished[0]), uninterrupted)
 
 
+@pytest.mark.slow
 def test_rounds_after_the_last_checkpoint_are_done_again(tmp_path):
     """Their metrics were written already, and are written once."""
     rare = f"{OPTIONS} {FIRST_IS_BEST} --federation.rounds {ROUNDS} --federation.checkpoint_every 1000"
@@ -380,6 +381,7 @@ def _steps(kept: Kept) -> set[int]:
     return {step for step, key, _ in kept.metrics() if key == "val/auroc_macro"}
 
 
+@pytest.mark.slow
 def test_an_experiment_may_be_called_phases(tmp_path):
     """Its runs are no phases of a run, though they lie in a folder of that name."""
     place = Place(tmp_path, f"{OPTIONS} --experiment phases --name run")

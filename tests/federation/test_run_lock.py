@@ -53,6 +53,7 @@ def test_test_keeps_off_where_a_run_would_write(tmp_path):
     assert [path.name for path in (tmp_path / "default/run").glob(".*")] == []
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_a_run_at_work_replaces_meanwhile_is_no_error(tmp_path, fedlit_cli, monkeypatch):
     place = Place(tmp_path, OPTIONS.replace("200", "2"))
     done = place.fit()

@@ -208,6 +208,7 @@ class TestFit:
             assert assert_aurocs(predictions, slice(None), result.metrics, name) == 3
         assert set(sets["client-02"].clients) == {"client-02"}
 
+    @pytest.mark.slow
     def test_a_resumed_run_keeps_one_file_a_set_of_the_model_that_it_tested_last(self, fedlit_cli):
         fedlit_cli(f"fit --name run {WARDS} --federation.rounds 1")
         first = kept()

@@ -101,6 +101,7 @@ def test_ids_are_unique_and_every_reference_has_its_own(whole):
     assert [a["id"] for a in tree.of("h2") if "id" in a] == contents
 
 
+@pytest.mark.slow
 def test_names_are_text_everywhere(tmp_path):
     comparison = compared(tmp_path, {EVIL: 0.5, f"2 {EVIL}": 2.0}, ("Edema", f"class {EVIL}"))
     written = write_report(comparison, tmp_path / "out").read_text()

@@ -85,8 +85,8 @@ class TestTables4And5:
         ("name", "scale", "backbone"),
         [
             ("fdam-table4", "laptop", "mobilenetv3_small_050"),
-            ("fdam-table4", "paper", "densenet121"),
-            ("fdam-table5", "paper", "densenet161"),
+            pytest.param("fdam-table4", "paper", "densenet121", marks=pytest.mark.slow),
+            pytest.param("fdam-table5", "paper", "densenet161", marks=pytest.mark.slow),
         ],
     )
     def test_their_runs_are_valid(self, name, scale, backbone, tmp_path, plan_some):

@@ -132,7 +132,7 @@ def test_a_figure_of_one_period_takes_runs_of_the_table(name, period, tmp_path, 
     assert figure.parts() == table.parts()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])])
 def test_runs_of_the_laptop_are_valid(name, tmp_path, plan_some):
     for runs in plan_some(Reproduction(name, root=tmp_path, run_dir=tmp_path)).values():
         assert {run.rounds for run in runs} == {48}

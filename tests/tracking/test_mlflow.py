@@ -332,6 +332,7 @@ def test_a_server_that_is_down_all_along_costs_the_run_nothing(tmp_path, templat
     assert len(list(session.metrics.rows())) == 10
 
 
+@pytest.mark.slow
 def test_a_server_that_never_answers_blocks_nothing(tmp_path, template, caplog):
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -347,6 +348,7 @@ def test_a_server_that_never_answers_blocks_nothing(tmp_path, template, caplog):
     assert "1000 metrics and files of this session did not reach MLflow" in warning
 
 
+@pytest.mark.slow
 def test_a_server_that_comes_up_later_gets_everything_once(uri, tmp_path, monkeypatch, caplog, unused_port):
     session = Session(tmp_path, f"http://127.0.0.1:{unused_port}", params={"lr": 0.1}, finish_seconds=120)
     for step in range(4):
@@ -605,8 +607,8 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("back_to", [pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.slow
+@pytest.mark.parametrize("back_to", [1, 3])
 def test_killed_before_the_acknowledgement_each_key_and_step_is_there_once(uri, tmp_path, back_to):
     directory = tmp_path / "runs" / "nih" / "fedavg"
     command = [sys.executable, "-c", KILLED_BEFORE_THE_ACKNOWLEDGEMENT, directory]
