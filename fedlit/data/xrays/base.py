@@ -24,6 +24,7 @@ from fedlit.data.labels import (
     near,
     origins,
 )
+from fedlit.data.located import located
 from fedlit.data.partition import ByPatient, Partition
 from fedlit.data.records import Records, listed
 from fedlit.data.tables import Table
@@ -42,6 +43,8 @@ class Reading:
         splits: The official split of each image, [N] "train", "val", "test" or "train_val"; None where there is none.
         table: The columns of the source for ``ByColumn``, with one row for each image.
         notes: Sentences that say what was left out and why, with counts.
+        sites: Hospital of each image, [N] str; None where all are of the source itself.
+        lines: Where ``source`` names each image, such as "line 7", [N] str; None where that has to be looked for.
     """
 
     files: list[Path]
@@ -52,6 +55,8 @@ class Reading:
     splits: np.ndarray | None
     table: pd.DataFrame
     notes: list[str] = field(default_factory=list)
+    sites: np.ndarray | None = None
+    lines: np.ndarray | None = None
 
     def where(self, mask: np.ndarray) -> "Reading":
         """Return the images of a mask, [N] bool."""
@@ -63,6 +68,8 @@ class Reading:
             labels=self.labels[mask],
             splits=None if self.splits is None else self.splits[mask],
             table=self.table[mask].reset_index(drop=True),
+            sites=None if self.sites is None else self.sites[mask],
+            lines=None if self.lines is None else self.lines[mask],
         )
 
 
@@ -94,6 +101,7 @@ class ChestXrays(FederatedDataModule):
         layout: A description of what the folder holds, for messages.
         views: The views that are read, where a reader offers a choice.
         needs: Patterns of files; a folder with a file that matches one of them is recognised as this data set.
+        channels: Number of channels that are kept of an image: 1 is grey, 3 is RGB.
     """
 
     source: str = ""
@@ -101,6 +109,7 @@ class ChestXrays(FederatedDataModule):
     layout: str = ""
     views: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    channels: int = 1
 
     def __init__(
         self,
@@ -156,12 +165,12 @@ class ChestXrays(FederatedDataModule):
         labels = decided(labels, reading.labels == UNCERTAIN, self.uncertain)
         columns = [self.origins[name] for name in self.classes]
         return Records(
-            store=decode_images(reading.files, self.image_size, cache_dir=self.cache_dir),
+            store=decode_images(reading.files, self.image_size, self.channels, self.cache_dir),
             names=reading.names,
             labels=np.stack([o.of(labels[:, [self.labels.index(x) for x in o.labels]]) for o in columns], axis=1),
             classes=self.classes,
             patients=reading.patients,
-            sites=np.full(len(reading.names), self.source),
+            sites=np.full(len(reading.names), self.source) if reading.sites is None else reading.sites,
             site_classes={},
             splits=reading.splits if self.official_split else None,
             table=reading.table,
@@ -174,6 +183,7 @@ class ChestXrays(FederatedDataModule):
             ValueError: An image lies outside of the data set's folder.
         """
         reading, root = self.read(), os.path.join(os.path.abspath(self.root), "")
+        reading.files, _ = located(reading.files)
         outside = [not os.path.abspath(file).startswith(root) for file in reading.files]
         if any(outside):
             row = outside.index(True)
@@ -198,22 +208,25 @@ class ChestXrays(FederatedDataModule):
         warnings.warn(f"{reading.notes[-1]}; the first are {listed(absent, 3)}", stacklevel=4)
         return reading.where(here)
 
-    def _of_views(self, table: Table, column: str, usual: Sequence[str], notes: list[str]) -> Table:
+    def _of_views(
+        self, table: Table, column: str, usual: Sequence[str], notes: list[str], views: Sequence[str] | None = None
+    ) -> Table:
         """Return the images with one of the chosen views in a column, and note how many have others.
 
         An empty cell is the view ``none``. A copy may lack a usual view; other views that it lacks are a mistake.
         """
+        views = self.views if views is None else views
         cells = table.rows[column]
         view = cells.astype(object).where(cells.notna(), "none").astype(str).str.strip()
         counts = view.value_counts().sort_index()
-        for name in self.views:
+        for name in views:
             if name not in counts and name not in usual:
                 hint = near(name, list(dict.fromkeys([*usual, *counts.index])))
                 raise ValueError(f"data.views: no image in {table.path} has {column} {name!r}; {hint}")
-        kept = view.isin(self.views).to_numpy()
-        others = ", ".join(f"{count} {name}" for name, count in counts.items() if name not in self.views)
+        kept = view.isin(views).to_numpy()
+        others = ", ".join(f"{count} {name}" for name, count in counts.items() if name not in views)
         if not kept.any():
-            wanted = " or ".join(self.views)
+            wanted = " or ".join(views)
             raise ValueError(f"data.views: no image in {table.path} has {column} {wanted}; there are {others}")
         if others:
             number = f"{(~kept).sum()} of {len(kept)} images of {self.source}"
@@ -232,9 +245,7 @@ class ChestXrays(FederatedDataModule):
 
 def present(files: list[Path]) -> np.ndarray:
     """Return which files exist, [N] bool; each folder is listed once."""
-    folders = {file.parent for file in files}
-    listing = {folder: set(os.listdir(folder)) if folder.is_dir() else set() for folder in folders}
-    return np.array([file.name in listing[file.parent] for file in files], dtype=bool)
+    return located(files)[1]
 
 
 def refuse(table: Table, column: str, wrong: np.ndarray, expected: str) -> None:

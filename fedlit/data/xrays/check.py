@@ -309,6 +309,9 @@ def _places(reading: Reading, names: Sequence[str], texts: Sequence[str]) -> lis
 
 def _lines(reading: Reading, names: Sequence[str]) -> dict[str, str]:
     """Return the label file and line where each name occurs first, as far as it is written there literally."""
+    if reading.lines is not None:
+        line_of = dict(zip(reading.names.tolist(), reading.lines.tolist(), strict=True))
+        return {name: f"{reading.source.name}, {line_of[name]}" for name in names}
     tables = [reading.source] if reading.source.is_file() else sorted(reading.source.glob("*.csv*"))
     wanted = re.compile(r"(?<![\w.-])(?:" + "|".join(map(re.escape, names)) + r")(?![\w.-])")
     lines: dict[str, str] = {}
