@@ -120,6 +120,9 @@ class Organisations(FederatedDataModule):
         everything = self.sources | self.external
         read = {name: source._read() for name, source in everything.items()}
         self.notes = [f"{name}: {note}" for name, source in everything.items() for note in source.notes]
+        self.left_out = [
+            replace(o, image=f"{name}/{o.image}") for name, source in everything.items() for o in source.left_out
+        ]
         self._refuse_duplicates(read)
         joined = [self._under(name, read[name]) for name in self.sources]
         return Records(

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fedlit.data.images import ImageStore
 from fedlit.data.patients import warn_united
+from fedlit.data.store import ImageStore
 
 SPLITS = ("train", "val", "test")
 
@@ -37,6 +37,21 @@ class Records:
     site_classes: dict[str, tuple[str, ...]]
     splits: np.ndarray | None
     table: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """An image that a source leaves out.
+
+    Attributes:
+        image: Its id.
+        file: Its file.
+        reason: Why it is left out.
+    """
+
+    image: str
+    file: str
+    reason: str
 
 
 def hidden_labels(records: Records) -> np.ndarray:

@@ -113,4 +113,4 @@ def test_without_pydicom_it_is_named(tmp_path, monkeypatch):
     (tmp_path / "x.dicom").write_bytes(b"any")
     with pytest.raises(ConfigError, match=r"x\.dicom: DICOM files need pydicom.* pip install 'fedlit\[dicom\]'"):
         decode_images([tmp_path / "x.dicom"] * 2, 16, cache_dir=tmp_path / "cache")
-    assert list((tmp_path / "cache").iterdir()) == []
+    assert list((tmp_path / "cache").glob("*.npy")) == []

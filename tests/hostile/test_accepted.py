@@ -88,6 +88,7 @@ ELSEWHERE = {
         ),
         "tests/data/own/test_image_table.py",
     ),
+    **dict.fromkeys(("damaged", "depth"), "tests/data/test_decoding.py"),
     "accelerator": "needs another device",
     "devices": "ranks: tests/federation/engines",
     "num_nodes": "machines: tests/federation/engines",

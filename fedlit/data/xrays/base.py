@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
+from fedlit.data.decoding import Damaged, decode
 from fedlit.data.federated import FederatedDataModule
-from fedlit.data.images import decode_images
 from fedlit.data.labels import (
     UNCERTAIN,
     Names,
@@ -26,8 +27,13 @@ from fedlit.data.labels import (
 )
 from fedlit.data.located import located
 from fedlit.data.partition import ByPatient, Partition
-from fedlit.data.records import Records, listed
+from fedlit.data.pixels import DEPTH
+from fedlit.data.records import LeftOut, Records, listed
+from fedlit.data.store import ImageStore, PartOfStore
 from fedlit.data.tables import Table
+
+DARK = 64
+"""Pictures in which the brightest pixel is looked for."""
 
 
 @dataclass
@@ -90,6 +96,10 @@ class ChestXrays(FederatedDataModule):
         blank: Meaning of a label that is neither positive, negative nor uncertain: ``ignore`` (no loss, no metric),
             ``zeros``, ``ones``, or a map from labels of the source to these words, with ``default`` for the others.
         missing: What happens if images are not on disk: ``refuse`` is an error, ``drop`` leaves them out and warns.
+        damaged: What happens if image files cannot be decoded, in the same words. What was left out is listed in
+            ``left_out.csv`` of a run.
+        depth: Number of bits that the data set uses of pixels with more than 8, from 9 to 16: a PNG of 16 bits may hold 12.
+            DICOM files say it themselves.
         official_split: Whether the official split of the data set is used where it has one. If not, patients are
             divided in the fractions of ``split``.
         partition: The rule that gives each record to a client; by default ``ByPatient`` with four clients.
@@ -118,7 +128,9 @@ class ChestXrays(FederatedDataModule):
         names: str | Names = "source",
         uncertain: Policy | dict[str, Policy] = "zeros",
         blank: Policy | dict[str, Policy] = "zeros",
-        missing: str = "refuse",
+        missing: Literal["refuse", "drop"] = "refuse",
+        damaged: Damaged = "refuse",
+        depth: int = DEPTH,
         official_split: bool = True,
         partition: Partition | None = None,
         **kwargs,
@@ -126,10 +138,13 @@ class ChestXrays(FederatedDataModule):
         super().__init__(ByPatient(4) if partition is None else partition, **kwargs)
         if root is None:
             raise ValueError(f"data.root is missing: {self.layout}")
-        if missing not in ("refuse", "drop"):
-            raise ValueError(f"data.missing: expected refuse or drop, found {missing!r}")
+        for key, policy in (("missing", missing), ("damaged", damaged)):
+            if policy not in ("refuse", "drop"):
+                raise ValueError(f"data.{key}: expected refuse or drop, found {policy!r}")
+        if not 8 < depth <= 16:
+            raise ValueError(f"data.depth: expected a number of bits from 9 to 16, found {depth}")
         self.root = Path(root).expanduser()
-        self.missing, self.official_split = missing, official_split
+        self.missing, self.damaged, self.depth, self.official_split = missing, damaged, depth, official_split
         self.uncertain = checked_policy(uncertain, self.labels, "data.uncertain")
         self.blank = checked_policy(blank, self.labels, "data.blank")
         self.origins: dict[str, Origin] = origins(self._named(names), self.labels, "data.names")
@@ -159,13 +174,14 @@ class ChestXrays(FederatedDataModule):
         if not self.root.is_dir():
             found = "a file, not a folder" if self.root.is_file() else "no such folder"
             raise FileNotFoundError(f"{self.root}: {found}; {self.layout}")
-        reading = self._present(self.read_within())
+        self.left_out = []
+        reading, store = self._decoded(self._present(self.read_within()))
         self.notes = reading.notes
         labels = decided(reading.labels, np.isnan(reading.labels), self.blank)
         labels = decided(labels, reading.labels == UNCERTAIN, self.uncertain)
         columns = [self.origins[name] for name in self.classes]
         return Records(
-            store=decode_images(reading.files, self.image_size, self.channels, self.cache_dir),
+            store=store,
             names=reading.names,
             labels=np.stack([o.of(labels[:, [self.labels.index(x) for x in o.labels]]) for o in columns], axis=1),
             classes=self.classes,
@@ -204,9 +220,42 @@ class ChestXrays(FederatedDataModule):
                 f"{listed(absent, 3)}; searched {listed(dict.fromkeys(file.parent for file in reading.files), 3)}. "
                 "Add them, remove their rows, or set data.missing to drop."
             )
-        reading.notes.append(f"{len(absent)} of {len(here)} images of {self.source} are missing and left out")
-        warnings.warn(f"{reading.notes[-1]}; the first are {listed(absent, 3)}", stacklevel=4)
-        return reading.where(here)
+        return self._without(reading, dict.fromkeys(np.flatnonzero(~here).tolist(), "missing"), "are missing")
+
+    def _decoded(self, reading: Reading) -> tuple[Reading, ImageStore | PartOfStore]:
+        """Return the images that can be decoded, and their pictures."""
+        size, channels = self.image_size, self.channels
+        decoded = decode(reading.files, size, channels, self.cache_dir, self.depth, self.damaged)
+        self._warn_of_dark(decoded.store)
+        if not decoded.damaged:
+            return reading, decoded.store
+        kept = np.setdiff1d(np.arange(len(reading.names)), list(decoded.damaged))
+        return self._without(reading, decoded.damaged, "are damaged"), PartOfStore(decoded.store, kept)
+
+    def _warn_of_dark(self, store: ImageStore) -> None:
+        """Warn where pictures from all over a store are so dark that their pixels have fewer bits than ``depth``."""
+        rows = np.unique(np.linspace(0, len(store) - 1, min(len(store), DARK)).astype(int))
+        brightest = int(store[rows].max())
+        if 0 < brightest < 128:
+            bits = int(np.ceil(np.log2((brightest - 0.5) / 255 * 2**self.depth)))
+            warnings.warn(
+                f"the brightest pixel of {len(rows)} pictures of {self.source} is {brightest} of 255: if their files have pixels "
+                f"of 16 bits and use {bits} of them, set data.depth to {bits}",
+                stacklevel=5,
+            )
+
+    def _without(self, reading: Reading, reasons: dict[int, str], what: str) -> Reading:
+        """Return a reading without some rows, which are listed, counted in a note, and warned of."""
+        names = reading.names[list(reasons)]
+        self.left_out += [
+            LeftOut(str(name), str(reading.files[row]), reason)
+            for name, (row, reason) in zip(names, reasons.items(), strict=True)
+        ]
+        reading.notes.append(f"{len(reasons)} of {len(reading.names)} images of {self.source} {what} and left out")
+        warnings.warn(f"{reading.notes[-1]}; the first are {listed(names, 3)}", stacklevel=6)
+        kept = np.ones(len(reading.names), dtype=bool)
+        kept[list(reasons)] = False
+        return reading.where(kept)
 
     def _of_views(
         self, table: Table, column: str, usual: Sequence[str], notes: list[str], views: Sequence[str] | None = None

@@ -85,7 +85,7 @@ def write_folder(root: Path, images: list[Path] | None = None, flat: bool = Fals
 
 
 def open_folder(root: Path, **kwargs) -> PadChest:
-    kwargs.setdefault("partition", ByPatient(2))
+    kwargs = {"partition": ByPatient(2), "depth": 12} | kwargs
     return PadChest(root, image_size=16, cache_dir=str(root / "cache"), **kwargs)
 
 
