@@ -14,6 +14,7 @@ import pandas as pd
 import yaml
 
 from fedlit.core.errors import ConfigError
+from fedlit.data.dicom import has_mark
 from fedlit.data.located import SUFFIXES
 from fedlit.data.own.cells import NO_FINDING, SPELLED, SPLITS, folded
 from fedlit.data.own.written import read_any_table
@@ -118,7 +119,7 @@ def images_below(folder: Path) -> Iterator[str]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         relative = os.path.relpath(parent, folder).replace(os.sep, "/")
         for name in names:
-            if name.lower().endswith(SUFFIXES) or ("." not in name and _is_dicom(os.path.join(parent, name))):
+            if name.lower().endswith(SUFFIXES) or (_unnamed(name) and has_mark(Path(parent, name))):
                 yield name if relative == "." else f"{relative}/{name}"
                 count += 1
                 if count == FILES:
@@ -241,10 +242,10 @@ def _add_views(found: Proposal, rows: pd.DataFrame, columns: Sequence[str]) -> N
             return
 
 
+def _unnamed(name: str) -> bool:
+    """Return whether a name has no suffix; a number behind a dot is a part of a UID."""
+    return not os.path.splitext(name)[1].strip(".0123456789")
+
+
 def _stem(file: str) -> str:
     return os.path.splitext(file)[0]
-
-
-def _is_dicom(file: str) -> bool:
-    with open(file, "rb") as opened:
-        return opened.read(132)[128:] == b"DICM"

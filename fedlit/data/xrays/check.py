@@ -16,7 +16,7 @@ from rich.progress import track
 
 from fedlit.core.errors import ConfigError
 from fedlit.data import xrays
-from fedlit.data.dicom import SUFFIXES, open_dicom
+from fedlit.data.dicom import is_dicom, open_dicom
 from fedlit.data.images import read_image
 from fedlit.data.labels import UNCERTAIN, harmonised_names
 from fedlit.data.opening import no_file, open_picture
@@ -32,6 +32,9 @@ LEAK = (
     "a patient in two splits or at two sites leaks; RSNA Pneumonia and SIIM Pneumothorax images are NIH images. "
     "Leave one of each out"
 )
+
+IMAGES = (".png", ".jpg", ".jpeg")
+"""Suffixes that say what a file is, so that it need not be opened twice."""
 
 _DIGEST_SIZE = 64
 _GREY_16 = (16, "grey")
@@ -241,7 +244,7 @@ def look_at(file: Path, decode: bool = False) -> Picture:
 def _header(file: Path) -> tuple[str, int, str, tuple[int, int]]:
     if reason := no_file(file):
         raise ValueError(f"expected an image file, found {reason}")
-    if file.suffix.lower() in SUFFIXES:
+    if file.suffix.lower() not in IMAGES and is_dicom(file):
         header = open_dicom(file, stop_before_pixels=True)
         return "DICOM", int(header.BitsStored), str(header.PhotometricInterpretation), (header.Columns, header.Rows)
     with open_picture(file) as image:

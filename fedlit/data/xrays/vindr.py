@@ -20,7 +20,7 @@ Vote = Literal["any", "majority", "unanimous"]
 READERS = 3
 _FOLDERS = {"train": "train_val", "test": "test"}
 # Where an image exists in several formats, the first of these is used.
-_SUFFIXES = (".png", ".jpg", ".jpeg", *DICOM)
+_SUFFIXES = (".png", ".jpg", ".jpeg", *DICOM, "")
 _COLUMNS = {"Other disease": "Other diseases"}
 
 
