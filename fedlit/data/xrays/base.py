@@ -178,7 +178,7 @@ class ChestXrays(FederatedDataModule):
         reading, store = self._decoded(self._present(self.read_within()))
         self.notes = reading.notes
         labels = decided(reading.labels, np.isnan(reading.labels), self.blank)
-        labels = decided(labels, reading.labels == UNCERTAIN, self.uncertain)
+        self._decided = labels = decided(labels, reading.labels == UNCERTAIN, self.uncertain)
         columns = [self.origins[name] for name in self.classes]
         return Records(
             store=store,

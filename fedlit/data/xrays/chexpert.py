@@ -4,18 +4,24 @@ Irvin et al., "CheXpert: A Large Chest Radiograph Dataset with Uncertainty Label
 https://stanfordmlgroup.github.io/competitions/chexpert/.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 
-from fedlit.data.labels import UNCERTAIN
+from fedlit.data.labels import UNCERTAIN, checked_classes
+from fedlit.data.records import Records
+from fedlit.data.store import PartOfStore
 from fedlit.data.tables import Table, numbers, read_table, refuse_repeats
 from fedlit.data.xrays.base import ChestXrays, Reading, refuse, refuse_shared
 
 LABEL_FILES = {"train": "train.csv", "val": "valid.csv", "test": "test_labels.csv"}
 VIEW = "Frontal/Lateral"
+COPY = "#again-for-"
+"""Stands in the id of an image that is there once more, before the label for which it is."""
+
 _EXAMPLE = "CheXpert-v1.0/train/patient00001/study1/view1_frontal.jpg"
 # The first folder is that of the download, which users rename; some copies of test_labels.csv leave it out.
 _PATH = (
@@ -37,6 +43,9 @@ class CheXpert(ChestXrays):
             name, and the images may also lie in ``CheXpert-v1.0-small/`` or ``CheXpert-v1.0/`` within it. There is no
             default.
         views: The views that are read, ``frontal``, ``lateral`` or both. The notes of a run count the others.
+        upsample: Labels whose positive training images are there once more, and twice more where an image has two of them.
+            Table 6 of Yuan et al. (arXiv:2102.04635) has the ratios of ``[Cardiomegaly, Consolidation]``, as in the code of
+            LibAUC. Validation and test images stay as they are.
         official_split: Whether ``valid.csv`` (234 images) is used for validation and ``test_labels.csv`` for the test,
             which is empty without that file. By default all patients are divided by ``split``, as in most papers.
         **kwargs: Further arguments of ChestXrays.
@@ -57,13 +66,50 @@ class CheXpert(ChestXrays):
         self,
         root: Path | None = None,
         views: tuple[Literal["frontal", "lateral"], ...] = ("frontal",),
+        upsample: list[str] | None = None,
         official_split: bool = False,
         **kwargs,
     ):
         super().__init__(root, official_split=official_split, **kwargs)
+        self.upsample = tuple(checked_classes(upsample, self.labels, "data.upsample")) if upsample else ()
         if not views or not set(views) <= {"frontal", "lateral"}:
             raise ValueError(f"data.views: expected frontal, lateral or both, found {list(views)}")
         self.views = tuple(views)
+
+    def records(self) -> Records:
+        """Read the images, those of ``upsample`` once more; ``keep`` drops the copies that are not trained on."""
+        records = super().records()
+        if not self.upsample:
+            return records
+        positive = [self._positive(records, label) for label in self.upsample]
+        rows = np.concatenate([np.arange(len(records.names)), *(np.flatnonzero(each) for each in positive)])
+        again = np.concatenate(
+            [
+                np.full(len(records.names), ""),
+                *(np.full(each.sum(), f"{COPY}{label}") for label, each in zip(self.upsample, positive, strict=True)),
+            ]
+        )
+        added = ", ".join(f"{each.sum()} of {label}" for label, each in zip(self.upsample, positive, strict=True))
+        self.notes.append(f"positive images of CheXpert that are there once more, where they are trained on: {added}")
+        return replace(
+            records,
+            store=PartOfStore(records.store, rows),
+            names=np.char.add(records.names[rows], again),
+            labels=records.labels[rows],
+            patients=records.patients[rows],
+            sites=records.sites[rows],
+            splits=None if records.splits is None else records.splits[rows],
+            table=records.table.iloc[rows].reset_index(drop=True),
+        )
+
+    def keep(self, records: Records, owners: np.ndarray) -> np.ndarray:
+        """Return all records but the copies of images that are not trained on, [N] bool."""
+        return (np.char.find(records.names, COPY) < 0) | (records.splits == "train")
+
+    def _positive(self, records: Records, label: str) -> np.ndarray:
+        """Return which images are positive for a label, as the policies have it, [N] bool."""
+        column = self._decided[:, self.labels.index(label)]
+        return column == 1
 
     def read(self) -> Reading:
         """Read the label files; no image is opened."""
