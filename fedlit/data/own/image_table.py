@@ -106,6 +106,11 @@ class ImageTable(ChestXrays):
         super().__init__(folder, names=names, uncertain=uncertain, blank=blank, partition=partition, **kwargs)
         self.colour = colour
 
+    @classmethod
+    def lies_in(cls, root: Path) -> bool:
+        """Return that any folder may hold images of one's own."""
+        return True
+
     @property
     def channels(self) -> int:
         """Number of channels that are kept of an image."""

@@ -31,6 +31,7 @@ from fedlit.data.pixels import DEPTH
 from fedlit.data.records import LeftOut, Records, listed
 from fedlit.data.store import ImageStore, PartOfStore
 from fedlit.data.tables import Table
+from fedlit.data.xrays.folders import home, other_than_expected
 
 DARK = 64
 """Pictures in which the brightest pixel is looked for."""
@@ -86,7 +87,7 @@ class ChestXrays(FederatedDataModule):
     uncertain and blank labels, and missing images are handled here, in the same way for all readers.
 
     Args:
-        root: The folder of the download. There is no default.
+        root: The folder of the download, or one a few levels above it, or its folder of images. There is no default.
         classes: The classes to use, in this order; by default all of them.
         names: Names of the classes: ``source`` for those of the data set, ``harmonised`` for those that the command
             ``fedlit list labels`` shows, or a map from each class to a label of the source, or to several labels with a
@@ -143,7 +144,8 @@ class ChestXrays(FederatedDataModule):
                 raise ValueError(f"data.{key}: expected refuse or drop, found {policy!r}")
         if not 8 < depth <= 16:
             raise ValueError(f"data.depth: expected a number of bits from 9 to 16, found {depth}")
-        self.root = Path(root).expanduser()
+        self.given_root = Path(root).expanduser()
+        self.root = home(self.given_root, self.lies_in)
         self.missing, self.damaged, self.depth, self.official_split = missing, damaged, depth, official_split
         self.uncertain = checked_policy(uncertain, self.labels, "data.uncertain")
         self.blank = checked_policy(blank, self.labels, "data.blank")
@@ -154,6 +156,11 @@ class ChestXrays(FederatedDataModule):
     def recognises(cls, root: Path) -> bool:
         """Return whether a folder looks like this data set."""
         return any(any(root.glob(pattern)) for pattern in cls.needs)
+
+    @classmethod
+    def lies_in(cls, root: Path) -> bool:
+        """Return whether a folder is the one that ``read()`` expects, also where it does not show which data set it is."""
+        return cls.recognises(root)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -174,6 +181,8 @@ class ChestXrays(FederatedDataModule):
         if not self.root.is_dir():
             found = "a file, not a folder" if self.root.is_file() else "no such folder"
             raise FileNotFoundError(f"{self.root}: {found}; {self.layout}")
+        if other := other_than_expected(self.root):
+            raise FileNotFoundError(other)
         self.left_out = []
         reading, store = self._decoded(self._present(self.read_within()))
         self.notes = reading.notes
@@ -200,6 +209,8 @@ class ChestXrays(FederatedDataModule):
         """
         reading, root = self.read(), os.path.join(os.path.abspath(self.root), "")
         reading.files, _ = located(reading.files)
+        if self.root != self.given_root:
+            reading.notes.insert(0, f"{self.source} was found in {self.root}, not in {self.given_root} itself")
         outside = [not os.path.abspath(file).startswith(root) for file in reading.files]
         if any(outside):
             row = outside.index(True)

@@ -24,6 +24,7 @@ from fedlit.data.patients import keys, united
 from fedlit.data.records import contents
 from fedlit.data.splits import shared_patients
 from fedlit.data.xrays.base import ChestXrays, Reading, present
+from fedlit.data.xrays.folders import home, other_than_expected
 
 SHOWN = 5
 """Number of places that are named for each problem; the others are counted."""
@@ -136,7 +137,11 @@ def recognise(root: Path, source: str | None = None) -> type[ChestXrays]:
     shipped = readers()
     if source is not None:
         return shipped[source]
+    if other := other_than_expected(root):
+        raise ConfigError(other)
     looks_like = [name for name, reader in shipped.items() if reader.recognises(root)]
+    if not looks_like:
+        looks_like = [name for name, reader in shipped.items() if home(root, reader.recognises) != root]
     if len(looks_like) > 1:
         raise ConfigError(f"{root} looks like {' and like '.join(looks_like)}; say which it is by --source")
     if not looks_like:

@@ -40,7 +40,8 @@ class PadChest(ChestXrays):
 
     Args:
         root: The folder with ``PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv`` (any ``PADCHEST_*.csv`` or
-            ``.csv.gz``) and the 16-bit images in ``0/`` to ``54/`` (their ``ImageDir``) or all in ``root`` itself.
+            ``.csv.gz``) and the 16-bit images in ``0/`` to ``54/`` (their ``ImageDir``), or all in ``root`` itself, or
+            either way in ``images/``.
             There is no default.
         findings: Phrases to look for in the labels, in upper or lower case. They replace the default phrases, so
             ``names`` must then be ``source`` or a map.
@@ -61,7 +62,7 @@ class PadChest(ChestXrays):
     )  # fmt: skip
     layout = (
         "expected the official layout of PadChest: PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv (or .csv.gz), "
-        "the images in the folders 0/ to 54/ or beside the label file"
+        "the images in the folders 0/ to 54/ or beside the label file, also in images/"
     )
     needs = ("PADCHEST_*.csv", "PADCHEST_*.csv.gz")
 
@@ -184,7 +185,17 @@ def _as_list(text: str) -> list[str] | None:
 
 
 def _image_files(root: Path, table: Table) -> list[Path]:
-    """Return the path of each image; an image that is not beside the label file is expected in its folder."""
+    """Return the path of each image; an image that is not beside the label file is expected in its folder.
+
+    The folders may lie in ``images/``, and so may the images.
+    """
     beside = set(os.listdir(root))
+    home = root / "images" if (root / "images").is_dir() else root
+    flat = set(os.listdir(home)) if home != root else set()
     pairs = zip(table.rows["ImageDir"], table.rows["ImageID"], strict=True)
-    return [root / name if name in beside else root / folder / name for folder, name in pairs]
+    return [
+        root / name if name in beside
+        else home / name if name in flat
+        else (root if folder in beside else home) / folder / name
+        for folder, name in pairs
+    ]  # fmt: skip

@@ -234,9 +234,10 @@ def test_wrong_arguments_are_refused(tmp_path):
 def test_a_wrong_folder_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere: no such folder; expected the official layout"):
         open_folder(tmp_path / "nowhere").records()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"found no train\.csv; expected the official layout"):
+        open_folder(tmp_path / "empty").records()
     write_folder(tmp_path / "CheXpert-v1.0-small")
-    with pytest.raises(FileNotFoundError, match=r"found no train\.csv; .* Is .*CheXpert-v1\.0-small the data\.root\?"):
-        open_folder(tmp_path).records()
     root = tmp_path / "CheXpert-v1.0-small"
     (root / "valid.csv").unlink()
     assert len(open_folder(root).read().names) == 20
