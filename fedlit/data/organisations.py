@@ -120,6 +120,9 @@ class Organisations(FederatedDataModule):
         everything = self.sources | self.external
         read = {name: source._read() for name, source in everything.items()}
         self.notes = [f"{name}: {note}" for name, source in everything.items() for note in source.notes]
+        self.left_out = [
+            replace(o, image=f"{name}/{o.image}") for name, source in everything.items() for o in source.left_out
+        ]
         self._refuse_duplicates(read)
         joined = [self._under(name, read[name]) for name in self.sources]
         return Records(
@@ -134,14 +137,26 @@ class Organisations(FederatedDataModule):
             table=pd.concat([r.table for r in joined], ignore_index=True),
         )
 
+    def keep(self, records: Records, owners: np.ndarray) -> np.ndarray:
+        """Return what each organisation's source keeps of its own records, [N] bool."""
+        kept, start = [], 0
+        for source in self.sources.values():
+            own = source._read()
+            rows = slice(start, start + len(own.names))
+            kept.append(source.keep(replace(own, splits=records.splits[rows]), owners[rows]))
+            start = rows.stop
+        return np.concatenate(kept)
+
     def setup(self, stage: str | None = None) -> None:
         """Set up the clients as for any data, and the external test sets."""
         if self.assignment is not None:
             return
         super().setup(stage)
         for name, source in self.external.items():
-            records = self._under(name, source._read())
-            self.test_sets[name] = self._images(records, np.arange(len(records.names)), records.labels)
+            own = source._read()
+            records, tests = self._under(name, own), np.full(len(own.names), "test")
+            kept = np.flatnonzero(source.keep(replace(own, splits=tests), np.full(len(tests), name)))
+            self.test_sets[name] = self._images(records, kept, records.labels)
             absent = [label for label in source.classes if label not in self.classes]
             if absent:
                 self.notes.append(f"{name}: {len(absent)} labels are no class here and left out: {listed(absent, 20)}")

@@ -35,7 +35,10 @@ Finished runs are skipped, and unfinished ones are continued.
 RUN_DIR/EXPERIMENT/sweep.csv has a row for each run.
 In MLflow, runs that differ in their seed share the tag fedlit.group, and the tag fedlit.method holds the case."""
 
-CHECK = """The label files are read as `fedlit fit` reads them, and the header of every image is opened. Nothing is written.
+CHECK = """For a table of your own images (CSV, TSV, Parquet, spreadsheet) a YAML is printed first, which `fedlit fit --config FILE`
+runs: what each column seems to be, and why. --set '{site: Ward}' puts a value of your own in its place.
+
+The label files are read as `fedlit fit` reads them, and the header of every image is opened. Nothing is written.
 With --decode every image is decoded as well, which takes as long as the first run on the data. It finds damage behind a
 header, and equal pictures of different patients, in one folder or in two. The chest X-rays of RSNA Pneumonia and SIIM
 Pneumothorax are those of NIH: as another site they are patients at two sites. A picture that was changed or compressed

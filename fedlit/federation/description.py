@@ -96,5 +96,6 @@ def save_partition(session: Session, run: Run) -> None:
     sizes = train.groupby("client")["images"].first().reindex(list(session.clients))
     partition_figure(positives, sizes, "Training images").savefig(run.directory / "partition.png", dpi=150)
     save_classes(session.data, run.directory / "classes.csv")
-    for name in ("partition.csv", "partition.png", "classes.csv"):
+    listed = ["left_out.csv"] * session.data.save_left_out(run.directory / "left_out.csv")
+    for name in ("partition.csv", "partition.png", "classes.csv", *listed):
         run.artifact(run.directory / name)

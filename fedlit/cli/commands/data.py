@@ -36,11 +36,11 @@ def execute(args: Namespace, parser: Parser) -> int:
 
     from fedlit.cli.check_report import report, report_problems  # with PyTorch, which takes seconds
     from fedlit.cli.tables import wide_console
-    from fedlit.data.xrays.check import check, compare, recognise
+    from fedlit.data.xrays.check import check, compare
 
     console, checks = wide_console(), []
     try:
-        for reader in [_open(recognise(root, args.source), root, args.set) for root in roots]:
+        for reader in [_reader(root, args) for root in roots]:
             checks.append(check(reader, args.decode))
             report(checks[-1], console)
     except ConfigError as error:
@@ -52,16 +52,47 @@ def execute(args: Namespace, parser: Parser) -> int:
 
 
 def _check_parser() -> Parser:
-    description = "Say what folders of chest X-rays hold, and what is wrong with them, with file and line."
+    description = (
+        "Say what folders of chest X-rays hold, or a table of your own, and what is wrong there, with file and line."
+    )
     parser = Parser(description=description, epilog=CHECK)
-    folder = "Folder of a download. Several are compared."
+    folder = "Folder of a download, or a table of your own images, for which a YAML is proposed. Several are compared."
     parser.add_argument("roots", metavar="ROOT", nargs="+", type=str, help=folder)
+    images = "Folder of the images that a table names; by default that of the table."
+    parser.add_argument("--root", type=str | None, default=None, help=images)
     named = "Name of the data set, where a folder does not show it."
     parser.add_argument("--source", choices=SOURCES, default=None, help=named)
     parser.add_argument("--decode", action="store_true", help="Decode every image. See below.")
     given = "Arguments of the data set, as in data.init_args: --set '{official_split: false}'."
     parser.add_argument("--set", type=dict[str, Any], default={}, help=given)
     return parser
+
+
+def _reader(root: Path, args: Namespace) -> Any:
+    """Make the reader of a folder, or of a table."""
+    from fedlit.data.own.written import is_table
+    from fedlit.data.xrays.check import recognise
+
+    if root.is_file() and is_table(root):
+        return _of_table(root, args)
+    return _open(recognise(root, args.source), root, args.set)
+
+
+def _of_table(path: Path, args: Namespace) -> Any:
+    """Print the YAML that is proposed for a table, with what ``--set`` says in its place, and make its reader.
+
+    Raises:
+        ConfigError: The table cannot be read, or does not name the images.
+    """
+    from fedlit.data.own.image_table import ImageTable
+    from fedlit.data.own.proposal import propose
+
+    try:
+        found = propose(path, None if args.root is None else Path(args.root).expanduser(), args.set)
+    except (OSError, ValueError) as error:
+        raise ConfigError(str(error)) from error
+    print(found.document(path.name.partition(".")[0]) + "\n", flush=True)
+    return _open(ImageTable, Path(found.arguments["root"]), found.arguments)
 
 
 def _open(kind: type[Reader], root: Path, options: dict[str, Any]) -> Reader:

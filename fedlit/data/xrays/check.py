@@ -16,7 +16,7 @@ from rich.progress import track
 
 from fedlit.core.errors import ConfigError
 from fedlit.data import xrays
-from fedlit.data.dicom import SUFFIXES, open_dicom
+from fedlit.data.dicom import is_dicom, open_dicom
 from fedlit.data.images import read_image
 from fedlit.data.labels import UNCERTAIN, harmonised_names
 from fedlit.data.opening import no_file, open_picture
@@ -24,6 +24,7 @@ from fedlit.data.patients import keys, united
 from fedlit.data.records import contents
 from fedlit.data.splits import shared_patients
 from fedlit.data.xrays.base import ChestXrays, Reading, present
+from fedlit.data.xrays.folders import home, other_than_expected
 
 SHOWN = 5
 """Number of places that are named for each problem; the others are counted."""
@@ -32,6 +33,9 @@ LEAK = (
     "a patient in two splits or at two sites leaks; RSNA Pneumonia and SIIM Pneumothorax images are NIH images. "
     "Leave one of each out"
 )
+
+IMAGES = (".png", ".jpg", ".jpeg")
+"""Suffixes that say what a file is, so that it need not be opened twice."""
 
 _DIGEST_SIZE = 64
 _GREY_16 = (16, "grey")
@@ -133,7 +137,11 @@ def recognise(root: Path, source: str | None = None) -> type[ChestXrays]:
     shipped = readers()
     if source is not None:
         return shipped[source]
+    if other := other_than_expected(root):
+        raise ConfigError(other)
     looks_like = [name for name, reader in shipped.items() if reader.recognises(root)]
+    if not looks_like:
+        looks_like = [name for name, reader in shipped.items() if home(root, reader.recognises) != root]
     if len(looks_like) > 1:
         raise ConfigError(f"{root} looks like {' and like '.join(looks_like)}; say which it is by --source")
     if not looks_like:
@@ -241,7 +249,7 @@ def look_at(file: Path, decode: bool = False) -> Picture:
 def _header(file: Path) -> tuple[str, int, str, tuple[int, int]]:
     if reason := no_file(file):
         raise ValueError(f"expected an image file, found {reason}")
-    if file.suffix.lower() in SUFFIXES:
+    if file.suffix.lower() not in IMAGES and is_dicom(file):
         header = open_dicom(file, stop_before_pixels=True)
         return "DICOM", int(header.BitsStored), str(header.PhotometricInterpretation), (header.Columns, header.Rows)
     with open_picture(file) as image:
@@ -309,6 +317,9 @@ def _places(reading: Reading, names: Sequence[str], texts: Sequence[str]) -> lis
 
 def _lines(reading: Reading, names: Sequence[str]) -> dict[str, str]:
     """Return the label file and line where each name occurs first, as far as it is written there literally."""
+    if reading.lines is not None:
+        line_of = dict(zip(reading.names.tolist(), reading.lines.tolist(), strict=True))
+        return {name: f"{reading.source.name}, {line_of[name]}" for name in names}
     tables = [reading.source] if reading.source.is_file() else sorted(reading.source.glob("*.csv*"))
     wanted = re.compile(r"(?<![\w.-])(?:" + "|".join(map(re.escape, names)) + r")(?![\w.-])")
     lines: dict[str, str] = {}
