@@ -63,7 +63,7 @@ def evaluate_sets(
     down = session.broadcast(server, session.round(0))
     views = {"federation": client_views(session.data, part, method)}
     views |= views_beyond(session.everyone, session.personal, list(session.clients), part, method)
-    groups = {name: session.engine.evaluate(seen, down) for name, seen in views.items() if seen}
+    groups = {name: found for name, seen in views.items() if seen and (found := session.engine.evaluate(seen, down))}
     for scored in (s for scores in groups.values() for s in scores if s.labels is not None):
         learned = session.learned(scored.view.client)
         scored.labels[:, [name not in learned for name in session.classes]] = torch.nan

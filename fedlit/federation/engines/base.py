@@ -14,11 +14,12 @@ from fedlit.core.aggregator import Aggregator
 from fedlit.core.batches import BatchStream, ReadAhead, columns, fetch
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.local_model import LocalModel, LocalTraining, initial_client_state
-from fedlit.core.messages import Broadcast, Client, ClientData, ClientReport, ClientState, Payload, Round
+from fedlit.core.messages import Broadcast, Client, ClientData, ClientReport, ClientState, Payload, Round, ServerState
 from fedlit.core.module import in_words, overrides, scores_of, step_of
 from fedlit.core.randomness import seed_process
 from fedlit.core.rounds import client_round
 from fedlit.core.stored_states import StateFolder, StoredState
+from fedlit.federation.handover import PersonalParts
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ class Worker:
                 stream, client = self._stream(name), self.program.clients[name]
                 before = state.load()
                 payload, new, report = client_round(self.local, stream, client, before, down, rnd)
-            total = _added(total, payload)
+            total = added(total, payload)
             trained.append((state if new is before else folder.keep(new) if folder else new, report))
         return total, trained
 
@@ -246,6 +247,7 @@ class Engine:
     Attributes:
         where: in words, for the person at the keyboard.
         folder: of the clients' states, where they do not stay in memory.
+        keeps_states: whether clients' states are here, and in checkpoints; otherwise they are at sites.
 
     Args:
         pool: an :class:`InProcess`, or what has its methods.
@@ -253,6 +255,7 @@ class Engine:
 
     where: str
     folder: StateFolder | None = None
+    keeps_states = True
 
     def __init__(self, pool: InProcess) -> None:
         self._pool = pool
@@ -270,7 +273,7 @@ class Engine:
                 self._waiting[report.client] = state
                 reports.append(report)
                 on_reply(report)
-            total = _added(total, payload)
+            total = added(total, payload)
         return total and total.cpu(), reports
 
     def commit(self) -> None:
@@ -294,6 +297,29 @@ class Engine:
         self._states = {name: self.folder.adopt(state) if self.folder else state for name, state in states.items()}
         self._drop(before)
 
+    def at_sites(self) -> dict[str, int | None]:
+        """Return after which round the state of each client at its site is the federation's; {} where they are here."""
+        return {}
+
+    def go_back(self, at_sites: Mapping[str, int | None]) -> None:
+        """Go on from the states at sites that a checkpoint names."""
+
+    def saved(self, places: Sequence[Mapping[str, int | None]]) -> None:
+        """Learn to which states at sites the checkpoints go back."""
+
+    def hand_over(
+        self,
+        parts: PersonalParts,
+        clients: Mapping[str, Client],
+        module: LightningModule,
+        server: ServerState,
+        aggregators: Sequence[Aggregator],
+    ) -> None:
+        """Let clients begin with what they kept to themselves in an earlier phase, see :class:`PersonalParts`."""
+        begun = parts.states(clients, module, server, aggregators, parts.kept())
+        keep = self.folder.keep if self.folder else ClientState.load
+        self.load_client_states({name: keep(state) for name, state in begun})
+
     def close(self) -> None:
         """Let go of processes, shared memory and the folder of states."""
         self._pool.close()
@@ -306,8 +332,8 @@ class Engine:
             self.folder.drop(states.values(), [self._states[name] for name in states if name in self._states])
 
 
-def _added(total: Payload | None, payload: Payload) -> Payload:
-    """The sum so far and one payload more, in the memory of the first."""
+def added(total: Payload | None, payload: Payload) -> Payload:
+    """Give the sum so far and one payload more, in the memory of the first."""
     if total is None:
         return payload
     total.add_(payload)

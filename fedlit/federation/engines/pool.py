@@ -140,7 +140,7 @@ class ProcessPool:
             process = context.Process(
                 target=_serve, args=(theirs, str(own), options), daemon=True, name=f"fedlit-worker-{index}"
             )
-            with _main_left_alone():
+            with main_left_alone():
                 process.start()
             theirs.close()
             self._workers.append((process, ours))
@@ -266,7 +266,7 @@ class ProcessPool:
 
 
 @contextmanager
-def _main_left_alone() -> Iterator[None]:
+def main_left_alone() -> Iterator[None]:
     """Within, a new process does not import the user's script: what it needs travels as a value.
 
     A script would begin to train a second time, unless a guard keeps it from it.

@@ -1,0 +1,79 @@
+"""Federations whose clients are at sites: commands of fedlit, with the sites in this process."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import torch
+from runs import Kept
+
+from fedlit.core.manifest import Manifest
+from fedlit.sites.loopback import InProcess
+from fedlit.sites.serving import answering
+
+TOYS = (
+    "fit --data toys.ToyData --model toys.ToyNet --federation.schedule.window 2 --federation.schedule.unit steps "
+    "--federation.workers 1 --federation.checkpoint_every 1 --logger false --name one"
+)
+
+
+@dataclass
+class Sites:
+    """Sites in this process.
+
+    Attributes:
+        files: Their own files.
+        made: How often each has been started.
+    """
+
+    files: dict[str, Path] = field(default_factory=dict)
+    made: dict[str, int] = field(default_factory=dict)
+
+    def carrier(self, files: dict[str, Path]) -> InProcess:
+        self.files = dict(files)
+        return InProcess({name: partial(self.start, name) for name in files})
+
+    def start(self, name: str) -> Callable[[bytes], bytes]:
+        self.made[name] = self.made.get(name, 0) + 1
+        return answering(self.files[name])
+
+
+@dataclass
+class Ended:
+    """What a run leaves, at the server and at its sites."""
+
+    path: Path
+
+    @property
+    def kept(self) -> Kept:
+        return Kept(self.path / "default" / "one")
+
+    @property
+    def server(self) -> dict[str, torch.Tensor]:
+        return torch.load(self.kept.last / "server.pt", weights_only=True)
+
+    def states(self) -> dict[str, dict[str, torch.Tensor]]:
+        """The clients' states that belong to the last checkpoint, from its sites."""
+        states = {}
+        for client, number in Manifest.read(self.kept.last).at_sites.items():
+            if number is None:
+                continue
+            folders = [f for f in (self.path / "default" / "sites").glob(f"*/*/main part/{client}") if f.is_dir()]
+            (folder,) = folders
+            file = next(f for kind in ("round", "pending") if (f := folder / f"{kind}-{number:06d}.pt").exists())
+            states[client] = torch.load(file, weights_only=True)
+        return states
+
+
+def assert_same(at_sites: Ended, here: Ended) -> None:
+    """Bit for bit: the server's tensors, every client's state, and the metrics."""
+    one, other = at_sites.server, here.server
+    assert one.keys() == other.keys()
+    assert [name for name in one if not torch.equal(one[name], other[name])] == []
+    assert at_sites.kept.metrics() == here.kept.metrics()
+    states = at_sites.states()
+    for name, tensor in here.kept.tensors().items():
+        part, _, key = name.partition("/")
+        if part != "server":
+            assert torch.equal(states[part][key], tensor), name
