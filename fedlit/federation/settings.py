@@ -53,7 +53,8 @@ class Settings:
             memory that is free. No number depends on it.
         quorum: Least number of clients whose replies make a round across sites, with ``on_site_error: skip``. By default
             one. Below it the round is repeated.
-        deadline: Seconds that a site has for its part of a round across sites. By default it has as long as it lives.
+        deadline: Seconds that a site has for its part of a round, or of an evaluation, across sites. By default it has as long
+            as it lives.
         on_site_error: What happens when a site fails in a round across sites: ``repeat`` asks it again and gives the same
             numbers as if nothing had happened, ``skip`` goes on with the others, ``stop`` ends the run. By default
             ``repeat``.

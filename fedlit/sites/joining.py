@@ -55,7 +55,7 @@ def with_sites(experiment: Experiment, carrier: Carrier, fresh: Sequence[str] = 
     Raises:
         ConfigError: The sites do not fit the experiment.
     """
-    presences = gather(carrier, experiment.data.classes, experiment.federation.deadline)
+    presences = gather(carrier, experiment.data.classes)
     sizes = experiment.data.batch_size, experiment.data.eval_batch_size
     data = AtSites(presences, *sizes, experiment.data.test_sets)
     return replace(experiment, data=data, roster=Roster(carrier, presences, texts_of(experiment.settings), list(fresh)))

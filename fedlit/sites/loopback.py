@@ -20,8 +20,12 @@ from fedlit.sites.envelope import Damaged, Envelope
 DIED = "its process died, and is started again"
 
 
+class Died(BaseException):
+    """Raised in a site of this process, where a process of its own would have died."""
+
+
 class InProcess(Carrier):
-    """Sites in this process: messages are bytes all the same.
+    """Sites in this process: messages are bytes all the same. What raises :class:`Died` has died, and is made again.
 
     Args:
         sites: What answers bytes with bytes, by name; called to make it, and again after it has died.
@@ -53,7 +57,7 @@ class InProcess(Carrier):
                 if ticket.site not in self._made:
                     self._made[ticket.site] = self._makers[ticket.site]()
                 yield ticket, _opened(self._made[ticket.site](content))
-            except ProcessLookupError:  # it has died, as a test says
+            except Died:
                 self._made.pop(ticket.site, None)
                 yield ticket, Lost(DIED)
 

@@ -20,6 +20,9 @@ from fedlit.sites.messages import FAILED, Failure, Hello, Presence
 FILE = "sites.json"
 """Of a run's directory: the run's id, by which sites know what they have kept, and which sites it began with."""
 
+TRIES = 3
+"""How often a site is asked who it is, where it gives no answer."""
+
 CLOCK = 300
 """Seconds by which a clock may be off without a word."""
 
@@ -71,13 +74,12 @@ class Roster:
             ) from error
 
 
-def gather(carrier: Carrier, classes: Sequence[str], deadline: float | None = None) -> list[Presence]:
+def gather(carrier: Carrier, classes: Sequence[str]) -> list[Presence]:
     """Ask all sites who they are.
 
     Args:
         carrier: How they are reached.
         classes: Of the model that is to be trained, in their order.
-        deadline: Seconds for an answer.
 
     Returns:
         What each has told, in the order of the sites' names.
@@ -85,9 +87,11 @@ def gather(carrier: Carrier, classes: Sequence[str], deadline: float | None = No
     Raises:
         ConfigError: A site is not there, refuses, has other classes or another version, or the name of another one.
     """
-    asked = Envelope.of("hello", Hello(__version__, time.time()))
-    tickets = [carrier.send(site, asked, deadline) for site in carrier.sites()]
-    answers = {ticket.site: answer for ticket, answer in carrier.collect(tickets)}
+    asked, answers = Envelope.of("hello", Hello(__version__, time.time())), {}
+    for _ in range(TRIES):
+        missing = [site for site in carrier.sites() if isinstance(answers.get(site, Lost("")), Lost)]
+        tickets = [carrier.send(site, asked) for site in missing]
+        answers |= {ticket.site: answer for ticket, answer in carrier.collect(tickets)}
     problems, found = [], {}
     for site, answer in answers.items():
         try:

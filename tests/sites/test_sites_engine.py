@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from at_sites import TOYS, Ended, Sites, assert_same
+from at_sites import TOYS, Ended, assert_same
 
 from fedlit.experiment.choices import shipped
-from fedlit.sites import joining
 
 MODEL = {
     "class_path": "ImageClassifier",
@@ -40,13 +39,6 @@ CASES = {
     "some clients": "--federation.clients '[site-0, site-2]' --data.clients 4",
 }
 FAST = ("control variates, own norms, some of the clients", "patience")
-
-
-@pytest.fixture
-def sites(monkeypatch) -> Sites:
-    made = Sites()
-    monkeypatch.setattr(joining, "Processes", made.carrier)
-    return made
 
 
 @pytest.fixture

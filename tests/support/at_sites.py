@@ -1,6 +1,8 @@
 """Federations whose clients are at sites: commands of fedlit, with the sites in this process."""
 
+import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -8,7 +10,9 @@ from pathlib import Path
 import torch
 from runs import Kept
 
+from fedlit.cli.main import main
 from fedlit.core.manifest import Manifest
+from fedlit.sites.envelope import Envelope
 from fedlit.sites.loopback import InProcess
 from fedlit.sites.serving import answering
 
@@ -18,25 +22,46 @@ TOYS = (
 )
 
 
+Answer = Callable[[bytes], bytes]
+
+
 @dataclass
 class Sites:
     """Sites in this process.
 
     Attributes:
+        between: Called with a site's name, a message and what answers it: what comes back, or a fault.
+        surviving: Whether they are those of the command before, as sites whose server has died.
         files: Their own files.
         made: How often each has been started.
     """
 
+    between: Callable[[str, Envelope, Answer], bytes] | None = None
+    surviving: bool = False
     files: dict[str, Path] = field(default_factory=dict)
     made: dict[str, int] = field(default_factory=dict)
+    _last: InProcess | None = None
 
     def carrier(self, files: dict[str, Path]) -> InProcess:
+        if self.surviving and self._last is not None:
+            return self._last
         self.files = dict(files)
-        return InProcess({name: partial(self.start, name) for name in files})
+        self._last = Staying({name: partial(self.start, name) for name in files})
+        return self._last
 
-    def start(self, name: str) -> Callable[[bytes], bytes]:
+    def start(self, name: str) -> Answer:
         self.made[name] = self.made.get(name, 0) + 1
-        return answering(self.files[name])
+        answer = answering(self.files[name])
+        return lambda content: (
+            self.between(name, Envelope.from_bytes(content), answer) if self.between else answer(content)
+        )
+
+
+class Staying(InProcess):
+    """Sites that live longer than the command that has asked them."""
+
+    def close(self) -> None:
+        pass
 
 
 @dataclass
@@ -47,7 +72,8 @@ class Ended:
 
     @property
     def kept(self) -> Kept:
-        return Kept(self.path / "default" / "one")
+        """The newest run that has ended: one that was killed before its first checkpoint stays behind."""
+        return Kept(max((f.parent for f in self.path.glob("default/*/result.json")), key=lambda run: run.name))
 
     @property
     def server(self) -> dict[str, torch.Tensor]:
@@ -64,6 +90,12 @@ class Ended:
             file = next(f for kind in ("round", "pending") if (f := folder / f"{kind}-{number:06d}.pt").exists())
             states[client] = torch.load(file, weights_only=True)
         return states
+
+
+def finished(line: str) -> None:
+    """Run a command line to its end."""
+    with suppress(SystemExit):
+        main(shlex.split(line))
 
 
 def assert_same(at_sites: Ended, here: Ended) -> None:

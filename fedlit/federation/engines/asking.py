@@ -1,6 +1,5 @@
 """Asking sites, and what happens when one does not answer."""
 
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,9 @@ from fedlit.sites.messages import FAILED, LASTING, Failure
 
 TRIES = 3
 """How often a site is asked for one thing before a run ends."""
+
+PREPARING = 60
+"""Seconds that a site has at least to prepare itself, whatever a round may take: it imports, and reads its data."""
 
 OnError = Literal["repeat", "skip", "stop"]
 
@@ -111,36 +113,34 @@ class Asking:
         again: bool = False,
     ) -> Iterator[tuple[int, Any]]:
         """Ask once, with what has to be prepared before; yields answers and failures as they come."""
-        until = None if self.deadline is None else time.monotonic() + self.deadline
         new = sorted({requests[number].site for number in numbers} - self._ready)
         prepares = [self.prepare(site) for site in new]
         broken = {}
-        for number, answer in self._exchange(dict(enumerate(prepares)), self.prepared, until):
+        for number, answer in self._exchange(dict(enumerate(prepares)), self.prepared, PREPARING):
             if isinstance(answer, Failure):
                 broken[new[number]] = answer
             else:
                 self._ready.add(new[number])
         sent = {number: requests[number] for number in numbers if requests[number].site not in broken}
         unprepared = []
-        for number, answer in self._exchange(sent, read, until):
-            if isinstance(answer, Failure) and answer.kind in ("unprepared", "lost"):
+        for number, answer in self._exchange(sent, read):
+            if isinstance(answer, Failure) and answer.kind == "unprepared" and not again:  # its process is new
                 self._ready.discard(requests[number].site)
-                if answer.kind == "unprepared" and not again:  # its process is new
-                    unprepared.append(number)
-                    continue
+                unprepared.append(number)
+                continue
             yield number, answer
         yield from ((number, broken[requests[number].site]) for number in numbers if requests[number].site in broken)
         if unprepared:
             yield from self._once(requests, unprepared, read, again=True)
 
     def _exchange(
-        self, requests: dict[int, Request], read: Callable[[Request, Envelope], Any], until: float | None
+        self, requests: dict[int, Request], read: Callable[[Request, Envelope], Any], least: float = 0.0
     ) -> Iterator[tuple[int, Any]]:
         tickets = {}
+        deadline = None if self.deadline is None else max(self.deadline, least)
         for number, request in requests.items():
-            left = None if until is None else max(0.0, until - time.monotonic())
             envelope = Envelope.of(request.verb, request.message, request.tensors)
-            tickets[self.carrier.send(request.site, envelope, left)] = number
+            tickets[self.carrier.send(request.site, envelope, deadline)] = number
         for ticket, answer in self.carrier.collect(list(tickets)):
             number = tickets[ticket]
             yield number, _read(requests[number], answer, read)
