@@ -71,6 +71,11 @@ class AtSites(FederatedDataModule):
         self.clients = {name: _without_images(told) for name, told in self.told.items()}
         self.schemes = {name: tuple(told.scheme) for name, told in self.told.items() if told.scheme is not None}
         self.test_sets = dict(test_sets or {})
+        if silent := [site.name for site in sites if not site.scores]:
+            self.notes.append(
+                f"no scores of single images leave {', '.join(silent)}: AUROC over all clients is from histograms there, and the "
+                "exact one is within auroc_within of it"
+            )
 
     def prepare_data(self) -> None:
         """Do nothing: the sites have done it."""

@@ -24,6 +24,7 @@ from fedlit.federation import placement
 from fedlit.federation.engines.base import Program, View, Worker
 from fedlit.federation.handover import PersonalParts
 from fedlit.federation.memory_format import chosen
+from fedlit.metrics.tally import Tally
 from fedlit.sites import recipe
 from fedlit.sites.envelope import Damaged, Envelope
 from fedlit.sites.ledger import Ledger
@@ -235,8 +236,12 @@ class Site:
             scored = ready.worker.evaluate(view, state, self._down(ready, envelope))
         if scored.scores is None:
             return Envelope.of(REPLY, Scored(scored.examples, scored.logged, "none"))
-        tensors = {"scores": scored.scores, "labels": scored.labels}
-        return Envelope.of(REPLY, Scored(scored.examples, scored.logged, "scores"), tensors)
+        if self.policy.leaves.scores:
+            tensors = {"scores": scored.scores, "labels": scored.labels}
+            return Envelope.of(REPLY, Scored(scored.examples, scored.logged, "scores"), tensors)
+        below = self.policy.leaves.counts_below
+        tally = Tally.of(scored.scores, scored.labels, ready.layout.classes, below)
+        return Envelope.of(REPLY, Scored(scored.examples, scored.logged, "tally"), vars(tally))
 
     def _end(self, envelope: Envelope) -> Envelope:
         self._ready = None
@@ -324,12 +329,10 @@ class Site:
         return reply
 
     def _failed(self, verb: str, error: Exception) -> Envelope:
-        print(f"site {self.name!r}, {verb}:", file=sys.stderr)
-        traceback.print_exception(error)
+        words = isinstance(error, IN_WORDS)
+        text = str(error) if words else f"{type(error).__name__}: {(str(error) or '-').splitlines()[0]}"
+        print(f"site {self.name!r}, {verb}: {text}", file=sys.stderr)
+        if not words:
+            traceback.print_exception(error)
         kind = next((told for cls, told in KINDS.items() if isinstance(error, cls)), "failed")
-        text = (
-            str(error)
-            if isinstance(error, IN_WORDS)
-            else f"{type(error).__name__}: {(str(error) or '-').splitlines()[0]}"
-        )
         return Envelope.of(FAILED, Failure(kind, text[:2000]))

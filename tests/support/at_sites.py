@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+import yaml
 from runs import Kept
 
 from fedlit.cli.main import main
@@ -31,12 +32,14 @@ class Sites:
 
     Attributes:
         between: Called with a site's name, a message and what answers it: what comes back, or a fault.
+        rules: Policies in place of the loopback's own, by site.
         surviving: Whether they are those of the command before, as sites whose server has died.
         files: Their own files.
         made: How often each has been started.
     """
 
     between: Callable[[str, Envelope, Answer], bytes] | None = None
+    rules: dict[str, dict] = field(default_factory=dict)
     surviving: bool = False
     files: dict[str, Path] = field(default_factory=dict)
     made: dict[str, int] = field(default_factory=dict)
@@ -46,6 +49,9 @@ class Sites:
         if self.surviving and self._last is not None:
             return self._last
         self.files = dict(files)
+        for name, policy in self.rules.items():
+            values = yaml.safe_load(files[name].read_text()) | {"policy": policy}
+            files[name].write_text(yaml.safe_dump(values))
         self._last = Staying({name: partial(self.start, name) for name in files})
         return self._last
 

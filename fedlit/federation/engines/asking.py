@@ -39,6 +39,19 @@ class Request:
     tensors: State
 
 
+@dataclass(frozen=True)
+class Failed:
+    """Why there is no answer.
+
+    Attributes:
+        kind: That of the failure.
+        told: Whose it is and why, in words.
+    """
+
+    kind: str
+    told: str
+
+
 @dataclass
 class Asking:
     """Ask sites, prepare those that are not, and do what the federation wants where one fails.
@@ -85,7 +98,7 @@ class Asking:
         for _ in range(TRIES):
             failures = {}
             for number, answer in self._once(requests, waiting, read):
-                if isinstance(answer, Failure):
+                if isinstance(answer, Failed):
                     failures[number] = answer
                     continue
                 answers[number] = answer
@@ -98,7 +111,7 @@ class Asking:
             if not failures or enough or on_error == "stop" or (on_error == "repeat" and lasting):
                 break
         if failures:
-            told = "; ".join(_told(requests[number], failure) for number, failure in failures.items())
+            told = "; ".join(dict.fromkeys(failure.told for failure in failures.values()))
             if not enough:
                 raise TrainingError(f"{what}: {told}{self._advice(on_error, lasting, came, len(requests))}")
             warnings.warn(f"{what}: {told}; it goes on with {came} of {len(requests)}", stacklevel=2)
@@ -117,14 +130,14 @@ class Asking:
         prepares = [self.prepare(site) for site in new]
         broken = {}
         for number, answer in self._exchange(dict(enumerate(prepares)), self.prepared, PREPARING):
-            if isinstance(answer, Failure):
+            if isinstance(answer, Failed):
                 broken[new[number]] = answer
             else:
                 self._ready.add(new[number])
         sent = {number: requests[number] for number in numbers if requests[number].site not in broken}
         unprepared = []
         for number, answer in self._exchange(sent, read):
-            if isinstance(answer, Failure) and answer.kind == "unprepared" and not again:  # its process is new
+            if isinstance(answer, Failed) and answer.kind == "unprepared" and not again:  # its process is new
                 self._ready.discard(requests[number].site)
                 unprepared.append(number)
                 continue
@@ -156,13 +169,16 @@ class Asking:
 def _read(request: Request, answer: Envelope | Lost, read: Callable[[Request, Envelope], Any]) -> Any:
     """What a site has answered, or why that is no answer."""
     if isinstance(answer, Lost):
-        return Failure("lost", answer.reason)
+        return _failed(request, "lost", answer.reason)
     try:
-        return answer.message(Failure) if answer.verb == FAILED else read(request, answer)
+        if answer.verb != FAILED:
+            return read(request, answer)
+        failure = answer.message(Failure)
     except (Damaged, ValueError, TypeError, KeyError) as error:
-        return Failure("damaged", f"its answer cannot be used: {error}")
+        return _failed(request, "damaged", f"its answer cannot be used: {error}")
+    return _failed(request, failure.kind, failure.reason)
 
 
-def _told(request: Request, failure: Failure) -> str:
+def _failed(request: Request, kind: str, reason: str) -> Failed:
     client = f", client {request.client!r}" if request.client else ""
-    return f"site {request.site!r}{client} ({request.verb}): {failure.reason}"
+    return Failed(kind, f"site {request.site!r}{client} ({request.verb}): {reason}")

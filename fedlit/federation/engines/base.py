@@ -20,6 +20,8 @@ from fedlit.core.randomness import seed_process
 from fedlit.core.rounds import client_round
 from fedlit.core.stored_states import StateFolder, StoredState
 from fedlit.federation.handover import PersonalParts
+from fedlit.metrics.auroc import ClassAUROC
+from fedlit.metrics.tally import Tally
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Scores:
         scores: [N, C], or None where the module declares no classes.
         labels: [N, C] in {0, 1, NaN}, or None likewise.
         logged: means over examples of what the module passed to ``self.log``.
+        tally: what a site tells in the place of scores and labels; None else.
     """
 
     view: View
@@ -56,6 +59,24 @@ class Scores:
     scores: Tensor | None
     labels: Tensor | None
     logged: dict[str, float]
+    tally: Tally | None = None
+
+    @property
+    def ranks(self) -> bool:
+        """Whether it tells how well classes are ranked."""
+        return self.scores is not None or self.tally is not None
+
+    def forget(self, columns: Sequence[bool]) -> None:
+        """Take the labels of some classes for unknown."""
+        if self.labels is not None:
+            self.labels[:, columns] = torch.nan
+        if self.tally is not None:
+            self.tally.forget(columns)
+
+    def result(self, classes: Sequence[str]) -> tuple[Tally, ClassAUROC]:
+        """Give its tally, and AUROC and support of each class; for what ranks."""
+        tally = self.tally or Tally.of(self.scores, self.labels, classes)
+        return tally, tally.class_auroc(classes)
 
 
 @dataclass

@@ -19,6 +19,7 @@ from fedlit.federation.engines.asking import Asking, Request
 from fedlit.federation.engines.base import AnyState, Engine, InProcess, OnReply, Program, Scores, View, added, jobs_of
 from fedlit.federation.handover import PersonalParts
 from fedlit.federation.settings import Settings
+from fedlit.metrics.tally import BINS, Tally
 from fedlit.sites.envelope import Damaged, Envelope
 from fedlit.sites.messages import Prepare, Prepared, Scored, Start, Started, Task, of_client, of_round, payload_of
 from fedlit.sites.roster import Roster
@@ -278,6 +279,10 @@ def _scores(request: Request, reply: Envelope) -> Scores:
     view = View(**request.message.asked)
     if scored.kind == "none":
         return Scores(view, scored.examples, None, None, scored.logged)
+    if scored.kind == "tally":
+        if tensors.keys() != {"auroc", "positives", "negatives"} or tensors["positives"].shape[1:] != (BINS,):
+            raise Damaged("its histograms are none of fedlit")
+        return Scores(view, scored.examples, None, None, scored.logged, Tally(**tensors))
     scores, labels = tensors["scores"], tensors["labels"]
     if scores.ndim != 2 or scores.shape != labels.shape or len(scores) != scored.examples:
         raise Damaged(f"scores {tuple(scores.shape)} and labels {tuple(labels.shape)} of {scored.examples} examples")
