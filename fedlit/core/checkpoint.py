@@ -40,6 +40,7 @@ class Loaded:
         best: The best model so far.
         names: Names of all clients, in their order.
         files: Name of the file of each client that has trained.
+        at_sites: Round of each client's state at its site, where sites have the states.
     """
 
     round: int
@@ -48,6 +49,7 @@ class Loaded:
     best: Best
     names: Sequence[str] = ()
     files: Mapping[str, str] = field(default_factory=dict)
+    at_sites: Mapping[str, int | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,7 @@ class Checkpoints:
         best: Best,
         names: list[str],
         aggregators: list[str],
+        at_sites: Mapping[str, int | None] | None = None,
     ) -> None:
         """Write the state after ``rounds`` rounds, unless it is there already."""
         if rounds == self._round:
@@ -153,7 +156,9 @@ class Checkpoints:
             _write(Broadcast(server.w, server.stats, server.aggregators).tensors(), temporary / SERVER)
             hashes = self._hashed(temporary)
             layout = describe(server.layout)
-            manifest = Manifest(rounds, names, aggregators, sorted(hashes), layout, best, sha256=hashes)
+            manifest = Manifest(
+                rounds, names, aggregators, sorted(hashes), layout, best, sha256=hashes, at_sites=dict(at_sites or {})
+            )
             sync(manifest.write(temporary))
             sync(temporary)
             put(temporary, target)
@@ -165,6 +170,11 @@ class Checkpoints:
         self._fabric.barrier()
         self._round, self._saved_at = rounds, time.monotonic()
         self._seconds = self._saved_at - began
+
+    @property
+    def kept(self) -> list[Path]:
+        """The checkpoints that there are: the newest, and the best."""
+        return _complete(self.folder)
 
     def _hashed(self, folder: Path) -> dict[str, str]:
         """Hashes of the files in a folder; what is a link to the previous checkpoint's is not read again."""
@@ -207,6 +217,12 @@ def best(path: Path) -> Best:
     """Read what a checkpoint says of the best model so far."""
     with _reading(path):
         return Manifest.read(path).best
+
+
+def at_sites(path: Path) -> dict[str, int | None]:
+    """Read the rounds of the clients' states at their sites; {} where the checkpoint has the states itself."""
+    with _reading(path):
+        return Manifest.read(path).at_sites
 
 
 def tensors(path: Path) -> State:
@@ -254,7 +270,7 @@ def load(path: Path, layout: Layout, aggregators: list[str], stored: bool = Fals
         server = ServerState(layout, held.w, held.stats, held.aggregators)
         states = {name: state for name, (_, state) in kept.items()}
         files = {name: file for name, (file, _) in kept.items()}
-        return Loaded(manifest.round, server, states, manifest.best, manifest.clients, files)
+        return Loaded(manifest.round, server, states, manifest.best, manifest.clients, files, manifest.at_sites)
 
 
 def clients(path: Path, layout: Layout, aggregators: list[str]) -> Iterator[tuple[str, ClientState]]:

@@ -46,6 +46,8 @@ class Manifest:
         files: Names of the files beside this one.
         layout: The model's layout in words.
         best: The best model so far.
+        at_sites: Round after which each client's state at its site is that of this checkpoint, None where it has none yet;
+            {} where the states are in the checkpoint.
         fedlit: Version that wrote it.
         sha256: Hash of every file, by name; {} in a checkpoint of an earlier version.
         digest: Hash of all of the above; "" likewise.
@@ -60,6 +62,7 @@ class Manifest:
     fedlit: str = __version__
     sha256: dict[str, str] = field(default_factory=dict)
     digest: str = ""
+    at_sites: dict[str, int | None] = field(default_factory=dict)
 
     def write(self, folder: Path) -> Path:
         """Write it, with its own hash; returns the path."""
@@ -83,9 +86,9 @@ class Manifest:
         if not isinstance(found, dict):
             raise Damaged(f"{path}: expected an object, found {type(found).__name__}")
         kinds = {"round": int, "clients": list, "aggregators": list, "files": list, "layout": dict, "best": dict,
-                 "sha256": dict, "digest": str, "fedlit": str}  # fmt: skip
+                 "sha256": dict, "digest": str, "fedlit": str, "at_sites": dict}  # fmt: skip
         for key, kind in kinds.items():
-            if key not in found and key in ("sha256", "digest", "fedlit"):
+            if key not in found and key in ("sha256", "digest", "fedlit", "at_sites"):
                 continue
             if type(found.get(key)) is not kind:
                 there = f"{type(found[key]).__name__} {found[key]!r:.40}" if key in found else "nothing"
@@ -112,6 +115,8 @@ class Manifest:
 
     def _hash(self) -> str:
         rest = asdict(self) | {"digest": ""}
+        if not self.at_sites:  # which earlier versions did not know
+            del rest["at_sites"]
         return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 

@@ -32,6 +32,7 @@ from fedlit.federation.federation import Federation
 from fedlit.federation.handover import PersonalParts
 from fedlit.federation.monitor import Monitor
 from fedlit.federation.session import Session
+from fedlit.sites.roster import Roster
 from fedlit.tracking.addresses import MARK, without_credentials
 from fedlit.tracking.base import Tracker
 from fedlit.tracking.lock import RunLock, is_held
@@ -49,6 +50,7 @@ class Experiment:
         tags: Tags of the run in MLflow.
         phases: The phases before the main part, in order.
         callbacks: What follows the rounds of every part.
+        roster: The sites that have the clients, where they are not here.
     """
 
     config: str
@@ -67,6 +69,7 @@ class Experiment:
     tags: dict[str, str] = field(default_factory=dict)
     phases: list[Phase] = field(default_factory=list)
     callbacks: list[Callback] = field(default_factory=list)
+    roster: Roster | None = None
 
     @cached_property
     def parts(self) -> list[Part]:
@@ -97,6 +100,8 @@ class Experiment:
             tags,
             1 if self.fast_dev_run else None,
             personal_parts,
+            self.roster,
+            part.phase.name if part.phase else "",
         )
 
     def pending(self, run: Path | None) -> list[Part]:

@@ -73,6 +73,8 @@ def fit(experiment: Experiment, say: Say) -> Outcome:
             )
             directory = fabric.broadcast(made)
             open_things.enter_context(experiment.alone(directory))
+        if experiment.roster is not None:
+            experiment.roster.open(directory)
         run = Run(directory, experiment.tracker, resume is not None, fabric.is_global_zero)
         with told(directory):
             return _fit(experiment, first, run, resume, say)

@@ -88,7 +88,7 @@ def check_classes(model: LightningModule, data: FederatedDataModule) -> None:
 
 def resolved(args: Namespace, parser: Parser) -> str:
     """Return the whole configuration as YAML, less the files that it came from and what one command alone takes."""
-    others = ("config", "part", "client", "output", "format", "jobs")
+    others = ("config", "part", "client", "output", "format", "jobs", "sites", "fresh_state")
     settled = args.clone()
     # As its value, so that a run is the same whether the default or the user has chosen it.
     for part in (settled.federation, *settled.phases):

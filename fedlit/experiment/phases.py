@@ -152,7 +152,7 @@ class Part:
 
         What is not kept starts afresh, from the initial values.
         """
-        learned, dropped = checkpoint.tensors(self._result(run)), self._dropped(model)
+        learned, dropped = checkpoint.tensors(self._result(run)), self.dropped(model)
         for name, value in model.state_dict().items():
             if name.startswith(dropped):
                 value.copy_(fresh[name])
@@ -163,15 +163,15 @@ class Part:
         """Give what clients kept to themselves in a phase of a run; ``model`` is as it was before the phase."""
         aggregators = self.federation.aggregators
         layout = Layout.of(configured(fabric, self.model(model), aggregators))
-        return PersonalParts(self._result(run), layout, aggregators, self._dropped(model))
+        return PersonalParts(self._result(run), layout, aggregators, self.dropped(model), self.phase.name)
 
     def _result(self, run: Path) -> Path:
         """The checkpoint from which the next phase goes on."""
         folder = self.checkpoints(run)
         return checkpoint.find(folder, "best") or checkpoint.find(folder, "last")
 
-    def _dropped(self, model: LightningModule) -> tuple[str, ...]:
-        """Beginnings of the names of tensors that start afresh after it."""
+    def dropped(self, model: LightningModule) -> tuple[str, ...]:
+        """Name beginnings of the names of tensors that start afresh after it."""
         if self.phase is None or self.phase.keep == "all":
             return ()
         parts = [name for name, m in model.named_modules() if name == "head" or isinstance(m, Objective)]

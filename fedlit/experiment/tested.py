@@ -18,7 +18,7 @@ def test_metrics(session: Session, sets: dict[str, list[Scores]], directory: Pat
     metrics: dict[str, float] = {}
     for name, scores in with_sites(session, sets).items():
         metrics |= pooled_metrics(scores, session.classes, f"test/{slug(name)}", by_sharing(session.schemes))
-        if directory and scores[0].scores is not None and name in ("federation", *session.data.test_sets):
+        if directory and all(s.scores is not None for s in scores) and name in ("federation", *session.data.test_sets):
             from fedlit.tracking.figures import roc_figure  # matplotlib takes a second to import
 
             together = [torch.cat([getattr(s, part) for s in scores]) for part in ("scores", "labels")]
@@ -28,8 +28,12 @@ def test_metrics(session: Session, sets: dict[str, list[Scores]], directory: Pat
 
 
 def keep(session: Session, sets: Mapping[str, Sequence[Scores]], rounds: int, folder: Path) -> list[Path]:
-    """Write the predictions of each test set that the module scores per class; returns the files."""
+    """Write the predictions of each test set that the module scores per class; returns the files.
+
+    A set of which a site tells no scores has none: a part of it would pass for the whole.
+    """
     if not session.fabric.is_global_zero:
         return []
-    found = [collected(session, name, scores, rounds) for name, scores in sets.items()]
+    told = {name: scores for name, scores in sets.items() if all(s.tally is None for s in scores)}
+    found = [collected(session, name, scores, rounds) for name, scores in told.items()]
     return [write(each, folder / f"{slug(each.name)}.parquet") for each in found if each is not None]

@@ -14,7 +14,8 @@ from fedlit.data.federated import FederatedDataModule
 from fedlit.data.schemes import by_sharing
 from fedlit.federation.engines.base import Scores, View
 from fedlit.federation.session import Session
-from fedlit.metrics.auroc import class_auroc, grouped_auroc, mean_auroc, slug, slugs
+from fedlit.metrics.auroc import ClassAUROC, class_auroc, grouped_auroc, mean_auroc, slug, slugs
+from fedlit.metrics.tally import pooled_auroc
 from fedlit.tracking.run import Run
 
 MAX_CLIENT_CURVES = 32
@@ -41,7 +42,7 @@ def rehearse(session: Session, server: ServerState) -> dict[str, float]:
     views = [replace(view, limit=2) for i, view in enumerate(views) if chosen is None or i in chosen]
     down = session.broadcast(server, session.round(0))
     scores = session.engine.evaluate(views, down)
-    if session.classes and scores and all(scored.scores is None for scored in scores):
+    if session.classes and scores and not any(scored.ranks for scored in scores):
         name = type(session.module).__name__
         rank_zero_warn(
             f"{name}.validation_step returns no scores of shape (examples, {len(session.classes)}) for the classes that {name} "
@@ -63,10 +64,10 @@ def evaluate_sets(
     down = session.broadcast(server, session.round(0))
     views = {"federation": client_views(session.data, part, method)}
     views |= views_beyond(session.everyone, session.personal, list(session.clients), part, method)
-    groups = {name: session.engine.evaluate(seen, down) for name, seen in views.items() if seen}
-    for scored in (s for scores in groups.values() for s in scores if s.labels is not None):
+    groups = {name: found for name, seen in views.items() if seen and (found := session.engine.evaluate(seen, down))}
+    for scored in (s for scores in groups.values() for s in scores):
         learned = session.learned(scored.view.client)
-        scored.labels[:, [name not in learned for name in session.classes]] = torch.nan
+        scored.forget([name not in learned for name in session.classes])
     return groups
 
 
@@ -162,20 +163,35 @@ def pooled_metrics(
     ``sharing`` has kinds of classes, for a mean over each: ``auroc_shared``, ``auroc_partly``, ``auroc_unique``.
     """
     metrics = {f"{prefix}/{k}": v for k, v in _logged(scores).items()}
-    scored = [s for s in scores if s.scores is not None]
+    scored = [s for s in scores if s.ranks]
     if not scored:
         return metrics
-    pooled = class_auroc(torch.cat([s.scores for s in scored]), torch.cat([s.labels for s in scored]), classes)
-    metrics |= pooled.as_metrics(prefix)
+    metrics |= _ranked_together(scored, classes, prefix)
     metrics |= {
         f"{prefix}/auroc_{kind}": _mean_of(metrics, prefix, names) for kind, names in (sharing or {}).items() if names
     }
     own = [s for s in scored if s.view.client is not None]
     if own:
-        results = grouped_auroc([(s.scores, s.labels) for s in own], classes)
-        by_client = dict(zip((s.view.client for s in own), results, strict=True))
+        by_client = dict(zip((s.view.client for s in own), _each(own, classes), strict=True))
         metrics[f"{prefix}/auroc_client_mean_macro"] = mean_auroc(by_client).mean
     return metrics
+
+
+def _ranked_together(scored: Sequence[Scores], classes: Sequence[str], prefix: str) -> dict[str, float]:
+    """AUROC of all images together; where a site tells no scores, from histograms, with how far it may be away."""
+    if all(s.tally is None for s in scored):
+        pooled = class_auroc(torch.cat([s.scores for s in scored]), torch.cat([s.labels for s in scored]), classes)
+        return pooled.as_metrics(prefix)
+    pooled, within = pooled_auroc([s.result(classes)[0] for s in scored], classes)
+    bounds = {f"{prefix}/auroc_within/{k}": v for k, v in zip(slugs(classes), within.tolist(), strict=True)}
+    return pooled.as_metrics(prefix) | bounds
+
+
+def _each(scored: Sequence[Scores], classes: Sequence[str]) -> list[ClassAUROC]:
+    """AUROC of each view by itself, exact whatever it tells."""
+    if all(s.tally is None for s in scored):
+        return grouped_auroc([(s.scores, s.labels) for s in scored], classes)
+    return [s.result(classes)[1] for s in scored]
 
 
 def client_metrics(
@@ -190,9 +206,9 @@ def client_metrics(
     for s in scores:
         prefix = f"client/{slug(s.view.client)}"
         metrics.update({f"{prefix}/{slug(k)}": v for k, v in s.logged.items()})
-    scored = [s for s in scores if s.scores is not None]
+    scored = [s for s in scores if s.ranks]
     keys = [f"auroc/{key}" for key in slugs(classes)]
-    for s, result in zip(scored, grouped_auroc([(s.scores, s.labels) for s in scored], classes), strict=True):
+    for s, result in zip(scored, _each(scored, classes), strict=True):
         prefix = f"client/{slug(s.view.client)}"
         metrics.update((f"{prefix}/{key}", value) for key, value in zip(keys, result.auroc.tolist(), strict=True))
         metrics[f"{prefix}/auroc_macro"] = result.mean

@@ -70,6 +70,7 @@ class Federation(Settings):
                             total, reports = session.engine.run(
                                 rnd.cohort, down, rnd, lambda report: follow("on_client_end", state, report)
                             )
+                        state.rnd = rnd = session.answered(rnd, reports)
                         standstill.after(rnd, reports, type(session.module).__name__)
                         state.settled, state.sent = False, description.leaves_a_site(total, self.aggregators)
                         diagnostics = self.close_round(state.server, total, rnd, session)
@@ -109,7 +110,7 @@ class Federation(Settings):
         self, session: Session, run: Run, resume: Path | None, saver: Checkpoints, before: int, more: bool
     ) -> FitState:
         session.store_states(saver.folder.parent / "states")
-        server, done, best = session.restore(resume)
+        server, done, best = session.restore(resume, training=True)
         if resume is None:
             session.settle(server)
         saver.rewind(done)

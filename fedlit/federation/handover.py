@@ -1,6 +1,6 @@
 """What clients keep to themselves, from one part of a run to the next."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,16 +21,22 @@ class PersonalParts:
     """Hold what the clients of a phase that is over kept to themselves.
 
     Attributes:
-        path: The phase's checkpoint.
+        path: The phase's checkpoint; None at a site, which has states of its own.
         layout: The layout of the phase's model.
         aggregators: The phase's algorithms, which say what a client keeps.
         dropped: Beginnings of the names of tensors that start afresh.
+        phase: Name of the phase.
     """
 
-    path: Path
+    path: Path | None
     layout: Layout
     aggregators: Sequence[Aggregator]
     dropped: tuple[str, ...] = ()
+    phase: str = ""
+
+    def kept(self) -> Iterator[tuple[str, ClientState]]:
+        """Yield the clients' states in the phase's checkpoint, with their names."""
+        return checkpoint.clients(self.path, self.layout, [type(a).__name__ for a in self.aggregators])
 
     def states(
         self,
@@ -38,6 +44,7 @@ class PersonalParts:
         module: LightningModule,
         server: ServerState,
         aggregators: Sequence[Aggregator],
+        kept: Iterable[tuple[str, ClientState]],
     ) -> Iterator[tuple[str, ClientState]]:
         """Yield who starts the next part with something of its own: elements kept here and there, the server's for the rest.
 
@@ -46,6 +53,7 @@ class PersonalParts:
             module: The next part's model.
             server: The state from which the next part starts.
             aggregators: The next part's algorithms.
+            kept: Clients' states of the phase, with their names.
         """
         fresh, common = initial_client_state(aggregators, server.layout), _common_buffers(module)
         w, stats = server.w.clone(), server.stats.clone()
@@ -59,7 +67,7 @@ class PersonalParts:
             and name not in common
             and not name.startswith(self.dropped)
         }
-        for name, state in checkpoint.clients(self.path, self.layout, [type(a).__name__ for a in self.aggregators]):
+        for name, state in kept:
             if name not in clients or not len(state.w) + len(state.stats):
                 continue
             w.copy_(server.w)

@@ -31,9 +31,11 @@ from fedlit.federation import placement
 from fedlit.federation.engines.base import Engine, Program, View
 from fedlit.federation.engines.local import LocalEngine
 from fedlit.federation.engines.ranks import FabricEngine
+from fedlit.federation.engines.sites import SiteEngine
 from fedlit.federation.handover import PersonalParts
 from fedlit.federation.memory_format import chosen
 from fedlit.federation.settings import Settings
+from fedlit.sites.roster import Roster
 
 
 class Session:
@@ -48,6 +50,8 @@ class Session:
         tags: Tags of the run, beside the session's own or in their place.
         limit_eval_batches: The largest number of batches of each set that an evaluation looks at.
         personal_parts: What clients kept to themselves in an earlier phase, and start with.
+        roster: The sites that have the clients, where they are not here; ``data`` are then what the sites have told.
+        phase: Name of the phase; "" for the main part.
 
     Attributes:
         clients: The clients that take part, by name.
@@ -76,6 +80,8 @@ class Session:
         tags: Mapping[str, str] | None = None,
         limit_eval_batches: int | None = None,
         personal_parts: PersonalParts | None = None,
+        roster: Roster | None = None,
+        phase: str = "",
     ) -> None:
         self.federation, self.fabric, self.seed, self._personal_parts = federation, fabric, seed, personal_parts
         check_module(module)
@@ -119,10 +125,14 @@ class Session:
         )
         limit = federation.state_bytes
         self.stored = self._state_bytes() * len(self.clients) > (SHARE * free_memory() if limit is None else limit)
+        self.stored = self.stored and roster is None
         if fabric.world_size > 1:  # one answer for all ranks
             self.stored = bool(fabric.broadcast(self.stored))
         self.engine: Engine
-        if fabric.world_size > 1:
+        if roster is not None:
+            where = self.everyone.site_of
+            self.engine = SiteEngine(program, fabric, roster, where, federation, phase, self.layout)
+        elif fabric.world_size > 1:
             self.engine = FabricEngine(program, fabric)
         else:
             self.engine = LocalEngine(program, fabric, workers)
@@ -132,15 +142,32 @@ class Session:
         """What people call the list of aggregators."""
         return composed_name(self.federation.aggregators)
 
-    def restore(self, path: Path | None) -> tuple[ServerState, int, Best]:
-        """Give the state to start from, the number of rounds behind it, and the best model so far."""
+    def restore(self, path: Path | None, training: bool = False) -> tuple[ServerState, int, Best]:
+        """Give the state to start from, the number of rounds behind it, and the best model so far.
+
+        Args:
+            path: A checkpoint; None for a new run.
+            training: Whether rounds follow, for which clients need what they have kept.
+
+        Raises:
+            CheckpointError: The checkpoint is of something else, or clients' states are where this session has none.
+        """
         if path is None:
             self._load_personal_parts(self._initial)
             return self._initial, 0, Best()
         names = [type(a).__name__ for a in self.federation.aggregators]
         loaded = checkpoint.load(path, self.layout, names, self.stored)
         self._check_states(path, loaded)
+        if loaded.at_sites and self.engine.keeps_states and (training or self.personal):
+            raise CheckpointError(
+                f"{path}: its clients' states are at their sites; give --sites as the run was started with"
+            )
+        if not loaded.at_sites and not self.engine.keeps_states:
+            raise CheckpointError(
+                f"{path}: it is of a run without sites, which have none of its clients' states; leave --sites out"
+            )
         self.engine.load_client_states(loaded.clients)
+        self.engine.go_back(loaded.at_sites)
         return loaded.server, loaded.round, loaded.best
 
     def store_states(self, folder: Path) -> None:
@@ -170,7 +197,10 @@ class Session:
     def save(self, saver: Checkpoints, rounds: int, server: ServerState, best: Best) -> None:
         """Write the state after so many rounds."""
         names = [type(a).__name__ for a in self.federation.aggregators]
-        saver.save(rounds, server, self.engine.client_states(), best, list(self.clients), names)
+        held, at_sites = self.engine.client_states(), self.engine.at_sites()
+        saver.save(rounds, server, held, best, list(self.clients), names, at_sites)
+        if at_sites:
+            self.engine.saved([checkpoint.at_sites(path) for path in saver.kept])
 
     def settle(self, server: ServerState) -> None:
         """Measure what the objective starts from: its constants, and its variables at the initial weights."""
@@ -189,6 +219,11 @@ class Session:
             cohort = [names[i] for i in sorted(drawn.tolist())]
         shares = self.participation(cohort)
         return Round(index=index, seed=self.seed, cohort=tuple(cohort), participation=shares, **vars(plan))
+
+    def answered(self, rnd: Round, reports: Sequence[ClientReport]) -> Round:
+        """Give a round as it was, with those in its cohort who have answered."""
+        names = tuple(report.client for report in reports)
+        return rnd if names == rnd.cohort else replace(rnd, cohort=names, participation=self.participation(names))
 
     def broadcast(self, server: ServerState, rnd: Round) -> Broadcast:
         """Collect what the clients of a round get."""
@@ -282,9 +317,7 @@ class Session:
         """Let clients start with what they kept in the phase before, beside the server's values."""
         if self._personal_parts is not None:
             having = {name: self.clients[name] for name in self.personal}
-            parts = self._personal_parts.states(having, self._model.module, server, self.federation.aggregators)
-            keep = self.engine.folder.keep if self.engine.folder else ClientState.load
-            self.engine.load_client_states({name: keep(state) for name, state in parts})
+            self.engine.hand_over(self._personal_parts, having, self._model.module, server, self.federation.aggregators)
 
     def _initial_model(self, module: LightningModule) -> FlatModel:
         start = configured(self.fabric, copy_of(module), self.federation.aggregators)

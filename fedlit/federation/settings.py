@@ -51,6 +51,13 @@ class Settings:
         state_memory: Memory for what the clients keep between rounds, such as ``4GB`` or a number of bytes. Where their
             states would take more, they live in files of the run's directory. By default (``auto``) a quarter of the
             memory that is free. No number depends on it.
+        quorum: Least number of clients whose replies make a round across sites, with ``on_site_error: skip``. By default
+            one. Below it the round is repeated.
+        deadline: Seconds that a site has for its part of a round, or of an evaluation, across sites. By default it has as long
+            as it lives.
+        on_site_error: What happens when a site fails in a round across sites: ``repeat`` asks it again and gives the same
+            numbers as if nothing had happened, ``skip`` goes on with the others, ``stop`` ends the run. By default
+            ``repeat``.
 
     Raises:
         ConfigError: A value is outside of its range, or the aggregators do not fit together or to the schedule.
@@ -74,6 +81,9 @@ class Settings:
     patience: int | None = None
     checkpoint_every: int | str = "auto"
     state_memory: int | str = "auto"
+    quorum: int | None = None
+    deadline: float | None = None
+    on_site_error: Literal["repeat", "skip", "stop"] | None = None
 
     def __post_init__(self) -> None:
         self.aggregators = list(self.aggregators or [])
@@ -96,6 +106,15 @@ class Settings:
             )
         if self.gradient_clip is not None and not self.gradient_clip > 0:
             raise ConfigError(f"federation.gradient_clip: expected a norm above 0, found {self.gradient_clip}")
+        if self.deadline is not None and not self.deadline > 0:
+            raise ConfigError(f"federation.deadline: expected seconds above 0, found {self.deadline}")
+        if self.quorum is not None and self.quorum < 1:
+            raise ConfigError(f"federation.quorum: expected at least 1 client, found {self.quorum}")
+        if self.quorum is not None and self.on_site_error != "skip":
+            raise ConfigError(
+                "federation.quorum: a round without some of its clients is one of federation.on_site_error: skip; set it, or "
+                "leave the quorum out"
+            )
         self.better = _better(self.monitor, self.monitor_mode)
         self.cadence = Cadence.parse(self.checkpoint_every)
         self.state_bytes = in_bytes(self.state_memory)

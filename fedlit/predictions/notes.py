@@ -1,15 +1,14 @@
 """What an exported file says of its model: read, checked, and made of known code alone."""
 
-import importlib.util
 import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from fedlit.core.errors import ConfigError
+from fedlit.core.known_code import PATH, foreign
 
 PLAIN = ("fedlit", "model", "config", "client")
 """Notes that are text; the others are JSON."""
@@ -34,14 +33,8 @@ OPTIONAL = ("round", "image_size", "channels", "in_chans", "mean", "std")
 TOGETHER = ("image_size", "channels", "in_chans", "mean", "std")
 """Notes that a model of images has, all of them."""
 
-KNOWN = ("fedlit.", "timm.", "torch.nn.", "torch.optim.")
+KNOWN = ("fedlit", "timm", "torch.nn", "torch.optim")
 """Where the code of a model may be that a file names, without being trusted: what is installed with fedlit."""
-
-PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
-"""A string by which code can be imported."""
-
-WORD = re.compile(r"[\w.+-]*")
-"""A string that is no JSON, no YAML and no path to another folder: in the place of an object, these would be read as one."""
 
 ELSEWHERE = {"pretrained": False, "weights": None}
 """Where an `ImageClassifier` would start from: its weights are in the file."""
@@ -116,34 +109,7 @@ def refuse_foreign(file: Path, model: Mapping[str, Any]) -> None:
 def foreign_code(model: Mapping[str, Any]) -> list[str]:
     """Return the code that a model's configuration names and that is not known, each once, without importing it."""
     options = {name: value for name, value in (model.get("init_args") or {}).items() if name not in ELSEWHERE}
-    return list(dict.fromkeys(_foreign({**model, "init_args": options})))
-
-
-def _foreign(value: object, key: str = "") -> Iterator[str]:
-    if isinstance(value, Mapping):
-        for name, part in value.items():
-            yield from _foreign(part, str(name))
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _foreign(part)
-    elif isinstance(value, str) and not _harmless(value, key):
-        yield value
-
-
-def _harmless(text: str, key: str) -> bool:
-    """Tell whether a string is the path of a known class, or no path, no file and no text of an object at all."""
-    if PATH.fullmatch(text) and text.startswith(KNOWN):
-        return True
-    return key != "class_path" and bool(WORD.fullmatch(text)) and not Path(text).exists() and not _is_module(text)
-
-
-def _is_module(path: str) -> bool:
-    if not PATH.fullmatch(path):
-        return False
-    try:
-        return importlib.util.find_spec(path.partition(".")[0]) is not None
-    except (ImportError, ValueError):
-        return False
+    return foreign({**model, "init_args": options}, KNOWN)
 
 
 def _whole(value: object) -> bool:

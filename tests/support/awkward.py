@@ -1,5 +1,6 @@
 """Modules and data that make trouble: noise, slowness, wrong numbers, exceptions, and a tracker that leaves traces."""
 
+import multiprocessing
 import os
 import signal
 import time
@@ -12,6 +13,8 @@ from toys import CLASSES, ToyData, ToyNet
 
 from fedlit.aggregators import Aggregator
 from fedlit.data.federated import ClientData
+from fedlit.federation.callbacks import Callback
+from fedlit.federation.state import FitState
 from fedlit.tracking.base import Tracker
 
 
@@ -176,3 +179,22 @@ class Killer(Tracker):
     def log_metrics(self, metrics, step) -> None:
         if step == self.step:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class SignalsASite(Callback):
+    """Sends a signal to the process of the second site before round 3, and wakes it before round 5.
+
+    Args:
+        signum: The signal.
+    """
+
+    def __init__(self, signum: int) -> None:
+        self.signum = signum
+
+    def on_round_start(self, state: FitState) -> None:
+        sites = {child.name: child.pid for child in multiprocessing.active_children()}
+        (state.run.directory / "signalled.txt").write_text(" ".join(map(str, sites.values())))
+        if state.done == 2:
+            os.kill(sites["fedlit-site-site-2"], self.signum)
+        if state.done == 4:
+            os.kill(sites["fedlit-site-site-2"], signal.SIGCONT)

@@ -16,6 +16,7 @@ from fedlit.experiment.grid import METRIC, plan_seeds
 from fedlit.experiment.options import experiment_parser, seeds_of
 from fedlit.experiment.parser import Parser
 from fedlit.experiment.sweep import next_steps, run_all
+from fedlit.sites.joining import joined
 from fedlit.tracking.run import Result
 
 
@@ -24,19 +25,31 @@ def parser(argv: Sequence[str]) -> Parser:
     options = experiment_parser(COMMANDS["fit"])
     jobs = "Number of runs side by side, where there are several seeds."
     options.add_argument("--jobs", type=int, default=1, help=jobs)
+    sites = (
+        "Sites that have the clients, in place of this process: loopback:3 starts three processes of this machine, each with "
+        "a share of the clients, its own state, and nothing but messages between them."
+    )
+    options.add_argument("--sites", type=str | None, default=None, help=sites)
+    fresh = (
+        "Sites, with commas between them, that have lost what their clients keep between rounds, and go on without it."
+    )
+    options.add_argument("--fresh_state", type=str, default="", help=fresh)
     return options
 
 
 def execute(args: Namespace, parser: Parser) -> int:
     """Train, once a seed; returns the exit code."""
     seeds = seeds_of(args)
+    if len(seeds) > 1 and args.sites:
+        raise ConfigError("--sites: the sites of one run; give one --seed, and a command for each")
     if len(seeds) > 1:
         if not args.fast_dev_run:
             return run_seeds(args, parser, seeds)
         Console(highlight=False).print(f"a trial run: seed {seeds[0]} alone")
         args.seed = seeds[0]
-    with composed(args, parser, tracked=True) as experiment:
-        return run_fit(experiment)
+    fresh = [name.strip() for name in args.fresh_state.split(",") if name.strip()]
+    with composed(args, parser, tracked=True) as experiment, joined(experiment, args.sites, fresh) as ready:
+        return run_fit(ready)
 
 
 def run_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> int:

@@ -14,11 +14,14 @@ from fedlit.core.aggregator import Aggregator
 from fedlit.core.batches import BatchStream, ReadAhead, columns, fetch
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.local_model import LocalModel, LocalTraining, initial_client_state
-from fedlit.core.messages import Broadcast, Client, ClientData, ClientReport, ClientState, Payload, Round
+from fedlit.core.messages import Broadcast, Client, ClientData, ClientReport, ClientState, Payload, Round, ServerState
 from fedlit.core.module import in_words, overrides, scores_of, step_of
 from fedlit.core.randomness import seed_process
 from fedlit.core.rounds import client_round
 from fedlit.core.stored_states import StateFolder, StoredState
+from fedlit.federation.handover import PersonalParts
+from fedlit.metrics.auroc import ClassAUROC
+from fedlit.metrics.tally import Tally
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class Scores:
         scores: [N, C], or None where the module declares no classes.
         labels: [N, C] in {0, 1, NaN}, or None likewise.
         logged: means over examples of what the module passed to ``self.log``.
+        tally: what a site tells in the place of scores and labels; None else.
     """
 
     view: View
@@ -55,6 +59,24 @@ class Scores:
     scores: Tensor | None
     labels: Tensor | None
     logged: dict[str, float]
+    tally: Tally | None = None
+
+    @property
+    def ranks(self) -> bool:
+        """Whether it tells how well classes are ranked."""
+        return self.scores is not None or self.tally is not None
+
+    def forget(self, columns: Sequence[bool]) -> None:
+        """Take the labels of some classes for unknown."""
+        if self.labels is not None:
+            self.labels[:, columns] = torch.nan
+        if self.tally is not None:
+            self.tally.forget(columns)
+
+    def result(self, classes: Sequence[str]) -> tuple[Tally, ClassAUROC]:
+        """Give its tally, and AUROC and support of each class; for what ranks."""
+        tally = self.tally or Tally.of(self.scores, self.labels, classes)
+        return tally, tally.class_auroc(classes)
 
 
 @dataclass
@@ -152,7 +174,7 @@ class Worker:
                 stream, client = self._stream(name), self.program.clients[name]
                 before = state.load()
                 payload, new, report = client_round(self.local, stream, client, before, down, rnd)
-            total = _added(total, payload)
+            total = added(total, payload)
             trained.append((state if new is before else folder.keep(new) if folder else new, report))
         return total, trained
 
@@ -246,6 +268,7 @@ class Engine:
     Attributes:
         where: in words, for the person at the keyboard.
         folder: of the clients' states, where they do not stay in memory.
+        keeps_states: whether clients' states are here, and in checkpoints; otherwise they are at sites.
 
     Args:
         pool: an :class:`InProcess`, or what has its methods.
@@ -253,6 +276,7 @@ class Engine:
 
     where: str
     folder: StateFolder | None = None
+    keeps_states = True
 
     def __init__(self, pool: InProcess) -> None:
         self._pool = pool
@@ -270,7 +294,7 @@ class Engine:
                 self._waiting[report.client] = state
                 reports.append(report)
                 on_reply(report)
-            total = _added(total, payload)
+            total = added(total, payload)
         return total and total.cpu(), reports
 
     def commit(self) -> None:
@@ -294,6 +318,29 @@ class Engine:
         self._states = {name: self.folder.adopt(state) if self.folder else state for name, state in states.items()}
         self._drop(before)
 
+    def at_sites(self) -> dict[str, int | None]:
+        """Return after which round the state of each client at its site is the federation's; {} where they are here."""
+        return {}
+
+    def go_back(self, at_sites: Mapping[str, int | None]) -> None:
+        """Go on from the states at sites that a checkpoint names."""
+
+    def saved(self, places: Sequence[Mapping[str, int | None]]) -> None:
+        """Learn to which states at sites the checkpoints go back."""
+
+    def hand_over(
+        self,
+        parts: PersonalParts,
+        clients: Mapping[str, Client],
+        module: LightningModule,
+        server: ServerState,
+        aggregators: Sequence[Aggregator],
+    ) -> None:
+        """Let clients begin with what they kept to themselves in an earlier phase, see :class:`PersonalParts`."""
+        begun = parts.states(clients, module, server, aggregators, parts.kept())
+        keep = self.folder.keep if self.folder else ClientState.load
+        self.load_client_states({name: keep(state) for name, state in begun})
+
     def close(self) -> None:
         """Let go of processes, shared memory and the folder of states."""
         self._pool.close()
@@ -306,8 +353,8 @@ class Engine:
             self.folder.drop(states.values(), [self._states[name] for name in states if name in self._states])
 
 
-def _added(total: Payload | None, payload: Payload) -> Payload:
-    """The sum so far and one payload more, in the memory of the first."""
+def added(total: Payload | None, payload: Payload) -> Payload:
+    """Give the sum so far and one payload more, in the memory of the first."""
     if total is None:
         return payload
     total.add_(payload)

@@ -1,0 +1,184 @@
+"""Asking sites, and what happens when one does not answer."""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fedlit.core.errors import TrainingError
+from fedlit.core.messages import State
+from fedlit.sites.carrier import Carrier, Lost
+from fedlit.sites.envelope import Damaged, Envelope
+from fedlit.sites.messages import FAILED, LASTING, Failure
+
+TRIES = 3
+"""How often a site is asked for one thing before a run ends."""
+
+PREPARING = 60
+"""Seconds that a site has at least to prepare itself, whatever a round may take: it imports, and reads its data."""
+
+OnError = Literal["repeat", "skip", "stop"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """Something that a site is asked for.
+
+    Attributes:
+        verb: What.
+        site: Whom.
+        client: Whose part of it.
+        message: The fields.
+        tensors: The vectors.
+    """
+
+    verb: str
+    site: str
+    client: str
+    message: Any
+    tensors: State
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Why there is no answer.
+
+    Attributes:
+        kind: That of the failure.
+        told: Whose it is and why, in words.
+    """
+
+    kind: str
+    told: str
+
+
+@dataclass
+class Asking:
+    """Ask sites, prepare those that are not, and do what the federation wants where one fails.
+
+    Args:
+        carrier: How they are reached.
+        prepare: Gives what prepares a site.
+        prepared: Reads a site's answer to it; raises ``Damaged`` where it does not fit.
+        on_error: What happens when a site fails.
+        quorum: Least number of answers with ``skip``.
+        deadline: Seconds for all that is asked at once; None waits.
+    """
+
+    carrier: Carrier
+    prepare: Callable[[str], Request]
+    prepared: Callable[[Request, Envelope], object]
+    on_error: OnError = "repeat"
+    quorum: int = 1
+    deadline: float | None = None
+
+    def __post_init__(self) -> None:
+        self._ready: set[str] = set()
+
+    def __call__(
+        self,
+        requests: Sequence[Request],
+        read: Callable[[Request, Envelope], Any],
+        what: str,
+        on_error: OnError | None = None,
+    ) -> Iterator[tuple[Request, Any]]:
+        """Yield the answers in the order of the requests; with ``skip`` some may be missing.
+
+        Args:
+            requests: What is asked, all at once.
+            read: Reads an answer; raises ``Damaged`` where it is none.
+            what: What it is for, in words, such as ``round 3``.
+            on_error: Another thing to do where a site fails.
+
+        Raises:
+            TrainingError: A site has failed, and the federation does not go on without it; names it and its reason.
+        """
+        on_error, position = on_error or self.on_error, 0
+        answers, failures, waiting = {}, {}, list(range(len(requests)))
+        for _ in range(TRIES):
+            failures = {}
+            for number, answer in self._once(requests, waiting, read):
+                if isinstance(answer, Failed):
+                    failures[number] = answer
+                    continue
+                answers[number] = answer
+                while position in answers:
+                    yield requests[position], answers.pop(position)
+                    position += 1
+            waiting, came = sorted(failures), len(requests) - len(failures)
+            lasting = any(failure.kind in LASTING for failure in failures.values())
+            enough = on_error == "skip" and came >= min(self.quorum, len(requests))
+            if not failures or enough or on_error == "stop" or (on_error == "repeat" and lasting):
+                break
+        if failures:
+            told = "; ".join(dict.fromkeys(failure.told for failure in failures.values()))
+            if not enough:
+                raise TrainingError(f"{what}: {told}{self._advice(on_error, lasting, came, len(requests))}")
+            warnings.warn(f"{what}: {told}; it goes on with {came} of {len(requests)}", stacklevel=2)
+        for number in sorted(answers):
+            yield requests[number], answers[number]
+
+    def _once(
+        self,
+        requests: Sequence[Request],
+        numbers: Sequence[int],
+        read: Callable[[Request, Envelope], Any],
+        again: bool = False,
+    ) -> Iterator[tuple[int, Any]]:
+        """Ask once, with what has to be prepared before; yields answers and failures as they come."""
+        new = sorted({requests[number].site for number in numbers} - self._ready)
+        prepares = [self.prepare(site) for site in new]
+        broken = {}
+        for number, answer in self._exchange(dict(enumerate(prepares)), self.prepared, PREPARING):
+            if isinstance(answer, Failed):
+                broken[new[number]] = answer
+            else:
+                self._ready.add(new[number])
+        sent = {number: requests[number] for number in numbers if requests[number].site not in broken}
+        unprepared = []
+        for number, answer in self._exchange(sent, read):
+            if isinstance(answer, Failed) and answer.kind == "unprepared" and not again:  # its process is new
+                self._ready.discard(requests[number].site)
+                unprepared.append(number)
+                continue
+            yield number, answer
+        yield from ((number, broken[requests[number].site]) for number in numbers if requests[number].site in broken)
+        if unprepared:
+            yield from self._once(requests, unprepared, read, again=True)
+
+    def _exchange(
+        self, requests: dict[int, Request], read: Callable[[Request, Envelope], Any], least: float = 0.0
+    ) -> Iterator[tuple[int, Any]]:
+        tickets = {}
+        deadline = None if self.deadline is None else max(self.deadline, least)
+        for number, request in requests.items():
+            envelope = Envelope.of(request.verb, request.message, request.tensors)
+            tickets[self.carrier.send(request.site, envelope, deadline)] = number
+        for ticket, answer in self.carrier.collect(list(tickets)):
+            number = tickets[ticket]
+            yield number, _read(requests[number], answer, read)
+
+    def _advice(self, on_error: OnError, lasting: bool, came: int, asked: int) -> str:
+        if on_error == "skip":
+            return f"; only {came} of {asked} answered, and federation.quorum is {self.quorum}; go on with the last checkpoint"
+        if on_error == "stop" or lasting:
+            return "; go on with the last checkpoint once it is mended, or set federation.on_site_error: skip"
+        return f" ({TRIES} times in a row); go on with the last checkpoint, or set federation.on_site_error: skip"
+
+
+def _read(request: Request, answer: Envelope | Lost, read: Callable[[Request, Envelope], Any]) -> Any:
+    """What a site has answered, or why that is no answer."""
+    if isinstance(answer, Lost):
+        return _failed(request, "lost", answer.reason)
+    try:
+        if answer.verb != FAILED:
+            return read(request, answer)
+        failure = answer.message(Failure)
+    except (Damaged, ValueError, TypeError, KeyError) as error:
+        return _failed(request, "damaged", f"its answer cannot be used: {error}")
+    return _failed(request, failure.kind, failure.reason)
+
+
+def _failed(request: Request, kind: str, reason: str) -> Failed:
+    client = f", client {request.client!r}" if request.client else ""
+    return Failed(kind, f"site {request.site!r}{client} ({request.verb}): {reason}")

@@ -1,0 +1,107 @@
+"""The data of a federation as its sites have told of them: names and numbers, and no image."""
+
+from collections.abc import Mapping, Sequence
+from itertools import chain, zip_longest
+
+import numpy as np
+import pandas as pd
+from torch.utils.data import Dataset
+
+from fedlit.core.errors import ConfigError
+from fedlit.core.messages import ClientData
+from fedlit.data.federated import FederatedDataModule, distinct_names
+from fedlit.data.records import SPLITS
+from fedlit.sites.messages import Presence, Told
+
+
+class Elsewhere(Dataset):
+    """Examples that are at a site: their number is all that is known here.
+
+    Args:
+        client: Whose.
+        size: How many.
+        augmented: Whether they are augmented.
+    """
+
+    def __init__(self, client: str, size: int, augmented: bool = False) -> None:
+        self.client, self.size = client, size
+        self.augment = True if augmented else None
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> None:
+        raise ConfigError(f"the images of client {self.client!r} are at its site, and nobody else reads them")
+
+
+class AtSites(FederatedDataModule):
+    """Data that sites have: what they tell of their clients, and test sets that the server has itself.
+
+    Clients come in the order of the sites: the first of each, then the second of each, and so on.
+
+    Args:
+        sites: What each site has told of itself, in the order of the sites.
+        batch_size: Number of examples in a training batch of one client.
+        eval_batch_size: Number of examples in a batch of an evaluation.
+        test_sets: Test sets of the server.
+
+    Raises:
+        ConfigError: Two sites have a client of one name.
+    """
+
+    def __init__(
+        self,
+        sites: Sequence[Presence],
+        batch_size: int = 32,
+        eval_batch_size: int = 128,
+        test_sets: Mapping[str, Dataset] | None = None,
+    ) -> None:
+        super().__init__(None, batch_size=batch_size, eval_batch_size=eval_batch_size)
+        self.classes = tuple(sites[0].classes)
+        rows = zip_longest(*([(site.name, told) for told in site.told] for site in sites))
+        self.told: dict[str, Told] = {}
+        self.site_of: dict[str, str] = {}
+        for site, told in filter(None, chain.from_iterable(rows)):
+            if told.name in self.site_of:
+                raise ConfigError(
+                    f"sites {self.site_of[told.name]!r} and {site!r} both have a client {told.name!r}: rename one of them"
+                )
+            self.told[told.name], self.site_of[told.name] = told, site
+        distinct_names(self.told)
+        self.clients = {name: _without_images(told) for name, told in self.told.items()}
+        self.schemes = {name: tuple(told.scheme) for name, told in self.told.items() if told.scheme is not None}
+        self.test_sets = dict(test_sets or {})
+        if silent := [site.name for site in sites if not site.scores]:
+            self.notes.append(
+                f"no scores of single images leave {', '.join(silent)}: AUROC over all clients is from histograms there, and the "
+                "exact one is within auroc_within of it"
+            )
+
+    def prepare_data(self) -> None:
+        """Do nothing: the sites have done it."""
+
+    def setup(self, stage: str | None = None) -> None:
+        """Do nothing: what is known is there."""
+
+    def counts(self) -> pd.DataFrame:
+        """Return what the sites have told, in the columns of any data; numbers that they do not tell are NaN."""
+        rows = []
+        for name, told in self.told.items():
+            for split in SPLITS:
+                size = getattr(told, split)
+                if size is None:
+                    continue
+                counts = told.counts.get(split) or [[None] * len(self.classes)] * 2
+                for label, *both in zip(self.classes, *counts, strict=True):
+                    numbers = [np.nan if number is None else number for number in both]
+                    rows.append((name, split, label, size, *numbers, label in told.classes))
+        columns = ["client", "split", "class", "images", "positives", "negatives", "labelled"]
+        return pd.DataFrame(rows, columns=columns)
+
+
+def _without_images(told: Told) -> ClientData:
+    parts = [
+        None if size is None else Elsewhere(told.name, size, told.augmented and number == 0)
+        for number, size in enumerate((told.train, told.val, told.test))
+    ]
+    return ClientData(told.name, tuple(told.classes), *parts)

@@ -1,0 +1,114 @@
+"""What travels: header and arrays come out as they went in, and nothing else is taken for a message."""
+
+import json
+import math
+import struct
+
+import numpy as np
+import pytest
+import torch
+
+from fedlit.sites.envelope import DTYPES, LARGEST_HEADER, PREFIX, PROTOCOL, Damaged, Envelope
+from fedlit.sites.messages import Done, Failure
+
+TENSORS = {
+    "w": torch.tensor([1.5, -0.0, math.inf, math.nan]),
+    "count": torch.tensor(7),
+    "empty": torch.zeros(0, 3),
+    "table": torch.arange(6.0).view(2, 3).T,
+    "mask": torch.tensor([True, False]),
+}
+
+
+def sent(**said) -> Envelope:
+    return Envelope.of("reply", Done(said), TENSORS)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values())
+def test_every_type_of_number_comes_out_as_it_went_in(dtype):
+    tensor = torch.tensor([0, 1, 1]).to(dtype)
+    out = Envelope.from_bytes(Envelope.of("reply", Done(), {"x": tensor}).to_bytes()).tensors()["x"]
+    assert out.dtype == dtype
+    assert torch.equal(out, tensor)
+
+
+def test_shapes_and_every_bit_come_out_as_they_went_in():
+    out = Envelope.from_bytes(sent().to_bytes()).tensors()
+    for name, tensor in TENSORS.items():
+        assert out[name].shape == tensor.shape
+        assert out[name].numpy().tobytes() == tensor.contiguous().numpy().tobytes(), name
+
+
+def test_arrays_have_memory_of_their_own():
+    content = bytearray(sent().to_bytes())
+    out = Envelope.from_bytes(bytes(content)).tensors()["w"]
+    out += 1  # which a view of the message would refuse
+
+
+def test_numbers_that_json_does_not_know_travel_in_the_header():
+    said = {"loss": math.nan, "most": math.inf, "least": -math.inf, "third": 1 / 3, "many": [1, {"x": math.nan}]}
+    envelope = Envelope.of("reply", Done(said))
+    json.loads(envelope.header(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    out = Envelope.from_bytes(envelope.to_bytes()).message(Done).said
+    assert repr(out) == repr(said)
+
+
+def test_bfloat16_is_refused_with_its_name():
+    with pytest.raises(TypeError, match=r"'h': numbers of the type torch\.bfloat16"):
+        Envelope.of("reply", Done(), {"h": torch.zeros(2, dtype=torch.bfloat16)})
+
+
+def test_a_header_of_more_than_64_kb_is_refused():
+    with pytest.raises(ValueError, match=r"header of a message 'reply' has 70,\d+ bytes"):
+        sent(names=["x" * 70_000]).to_bytes()
+
+
+def test_every_byte_counts():
+    """One bit anywhere: another message, or none; never the same one."""
+    content = sent(loss=0.25).to_bytes()
+    start = PREFIX.size + PREFIX.unpack_from(content)[2]
+    whole = Envelope.from_bytes(content)
+    for place in [*range(0, start, 7), *range(start, len(content))]:
+        changed = bytearray(content)
+        changed[place] ^= 1
+        try:
+            found = Envelope.from_bytes(bytes(changed))
+        except Damaged:
+            continue
+        assert place < start, "an array was changed"
+        assert found.header() != whole.header()
+
+
+def test_arrays_that_were_changed_are_told():
+    content = bytearray(sent().to_bytes())
+    content[-1] ^= 1
+    with pytest.raises(Damaged, match="their SHA-256 is another one"):
+        Envelope.from_bytes(bytes(content))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda c: c[:5], "of 5 bytes is cut off"),
+        (lambda c: c[:-3], "is cut off: expected"),
+        (lambda c: c + b"x", "1 bytes follow the last array"),
+        (lambda c: b"PICKLE" + c[6:], "no message of fedlit"),
+        (lambda c: c[:6] + struct.pack("<H", PROTOCOL + 1) + c[8:], "of protocol 2, expected 1"),
+        (lambda c: c[:8] + struct.pack("<I", LARGEST_HEADER + 1) + c[12:], "a header of 65,537 bytes"),
+        (lambda c: c[: PREFIX.size] + b"[" + c[PREFIX.size + 1 :], "cannot be read"),
+        (lambda c: c.replace(b'"float32"', b'"object_"'), "of the type object_ is none that travels"),
+        (lambda c: c.replace(b'"empty","float32",0', b'"empty","float32",-'), "cannot be read"),
+    ],
+)
+def test_what_is_no_message_is_told(change, said):
+    with pytest.raises(Damaged, match=said):
+        Envelope.from_bytes(change(sent().to_bytes()))
+
+
+def test_a_message_with_other_fields_is_told():
+    with pytest.raises(Damaged, match="other fields than fedlit's own: kind, reason, said"):
+        sent().message(Failure)
+
+
+def test_vectors_are_plain_arrays():
+    assert all(type(v) is np.ndarray and v.ndim == 1 for v in Envelope.from_bytes(sent().to_bytes()).vectors.values())

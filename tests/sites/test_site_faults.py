@@ -1,0 +1,302 @@
+"""What goes wrong between a server and its sites: told in words, and with the numbers that the settings promise."""
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from at_sites import TOYS, Answer, Ended, assert_same
+
+import fedlit
+from fedlit.federation.session import Session
+from fedlit.sites import serving, site, states
+from fedlit.sites.envelope import Envelope
+from fedlit.sites.loopback import Died
+from fedlit.sites.messages import REPLY, Presence
+
+OPTIONS = (
+    "--federation.rounds 4 --federation.aggregators='[Scaffold, FedBN]' --federation.eval_every 2 --federation.monitor train/loss "
+    "--federation.monitor_mode max"
+)
+
+
+def is_train(envelope: Envelope, index: int) -> bool:
+    return envelope.verb == "train" and envelope.content["asked"]["index"] == index
+
+
+def failing(name: str, index: int, times: int, how: Callable[[Envelope, Answer], bytes]) -> Callable:
+    """A site whose part of a round goes wrong, so many times."""
+    left = [times]
+
+    def between(site_name: str, envelope: Envelope, answer: Answer) -> bytes:
+        if site_name == name and is_train(envelope, index) and left[0]:
+            left[0] -= 1
+            return how(envelope, answer)
+        return answer(envelope.to_bytes())
+
+    return between
+
+
+def dying(envelope: Envelope, answer: Answer) -> bytes:
+    answer(envelope.to_bytes())
+    raise Died
+
+
+def with_nan(envelope: Envelope, answer: Answer) -> bytes:
+    reply = Envelope.from_bytes(answer(envelope.to_bytes()))
+    reply.vectors["vectors/w"][3] = float("nan")
+    return reply.to_bytes()
+
+
+def flipped(envelope: Envelope, answer: Answer) -> bytes:
+    """As a link that changes a bit."""
+    content = bytearray(answer(envelope.to_bytes()))
+    content[-1] ^= 1
+    return bytes(content)
+
+
+def half(envelope: Envelope, answer: Answer) -> bytes:
+    content = answer(envelope.to_bytes())
+    return content[: len(content) // 2]
+
+
+FAULTS = {
+    "its process dies": (dying, "its process died, and is started again"),
+    "NaN": (with_nan, "its 'w' is not finite"),
+    "a bit": (flipped, "their SHA-256 is another one"),
+    "half of it": (half, "is cut off"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_repeated_until_it_goes_well(fedlit_cli, sites, tmp_path, fault):
+    """The same bits as if nothing had happened."""
+    sites.between = failing("site-2", 1, 2, FAULTS[fault][0])
+    for path, where in (("there", "--sites loopback:3"), ("here", "")):
+        code, _, err = fedlit_cli(f"{TOYS} {OPTIONS} --run_dir {tmp_path / path} {where}")
+        assert code == 0, err
+    assert_same(Ended(tmp_path / "there"), Ended(tmp_path / "here"))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_site_that_fails_each_time_ends_the_run_with_its_name_and_round(fedlit_cli, sites, tmp_path, fault):
+    sites.between = failing("site-2", 1, 99, FAULTS[fault][0])
+    code, _, err = fedlit_cli(f"{TOYS} {OPTIONS} --run_dir {tmp_path} --sites loopback:3")
+    assert code == 1
+    assert "round 2: site 'site-2', client 'site-1' (train): " in err
+    assert FAULTS[fault][1] in err
+    assert "(3 times in a row); go on with the last checkpoint, or set federation.on_site_error: skip" in err
+
+
+def test_stop_ends_at_the_first_failure(fedlit_cli, sites, tmp_path):
+    sites.between = failing("site-2", 1, 1, with_nan)
+    options = f"{OPTIONS} --federation.on_site_error stop"
+    code, _, err = fedlit_cli(f"{TOYS} {options} --run_dir {tmp_path} --sites loopback:3")
+    assert code == 1
+    assert "its 'w' is not finite; go on with the last checkpoint once it is mended" in err
+
+
+@pytest.mark.parametrize("fault", ["its process dies", "NaN"])
+def test_skip_is_the_simulation_of_that_cohort(fedlit_cli, sites, monkeypatch, tmp_path, fault):
+    """SCAFFOLD's invariant, the means, and the state of the client that was left out."""
+    sites.between = failing("site-2", 1, 1, FAULTS[fault][0])
+    options = f"{OPTIONS} --federation.on_site_error skip --federation.quorum 2"
+    code, _, err = fedlit_cli(f"{TOYS} {options} --run_dir {tmp_path / 'there'} --sites loopback:3")
+    assert code == 0, err
+    assert "round 2: site 'site-2', client 'site-1' (train): " in err
+    assert "it goes on with 2 of 3" in err
+    planned = Session.round
+
+    def without(session: Session, index: int):
+        rnd = planned(session, index)
+        names = ("site-0", "site-2") if index == 1 else rnd.cohort
+        return replace(rnd, cohort=names, participation=session.participation(names))
+
+    monkeypatch.setattr(Session, "round", without)
+    fedlit_cli(f"{TOYS} {OPTIONS} --run_dir {tmp_path / 'here'}")
+    there, here = Ended(tmp_path / "there"), Ended(tmp_path / "here")
+    assert [v for step, key, v in there.kept.metrics() if key == "round/clients"] == ["3.0", "2.0", "3.0", "3.0"]
+    assert_same(there, here)
+
+
+def test_below_the_quorum_the_round_is_repeated(fedlit_cli, sites, tmp_path):
+    sites.between = failing("site-2", 1, 1, with_nan)
+    options = f"{OPTIONS} --federation.on_site_error skip --federation.quorum 3"
+    for path, where in (("there", "--sites loopback:3"), ("here", "")):
+        code, _, err = fedlit_cli(f"{TOYS} {options} --run_dir {tmp_path / path} {where}")
+        assert code == 0, err
+    assert_same(Ended(tmp_path / "there"), Ended(tmp_path / "here"))
+
+
+def test_a_quorum_that_is_never_reached_ends_the_run(fedlit_cli, sites, tmp_path):
+    sites.between = failing("site-2", 1, 99, with_nan)
+    options = f"{OPTIONS} --federation.on_site_error skip --federation.quorum 3"
+    code, _, err = fedlit_cli(f"{TOYS} {options} --run_dir {tmp_path} --sites loopback:3")
+    assert code == 1
+    assert "only 2 of 3 answered, and federation.quorum is 3" in err
+
+
+def changed(**fields) -> Callable:
+    """Sites of which the second tells something else of itself."""
+
+    def between(name: str, envelope: Envelope, answer: Answer) -> bytes:
+        reply = Envelope.from_bytes(answer(envelope.to_bytes()))
+        if name == "site-2" and envelope.verb == "hello" and reply.verb == REPLY:
+            told = asdict(reply.message(Presence)) | fields
+            told["time"] += told.pop("off", 0.0)
+            return Envelope.of(REPLY, Presence(**told)).to_bytes()
+        return reply.to_bytes()
+
+    return between
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"fedlit": "9.9"}, f"site 'site-2': it has fedlit 9.9, and the server {fedlit.__version__}; install the same"),
+        ({"classes": ["Edema", "Mass"]}, "its classes are Edema, Mass, and the model's Edema, Effusion, Nodule"),
+        ({"name": "site-1"}, "sites 'site-1' and 'site-2' both call themselves 'site-1': give each a name of its own"),
+        ({"name": "other"}, "site 'site-2' calls itself 'other'"),
+    ],
+)
+def test_a_site_that_does_not_fit_is_refused(fedlit_cli, sites, tmp_path, fields, said):
+    sites.between = changed(**fields)
+    code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
+    assert code == 1
+    assert said in err
+    assert not (tmp_path / "default" / "one").exists()
+
+
+@pytest.mark.parametrize(("off", "said"), [(3660.0, "is 61 minutes ahead of"), (-3660.0, "is 61 minutes behind")])
+def test_a_clock_an_hour_off_is_told(fedlit_cli, sites, tmp_path, off, said):
+    sites.between = changed(off=off)
+    code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
+    assert code == 0
+    assert f"site 'site-2': its clock {said} the server's" in err
+
+
+def test_another_torch_is_told(fedlit_cli, sites, tmp_path):
+    sites.between = changed(torch="1.0")
+    _, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
+    assert f"site 'site-2' has torch 1.0, and the server {torch.__version__}: numbers agree" in err
+
+
+def test_another_version_is_refused_at_the_site_too(fedlit_cli, sites, monkeypatch, tmp_path):
+    monkeypatch.setattr(site, "__version__", "9.9")
+    code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
+    assert code == 1
+    assert f"it has fedlit 9.9, and the server {fedlit.__version__}: rounds of two versions may differ" in err
+
+
+def test_another_layout_is_told_with_what_differs(fedlit_cli, sites, monkeypatch, tmp_path):
+    """The code of a model is another one at a site: same tensors, other roles."""
+    read = site.recipe.read
+
+    def other(text, classes):
+        made = read(text, classes)
+        made.model.body[0].weight.requires_grad = False
+        return made
+
+    monkeypatch.setattr(site.recipe, "read", other)
+    code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
+    assert code == 1
+    assert "its model has another layout: number of weights 447 there, 483 here; install the same code" in err
+
+
+def test_a_full_disk_at_a_site_is_told(fedlit_cli, sites, monkeypatch, tmp_path):
+    def full(tensors, path: Path) -> None:
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(states, "write", full)
+    code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
+    assert code == 1
+    assert "site 'site-1', client 'site-0' (train): the state of client 'site-0' cannot be written to" in err
+    assert "No space left on device; make room there" in err
+    assert not [p for p in tmp_path.rglob("*.pt") if "sites" in p.parts]
+
+
+def test_a_data_root_that_vanished_is_told(fedlit_cli, sites, monkeypatch, tmp_path):
+    start = sites.start
+
+    def gone(name: str):
+        settings = yaml.safe_load(sites.files[name].read_text())
+        settings["data"] = {"class_path": "NIHChestXray14", "init_args": {"root": str(tmp_path / "gone")}}
+        sites.files[name].write_text(yaml.safe_dump(settings))
+        return start(name)
+
+    monkeypatch.setattr(sites, "start", gone)
+    code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
+    assert code == 1
+    assert "site 'site-1': " in err
+    assert str(tmp_path / "gone") in err
+
+
+def test_images_that_vanish_while_it_trains_are_told(fedlit_cli, sites, monkeypatch, tmp_path):
+    train = site.Worker.train
+
+    def gone(worker, clients, down, rnd, *others):
+        if rnd.index == 1:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "images.npy")
+        return train(worker, clients, down, rnd, *others)
+
+    monkeypatch.setattr(site.Worker, "train", gone)
+    code, _, err = fedlit_cli(f"{TOYS} {OPTIONS} --run_dir {tmp_path} --sites loopback:2")
+    assert code == 1
+    assert "round 2: site 'site-1', client 'site-0' (train): its data cannot be read: No such file" in err
+    assert "(images.npy); look at data in the site's own file" in err
+
+
+def test_a_site_that_is_new_without_a_word_is_prepared_and_asked_again(fedlit_cli, sites, tmp_path):
+    """As one that was started anew between two rounds."""
+
+    def anew(envelope: Envelope, answer: Answer) -> bytes:
+        return serving.answering(sites.files["site-2"])(envelope.to_bytes())
+
+    sites.between = failing("site-2", 1, 1, anew)
+    for path, where in (("there", "--sites loopback:3"), ("here", "")):
+        code, _, err = fedlit_cli(
+            f"{TOYS} {OPTIONS} --federation.on_site_error stop --run_dir {tmp_path / path} {where}"
+        )
+        assert code == 0, err
+    assert_same(Ended(tmp_path / "there"), Ended(tmp_path / "here"))
+
+
+def test_a_file_of_a_site_that_cannot_be_read_is_told(fedlit_cli, sites, monkeypatch, tmp_path):
+    start = sites.start
+
+    def broken(name: str):
+        sites.files[name].write_text(sites.files[name].read_text() + "rules: none\n")
+        return start(name)
+
+    monkeypatch.setattr(sites, "start", broken)
+    code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
+    assert code == 1
+    assert "site-1.yaml: " in err
+    assert "rules" in err
+
+
+def test_a_state_that_is_gone_is_a_clear_refusal_and_fresh_state_goes_on(fedlit_cli, sites, tmp_path):
+    line = f"{TOYS} {OPTIONS} --run_dir {tmp_path} --sites loopback:3"
+    assert fedlit_cli(line)[0] == 0
+    for file in tmp_path.glob("default/sites/site-2/*/*/*/*.pt"):
+        file.unlink()
+    more = line.replace("--federation.rounds 4", "--federation.rounds 5") + " --ckpt_path last"
+    code, _, err = fedlit_cli(more)
+    assert code == 1
+    assert "the state of client 'site-1' after round 4 is not in" in err
+    assert "where there is none; restore it from a copy" in err
+    code, _, err = fedlit_cli(f"{more} --fresh_state site-2")
+    assert code == 0, err
+    assert len(Ended(tmp_path).states()) == 3
+
+
+def test_serving_reads_the_file_once(sites, tmp_path):
+    answer = serving.answering(tmp_path / "none.yaml")
+    reply = Envelope.from_bytes(answer(b""))
+    assert reply.content["kind"] == "unfit"
+    assert "none.yaml" in reply.content["reason"]

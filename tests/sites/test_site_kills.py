@@ -1,0 +1,151 @@
+"""Killed between any two writes: a site, the server, or both; the run that comes of it is the one without kills.
+
+What writes is counted, and the n-th write never happens, nor anything after it in that process. Every n has its turn.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from at_sites import TOYS, Answer, Ended, Sites, assert_same, finished
+
+from fedlit.sites import joining
+from fedlit.sites.envelope import Envelope
+from fedlit.sites.loopback import Died
+from fedlit.tracking.base import MetricsFile
+from fedlit.tracking.lock import HOLDER, LOCK
+
+OPTIONS = (
+    "--federation.rounds 3 --federation.aggregators='[Scaffold, FedBN]' --federation.participation 0.7 --data.clients 3 "
+    "--federation.checkpoint_every 2 --federation.eval_every 3 --federation.monitor train/loss --federation.monitor_mode max --ckpt_path last"
+)
+"""The first round is best: checkpoints lie behind the sites."""
+
+SERVER = "server"
+NOT_COUNTED = (LOCK, HOLDER, "leaves_a_site")
+"""What keeps other processes away, which the system lets go of, and the ledger, of which nothing depends."""
+
+
+@dataclass
+class Killing:
+    """Counts writes, and kills before one of them.
+
+    Attributes:
+        who: ``server``, or a site's name; "" kills nobody.
+        before: Number of the write.
+        writes: How many there were of each.
+        dead: Whether it has been done: the process writes nothing any more.
+        over: Whether it was done, and whoever it was lives again.
+    """
+
+    who: str = ""
+    before: int = 0
+    writes: dict[str, int] = field(default_factory=dict)
+    dead: bool = False
+    over: bool = False
+    now: str = SERVER
+
+    def write(self) -> None:
+        if self.over:
+            return
+        if self.dead and self.now == self.who:
+            raise Died
+        number = self.writes[self.now] = self.writes.get(self.now, 0) + 1
+        if (self.now, number) == (self.who, self.before):
+            self.dead = True
+            raise Died
+
+    def between(self, name: str, envelope: Envelope, answer: Answer) -> bytes:
+        """A site's turn; its reply is one more thing that may never happen."""
+        self.now = name
+        try:
+            reply = answer(envelope.to_bytes())
+            self.write()
+            return reply
+        finally:
+            self.now = SERVER
+            if self.dead and self.who == name:
+                self.over = True
+
+    @contextmanager
+    def watched(self, patch: pytest.MonkeyPatch) -> Iterator[None]:
+        def before(function: Callable) -> Callable:
+            def counted(*args, **options):
+                if not any(word in str(args[0]) for word in NOT_COUNTED):
+                    self.write()
+                return function(*args, **options)
+
+            return counted
+
+        with patch.context() as patched:
+            for owner, name in ((os, "replace"), (os, "unlink"), (os, "rename"), (os, "link"), (os, "mkdir"),
+                                (shutil, "rmtree"), (MetricsFile, "append")):  # fmt: skip
+                patched.setattr(owner, name, before(getattr(owner, name)))
+            yield
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory) -> Ended:
+    """The run without sites that all others must equal."""
+    path = tmp_path_factory.mktemp("here")
+    finished(f"{TOYS} {OPTIONS} --run_dir {path}")
+    return Ended(path)
+
+
+def played(fedlit_cli, sites: Sites, patch: pytest.MonkeyPatch, path: Path, killing: Killing, surviving: bool) -> Ended:
+    """A run, gone on with after its server has died."""
+    line = f"{TOYS} {OPTIONS} --run_dir {path} --sites loopback:2"
+    sites.between, sites.surviving = killing.between, surviving
+    with killing.watched(patch):
+        try:
+            code, _, err = fedlit_cli(line)
+        except Died:
+            killing.over, killing.now = True, SERVER
+            code, _, err = fedlit_cli(line)
+    assert code == 0, err
+    return Ended(path)
+
+
+@pytest.fixture(scope="module")
+def writes(tmp_path_factory) -> dict[str, int]:
+    """How many writes there are in a run without kills."""
+    with pytest.MonkeyPatch.context() as patch:
+        sites, killing = Sites(), Killing()
+        patch.setattr(joining, "Processes", sites.carrier)
+        sites.between = killing.between
+        with killing.watched(patch):
+            finished(f"{TOYS} {OPTIONS} --run_dir {tmp_path_factory.mktemp('counted')} --sites loopback:2")
+        return killing.writes
+
+
+CASES = {"a site": ("site-1", False), "the server": (SERVER, True), "both": (SERVER, False)}
+"""Who is killed, and whether the sites live on."""
+
+
+@pytest.mark.parametrize(("case", "share"), [("a site", 0.3), ("the server", 0.5), ("both", 0.8)])
+def test_killed_between_two_writes(fedlit_cli, sites, monkeypatch, tmp_path, here, writes, case, share):
+    who, surviving = CASES[case]
+    killing = Killing(who, int(share * writes[who]))
+    ended = played(fedlit_cli, sites, monkeypatch, tmp_path, killing, surviving)
+    assert killing.dead
+    assert_same(ended, here)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("case", CASES)
+def test_killed_in_every_interval_between_two_writes(fedlit_cli, monkeypatch, tmp_path, here, writes, case):
+    who, surviving = CASES[case]
+    assert writes[who] > 20
+    for before in range(1, writes[who] + 1):
+        sites = Sites()
+        monkeypatch.setattr(joining, "Processes", sites.carrier)
+        path, killing = tmp_path / str(before), Killing(who, before)
+        ended = played(fedlit_cli, sites, monkeypatch, path, killing, surviving)
+        assert killing.dead or before > writes[who] - 5  # a folder that the first run of a process makes
+        assert_same(ended, here)
+        shutil.rmtree(path)

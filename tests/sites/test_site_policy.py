@@ -1,0 +1,225 @@
+"""What a site allows holds whatever the server asks, and what leaves it is written down there."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from at_sites import TOYS, Ended
+
+from fedlit.core.errors import ConfigError
+from fedlit.sites.envelope import Envelope
+from fedlit.sites.messages import FAILED, Task
+from fedlit.sites.policy import Leaves, Policy, Refused
+from fedlit.sites.recipe import texts_of
+from fedlit.sites.serving import answering
+from fedlit.sites.settings import read_settings
+
+OWN = {"modules": ["fedlit", "torch.optim", "toys"]}
+"""Modules of the toys."""
+
+RULES = {
+    "verbs": ({"verbs": ["prepare", "evaluate"]}, "(train): 'train' is none of its verbs (prepare, evaluate)"),
+    "modules": (
+        {"modules": ["fedlit", "torch.optim"]},
+        "(prepare): the configuration names 'toys.ToyNet', which is not of its modules (fedlit, torch.optim)",
+    ),
+    "vectors": (
+        {"leaves": {"vectors": ["w", "squares"]}},
+        "(train): 'stats' may not leave it, by leaves.vectors (w, squares)",
+    ),
+    "rounds": ({"rounds": 2}, "the client has trained for 2 rounds of this run, and rounds: 2 are allowed"),
+    "configs": ({"configs": ["0" * 64]}, "is none of its configs"),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_refusal_is_told_in_words(fedlit_cli, sites, tmp_path, rule):
+    policy, said = RULES[rule]
+    sites.rules["site-2"] = OWN | policy
+    code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 3 --run_dir {tmp_path} --sites loopback:2")
+    assert code == 1
+    assert "site 'site-2'" in err
+    assert said in err
+    assert "or set federation.on_site_error: skip" in err
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_others_go_on_without_it(fedlit_cli, sites, tmp_path, rule):
+    sites.rules["site-2"] = OWN | RULES[rule][0]
+    options = "--federation.rounds 3 --federation.on_site_error skip"
+    code, _, err = fedlit_cli(f"{TOYS} {options} --run_dir {tmp_path} --sites loopback:2")
+    assert code == 0, err
+    assert [v for _, key, v in Ended(tmp_path).kept.metrics() if key == "round/clients"][-1] == "2.0"
+
+
+def test_an_approved_configuration_is_taken(fedlit_cli, sites, tmp_path):
+    """Its hash is that which the refusal names."""
+    sites.rules["site-1"] = OWN | {"configs": ["0" * 64]}
+    line = f"{TOYS} --federation.rounds 1 --sites loopback:2"
+    _, _, err = fedlit_cli(f"{line} --run_dir {tmp_path / 'a'}")
+    digest = err.rpartition("with the SHA-256 ")[2][:64]
+    sites.rules["site-1"] = OWN | {"configs": [digest]}
+    code, _, err = fedlit_cli(f"{line} --run_dir {tmp_path / 'b'}")
+    assert code == 0, err
+    (run,) = (tmp_path / "b" / "default").glob("one")
+    text = texts_of(yaml.safe_load((run / "config.yaml").read_text()))[""]
+    assert hashlib.sha256(text.encode()).hexdigest() == digest
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "model: {class_path: os.system}",
+        "model: {class_path: fedlit.models.ImageClassifier, init_args: {optimizer: {class_path: mine.Adam}}}",
+        "model: {class_path: fedlit.models.ImageClassifier, init_args: {optimizer: subprocess.run}}",
+        "phase: {aggregators: [{class_path: FedBN}, {class_path: builtins.eval}]}",
+        "model: {class_path: torch.hub.load}",
+    ],
+)
+def test_other_code_is_refused_and_not_imported(text):
+    with pytest.raises(Refused, match="which is not of its modules"):
+        Policy().check_config(text)
+
+
+def test_code_of_fedlit_and_of_torch_is_taken():
+    Policy().check_config(
+        "model: {class_path: fedlit.models.ImageClassifier, init_args: {backbone: densenet121.ra_in1k, optimizer: "
+        "{class_path: torch.optim.SGD, init_args: {lr: 0.1}}}}\nphase: {name: main, aggregators: [{class_path: fedlit.aggregators.FedBN}]}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"verbs": ["train", "copy"]}, r"verbs: expected some of hello, prepare.*found 'copy'"),
+        ({"rounds": -1}, "rounds: expected a number of rounds, at least 0, found -1"),
+    ],
+)
+def test_rules_that_mean_nothing_are_refused(keys, said):
+    with pytest.raises(ConfigError, match=said):
+        Policy(**keys)
+    with pytest.raises(ConfigError, match=r"leaves\.counts_below: expected a number of images"):
+        Leaves(counts_below=-1)
+
+
+SITE = {"name": "a", "data": {"class_path": "toys.ToyData"}, "state": "state"}
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"name": " "}, "name: expected the name of the site"),
+        ({"share": "4 of 3"}, "share: expected such as 2 of 3, found '4 of 3'"),
+        ({"share": "all"}, "share: expected such as 2 of 3, found 'all'"),
+        ({"policy": {"verb": []}}, "verb"),
+        ({"data": {"class_path": "toys.ToyNet"}}, "ToyNet"),
+        ({"state": None}, "state"),
+    ],
+)
+def test_mistakes_in_a_sites_file_are_told_with_the_file(tmp_path, values, said):
+    file = tmp_path / "fedlit-site.yaml"
+    file.write_text(yaml.safe_dump(SITE | values))
+    with pytest.raises(ConfigError, match=r"fedlit-site\.yaml: ") as told:
+        read_settings(file)
+    assert said in str(told.value)
+
+
+def test_by_default_no_scores_leave_and_small_numbers_are_not_told(tmp_path):
+    file = tmp_path / "fedlit-site.yaml"
+    file.write_text(yaml.safe_dump(SITE))
+    policy = read_settings(file).policy
+    assert not policy.leaves.scores
+    assert policy.told([9, 10, 0]) == [None, 10, None]
+
+
+NO_SCORES = OWN | {"leaves": {"scores": False, "counts_below": 0}}
+
+
+def test_without_scores_auroc_is_within_its_bound(fedlit_cli, sites, tmp_path):
+    options = "--federation.rounds 2 --data.size 40"
+    for path, where in (("there", "--sites loopback:3"), ("here", "")):
+        sites.rules = dict.fromkeys(("site-1", "site-3"), NO_SCORES)
+        code, out, err = fedlit_cli(f"{TOYS} {options} --run_dir {tmp_path / path} {where}")
+        assert code == 0, err
+        assert ("no scores of single images leave site-1, site-3" in out) == bool(where)
+    there, here = ({(s, k): float(v) for s, k, v in Ended(tmp_path / p).kept.metrics()} for p in ("there", "here"))
+    bounds = {key: value for key, value in there.items() if "/auroc_within/" in key[1]}
+    assert len(bounds) == 9  # three classes, two rounds and the test
+    for (step, key), within in bounds.items():
+        key = key.replace("auroc_within", "auroc")
+        assert abs(there[step, key] - here[step, key]) <= within + 1e-12
+        assert within < 0.05
+    same = [key for key in here if "/n_pos/" in key[1] or "/n_neg/" in key[1] or key[1].startswith("client/")]
+    assert len(same) > 20
+    assert all(there[key] == here[key] for key in same)
+    assert not list((tmp_path / "there").rglob("*.parquet"))
+
+
+def test_small_classes_are_not_told(fedlit_cli, sites, tmp_path):
+    sites.rules = dict.fromkeys(("site-1", "site-2", "site-3"), OWN | {"leaves": {"counts_below": 1000}})
+    code, _, err = fedlit_cli(
+        f"{TOYS} --federation.rounds 1 --federation.monitor val/loss --run_dir {tmp_path} --sites loopback:3"
+    )
+    assert code == 0, err
+    rows = {key: v for _, key, v in Ended(tmp_path).kept.metrics() if key.startswith("val/")}
+    assert {rows[key] for key in rows if "/n_pos/" in key or "/n_neg/" in key} == {"0.0"}
+    assert {rows[key] for key in rows if "/auroc/" in key} == {"nan"}
+
+
+def test_what_was_sent_is_written_down_at_the_site(fedlit_cli, sites, tmp_path):
+    """Counted from the messages themselves."""
+    sent = {}
+
+    def between(name, envelope, answer):
+        reply = answer(envelope.to_bytes())
+        read = Envelope.from_bytes(reply)
+        sent.setdefault((name, envelope.verb), []).append(read)
+        return reply
+
+    sites.between = between
+    fedlit_cli(
+        f"{TOYS} --federation.rounds 2 --federation.aggregators='[Scaffold]' --run_dir {tmp_path} --sites loopback:2"
+    )
+    for name in ("site-1", "site-2"):
+        folder = tmp_path / "default" / "sites" / name
+        ledger = json.loads((folder / "leaves_a_site.json").read_text())
+        text = (folder / "leaves_a_site.txt").read_text()
+        for verb in ("hello", "prepare", "train", "evaluate"):
+            (entry,) = (
+                e
+                for key, e in ledger["sent"].items()
+                if (f", {verb}: reply" in key and "prepare" not in key) or key.endswith(f", {verb}: reply")
+            )
+            replies = sent[name, verb]
+            assert entry["messages"] == len(replies)
+            assert entry["nbytes"] == sum(reply.nbytes for reply in replies)
+            assert entry["arrays"] == {k: v.size for k, v in replies[-1].vectors.items()}
+        assert "vectors/0/c [483]" in text
+        assert "main part, train: reply: " in text
+
+
+def test_what_cannot_be_written_down_does_not_leave(tmp_path, monkeypatch):
+    (tmp_path / "fedlit-site.yaml").write_text(yaml.safe_dump(SITE | {"state": str(tmp_path / "state")}))
+    answer = answering(tmp_path / "fedlit-site.yaml")
+    (tmp_path / "state").write_text("a file where the folder should be")
+    reply = Envelope.from_bytes(answer(Envelope.of("end", Task("", "", "", None, None, [], {})).to_bytes()))
+    assert reply.verb == FAILED
+    assert "what leaves it cannot be written to" in reply.content["reason"]
+    assert not reply.vectors
+
+
+def test_nothing_else_than_what_is_asked_for_is_answered(tmp_path):
+    Path(tmp_path / "fedlit-site.yaml").write_text(yaml.safe_dump(SITE | {"state": str(tmp_path / "state")}))
+    answer = answering(tmp_path / "fedlit-site.yaml")
+    for content, kind in (
+        (b"GET / HTTP/1.1", "damaged"),
+        (Envelope.of("__class__", Task("", "", "", None, None, [], {})).to_bytes(), "damaged"),
+        (
+            Envelope.of("train", Task("r", "", "f", "site-0", None, [], {}), {"w": torch.zeros(1)}).to_bytes(),
+            "unprepared",
+        ),
+    ):
+        assert Envelope.from_bytes(answer(content)).content["kind"] == kind

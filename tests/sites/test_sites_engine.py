@@ -1,0 +1,141 @@
+"""A federation across sites gives the bits of one in a process, whatever it is made of."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from at_sites import TOYS, Ended, assert_same
+
+from fedlit.experiment.choices import shipped
+
+MODEL = {
+    "class_path": "ImageClassifier",
+    "init_args": {
+        "backbone": "small_cnn",
+        "objective": {"class_path": "AUCSaddle"},
+        "optimizer": {"class_path": "SGD", "init_args": {"lr": 0.01}},
+    },
+}
+STEPS = {"class_path": "ConstantSchedule", "init_args": {"window": 2, "unit": "steps"}}
+ONE_CLASS = ("LocalSCGDAM",)
+"""Aggregators for one class against the rest."""
+
+PRETRAIN = {
+    "name": "pretrain",
+    "rounds": 2,
+    "schedule": STEPS,
+    "aggregators": [{"class_path": "FedBN"}],
+    "objective": {"class_path": "BCE"},
+    "keep": "all",
+}
+
+CASES = {
+    "control variates, own norms, some of the clients": "--federation.aggregators='[Scaffold, FedBN]' --data.clients 5 "
+    "--federation.participation 0.6 --data.labelled 2 --federation.eval_every 2",
+    "optimizer kept": "--federation.optimizer_state keep --model.momentum 0.9 --federation.gradient_clip 1 "
+    "--federation.weights uniform",
+    "patience": "--federation.rounds 9 --federation.patience 2 --federation.monitor train/loss --federation.monitor_mode max",
+    "double precision, own rows": "--federation.aggregators='[SurgicalHeads, FedProx]' --fabric.precision 64-true --data.labelled 1",
+    "some clients": "--federation.clients '[site-0, site-2]' --data.clients 4",
+}
+FAST = ("control variates, own norms, some of the clients", "patience")
+
+
+@pytest.fixture
+def both(fedlit_cli, sites, tmp_path):
+    """Runs a command with clients at two or three sites and here."""
+
+    def run(options: str, number: int = 3, more: str = "") -> tuple[Ended, Ended]:
+        for name, where in (("there", f"--sites loopback:{number}"), ("here", "")):
+            code, _, err = fedlit_cli(f"{TOYS} {options} --run_dir {tmp_path / name} {where} {more}")
+            assert code == 0, err
+        return Ended(tmp_path / "there"), Ended(tmp_path / "here")
+
+    return run
+
+
+def written(folder: Path, **keys) -> Path:
+    file = folder / "x.yaml"
+    file.write_text(yaml.safe_dump({"model": MODEL, "federation": {"rounds": 3, "schedule": STEPS}} | keys))
+    return file
+
+
+@pytest.mark.parametrize("case", [c if c in FAST else pytest.param(c, marks=pytest.mark.slow) for c in CASES])
+def test_bits(both, case):
+    number = 2 if case == "some clients" else 3
+    assert_same(*both(f"--federation.rounds 3 {CASES[case]}", number))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [cls.__name__ for cls in shipped("aggregators") if cls.__name__ != "NPA"])
+def test_bits_of_every_aggregator_that_ships(both, tmp_path, name):
+    settings = {"aggregators": [{"class_path": name}], "rounds": 3, "schedule": STEPS, "participation": 0.7}
+    toys = {"data": {"class_path": "saddle_toys.Sites"}, "model": {"class_path": "saddle_toys.Scorer"}}
+    file = written(tmp_path, federation=settings, **(toys if name in ONE_CLASS else {}))
+    assert_same(*both(f"--config {file} --data.clients 4"))
+
+
+def test_personal_parts_go_on_in_the_next_phase(both, tmp_path):
+    """Measuring rounds, another objective, the best of a phase, and what clients kept: all from the sites' own files."""
+    federation = {"aggregators": [{"class_path": "FedBN"}], "rounds": 2, "schedule": STEPS}
+    assert_same(*both(f"--config {written(tmp_path, phases=[PRETRAIN], federation=federation)}", 2))
+
+
+def test_resumed_with_more_rounds(fedlit_cli, sites, tmp_path):
+    """Sites that are started anew go on from their files; what the run here does is what both must equal."""
+    options = "--federation.aggregators='[Scaffold, FedBN]' --federation.participation 0.6"
+    for rounds, path in ((3, ""), (5, "--ckpt_path last")):
+        line = f"{TOYS} {options} --federation.rounds {rounds} --run_dir {tmp_path / 'there'} --sites loopback:2 {path}"
+        code, _, err = fedlit_cli(line)
+        assert code == 0, err
+    fedlit_cli(f"{TOYS} {options} --federation.rounds 5 --run_dir {tmp_path / 'here'}")
+    there, here = Ended(tmp_path / "there"), Ended(tmp_path / "here")
+    assert sites.made == {"site-1": 2, "site-2": 2}
+    wanted = [row for row in here.kept.metrics() if not row[1].startswith(("test/", "total/"))]
+    found = [row for row in there.kept.metrics() if not row[1].startswith(("test/", "total/"))]
+    assert found == wanted
+    assert there.states().keys() == {"site-0", "site-1", "site-2"}
+
+
+def test_states_at_sites_are_not_looked_for_here(fedlit_cli, sites, tmp_path):
+    """A run with sites does not go on without, and the other way round: states would be missing without a word."""
+    for first, second, said in (
+        ("--sites loopback:2", "", "its clients' states are at their sites; give --sites"),
+        ("", "--sites loopback:2", "is a run without sites"),
+    ):
+        path = tmp_path / f"x{len(first)}"
+        assert fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {path} {first}")[0] == 0
+        code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 2 --run_dir {path} {second} --ckpt_path last")
+        assert code == 1
+        assert said in err
+
+
+def test_a_message_a_step_is_refused_with_the_reason(fedlit_cli, sites, tmp_path):
+    options = f"--federation.aggregators='[NPA]' --federation.schedule.window 1 --run_dir {tmp_path} --sites loopback:2"
+    code, _, err = fedlit_cli(f"{TOYS} --config {written(tmp_path)} {options}")
+    assert code == 1
+    assert "NPA with rounds of one local step sends" in err
+    assert not (tmp_path / "default" / "one").exists()
+
+
+def test_short_rounds_are_told_in_numbers(fedlit_cli, sites, tmp_path):
+    _, _, err = fedlit_cli(f"{TOYS} --federation.rounds 2 --run_dir {tmp_path} --sites loopback:2")
+    assert err.count("training should take at least 10 times as long") == 1
+    assert "2.0 kB to each client and 2.2 kB back" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--sites loopback:4", "4 sites for 3 clients: expected at most one site a client"),
+        ("--sites project/", "--sites: expected loopback: and a number of sites, such as loopback:3, found 'project/'"),
+        ("--sites loopback:0", "such as loopback:3, found 'loopback:0'"),
+        ("--fresh_state site-1", "--fresh_state: it names sites, and there are none without --sites"),
+        ("--sites loopback:2 --fresh_state other", "there is no such site; sites are site-1, site-2"),
+        ("--sites loopback:2 --seed 0,1", "--sites: the sites of one run"),
+    ],
+)
+def test_mistakes_on_the_command_line(fedlit_cli, sites, tmp_path, words, said):
+    code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} {words}")
+    assert code == 1
+    assert said in err

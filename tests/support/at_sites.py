@@ -1,0 +1,117 @@
+"""Federations whose clients are at sites: commands of fedlit, with the sites in this process."""
+
+import shlex
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import torch
+import yaml
+from runs import Kept
+
+from fedlit.cli.main import main
+from fedlit.core.manifest import Manifest
+from fedlit.sites.envelope import Envelope
+from fedlit.sites.loopback import InProcess
+from fedlit.sites.serving import answering
+
+TOYS = (
+    "fit --data toys.ToyData --model toys.ToyNet --federation.schedule.window 2 --federation.schedule.unit steps "
+    "--federation.workers 1 --federation.checkpoint_every 1 --logger false --name one"
+)
+
+
+Answer = Callable[[bytes], bytes]
+
+
+@dataclass
+class Sites:
+    """Sites in this process.
+
+    Attributes:
+        between: Called with a site's name, a message and what answers it: what comes back, or a fault.
+        rules: Policies in place of the loopback's own, by site.
+        surviving: Whether they are those of the command before, as sites whose server has died.
+        files: Their own files.
+        made: How often each has been started.
+    """
+
+    between: Callable[[str, Envelope, Answer], bytes] | None = None
+    rules: dict[str, dict] = field(default_factory=dict)
+    surviving: bool = False
+    files: dict[str, Path] = field(default_factory=dict)
+    made: dict[str, int] = field(default_factory=dict)
+    _last: InProcess | None = None
+
+    def carrier(self, files: dict[str, Path]) -> InProcess:
+        if self.surviving and self._last is not None:
+            return self._last
+        self.files = dict(files)
+        for name, policy in self.rules.items():
+            values = yaml.safe_load(files[name].read_text()) | {"policy": policy}
+            files[name].write_text(yaml.safe_dump(values))
+        self._last = Staying({name: partial(self.start, name) for name in files})
+        return self._last
+
+    def start(self, name: str) -> Answer:
+        self.made[name] = self.made.get(name, 0) + 1
+        answer = answering(self.files[name])
+        return lambda content: (
+            self.between(name, Envelope.from_bytes(content), answer) if self.between else answer(content)
+        )
+
+
+class Staying(InProcess):
+    """Sites that live longer than the command that has asked them."""
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class Ended:
+    """What a run leaves, at the server and at its sites."""
+
+    path: Path
+
+    @property
+    def kept(self) -> Kept:
+        """The newest run that has ended: one that was killed before its first checkpoint stays behind."""
+        return Kept(max((f.parent for f in self.path.glob("default/*/result.json")), key=lambda run: run.name))
+
+    @property
+    def server(self) -> dict[str, torch.Tensor]:
+        return torch.load(self.kept.last / "server.pt", weights_only=True)
+
+    def states(self) -> dict[str, dict[str, torch.Tensor]]:
+        """The clients' states that belong to the last checkpoint, from its sites."""
+        states = {}
+        for client, number in Manifest.read(self.kept.last).at_sites.items():
+            if number is None:
+                continue
+            folders = [f for f in (self.path / "default" / "sites").glob(f"*/*/main part/{client}") if f.is_dir()]
+            (folder,) = folders
+            file = next(f for kind in ("round", "pending") if (f := folder / f"{kind}-{number:06d}.pt").exists())
+            states[client] = torch.load(file, weights_only=True)
+        return states
+
+
+def finished(line: str) -> None:
+    """Run a command line to its end."""
+    with suppress(SystemExit):
+        main(shlex.split(line))
+
+
+def assert_same(at_sites: Ended, here: Ended) -> None:
+    """Bit for bit: the server's tensors, every client's state, and the metrics."""
+    one, other = at_sites.server, here.server
+    assert one.keys() == other.keys()
+    assert [name for name in one if not torch.equal(one[name], other[name])] == []
+    assert at_sites.kept.metrics() == here.kept.metrics()
+    states = at_sites.states()
+    for name, tensor in here.kept.tensors().items():
+        part, _, key = name.partition("/")
+        if part != "server":
+            assert torch.equal(states[part][key], tensor), name
