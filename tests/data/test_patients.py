@@ -51,7 +51,7 @@ def nih(folder: Path, spellings: list[str]) -> NIHChestXray14:
         patient = n // 2 + 1
         spelled = spellings[patient % len(spellings)].format(patient) if n % 2 else str(patient)
         rows.append(f"{n:03d}.png,{'Effusion' if n % 3 else 'No Finding'},0,{spelled},50,M,PA")
-        Image.fromarray(np.full((8, 8), n, dtype=np.uint8)).save(folder / "images" / f"{n:03d}.png")
+        Image.fromarray(np.full((8, 8), 3 * n, dtype=np.uint8)).save(folder / "images" / f"{n:03d}.png")
     (folder / "Data_Entry_2017_v2020.csv").write_text("\n".join(rows) + "\n")
     return NIHChestXray14(folder, image_size=8, cache_dir=str(folder / "cache"), augment=False)
 
