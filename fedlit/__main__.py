@@ -7,7 +7,7 @@ if Path(sys.path[0]) == Path(__file__).parent:
     # Started by path: fedlit's own modules (``data``, ``models``, ...) must not pass for top-level ones.
     del sys.path[0]
 
-from fedlit.cli.main import main
+from fedlit.cli.main import run
 
 if __name__ == "__main__":
-    main()
+    run()

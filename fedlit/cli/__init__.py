@@ -3,6 +3,6 @@
 from fedlit.federation.interrupts import ending_at_once
 
 with ending_at_once():
-    from fedlit.cli.main import main
+    from fedlit.cli.main import main, run
 
-__all__ = ["main"]
+__all__ = ["main", "run"]

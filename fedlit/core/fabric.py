@@ -16,17 +16,6 @@ from fedlit.core.errors import ConfigError
 PRECISIONS = ("32-true", "64-true", "bf16-mixed")
 
 
-CORES = "FEDLIT_CORES"
-"""Variable of the environment that gives a process fewer cores than the machine has: several runs share them."""
-
-
-def cores() -> int:
-    """Count the processor cores that this process may use, at least 1."""
-    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    share = os.environ.get(CORES, "")
-    return min(here, max(1, int(share))) if share.isdecimal() else here
-
-
 class RankPerClients(DDPStrategy):
     """Ranks that train different clients: no gradient is averaged between them, so modules stay as they are."""
 

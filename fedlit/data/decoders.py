@@ -16,8 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.fabric import cores
-from fedlit.core.unguarded import without_main
+from fedlit.core.processes import context, cores, without_main
 from fedlit.data import pixels
 from fedlit.data.likeness import perceptual_hashes
 
@@ -102,11 +101,10 @@ class Decoders:
 
     def processes(self, rows: np.ndarray) -> Iterator[tuple[int, str]]:
         """Decode rows in processes, and yield them as ``threads`` does."""
-        job, methods = self.job, multiprocessing.get_all_start_methods()
-        context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+        job = self.job
         self._close()
         with without_main():
-            self._pool = ProcessPoolExecutor(cores(), context, _begin, self._files)
+            self._pool = ProcessPoolExecutor(cores(), context(), _begin, self._files)
             chunks = [
                 [
                     (row, job.files[row], job.image_size, job.channels, job.depth)

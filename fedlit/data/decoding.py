@@ -19,8 +19,8 @@ from filelock import FileLock
 from rich.console import Console
 from rich.filesize import decimal
 
-from fedlit.core.fabric import cores
 from fedlit.core.files import whole
+from fedlit.core.processes import cores
 from fedlit.data.cache import damage, intact, seal, sweep
 from fedlit.data.decoders import Decoders, Job, bar, duration
 from fedlit.data.opening import no_file

@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import yaml
 from jsonargparse import Namespace
@@ -18,6 +19,7 @@ from fedlit.core.aggregator import composed_name
 from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.fabric import FederationFabric, launch, make_fabric
 from fedlit.core.parts import Parts
+from fedlit.core.processes import start_ahead, stop_unused
 from fedlit.core.randomness import seed_process
 from fedlit.data.federated import FederatedDataModule
 from fedlit.experiment.credentials import complete
@@ -27,6 +29,7 @@ from fedlit.experiment.parameters import parameters
 from fedlit.experiment.parser import Parser
 from fedlit.experiment.phases import Part, Phase
 from fedlit.federation.callbacks import Callback
+from fedlit.federation.engines.local import wanted_workers
 from fedlit.federation.evaluation import rehearse
 from fedlit.federation.federation import Federation
 from fedlit.federation.handover import PersonalParts
@@ -203,6 +206,14 @@ class Experiment:
         return Console(quiet=not self.fabric.is_global_zero, highlight=False, markup=False, soft_wrap=True)
 
 
+def import_ahead(workers: int | Literal["auto"], fabric: FederationFabric) -> None:
+    """Let the process that workers are forked from import what they need, while this one reads the data."""
+    if fabric.world_size == 1 and wanted_workers(workers, fabric) > 1:
+        start_ahead()
+    else:
+        stop_unused()
+
+
 @contextmanager
 def composed(args: Namespace, parser: Parser, tracked: bool = False) -> Iterator[Experiment]:
     """The objects of a configuration; what a trial run leaves goes with it.
@@ -234,6 +245,7 @@ def composed(args: Namespace, parser: Parser, tracked: bool = False) -> Iterator
     complete(args)
     fabric = make_fabric(**args.fabric)
     launch(fabric)
+    import_ahead(args.federation.workers, fabric)
     seed_process(args.seed, "initial weights")
     objects = parser.instantiate(args)
     check_classes(objects.model, objects.data)

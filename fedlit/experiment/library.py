@@ -23,7 +23,7 @@ from fedlit.core.randomness import seed_process
 from fedlit.data.federated import FederatedDataModule, parts_of
 from fedlit.data.given import GivenClients
 from fedlit.experiment.described import described, plain
-from fedlit.experiment.experiment import Experiment, ready
+from fedlit.experiment.experiment import Experiment, import_ahead, ready
 from fedlit.experiment.fitted import Fitted
 from fedlit.experiment.fitting import fit as fit_experiment
 from fedlit.experiment.kinds import check_kinds
@@ -149,6 +149,7 @@ def fit(
         federation = Federation(**settings)
         fabric = make_fabric(accelerator, devices, num_nodes, precision)
         launch(fabric)
+        import_ahead(workers, fabric)
         if fabric.world_size > 1:  # ranks may have drawn other weights
             start.load_state_dict(fabric.broadcast(start.state_dict()))
         whole = {

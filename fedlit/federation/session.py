@@ -14,7 +14,7 @@ from fedlit.core import checkpoint
 from fedlit.core.aggregator import composed_name
 from fedlit.core.checkpoint import Checkpoints, Loaded
 from fedlit.core.errors import CheckpointError, ConfigError
-from fedlit.core.fabric import FederationFabric, cores
+from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.hooks import state_of
 from fedlit.core.local_model import client_mask, configured, initial_client_state
@@ -29,7 +29,7 @@ from fedlit.data.features import with_fixed_features
 from fedlit.data.federated import FederatedDataModule
 from fedlit.federation import placement
 from fedlit.federation.engines.base import Engine, Program, View
-from fedlit.federation.engines.local import LocalEngine
+from fedlit.federation.engines.local import LocalEngine, wanted_workers
 from fedlit.federation.engines.ranks import FabricEngine
 from fedlit.federation.engines.sites import SiteEngine
 from fedlit.federation.handover import PersonalParts
@@ -344,11 +344,7 @@ class Session:
         return nbytes
 
     def _workers(self) -> int:
-        cohort = self._cohort_size()
-        wanted = self.federation.workers
-        if wanted == "auto":
-            wanted = cores() if self.fabric.device.type == "cpu" else 1
-        return min(wanted, cohort)
+        return min(wanted_workers(self.federation.workers, self.fabric), self._cohort_size())
 
 
 def _only(data: FederatedDataModule, clients: Sequence[str] | None) -> FederatedDataModule:

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from fedlit.core.unguarded import without_main
+from fedlit.core.processes import context, without_main
 from fedlit.sites.carrier import Carrier, Lost, Ticket
 from fedlit.sites.envelope import Damaged, Envelope
 
@@ -80,10 +80,7 @@ class Processes(Carrier):
     def __init__(self, files: Mapping[str, Path]) -> None:
         self._files, self._sites = dict(files), {}
         self._number = 0
-        methods = multiprocessing.get_all_start_methods()
-        self._context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-        if hasattr(self._context, "set_forkserver_preload"):
-            self._context.set_forkserver_preload(["fedlit.federation.engines.preload", "fedlit.sites.serving"])
+        self._context = context()
         for name in self._files:
             self._sites[name] = _Process(self._context, name, self._files[name])
             self._sites[name].start()

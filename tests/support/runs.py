@@ -167,7 +167,7 @@ def _main(argv: list[str], log: str, env: dict[str, str]) -> None:
     os.chdir(TESTS)
     os.environ |= env
     # Workers of the run come from the fork server that this process comes from: a second one would import everything anew.
-    forkserver._forkserver.ensure_running = lambda: None
+    forkserver._forkserver.ensure_running = forkserver.ensure_running = lambda: None
     # A sweep that a test ran in this process has started the fork server deaf to signals.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
     from fedlit.cli.main import main

@@ -1,8 +1,18 @@
 """One machine, K clients: workers side by side, or this process alone."""
 
+from typing import Literal
+
 from fedlit.core.fabric import FederationFabric
+from fedlit.core.processes import cores
 from fedlit.federation.engines.base import Engine, InProcess, Program
 from fedlit.federation.engines.pool import ProcessPool
+
+
+def wanted_workers(setting: int | Literal["auto"], fabric: FederationFabric) -> int:
+    """Number of workers that a run takes for ``federation.workers``, where as many clients take part."""
+    if setting != "auto":
+        return setting
+    return cores() if fabric.device.type == "cpu" else 1
 
 
 class LocalEngine(Engine):

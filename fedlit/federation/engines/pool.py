@@ -21,9 +21,9 @@ import torch
 from fedlit.core.errors import ConfigError, TrainingError, WorkerError
 from fedlit.core.fabric import FederationFabric, make_fabric
 from fedlit.core.messages import Broadcast, ClientReport, ClientState, Payload, Round
+from fedlit.core.processes import context, without_main
 from fedlit.core.small_states import is_small
 from fedlit.core.stored_states import StateFolder
-from fedlit.core.unguarded import without_main
 from fedlit.federation.engines.base import AnyState, Program, Reply, Scores, View, Worker, jobs_of
 from fedlit.federation.engines.packing import packed
 from fedlit.federation.engines.shared_memory import Handle, SharedFolder
@@ -119,13 +119,7 @@ class ProcessPool:
         self._folder = SharedFolder()
         program_file = self._folder.path / "program.pkl"
         program_file.write_bytes(_pickled(program, self._folder))
-        # A fork server has imported everything but has run nothing: workers start fast, and inherit neither
-        # threads nor locks nor an initialised accelerator.
-        methods = multiprocessing.get_all_start_methods()
-        context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-        if hasattr(context, "set_forkserver_preload"):
-            context.set_forkserver_preload(["fedlit.federation.engines.preload"])
-        device = fabric.device
+        origin, device = context(), fabric.device
         options = {
             "accelerator": device.type,
             "devices": 1 if device.index is None else [device.index],
@@ -133,10 +127,10 @@ class ProcessPool:
         }
         self._workers: list[tuple[BaseProcess, Connection]] = []
         for index in range(workers):
-            ours, theirs = context.Pipe()
+            ours, theirs = origin.Pipe()
             own = program_file.with_name(f"program-{index}.pkl")  # each removes its own: the memory goes with the last
             os.link(program_file, own)
-            process = context.Process(
+            process = origin.Process(
                 target=_serve, args=(theirs, str(own), options), daemon=True, name=f"fedlit-worker-{index}"
             )
             with without_main():

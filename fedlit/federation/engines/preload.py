@@ -1,9 +1,25 @@
-"""What the process imports from which workers are forked: torch, Lightning, and what a client's round needs of fedlit."""
+"""What the process imports from which workers are forked: torch, Lightning, timm, and what a client's round needs."""
 
 import gc
+import os
+import threading
 
+_parent, _done = os.getppid(), threading.Event()
+
+
+def _end_with_parent() -> None:
+    while not _done.wait(0.1):
+        if os.getppid() != _parent:
+            os._exit(0)  # a command that ended meanwhile, after a mistake: nobody will ask for a worker
+
+
+_watch = threading.Thread(target=_end_with_parent, daemon=True)
+_watch.start()
 gc.disable()  # collecting while thousands of modules load takes a fifth of the time and finds nothing
 
-import fedlit.federation.engines.pool  # noqa: E402, F401
+import fedlit.federation.engines.pool  # noqa: E402
+import fedlit.models  # noqa: E402, F401
 
 gc.enable()
+_done.set()
+_watch.join()  # a process with one thread can be forked

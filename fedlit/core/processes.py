@@ -1,0 +1,87 @@
+"""Processes of this machine: what they are forked from, and that they do not run the script which started them."""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import forkserver, spawn
+from multiprocessing.context import BaseContext
+
+PRELOADED = "fedlit.federation.engines.preload"
+"""What the fork server imports once, so that each process starts at once."""
+
+CORES = "FEDLIT_CORES"
+"""Variable of the environment that gives a process fewer cores than the machine has: several runs share them."""
+
+
+def cores() -> int:
+    """Count the processor cores that this process may use, at least 1."""
+    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    share = os.environ.get(CORES, "")
+    return min(here, max(1, int(share))) if share.isdecimal() else here
+
+
+def context() -> BaseContext:
+    """Where new processes come from: a fork server, which has imported everything but has run nothing.
+
+    They start fast, and inherit neither threads nor locks nor an initialised accelerator. Where there is no fork server
+    (Windows), each process imports for itself.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    made = multiprocessing.get_context("forkserver")
+    made.set_forkserver_preload([PRELOADED])
+    return made
+
+
+def start_ahead() -> None:
+    """Start the fork server now, so that it imports while this process does something else."""
+    if context().get_start_method() != "forkserver":
+        return
+    before = signal.pthread_sigmask(
+        signal.SIG_BLOCK, [signal.SIGINT]
+    )  # the terminal's Ctrl-C is this process's to handle
+    try:
+        with without_main():
+            forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+_on_suspicion: int | None = None
+
+
+def start_on_suspicion() -> None:
+    """Start the fork server before anybody knows whether there will be workers: `stop_unused` ends it again."""
+    global _on_suspicion
+    if cores() > 1:
+        start_ahead()
+        _on_suspicion = getattr(forkserver._forkserver, "_forkserver_pid", None)
+
+
+def stop_unused() -> None:
+    """End a fork server of `start_on_suspicion`, from which nothing has been forked; a later process starts another."""
+    global _on_suspicion
+    if _on_suspicion is not None:
+        os.kill(_on_suspicion, signal.SIGTERM)
+        os.waitid(os.P_PID, _on_suspicion, os.WEXITED | os.WNOWAIT)
+        _on_suspicion = None
+
+
+@contextmanager
+def without_main() -> Iterator[None]:
+    """Start processes that do not import the script or notebook which this one runs.
+
+    A script would begin to train a second time, unless a guard keeps it from it.
+    """
+    tell = spawn.get_preparation_data
+
+    def without(name: str) -> dict:
+        return {key: value for key, value in tell(name).items() if not key.startswith("init_main")}
+
+    spawn.get_preparation_data = without
+    try:
+        yield
+    finally:
+        spawn.get_preparation_data = tell
