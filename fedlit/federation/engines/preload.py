@@ -17,8 +17,7 @@ _watch = threading.Thread(target=_end_with_parent, daemon=True)
 _watch.start()
 gc.disable()  # collecting while thousands of modules load takes a fifth of the time and finds nothing
 
-import fedlit.federation.engines.pool  # noqa: E402
-import fedlit.models  # noqa: E402, F401
+import timm  # noqa: E402, F401
 
 gc.enable()
 _done.set()
