@@ -84,7 +84,7 @@ def test_removed_with_all_that_belongs_to_it_unless_somebody_is_at_work(folder: 
         assert not remove(unfinished)
     assert remove(first)
     assert not list(folder.glob(f"*{first.name}*"))
-    assert len(list(folder.glob(f"{unfinished.name}*"))) == 3
+    assert len(list(folder.glob(f"{unfinished.name}*"))) == 2
 
 
 def test_the_command(folder: Path, fedlit_cli):

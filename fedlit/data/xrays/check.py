@@ -1,9 +1,8 @@
 """Facts about a folder of chest X-rays and problems in it, as ``fedlit data check`` prints them."""
 
 import gzip
-import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,16 +16,17 @@ from rich.progress import track
 
 from fedlit.core.errors import ConfigError
 from fedlit.data import xrays
-from fedlit.data.dicom import is_dicom, open_dicom
-from fedlit.data.images import read_image
 from fedlit.data.labels import UNCERTAIN, harmonised_names
-from fedlit.data.near import SIDE, Chosen, Pair, Thumbs, draw_pairs, near_pairs
-from fedlit.data.opening import no_file, open_picture
+from fedlit.data.near import Chosen, Pair, Thumbs, draw_pairs, near_pairs
 from fedlit.data.patients import keys, united
 from fedlit.data.records import contents
 from fedlit.data.splits import shared_patients
 from fedlit.data.xrays.base import ChestXrays, Reading, present
 from fedlit.data.xrays.folders import home, other_than_expected
+from fedlit.data.xrays.pictures import Picture, look_at
+
+CHUNK = 256
+"""Headers that a thread reads before it answers."""
 
 SHOWN = 5
 """Number of places that are named for each problem; the others are counted."""
@@ -35,42 +35,6 @@ LEAK = (
     "a patient in two splits or at two sites leaks; RSNA Pneumonia and SIIM Pneumothorax images are NIH images. "
     "Leave one of each out"
 )
-
-IMAGES = (".png", ".jpg", ".jpeg")
-"""Suffixes that say what a file is, so that it need not be opened twice."""
-
-_GREY_16 = (16, "grey")
-# Some versions of Pillow open a PNG of 16 bits as "I".
-_KINDS = {
-    "1": (1, "grey"), "L": (8, "grey"), "LA": (8, "grey with alpha"), "P": (8, "palette"), "I": _GREY_16,
-    "I;16": _GREY_16, "I;16B": _GREY_16, "F": (32, "floating point"),
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Picture:
-    """An image file as its header, or its decoding, shows it.
-
-    Attributes:
-        format: Format of the file, such as PNG; "" where it cannot be opened.
-        bits: Number of bits of a pixel in one channel.
-        colour: Meaning of the channels, such as grey.
-        size: Width and height in pixels.
-        digest: Digest of the pixels at a small size, equal for equal pictures; "" where nothing was decoded.
-        problem: The reason why the file cannot be used, or "".
-    """
-
-    format: str = ""
-    bits: int = 0
-    colour: str = ""
-    size: tuple[int, int] = (0, 0)
-    digest: str = ""
-    problem: str = ""
-
-    @property
-    def kind(self) -> str:
-        """Format, bit depth and colour in words."""
-        return f"{self.format}, {self.bits}-bit {self.colour}"
 
 
 @dataclass(frozen=True)
@@ -273,52 +237,23 @@ def _look_at(files: Sequence[Path], thumbs: Thumbs | None) -> list[Picture | Non
     rows = np.flatnonzero(present(list(files))).tolist()
     doing, terminal = f"{'Opening' if thumbs is None else 'Decoding'} {len(rows):,} images", Console(stderr=True)
     pool = ThreadPoolExecutor()
+    # Some at a time: to pass each header on its own from thread to thread takes longer than to read it.
+    size = CHUNK if thumbs is None else 4
+    chunks = [rows[start : start + size] for start in range(0, len(rows), size)]
+
+    def look(chunk: list[int]) -> list[Picture]:
+        return [look_at(files[row], thumbs is not None, thumbs and partial(thumbs.put, row)) for row in chunk]
+
     try:
-        looks = pool.map(lambda row: look_at(files[row], thumbs is not None, thumbs and partial(thumbs.put, row)), rows)
-        bar = track(looks, doing, len(rows), console=terminal, transient=True, disable=not terminal.is_terminal)
-        for row, picture in zip(rows, bar, strict=True):
-            pictures[row] = picture
+        looks = pool.map(look, chunks)
+        bar = track(looks, doing, len(chunks), console=terminal, transient=True, disable=not terminal.is_terminal)
+        for chunk, found in zip(chunks, bar, strict=True):
+            for row, picture in zip(chunk, found, strict=True):
+                pictures[row] = picture
     finally:
         # Not as a context manager: after Ctrl-C that would look at all the other files before it lets go.
         pool.shutdown(cancel_futures=True)
     return pictures
-
-
-def look_at(file: Path, decode: bool = False, keep: Callable[[np.ndarray], None] | None = None) -> Picture:
-    """Read the header of an image file, and its pixels if ``decode`` is true, which ``keep`` then gets, uint8 [1, 64, 64].
-
-    Raises:
-        ConfigError: The file is DICOM, and pydicom is not installed.
-    """
-    try:
-        header = _header(file)
-    except ConfigError:  # no fault of this file
-        raise
-    except Exception as error:  # damage shows as OSError, SyntaxError, ValueError, struct.error...
-        return Picture(problem=str(error))
-    if header[2] == "floating point":
-        return Picture(*header, problem="floating point pixels; convert it to 8 or 16 bits")
-    if not decode:
-        return Picture(*header)
-    try:
-        pixels = read_image(file, SIDE)
-    except Exception as error:
-        return Picture(*header, problem=f"cannot be decoded: {error}")
-    if pixels.min() == pixels.max():
-        return Picture(*header, problem=f"shows nothing: all pixels are {pixels.min()} of 255")
-    if keep is not None:
-        keep(pixels)
-    return Picture(*header, digest=hashlib.sha256(pixels.tobytes()).hexdigest())
-
-
-def _header(file: Path) -> tuple[str, int, str, tuple[int, int]]:
-    if reason := no_file(file):
-        raise ValueError(f"expected an image file, found {reason}")
-    if file.suffix.lower() not in IMAGES and is_dicom(file):
-        header = open_dicom(file, stop_before_pixels=True)
-        return "DICOM", int(header.BitsStored), str(header.PhotometricInterpretation), (header.Columns, header.Rows)
-    with open_picture(file) as image:
-        return (image.format or "", *_KINDS.get(image.mode, (8, image.mode)), image.size)
 
 
 def _problems(result: Check) -> Iterator[Problem]:
