@@ -218,7 +218,7 @@ def test_a_large_jpeg_is_decoded_at_a_part_of_its_size(tmp_path, monkeypatch):
         )
         expected = expected[None] if channels == 1 else np.moveaxis(expected, -1, 0)
         assert np.abs(small - expected).max() <= 6
-        assert np.abs(small - expected).mean() < 1
+        assert np.abs(small - expected).mean() < 2
     assert sizes == [(64, 64)] * 2
     read_image(tmp_path / "x.jpg", 256)
     assert sizes[2:] == [(512, 512)]
