@@ -15,7 +15,7 @@ from fedlit.data.binary import (
 )
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.organisations import Organisations
-from fedlit.data.own import ImageTable
+from fedlit.data.own import ClassFolders, ImageTable, MedMNIST
 from fedlit.data.partition import (
     IID,
     ByCategory,
@@ -33,8 +33,8 @@ from fedlit.data.xrays import MIMICCXR, MIMICCXRLT, CheXpert, NIHChestXray14, Pa
 
 __all__ = [
     "CIFAR10", "CIFAR100", "IID", "MIMICCXR", "MIMICCXRLT", "STL10", "ByCategory", "ByColumn", "ByOrganisation",
-    "ByPatient", "CATvsDOG", "CategorisedImages", "CategoryImages", "CheXpert", "ClientData", "DeclaredClasses",
-    "Dirichlet", "FashionMNIST", "FederatedDataModule", "HideClasses", "ImageNet", "ImageTable", "LabelScheme", "Melanoma",
+    "ByPatient", "CATvsDOG", "CategorisedImages", "CategoryImages", "CheXpert", "ClassFolders", "ClientData", "DeclaredClasses",
+    "Dirichlet", "FashionMNIST", "FederatedDataModule", "HideClasses", "ImageNet", "ImageTable", "LabelScheme", "MedMNIST", "Melanoma",
     "NIHChestXray14", "Organisations", "PadChest", "ParquetImages", "Partition", "PhantomCXR", "Records", "VinDrCXR",
     "WithinOrganisations",
 ]  # fmt: skip

@@ -21,8 +21,8 @@ from fedlit.data import pixels
 from fedlit.data.likeness import perceptual_hashes
 
 DONE = 1
-CHUNK = 16
-"""Files that a process decodes before it answers."""
+CHUNK = 8
+"""Files that a thread or process decodes before it answers."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,13 @@ class Decoders:
         self._close()
         self._pool = ThreadPoolExecutor(cores())
 
-        def one(row: int) -> tuple[int, str]:
-            return row, self._target.take(row, job.files[row], job.image_size, job.channels, job.depth)
+        def some(chunk: list[int]) -> list[tuple[int, str]]:
+            take = self._target.take
+            return [(row, take(row, job.files[row], job.image_size, job.channels, job.depth)) for row in chunk]
 
-        yield from self._pool.map(one, rows.tolist())
+        chunks = [rows[start : start + CHUNK].tolist() for start in range(0, len(rows), CHUNK)]
+        for answers in self._pool.map(some, chunks):
+            yield from answers
 
     def processes(self, rows: np.ndarray) -> Iterator[tuple[int, str]]:
         """Decode rows in processes, and yield them as ``threads`` does."""

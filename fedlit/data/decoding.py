@@ -94,7 +94,7 @@ def decode(
         ValueError: Files cannot be decoded, and ``damaged`` is ``refuse``; or it is ``drop``, and most files of a first
             look cannot be.
     """
-    files = [Path(file) for file in files]
+    files = [os.fspath(file) for file in files]
     ids = identities(files, f"{_FORMAT} {image_size} {channels} {depth}")
     shape = (len(files), channels, image_size, image_size)
     folder = cache_folder(cache_dir)
@@ -104,7 +104,7 @@ def decode(
         sweep(folder)
         with FileLock(folder / f".{place.name}.lock"):  # another process that wants the same pictures waits for these
             if not (place.store.exists() and place.complete()):
-                _fill(place, Job([str(file) for file in files], image_size, channels, depth), damaged)
+                _fill(place, Job(files, image_size, channels, depth), damaged)
     reasons = place.reasons()
     if reasons and damaged == "refuse":
         raise _refusal({f"{files[row]}: {reason}" for row, reason in reasons.items()}, len(files))
@@ -187,7 +187,7 @@ class Place:
             draft.write_text(json.dumps(reasons), encoding="utf-8")
 
 
-def identities(files: Sequence[Path], settings: str) -> np.ndarray:
+def identities(files: Sequence[str], settings: str) -> np.ndarray:
     """Return a digest of each file's path, size and time, and of what is made of it, [N] uint64.
 
     Raises:
@@ -198,9 +198,9 @@ def identities(files: Sequence[Path], settings: str) -> np.ndarray:
         try:
             status = os.stat(file)
         except (FileNotFoundError, NotADirectoryError):
-            missing.append(str(file))
+            missing.append(file)
         except OSError:
-            missing.append(f"{file} is {no_file(file)}")
+            missing.append(f"{file} is {no_file(Path(file))}")
         else:
             text = f"{stem}{os.path.abspath(file)}\0{status.st_size}\0{status.st_mtime_ns}"
             ids[row] = int.from_bytes(

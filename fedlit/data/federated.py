@@ -230,6 +230,14 @@ class FederatedDataModule(LightningDataModule):
         else:
             raise ValueError(f"{path}: expected a name that ends in .parquet or .csv")
 
+    def cached(self) -> list[Path]:
+        """Return the files of the cache in which the pictures lie; none for data without such."""
+        parts = [part for client in self.clients.values() for _, part in parts_of(client)] + list(
+            self.test_sets.values()
+        )
+        stores = {id(part.store): part.store for part in parts if hasattr(part, "store")}
+        return [path for store in stores.values() for path in getattr(store, "paths", [])]
+
     def save_left_out(self, path: str | Path) -> bool:
         """Write the images that were left out to a CSV file, with their files and the reasons, and return whether there are any."""
         if self.left_out:

@@ -12,13 +12,17 @@ from fedlit.data.opening import open_picture
 DEPTH = 16
 """Bits of the pixels of a file with more than 8, where nobody says how many of them a data set uses."""
 
+DRAFT = 2
+"""How many times the wanted size a JPEG is decoded at, at least."""
+
 
 def read_image(file: str | Path | BinaryIO, image_size: int, channels: int = 1, depth: int = DEPTH) -> np.ndarray:
     """Read one image file as uint8 [channels, image_size, image_size].
 
     A picture is resized with antialiasing; other aspect ratios are squeezed. Colour becomes grey if ``channels`` is 1, and
     transparency is dropped. Pixels of more than 8 bits are scaled by ``depth``, so that white is white in all files of a data
-    set, however dark one of them is.
+    set, however dark one of them is. A JPEG that is more than four times as large is decoded at a half, a quarter or an eighth
+    of its size, yet at twice the wanted size at least, which is faster and changes pixels by a grey level or so.
 
     Args:
         file: The image file, or its bytes.
@@ -30,6 +34,8 @@ def read_image(file: str | Path | BinaryIO, image_size: int, channels: int = 1, 
         ValueError: The file cannot be decoded, or a pixel has more bits than ``depth``.
     """
     with open_picture(file) as image:
+        if image.format == "JPEG":
+            image.draft("L" if channels == 1 else "RGB", (DRAFT * image_size, DRAFT * image_size))
         image.load()
         if image.mode.startswith("I"):
             image = _eight_bits(image, depth)

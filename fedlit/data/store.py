@@ -8,12 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from rich.console import Console
+from rich.filesize import decimal
 from torch import Tensor
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.files import whole
 from fedlit.data.cache import intact, seal, sweep
 from fedlit.data.likeness import perceptual_hashes
+
+LARGE = 100 * 10**6
+"""Bytes from which on the place and size of pictures that are no files are said before they are made."""
 
 ELSEWHERE = "name another folder: --data.cache_dir FOLDER, or XDG_CACHE_HOME in the environment"
 
@@ -94,6 +99,10 @@ class ImageStore:
         make_cache_folder(folder)
         sweep(folder)
         check_space(folder, shape)
+        if (size := int(np.prod(shape, dtype=np.int64))) >= LARGE:
+            Console(stderr=True, highlight=False, soft_wrap=True).print(
+                f"{shape[0]:,} pictures take {decimal(size)} in {path}"
+            )
         with whole(path) as draft:
             array = np.lib.format.open_memmap(draft, mode="w+", dtype=np.uint8, shape=tuple(shape))
             write(array)
@@ -116,6 +125,11 @@ class ImageStore:
     def shape(self) -> tuple[int, int, int, int]:
         """The shape of all pictures, [N, channels, height, width]."""
         return tuple(self._array.shape)
+
+    @property
+    def paths(self) -> list[Path]:
+        """Files of the cache in which the pictures lie."""
+        return [self.path]
 
     def hashes(self) -> np.ndarray:
         """Return the perceptual hash of each picture, [N] uint64; those of decoded files were made with them."""
@@ -150,6 +164,11 @@ class PartOfStore:
         self.store, self.rows = store, np.asarray(rows, dtype=np.int64)
         digest = hashlib.sha256(self.rows.tobytes()).hexdigest()[:12]
         self.path = store.path.with_name(f"{store.path.stem}-part-{digest}")
+
+    @property
+    def paths(self) -> list[Path]:
+        """Files of the cache in which the pictures lie."""
+        return self.store.paths
 
     def hashes(self) -> np.ndarray:
         """Return the perceptual hash of each picture, [n] uint64."""

@@ -53,7 +53,7 @@ def read_table(
     Args:
         path: Path of the file.
         needed: Names of the columns that must exist.
-        filled: Those of them that hold text and must not be empty.
+        filled: Columns that hold text and must not be empty, where they are there.
         columns: A map from other spellings of columns to their names.
 
     Raises:
@@ -93,7 +93,7 @@ def read_table(
     table = Table(path, rows, np.arange(2, len(rows) + 2)).where(rows.notna().any(axis=1).to_numpy())
     if not len(table.rows):
         raise ValueError(f"{path}: expected rows below the header, found none")
-    for column in filled:
+    for column in table.rows.columns.intersection(filled):
         refuse_empty(table, column)
         table.rows[column] = table.rows[column].str.strip()
     return table

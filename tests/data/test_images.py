@@ -201,6 +201,30 @@ def test_deep_pictures_are_scaled_by_the_depth_of_the_data_set_not_by_their_brig
                 read_image(tmp_path / "deep.png", 32, depth=depth)
 
 
+def test_a_large_jpeg_is_decoded_at_a_part_of_its_size(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    smooth = Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)).resize(
+        (512, 512), Image.Resampling.BICUBIC
+    )
+    smooth.save(tmp_path / "x.jpg", quality=95)
+    sizes = []
+    convert = Image.Image.convert
+    monkeypatch.setattr(Image.Image, "convert", lambda self, *a, **k: sizes.append(self.size) or convert(self, *a, **k))
+    for channels in (1, 3):
+        small = read_image(tmp_path / "x.jpg", 32, channels).astype(int)
+        whole = Image.open(tmp_path / "x.jpg")
+        whole.load()
+        expected = np.asarray(
+            convert(whole, "L" if channels == 1 else "RGB").resize((32, 32), Image.Resampling.BILINEAR)
+        )
+        expected = expected[None] if channels == 1 else np.moveaxis(expected, -1, 0)
+        assert np.abs(small - expected).max() <= 6
+        assert np.abs(small - expected).mean() < 2
+    assert sizes == [(64, 64)] * 2
+    read_image(tmp_path / "x.jpg", 256)
+    assert sizes[2:] == [(512, 512)]
+
+
 def test_missing_files_are_named_with_their_count(tmp_path):
     files = png_files(tmp_path / "png")
     files[1:1] = [tmp_path / f"gone-{index}.png" for index in range(7)]

@@ -17,7 +17,7 @@ from fedlit.aggregators import CODA, CODASCA, Aggregator, CODAPlus, FedAvg, FedP
 from fedlit.core import checkpoint
 from fedlit.core.checkpoint import Checkpoints
 from fedlit.core.fabric import make_fabric
-from fedlit.data import ImageTable, PhantomCXR
+from fedlit.data import ClassFolders, ImageTable, MedMNIST, PhantomCXR
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.xrays.base import ChestXrays
 from fedlit.federation.federation import Federation
@@ -91,6 +91,7 @@ ELSEWHERE = {
         ),
         "tests/data/own/test_image_table.py",
     ),
+    "file": "tests/data/own/test_medmnist.py",
     **dict.fromkeys(("damaged", "depth"), "tests/data/test_decoding.py"),
     "accelerator": "needs another device",
     "devices": "ranks: tests/federation/engines",
@@ -229,7 +230,7 @@ def test_an_option_of_the_data_changes_what_it_says(option, value, what, tmp_pat
 def test_every_option_of_the_data_is_in_the_table():
     names = {
         n
-        for kind in (PhantomCXR, FederatedDataModule, ChestXrays, ImageTable)
+        for kind in (PhantomCXR, FederatedDataModule, ChestXrays, ImageTable, ClassFolders, MedMNIST)
         for n in inspect.signature(kind).parameters
     } - {"kwargs"}
     assert sorted(names - {row[0] for row in DATA} - {*ELSEWHERE}) == []

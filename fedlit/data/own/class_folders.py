@@ -1,0 +1,138 @@
+"""Images in folders of classes, as torchvision's ``ImageFolder`` has them."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from torch import nn
+
+from fedlit.data.augmentation import FlipCropAugmentation
+from fedlit.data.located import SUFFIXES
+from fedlit.data.own.cells import SPLITS
+from fedlit.data.partition import Partition
+from fedlit.data.records import contents, listed
+from fedlit.data.xrays.base import ChestXrays, Reading
+
+LAYOUT = "expected a folder of images for each class (NORMAL/1.png), or such folders in train/, val/ and test/"
+
+
+class ClassFolders(ChestXrays):
+    r"""Images in a folder for each class: an image is positive for its own class and negative for the others.
+
+    The folders of classes may lie in ``train/``, ``val/`` (``valid/``, ``validation/``) and ``test/``: that is the official
+    split then. Images may lie in subfolders of a class. ``classes: [PNEUMONIA]`` makes one class of two folders. For
+    ``ByColumn`` the columns are ``image``, ``class`` and ``folder``, the folder within that of the class.
+
+    Args:
+        root: The folder. There is no default.
+        patient: A regular expression with one group, which is the patient in an image's path below ``root``, such as
+            ``person(\d+)``; by default each image is a patient of its own.
+        colour: Whether the images are kept in colour. If not, they become grey.
+        partition: The rule that gives each record to a client; by default ``ByPatient`` with four clients.
+        in_chans: Number of channels of the images: 3 is RGB, 1 is grey.
+        **kwargs: Further arguments of ChestXrays.
+    """
+
+    source = "folders"
+    layout = LAYOUT
+
+    def __init__(
+        self,
+        root: Path | None = None,
+        patient: str | None = None,
+        colour: bool = True,
+        partition: Partition | None = None,
+        in_chans: int = 3,
+        **kwargs,
+    ):
+        if root is None:
+            raise ValueError(f"data.root is missing: {LAYOUT}")
+        try:
+            self.patient = None if patient is None else re.compile(patient)
+        except re.error as error:
+            raise ValueError(f"data.patient: expected a regular expression, found {patient!r}: {error}") from None
+        if self.patient is not None and self.patient.groups != 1:
+            raise ValueError(
+                f"data.patient: expected one group, as in person(\\d+), found {self.patient.groups} in {patient!r}"
+            )
+        self.colour = colour
+        self._files = _images_of_classes(Path(root).expanduser())
+        self.labels = tuple(dict.fromkeys(sorted(each[1] for each in self._files)))
+        super().__init__(root, partition=partition, in_chans=in_chans, **kwargs)
+
+    @property
+    def channels(self) -> int:
+        """Number of channels that are kept of an image."""
+        return 3 if self.colour else 1
+
+    @classmethod
+    def lies_in(cls, root: Path) -> bool:
+        """Return that any folder may hold folders of classes."""
+        return True
+
+    def default_augmentation(self) -> nn.Module:
+        """Return the flip and crop of photographs for colour, the default of X-rays for grey."""
+        return FlipCropAugmentation() if self.colour else super().default_augmentation()
+
+    def read(self) -> Reading:
+        """List the folders; no image is opened."""
+        splits, classes, paths = (np.array(column, dtype=str) for column in zip(*self._files, strict=True))
+        depth = 2 if splits[0] else 1
+        inside = ["/".join(path.split("/")[depth:-1]) for path in paths.tolist()]
+        counts = ", ".join(f"{count:,} {name}" for name, count in Counter(classes.tolist()).items())
+        notes = [f"{self.root.name}: {counts}"]
+        if self.patient is None:
+            notes.append(f"{self.root.name} names no patients: each image counts as one (data.patient)")
+        return Reading(
+            files=[self.root / path for path in paths],
+            names=paths,
+            patients=paths if self.patient is None else self._patients(paths),
+            labels=(classes[:, None] == np.array(self.labels)).astype(np.float32),
+            source=self.root,
+            splits=splits if splits[0] else None,
+            table=pd.DataFrame({"image": paths, "class": classes, "folder": inside}),
+            notes=notes,
+        )
+
+    def _patients(self, paths: np.ndarray) -> np.ndarray:
+        found = [self.patient.search(path) for path in paths]
+        if None in found:
+            without = paths[[match is None for match in found]]
+            raise ValueError(
+                f"data.patient: {self.patient.pattern!r} is not in {len(without)} of {len(paths)} paths, the first are {listed(without, 3)}"
+            )
+        return np.array([match[1] for match in found], dtype=str)
+
+
+def _images_of_classes(root: Path) -> list[tuple[str, str, str]]:
+    """Return the split ("" where there is none), the class and the path of each image, in order.
+
+    Raises:
+        FileNotFoundError: There is no folder of a class, or one without images.
+        ValueError: A class is in one split only.
+    """
+    if not root.is_dir():
+        raise FileNotFoundError(f"{root}: {'a file, not a folder' if root.is_file() else 'no such folder'}; {LAYOUT}")
+    folders = [entry for entry in sorted(root.iterdir()) if entry.is_dir() and not entry.name.startswith(".")]
+    parts = {folder: SPLITS[folder.name.casefold()] for folder in folders if folder.name.casefold() in SPLITS}
+    if parts and len(parts) < len(folders):
+        others = [folder.name for folder in folders if folder not in parts]
+        raise ValueError(
+            f"{root}: expected folders of splits or of classes, found both: {listed(parts)} and {listed(others)}"
+        )
+    found = []
+    for part, split in (parts or {root: ""}).items():
+        for folder in sorted(part.iterdir()):
+            if not folder.is_dir() or folder.name.startswith("."):
+                continue
+            images = [
+                file for file in sorted(folder.rglob("*")) if file.suffix.lower() in SUFFIXES and file.name[0] != "."
+            ]
+            if not images:
+                raise FileNotFoundError(f"{folder}: found no image ({', '.join(SUFFIXES)}), but {contents(folder)}")
+            found += [(split, folder.name, file.relative_to(root).as_posix()) for file in images]
+    if len({name for _, name, _ in found}) < 2:
+        raise FileNotFoundError(f"{root}: found {contents(root)}; {LAYOUT}")
+    return found

@@ -1,0 +1,94 @@
+"""The files of MedMNIST: categories and several labels, grey and colour, sizes, and what is no such file."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedlit.data import MedMNIST, NIHChestXray14
+
+pytestmark = pytest.mark.filterwarnings("ignore:classes without")
+SIZES = {"train": 40, "val": 8, "test": 12}
+
+
+def write(file: Path, labels: int = 1, categories: int = 2, colour: bool = False, size: int = 28, **others) -> Path:
+    rng, arrays = np.random.default_rng(0), {}
+    for split, count in SIZES.items():
+        arrays[f"{split}_images"] = rng.integers(0, 256, (count, size, size, *([3] * colour)), dtype=np.uint8)
+        arrays[f"{split}_labels"] = rng.integers(0, categories, (count, labels)).astype(np.uint8)
+    np.savez(file, **arrays | others)
+    return file
+
+
+def opened(file: Path, **options) -> MedMNIST:
+    return MedMNIST(file, cache_dir=str(file.parent / "cache"), **options)
+
+
+def joined(file: Path, what: str) -> np.ndarray:
+    with np.load(file) as arrays:
+        return np.concatenate([arrays[f"{split}_{what}"] for split in SIZES])
+
+
+def test_chestmnist_has_the_labels_of_nih(tmp_path):
+    file = write(tmp_path / "chestmnist.npz", labels=14)
+    data = opened(file)
+    records = data.records()
+    assert data.classes == NIHChestXray14.labels
+    np.testing.assert_array_equal(records.labels, joined(file, "labels"))
+    np.testing.assert_array_equal(records.store[list(range(60))].numpy()[:, 0], joined(file, "images"))
+    data.setup()
+    assert data.assignment["split"].value_counts().to_dict() == SIZES
+    assert data.clients["client-01"].train.batch([0])[0].shape == (1, 1, 28, 28)
+    assert data.notes == ["chestmnist names no patients: each image counts as one, and the official split is kept"]
+    found = data.counts().groupby("class")["positives"].sum()
+    assert found.to_dict() == dict(zip(data.classes, joined(file, "labels").sum(axis=0).tolist(), strict=True))
+
+
+def test_each_category_is_a_class(tmp_path):
+    file = write(tmp_path / "pathmnist_64.npz", categories=9, colour=True, size=64)
+    data = opened(file, classes=["mucus", "adipose"])
+    records = data.records()
+    labels = joined(file, "labels")[:, 0]
+    np.testing.assert_array_equal(records.labels, np.stack([labels == 4, labels == 0], axis=1))
+    assert records.store.shape == (60, 3, 64, 64)
+    assert (data.image_size, data.in_chans) == (64, 3)
+    np.testing.assert_array_equal(records.store[59].numpy(), np.moveaxis(joined(file, "images")[59], -1, 0))
+
+
+def test_names_of_ones_own_and_another_size(tmp_path):
+    file = write(tmp_path / "mine.npz", categories=3)
+    assert opened(file).classes == ("0", "1", "2")
+    data = opened(file, labels=["a", "b", "c"], image_size=14, in_chans=3)
+    assert data.classes == ("a", "b", "c")
+    expected = Image.fromarray(joined(file, "images")[7]).resize((14, 14), Image.Resampling.BILINEAR)
+    np.testing.assert_array_equal(data.records().store[7].numpy()[0], np.asarray(expected))
+    data.setup()
+    assert data.clients["client-01"].train.batch([0])[0].shape == (1, 3, 14, 14)
+
+
+def test_what_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"data.file is missing"):
+        MedMNIST()
+    with pytest.raises(FileNotFoundError, match=r"gone.npz: no such file"):
+        opened(tmp_path / "gone.npz")
+    (tmp_path / "x.npz").write_bytes(b"no archive")
+    with pytest.raises(ValueError, match=r"x.npz: expected an .npz file of MedMNIST, found"):
+        opened(tmp_path / "x.npz")
+    np.savez(tmp_path / "y.npz", train_images=np.zeros((2, 28, 28)))
+    with pytest.raises(
+        ValueError, match=r"expected the arrays of MedMNIST, found 'train_images'; train_labels is missing"
+    ):
+        opened(tmp_path / "y.npz")
+    solid = write(tmp_path / "organmnist3d.npz", train_images=np.zeros((40, 28, 28, 28), np.uint8))
+    with pytest.raises(ValueError, match=r"sets in three dimensions are not read"):
+        opened(solid)
+    file = write(tmp_path / "pneumoniamnist.npz", categories=5)
+    with pytest.raises(
+        ValueError, match=r"expected labels from 0 to 1, found 0 to 4; data.labels names the classes, now 'normal'"
+    ):
+        opened(file).records()
+    with pytest.raises(ValueError, match=r"data.labels: expected 14 names, found 1"):
+        opened(write(tmp_path / "chestmnist.npz", labels=14), labels=["a"])
+    with pytest.raises(ValueError, match=r"data.classes: unknown class 'x'"):
+        opened(write(tmp_path / "two.npz"), classes=["x"])
