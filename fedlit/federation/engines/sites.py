@@ -258,7 +258,7 @@ class SiteEngine(Engine):
             site = self._site_of[report.client]
             by_site[site] = by_site.get(site, 0.0) + report.seconds
         trained = max(by_site.values(), default=seconds)
-        if self._said or trained >= SHORT * (seconds - trained):
+        if self._said or self._settings.rounds == 1 or trained >= SHORT * (seconds - trained):
             return
         self._said = True
         warnings.warn(
