@@ -135,6 +135,7 @@ class Task:
         client: Whose state; None for the federation's own model.
         accepted: Round after which the client's state is wanted, as the server has accepted it; None before its first.
         durable: Rounds of the client's states that checkpoints of the server go back to.
+        fresh: Whether the client starts afresh where its state is missing.
         asked: Fields of the round, or of the view.
     """
 
@@ -144,6 +145,7 @@ class Task:
     client: str | None
     accepted: int | None
     durable: list[int]
+    fresh: bool
     asked: dict[str, Any]
 
 
@@ -157,6 +159,7 @@ class Start:
         before: Name of the earlier phase.
         config: The earlier phase as YAML.
         accepted: Round of the earlier phase after which the client's state is wanted.
+        fresh: Whether the client starts afresh where it is missing.
     """
 
     run: str
@@ -166,6 +169,7 @@ class Start:
     before: str
     config: str
     accepted: int
+    fresh: bool
 
 
 @dataclass

@@ -192,7 +192,7 @@ class Site:
         ready, data = self._ready_for(asked.run, asked.phase, asked.fingerprint), self._own_data()
         self.policy.check_config(asked.config)
         before = recipe.read(asked.config, data.classes)
-        state = self._states(asked.run, asked.before, before).read(asked.client, asked.accepted)
+        state = self._states(asked.run, asked.before, before).read(asked.client, asked.accepted, asked.fresh)
         local, program = ready.worker.local, ready.worker.program
         layout = Layout.of(configured(local.fabric, before.module, before.phase.aggregators))
         parts = PersonalParts(None, layout, before.phase.aggregators, before.part.dropped(before.model))
@@ -210,7 +210,7 @@ class Site:
         task = envelope.message(Task)
         ready = self._ready_for(task.run, task.phase, task.fingerprint)
         self.policy.check_round(self._ledger.trained(task.run, task.client))
-        ready.states.settle(task.client, task.accepted, task.durable)
+        ready.states.settle(task.client, task.accepted, task.durable, task.fresh)
         sent, after = self._round(ready, task, envelope)
         ready.states.keep(task.client, task.asked["index"] + 1, after)
         return sent
@@ -295,7 +295,7 @@ class Site:
     def _state(self, ready: Ready, task: Task) -> ClientState:
         if task.client not in ready.worker.program.clients:
             raise Unfit(f"it has no client {task.client!r} in this phase")
-        return ready.states.read(task.client, task.accepted) or ready.worker.fresh_state()
+        return ready.states.read(task.client, task.accepted, task.fresh) or ready.worker.fresh_state()
 
     def _states(self, run: str, phase: str, made: recipe.Recipe) -> SiteStates:
         return SiteStates(self.settings.folder, run, phase, len(made.phase.aggregators))

@@ -55,7 +55,7 @@ def test_bins_are_those_of_everybody_and_in_order():
     assert bins == sorted(bins)
     assert (bins[0], bins[4], bins[-1]) == (0, BINS // 2, BINS - 1)
     widths = [(bin_of(torch.linspace(x, x + 1, 4001)).unique().numel()) for x in (0, 3, 10)]
-    assert widths == [71, 38, 15]  # of 1,000, in one unit of the logit
+    assert widths == [165, 33, 12]  # of 1,000, in one unit of the logit
 
 
 @pytest.mark.parametrize("below", [0, 4, 5])

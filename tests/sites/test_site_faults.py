@@ -281,17 +281,29 @@ def test_a_file_of_a_site_that_cannot_be_read_is_told(fedlit_cli, sites, monkeyp
 
 
 def test_a_state_that_is_gone_is_a_clear_refusal_and_fresh_state_goes_on(fedlit_cli, sites, tmp_path):
-    line = f"{TOYS} {OPTIONS} --run_dir {tmp_path} --sites loopback:3"
+    """The best model is that of the first round, whose state at the site is gone too; the states to come are not."""
+    line = f"{TOYS} {OPTIONS} --federation.eval_every 1 --run_dir {tmp_path} --sites loopback:3"
     assert fedlit_cli(line)[0] == 0
     for file in tmp_path.glob("default/sites/site-2/*/*/*/*.pt"):
         file.unlink()
-    more = line.replace("--federation.rounds 4", "--federation.rounds 5") + " --ckpt_path last"
+    more = line.replace("--federation.rounds 4", "--federation.rounds 6") + " --ckpt_path last"
     code, _, err = fedlit_cli(more)
     assert code == 1
     assert "the state of client 'site-1' after round 4 is not in" in err
     assert "where there is none; restore it from a copy" in err
+    batches = []
+
+    def between(name, envelope, answer):
+        reply = answer(envelope.to_bytes())
+        if name == "site-2" and envelope.verb == "train":
+            (pending,) = tmp_path.glob("default/sites/site-2/*/*/*/pending-*.pt")
+            batches.append(int(torch.load(pending, weights_only=True)["batches"]))
+        return reply
+
+    sites.between = between
     code, _, err = fedlit_cli(f"{more} --fresh_state site-2")
     assert code == 0, err
+    assert batches == [2, 4]  # two steps a round: afresh, and then on
     assert len(Ended(tmp_path).states()) == 3
 
 

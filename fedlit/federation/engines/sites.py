@@ -133,9 +133,6 @@ class SiteEngine(Engine):
     def go_back(self, at_sites: Mapping[str, int | None]) -> None:
         """Go on from the states at sites that a checkpoint names."""
         self._accepted = {name: at_sites.get(name) for name in self._accepted}
-        for name in self._accepted:
-            if self._site_of[name] in self._roster.fresh:
-                self._accepted[name] = None
         self._trained = {}
 
     def saved(self, places: Sequence[Mapping[str, int | None]]) -> None:
@@ -163,12 +160,12 @@ class SiteEngine(Engine):
                 name,
                 Start(
                     self._roster.run, self._phase, self._layout.fingerprint, name, parts.phase,
-                    self._roster.texts[parts.phase], kept[name],
+                    self._roster.texts[parts.phase], kept[name], self._site_of[name] in self._roster.fresh,
                 ),
                 tensors,
             )
             for name in clients
-            if kept.get(name) is not None and self._site_of[name] not in self._roster.fresh
+            if kept.get(name) is not None
         ]  # fmt: skip
         for request, kept_one in self._ask(
             asked, lambda _, reply: reply.message(Started).kept, "start of a phase", "repeat"
@@ -189,8 +186,10 @@ class SiteEngine(Engine):
     def _task(self, verb: str, client: str | None, tensors: State, asked: dict, holder: str | None = None) -> Request:
         accepted = self._accepted.get(client) if client else None
         durable = sorted(self._durable.get(client, ())) if client else []
-        task = Task(self._roster.run, self._phase, self._layout.fingerprint, client, accepted, durable, asked)
-        return Request(verb, self._site_of[holder or client], client or holder, task, tensors)
+        site = self._site_of[holder or client]
+        fresh, fingerprint = site in self._roster.fresh, self._layout.fingerprint
+        task = Task(self._roster.run, self._phase, fingerprint, client, accepted, durable, fresh, asked)
+        return Request(verb, site, client or holder, task, tensors)
 
     def _prepare(self, site: str) -> Request:
         program, training = self._program, self._program.training
