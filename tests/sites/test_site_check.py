@@ -38,6 +38,7 @@ def test_a_site_that_is_well(fedlit_cli, file):
     assert not (file.parent / "state").exists()
 
 
+@pytest.mark.slow
 def test_a_whole_configuration_is_tried_under_the_policy(fedlit_cli, sites, file):
     assert fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {file.parent} --sites loopback:2")[0] == 0
     config = file.parent / "default" / "one" / "config.yaml"

@@ -48,7 +48,7 @@ def test_a_refusal_is_told_in_words(fedlit_cli, sites, tmp_path, rule):
     assert "or set federation.on_site_error: skip" in err
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", [r if r == "rounds" else pytest.param(r, marks=pytest.mark.slow) for r in RULES])
 def test_the_others_go_on_without_it(fedlit_cli, sites, tmp_path, rule):
     sites.rules["site-2"] = OWN | RULES[rule][0]
     options = "--federation.rounds 3 --federation.on_site_error skip"
@@ -168,6 +168,7 @@ def test_without_scores_auroc_is_within_its_bound(fedlit_cli, sites, tmp_path):
     assert not list((tmp_path / "there").rglob("*.parquet"))
 
 
+@pytest.mark.slow
 def test_small_classes_are_not_told(fedlit_cli, sites, tmp_path):
     sites.rules = dict.fromkeys(("site-1", "site-2", "site-3"), OWN | {"leaves": {"counts_below": 1000}})
     code, _, err = fedlit_cli(
