@@ -17,7 +17,7 @@ from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import Layout
 from fedlit.core.local_model import LocalTraining, configured
-from fedlit.core.messages import Broadcast, ClientState, ServerState, stripped
+from fedlit.core.messages import Broadcast, ClientState, ServerState
 from fedlit.data.features import with_fixed_features
 from fedlit.data.federated import FederatedDataModule, parts_of
 from fedlit.federation import placement
@@ -43,6 +43,7 @@ from fedlit.sites.messages import (
     Started,
     Task,
     Told,
+    module_state,
     payload_tensors,
     to_clients,
     to_round,
@@ -50,9 +51,6 @@ from fedlit.sites.messages import (
 from fedlit.sites.policy import Refused
 from fedlit.sites.settings import SiteSettings
 from fedlit.sites.states import MissingState, NotKept, SiteStates
-
-MODULE = "module/"
-"""Beginning of the names of the module's tensors."""
 
 
 class Unprepared(Exception):
@@ -165,9 +163,9 @@ class Site:
         if unknown := [name for name in clients if name not in data.clients]:
             raise Unfit(f"it has no client {unknown[0]!r}; it has {', '.join(data.clients)}")
         try:
-            module.load_state_dict(stripped(envelope.tensors(), MODULE))
-        except RuntimeError as error:
-            raise Unfit(f"the model is another one here: {' '.join(str(error).split())[:300]}") from error
+            module.load_state_dict(module_state(envelope.tensors(), module.state_dict()))
+        except ValueError as error:
+            raise Unfit(f"the model is another one here: {error}; install the same code") from error
         trained, _ = with_fixed_features(module, data, fabric)
         training = LocalTraining(
             asked.optimizer_state,

@@ -21,11 +21,19 @@ from fedlit.federation.handover import PersonalParts
 from fedlit.federation.settings import Settings
 from fedlit.metrics.tally import BINS, Tally
 from fedlit.sites.envelope import Damaged, Envelope
-from fedlit.sites.messages import Prepare, Prepared, Scored, Start, Started, Task, of_client, of_round, payload_of
+from fedlit.sites.messages import (
+    Prepare,
+    Prepared,
+    Scored,
+    Start,
+    Started,
+    Task,
+    module_tensors,
+    of_client,
+    of_round,
+    payload_of,
+)
 from fedlit.sites.roster import Roster
-
-MODULE = "module/"
-"""Beginning of the names of the module's tensors."""
 
 SHORT = 10
 """A round should take at least so many times as long as its messages."""
@@ -299,7 +307,7 @@ def _tensors_of(program: Program) -> State:
         raise ConfigError(
             f"{type(program.module).__name__}: {odd[0]!r} of its state is no tensor, and does not travel to sites; keep it in a buffer"
         )
-    return {f"{MODULE}{name}": value.detach().cpu().clone() for name, value in state.items()}
+    return module_tensors(state)
 
 
 def _check_windows(settings: Settings, layout: Layout) -> None:
