@@ -193,7 +193,10 @@ def fit(
             return _fitted(ready_one, start)
 
 
-SETTINGS = tuple(setting.name for setting in fields(Settings) if setting.name != "clients")
+OF_SITES = ("quorum", "deadline", "on_site_error")
+"""Settings of clients that are not in this process, as they are here."""
+
+SETTINGS = tuple(setting.name for setting in fields(Settings) if setting.name not in ("clients", *OF_SITES))
 """Arguments that are settings of the federation; ``clients`` are data here, and all of them take part."""
 
 

@@ -12,7 +12,7 @@ from fedlit.metrics.auroc import ClassAUROC, class_auroc
 BINS = 1000
 """Bins of a histogram, the same for every class, model and site."""
 
-LARGEST, FINE = 50.0, 0.5
+LARGEST, FINE = 20.0, 0.5
 """Logits beyond the largest fall into the outermost bins; bins are of equal width up to about ``FINE``, then wider."""
 
 
@@ -66,7 +66,7 @@ class Tally:
 
 
 def bin_of(scores: Tensor) -> Tensor:
-    """Number of the bin of each logit, from 0 to 999: equal widths of asinh(logit / 0.5), from -50 to 50."""
+    """Number of the bin of each logit, from 0 to 999: equal widths of asinh(logit / 0.5), from -20 to 20."""
     share = (scores.double() / FINE).asinh() / math.asinh(LARGEST / FINE)
     return ((share + 1) / 2 * BINS).floor().long().clamp(0, BINS - 1)
 

@@ -26,7 +26,7 @@ def joined(experiment: Experiment, sites: str | None, fresh: Sequence[str] = ())
     Args:
         experiment: What is to be trained.
         sites: Which sites, such as ``loopback:3``; None for clients that are here.
-        fresh: Sites that go on without what their clients have kept.
+        fresh: Sites whose clients go on without a state that is missing.
 
     Raises:
         ConfigError: There are no such sites, or they do not fit the experiment.

@@ -135,6 +135,7 @@ class Task:
         client: Whose state; None for the federation's own model.
         accepted: Round after which the client's state is wanted, as the server has accepted it; None before its first.
         durable: Rounds of the client's states that checkpoints of the server go back to.
+        fresh: Whether the client starts afresh where its state is missing.
         asked: Fields of the round, or of the view.
     """
 
@@ -144,6 +145,7 @@ class Task:
     client: str | None
     accepted: int | None
     durable: list[int]
+    fresh: bool
     asked: dict[str, Any]
 
 
@@ -157,6 +159,7 @@ class Start:
         before: Name of the earlier phase.
         config: The earlier phase as YAML.
         accepted: Round of the earlier phase after which the client's state is wanted.
+        fresh: Whether the client starts afresh where it is missing.
     """
 
     run: str
@@ -166,6 +169,7 @@ class Start:
     before: str
     config: str
     accepted: int
+    fresh: bool
 
 
 @dataclass
@@ -222,6 +226,43 @@ class Done:
 
 MASK, VECTORS = "mask_weight", "vectors/"
 """Names of a payload's arrays."""
+
+
+MODULE = "module/"
+"""Beginning of the names of a module's arrays."""
+
+
+def module_tensors(state: State) -> State:
+    """Give the tensors of a module as one array for each type of numbers, in their order: names of hundreds fill a header."""
+    kinds = dict.fromkeys(tensor.dtype for tensor in state.values())
+    return {
+        f"{MODULE}{str(kind).removeprefix('torch.')}": torch.cat(
+            [tensor.detach().cpu().reshape(-1) for tensor in state.values() if tensor.dtype == kind]
+        )
+        for kind in kinds
+    }
+
+
+def module_state(tensors: State, like: State) -> State:
+    """Read the tensors of a module by the names and shapes of one that was made of the same configuration.
+
+    Raises:
+        ValueError: It has another number of values of some type.
+    """
+    wanted = {name: len(array) for name, array in module_tensors(like).items()}
+    found = {name: len(array) for name, array in tensors.items()}
+    if wanted != found:
+        raise ValueError(f"expected {_numbers(found)}, and made a model of {_numbers(wanted)}")
+    state, offsets = {}, dict.fromkeys(wanted, 0)
+    for name, tensor in like.items():
+        array = f"{MODULE}{str(tensor.dtype).removeprefix('torch.')}"
+        state[name] = tensors[array][offsets[array] : offsets[array] + tensor.numel()].reshape(tensor.shape)
+        offsets[array] += tensor.numel()
+    return state
+
+
+def _numbers(sizes: dict[str, int]) -> str:
+    return " and ".join(f"{size:,} of {name.removeprefix(MODULE)}" for name, size in sizes.items())
 
 
 def payload_tensors(payload: Payload) -> State:

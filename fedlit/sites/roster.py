@@ -35,7 +35,7 @@ class Roster:
         carrier: How they are reached.
         presences: What each site has told, in the order of their names.
         texts: What is trained in each phase, as YAML; the main part's is "".
-        fresh: Sites that go on without what their clients have kept.
+        fresh: Sites whose clients go on without a state that is missing.
         run: The run's id; "" before there is a run.
     """
 

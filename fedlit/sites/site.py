@@ -17,7 +17,7 @@ from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import Layout
 from fedlit.core.local_model import LocalTraining, configured
-from fedlit.core.messages import Broadcast, ClientState, ServerState, stripped
+from fedlit.core.messages import Broadcast, ClientState, ServerState
 from fedlit.data.features import with_fixed_features
 from fedlit.data.federated import FederatedDataModule, parts_of
 from fedlit.federation import placement
@@ -43,6 +43,7 @@ from fedlit.sites.messages import (
     Started,
     Task,
     Told,
+    module_state,
     payload_tensors,
     to_clients,
     to_round,
@@ -50,9 +51,6 @@ from fedlit.sites.messages import (
 from fedlit.sites.policy import Refused
 from fedlit.sites.settings import SiteSettings
 from fedlit.sites.states import MissingState, NotKept, SiteStates
-
-MODULE = "module/"
-"""Beginning of the names of the module's tensors."""
 
 
 class Unprepared(Exception):
@@ -165,9 +163,9 @@ class Site:
         if unknown := [name for name in clients if name not in data.clients]:
             raise Unfit(f"it has no client {unknown[0]!r}; it has {', '.join(data.clients)}")
         try:
-            module.load_state_dict(stripped(envelope.tensors(), MODULE))
-        except RuntimeError as error:
-            raise Unfit(f"the model is another one here: {' '.join(str(error).split())[:300]}") from error
+            module.load_state_dict(module_state(envelope.tensors(), module.state_dict()))
+        except ValueError as error:
+            raise Unfit(f"the model is another one here: {error}; install the same code") from error
         trained, _ = with_fixed_features(module, data, fabric)
         training = LocalTraining(
             asked.optimizer_state,
@@ -192,7 +190,7 @@ class Site:
         ready, data = self._ready_for(asked.run, asked.phase, asked.fingerprint), self._own_data()
         self.policy.check_config(asked.config)
         before = recipe.read(asked.config, data.classes)
-        state = self._states(asked.run, asked.before, before).read(asked.client, asked.accepted)
+        state = self._states(asked.run, asked.before, before).read(asked.client, asked.accepted, asked.fresh)
         local, program = ready.worker.local, ready.worker.program
         layout = Layout.of(configured(local.fabric, before.module, before.phase.aggregators))
         parts = PersonalParts(None, layout, before.phase.aggregators, before.part.dropped(before.model))
@@ -210,7 +208,7 @@ class Site:
         task = envelope.message(Task)
         ready = self._ready_for(task.run, task.phase, task.fingerprint)
         self.policy.check_round(self._ledger.trained(task.run, task.client))
-        ready.states.settle(task.client, task.accepted, task.durable)
+        ready.states.settle(task.client, task.accepted, task.durable, task.fresh)
         sent, after = self._round(ready, task, envelope)
         ready.states.keep(task.client, task.asked["index"] + 1, after)
         return sent
@@ -295,7 +293,7 @@ class Site:
     def _state(self, ready: Ready, task: Task) -> ClientState:
         if task.client not in ready.worker.program.clients:
             raise Unfit(f"it has no client {task.client!r} in this phase")
-        return ready.states.read(task.client, task.accepted) or ready.worker.fresh_state()
+        return ready.states.read(task.client, task.accepted, task.fresh) or ready.worker.fresh_state()
 
     def _states(self, run: str, phase: str, made: recipe.Recipe) -> SiteStates:
         return SiteStates(self.settings.folder, run, phase, len(made.phase.aggregators))

@@ -44,12 +44,13 @@ class SiteStates:
     phase: str
     aggregators: int
 
-    def read(self, client: str, accepted: int | None) -> ClientState | None:
+    def read(self, client: str, accepted: int | None, fresh: bool = False) -> ClientState | None:
         """Read a state, and leave every file as it is.
 
         Args:
             client: Whose.
             accepted: Round after which the server has accepted it; None where there is none yet.
+            fresh: Whether the client starts afresh where the state is missing.
 
         Returns:
             The state; None where the client starts afresh.
@@ -57,7 +58,7 @@ class SiteStates:
         Raises:
             MissingState: It is not here, or cannot be read.
         """
-        file = self._find(client, accepted)
+        file = self._find(client, accepted, fresh)
         if file is None:
             return None
         try:
@@ -68,7 +69,7 @@ class SiteStates:
                 f"{file} cannot be read: {(str(error) or type(error).__name__).splitlines()[0]}"
             ) from error
 
-    def settle(self, client: str, accepted: int | None, durable: Sequence[int]) -> None:
+    def settle(self, client: str, accepted: int | None, durable: Sequence[int], fresh: bool = False) -> None:
         """Learn what the server has accepted: the pending state becomes the client's own or goes, and so do others.
 
         Kept are the accepted state, and those to which a checkpoint of the server goes back.
@@ -77,11 +78,12 @@ class SiteStates:
             client: Whose.
             accepted: Round of the state that the server has accepted; None where there is none yet.
             durable: Rounds of the states of the server's checkpoints.
+            fresh: Whether the client starts afresh where the state is missing.
 
         Raises:
             MissingState: The accepted state is not here.
         """
-        file = self._find(client, accepted)
+        file = self._find(client, accepted, fresh)
         if file is not None and file.name.startswith("pending"):
             file.replace(self._file(client, "round", accepted))
             sync(file.parent)
@@ -115,13 +117,15 @@ class SiteStates:
                 f"{getattr(reason, 'strerror', None) or reason}; make room there"
             ) from error
 
-    def _find(self, client: str, accepted: int | None) -> Path | None:
+    def _find(self, client: str, accepted: int | None, fresh: bool) -> Path | None:
         if accepted is None or not self.run:
             return None
         for kind in ("round", "pending"):
             file = self._file(client, kind, accepted)
             if file.exists():
                 return file
+        if fresh:
+            return None
         there = [f"{kind} {number}" for kind, number, _ in self._files(client)]
         raise MissingState(
             f"the state of client {client!r} after round {accepted} is not in {self._file(client, 'round', accepted).parent}, "

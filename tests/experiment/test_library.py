@@ -28,6 +28,7 @@ from fedlit.core.randomness import seed_process
 from fedlit.data import ClientData
 from fedlit.experiment.described import described
 from fedlit.experiment.fitted import Fitted
+from fedlit.experiment.library import OF_SITES
 from fedlit.experiment.phases import Phase
 from fedlit.federation.callbacks import Callback
 from fedlit.federation.settings import Settings
@@ -202,7 +203,8 @@ class TestTheSameAsTheCommandLine:
 
     def test_every_setting_of_a_federation_is_an_argument_with_its_default(self):
         taken = inspect.signature(fedlit.fit).parameters
-        settings = [setting for setting in fields(Settings) if setting.name != "clients"]
+        elsewhere = ("clients", *OF_SITES)
+        settings = [setting for setting in fields(Settings) if setting.name not in elsewhere]
         assert {s.name: s.default for s in settings} == {s.name: taken[s.name].default for s in settings}
 
     @pytest.mark.slow

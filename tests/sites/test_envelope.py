@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedlit.sites.envelope import DTYPES, LARGEST_HEADER, PREFIX, PROTOCOL, Damaged, Envelope
-from fedlit.sites.messages import Done, Failure
+from fedlit.sites.messages import Done, Failure, module_state, module_tensors
 
 TENSORS = {
     "w": torch.tensor([1.5, -0.0, math.inf, math.nan]),
@@ -112,3 +112,17 @@ def test_a_message_with_other_fields_is_told():
 
 def test_vectors_are_plain_arrays():
     assert all(type(v) is np.ndarray and v.ndim == 1 for v in Envelope.from_bytes(sent().to_bytes()).vectors.values())
+
+
+def test_a_module_of_a_thousand_tensors_fits_into_a_header():
+    state = {f"backbone.features.denseblock4.denselayer{i}.norm1.weight": torch.randn(3, 2) for i in range(1000)}
+    state["steps"], state["seen"] = torch.tensor(7), torch.tensor([True])
+    envelope = Envelope.from_bytes(Envelope.of("prepare", Done(), module_tensors(state)).to_bytes())
+    assert len(envelope.header()) < 1000
+    found = module_state(envelope.tensors(), {name: torch.zeros_like(tensor) for name, tensor in state.items()})
+    assert found.keys() == state.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in state.items())
+    with pytest.raises(
+        ValueError, match=r"expected 6,000 of float32 and 1 of int64 .*made a model of 6,000 of float32$"
+    ):
+        module_state(envelope.tensors(), {name: t for name, t in state.items() if name.startswith("backbone")})

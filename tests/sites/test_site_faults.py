@@ -72,7 +72,12 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+def but(*fast: str) -> list:
+    """All faults; those that are not named are slow for being many."""
+    return [fault if fault in fast else pytest.param(fault, marks=pytest.mark.slow) for fault in FAULTS]
+
+
+@pytest.mark.parametrize("fault", but("its process dies"))
 def test_repeated_until_it_goes_well(fedlit_cli, sites, tmp_path, fault):
     """The same bits as if nothing had happened."""
     sites.between = failing("site-2", 1, 2, FAULTS[fault][0])
@@ -82,7 +87,7 @@ def test_repeated_until_it_goes_well(fedlit_cli, sites, tmp_path, fault):
     assert_same(Ended(tmp_path / "there"), Ended(tmp_path / "here"))
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", but("NaN", "a bit"))
 def test_a_site_that_fails_each_time_ends_the_run_with_its_name_and_round(fedlit_cli, sites, tmp_path, fault):
     sites.between = failing("site-2", 1, 99, FAULTS[fault][0])
     code, _, err = fedlit_cli(f"{TOYS} {OPTIONS} --run_dir {tmp_path} --sites loopback:3")
@@ -92,6 +97,7 @@ def test_a_site_that_fails_each_time_ends_the_run_with_its_name_and_round(fedlit
     assert "(3 times in a row); go on with the last checkpoint, or set federation.on_site_error: skip" in err
 
 
+@pytest.mark.slow
 def test_stop_ends_at_the_first_failure(fedlit_cli, sites, tmp_path):
     sites.between = failing("site-2", 1, 1, with_nan)
     options = f"{OPTIONS} --federation.on_site_error stop"
@@ -100,7 +106,7 @@ def test_stop_ends_at_the_first_failure(fedlit_cli, sites, tmp_path):
     assert "its 'w' is not finite; go on with the last checkpoint once it is mended" in err
 
 
-@pytest.mark.parametrize("fault", ["its process dies", "NaN"])
+@pytest.mark.parametrize("fault", but("its process dies"))
 def test_skip_is_the_simulation_of_that_cohort(fedlit_cli, sites, monkeypatch, tmp_path, fault):
     """SCAFFOLD's invariant, the means, and the state of the client that was left out."""
     sites.between = failing("site-2", 1, 1, FAULTS[fault][0])
@@ -123,6 +129,7 @@ def test_skip_is_the_simulation_of_that_cohort(fedlit_cli, sites, monkeypatch, t
     assert_same(there, here)
 
 
+@pytest.mark.slow
 def test_below_the_quorum_the_round_is_repeated(fedlit_cli, sites, tmp_path):
     sites.between = failing("site-2", 1, 1, with_nan)
     options = f"{OPTIONS} --federation.on_site_error skip --federation.quorum 3"
@@ -179,6 +186,7 @@ def test_a_clock_an_hour_off_is_told(fedlit_cli, sites, tmp_path, off, said):
     assert f"site 'site-2': its clock {said} the server's" in err
 
 
+@pytest.mark.slow
 def test_another_torch_is_told(fedlit_cli, sites, tmp_path):
     sites.between = changed(torch="1.0")
     _, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
@@ -236,6 +244,7 @@ def test_a_data_root_that_vanished_is_told(fedlit_cli, sites, monkeypatch, tmp_p
     assert str(tmp_path / "gone") in err
 
 
+@pytest.mark.slow
 def test_images_that_vanish_while_it_trains_are_told(fedlit_cli, sites, monkeypatch, tmp_path):
     train = site.Worker.train
 
@@ -251,6 +260,7 @@ def test_images_that_vanish_while_it_trains_are_told(fedlit_cli, sites, monkeypa
     assert "(images.npy); look at data in the site's own file" in err
 
 
+@pytest.mark.slow
 def test_a_site_that_is_new_without_a_word_is_prepared_and_asked_again(fedlit_cli, sites, tmp_path):
     """As one that was started anew between two rounds."""
 
@@ -281,17 +291,29 @@ def test_a_file_of_a_site_that_cannot_be_read_is_told(fedlit_cli, sites, monkeyp
 
 
 def test_a_state_that_is_gone_is_a_clear_refusal_and_fresh_state_goes_on(fedlit_cli, sites, tmp_path):
-    line = f"{TOYS} {OPTIONS} --run_dir {tmp_path} --sites loopback:3"
+    """The best model is that of the first round, whose state at the site is gone too; the states to come are not."""
+    line = f"{TOYS} {OPTIONS} --federation.eval_every 1 --run_dir {tmp_path} --sites loopback:3"
     assert fedlit_cli(line)[0] == 0
     for file in tmp_path.glob("default/sites/site-2/*/*/*/*.pt"):
         file.unlink()
-    more = line.replace("--federation.rounds 4", "--federation.rounds 5") + " --ckpt_path last"
+    more = line.replace("--federation.rounds 4", "--federation.rounds 6") + " --ckpt_path last"
     code, _, err = fedlit_cli(more)
     assert code == 1
     assert "the state of client 'site-1' after round 4 is not in" in err
     assert "where there is none; restore it from a copy" in err
+    batches = []
+
+    def between(name, envelope, answer):
+        reply = answer(envelope.to_bytes())
+        if name == "site-2" and envelope.verb == "train":
+            (pending,) = tmp_path.glob("default/sites/site-2/*/*/*/pending-*.pt")
+            batches.append(int(torch.load(pending, weights_only=True)["batches"]))
+        return reply
+
+    sites.between = between
     code, _, err = fedlit_cli(f"{more} --fresh_state site-2")
     assert code == 0, err
+    assert batches == [2, 4]  # two steps a round: afresh, and then on
     assert len(Ended(tmp_path).states()) == 3
 
 

@@ -126,7 +126,7 @@ CASES = {"a site": ("site-1", False), "the server": (SERVER, True), "both": (SER
 """Who is killed, and whether the sites live on."""
 
 
-@pytest.mark.parametrize(("case", "share"), [("a site", 0.3), ("the server", 0.5), ("both", 0.8)])
+@pytest.mark.parametrize(("case", "share"), [("a site", 0.3), ("both", 0.8)])
 def test_killed_between_two_writes(fedlit_cli, sites, monkeypatch, tmp_path, here, writes, case, share):
     who, surviving = CASES[case]
     killing = Killing(who, int(share * writes[who]))

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 import yaml
 from at_sites import TOYS, Ended
 
+import fedlit
 from fedlit.core.errors import ConfigError
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.messages import FAILED, Task
@@ -46,7 +48,7 @@ def test_a_refusal_is_told_in_words(fedlit_cli, sites, tmp_path, rule):
     assert "or set federation.on_site_error: skip" in err
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", [r if r == "rounds" else pytest.param(r, marks=pytest.mark.slow) for r in RULES])
 def test_the_others_go_on_without_it(fedlit_cli, sites, tmp_path, rule):
     sites.rules["site-2"] = OWN | RULES[rule][0]
     options = "--federation.rounds 3 --federation.on_site_error skip"
@@ -135,6 +137,14 @@ def test_by_default_no_scores_leave_and_small_numbers_are_not_told(tmp_path):
     assert policy.told([9, 10, 0]) == [None, 10, None]
 
 
+def test_the_file_that_the_document_shows_is_one(tmp_path):
+    document = (Path(fedlit.__file__).parent / "sites" / "README.md").read_text()
+    shown = yaml.safe_load(document.partition("```yaml\n")[2].partition("```")[0])
+    (tmp_path / "fedlit-site.yaml").write_text(yaml.safe_dump(shown | {"data": SITE["data"]}))
+    settings = read_settings(tmp_path / "fedlit-site.yaml")
+    assert replace(settings.policy, rounds=None) == Policy()  # the defaults, but for the rounds
+
+
 NO_SCORES = OWN | {"leaves": {"scores": False, "counts_below": 0}}
 
 
@@ -158,6 +168,7 @@ def test_without_scores_auroc_is_within_its_bound(fedlit_cli, sites, tmp_path):
     assert not list((tmp_path / "there").rglob("*.parquet"))
 
 
+@pytest.mark.slow
 def test_small_classes_are_not_told(fedlit_cli, sites, tmp_path):
     sites.rules = dict.fromkeys(("site-1", "site-2", "site-3"), OWN | {"leaves": {"counts_below": 1000}})
     code, _, err = fedlit_cli(
@@ -205,7 +216,7 @@ def test_what_cannot_be_written_down_does_not_leave(tmp_path, monkeypatch):
     (tmp_path / "fedlit-site.yaml").write_text(yaml.safe_dump(SITE | {"state": str(tmp_path / "state")}))
     answer = answering(tmp_path / "fedlit-site.yaml")
     (tmp_path / "state").write_text("a file where the folder should be")
-    reply = Envelope.from_bytes(answer(Envelope.of("end", Task("", "", "", None, None, [], {})).to_bytes()))
+    reply = Envelope.from_bytes(answer(Envelope.of("end", Task("", "", "", None, None, [], False, {})).to_bytes()))
     assert reply.verb == FAILED
     assert "what leaves it cannot be written to" in reply.content["reason"]
     assert not reply.vectors
@@ -216,9 +227,9 @@ def test_nothing_else_than_what_is_asked_for_is_answered(tmp_path):
     answer = answering(tmp_path / "fedlit-site.yaml")
     for content, kind in (
         (b"GET / HTTP/1.1", "damaged"),
-        (Envelope.of("__class__", Task("", "", "", None, None, [], {})).to_bytes(), "damaged"),
+        (Envelope.of("__class__", Task("", "", "", None, None, [], False, {})).to_bytes(), "damaged"),
         (
-            Envelope.of("train", Task("r", "", "f", "site-0", None, [], {}), {"w": torch.zeros(1)}).to_bytes(),
+            Envelope.of("train", Task("r", "", "f", "site-0", None, [], False, {}), {"w": torch.zeros(1)}).to_bytes(),
             "unprepared",
         ),
     ):

@@ -38,7 +38,7 @@ CASES = {
     "double precision, own rows": "--federation.aggregators='[SurgicalHeads, FedProx]' --fabric.precision 64-true --data.labelled 1",
     "some clients": "--federation.clients '[site-0, site-2]' --data.clients 4",
 }
-FAST = ("control variates, own norms, some of the clients", "patience")
+FAST = ("control variates, own norms, some of the clients",)
 
 
 @pytest.fixture
@@ -97,6 +97,7 @@ def test_resumed_with_more_rounds(fedlit_cli, sites, tmp_path):
     assert there.states().keys() == {"site-0", "site-1", "site-2"}
 
 
+@pytest.mark.slow
 def test_states_at_sites_are_not_looked_for_here(fedlit_cli, sites, tmp_path):
     """A run with sites does not go on without, and the other way round: states would be missing without a word."""
     for first, second, said in (
@@ -118,6 +119,7 @@ def test_a_message_a_step_is_refused_with_the_reason(fedlit_cli, sites, tmp_path
     assert not (tmp_path / "default" / "one").exists()
 
 
+@pytest.mark.slow
 def test_short_rounds_are_told_in_numbers(fedlit_cli, sites, tmp_path):
     _, _, err = fedlit_cli(f"{TOYS} --federation.rounds 2 --run_dir {tmp_path} --sites loopback:2")
     assert err.count("training should take at least 10 times as long") == 1

@@ -19,6 +19,8 @@ gc.disable()  # collecting while thousands of modules load takes a fifth of the 
 
 import timm  # noqa: E402, F401
 
+import fedlit.federation.engines.pool  # noqa: E402, F401
+
 gc.enable()
 _done.set()
 _watch.join()  # a process with one thread can be forked

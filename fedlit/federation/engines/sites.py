@@ -21,11 +21,19 @@ from fedlit.federation.handover import PersonalParts
 from fedlit.federation.settings import Settings
 from fedlit.metrics.tally import BINS, Tally
 from fedlit.sites.envelope import Damaged, Envelope
-from fedlit.sites.messages import Prepare, Prepared, Scored, Start, Started, Task, of_client, of_round, payload_of
+from fedlit.sites.messages import (
+    Prepare,
+    Prepared,
+    Scored,
+    Start,
+    Started,
+    Task,
+    module_tensors,
+    of_client,
+    of_round,
+    payload_of,
+)
 from fedlit.sites.roster import Roster
-
-MODULE = "module/"
-"""Beginning of the names of the module's tensors."""
 
 SHORT = 10
 """A round should take at least so many times as long as its messages."""
@@ -133,9 +141,6 @@ class SiteEngine(Engine):
     def go_back(self, at_sites: Mapping[str, int | None]) -> None:
         """Go on from the states at sites that a checkpoint names."""
         self._accepted = {name: at_sites.get(name) for name in self._accepted}
-        for name in self._accepted:
-            if self._site_of[name] in self._roster.fresh:
-                self._accepted[name] = None
         self._trained = {}
 
     def saved(self, places: Sequence[Mapping[str, int | None]]) -> None:
@@ -163,12 +168,12 @@ class SiteEngine(Engine):
                 name,
                 Start(
                     self._roster.run, self._phase, self._layout.fingerprint, name, parts.phase,
-                    self._roster.texts[parts.phase], kept[name],
+                    self._roster.texts[parts.phase], kept[name], self._site_of[name] in self._roster.fresh,
                 ),
                 tensors,
             )
             for name in clients
-            if kept.get(name) is not None and self._site_of[name] not in self._roster.fresh
+            if kept.get(name) is not None
         ]  # fmt: skip
         for request, kept_one in self._ask(
             asked, lambda _, reply: reply.message(Started).kept, "start of a phase", "repeat"
@@ -189,8 +194,10 @@ class SiteEngine(Engine):
     def _task(self, verb: str, client: str | None, tensors: State, asked: dict, holder: str | None = None) -> Request:
         accepted = self._accepted.get(client) if client else None
         durable = sorted(self._durable.get(client, ())) if client else []
-        task = Task(self._roster.run, self._phase, self._layout.fingerprint, client, accepted, durable, asked)
-        return Request(verb, self._site_of[holder or client], client or holder, task, tensors)
+        site = self._site_of[holder or client]
+        fresh, fingerprint = site in self._roster.fresh, self._layout.fingerprint
+        task = Task(self._roster.run, self._phase, fingerprint, client, accepted, durable, fresh, asked)
+        return Request(verb, site, client or holder, task, tensors)
 
     def _prepare(self, site: str) -> Request:
         program, training = self._program, self._program.training
@@ -258,7 +265,7 @@ class SiteEngine(Engine):
             site = self._site_of[report.client]
             by_site[site] = by_site.get(site, 0.0) + report.seconds
         trained = max(by_site.values(), default=seconds)
-        if self._said or trained >= SHORT * (seconds - trained):
+        if self._said or self._settings.rounds == 1 or trained >= SHORT * (seconds - trained):
             return
         self._said = True
         warnings.warn(
@@ -300,7 +307,7 @@ def _tensors_of(program: Program) -> State:
         raise ConfigError(
             f"{type(program.module).__name__}: {odd[0]!r} of its state is no tensor, and does not travel to sites; keep it in a buffer"
         )
-    return {f"{MODULE}{name}": value.detach().cpu().clone() for name, value in state.items()}
+    return module_tensors(state)
 
 
 def _check_windows(settings: Settings, layout: Layout) -> None:

@@ -1,0 +1,68 @@
+"""Histograms of logits: the pooled AUROC is within its bound of the exact one, whatever the scores."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedlit.metrics.auroc import class_auroc
+from fedlit.metrics.tally import BINS, LARGEST, Tally, bin_of, pooled_auroc
+
+CLASSES = ("Edema", "Mass")
+
+
+def drawn(seed: int, n: int, shift: float, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    labels = (torch.rand(n, 2, generator=g) < 0.3).float()
+    scores = scale * (torch.randn(n, 2, generator=g) + labels) + shift
+    labels[torch.rand(n, 2, generator=g) < 0.1] = math.nan
+    return scores, labels
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 10**6), st.floats(-40, 40), st.floats(1e-3, 30), st.lists(st.integers(1, 40), min_size=1, max_size=4)
+)
+def test_the_exact_value_is_within_the_bound(seed, shift, scale, sizes):
+    parts = [drawn(seed + i, n, shift, scale) for i, n in enumerate(sizes)]
+    pooled, within = pooled_auroc([Tally.of(*part, CLASSES) for part in parts], CLASSES)
+    exact = class_auroc(*(torch.cat(each) for each in zip(*parts, strict=True)), CLASSES)
+    assert torch.equal(pooled.n_pos, exact.n_pos)
+    assert torch.equal(pooled.n_neg, exact.n_neg)
+    for value, bound, true in zip(pooled.auroc.tolist(), within.tolist(), exact.auroc.tolist(), strict=True):
+        assert math.isnan(value) == math.isnan(true)
+        assert math.isnan(true) or abs(value - true) <= bound + 1e-12
+
+
+def test_scores_in_bins_of_their_own_are_exact():
+    scores, labels = torch.linspace(-9, 9, 60)[:, None].repeat(1, 2), drawn(3, 60, 0, 1)[1]
+    pooled, within = pooled_auroc([Tally.of(scores, labels, CLASSES)], CLASSES)
+    assert torch.equal(pooled.auroc, class_auroc(scores, labels, CLASSES).auroc)
+    assert within.tolist() == [0, 0]
+
+
+def test_equal_scores_count_half():
+    labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    pooled, within = pooled_auroc([Tally.of(torch.zeros(2, 2), labels, CLASSES)], CLASSES)
+    assert pooled.auroc.tolist() == within.tolist() == [0.5, 0.5]
+
+
+def test_bins_are_those_of_everybody_and_in_order():
+    logits = torch.tensor([-math.inf, -1e9, -LARGEST, -1e-9, 0.0, 1e-9, LARGEST, 1e9])
+    bins = bin_of(logits).tolist()
+    assert bins == sorted(bins)
+    assert (bins[0], bins[4], bins[-1]) == (0, BINS // 2, BINS - 1)
+    widths = [(bin_of(torch.linspace(x, x + 1, 4001)).unique().numel()) for x in (0, 3, 10)]
+    assert widths == [165, 33, 12]  # of 1,000, in one unit of the logit
+
+
+@pytest.mark.parametrize("below", [0, 4, 5])
+def test_a_class_with_few_images_is_not_told(below):
+    labels = torch.tensor([[1.0, 1.0]] * 4 + [[0.0, 1.0]] * 6 + [[0.0, 0.0]] * 6)
+    tally = Tally.of(drawn(0, 16, 0, 1)[0], labels, CLASSES, below)
+    told = [below <= 4, True]
+    assert [not math.isnan(value) for value in tally.auroc.tolist()] == told
+    assert tally.positives.sum(1).tolist() == [4 * told[0], 10]
+    assert tally.negatives.sum(1).tolist() == [12 * told[0], 6]

@@ -1,0 +1,74 @@
+"""``fedlit site check``: what is well is shown, and what is not is told before anybody joins."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from at_sites import TOYS
+
+PHANTOM = {
+    "class_path": "PhantomCXR",
+    "init_args": {"hospitals": 2, "images": 80, "image_size": 16, "batch_size": 8, "seed": 3},
+}
+
+
+@pytest.fixture
+def file(tmp_path) -> Path:
+    return tmp_path / "fedlit-site.yaml"
+
+
+def written(file: Path, **keys) -> Path:
+    data = PHANTOM | {"init_args": PHANTOM["init_args"] | {"cache_dir": str(file.parent / "cache")}}
+    file.write_text(yaml.safe_dump({"name": "north", "data": data, "state": str(file.parent / "state")} | keys))
+    return file
+
+
+def test_a_site_that_is_well(fedlit_cli, file):
+    code, out, err = fedlit_cli(f"site check {written(file)}")
+    assert code == 0, err
+    assert out.rstrip().endswith("ready to join")
+    assert "site 'north': fedlit" in out
+    assert "client 'hospital-01': " in out
+    assert "Atelectasis few/" in out  # fewer than ten positives
+    assert "no scores of images leave; numbers below 10 are not told" in out
+    assert "a round of one step: " in out
+    assert "each round a site sends" in out
+    assert "main part, evaluate: reply: 2 messages" in out
+    assert "warning" not in err
+    assert not (file.parent / "state").exists()
+
+
+@pytest.mark.slow
+def test_a_whole_configuration_is_tried_under_the_policy(fedlit_cli, sites, file):
+    assert fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {file.parent} --sites loopback:2")[0] == 0
+    config = file.parent / "default" / "one" / "config.yaml"
+    toys = {"data": {"class_path": "toys.ToyData"}}
+    code, _, err = fedlit_cli(f"site check {written(file, **toys)} --config {config}")
+    assert code == 1
+    assert "names 'toys.ToyNet', which is not of its modules" in err
+    allowed = {"policy": {"modules": ["fedlit", "toys"]}}
+    code, out, err = fedlit_cli(f"site check {written(file, **toys, **allowed)} --config {config}")
+    assert code == 0, err
+    assert "w [483]" in out
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"state": "/proc/nowhere"}, "state: nothing can be written in /proc"),
+        ({"data": {"class_path": "NIHChestXray14", "init_args": {"root": "/nowhere"}}}, "/nowhere"),
+        ({"policy": {"verbs": ["prepare"]}}, "'train' is none of its verbs (prepare)"),
+        ({"accelerator": "gpus"}, "gpus"),
+    ],
+)
+def test_what_is_not_well_is_told(fedlit_cli, file, keys, said):
+    code, out, err = fedlit_cli(f"site check {written(file, **keys)}")
+    assert code == 1
+    assert said in err
+    assert "ready to join" not in out
+
+
+def test_a_file_that_is_not_there_is_told(fedlit_cli, file):
+    code, _, err = fedlit_cli(f"site check {file}")
+    assert code == 1
+    assert "fedlit-site.yaml" in err
