@@ -173,7 +173,8 @@ class MIMICCXRLT(_MIMICImages):
     Args:
         root: The folder of MIMIC-CXR-JPG with ``mimic-cxr-2.0.0-metadata.csv.gz``, ``-split.csv.gz`` and the images in
             ``files/``; the tables may be unpacked. There is no default.
-        labels_file: The label file of CXR-LT, or a list of several that are put together. There is no default.
+        labels_file: The label file of CXR-LT, or a list of several that are put together; or PhysioNet's download as a folder, of
+            which ``cxr-lt-2023/train.csv``, ``development.csv`` and ``test.csv`` are taken. There is no default.
         **kwargs: Further arguments.
     """
 
@@ -196,4 +197,17 @@ class MIMICCXRLT(_MIMICImages):
         self.labels_file = [Path(file).expanduser() for file in files]
 
     def _label_files(self) -> list[Path]:
-        return self.labels_file
+        return [file for given in self.labels_file for file in (_published(given) if given.is_dir() else [given])]
+
+
+def _published(folder: Path) -> list[Path]:
+    """Return the label files of 2023 in PhysioNet's download of CXR-LT."""
+    inner = folder / "cxr-lt-2023"
+    folder = inner if inner.is_dir() else folder
+    files = [folder / f"{part}.csv" for part in ("train", "development", "test")]
+    if missing := [file.name for file in files if not file.is_file()]:
+        raise FileNotFoundError(
+            f"data.labels_file: {folder}: there is no {', '.join(missing)}; expected PhysioNet's download of CXR-LT with "
+            "cxr-lt-2023/train.csv, development.csv and test.csv, or name the files in a list"
+        )
+    return files

@@ -93,6 +93,8 @@ class Scale:
     # has the labels in this order.
     values: dict[str, str | dict[Any, dict[str, Any]]] = field(default_factory=dict)
     rates: Rates | None = None  # How rates are chosen; None where the parts have them.
+    # Images by source, as published, from which a plan counts the steps of an epoch where the data are not there.
+    images: dict[str, int] = field(default_factory=dict)
 
     def keys(self, label: str, value: Any) -> dict[str, Any]:
         """Return the keys that a label's value brings.
