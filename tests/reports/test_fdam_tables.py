@@ -39,7 +39,7 @@ class TestTable3:
     def test_the_laptop_shares_the_runs_of_figure_1(self):
         (table,), figure = Reproduction("fdam-table3").parts(), Reproduction("fdam-fig1").parts()[-1]
         assert replace(table, cases={}) == replace(figure, cases={})
-        assert len(figure.cases) == 4
+        assert len(figure.cases) == 5
         assert figure.cases.items() < table.cases.items()
 
     def test_the_papers_scale_is_the_papers(self, tmp_path, plan_some):

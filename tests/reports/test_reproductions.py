@@ -17,6 +17,7 @@ from fedlit.reports.reproductions import NAMES, reproduction
 from fedlit.reports.reproductions.comparison import compare, markdown
 from fedlit.reports.reproductions.document import HOME, find, patched, read
 from fedlit.reports.reproductions.reproduction import Reproduction
+from fedlit.reports.reproductions.seeds import SeedsReport
 
 
 def made_up(reference: list[float], method: list[float], column: str = "I = 64") -> pd.DataFrame:
@@ -256,3 +257,38 @@ class TestDocument:
         file = written(tmp_path / "mine.yaml", "fdam-fig1", scales={"laptop": {"parts": parts}})
         with pytest.raises(ConfigError, match=r"cases.again: there is another case codasca-8"):
             read(file)
+
+
+class TestLargestWindow:
+    """I_max: the largest window that, with all smaller ones, loses little against the smallest."""
+
+    def report(self, aurocs: dict[tuple[str, int], list[float]]) -> pd.DataFrame:
+        keys = [(method, window, seed) for (method, window), each in aurocs.items() for seed in range(len(each))]
+        runs = pd.DataFrame(keys, columns=["method", "window", "seed"]).assign(title="one")
+        values = pd.DataFrame({"auroc": [value for each in aurocs.values() for value in each]})
+        made = SeedsReport(row="{method}", against={}, what="", versus="", within=0.01)
+        largest = made._largest(runs, values)
+        assert "I_max" in made._largest_text(largest)
+        return largest.set_index("method")
+
+    def test_it_is_of_means_over_seeds_and_ends_before_the_first_loss(self):
+        one = {
+            ("CODA+", 1): [0.80, 0.84],
+            ("CODA+", 8): [0.80, 0.83],
+            ("CODA+", 64): [0.78, 0.80],
+            ("CODA+", 512): [0.83] * 2,
+        }
+        largest = self.report(one)
+        assert (largest.loc["CODA+", "window"], largest.loc["CODA+", "harmful"]) == (8, 64)
+
+    def test_a_method_without_the_smallest_window_is_compared_with_the_other_there(self):
+        one = {("CODA+", 1): [0.80], ("CODA+", 8): [0.70], ("CODASCA", 8): [0.795], ("CODASCA", 512): [0.792]}
+        largest = self.report(one)
+        assert largest["window"].to_dict() == {"CODA+": 1, "CODASCA": 512}
+        assert pd.isna(largest.loc["CODASCA", "harmful"])
+
+    def test_both_scales_of_figure_1_have_a_window_of_one_and_say_what_is_allowed(self):
+        for scale in read(find("fdam-fig1")).scales.values():
+            assert scale.report["within"] == 0.01
+            windows = {case.labels["window"] for part in scale.parts.values() for case in part.cases.values()}
+            assert min(windows) == 1
