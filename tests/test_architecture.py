@@ -18,7 +18,7 @@ CORE = ("fedlit.core", "fedlit.federation")
 ABOVE = tuple(
     f"fedlit.{room}"
     for room in ("aggregators", "objectives", "models", "reports", "experiment", "cli", "predictions", "data.phantom",
-                 "data.xrays", "data.binary")
+                 "data.xrays", "data.binary", "data.own")
 )  # fmt: skip
 
 

@@ -2,12 +2,16 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
 
 import pandas as pd
 from rich import box
 from rich.console import Console
+from rich.filesize import decimal
 from rich.table import Table
 
+from fedlit.data.cached import Entry
 from fedlit.data.labels import harmonised
 from fedlit.data.schemes import KINDS
 from fedlit.experiment.choices import AXES, shipped
@@ -27,6 +31,23 @@ def wide_console() -> Console:
     if not console.is_terminal:
         console.width = PIPE_WIDTH
     return console
+
+
+def cache_table(folder: Path, found: Sequence[Entry], console: Console) -> None:
+    """Print what is in a cache folder."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    table.add_column("name", no_wrap=True)
+    table.add_column("what")
+    table.add_column("size", justify="right", no_wrap=True)
+    table.add_column("last use", no_wrap=True)
+    table.add_column("runs", overflow="fold")
+    for entry in found:
+        runs = ", ".join(entry.runs[:3]) + (f" and {len(entry.runs) - 3} more" if len(entry.runs) > 3 else "")
+        used = datetime.fromtimestamp(entry.used).strftime("%Y-%m-%d %H:%M")
+        table.add_row(entry.name, entry.what, decimal(entry.size), used, runs or "-")
+    console.print(f"{folder}: {decimal(sum(entry.size for entry in found))} in {len(found)} entries")
+    if found:
+        console.print(table)
 
 
 def auroc_table(metrics: Mapping[str, float], prefix: str, title: str, width: int = 80) -> Table:

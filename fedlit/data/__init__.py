@@ -15,6 +15,7 @@ from fedlit.data.binary import (
 )
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.organisations import Organisations
+from fedlit.data.own import ImageTable
 from fedlit.data.partition import (
     IID,
     ByCategory,
@@ -33,7 +34,7 @@ from fedlit.data.xrays import MIMICCXR, MIMICCXRLT, CheXpert, NIHChestXray14, Pa
 __all__ = [
     "CIFAR10", "CIFAR100", "IID", "MIMICCXR", "MIMICCXRLT", "STL10", "ByCategory", "ByColumn", "ByOrganisation",
     "ByPatient", "CATvsDOG", "CategorisedImages", "CategoryImages", "CheXpert", "ClientData", "DeclaredClasses",
-    "Dirichlet", "FashionMNIST", "FederatedDataModule", "HideClasses", "ImageNet", "LabelScheme", "Melanoma",
+    "Dirichlet", "FashionMNIST", "FederatedDataModule", "HideClasses", "ImageNet", "ImageTable", "LabelScheme", "Melanoma",
     "NIHChestXray14", "Organisations", "PadChest", "ParquetImages", "Partition", "PhantomCXR", "Records", "VinDrCXR",
     "WithinOrganisations",
 ]  # fmt: skip

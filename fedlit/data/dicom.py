@@ -8,6 +8,24 @@ from PIL import Image
 from fedlit.core.errors import ConfigError
 
 SUFFIXES = (".dicom", ".dcm")
+PREAMBLE, MARK = 128, b"DICM"
+"""A DICOM file has this mark behind so many bytes, whatever its name is."""
+
+INSTALL = "pip install 'fedlit[dicom]', or convert the files to PNG"
+
+
+def is_dicom(file: Path) -> bool:
+    """Return whether a file is DICOM, by its suffix or else by its content."""
+    return file.suffix.lower() in SUFFIXES or has_mark(file)
+
+
+def has_mark(file: Path) -> bool:
+    """Return whether a file is DICOM by its content."""
+    try:
+        with file.open("rb") as opened:
+            return opened.read(PREAMBLE + len(MARK))[PREAMBLE:] == MARK
+    except OSError:
+        return False
 
 
 def open_dicom(file: Path, **options):
@@ -19,23 +37,20 @@ def open_dicom(file: Path, **options):
     try:
         from pydicom import dcmread
     except ModuleNotFoundError:
-        raise ConfigError(
-            f"{file}: DICOM files need pydicom, which is not installed: pip install 'fedlit[dicom]', "
-            "or convert the files to PNG"
-        ) from None
+        raise ConfigError(f"{file}: DICOM files need pydicom, which is not installed: {INSTALL}") from None
     return dcmread(file, **options)
 
 
 def read_dicom(file: Path) -> Image.Image:
     """Read the picture of a DICOM file as 8-bit grey, bright where the body is dense.
 
-    Stored values of any depth are rescaled (RescaleSlope, RescaleIntercept). Then the first VOI window becomes 0 to 255
-    (DICOM PS3.3, C.11.2), or the range of the picture if there is no window. MONOCHROME1 is inverted. Lookup tables
-    (Modality LUT, VOI LUT Sequence) are not applied.
+    Stored values of any depth are rescaled (RescaleSlope and RescaleIntercept, or the Modality LUT). Then the first VOI LUT
+    becomes 0 to 255, by the bits that it declares, or else the first VOI window (DICOM PS3.3, C.11.2), or else the range of
+    the picture. MONOCHROME1 is inverted.
 
     Raises:
-        ConfigError: pydicom is not installed.
-        ValueError: The file does not hold exactly one grey picture.
+        ConfigError: pydicom is not installed, or the package that decodes such pixels is not.
+        ValueError: The file does not hold exactly one grey picture, or its pixels are damaged.
     """
     header = open_dicom(file)
     if "PixelData" not in header:
@@ -46,14 +61,45 @@ def read_dicom(file: Path) -> Image.Image:
             "expected one picture in MONOCHROME1 or MONOCHROME2, "
             f"found {header.get('NumberOfFrames') or 1} in {photometric}: convert the file"
         )
-    values = header.pixel_array * _number(header, "RescaleSlope", 1) + _number(header, "RescaleIntercept", 0)
+    values = _values(file, header)
     width = _number(header, "WindowWidth", 0)
-    if width > 0:
+    if header.get("VOILUTSequence"):
+        grey = _looked_up(values, header)
+    elif width > 0:
         grey = _window(values, _number(header, "WindowCenter", 0), width, header.get("VOILUTFunction") or "LINEAR")
     else:
         grey = (values - values.min()) / max(np.ptp(values), 1)
     pixels = np.round(255 * grey).astype(np.uint8)
     return Image.fromarray(255 - pixels if photometric == "MONOCHROME1" else pixels)
+
+
+def _values(file: Path, header) -> np.ndarray:
+    """Return the picture after the Modality LUT, or rescaled, [height, width]."""
+    from pydicom.pixels import apply_modality_lut, get_decoder
+
+    syntax = getattr(header.file_meta, "TransferSyntaxUID", None)
+    if syntax is not None and syntax.is_compressed:
+        try:
+            decoder = get_decoder(syntax)
+        except NotImplementedError:
+            raise ValueError(f"expected a picture, found {syntax.name}: convert the file") from None
+        if not decoder.is_available:
+            needs = " or ".join(sorted(decoder.missing_dependencies))
+            raise ConfigError(
+                f"{file}: pixels in {syntax.name} need a decoder that is not installed ({needs}): {INSTALL}"
+            )
+    try:
+        stored = header.pixel_array
+    except (RuntimeError, AttributeError) as error:  # of a decoder
+        raise ValueError(f"{syntax.name if syntax else 'pixels'}: {str(error).splitlines()[0]}") from error
+    return apply_modality_lut(stored, header)
+
+
+def _looked_up(values: np.ndarray, header) -> np.ndarray:
+    from pydicom.pixels import apply_voi
+
+    bits = int(header.VOILUTSequence[0].LUTDescriptor[2])
+    return np.clip(apply_voi(np.round(values).astype(np.int64), header) / (2**bits - 1), 0, 1)
 
 
 def _window(values: np.ndarray, center: float, width: float, function: str) -> np.ndarray:

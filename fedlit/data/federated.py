@@ -23,7 +23,7 @@ from fedlit.core.parts import class_names
 from fedlit.data.augmentation import PerImage, XrayAugmentation
 from fedlit.data.images import LabelledImages
 from fedlit.data.partition import Partition
-from fedlit.data.records import SPLITS, Records, check_records, hidden_labels, listed
+from fedlit.data.records import SPLITS, LeftOut, Records, check_records, hidden_labels, listed
 from fedlit.data.schemes import LabelScheme
 from fedlit.data.splits import split_by_patient
 
@@ -112,6 +112,7 @@ class FederatedDataModule(LightningDataModule):
         self.assignment: pd.DataFrame | None = None
         self.schemes: dict[str, tuple[str, ...]] = {}
         self.notes: list[str] = []
+        self.left_out: list[LeftOut] = []
         self._records: Records | None = None
 
     def records(self) -> Records:
@@ -228,6 +229,20 @@ class FederatedDataModule(LightningDataModule):
             self.assignment.to_csv(path, index=False)
         else:
             raise ValueError(f"{path}: expected a name that ends in .parquet or .csv")
+
+    def cached(self) -> list[Path]:
+        """Return the files of the cache in which the pictures lie; none for data without such."""
+        parts = [part for client in self.clients.values() for _, part in parts_of(client)] + list(
+            self.test_sets.values()
+        )
+        stores = {id(part.store): part.store for part in parts if hasattr(part, "store")}
+        return [path for store in stores.values() for path in getattr(store, "paths", [])]
+
+    def save_left_out(self, path: str | Path) -> bool:
+        """Write the images that were left out to a CSV file, with their files and the reasons, and return whether there are any."""
+        if self.left_out:
+            pd.DataFrame(self.left_out).to_csv(path, index=False)
+        return bool(self.left_out)
 
     @property
     def partition_hash(self) -> str:

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from PIL import Image, UnidentifiedImageError
 
-from fedlit.data.dicom import SUFFIXES, read_dicom
+from fedlit.data.dicom import SUFFIXES, has_mark, read_dicom
 
 KINDS = {
     stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder", stat.S_IFCHR: "a device",
@@ -32,7 +32,7 @@ def open_picture(file: str | Path | BinaryIO) -> Image.Image:
     Raises:
         ValueError: It is no file, an empty one, no image, or a picture of a single row or column of pixels.
         OSError: It cannot be read.
-        ConfigError: It is DICOM, and pydicom is not installed.
+        ConfigError: It is DICOM, and pydicom, or what decodes its pixels, is not installed.
     """
     if isinstance(file, str | Path) and (reason := no_file(Path(file))):
         raise ValueError(f"expected an image file, found {reason}")
@@ -41,6 +41,8 @@ def open_picture(file: str | Path | BinaryIO) -> Image.Image:
     try:
         image = Image.open(file, formats=_formats())
     except UnidentifiedImageError:
+        if isinstance(file, str | Path) and has_mark(Path(file)):
+            return read_dicom(Path(file))
         raise ValueError("no image, or its header is damaged") from None
     if min(image.size) < 2:
         raise ValueError(f"expected a picture, found {image.size[0]} x {image.size[1]} pixels")

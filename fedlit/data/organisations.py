@@ -5,6 +5,7 @@ import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
@@ -15,9 +16,11 @@ from torch import Tensor, nn
 
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import checked_classes
+from fedlit.data.near import cached_pairs, draw_pairs, pairs_file
 from fedlit.data.partition import ByOrganisation, Partition
 from fedlit.data.records import Records, hidden_labels, listed
 from fedlit.data.splits import split_by_patient
+from fedlit.data.store import cache_folder
 
 
 class JoinedStore:
@@ -38,6 +41,11 @@ class JoinedStore:
         self.starts = np.cumsum([0, *(len(store) for store in stores)])
         names = "\n".join(store.path.name for store in stores)
         self.path = stores[0].path.parent / f"joined-{hashlib.sha256(names.encode()).hexdigest()[:24]}"
+
+    @property
+    def paths(self) -> list[Path]:
+        """Files of the cache in which the pictures lie."""
+        return [path for store in self.stores for path in store.paths]
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -76,7 +84,9 @@ class Organisations(FederatedDataModule):
             organisations label, or a list of classes, whose order is kept.
         partition: The rule that gives each record to a client; by default each organisation is a client.
         duplicates: What happens if a picture is in two organisations, or in one and an external test set, so that a
-            patient may be in training and test: ``refuse`` is an error, ``allow`` a warning.
+            patient may be in training and test: ``refuse`` is an error, ``allow`` a warning. Copies that were compressed
+            anew or resized are found too; of those that were cropped most, and pairs that are merely alike are a warning
+            with a picture to look at (``near.py`` says what was measured).
         **kwargs: Further arguments of FederatedDataModule.
     """
 
@@ -120,6 +130,9 @@ class Organisations(FederatedDataModule):
         everything = self.sources | self.external
         read = {name: source._read() for name, source in everything.items()}
         self.notes = [f"{name}: {note}" for name, source in everything.items() for note in source.notes]
+        self.left_out = [
+            replace(o, image=f"{name}/{o.image}") for name, source in everything.items() for o in source.left_out
+        ]
         self._refuse_duplicates(read)
         joined = [self._under(name, read[name]) for name in self.sources]
         return Records(
@@ -134,14 +147,26 @@ class Organisations(FederatedDataModule):
             table=pd.concat([r.table for r in joined], ignore_index=True),
         )
 
+    def keep(self, records: Records, owners: np.ndarray) -> np.ndarray:
+        """Return what each organisation's source keeps of its own records, [N] bool."""
+        kept, start = [], 0
+        for source in self.sources.values():
+            own = source._read()
+            rows = slice(start, start + len(own.names))
+            kept.append(source.keep(replace(own, splits=records.splits[rows]), owners[rows]))
+            start = rows.stop
+        return np.concatenate(kept)
+
     def setup(self, stage: str | None = None) -> None:
         """Set up the clients as for any data, and the external test sets."""
         if self.assignment is not None:
             return
         super().setup(stage)
         for name, source in self.external.items():
-            records = self._under(name, source._read())
-            self.test_sets[name] = self._images(records, np.arange(len(records.names)), records.labels)
+            own = source._read()
+            records, tests = self._under(name, own), np.full(len(own.names), "test")
+            kept = np.flatnonzero(source.keep(replace(own, splits=tests), np.full(len(tests), name)))
+            self.test_sets[name] = self._images(records, kept, records.labels)
             absent = [label for label in source.classes if label not in self.classes]
             if absent:
                 self.notes.append(f"{name}: {len(absent)} labels are no class here and left out: {listed(absent, 20)}")
@@ -201,28 +226,33 @@ class Organisations(FederatedDataModule):
         )
 
     def _refuse_duplicates(self, read: dict[str, Records]) -> None:
-        owner: dict[bytes, tuple[str, str]] = {}
-        shared: dict[tuple[str, str], list[str]] = {}
-        for name, records in read.items():
-            # Pictures with some thousand equal pixels are the same; hashing all pixels of 200,000 takes half a minute.
-            steps = [max(1, size // 32) for size in records.store.shape[2:]]
-            for start in range(0, len(records.names), 256):
-                rows = np.arange(start, min(start + 256, len(records.names)))
-                thinned = records.store[rows][:, :, :: steps[0], :: steps[1]].numpy()
-                for row, picture in zip(rows, thinned, strict=True):
-                    key = hashlib.blake2b(picture.tobytes(), digest_size=16).digest()
-                    first = owner.setdefault(key, (name, str(records.names[row])))
-                    if first[0] != name and first[0] in self.sources:
-                        shared.setdefault((first[0], name), []).append(f"{first[1]} and {records.names[row]}")
-        for (one, other), pairs in shared.items():
-            message = (
-                f"{len(pairs)} pictures of {one!r} are in {other!r} too, the first are {listed(pairs, 2)}: the same "
-                "patients would be in the training of one site and in the test of another (for example, RSNA Pneumonia "
-                "and SIIM Pneumothorax are taken from NIH ChestX-ray14)"
-            )
-            if self.duplicates == "refuse":
-                raise ValueError(f"{message}. Leave one of them out, or set data.duplicates to allow.")
-            warnings.warn(message, stacklevel=4)
+        folder = cache_folder(self.cache_dir)
+        for one, other in combinations(read, 2):
+            if one not in self.sources:  # nobody trains on either
+                continue
+            stores = read[one].store, read[other].store
+            pairs = cached_pairs(folder, *stores, (stores[0].path.name, stores[1].path.name))
+            if not pairs:
+                continue
+            names = read[one].names, read[other].names
+            drawn = draw_pairs(pairs_file(folder, one, other), pairs, stores, names)
+            same = [f"{names[0][pair.one]} and {names[1][pair.other]}" for pair in pairs if pair.same]
+            if like := len(pairs) - len(same):
+                note = f"{like} pictures of {one!r} and {other!r} are alike, and may be one picture, cropped: look at {drawn}"
+                self.notes.append(note)
+                warnings.warn(note, stacklevel=4)
+            if same:
+                self._refuse_same(one, other, same, drawn)
+
+    def _refuse_same(self, one: str, other: str, same: list[str], drawn: Path) -> None:
+        message = (
+            f"{len(same)} pictures of {one!r} are in {other!r} too, the first are {listed(same, 2)}, perhaps compressed anew or "
+            f"resized (look at {drawn}): the same patients would be in the training of one site and in the test of another "
+            "(for example, RSNA Pneumonia and SIIM Pneumothorax are taken from NIH ChestX-ray14)"
+        )
+        if self.duplicates == "refuse":
+            raise ValueError(f"{message}. Leave one of them out, or set data.duplicates to allow.")
+        warnings.warn(message, stacklevel=5)
 
 
 def save_classes(data: FederatedDataModule, path: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fedlit.data.images import ImageStore
 from fedlit.data.patients import warn_united
+from fedlit.data.store import ImageStore
 
 SPLITS = ("train", "val", "test")
 
@@ -39,6 +39,21 @@ class Records:
     table: pd.DataFrame
 
 
+@dataclass(frozen=True)
+class LeftOut:
+    """An image that a source leaves out.
+
+    Attributes:
+        image: Its id.
+        file: Its file.
+        reason: Why it is left out.
+    """
+
+    image: str
+    file: str
+    reason: str
+
+
 def hidden_labels(records: Records) -> np.ndarray:
     """Return which labels are missing because the site of the image does not label the class, [N, C] bool."""
     hidden = np.zeros(records.labels.shape, dtype=bool)
@@ -53,7 +68,7 @@ def check_records(records: Records) -> Records:
     """Return the records after checking that they do not contradict themselves; a patient has one spelling then.
 
     Raises:
-        ValueError: Lengths differ, an image has no patient, an image id occurs twice, a label is not 0, 1 or NaN, or the label scheme
+        ValueError: Lengths differ, an image has no site or no patient, an image id occurs twice, a label is not 0, 1 or NaN, or the label scheme
             names a site or a class that is not there.
     """
     fields = ("store", "names", "labels", "patients", "sites", "table", "splits")
@@ -67,13 +82,19 @@ def check_records(records: Records) -> Records:
             f"records: expected labels [N, C] of C different classes, found {list(records.labels.shape)} "
             f"and classes {list(records.classes)}"
         )
+    nowhere = pd.isna(records.sites) | (np.char.strip(np.asarray(records.sites).astype(str)) == "")
+    if nowhere.any():
+        raise ValueError(
+            f"records: expected a site for each image, found none for {nowhere.sum()} of {len(nowhere)}, the first is image "
+            f"{str(records.names[np.argmax(nowhere)])!r}. Fill its cell in, or leave the image out"
+        )
     nobody = pd.isna(records.patients) | (np.char.strip(np.asarray(records.patients).astype(str)) == "")
     if nobody.any():
         raise ValueError(
             f"records: expected a patient for each image, found none for {nobody.sum()} of {len(nobody)}, the first is image "
             f"{str(records.names[np.argmax(nobody)])!r}. Where patients are unknown, give each image an id of its own"
         )
-    unique, occurrences = np.unique(records.names, return_counts=True)
+    unique, occurrences = np.unique(np.asarray(records.names).astype(str), return_counts=True)
     if (occurrences > 1).any():
         twice = unique[occurrences > 1]
         raise ValueError(
@@ -97,7 +118,8 @@ def check_records(records: Records) -> Records:
             raise ValueError(
                 f"label scheme of site {site!r}: no image is of that site; sites are {listed(np.unique(records.sites))}"
             )
-    return replace(records, patients=warn_united(records.patients))
+    texts = {name: np.array(getattr(records, name), dtype=str) for name in ("names", "sites", "patients")}
+    return replace(records, **texts | {"patients": warn_united(texts["patients"])})
 
 
 def listed(values, limit: int = 8) -> str:

@@ -28,19 +28,21 @@ class Table:
         path: Path of the file.
         rows: Rows of the file, without blank lines.
         lines: Line number of each row, where the header is line 1. Line breaks in quoted fields are not counted.
+        unit: What is counted: lines, or the rows of a file without lines.
     """
 
     path: Path
     rows: pd.DataFrame
     lines: np.ndarray
+    unit: str = "line"
 
     def where(self, mask: np.ndarray) -> "Table":
         """Return the rows of a mask."""
-        return Table(self.path, self.rows[mask].reset_index(drop=True), self.lines[mask])
+        return Table(self.path, self.rows[mask].reset_index(drop=True), self.lines[mask], self.unit)
 
     def at(self, mask: np.ndarray) -> str:
         """Return the file and the first line of a mask, for an error message."""
-        return f"{self.path}, line {self.lines[np.argmax(mask)]}"
+        return f"{self.path}, {self.unit} {self.lines[np.argmax(mask)]}"
 
 
 def read_table(
@@ -51,7 +53,7 @@ def read_table(
     Args:
         path: Path of the file.
         needed: Names of the columns that must exist.
-        filled: Those of them that hold text and must not be empty.
+        filled: Columns that hold text and must not be empty, where they are there.
         columns: A map from other spellings of columns to their names.
 
     Raises:
@@ -91,13 +93,22 @@ def read_table(
     table = Table(path, rows, np.arange(2, len(rows) + 2)).where(rows.notna().any(axis=1).to_numpy())
     if not len(table.rows):
         raise ValueError(f"{path}: expected rows below the header, found none")
-    for column in filled:
-        empty = (table.rows[column].isna() | (table.rows[column].str.strip() == "")).to_numpy()
-        if empty.any():
-            count = f"({empty.sum()} such lines)"
-            raise ValueError(f"{table.at(empty)}: column {column!r} is empty {count}. Fill it in, or remove the line.")
+    for column in table.rows.columns.intersection(filled):
+        refuse_empty(table, column)
         table.rows[column] = table.rows[column].str.strip()
     return table
+
+
+def refuse_empty(table: Table, column: str) -> None:
+    """Check that no cell of a column of text is empty.
+
+    Raises:
+        ValueError: A cell is empty; the message names line and column.
+    """
+    empty = (table.rows[column].isna() | (table.rows[column].str.strip() == "")).to_numpy()
+    if empty.any():
+        count = f"({empty.sum()} such lines)"
+        raise ValueError(f"{table.at(empty)}: column {column!r} is empty {count}. Fill it in, or remove the line.")
 
 
 def _checked_header(path: Path) -> list[str]:
@@ -133,7 +144,9 @@ def refuse_repeats(table: Table, column: str, what: str = "image") -> None:
     if repeated.any():
         name = table.rows[column][repeated].iloc[0]
         at = table.lines[(table.rows[column] == name).to_numpy()]
-        raise ValueError(f"{table.path}: {what} {name!r} is on lines {', '.join(map(str, at))}. Keep one of them.")
+        raise ValueError(
+            f"{table.path}: {what} {name!r} is on {table.unit}s {', '.join(map(str, at))}. Keep one of them."
+        )
 
 
 def numbers(table: Table, columns: Sequence[str], allowed: Sequence[float]) -> np.ndarray:

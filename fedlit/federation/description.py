@@ -7,6 +7,7 @@ from rich.filesize import decimal
 from fedlit.core.aggregator import Aggregator, governed
 from fedlit.core.messages import Payload
 from fedlit.core.optimizer import control_variates_warning
+from fedlit.data.cached import note_use
 from fedlit.data.organisations import save_classes
 from fedlit.federation.monitor import Monitor
 from fedlit.federation.session import Session
@@ -86,6 +87,7 @@ def save_partition(session: Session, run: Run) -> None:
         return
     from fedlit.tracking.figures import partition_figure  # matplotlib takes a second to import
 
+    note_use(session.data.cached(), run.directory)
     session.data.save_partition(run.directory / "partition.csv")
     counts = session.data.counts()
     train = counts[counts["split"] == "train"]
@@ -96,5 +98,6 @@ def save_partition(session: Session, run: Run) -> None:
     sizes = train.groupby("client")["images"].first().reindex(list(session.clients))
     partition_figure(positives, sizes, "Training images").savefig(run.directory / "partition.png", dpi=150)
     save_classes(session.data, run.directory / "classes.csv")
-    for name in ("partition.csv", "partition.png", "classes.csv"):
+    listed = ["left_out.csv"] * session.data.save_left_out(run.directory / "left_out.csv")
+    for name in ("partition.csv", "partition.png", "classes.csv", *listed):
         run.artifact(run.directory / name)

@@ -13,7 +13,7 @@ import pandas as pd
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.files import whole
-from fedlit.data.dicom import SUFFIXES
+from fedlit.data.dicom import SUFFIXES, has_mark
 from fedlit.predictions.serving import BATCH, FILE, ImageScorer
 from fedlit.tracking.addresses import absent, absolute, without_credentials
 from fedlit.tracking.mlflow import ENVIRONMENT
@@ -57,15 +57,21 @@ def load(model: str, tracking_uri: str, accelerator: str = "auto", trust: bool =
 def image_files(folder: Path) -> list[Path]:
     """List PNG, JPEG and DICOM files in a folder and its subfolders, hidden ones left out, in order.
 
+    DICOM files need no suffix.
+
     Raises:
         ConfigError: There is no such folder, or no image in it.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder}: expected a folder of images, found {'a file' if folder.exists() else 'nothing'}")
-    files = [path for path in folder.rglob("*") if path.suffix.lower() in IMAGES and not path.name.startswith(".")]
+    files = [path for path in folder.rglob("*") if not path.name.startswith(".") and _is_image(path)]
     if not files:
         raise ConfigError(f"{folder}: expected images ({', '.join(IMAGES)}), found none, in subfolders neither")
     return sorted(files)
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in IMAGES or (path.is_file() and has_mark(path))
 
 
 def score_files(

@@ -8,6 +8,9 @@ import pytest
 from fedlit.core.errors import ConfigError
 from fedlit.data.dicom import read_dicom
 from fedlit.data.images import decode_images, read_image
+from fedlit.data.own.proposal import images_below
+from fedlit.data.xrays.check import look_at
+from fedlit.predictions.scoring import image_files
 
 RAMP = np.tile(np.arange(0, 4096, 128, dtype=np.uint16), (32, 1))
 
@@ -113,4 +116,126 @@ def test_without_pydicom_it_is_named(tmp_path, monkeypatch):
     (tmp_path / "x.dicom").write_bytes(b"any")
     with pytest.raises(ConfigError, match=r"x\.dicom: DICOM files need pydicom.* pip install 'fedlit\[dicom\]'"):
         decode_images([tmp_path / "x.dicom"] * 2, 16, cache_dir=tmp_path / "cache")
-    assert list((tmp_path / "cache").iterdir()) == []
+    assert list((tmp_path / "cache").glob("*.npy")) == []
+
+
+# Lookup tables
+
+
+def lut(pydicom, entries, first, bits):
+    table = pydicom.Dataset()
+    table.LUTDescriptor = [len(entries), first, bits]
+    table.add_new("LUTData", "OW", np.array(entries, dtype="<u2").tobytes())
+    return pydicom.Sequence([table])
+
+
+def test_a_voi_lut_is_honoured_and_wins_over_a_window(tmp_path):
+    pydicom = pytest.importorskip("pydicom")
+    entries = np.round(np.linspace(0, 1, 64) ** 2 * 4095).astype(int)
+    pixels = np.arange(64, dtype=np.uint16).reshape(8, 8) + 100
+    tables = {"VOILUTSequence": lut(pydicom, entries.tolist(), 110, 12), "WindowCenter": 30, "WindowWidth": 9}
+    found = grey(write_dicom(tmp_path / "x.dicom", pixels, BitsStored=12, **tables)).ravel()
+    expected = entries[np.clip(np.arange(64) - 10, 0, 63)] / 4095 * 255
+    np.testing.assert_array_equal(found, np.round(expected))
+    inverted = grey(write_dicom(tmp_path / "y.dicom", pixels, "MONOCHROME1", BitsStored=12, **tables)).ravel()
+    np.testing.assert_array_equal(inverted, 255 - found)
+
+
+def test_a_modality_lut_comes_before_the_window(tmp_path):
+    pydicom = pytest.importorskip("pydicom")
+    entries = list(range(1000, 0, -10))
+    pixels = np.arange(64, dtype=np.uint16).reshape(8, 8)
+    tables = {"ModalityLUTSequence": lut(pydicom, entries, 0, 16), "WindowCenter": 600.5, "WindowWidth": 401}
+    tables["ModalityLUTSequence"][0].ModalityLUTType = "US"
+    found = grey(write_dicom(tmp_path / "x.dicom", pixels, BitsStored=12, **tables)).ravel()
+    values = np.array(entries)[np.arange(64)]
+    np.testing.assert_array_equal(found, np.round(np.clip((values - 600) / 400 + 0.5, 0, 1) * 255))
+
+
+# Packed pixels
+
+PACKED = {
+    "JPEGLosslessSV1": "JPEG Lossless", "JPEGLSLossless": "JPEG-LS Lossless", "JPEG2000Lossless": "JPEG 2000",
+    "JPEGBaseline8Bit": "JPEG Baseline",
+}  # fmt: skip
+
+
+def packed(path, syntax: str, pixels):
+    """A DICOM file whose pixels gdcm has packed."""
+    gdcm = pytest.importorskip("gdcm", reason="needs python-gdcm: pip install 'fedlit[dicom]'")
+    reader, change, writer = gdcm.ImageReader(), gdcm.ImageChangeTransferSyntax(), gdcm.ImageWriter()
+    reader.SetFileName(str(write_dicom(path.with_suffix(".plain"), pixels)))
+    assert reader.Read()
+    to = {"JPEGLosslessSV1": gdcm.TransferSyntax.JPEGLosslessProcess14_1, "JPEGLSLossless": gdcm.TransferSyntax.JPEGLSLossless,
+          "JPEG2000Lossless": gdcm.TransferSyntax.JPEG2000Lossless, "JPEGBaseline8Bit": gdcm.TransferSyntax.JPEGBaselineProcess1}  # fmt: skip
+    change.SetTransferSyntax(gdcm.TransferSyntax(to[syntax]))
+    change.SetInput(reader.GetImage())
+    assert change.Change()
+    writer.SetFileName(str(path))
+    writer.SetFile(reader.GetFile())
+    writer.SetImage(change.GetOutput())
+    assert writer.Write()
+    return path
+
+
+@pytest.mark.parametrize("syntax", PACKED)
+def test_packed_pixels_are_those_that_were_packed(tmp_path, syntax):
+    depth = np.uint8 if syntax == "JPEGBaseline8Bit" else np.uint16
+    pixels = (RAMP // 16).astype(depth) if depth is np.uint8 else RAMP
+    found = grey(packed(tmp_path / "x.dcm", syntax, pixels))
+    plain = grey(write_dicom(tmp_path / "plain.dcm", pixels))
+    assert np.abs(found - plain).max() <= (12 if syntax == "JPEGBaseline8Bit" else 0)
+
+
+def rle(path):
+    pydicom = pytest.importorskip("pydicom")
+    data = pydicom.dcmread(write_dicom(path, RAMP))
+    data.compress(pydicom.uid.RLELossless)
+    data.save_as(path)
+    return path, pydicom
+
+
+@pytest.mark.parametrize(("syntax", "name"), PACKED.items())
+def test_a_decoder_that_is_absent_is_named(tmp_path, monkeypatch, syntax, name):
+    path, pydicom = rle(tmp_path / "x.dcm")
+    data = pydicom.dcmread(path)
+    data.file_meta.TransferSyntaxUID = getattr(pydicom.uid, syntax)
+    data.save_as(path)
+    decoder = pydicom.pixels.get_decoder(getattr(pydicom.uid, syntax))
+    monkeypatch.setattr(decoder, "_available", {})
+    monkeypatch.setattr(decoder, "_unavailable", {"gdcm": ("gdcm>=3.0.10",)})
+    with pytest.raises(
+        ConfigError, match=rf"x.dcm: pixels in {name}.* need a decoder that is not installed \(gdcm.*fedlit\[dicom\]"
+    ):
+        decode_images([path], 16, cache_dir=tmp_path / "cache")
+
+
+def test_pixels_that_no_decoder_takes_and_damaged_ones(tmp_path):
+    path, pydicom = rle(tmp_path / "x.dcm")
+    assert grey(path).shape == (32, 32)
+    data = pydicom.dcmread(path)
+    data.PixelData = data.PixelData[:60]
+    data.save_as(tmp_path / "cut.dcm")
+    data.file_meta.TransferSyntaxUID = pydicom.uid.MPEG2MPML
+    data.save_as(tmp_path / "film.dcm")
+    with pytest.raises(ValueError) as caught:
+        decode_images([tmp_path / "cut.dcm", tmp_path / "film.dcm"], 16, cache_dir=tmp_path / "cache")
+    assert "2 of 2 image files cannot be decoded" in str(caught.value)
+    assert "film.dcm: expected a picture, found MPEG2 Main Profile" in str(caught.value)
+
+
+# Without a suffix
+
+
+@pytest.mark.parametrize("name", ["IM0001", "1.2.840.10008.7", "wrong.png"])
+def test_dicom_is_recognised_by_its_content(tmp_path, name):
+    pixels = grey(write_dicom(tmp_path / "x.dcm", RAMP))
+    (tmp_path / "x.dcm").rename(tmp_path / name)
+    np.testing.assert_array_equal(read_image(tmp_path / name, 32)[0], pixels)
+    picture = look_at(tmp_path / name, decode=True)
+    assert picture.problem == ""
+    if name != "wrong.png":
+        assert picture.kind == "DICOM, 16-bit MONOCHROME2"
+        (tmp_path / "notes.txt").write_text("no image")
+        assert image_files(tmp_path) == [tmp_path / name]
+        assert list(images_below(tmp_path)) == [name]

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import v2
 
-from fedlit.data import images
+from fedlit.data import pixels
 from fedlit.data.augmentation import PerImage, XrayAugmentation
 from fedlit.data.images import ImageStore, LabelledImages, cache_folder, decode_images, read_image
 
@@ -143,7 +143,7 @@ def test_files_are_decoded_in_order_and_once(tmp_path, monkeypatch):
     files = png_files(tmp_path / "png")
     store = decode_images(files, 32, cache_dir=tmp_path / "cache")
     np.testing.assert_array_equal(store[list(range(5))].numpy(), pictures(5, 32))
-    monkeypatch.setattr(images, "read_image", lambda *_: pytest.fail("decoded again"))
+    monkeypatch.setattr(pixels, "read_image", lambda *_: pytest.fail("decoded again"))
     assert decode_images(files, 32, cache_dir=tmp_path / "cache").path == store.path
 
 
@@ -186,13 +186,18 @@ def test_colour_and_transparency_become_grey(tmp_path, mode):
     assert np.abs(colour.astype(int) - GREY).max() <= 1
 
 
-@pytest.mark.parametrize(("bits", "brightest"), [(16, 65535), (12, 4095), (8, 255)])
-def test_deep_pictures_keep_their_range(tmp_path, bits, brightest):
+@pytest.mark.parametrize("brightest", [65535, 4095, 2000, 255])
+def test_deep_pictures_are_scaled_by_the_depth_of_the_data_set_not_by_their_brightest_pixel(tmp_path, brightest):
     deep = np.round(GREY / GREY.max() * brightest).astype(np.uint16)
     Image.fromarray(deep).save(tmp_path / "deep.png")
     assert Image.open(tmp_path / "deep.png").mode.startswith("I")
-    expected = deep.astype(float) * 255 / (2**bits - 1)
-    np.testing.assert_allclose(read_image(tmp_path / "deep.png", 32)[0], expected, atol=0.51)
+    for depth in (16, 12):
+        if brightest < 2**depth:
+            found = read_image(tmp_path / "deep.png", 32, depth=depth)[0]
+            np.testing.assert_allclose(found, deep.astype(float) * 255 / (2**depth - 1), atol=0.51)
+        else:
+            with pytest.raises(ValueError, match=r"expected pixels of 12 bits \(depth\), below 4,096, found 65,535"):
+                read_image(tmp_path / "deep.png", 32, depth=depth)
 
 
 def test_missing_files_are_named_with_their_count(tmp_path):
@@ -216,7 +221,7 @@ def test_damaged_files_are_all_named_at_once(tmp_path):
     assert "3 of 6 image files cannot be decoded" in message
     assert all(str(files[index]) in message for index in (1, 3, 4))
     assert not any(str(files[index]) in message for index in (0, 2, 5))
-    assert list((tmp_path / "cache").iterdir()) == []
+    assert list((tmp_path / "cache").glob("*.npy")) == []
 
 
 def test_floating_point_files_are_refused(tmp_path):

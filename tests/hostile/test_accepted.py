@@ -17,8 +17,9 @@ from fedlit.aggregators import CODA, CODASCA, Aggregator, CODAPlus, FedAvg, FedP
 from fedlit.core import checkpoint
 from fedlit.core.checkpoint import Checkpoints
 from fedlit.core.fabric import make_fabric
-from fedlit.data import PhantomCXR
+from fedlit.data import ImageTable, PhantomCXR
 from fedlit.data.federated import FederatedDataModule
+from fedlit.data.xrays.base import ChestXrays
 from fedlit.federation.federation import Federation
 from fedlit.federation.settings import Settings
 from fedlit.models import ImageClassifier
@@ -66,6 +67,28 @@ ELSEWHERE = {
     "device": "changes no number, by design: tests/federation/test_placement.py, tests/data/test_resident.py",
     "threads": "of worker processes: tests/federation/engines",
     "memory_format": "tests/core/test_memory_format.py",
+    **dict.fromkeys(
+        (
+            "table",
+            "root",
+            "image",
+            "patient",
+            "site",
+            "labels",
+            "findings",
+            "separator",
+            "values",
+            "uncertain",
+            "blank",
+            "views",
+            "names",
+            "missing",
+            "official_split",
+            "colour",
+        ),
+        "tests/data/own/test_image_table.py",
+    ),
+    **dict.fromkeys(("damaged", "depth"), "tests/data/test_decoding.py"),
     "accelerator": "needs another device",
     "devices": "ranks: tests/federation/engines",
     "num_nodes": "machines: tests/federation/engines",
@@ -201,7 +224,11 @@ def test_an_option_of_the_data_changes_what_it_says(option, value, what, tmp_pat
 
 
 def test_every_option_of_the_data_is_in_the_table():
-    names = {n for kind in (PhantomCXR, FederatedDataModule) for n in inspect.signature(kind).parameters} - {"kwargs"}
+    names = {
+        n
+        for kind in (PhantomCXR, FederatedDataModule, ChestXrays, ImageTable)
+        for n in inspect.signature(kind).parameters
+    } - {"kwargs"}
     assert sorted(names - {row[0] for row in DATA} - {*ELSEWHERE}) == []
 
 

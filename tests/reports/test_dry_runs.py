@@ -75,7 +75,7 @@ def test_a_plan_fetches_nothing_and_reads_nothing(figure, monkeypatch):
     made.parts = lambda: [parts[0].__class__(**vars(parts[0]) | {"cases": dict([*parts[0].cases.items()][:1])})]
     (keys,) = configurations(made)["surgical-table-1"]
     assert keys["model"]["init_args"]["pretrained"]
-    assert keys["data"]["init_args"]["external"]["MIMIC-LT"]["init_args"]["labels_file"] == "ROOT/CXR-LT"
+    assert keys["data"]["init_args"]["external"]["MIMIC-LT"]["init_args"]["labels_file"] == "ROOT/CXR-LT/cxr-lt-2023"
     assert asked == ["densenet121"]
     with pytest.raises(AssertionError, match="a plan fetches weights"):
         ImageClassifier(("Edema",), pretrained=True)

@@ -13,7 +13,7 @@ COMMANDS = {
     "sweep": "Run a grid of cases, values and seeds. A call after an interruption continues with what is left.",
     "compare": "Compare runs: AUROC with intervals and paired tests, cost, and settings, on the terminal and as a report.",
     "reproduce": "Run what a figure or table of a paper needs, and write it. A call after an interruption continues.",
-    "data": "Look at data before training on it.",
+    "data": "Look at data before training on it, and at the cache of decoded images.",
     "list": "Show what ships by the short names that a YAML may use. Also the harmonised labels, and the reproductions.",
 }
 """What each command does. Its file is imported when it is called: the others would take seconds."""

@@ -1,4 +1,4 @@
-"""``fedlit data check``."""
+"""``fedlit data check`` and ``fedlit data cache``."""
 
 from argparse import ArgumentError
 from collections.abc import Sequence
@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jsonargparse import Namespace
+from rich.filesize import decimal
 
 from fedlit.cli.commands import COMMANDS
 from fedlit.core.errors import ConfigError
-from fedlit.experiment.helptexts import CHECK
+from fedlit.experiment.helptexts import CACHE, CHECK
 from fedlit.experiment.mistakes import Sources, explain
 from fedlit.experiment.parser import Parser, complain
 
@@ -22,13 +23,17 @@ Reader = TypeVar("Reader")
 def parser(argv: Sequence[str]) -> Parser:
     """Make the options of looks at data."""
     options = Parser(description=COMMANDS["data"])
-    options.nested = {"check": _check_parser()}
+    options.nested = {"check": _check_parser(), "cache": _cache_parser()}
     return options
 
 
 def execute(args: Namespace, parser: Parser) -> int:
-    """Look at folders of chest X-rays, compare them, and return the exit code."""
-    args = args.check
+    """Look at folders of images, or at the cache, and return the exit code."""
+    return _cache(args.cache) if args.subcommand == "cache" else _check(args.check)
+
+
+def _check(args: Namespace) -> int:
+    """Look at folders of images, compare them, and return the exit code."""
     roots = [Path(root).expanduser() for root in args.roots]
     if absent := [str(root) for root in roots if not root.exists()]:
         complain(f"{', '.join(absent)}: no such folder")
@@ -36,32 +41,103 @@ def execute(args: Namespace, parser: Parser) -> int:
 
     from fedlit.cli.check_report import report, report_problems  # with PyTorch, which takes seconds
     from fedlit.cli.tables import wide_console
-    from fedlit.data.xrays.check import check, compare, recognise
+    from fedlit.data.xrays.check import check, compare
 
     console, checks = wide_console(), []
     try:
-        for reader in [_open(recognise(root, args.source), root, args.set) for root in roots]:
-            checks.append(check(reader, args.decode))
+        for reader in [_reader(root, args) for root in roots]:
+            checks.append(check(reader, args.decode, Path(args.pairs)))
             report(checks[-1], console)
     except ConfigError as error:
         complain(str(error))
         return 2
-    shared = compare(checks)
+    shared = compare(checks, Path(args.pairs))
     report_problems(shared, console)
     return 1 if shared or any(each.problems for each in checks) else 0
 
 
 def _check_parser() -> Parser:
-    description = "Say what folders of chest X-rays hold, and what is wrong with them, with file and line."
+    description = (
+        "Say what folders of chest X-rays hold, or a table of your own, and what is wrong there, with file and line."
+    )
     parser = Parser(description=description, epilog=CHECK)
-    folder = "Folder of a download. Several are compared."
+    folder = "Folder of a download, or a table of your own images, for which a YAML is proposed. Several are compared."
     parser.add_argument("roots", metavar="ROOT", nargs="+", type=str, help=folder)
+    images = "Folder of the images that a table names; by default that of the table."
+    parser.add_argument("--root", type=str | None, default=None, help=images)
     named = "Name of the data set, where a folder does not show it."
     parser.add_argument("--source", choices=SOURCES, default=None, help=named)
     parser.add_argument("--decode", action="store_true", help="Decode every image. See below.")
+    pairs = "PNG file for pairs of alike pictures; the name of the data set is put behind its stem."
+    parser.add_argument("--pairs", type=str, default="pairs.png", help=pairs)
     given = "Arguments of the data set, as in data.init_args: --set '{official_split: false}'."
     parser.add_argument("--set", type=dict[str, Any], default={}, help=given)
     return parser
+
+
+def _cache_parser() -> Parser:
+    description = (
+        "List the decoded images in the cache: what they are, size, last use, and the runs that used them; remove some."
+    )
+    parser = Parser(description=description, epilog=CACHE)
+    place = "Folder of the cache; by default $XDG_CACHE_HOME/fedlit or ~/.cache/fedlit."
+    parser.add_argument("--cache_dir", type=str | None, default=None, help=place)
+    which = "What to remove: names or how they begin, `unfinished`, or `all`."
+    parser.add_argument("--remove", nargs="+", type=str, default=[], help=which)
+    days = "Days for which what is removed has not been used."
+    parser.add_argument("--older", type=float, default=0, help=days)
+    return parser
+
+
+def _cache(args: Namespace) -> int:
+    """List the cache, or remove a part of it, and return the exit code."""
+    from fedlit.cli.tables import cache_table, wide_console
+    from fedlit.data import cached
+    from fedlit.data.store import cache_folder
+
+    folder, console = cache_folder(args.cache_dir), wide_console()
+    found = cached.entries(folder)
+    if not args.remove:
+        cache_table(folder, found, console)
+        return 0
+    try:
+        asked = cached.chosen(found, args.remove, args.older)
+    except ValueError as error:
+        complain(str(error))
+        return 2
+    gone = [entry for entry in asked if cached.remove(entry)]
+    console.print(f"removed {len(gone)} of {len(found)} from {folder}: {decimal(sum(entry.size for entry in gone))}")
+    for entry in asked:
+        if entry not in gone:
+            console.print(f"{entry.name} stays: a process is at work on it", style="yellow")
+    return 0
+
+
+def _reader(root: Path, args: Namespace) -> Any:
+    """Make the reader of a folder, or of a table."""
+    from fedlit.data.own.written import is_table
+    from fedlit.data.xrays.check import recognise
+
+    if root.is_file() and is_table(root):
+        return _of_table(root, args)
+    return _open(recognise(root, args.source), root, args.set)
+
+
+def _of_table(path: Path, args: Namespace) -> Any:
+    """Print the YAML that is proposed for a table, with what ``--set`` says in its place, and make its reader.
+
+    Raises:
+        ConfigError: The table cannot be read, or does not name the images.
+    """
+    from fedlit.data.own.image_table import ImageTable
+    from fedlit.data.own.proposal import propose
+
+    try:
+        found = propose(path, None if args.root is None else Path(args.root).expanduser(), args.set)
+    except (OSError, ValueError) as error:
+        raise ConfigError(str(error)) from error
+    print(found.document(path.name.partition(".")[0]) + "\n", flush=True)
+    return _open(ImageTable, Path(found.arguments["root"]), found.arguments)
 
 
 def _open(kind: type[Reader], root: Path, options: dict[str, Any]) -> Reader:

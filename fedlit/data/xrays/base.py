@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
+from fedlit.data.decoding import Damaged, decode
 from fedlit.data.federated import FederatedDataModule
-from fedlit.data.images import decode_images
 from fedlit.data.labels import (
     UNCERTAIN,
     Names,
@@ -24,9 +25,16 @@ from fedlit.data.labels import (
     near,
     origins,
 )
+from fedlit.data.located import located
 from fedlit.data.partition import ByPatient, Partition
-from fedlit.data.records import Records, listed
+from fedlit.data.pixels import DEPTH
+from fedlit.data.records import LeftOut, Records, listed
+from fedlit.data.store import ImageStore, PartOfStore
 from fedlit.data.tables import Table
+from fedlit.data.xrays.folders import home, other_than_expected
+
+DARK = 64
+"""Pictures in which the brightest pixel is looked for."""
 
 
 @dataclass
@@ -42,6 +50,8 @@ class Reading:
         splits: The official split of each image, [N] "train", "val", "test" or "train_val"; None where there is none.
         table: The columns of the source for ``ByColumn``, with one row for each image.
         notes: Sentences that say what was left out and why, with counts.
+        sites: Hospital of each image, [N] str; None where all are of the source itself.
+        lines: Where ``source`` names each image, such as "line 7", [N] str; None where that has to be looked for.
     """
 
     files: list[Path]
@@ -52,6 +62,8 @@ class Reading:
     splits: np.ndarray | None
     table: pd.DataFrame
     notes: list[str] = field(default_factory=list)
+    sites: np.ndarray | None = None
+    lines: np.ndarray | None = None
 
     def where(self, mask: np.ndarray) -> "Reading":
         """Return the images of a mask, [N] bool."""
@@ -63,6 +75,8 @@ class Reading:
             labels=self.labels[mask],
             splits=None if self.splits is None else self.splits[mask],
             table=self.table[mask].reset_index(drop=True),
+            sites=None if self.sites is None else self.sites[mask],
+            lines=None if self.lines is None else self.lines[mask],
         )
 
 
@@ -73,7 +87,7 @@ class ChestXrays(FederatedDataModule):
     uncertain and blank labels, and missing images are handled here, in the same way for all readers.
 
     Args:
-        root: The folder of the download. There is no default.
+        root: The folder of the download, or one a few levels above it, or its folder of images. There is no default.
         classes: The classes to use, in this order; by default all of them.
         names: Names of the classes: ``source`` for those of the data set, ``harmonised`` for those that the command
             ``fedlit list labels`` shows, or a map from each class to a label of the source, or to several labels with a
@@ -83,6 +97,10 @@ class ChestXrays(FederatedDataModule):
         blank: Meaning of a label that is neither positive, negative nor uncertain: ``ignore`` (no loss, no metric),
             ``zeros``, ``ones``, or a map from labels of the source to these words, with ``default`` for the others.
         missing: What happens if images are not on disk: ``refuse`` is an error, ``drop`` leaves them out and warns.
+        damaged: What happens if image files cannot be decoded, in the same words. What was left out is listed in
+            ``left_out.csv`` of a run.
+        depth: Number of bits that the data set uses of pixels with more than 8, from 9 to 16: a PNG of 16 bits may hold 12.
+            DICOM files say it themselves.
         official_split: Whether the official split of the data set is used where it has one. If not, patients are
             divided in the fractions of ``split``.
         partition: The rule that gives each record to a client; by default ``ByPatient`` with four clients.
@@ -94,6 +112,7 @@ class ChestXrays(FederatedDataModule):
         layout: A description of what the folder holds, for messages.
         views: The views that are read, where a reader offers a choice.
         needs: Patterns of files; a folder with a file that matches one of them is recognised as this data set.
+        channels: Number of channels that are kept of an image: 1 is grey, 3 is RGB.
     """
 
     source: str = ""
@@ -101,6 +120,7 @@ class ChestXrays(FederatedDataModule):
     layout: str = ""
     views: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    channels: int = 1
 
     def __init__(
         self,
@@ -109,7 +129,9 @@ class ChestXrays(FederatedDataModule):
         names: str | Names = "source",
         uncertain: Policy | dict[str, Policy] = "zeros",
         blank: Policy | dict[str, Policy] = "zeros",
-        missing: str = "refuse",
+        missing: Literal["refuse", "drop"] = "refuse",
+        damaged: Damaged = "refuse",
+        depth: int = DEPTH,
         official_split: bool = True,
         partition: Partition | None = None,
         **kwargs,
@@ -117,10 +139,14 @@ class ChestXrays(FederatedDataModule):
         super().__init__(ByPatient(4) if partition is None else partition, **kwargs)
         if root is None:
             raise ValueError(f"data.root is missing: {self.layout}")
-        if missing not in ("refuse", "drop"):
-            raise ValueError(f"data.missing: expected refuse or drop, found {missing!r}")
-        self.root = Path(root).expanduser()
-        self.missing, self.official_split = missing, official_split
+        for key, policy in (("missing", missing), ("damaged", damaged)):
+            if policy not in ("refuse", "drop"):
+                raise ValueError(f"data.{key}: expected refuse or drop, found {policy!r}")
+        if not 8 < depth <= 16:
+            raise ValueError(f"data.depth: expected a number of bits from 9 to 16, found {depth}")
+        self.given_root = Path(root).expanduser()
+        self.root = home(self.given_root, self.lies_in)
+        self.missing, self.damaged, self.depth, self.official_split = missing, damaged, depth, official_split
         self.uncertain = checked_policy(uncertain, self.labels, "data.uncertain")
         self.blank = checked_policy(blank, self.labels, "data.blank")
         self.origins: dict[str, Origin] = origins(self._named(names), self.labels, "data.names")
@@ -130,6 +156,11 @@ class ChestXrays(FederatedDataModule):
     def recognises(cls, root: Path) -> bool:
         """Return whether a folder looks like this data set."""
         return any(any(root.glob(pattern)) for pattern in cls.needs)
+
+    @classmethod
+    def lies_in(cls, root: Path) -> bool:
+        """Return whether a folder is the one that ``read()`` expects, also where it does not show which data set it is."""
+        return cls.recognises(root)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -150,18 +181,21 @@ class ChestXrays(FederatedDataModule):
         if not self.root.is_dir():
             found = "a file, not a folder" if self.root.is_file() else "no such folder"
             raise FileNotFoundError(f"{self.root}: {found}; {self.layout}")
-        reading = self._present(self.read_within())
+        if other := other_than_expected(self.root):
+            raise FileNotFoundError(other)
+        self.left_out = []
+        reading, store = self._decoded(self._present(self.read_within()))
         self.notes = reading.notes
         labels = decided(reading.labels, np.isnan(reading.labels), self.blank)
-        labels = decided(labels, reading.labels == UNCERTAIN, self.uncertain)
+        self._decided = labels = decided(labels, reading.labels == UNCERTAIN, self.uncertain)
         columns = [self.origins[name] for name in self.classes]
         return Records(
-            store=decode_images(reading.files, self.image_size, cache_dir=self.cache_dir),
+            store=store,
             names=reading.names,
             labels=np.stack([o.of(labels[:, [self.labels.index(x) for x in o.labels]]) for o in columns], axis=1),
             classes=self.classes,
             patients=reading.patients,
-            sites=np.full(len(reading.names), self.source),
+            sites=np.full(len(reading.names), self.source) if reading.sites is None else reading.sites,
             site_classes={},
             splits=reading.splits if self.official_split else None,
             table=reading.table,
@@ -174,6 +208,9 @@ class ChestXrays(FederatedDataModule):
             ValueError: An image lies outside of the data set's folder.
         """
         reading, root = self.read(), os.path.join(os.path.abspath(self.root), "")
+        reading.files, _ = located(reading.files)
+        if self.root != self.given_root:
+            reading.notes.insert(0, f"{self.source} was found in {self.root}, not in {self.given_root} itself")
         outside = [not os.path.abspath(file).startswith(root) for file in reading.files]
         if any(outside):
             row = outside.index(True)
@@ -194,26 +231,62 @@ class ChestXrays(FederatedDataModule):
                 f"{listed(absent, 3)}; searched {listed(dict.fromkeys(file.parent for file in reading.files), 3)}. "
                 "Add them, remove their rows, or set data.missing to drop."
             )
-        reading.notes.append(f"{len(absent)} of {len(here)} images of {self.source} are missing and left out")
-        warnings.warn(f"{reading.notes[-1]}; the first are {listed(absent, 3)}", stacklevel=4)
-        return reading.where(here)
+        return self._without(reading, dict.fromkeys(np.flatnonzero(~here).tolist(), "missing"), "are missing")
 
-    def _of_views(self, table: Table, column: str, usual: Sequence[str], notes: list[str]) -> Table:
+    def _decoded(self, reading: Reading) -> tuple[Reading, ImageStore | PartOfStore]:
+        """Return the images that can be decoded, and their pictures."""
+        size, channels = self.image_size, self.channels
+        decoded = decode(reading.files, size, channels, self.cache_dir, self.depth, self.damaged)
+        self._warn_of_dark(decoded.store)
+        if not decoded.damaged:
+            return reading, decoded.store
+        kept = np.setdiff1d(np.arange(len(reading.names)), list(decoded.damaged))
+        return self._without(reading, decoded.damaged, "are damaged"), PartOfStore(decoded.store, kept)
+
+    def _warn_of_dark(self, store: ImageStore) -> None:
+        """Warn where pictures from all over a store are so dark that their pixels have fewer bits than ``depth``."""
+        rows = np.unique(np.linspace(0, len(store) - 1, min(len(store), DARK)).astype(int))
+        brightest = int(store[rows].max())
+        if 0 < brightest < 128:
+            bits = int(np.ceil(np.log2((brightest - 0.5) / 255 * 2**self.depth)))
+            warnings.warn(
+                f"the brightest pixel of {len(rows)} pictures of {self.source} is {brightest} of 255: if their files have pixels "
+                f"of 16 bits and use {bits} of them, set data.depth to {bits}",
+                stacklevel=5,
+            )
+
+    def _without(self, reading: Reading, reasons: dict[int, str], what: str) -> Reading:
+        """Return a reading without some rows, which are listed, counted in a note, and warned of."""
+        names = reading.names[list(reasons)]
+        self.left_out += [
+            LeftOut(str(name), str(reading.files[row]), reason)
+            for name, (row, reason) in zip(names, reasons.items(), strict=True)
+        ]
+        reading.notes.append(f"{len(reasons)} of {len(reading.names)} images of {self.source} {what} and left out")
+        warnings.warn(f"{reading.notes[-1]}; the first are {listed(names, 3)}", stacklevel=6)
+        kept = np.ones(len(reading.names), dtype=bool)
+        kept[list(reasons)] = False
+        return reading.where(kept)
+
+    def _of_views(
+        self, table: Table, column: str, usual: Sequence[str], notes: list[str], views: Sequence[str] | None = None
+    ) -> Table:
         """Return the images with one of the chosen views in a column, and note how many have others.
 
         An empty cell is the view ``none``. A copy may lack a usual view; other views that it lacks are a mistake.
         """
+        views = self.views if views is None else views
         cells = table.rows[column]
         view = cells.astype(object).where(cells.notna(), "none").astype(str).str.strip()
         counts = view.value_counts().sort_index()
-        for name in self.views:
+        for name in views:
             if name not in counts and name not in usual:
                 hint = near(name, list(dict.fromkeys([*usual, *counts.index])))
                 raise ValueError(f"data.views: no image in {table.path} has {column} {name!r}; {hint}")
-        kept = view.isin(self.views).to_numpy()
-        others = ", ".join(f"{count} {name}" for name, count in counts.items() if name not in self.views)
+        kept = view.isin(views).to_numpy()
+        others = ", ".join(f"{count} {name}" for name, count in counts.items() if name not in views)
         if not kept.any():
-            wanted = " or ".join(self.views)
+            wanted = " or ".join(views)
             raise ValueError(f"data.views: no image in {table.path} has {column} {wanted}; there are {others}")
         if others:
             number = f"{(~kept).sum()} of {len(kept)} images of {self.source}"
@@ -232,9 +305,7 @@ class ChestXrays(FederatedDataModule):
 
 def present(files: list[Path]) -> np.ndarray:
     """Return which files exist, [N] bool; each folder is listed once."""
-    folders = {file.parent for file in files}
-    listing = {folder: set(os.listdir(folder)) if folder.is_dir() else set() for folder in folders}
-    return np.array([file.name in listing[file.parent] for file in files], dtype=bool)
+    return located(files)[1]
 
 
 def refuse(table: Table, column: str, wrong: np.ndarray, expected: str) -> None:

@@ -1,11 +1,11 @@
 """Facts about a folder of chest X-rays and problems in it, as ``fedlit data check`` prints them."""
 
 import gzip
-import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, combinations
 from pathlib import Path
 
@@ -16,14 +16,17 @@ from rich.progress import track
 
 from fedlit.core.errors import ConfigError
 from fedlit.data import xrays
-from fedlit.data.dicom import SUFFIXES, open_dicom
-from fedlit.data.images import read_image
 from fedlit.data.labels import UNCERTAIN, harmonised_names
-from fedlit.data.opening import no_file, open_picture
+from fedlit.data.near import Chosen, Pair, Thumbs, draw_pairs, near_pairs
 from fedlit.data.patients import keys, united
 from fedlit.data.records import contents
 from fedlit.data.splits import shared_patients
 from fedlit.data.xrays.base import ChestXrays, Reading, present
+from fedlit.data.xrays.folders import home, other_than_expected
+from fedlit.data.xrays.pictures import Picture, look_at
+
+CHUNK = 256
+"""Headers that a thread reads before it answers."""
 
 SHOWN = 5
 """Number of places that are named for each problem; the others are counted."""
@@ -32,40 +35,6 @@ LEAK = (
     "a patient in two splits or at two sites leaks; RSNA Pneumonia and SIIM Pneumothorax images are NIH images. "
     "Leave one of each out"
 )
-
-_DIGEST_SIZE = 64
-_GREY_16 = (16, "grey")
-# Some versions of Pillow open a PNG of 16 bits as "I".
-_KINDS = {
-    "1": (1, "grey"), "L": (8, "grey"), "LA": (8, "grey with alpha"), "P": (8, "palette"), "I": _GREY_16,
-    "I;16": _GREY_16, "I;16B": _GREY_16, "F": (32, "floating point"),
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Picture:
-    """An image file as its header, or its decoding, shows it.
-
-    Attributes:
-        format: Format of the file, such as PNG; "" where it cannot be opened.
-        bits: Number of bits of a pixel in one channel.
-        colour: Meaning of the channels, such as grey.
-        size: Width and height in pixels.
-        digest: Digest of the pixels at a small size, equal for equal pictures; "" where nothing was decoded.
-        problem: The reason why the file cannot be used, or "".
-    """
-
-    format: str = ""
-    bits: int = 0
-    colour: str = ""
-    size: tuple[int, int] = (0, 0)
-    digest: str = ""
-    problem: str = ""
-
-    @property
-    def kind(self) -> str:
-        """Format, bit depth and colour in words."""
-        return f"{self.format}, {self.bits}-bit {self.colour}"
 
 
 @dataclass(frozen=True)
@@ -85,6 +54,7 @@ class Check:
         decoded: Whether the images were decoded, not only opened.
         reading: The content of the label files; None where they cannot be read.
         pictures: The image files, one for each image of the reading; None where a file is missing.
+        thumbs: Small pictures of the images, where they were decoded.
         problems: What is wrong.
         remarks: What is not wrong but good to know.
     """
@@ -93,6 +63,7 @@ class Check:
     decoded: bool = False
     reading: Reading | None = None
     pictures: list[Picture | None] = field(default_factory=list)
+    thumbs: Thumbs | None = None
     problems: list[Problem] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
@@ -133,7 +104,11 @@ def recognise(root: Path, source: str | None = None) -> type[ChestXrays]:
     shipped = readers()
     if source is not None:
         return shipped[source]
+    if other := other_than_expected(root):
+        raise ConfigError(other)
     looks_like = [name for name, reader in shipped.items() if reader.recognises(root)]
+    if not looks_like:
+        looks_like = [name for name, reader in shipped.items() if home(root, reader.recognises) != root]
     if len(looks_like) > 1:
         raise ConfigError(f"{root} looks like {' and like '.join(looks_like)}; say which it is by --source")
     if not looks_like:
@@ -142,12 +117,13 @@ def recognise(root: Path, source: str | None = None) -> type[ChestXrays]:
     return shipped[looks_like[0]]
 
 
-def check(reader: ChestXrays, decode: bool = False) -> Check:
+def check(reader: ChestXrays, decode: bool = False, drawn: Path | None = None) -> Check:
     """Read a data set's label files and look at each of its images, with a progress bar on the terminal.
 
     Args:
         reader: The reader of the data set.
-        decode: Whether each image is decoded, which finds damaged pixels and equal pictures of different patients.
+        decode: Whether each image is decoded, which finds damaged pixels, and equal and alike pictures of different patients.
+        drawn: PNG file into which pairs of alike pictures are drawn; by default none is written.
 
     Raises:
         ConfigError: Images are DICOM files, and pydicom is not installed.
@@ -162,16 +138,24 @@ def check(reader: ChestXrays, decode: bool = False) -> Check:
     result.remarks += reading.notes
     reading.patients, united_patients = united(reading.patients)
     result.remarks += [united_patients] if united_patients else []
-    result.pictures = _look_at(reading.files, decode)
+    result.thumbs = Thumbs(len(reading.files)) if decode else None
+    result.pictures = _look_at(reading.files, result.thumbs)
     result.problems += _problems(result)
     result.remarks += _remarks(result)
+    if decode:
+        _alike_within(result, drawn)
     return result
 
 
-def compare(checks: Sequence[Check]) -> list[Problem]:
+def compare(checks: Sequence[Check], drawn: Path | None = None) -> list[Problem]:
     """Return the images and patients that two folders share.
 
-    Images are compared by name, patients where both folders are of one source, and pictures where they were decoded.
+    Images are compared by name, patients where both folders are of one source, and pictures where they were decoded: copies
+    that were compressed anew, resized or cropped are found too.
+
+    Args:
+        checks: The folders.
+        drawn: PNG file into which pairs of alike pictures are drawn; by default none is written.
     """
     problems = []
     for one, other in combinations([result for result in checks if result.reading is not None], 2):
@@ -186,7 +170,58 @@ def compare(checks: Sequence[Check]) -> list[Problem]:
         same = [(mine[digest][0], theirs[digest][0]) for digest in mine if digest in theirs]
         if places := [f"{one.reading.files[row]} is {other.reading.files[twin]}" for row, twin in same]:
             problems.append(Problem(f"{len(places)} pictures are in {where}: {LEAK}", places))
+        problems += _alike_between(one, other, drawn)
     return problems
+
+
+def _alike_within(result: Check, drawn: Path | None) -> None:
+    """Add the pictures of different patients that are alike and not equal."""
+    decoded, patients = _decoded(result), keys(result.reading.patients)
+    store = Chosen(result.thumbs, decoded)
+    pairs = [
+        pair for pair in near_pairs(store, store, (patients[decoded], patients[decoded]))
+        if result.pictures[decoded[pair.one]].digest != result.pictures[decoded[pair.other]].digest
+    ]  # fmt: skip
+    files = [str(result.reading.files[row]) for row in decoded]
+    where = _look_at_them(pairs, (store, store), (files, files), drawn, result.reader.source)
+    if same := [f"{files[pair.one]} is {files[pair.other]}" for pair in pairs if pair.same]:
+        text = f"{len(same)} pictures are there under more than one patient, compressed anew, resized or cropped{where}: {LEAK}"
+        result.problems.append(Problem(text, same))
+    if like := sum(not pair.same for pair in pairs):
+        result.remarks.append(
+            f"{like} pictures of different patients are alike, and may be one picture, cropped{where}"
+        )
+
+
+def _alike_between(one: Check, other: Check, drawn: Path | None) -> list[Problem]:
+    if one.thumbs is None or other.thumbs is None:
+        return []
+    rows = _decoded(one), _decoded(other)
+    stores = Chosen(one.thumbs, rows[0]), Chosen(other.thumbs, rows[1])
+    equal = {picture.digest for picture in other.pictures if picture is not None}
+    pairs = [pair for pair in near_pairs(*stores) if one.pictures[rows[0][pair.one]].digest not in equal]
+    files = tuple([str(each.reading.files[row]) for row in of] for each, of in zip((one, other), rows, strict=True))
+    if not pairs:
+        return []
+    where = _look_at_them(pairs, stores, files, drawn, f"{one.reader.source}-{other.reader.source}")
+    places = [f"{files[0][pair.one]} is like {files[1][pair.other]} ({pair.likeness:.3f})" for pair in pairs]
+    text = (
+        f"{len(pairs)} pictures of {one.reader.root} are like one of {other.reader.root}, {sum(pair.same for pair in pairs)} "
+        f"of them surely the same, compressed anew, resized or cropped{where}: {LEAK}"
+    )
+    return [Problem(text, places)]
+
+
+def _look_at_them(pairs: Sequence[Pair], stores: tuple, names: tuple, drawn: Path | None, of: str) -> str:
+    """Draw pairs, and return where to look at them, in words."""
+    if not pairs or drawn is None:
+        return ""
+    return f"; look at {draw_pairs(drawn.with_name(f'{drawn.stem}-{of}{drawn.suffix}'), pairs, stores, names)}"
+
+
+def _decoded(result: Check) -> np.ndarray:
+    """Return the rows whose pictures were decoded and show something."""
+    return np.array([row for row, p in enumerate(result.pictures) if p is not None and p.digest], dtype=np.int64)
 
 
 def _harmonised(source: str) -> dict[str, str]:
@@ -197,55 +232,28 @@ def _harmonised(source: str) -> dict[str, str]:
     return names
 
 
-def _look_at(files: Sequence[Path], decode: bool) -> list[Picture | None]:
+def _look_at(files: Sequence[Path], thumbs: Thumbs | None) -> list[Picture | None]:
     pictures: list[Picture | None] = [None] * len(files)
     rows = np.flatnonzero(present(list(files))).tolist()
-    doing, terminal = f"{'Decoding' if decode else 'Opening'} {len(rows):,} images", Console(stderr=True)
+    doing, terminal = f"{'Opening' if thumbs is None else 'Decoding'} {len(rows):,} images", Console(stderr=True)
     pool = ThreadPoolExecutor()
+    # Some at a time: to pass each header on its own from thread to thread takes longer than to read it.
+    size = CHUNK if thumbs is None else 4
+    chunks = [rows[start : start + size] for start in range(0, len(rows), size)]
+
+    def look(chunk: list[int]) -> list[Picture]:
+        return [look_at(files[row], thumbs is not None, thumbs and partial(thumbs.put, row)) for row in chunk]
+
     try:
-        looks = pool.map(lambda row: look_at(files[row], decode), rows)
-        bar = track(looks, doing, len(rows), console=terminal, transient=True, disable=not terminal.is_terminal)
-        for row, picture in zip(rows, bar, strict=True):
-            pictures[row] = picture
+        looks = pool.map(look, chunks)
+        bar = track(looks, doing, len(chunks), console=terminal, transient=True, disable=not terminal.is_terminal)
+        for chunk, found in zip(chunks, bar, strict=True):
+            for row, picture in zip(chunk, found, strict=True):
+                pictures[row] = picture
     finally:
         # Not as a context manager: after Ctrl-C that would look at all the other files before it lets go.
         pool.shutdown(cancel_futures=True)
     return pictures
-
-
-def look_at(file: Path, decode: bool = False) -> Picture:
-    """Read the header of an image file, and its pixels if ``decode`` is true.
-
-    Raises:
-        ConfigError: The file is DICOM, and pydicom is not installed.
-    """
-    try:
-        header = _header(file)
-    except ConfigError:  # no fault of this file
-        raise
-    except Exception as error:  # damage shows as OSError, SyntaxError, ValueError, struct.error...
-        return Picture(problem=str(error))
-    if header[2] == "floating point":
-        return Picture(*header, problem="floating point pixels; convert it to 8 or 16 bits")
-    if not decode:
-        return Picture(*header)
-    try:
-        pixels = read_image(file, _DIGEST_SIZE)
-    except Exception as error:
-        return Picture(*header, problem=f"cannot be decoded: {error}")
-    if pixels.min() == pixels.max():
-        return Picture(*header, problem=f"shows nothing: all pixels are {pixels.min()} of 255")
-    return Picture(*header, digest=hashlib.sha256(pixels.tobytes()).hexdigest())
-
-
-def _header(file: Path) -> tuple[str, int, str, tuple[int, int]]:
-    if reason := no_file(file):
-        raise ValueError(f"expected an image file, found {reason}")
-    if file.suffix.lower() in SUFFIXES:
-        header = open_dicom(file, stop_before_pixels=True)
-        return "DICOM", int(header.BitsStored), str(header.PhotometricInterpretation), (header.Columns, header.Rows)
-    with open_picture(file) as image:
-        return (image.format or "", *_KINDS.get(image.mode, (8, image.mode)), image.size)
 
 
 def _problems(result: Check) -> Iterator[Problem]:
@@ -309,6 +317,9 @@ def _places(reading: Reading, names: Sequence[str], texts: Sequence[str]) -> lis
 
 def _lines(reading: Reading, names: Sequence[str]) -> dict[str, str]:
     """Return the label file and line where each name occurs first, as far as it is written there literally."""
+    if reading.lines is not None:
+        line_of = dict(zip(reading.names.tolist(), reading.lines.tolist(), strict=True))
+        return {name: f"{reading.source.name}, {line_of[name]}" for name in names}
     tables = [reading.source] if reading.source.is_file() else sorted(reading.source.glob("*.csv*"))
     wanted = re.compile(r"(?<![\w.-])(?:" + "|".join(map(re.escape, names)) + r")(?![\w.-])")
     lines: dict[str, str] = {}

@@ -4,18 +4,29 @@ Irvin et al., "CheXpert: A Large Chest Radiograph Dataset with Uncertainty Label
 https://stanfordmlgroup.github.io/competitions/chexpert/.
 """
 
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 
-from fedlit.data.labels import UNCERTAIN
+from fedlit.data.labels import UNCERTAIN, checked_classes
+from fedlit.data.records import Records
+from fedlit.data.store import PartOfStore
 from fedlit.data.tables import Table, numbers, read_table, refuse_repeats
 from fedlit.data.xrays.base import ChestXrays, Reading, refuse, refuse_shared
+from fedlit.data.xrays.folders import header
 
 LABEL_FILES = {"train": "train.csv", "val": "valid.csv", "test": "test_labels.csv"}
 VIEW = "Frontal/Lateral"
+COPY = "#again-for-"
+"""Stands in the id of an image that is there once more, before the label for which it is."""
+
+BATCHES = ("CheXpert-v1.0 batch 1", "CheXpert-v1.0 batch 2", "CheXpert-v1.0 batch 3", "CheXpert-v1.0 batch 4")
+"""How the names of the folders of the four batches begin, such as ``CheXpert-v1.0 batch 1 (validate & csv)``."""
+
 _EXAMPLE = "CheXpert-v1.0/train/patient00001/study1/view1_frontal.jpg"
 # The first folder is that of the download, which users rename; some copies of test_labels.csv leave it out.
 _PATH = (
@@ -34,9 +45,12 @@ class CheXpert(ChestXrays):
 
     Args:
         root: The folder with ``train.csv``, ``valid.csv`` and the images in ``train/`` and ``valid/``. It may have any
-            name, and the images may also lie in ``CheXpert-v1.0-small/`` or ``CheXpert-v1.0/`` within it. There is no
-            default.
+            name, and the images may also lie in ``CheXpert-v1.0-small/`` or ``CheXpert-v1.0/`` within it, or in the folders
+            of the four batches. There is no default.
         views: The views that are read, ``frontal``, ``lateral`` or both. The notes of a run count the others.
+        upsample: Labels whose positive training images are there once more, and twice more where an image has two of them.
+            Table 6 of Yuan et al. (arXiv:2102.04635) has the ratios of ``[Cardiomegaly, Consolidation]``, as in the code of
+            LibAUC. Validation and test images stay as they are.
         official_split: Whether ``valid.csv`` (234 images) is used for validation and ``test_labels.csv`` for the test,
             which is empty without that file. By default all patients are divided by ``split``, as in most papers.
         **kwargs: Further arguments of ChestXrays.
@@ -51,19 +65,61 @@ class CheXpert(ChestXrays):
         "expected the official layout of CheXpert: train.csv and valid.csv, the images in train/ and valid/ beside "
         "them, or in CheXpert-v1.0-small/ or CheXpert-v1.0/ beside them, and optionally test_labels.csv with test/"
     )
-    needs = ("train.csv", "valid.csv")
+    needs = ("train.csv", "valid.csv", f"{BATCHES[0]}*/train.csv")
+
+    @classmethod
+    def recognises(cls, root: Path) -> bool:
+        """Return whether a folder looks like this data set: other data sets have a ``train.csv`` too."""
+        return any(not file.stat().st_size or "Path" in header(file) for need in cls.needs for file in root.glob(need))
 
     def __init__(
         self,
         root: Path | None = None,
         views: tuple[Literal["frontal", "lateral"], ...] = ("frontal",),
+        upsample: list[str] | None = None,
         official_split: bool = False,
         **kwargs,
     ):
         super().__init__(root, official_split=official_split, **kwargs)
+        self.upsample = tuple(checked_classes(upsample, self.labels, "data.upsample")) if upsample else ()
         if not views or not set(views) <= {"frontal", "lateral"}:
             raise ValueError(f"data.views: expected frontal, lateral or both, found {list(views)}")
         self.views = tuple(views)
+
+    def records(self) -> Records:
+        """Read the images, those of ``upsample`` once more; ``keep`` drops the copies that are not trained on."""
+        records = super().records()
+        if not self.upsample:
+            return records
+        positive = [self._positive(records, label) for label in self.upsample]
+        rows = np.concatenate([np.arange(len(records.names)), *(np.flatnonzero(each) for each in positive)])
+        again = np.concatenate(
+            [
+                np.full(len(records.names), ""),
+                *(np.full(each.sum(), f"{COPY}{label}") for label, each in zip(self.upsample, positive, strict=True)),
+            ]
+        )
+        added = ", ".join(f"{each.sum()} of {label}" for label, each in zip(self.upsample, positive, strict=True))
+        self.notes.append(f"positive images of CheXpert that are there once more, where they are trained on: {added}")
+        return replace(
+            records,
+            store=PartOfStore(records.store, rows),
+            names=np.char.add(records.names[rows], again),
+            labels=records.labels[rows],
+            patients=records.patients[rows],
+            sites=records.sites[rows],
+            splits=None if records.splits is None else records.splits[rows],
+            table=records.table.iloc[rows].reset_index(drop=True),
+        )
+
+    def keep(self, records: Records, owners: np.ndarray) -> np.ndarray:
+        """Return all records but the copies of images that are not trained on, [N] bool."""
+        return (np.char.find(records.names, COPY) < 0) | (records.splits == "train")
+
+    def _positive(self, records: Records, label: str) -> np.ndarray:
+        """Return which images are positive for a label, as the policies have it, [N] bool."""
+        column = self._decided[:, self.labels.index(label)]
+        return column == 1
 
     def read(self) -> Reading:
         """Read the label files; no image is opened."""
@@ -73,8 +129,12 @@ class CheXpert(ChestXrays):
         # Paths below a prefix begin in the folder of that name, if there is one, and else in the root.
         below = {prefix: self.root / prefix for prefix in rows["prefix"].unique()}
         folders = {prefix: folder if folder.is_dir() else self.root for prefix, folder in below.items()}
+        batch_of = self._batches()
         reading = Reading(
-            files=[folders[prefix] / name for prefix, name in zip(rows["prefix"], rows["Path"], strict=True)],
+            files=[
+                batch_of.get(name.split("/")[1], folders[prefix] / name.split("/")[0]).joinpath(*name.split("/")[1:])
+                for prefix, name in zip(rows["prefix"], rows["Path"], strict=True)
+            ],
             names=rows["Path"].to_numpy(dtype=str),
             patients=rows["patient"].to_numpy(dtype=str),
             labels=np.concatenate([numbers(table, self.labels, (1, 0, UNCERTAIN)) for table in tables.values()]),
@@ -91,19 +151,32 @@ class CheXpert(ChestXrays):
         reading.notes.append(f"{(~kept).sum()} of {len(kept)} images of CheXpert are {left_out} and left out")
         return reading.where(kept)
 
+    def _batches(self) -> dict[str, Path]:
+        """Return the folder with the folder of each patient, where the download lies in its four batches."""
+        found: dict[str, Path] = {}
+        for begins in BATCHES:
+            for batch in sorted(self.root.glob(f"{begins}*")):
+                for folder in (batch, batch / "train", batch / "valid"):
+                    inside = os.listdir(folder) if folder.is_dir() else []
+                    found |= dict.fromkeys((name for name in inside if name.startswith("patient")), folder)
+        return found
+
+    def _label_file(self, name: str) -> Path:
+        """Return the path of a label file, which may lie in the first batch."""
+        inside = sorted(self.root.glob(f"{BATCHES[0]}*/{name}"))
+        return inside[0] if inside and not (self.root / name).is_file() else self.root / name
+
     def _is_there(self, split: str, name: str) -> bool:
-        if (self.root / name).is_file():
+        if self._label_file(name).is_file():
             return True
         if split == "test" or (split == "val" and not self.official_split):
             return False
-        inside = next((path.parent for path in sorted(self.root.glob(f"*/{name}"))), None)
-        hint = f". Is {inside} the data.root?" if inside else ""
-        raise FileNotFoundError(f"{self.root}: found no {name}; {self.layout}{hint}")
+        raise FileNotFoundError(f"{self.root}: found no {name}; {self.layout}")
 
     def _read_file(self, name: str) -> Table:
         """Read a label file, with the parts of ``Path`` in columns ``Path``, ``prefix``, ``patient`` and ``view``."""
         text = ("Path",) if name == LABEL_FILES["test"] else ("Path", VIEW)
-        table = read_table(self.root / name, (*text, *self.labels), text)
+        table = read_table(self._label_file(name), (*text, *self.labels), text)
         parts = table.rows["Path"].str.extract(_PATH)
         refuse(table, "Path", parts["name"].isna().to_numpy(), f"a path such as {_EXAMPLE}")
         if VIEW not in text:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from fedlit.data.labels import UNCERTAIN
-from fedlit.data.records import listed
+from fedlit.data.records import contents, listed
 from fedlit.data.tables import Table, numbers, read_table, refuse_repeats
 from fedlit.data.xrays.base import ChestXrays, Reading, refuse, refuse_shared
 
@@ -20,6 +20,7 @@ PREFIX = "mimic-cxr-2.0.0-"
 SPLITS = {"train": "train", "validate": "val", "test": "test"}
 VIEW = "ViewPosition"
 FRONTAL = ("PA", "AP")
+CXR_LT, CXR_LT_FOLDER = ("train.csv", "development.csv", "test.csv"), "cxr-lt-2023"
 _IDS = ("subject_id", "study_id")
 
 
@@ -38,6 +39,7 @@ class _MIMICImages(ChestXrays):
         "-negbio), each as .csv.gz or .csv, and the images in files/"
     )
 
+    _ids: tuple[str, ...]  # columns that label files must have
     _key: str  # the column that joins images to their row of labels
     _values: tuple[float, ...]  # those that a label may have, apart from blank
 
@@ -46,6 +48,11 @@ class _MIMICImages(ChestXrays):
         if not views:
             raise ValueError("data.views: expected one or more values of ViewPosition, such as PA and AP, found none")
         self.views = tuple(views)
+
+    @classmethod
+    def lies_in(cls, root: Path) -> bool:
+        """Return whether the tables of the images are in a folder."""
+        return any(root.glob(f"{PREFIX}metadata.csv*"))
 
     def read(self) -> Reading:
         """Read the tables of images, labels and splits; no image is opened."""
@@ -88,8 +95,7 @@ class _MIMICImages(ChestXrays):
 
     def _labelled(self, images: Table, everything: Table, notes: list[str]) -> tuple[Table, np.ndarray]:
         """Return the images that have a row of labels, and their labels, [N, L]."""
-        filled = (*_IDS, self._key)
-        tables = [read_table(path, (*filled, *self.labels), filled) for path in self._label_files()]
+        tables = [read_table(path, (*self._ids, *self.labels), (*_IDS, *self._ids)) for path in self._label_files()]
         for table in tables:
             refuse_repeats(table, self._key, self._key)
         rows = pd.concat([table.rows for table in tables], ignore_index=True)
@@ -106,7 +112,7 @@ class _MIMICImages(ChestXrays):
         if orphans := (~rows[self._key].isin(everything.rows[self._key])).sum():
             notes.append(f"{orphans} of {len(rows)} rows in {files} have no image in {images.path.name}")
         images, row_of = images.where(here), row_of[here]
-        for column in _IDS:
+        for column in rows.columns.intersection(_IDS):
             same = rows[column].to_numpy(dtype=str)[row_of]
             wrong = images.rows[column].to_numpy(dtype=str) != same
             refuse(images, column, wrong, f"'{same[np.argmax(wrong)]}' as in {files} for the same {self._key}")
@@ -149,7 +155,7 @@ class MIMICCXR(_MIMICImages):
         "Support Devices",
     )  # fmt: skip
     needs = (f"{PREFIX}*.csv.gz", f"{PREFIX}*.csv")
-    _key = "study_id"
+    _key, _ids = "study_id", _IDS
     _values = (1, 0, UNCERTAIN)
 
     def __init__(self, root: Path | None = None, labeller: Literal["chexpert", "negbio"] = "chexpert", **kwargs):
@@ -167,14 +173,14 @@ class MIMICCXRLT(_MIMICImages):
 
     "No Finding", the 26th, is no class. Images that have no row of labels are left out, and the notes of a run count
     them. The official split is that of MIMIC-CXR-JPG, not that of the challenge. The expected layout of the label files
-    was not checked against a copy of them: each row is an image, with ``dicom_id``, ``subject_id``, ``study_id`` and a
-    column of 0 and 1 for each label.
+    was not checked against a copy of them: each row is an image, with ``dicom_id``, a column of 0 and 1 for each label, and
+    perhaps ``subject_id`` and ``study_id``, which must then be those of MIMIC-CXR-JPG.
 
     Args:
         root: The folder of MIMIC-CXR-JPG with ``mimic-cxr-2.0.0-metadata.csv.gz``, ``-split.csv.gz`` and the images in
             ``files/``; the tables may be unpacked. There is no default.
-        labels_file: The label file of CXR-LT, or a list of several that are put together; or PhysioNet's download as a folder, of
-            which ``cxr-lt-2023/train.csv``, ``development.csv`` and ``test.csv`` are taken. There is no default.
+        labels_file: The folder ``cxr-lt-2023`` of PhysioNet, whose ``train.csv``, ``development.csv`` and ``test.csv`` are put
+            together, or a label file, or a list of several. There is no default.
         **kwargs: Further arguments.
     """
 
@@ -185,7 +191,7 @@ class MIMICCXRLT(_MIMICImages):
         "Mass", "Nodule", "Pleural Effusion", "Pleural Other", "Pleural Thickening", "Pneumomediastinum", "Pneumonia",
         "Pneumoperitoneum", "Pneumothorax", "Subcutaneous Emphysema", "Support Devices", "Tortuous Aorta",
     )  # fmt: skip
-    _key = "dicom_id"
+    _key, _ids = "dicom_id", ("dicom_id",)
     _values = (1, 0)
 
     # The type is not Path, because jsonargparse writes a list of paths in a union as one text that it cannot read back.
@@ -194,20 +200,22 @@ class MIMICCXRLT(_MIMICImages):
         files = labels_file if isinstance(labels_file, list) else [labels_file]
         if not files or None in files:
             raise ValueError("data.labels_file is missing: expected the label file of CXR-LT, or a list of them")
-        self.labels_file = [Path(file).expanduser() for file in files]
+        self.labels_file = [part for file in files for part in _label_files(Path(file).expanduser())]
 
     def _label_files(self) -> list[Path]:
-        return [file for given in self.labels_file for file in (_published(given) if given.is_dir() else [given])]
+        return self.labels_file
 
 
-def _published(folder: Path) -> list[Path]:
-    """Return the label files of 2023 in PhysioNet's download of CXR-LT."""
-    inner = folder / "cxr-lt-2023"
-    folder = inner if inner.is_dir() else folder
-    files = [folder / f"{part}.csv" for part in ("train", "development", "test")]
-    if missing := [file.name for file in files if not file.is_file()]:
-        raise FileNotFoundError(
-            f"data.labels_file: {folder}: there is no {', '.join(missing)}; expected PhysioNet's download of CXR-LT with "
-            "cxr-lt-2023/train.csv, development.csv and test.csv, or name the files in a list"
-        )
-    return files
+def _label_files(path: Path) -> list[Path]:
+    """Return the label files in a folder of CXR-LT as PhysioNet has it; a file is itself.
+
+    Raises:
+        FileNotFoundError: The folder has none of them.
+    """
+    if not path.is_dir():
+        return [path]
+    if files := [file for name in CXR_LT if (file := path / name).is_file()]:
+        return files
+    inside = f"{CXR_LT_FOLDER}/" if (path / CXR_LT_FOLDER).is_dir() else ""
+    hint = f"; name {path / CXR_LT_FOLDER}" if inside else ""
+    raise FileNotFoundError(f"{path}: found {contents(path)}, expected {', '.join(CXR_LT)} of CXR-LT{hint}")

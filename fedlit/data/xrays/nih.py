@@ -16,6 +16,7 @@ from fedlit.data.xrays.base import ChestXrays, Reading
 
 NO_FINDING = "No Finding"
 LABEL_FILES = ("Data_Entry_2017_v2020.csv", "Data_Entry_2017.csv")
+PACKED = tuple(f"{name}.gz" for name in LABEL_FILES)
 SPLIT_LISTS = {"train_val": "train_val_list.txt", "test": "test_list.txt"}
 # A CSV reader splits the brackets of the official header at their commas.
 _COLUMNS = {
@@ -35,8 +36,8 @@ class NIHChestXray14(ChestXrays):
     Sex``. The official split is that of ``train_val_list.txt`` and ``test_list.txt``.
 
     Args:
-        root: The folder with the label file ``Data_Entry_2017_v2020.csv`` (or ``Data_Entry_2017.csv``) and the
-            images in ``images/`` or in ``images_001/images/`` to ``images_012/images/``. There is no default.
+        root: The folder with the label file ``Data_Entry_2017_v2020.csv`` (or ``Data_Entry_2017.csv``; also ``.csv.gz``)
+            and the images in ``images/`` or in ``images_001/images/`` to ``images_012/images/``. There is no default.
         **kwargs: Further arguments of ChestXrays.
     """
 
@@ -49,14 +50,14 @@ class NIHChestXray14(ChestXrays):
         f"expected the official layout of NIH ChestX-ray14: {LABEL_FILES[0]} or {LABEL_FILES[1]}, the images in "
         "images/ or in images_001/images/ to images_012/images/, and optionally train_val_list.txt with test_list.txt"
     )
-    needs = LABEL_FILES
+    needs = (*LABEL_FILES, *PACKED)
 
     def __init__(self, root: Path | None = None, **kwargs):
         super().__init__(root, **kwargs)
 
     def read(self) -> Reading:
         """Read the label file and the official lists; no image is opened."""
-        file = next((self.root / name for name in LABEL_FILES if (self.root / name).is_file()), None)
+        file = next((self.root / name for name in self.needs if (self.root / name).is_file()), None)
         if file is None:
             raise FileNotFoundError(f"{self.root}: found {contents(self.root)}; {self.layout}")
         table = read_table(file, _NEEDED, _NEEDED, _COLUMNS)
@@ -129,5 +130,6 @@ def _image_files(root: Path, names: np.ndarray, layout: str) -> list[Path]:
     folders = [folder for folder in (root / "images", *sorted(root.glob("images_*/images"))) if folder.is_dir()]
     if not folders:
         raise FileNotFoundError(f"{root}: found no folder of images; {layout}")
-    folder_of = {entry.name: folder for folder in reversed(folders) for entry in os.scandir(folder)}
-    return [folder_of.get(name, folders[0]) / name for name in names.tolist()]
+    # By stem, as a suffix may be spelled in capitals.
+    folder_of = {os.path.splitext(name)[0]: folder for folder in reversed(folders) for name in os.listdir(folder)}
+    return [folder_of.get(os.path.splitext(name)[0], folders[0]) / name for name in names.tolist()]

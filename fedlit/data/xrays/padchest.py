@@ -18,6 +18,12 @@ from fedlit.data.records import contents, listed
 from fedlit.data.tables import Table, read_table, refuse_repeats
 from fedlit.data.xrays.base import ChestXrays, Reading
 
+SAYS_NOTHING = ("exclude", "unchanged", "suboptimal study")
+"""Labels of reports that do not say what there is not."""
+
+APART = {"emphysema": "subcutaneous"}
+"""Phrases, and the word before them that makes another finding of each."""
+
 FRONTAL = ("PA", "AP", "AP_horizontal")
 _FILLED = ("ImageID", "ImageDir", "PatientID")
 _NEEDED = (*_FILLED, "Projection", "MethodLabel", "Labels")
@@ -28,12 +34,14 @@ class PadChest(ChestXrays):
 
     The data set has some 190 labels. A class here is a phrase, which is positive where one of the image's labels has it
     as whole words or as their plural: "multiple nodules" is a nodule, "pseudonodule" is not, and "subcutaneous
-    emphysema" is an emphysema. An image with labels is negative for all other phrases; an image without labels is blank
-    for all. There is no official split. For ``ByColumn`` the columns are those of the label file.
+    emphysema" is an emphysema only where it is named in ``findings``. An image with labels is negative for all other
+    phrases. An image without labels is blank for all, and one with ``exclude``, ``unchanged`` or ``suboptimal study`` is
+    blank for all that it is not positive for: such a report does not say what there is not. There is no official split. For ``ByColumn`` the columns are those of the label file.
 
     Args:
         root: The folder with ``PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv`` (any ``PADCHEST_*.csv`` or
-            ``.csv.gz``) and the 16-bit images in ``0/`` to ``54/`` (their ``ImageDir``) or all in ``root`` itself.
+            ``.csv.gz``) and the 16-bit images in ``0/`` to ``54/`` (their ``ImageDir``), or all in ``root`` itself, or
+            either way in ``images/``.
             There is no default.
         findings: Phrases to look for in the labels, in upper or lower case. They replace the default phrases, so
             ``names`` must then be ``source`` or a map.
@@ -54,7 +62,7 @@ class PadChest(ChestXrays):
     )  # fmt: skip
     layout = (
         "expected the official layout of PadChest: PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv (or .csv.gz), "
-        "the images in the folders 0/ to 54/ or beside the label file"
+        "the images in the folders 0/ to 54/ or beside the label file, also in images/"
     )
     needs = ("PADCHEST_*.csv", "PADCHEST_*.csv.gz")
 
@@ -83,10 +91,15 @@ class PadChest(ChestXrays):
         table = self._of_views(table, "Projection", FRONTAL, notes)
         if self.physician_only:
             table = _by_physician(table, notes)
-        labels = _parse_labels(table, self.labels)
+        labels, open_ended = _parse_labels(table, self.labels)
         if unlabelled := int(np.isnan(labels).all(axis=1).sum()):
             number = f"{unlabelled} of {len(labels)} images of {self.source}"
             notes.append(f"{number} have no labels: all of theirs are blank")
+        if open_ended:
+            number = f"{open_ended} of {len(labels)} images of {self.source}"
+            notes.append(
+                f"{number} are labelled {' or '.join(SAYS_NOTHING)}: blank for all that they are not positive for"
+            )
         return Reading(
             files=_image_files(self.root, table),
             names=table.rows["ImageID"].to_numpy(dtype=str),
@@ -126,9 +139,12 @@ def _by_physician(table: Table, notes: list[str]) -> Table:
     return table.where(kept)
 
 
-def _parse_labels(table: Table, phrases: Sequence[str]) -> np.ndarray:
-    """Return whether each phrase occurs, [N, L] float32 zeros and ones; NaN where an image has no label at all."""
-    patterns = [re.compile(rf"(?<!\w){re.escape(phrase)}(e?s)?(?!\w)", re.IGNORECASE) for phrase in phrases]
+def _parse_labels(table: Table, phrases: Sequence[str]) -> tuple[np.ndarray, int]:
+    """Return whether each phrase occurs, [N, L] float32 zeros and ones, NaN where nothing is said of it.
+
+    The second value is the number of images with a label that leaves open what there is not.
+    """
+    patterns = [re.compile(rf"{_before(phrase)}{re.escape(phrase)}(e?s)?(?!\w)", re.IGNORECASE) for phrase in phrases]
 
     @cache
     def phrases_in(label: str) -> np.ndarray:
@@ -136,6 +152,7 @@ def _parse_labels(table: Table, phrases: Sequence[str]) -> np.ndarray:
 
     combinations, row_of = np.unique(table.rows["Labels"].fillna("[]").to_numpy(dtype=str), return_inverse=True)
     occurs = np.full((len(combinations), len(phrases)), np.nan, dtype=np.float32)
+    leaves_open = np.zeros(len(combinations), dtype=bool)
     for row, combination in enumerate(combinations.tolist()):
         labels = _as_list(combination)
         if labels is None:
@@ -145,7 +162,15 @@ def _parse_labels(table: Table, phrases: Sequence[str]) -> np.ndarray:
             )
         if labels:
             occurs[row] = np.any([phrases_in(label) for label in labels], axis=0)
-    return occurs[row_of]
+            leaves_open[row] = any(label.casefold() in SAYS_NOTHING for label in labels)
+    occurs[leaves_open[:, None] & (occurs == 0)] = np.nan
+    return occurs[row_of], int(leaves_open[row_of].sum())
+
+
+def _before(phrase: str) -> str:
+    """Return what must not stand before a phrase, as a regular expression."""
+    other = APART.get(phrase.casefold())
+    return rf"(?<!\w)(?<!{other} )" if other else r"(?<!\w)"
 
 
 def _as_list(text: str) -> list[str] | None:
@@ -160,7 +185,17 @@ def _as_list(text: str) -> list[str] | None:
 
 
 def _image_files(root: Path, table: Table) -> list[Path]:
-    """Return the path of each image; an image that is not beside the label file is expected in its folder."""
+    """Return the path of each image; an image that is not beside the label file is expected in its folder.
+
+    The folders may lie in ``images/``, and so may the images.
+    """
     beside = set(os.listdir(root))
+    home = root / "images" if (root / "images").is_dir() else root
+    flat = set(os.listdir(home)) if home != root else set()
     pairs = zip(table.rows["ImageDir"], table.rows["ImageID"], strict=True)
-    return [root / name if name in beside else root / folder / name for folder, name in pairs]
+    return [
+        root / name if name in beside
+        else home / name if name in flat
+        else (root if folder in beside else home) / folder / name
+        for folder, name in pairs
+    ]  # fmt: skip

@@ -20,7 +20,7 @@ Vote = Literal["any", "majority", "unanimous"]
 READERS = 3
 _FOLDERS = {"train": "train_val", "test": "test"}
 # Where an image exists in several formats, the first of these is used.
-_SUFFIXES = (".png", ".jpg", ".jpeg", *DICOM)
+_SUFFIXES = (".png", ".jpg", ".jpeg", *DICOM, "")
 _COLUMNS = {"Other disease": "Other diseases"}
 
 
@@ -38,7 +38,9 @@ class VinDrCXR(ChestXrays):
             images ``<image_id>`` in ``train/`` and ``test/``: ``.png``, ``.jpg``, or ``.dicom`` as released, which
             needs ``pip install 'fedlit[dicom]'``. There is no default.
         vote: The rule by which a finding is positive if several radiologists read an image: ``any`` of them, the
-            ``majority`` (more than half), or ``unanimous`` (all of them).
+            ``majority`` (more than half), or ``unanimous`` (all of them). Table 6 of Yuan et al. (arXiv:2102.04635) has the
+            ratios of ``any``, of the training images alone.
+        parts: The folders that are read, ``train``, ``test`` or both.
         **kwargs: Further arguments of ChestXrays.
     """
 
@@ -56,8 +58,17 @@ class VinDrCXR(ChestXrays):
     )
     needs = ("annotations/image_labels_train.csv", "annotations/image_labels_test.csv")
 
-    def __init__(self, root: Path | None = None, vote: Vote = "majority", **kwargs):
+    def __init__(
+        self,
+        root: Path | None = None,
+        vote: Vote = "majority",
+        parts: tuple[Literal["train", "test"], ...] = ("train", "test"),
+        **kwargs,
+    ):
         super().__init__(root, **kwargs)
+        if not parts or not set(parts) <= set(_FOLDERS):
+            raise ValueError(f"data.parts: expected train, test or both, found {list(parts)}")
+        self.parts = tuple(part for part in _FOLDERS if part in parts)
         if vote not in _VOTES:
             raise ValueError(f"data.vote: expected any, majority or unanimous, found {vote!r}")
         self.vote = vote
@@ -65,7 +76,7 @@ class VinDrCXR(ChestXrays):
     def read(self) -> Reading:
         """Read the label files; no image is opened."""
         annotations = self.root / "annotations"
-        sources = {x: file for x in _FOLDERS if (file := annotations / f"image_labels_{x}.csv").is_file()}
+        sources = {x: file for x in self.parts if (file := annotations / f"image_labels_{x}.csv").is_file()}
         if not sources:
             raise FileNotFoundError(f"{self.root}: found {contents(self.root)}; {self.layout}")
         notes = [

@@ -10,9 +10,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from multiprocessing import spawn
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -25,6 +23,7 @@ from fedlit.core.fabric import FederationFabric, make_fabric
 from fedlit.core.messages import Broadcast, ClientReport, ClientState, Payload, Round
 from fedlit.core.small_states import is_small
 from fedlit.core.stored_states import StateFolder
+from fedlit.core.unguarded import without_main
 from fedlit.federation.engines.base import AnyState, Program, Reply, Scores, View, Worker, jobs_of
 from fedlit.federation.engines.packing import packed
 from fedlit.federation.engines.shared_memory import Handle, SharedFolder
@@ -140,7 +139,7 @@ class ProcessPool:
             process = context.Process(
                 target=_serve, args=(theirs, str(own), options), daemon=True, name=f"fedlit-worker-{index}"
             )
-            with _main_left_alone():
+            with without_main():
                 process.start()
             theirs.close()
             self._workers.append((process, ours))
@@ -263,24 +262,6 @@ class ProcessPool:
         state = ClientState.from_tensors(self._folder.open(ref.handle), self._aggregators)
         self._stored[client] = (state, ref.handle)
         return state
-
-
-@contextmanager
-def _main_left_alone() -> Iterator[None]:
-    """Within, a new process does not import the user's script: what it needs travels as a value.
-
-    A script would begin to train a second time, unless a guard keeps it from it.
-    """
-    tell = spawn.get_preparation_data
-
-    def without_main(name: str) -> dict:
-        return {key: value for key, value in tell(name).items() if not key.startswith("init_main")}
-
-    spawn.get_preparation_data = without_main
-    try:
-        yield
-    finally:
-        spawn.get_preparation_data = tell
 
 
 def _pickled(program: Program, folder: SharedFolder) -> bytes:

@@ -8,6 +8,7 @@ from jsonargparse import ArgumentParser
 from PIL import Image
 from xray_pictures import pictures
 
+from fedlit.data import Organisations, PhantomCXR
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.partition import ByColumn, ByPatient
 from fedlit.data.xrays.chexpert import CheXpert
@@ -233,9 +234,10 @@ def test_wrong_arguments_are_refused(tmp_path):
 def test_a_wrong_folder_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere: no such folder; expected the official layout"):
         open_folder(tmp_path / "nowhere").records()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"found no train\.csv; expected the official layout"):
+        open_folder(tmp_path / "empty").records()
     write_folder(tmp_path / "CheXpert-v1.0-small")
-    with pytest.raises(FileNotFoundError, match=r"found no train\.csv; .* Is .*CheXpert-v1\.0-small the data\.root\?"):
-        open_folder(tmp_path).records()
     root = tmp_path / "CheXpert-v1.0-small"
     (root / "valid.csv").unlink()
     assert len(open_folder(root).read().names) == 20
@@ -315,3 +317,76 @@ def test_a_truncated_image_is_named(tmp_path):
 def test_a_folder_is_recognised(tmp_path):
     assert not CheXpert.recognises(tmp_path)
     assert CheXpert.recognises(write_folder(tmp_path))
+
+
+# Positives that are there once more
+
+
+def many(root: Path) -> Path:
+    """Forty patients, every fourth with a large heart, every fifth with a consolidation."""
+    write_folder(root, patients=25)
+    lines = (root / "train.csv").read_text().splitlines()
+    for number in range(1, len(lines)):
+        patient = int(lines[number].partition("patient")[2][:5])
+        view = "Lateral" if "lateral" in lines[number] else "Frontal"
+        findings = {"Cardiomegaly": f"{patient % 4 == 0:d}.0", "Consolidation": f"{patient % 5 == 0:d}.0"}
+        lines[number] = line(lines[number].partition(",")[0], findings, view)
+    (root / "train.csv").write_text("\n".join(lines) + "\n")
+    return root
+
+
+def test_positives_are_there_once_more_where_they_are_trained_on(tmp_path):
+    chosen = {"classes": ["Cardiomegaly", "Consolidation"], "seed": 3}
+    plain, data = (
+        open_folder(many(tmp_path), **chosen),
+        open_folder(tmp_path, upsample=["Cardiomegaly", "Consolidation"], **chosen),
+    )
+    plain.setup(), data.setup()
+    assert "once more, where they are trained on: 6 of Cardiomegaly, 5 of Consolidation" in data.notes[-1]
+    rows = data.assignment
+    assert rows["image"].is_unique
+    assert rows.groupby("patient")["split"].nunique().max() == 1
+    copies = rows[rows["image"].str.contains("#again-for-")]
+    assert set(copies["split"]) == {"train"}
+    originals = rows[~rows["image"].str.contains("#")]
+    assert sorted(originals["image"]) == sorted(plain.assignment["image"])
+    trained = originals[originals["split"] == "train"]["patient"].str[-5:].astype(int)
+    trained = trained[trained <= 25]
+    hearts, lungs = (trained % 4 == 0).sum(), (trained % 5 == 0).sum()
+    assert len(copies) == hearts + lungs
+    both = (trained % 20 == 0).sum()
+    counted = data.counts()
+    found = counted[counted["split"] == "train"].groupby("class")["positives"].sum()
+    assert found.to_dict() == {"Cardiomegaly": 2 * hearts + both, "Consolidation": 2 * lungs + both}
+    client = next(c for c in data.clients.values() if any("#" in name for name in c.train.names))
+    at = next(n for n, name in enumerate(client.train.names) if "#" in name)
+    original = next(
+        n for n, name in enumerate(data.records().names) if name == client.train.names[at].partition("#")[0]
+    )
+    np.testing.assert_array_equal(client.train.take([at])[0][0].numpy(), data.records().store[original].numpy())
+
+
+def test_copies_under_organisations_are_trained_on_too_and_in_no_test(tmp_path):
+    def organisation():
+        return open_folder(
+            many(tmp_path) if not (tmp_path / "train.csv").exists() else tmp_path, upsample=["Cardiomegaly"]
+        )
+
+    data = Organisations({"A": organisation()}, image_size=16, cache_dir=str(tmp_path / "cache"))
+    data.setup()
+    copies = data.assignment[data.assignment["image"].str.contains("#again-for-Cardiomegaly")]
+    assert len(copies) > 0
+    assert set(copies["split"]) == {"train"}
+    other = Organisations({"B": small_phantom()}, {"A": organisation()}, image_size=16, duplicates="allow", cache_dir=str(tmp_path / "cache"))  # fmt: skip
+    other.setup()
+    assert len(other.test_sets["A"]) == 30
+    assert not any("#" in name for name in other.test_sets["A"].names)
+
+
+def small_phantom() -> PhantomCXR:
+    return PhantomCXR(hospitals=2, images=40, image_size=16)
+
+
+def test_an_unknown_label_to_upsample_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"data.upsample: unknown class 'Heart'"):
+        open_folder(tmp_path, upsample=["Heart"])

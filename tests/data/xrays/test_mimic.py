@@ -346,21 +346,6 @@ def test_a_damaged_table_is_named_with_its_line(tmp_path, kind, old, new, messag
         open_folder(tmp_path).records()
 
 
-def test_the_download_of_long_tail_labels_is_taken_as_it_is_published(tmp_path):
-    root, folder = write_folder(tmp_path / "mimic"), tmp_path / "cxr-lt-1.1.0"
-    (folder / "cxr-lt-2023").mkdir(parents=True)
-    parts = {"train": range(30), "development": range(30, 45), "test": range(45, 60)}
-    files = [write_long_tail(folder / "cxr-lt-2023" / f"{part}.csv", images) for part, images in parts.items()]
-    together = open_long_tail(root, files).read()
-    for given in (folder, folder / "cxr-lt-2023"):
-        np.testing.assert_array_equal(open_long_tail(root, given).read().labels, together.labels)
-    files[1].unlink()
-    with pytest.raises(
-        FileNotFoundError, match=r"there is no development.csv; expected PhysioNet's download of CXR-LT"
-    ):
-        open_long_tail(root, folder).read()
-
-
 def test_long_tail_labels_that_do_not_fit_are_refused(tmp_path):
     root = write_folder(tmp_path / "mimic")
     one, two = write_long_tail(tmp_path / "one.csv", range(30)), write_long_tail(tmp_path / "two.csv", range(29, 60))

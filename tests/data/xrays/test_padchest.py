@@ -85,7 +85,7 @@ def write_folder(root: Path, images: list[Path] | None = None, flat: bool = Fals
 
 
 def open_folder(root: Path, **kwargs) -> PadChest:
-    kwargs.setdefault("partition", ByPatient(2))
+    kwargs = {"partition": ByPatient(2), "depth": 12} | kwargs
     return PadChest(root, image_size=16, cache_dir=str(root / "cache"), **kwargs)
 
 
@@ -154,11 +154,37 @@ def test_blank_labels_follow_the_policy(tmp_path):
 
 @pytest.mark.parametrize(
     ("labels", "blank"),
-    [("[]", True), ("['']", True), ("\"[' ', 'normal']\"", False), ("NaN", True), ("['exclude']", False)],
+    [("[]", True), ("['']", True), ("\"[' ', 'normal']\"", False), ("NaN", True), ("['exclude']", True)],
 )
 def test_what_counts_as_no_label(tmp_path, labels, blank):
     replace_in(write_folder(tmp_path), LABELS[0], labels)
     assert np.isnan(open_folder(tmp_path).read().labels[0]).all() == blank
+
+
+@pytest.mark.parametrize("word", ["exclude", "unchanged", "Suboptimal study"])
+def test_reports_that_leave_open_what_there_is_not(tmp_path, word):
+    replace_in(write_folder(tmp_path), LABELS[1], f"['{word}', 'cardiomegaly']")
+    data = open_folder(tmp_path)
+    row = data.records().labels[1]
+    assert row[data.classes.index("cardiomegaly")] == 1
+    assert np.isnan(np.delete(row, data.classes.index("cardiomegaly"))).all()
+    assert (
+        "1 of 60 images of PadChest are labelled exclude or unchanged or suboptimal study: blank for all"
+        in data.notes[-1]
+    )
+    zeros = open_folder(tmp_path, blank="zeros").records().labels[1]
+    assert zeros.sum() == 1
+    assert not np.isnan(zeros).any()
+
+
+def test_air_under_the_skin_is_no_emphysema_unless_asked(tmp_path):
+    replace_in(write_folder(tmp_path), LABELS[1], "['Subcutaneous emphysema']")
+    replace_in(tmp_path, LABELS[2], "['subcutaneous emphysema', 'bullous emphysema']")
+    data = open_folder(tmp_path, classes=["emphysema"])
+    np.testing.assert_array_equal(data.records().labels[:3], [[0], [0], [1]])
+    asked = ["emphysema", "subcutaneous emphysema"]
+    both = open_folder(tmp_path, findings=asked, names={"Emphysema": {"any": asked}})
+    np.testing.assert_array_equal(both.records().labels[:3], [[0], [1], [1]])
 
 
 def test_views_are_a_choice(tmp_path):

@@ -299,3 +299,17 @@ def test_real_images_of_three_readers(tmp_path):
     assert labels.shape == (8, 27)
     assert abs(images.mean()) < 1
     assert 0.5 < images.std() < 2
+
+
+def test_any_reader_of_the_training_images_alone(tmp_path):
+    data = open_folder(write_folder(tmp_path), vote="any", parts=("train",))
+    records = data.records()
+    assert records.names.tolist() == [image_id(index) for index in range(TRAIN)]
+    assert records.splits is None
+    expected = {
+        label: sum(seen.get(label, 0) > 0 for seen in (SEEN[n % len(SEEN)] for n in range(TRAIN))) for label in LABELS
+    }
+    found = dict(zip(records.classes, records.labels.sum(axis=0).astype(int).tolist(), strict=True))
+    assert found == {label: expected[label] for label in records.classes}
+    with pytest.raises(ValueError, match=r"data.parts: expected train, test or both, found "):
+        open_folder(tmp_path, parts=("valid",))

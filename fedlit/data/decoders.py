@@ -1,0 +1,169 @@
+"""Who decodes: threads, or processes where threads wait for each other."""
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from fedlit.core.errors import ConfigError
+from fedlit.core.fabric import cores
+from fedlit.core.unguarded import without_main
+from fedlit.data import pixels
+from fedlit.data.likeness import perceptual_hashes
+
+DONE = 1
+CHUNK = 8
+"""Files that a thread or process decodes before it answers."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is decoded, and how; see ``read_image``."""
+
+    files: Sequence[str]
+    image_size: int
+    channels: int
+    depth: int
+
+
+class Target:
+    """The files that a decoder writes to.
+
+    Args:
+        partial: The unfinished store.
+        rows: What is known of its rows.
+    """
+
+    def __init__(self, partial: Path, rows: Path) -> None:
+        self.pictures = np.load(partial, mmap_mode="r+")
+        self.rows = np.load(rows, mmap_mode="r+")
+
+    def take(self, row: int, file: str, image_size: int, channels: int, depth: int) -> str:
+        """Decode a file into its row, and return why it cannot be, or "".
+
+        Raises:
+            ConfigError: A package is missing; no fault of this file.
+        """
+        try:
+            picture = pixels.read_image(Path(file), image_size, channels, depth)
+        except ConfigError:
+            raise
+        except Exception as error:  # damage shows as OSError, SyntaxError, ValueError, zlib.error...
+            return str(error) or type(error).__name__
+        self.pictures[row] = picture
+        self.rows["hash"][row] = perceptual_hashes(picture[None])[0]
+        self.rows["state"][row] = DONE
+        return ""
+
+
+class Decoders:
+    """Threads and processes that fill a store.
+
+    Args:
+        job: What is decoded.
+        partial: The unfinished store.
+        rows: What is known of its rows.
+        shape: The shape of the store.
+    """
+
+    WORTH = 30
+    """Seconds of work from which on it is worth to start processes."""
+
+    def __init__(self, job: Job, partial: Path, rows: Path, shape: tuple[int, ...]) -> None:
+        self.job, self._files, self._target = job, (partial, rows), Target(partial, rows)
+        self._pool: Executor | None = None
+
+    def __enter__(self) -> "Decoders":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._close()
+
+    def threads(self, rows: np.ndarray) -> Iterator[tuple[int, str]]:
+        """Decode rows in threads, and yield each with the reason why it cannot be decoded, or ""."""
+        job = self.job
+        self._close()
+        self._pool = ThreadPoolExecutor(cores())
+
+        def some(chunk: list[int]) -> list[tuple[int, str]]:
+            take = self._target.take
+            return [(row, take(row, job.files[row], job.image_size, job.channels, job.depth)) for row in chunk]
+
+        chunks = [rows[start : start + CHUNK].tolist() for start in range(0, len(rows), CHUNK)]
+        for answers in self._pool.map(some, chunks):
+            yield from answers
+
+    def processes(self, rows: np.ndarray) -> Iterator[tuple[int, str]]:
+        """Decode rows in processes, and yield them as ``threads`` does."""
+        job, methods = self.job, multiprocessing.get_all_start_methods()
+        context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+        self._close()
+        with without_main():
+            self._pool = ProcessPoolExecutor(cores(), context, _begin, self._files)
+            chunks = [
+                [
+                    (row, job.files[row], job.image_size, job.channels, job.depth)
+                    for row in rows[start : start + CHUNK].tolist()
+                ]
+                for start in range(0, len(rows), CHUNK)
+            ]
+            for answers in self._pool.map(_take, chunks):
+                yield from answers
+
+    def _close(self) -> None:
+        # Not as a context manager: after Ctrl-C that would decode all the other files before it lets go.
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+        self._pool = None
+
+
+_target: Target | None = None  # of a process that decodes
+
+
+def _begin(partial: Path, rows: Path) -> None:
+    global _target
+    _target = Target(partial, rows)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    wait([multiprocessing.parent_process().sentinel])
+    os._exit(1)
+
+
+def _take(chunk: list[tuple[int, str, int, int, int]]) -> list[tuple[int, str]]:
+    return [(each[0], _target.take(*each)) for each in chunk]
+
+
+class Rate(ProgressColumn):
+    """How many images a second."""
+
+    def render(self, task: Task) -> Text:
+        """Return the rate as text."""
+        return Text(f"{task.speed:,.0f}/s" if task.speed else "")
+
+
+@contextmanager
+def bar(total: int) -> Iterator[Callable[[], None]]:
+    """Show a bar with rate and time left on the terminal; yield what is called after each image."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("decoding", total=total)
+        yield lambda: progress.advance(task)
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words, such as ``3 min``."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,310 @@
+"""Image files decoded into a store: in pieces that stay, whatever stops the work, and with a first look at a sample.
+
+Beside ``NAME.npy``, the store, lies ``NAME.rows`` with the identity and the perceptual hash of each picture, and
+``NAME.damaged`` with the files that cannot be decoded. While the work lasts the pictures are in ``NAME.partial``. A picture
+that another store or an unfinished one has is copied from there.
+"""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from filelock import FileLock
+from rich.console import Console
+from rich.filesize import decimal
+
+from fedlit.core.fabric import cores
+from fedlit.core.files import whole
+from fedlit.data.cache import damage, intact, seal, sweep
+from fedlit.data.decoders import Decoders, Job, bar, duration
+from fedlit.data.opening import no_file
+from fedlit.data.pixels import DEPTH
+from fedlit.data.store import ImageStore, cache_folder, check_space, make_cache_folder
+
+Damaged = Literal["refuse", "drop"]
+
+# Part of every identity: raise it when decoding changes, so that old pictures are not taken for new ones.
+_FORMAT = "2"
+
+MAX_FAILURES = 100
+"""Damaged files after which the others are not looked at, where damage is refused."""
+
+SAMPLE = 64
+"""Files of the first look, from all over the list."""
+
+ROW = np.dtype([("id", "<u8"), ("hash", "<u8"), ("state", "u1")])
+OPEN, DONE, BROKEN = 0, 1, 2
+"""States of a row."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """The pictures of image files.
+
+    Attributes:
+        store: A picture for each file; black where the file is damaged.
+        damaged: The reason for each row whose file cannot be decoded.
+    """
+
+    store: ImageStore
+    damaged: dict[int, str] = field(default_factory=dict)
+
+
+def decode_images(
+    files: Sequence[str | Path],
+    image_size: int,
+    channels: int = 1,
+    cache_dir: str | Path | None = None,
+    depth: int = DEPTH,
+) -> ImageStore:
+    """Decode and resize image files into a store, or return the store if they were decoded before.
+
+    Args:
+        files: The image files, in the order of the store.
+        image_size: Height and width of the stored pictures in pixels.
+        channels: Number of channels: 1 (grey) or 3 (RGB).
+        cache_dir: The cache folder, see ``cache_folder``.
+        depth: Number of bits that the data set uses of pixels with more than 8, see ``read_image``.
+
+    Raises:
+        FileNotFoundError: Files are missing.
+        ValueError: Files cannot be decoded, because they are damaged, truncated or no images. The others are kept.
+        ConfigError: A package is missing that decodes some of them.
+    """
+    return decode(files, image_size, channels, cache_dir, depth).store
+
+
+def decode(
+    files: Sequence[str | Path],
+    image_size: int,
+    channels: int = 1,
+    cache_dir: str | Path | None = None,
+    depth: int = DEPTH,
+    damaged: Damaged = "refuse",
+) -> Decoded:
+    """Decode files as ``decode_images`` does, and with ``damaged: drop`` go on where some cannot be decoded.
+
+    Raises:
+        ValueError: Files cannot be decoded, and ``damaged`` is ``refuse``; or it is ``drop``, and most files of a first
+            look cannot be.
+    """
+    files = [os.fspath(file) for file in files]
+    ids = identities(files, f"{_FORMAT} {image_size} {channels} {depth}")
+    shape = (len(files), channels, image_size, image_size)
+    folder = cache_folder(cache_dir)
+    place = Place(folder, f"images-{image_size}-{hashlib.sha256(ids.tobytes()).hexdigest()[:24]}", ids, shape)
+    if not place.complete():
+        make_cache_folder(folder)
+        sweep(folder)
+        with FileLock(folder / f".{place.name}.lock"):  # another process that wants the same pictures waits for these
+            if not (place.store.exists() and place.complete()):
+                _fill(place, Job(files, image_size, channels, depth), damaged)
+    reasons = place.reasons()
+    if reasons and damaged == "refuse":
+        raise _refusal({f"{files[row]}: {reason}" for row, reason in reasons.items()}, len(files))
+    return Decoded(ImageStore(place.store), reasons)
+
+
+@dataclass
+class Place:
+    """Where the pictures of a list of files lie in the cache.
+
+    Attributes:
+        folder: The cache folder.
+        name: Name of the store.
+        ids: Identity of each file, [N] uint64.
+        shape: [N, channels, height, width].
+    """
+
+    folder: Path
+    name: str
+    ids: np.ndarray
+    shape: tuple[int, int, int, int]
+
+    @property
+    def store(self) -> Path:
+        """The finished store."""
+        return self.folder / f"{self.name}.npy"
+
+    @property
+    def partial(self) -> Path:
+        """The store while it is filled."""
+        return self.folder / f"{self.name}.partial"
+
+    @property
+    def rows(self) -> Path:
+        """What is known of each row."""
+        return self.folder / f"{self.name}.rows"
+
+    @property
+    def damaged(self) -> Path:
+        """Why files cannot be decoded."""
+        return self.folder / f"{self.name}.damaged"
+
+    def complete(self) -> bool:
+        """Return whether all is there and sound."""
+        return self.rows.exists() and intact(self.store, self.shape, np.uint8)
+
+    def reasons(self) -> dict[int, str]:
+        """Return why files cannot be decoded, by row."""
+        if not self.damaged.exists():
+            return {}
+        return {int(row): reason for row, reason in json.loads(self.damaged.read_text(encoding="utf-8")).items()}
+
+    def begin(self) -> np.memmap:
+        """Return what is known of each row of the unfinished store, which is made where it is not there."""
+        if self.partial.exists() and not damage(self.partial, self.shape, np.uint8) and self.rows.exists():
+            rows = np.load(self.rows, mmap_mode="r+")
+            if rows.dtype == ROW and np.array_equal(rows["id"], self.ids):
+                return rows
+        for file in (self.store, self.partial, self.rows):
+            file.unlink(missing_ok=True)
+        check_space(self.folder, self.shape)
+        np.lib.format.open_memmap(self.partial, mode="w+", dtype=np.uint8, shape=self.shape).flush()
+        rows = np.lib.format.open_memmap(self.rows, mode="w+", dtype=ROW, shape=self.shape[:1])
+        rows["id"] = self.ids
+        _adopt(self, rows)
+        return rows
+
+    def finish(self, reasons: dict[int, str]) -> None:
+        """Give the unfinished store its name."""
+        self.note(reasons)
+        seal(self.partial)
+        os.replace(self.partial, self.store)
+
+    def note(self, reasons: dict[int, str]) -> None:
+        """Write down which files cannot be decoded."""
+        if not reasons:
+            self.damaged.unlink(missing_ok=True)
+            return
+        with whole(self.damaged) as draft:
+            draft.write_text(json.dumps(reasons), encoding="utf-8")
+
+
+def identities(files: Sequence[str], settings: str) -> np.ndarray:
+    """Return a digest of each file's path, size and time, and of what is made of it, [N] uint64.
+
+    Raises:
+        FileNotFoundError: Files are missing.
+    """
+    ids, missing, stem = np.empty(len(files), dtype=np.uint64), [], f"{settings}\n"
+    for row, file in enumerate(files):
+        try:
+            status = os.stat(file)
+        except (FileNotFoundError, NotADirectoryError):
+            missing.append(file)
+        except OSError:
+            missing.append(f"{file} is {no_file(Path(file))}")
+        else:
+            text = f"{stem}{os.path.abspath(file)}\0{status.st_size}\0{status.st_mtime_ns}"
+            ids[row] = int.from_bytes(
+                hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=8).digest(), "little"
+            )
+    if missing:
+        raise FileNotFoundError(
+            f"{len(missing)} of {len(files)} image files are missing:\n  " + "\n  ".join(missing[:5])
+            + "\nAdd these files, or remove them from the label file."
+        )  # fmt: skip
+    return ids
+
+
+def _fill(place: Place, job: Job, damaged: Damaged) -> None:
+    rows = place.begin()
+    waiting = np.flatnonzero(rows["state"] != DONE)
+    total, say = len(rows), Console(stderr=True, highlight=False, soft_wrap=True).print
+    size = decimal(int(np.prod(place.shape, dtype=np.int64)))
+    kept = f", {total - len(waiting):,} of them are there from before" if len(waiting) < total else ""
+    say(f"decoding {total:,} images{kept}; they take {size} in {place.store}")
+    failures: dict[int, str] = {}
+
+    def look(doing: Iterator[tuple[int, str]], most: int) -> None:
+        for row, reason in doing:
+            if reason:
+                failures[row] = reason
+            if len(failures) >= most:
+                return
+
+    most = MAX_FAILURES if damaged == "refuse" else total + 1
+    with Decoders(job, place.partial, place.rows, place.shape) as decoders:
+        looked = SAMPLE if len(waiting) > 4 * SAMPLE else len(waiting)
+        first = waiting[np.unique(np.linspace(0, len(waiting) - 1, looked).astype(np.int64))]
+        rest = np.setdiff1d(waiting, first)
+        began, busy = time.perf_counter(), time.process_time()
+        look(decoders.threads(first), most)
+        took, busy = time.perf_counter() - began, time.process_time() - busy
+        if len(rest):
+            _after_first_look(job, failures, len(first), total, damaged)
+            left = took / len(first) * len(rest)
+            alone = busy / max(took, 1e-9) < 1.3 and cores() > 1 and left > Decoders.WORTH
+            say(f"a first look at {len(first)} files: the others take about {duration(left)} on {cores()} cores")
+            doing = decoders.processes(rest) if alone else decoders.threads(rest)
+            with bar(len(rest)) as advance:
+                look(_counted(doing, advance), most)
+    rows["state"][list(failures)] = BROKEN
+    rows.flush()
+    if failures and damaged == "refuse":
+        raise _refusal({f"{job.files[row]}: {reason}" for row, reason in failures.items()}, total)
+    place.finish(failures)
+
+
+def _counted(doing: Iterator[tuple[int, str]], advance: Callable[[], None]) -> Iterator[tuple[int, str]]:
+    for each in doing:
+        advance()
+        yield each
+
+
+def _after_first_look(job: Job, failures: dict[int, str], looked: int, total: int, damaged: Damaged) -> None:
+    """Stop before hours are spent, where the first look found damage that is refused, or damage everywhere."""
+    if not failures or (damaged == "drop" and len(failures) <= looked / 2):
+        return
+    lines = [f"{job.files[row]}: {reason}" for row, reason in failures.items()]
+    advice = (
+        "set data.damaged to drop"
+        if damaged == "refuse"
+        else "this is no single damage: is a package missing, or a folder?"
+    )
+    raise ValueError(
+        f"{len(failures)} of {looked} image files of a first look (of {total:,}) cannot be decoded (damaged or no images):\n  "
+        + "\n  ".join(lines[:5])
+        + f"\nReplace these files, remove them from the label file, or {advice}. The other {total - looked:,} were not looked "
+        "at; `fedlit data check FOLDER --decode` names all that are damaged. What was decoded is kept."
+    )
+
+
+def _refusal(lines: set[str], total: int) -> ValueError:
+    count = f"{len(lines)}{' or more' if len(lines) >= MAX_FAILURES else ''}"
+    return ValueError(
+        f"{count} of {total} image files cannot be decoded (damaged or no images):\n  "
+        + "\n  ".join(sorted(lines)[:5])
+        + "\nReplace these files, or remove them, from the label file too where there is one; or set data.damaged to drop. "
+        "What was decoded is kept."
+    )
+
+
+def _adopt(place: Place, rows: np.memmap) -> None:
+    """Copy the pictures that other stores have, finished or not, and remove an unfinished one that is not needed any more."""
+    pictures = np.load(place.partial, mmap_mode="r+")
+    for file in sorted(place.folder.glob(f"{place.name.rpartition('-')[0]}-*.rows")):
+        other = Place(place.folder, file.stem, place.ids, place.shape)
+        held = other.store if other.store.exists() else other.partial
+        if file == place.rows or not held.exists():
+            continue
+        theirs = np.load(file, mmap_mode="r")
+        if theirs.dtype != ROW or damage(held, (len(theirs), *place.shape[1:]), np.uint8):
+            continue
+        have, wanted = np.flatnonzero(theirs["state"] == DONE), np.flatnonzero(rows["state"] != DONE)
+        _, mine, found = np.intersect1d(rows["id"][wanted], theirs["id"][have], return_indices=True)
+        source = np.load(held, mmap_mode="r")
+        for start in range(0, len(mine), 1024):
+            to, of = wanted[mine[start : start + 1024]], have[found[start : start + 1024]]
+            pictures[to] = source[of]
+            rows["hash"][to], rows["state"][to] = theirs["hash"][of], DONE
+        if held == other.partial and len(mine) == len(have):
+            for each in (other.partial, other.rows, other.damaged):
+                each.unlink(missing_ok=True)

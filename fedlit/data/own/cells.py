@@ -1,0 +1,141 @@
+"""What the cells of a table of one's own mean: labels, lists of findings, splits."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from fedlit.data.labels import UNCERTAIN, near
+from fedlit.data.records import listed
+from fedlit.data.tables import Table
+
+Meaning = Literal["positive", "negative", "uncertain", "blank"]
+
+VALUE_OF: dict[str, float] = {"positive": 1.0, "negative": 0.0, "uncertain": UNCERTAIN, "blank": np.nan}
+
+SPELLED: dict[str, Meaning] = {
+    **dict.fromkeys(("1", "yes", "y", "true", "t", "positive", "pos", "present"), "positive"),
+    **dict.fromkeys(("0", "no", "n", "false", "f", "negative", "neg", "absent"), "negative"),
+    **dict.fromkeys(("-1", "uncertain", "possible", "equivocal", "?"), "uncertain"),
+    **dict.fromkeys(("", "nan", "na", "n/a", "null", "none", "unknown", "not mentioned"), "blank"),
+}  # fmt: skip
+"""How the four meanings of a label are spelled, in any case; ``values`` adds others."""
+
+NO_FINDING = ("no finding", "no findings", "normal", "none")
+"""Words in a list of findings that say that there is none."""
+
+SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validate", "validation", "dev"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
+    **dict.fromkeys(("train_val", "trainval"), "train_val"),
+}  # fmt: skip
+
+
+def folded(text: object) -> str:
+    """Return a spelling without blanks and case, and a number by its value: ``1``, ``1.0`` and ``1,00`` are one."""
+    plain = str(text).strip().casefold()
+    try:
+        number = float(plain.replace(",", "."))
+    except ValueError:
+        return plain
+    return f"{number:g}" if np.isfinite(number) else plain
+
+
+def meanings(values: Mapping[str, str]) -> dict[str, str]:
+    """Return the meaning of each spelling, those of one's own included.
+
+    Raises:
+        ValueError: A meaning is not positive, negative, uncertain or blank.
+    """
+    for spelling, meaning in values.items():
+        if meaning not in VALUE_OF:
+            expected = ", ".join(VALUE_OF)
+            raise ValueError(f"data.values: {spelling!r}: expected one of {expected}, found {meaning!r}")
+    return SPELLED | {folded(spelling): meaning for spelling, meaning in values.items()}
+
+
+def read_labels(table: Table, columns: Sequence[str], values: Mapping[str, str]) -> np.ndarray:
+    """Return columns of labels, [N, L] float32 in {0, 1, ``UNCERTAIN``, NaN}.
+
+    Raises:
+        ValueError: A cell has no meaning; the message names line and column.
+    """
+    means = meanings(values)
+    labels = np.empty((len(table.rows), len(columns)), dtype=np.float32)
+    for position, column in enumerate(columns):
+        of_row, spellings = pd.factorize(table.rows[column])
+        keys = [folded(spelling) for spelling in spellings]
+        if strange := [n for n, key in enumerate(keys) if key not in means]:
+            wrong = np.isin(of_row, strange)
+            found = spellings[of_row[np.argmax(wrong)]]
+            raise ValueError(
+                f"{table.at(wrong)}: column {column!r}: expected a label such as 1, 0, -1, yes, no, positive, negative, "
+                f"uncertain or nothing, found {found!r} ({wrong.sum()} such cells). Say what it means: "
+                f"data.values {{{found}: positive}}"
+            )
+        labels[:, position] = np.array([VALUE_OF[means[key]] for key in keys], dtype=np.float32)[of_row]
+    return labels
+
+
+def findings_in(table: Table, column: str, separator: str, values: Mapping[str, str]) -> tuple[str, ...]:
+    """Return all findings that the lists of a column name, in alphabetical order."""
+    found = {part for cell in table.rows[column].unique() for part in _parts(cell, separator)}
+    return tuple(sorted(part for part in found if not _no_finding(part, values)))
+
+
+def read_findings(
+    table: Table, column: str, separator: str, findings: Sequence[str], values: Mapping[str, str]
+) -> np.ndarray:
+    """Return lists such as ``Effusion|Mass`` as labels, [N, L] float32: 1 where named, else 0; NaN where a cell is empty.
+
+    Raises:
+        ValueError: A list names something else; the message names line and column.
+    """
+    means = meanings(values)
+    position = {finding: number for number, finding in enumerate(findings)}
+    of_row, lists = pd.factorize(table.rows[column])
+    labels = np.zeros((len(lists), len(findings)), dtype=np.float32)
+    for row, text in enumerate(lists):
+        parts = _parts(text, separator)
+        for part in parts:
+            where = f"{table.at(of_row == row)}: column {column!r}"
+            if part in position:
+                labels[row, position[part]] = 1
+            elif not _no_finding(part, values):
+                hint = near(part, findings)
+                raise ValueError(f"{where}: unknown finding {part!r} in {text!r}; {hint}. Add it to data.labels")
+            elif len(parts) > 1 and means.get(folded(part)) != "blank":
+                raise ValueError(f"{where}: expected {part!r} alone or findings, found {text!r}")
+        if not parts or any(means.get(folded(part)) == "blank" and _given(part, values) for part in parts):
+            labels[row] = np.nan
+    return labels[of_row]
+
+
+def read_splits(table: Table, column: str) -> np.ndarray:
+    """Return the split of each row, [N] "train", "val", "test" or "train_val".
+
+    Raises:
+        ValueError: A cell is empty, or says something else; the message names line and column.
+    """
+    splits = table.rows[column].str.casefold().map(SPLITS)
+    wrong = splits.isna().to_numpy()
+    if wrong.any():
+        found = table.rows[column][wrong].iloc[0]
+        raise ValueError(
+            f"{table.at(wrong)}: column {column!r}: expected {listed(SPLITS, 20)}, found {found!r} ({wrong.sum()} such lines)"
+        )
+    return splits.to_numpy(dtype=str)
+
+
+def _parts(cell: str, separator: str) -> list[str]:
+    return [stripped for part in cell.split(separator) if (stripped := part.strip())]
+
+
+def _given(part: str, values: Mapping[str, str]) -> bool:
+    return folded(part) in {folded(spelling) for spelling in values}
+
+
+def _no_finding(part: str, values: Mapping[str, str]) -> bool:
+    return folded(part) in NO_FINDING or _given(part, values)

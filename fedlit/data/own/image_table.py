@@ -1,0 +1,250 @@
+"""A table and a folder of images, described by arguments."""
+
+import os
+import re
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from fedlit.data.labels import UNCERTAIN, Names, Policy, harmonised, near
+from fedlit.data.own.cells import Meaning, findings_in, meanings, read_findings, read_labels, read_splits
+from fedlit.data.own.written import read_any_table, typed
+from fedlit.data.partition import ByOrganisation, ByPatient, Partition
+from fedlit.data.records import listed
+from fedlit.data.tables import Table, refuse_empty
+from fedlit.data.xrays.base import ChestXrays, Reading
+
+PLACE = re.compile(r"\{([^{}]+)\}")
+"""A column in a pattern of paths, such as ``{StudyUID}``."""
+
+
+class ImageTable(ChestXrays):
+    """Images of one's own: a table with a row an image, and a folder with the images.
+
+    The table may be CSV, TSV, Parquet, or a spreadsheet that pandas can read. Delimiter, encoding and decimal sign are
+    found in the file, and the notes of a run say them. ``fedlit data check TABLE --root FOLDER`` proposes the arguments.
+    Uncertain and blank labels are left out by default, as their meaning is not known. For ``ByColumn`` the columns are
+    those of the table.
+
+    Args:
+        table: The table. There is no default.
+        root: The folder with the images; by default that of the table.
+        image: The column with the path of each image below ``root``, or a pattern of columns such as
+            ``{StudyUID}/{View}.dcm``. A path may lack its suffix.
+        patient: The column with the patient; by default each image is a patient of its own. Equal ids are one patient,
+            also at different sites.
+        site: The column with the hospital. Each is then a client, unless a partition says otherwise.
+        split: The column with the official split: train, val, test or train_val.
+        labels: The columns of labels, or the findings that the column ``findings`` may name.
+        findings: The column with a list of findings, in the place of columns of labels. What it names is positive, all
+            else is negative, and an empty cell is blank. "No Finding" and "normal" are no findings.
+        separator: The sign between two findings.
+        values: A map from spellings in the cells to ``positive``, ``negative``, ``uncertain`` or ``blank``, beside 1, 0,
+            -1, yes, no, true, false, positive, negative, uncertain and an empty cell. For ``findings``, words that say
+            that there is none (``negative``), or that nothing is known (``blank``).
+        uncertain: Meaning of an uncertain label: ``ignore`` (no loss, no metric), ``zeros``, ``ones``, or a map from
+            labels to these words, with ``default`` for the others.
+        blank: Meaning of a label that is neither positive, negative nor uncertain, in the same words.
+        views: A map from columns to the values whose rows are read; the notes of a run count the others. An empty cell
+            is the value ``none``.
+        names: Names of the classes: ``source`` for those of the table, ``harmonised`` for those that ``fedlit list
+            labels`` shows where a label is known there, or a map from each class to a label, or to several with a rule
+            (``{any: [...]}`` or ``{all: [...]}``).
+        colour: Whether the images are kept in colour. By default they become grey.
+        partition: The rule that gives each record to a client; by default ``ByOrganisation`` where there is a ``site``,
+            else ``ByPatient`` with four clients.
+        **kwargs: Further arguments of ChestXrays.
+    """
+
+    source = "table"
+    layout = "expected the folder of the images"
+
+    def __init__(
+        self,
+        table: Path | None = None,
+        root: Path | None = None,
+        image: str | None = None,
+        patient: str | None = None,
+        site: str | None = None,
+        split: str | None = None,
+        labels: list[str] | None = None,
+        findings: str | None = None,
+        separator: str = "|",
+        values: dict[str, Meaning] | None = None,
+        uncertain: Policy | dict[str, Policy] = "ignore",
+        blank: Policy | dict[str, Policy] = "ignore",
+        views: dict[str, list[str]] | None = None,
+        names: str | Names = "source",
+        colour: bool = False,
+        partition: Partition | None = None,
+        **kwargs,
+    ):
+        example = "`fedlit data check TABLE --root FOLDER` proposes it"
+        if table is None or not image:
+            raise ValueError(f"data.{'table' if table is None else 'image'} is missing; {example}")
+        if not labels and not findings:
+            raise ValueError(f"data.labels is missing: name columns of labels, or data.findings; {example}")
+        if findings and not separator:
+            raise ValueError("data.separator: expected the sign between two findings, found nothing")
+        self.file = Path(table).expanduser()
+        self.source = self.file.name.partition(".")[0]
+        self.image, self.patient, self.site, self.split_column = image, patient, site, split
+        self.findings, self.separator = findings, separator
+        self.values = {str(spelling): meaning for spelling, meaning in (values or {}).items()}
+        self.filters = {column: [str(value) for value in kept] for column, kept in (views or {}).items()}
+        self._check_values()
+        self.labels = (
+            tuple(labels) if labels else findings_in(self._checked(findings), findings, separator, self.values)
+        )
+        if not self.labels or len(set(self.labels)) < len(self.labels):
+            raise ValueError(f"data.labels: expected one or more different labels, found {listed(self.labels)}")
+        if partition is None:
+            partition = ByOrganisation() if site else ByPatient(4)
+        folder = self.file.parent if root is None else root
+        super().__init__(folder, names=names, uncertain=uncertain, blank=blank, partition=partition, **kwargs)
+        self.colour = colour
+
+    @classmethod
+    def lies_in(cls, root: Path) -> bool:
+        """Return that any folder may hold images of one's own."""
+        return True
+
+    @property
+    def channels(self) -> int:
+        """Number of channels that are kept of an image."""
+        return 3 if self.colour else 1
+
+    def read(self) -> Reading:
+        """Read the table; no image is opened."""
+        table, written = self._read_table
+        used = [self.patient, self.site, self.split_column, self.findings, *self.filters, *self._image_columns()]
+        for column in [*used, *(() if self.findings else self.labels)]:
+            self._checked(column)
+        notes = [written]
+        table = self._of_filters(table, notes)
+        for column in (self.patient, self.site, self.split_column):
+            if column:
+                refuse_empty(table, column)
+        paths = self._paths(table)
+        reading = Reading(
+            files=[self.root / path for path in paths],
+            names=paths,
+            patients=table.rows[self.patient].to_numpy(dtype=str) if self.patient else paths,
+            labels=self._labels(table),
+            source=self.file,
+            splits=read_splits(table, self.split_column) if self.split_column else None,
+            table=typed(table.rows),
+            notes=notes,
+            sites=table.rows[self.site].to_numpy(dtype=str) if self.site else None,
+            lines=np.array([f"{table.unit} {line}" for line in table.lines.tolist()]),
+        )
+        notes += self._remarks(reading)
+        return reading
+
+    @cached_property
+    def _read_table(self) -> tuple[Table, str]:
+        return read_any_table(self.file)
+
+    def _checked(self, column: str | None) -> Table:
+        """Return the table after checking that it has a column."""
+        table, _ = self._read_table
+        if column is not None and column not in table.rows:
+            columns = list(table.rows)
+            raise ValueError(
+                f"{table.path}: expected a column {column!r}, found {listed(columns, 40)}; {near(column, columns)}"
+            )
+        return table
+
+    def _check_values(self) -> None:
+        meanings(self.values)
+        wrong = [word for word, meaning in self.values.items() if meaning not in ("negative", "blank")]
+        if self.findings and wrong:
+            raise ValueError(
+                f"data.values: with data.findings a word is negative (no finding) or blank, found {wrong[0]!r}"
+            )
+
+    def _image_columns(self) -> list[str]:
+        return PLACE.findall(self.image) or [self.image]
+
+    def _paths(self, table: Table) -> np.ndarray:
+        """Return the path of each image below the folder, [N] str; two rows with one path are refused."""
+        columns = self._image_columns()
+        for column in columns:
+            refuse_empty(table, column)
+        if PLACE.search(self.image):
+            cells = [table.rows[column] for column in columns]
+            pattern = PLACE.sub("{}", self.image)
+            paths = [pattern.format(*row) for row in zip(*cells, strict=True)]
+        else:
+            paths = table.rows[self.image].tolist()
+        # Windows writes backslashes; what begins with a slash would lead out of the folder, and is refused with its name.
+        paths = [os.path.normpath(path.replace("\\", "/")) for path in paths]
+        repeated = pd.Series(paths).duplicated(keep=False).to_numpy()
+        if repeated.any():
+            name = paths[int(np.argmax(repeated))]
+            lines = [str(table.lines[row]) for row, path in enumerate(paths) if path == name]
+            raise ValueError(
+                f"{table.path}: image {name!r} is on {table.unit}s {', '.join(lines)} ({repeated.sum()} such). "
+                "Keep one of them, or add a column to data.image that tells them apart"
+            )
+        return np.array(paths, dtype=str)
+
+    def _labels(self, table: Table) -> np.ndarray:
+        if self.findings:
+            return read_findings(table, self.findings, self.separator, self.labels, self.values)
+        return read_labels(table, self.labels, self.values)
+
+    def _of_filters(self, table: Table, notes: list[str]) -> Table:
+        for column, kept in self.filters.items():
+            if not kept:
+                raise ValueError(f"data.views: {column!r}: expected values whose rows are read, found none")
+            table.rows[column] = table.rows[column].where(table.rows[column] != "", None)
+            table = self._of_views(table, column, (), notes, kept)
+        return table
+
+    def _remarks(self, reading: Reading) -> list[str]:
+        remarks, cells = [], reading.labels.size
+        for name, mask in (("uncertain", reading.labels == UNCERTAIN), ("blank", np.isnan(reading.labels))):
+            if mask.any():
+                policy = ", ".join(sorted(set(getattr(self, name).values())))
+                remarks.append(
+                    f"{mask.sum():,} of {cells:,} labels of {self.source} are {name}: {policy} (data.{name})"
+                )
+        if not self.patient:
+            remarks.append(f"{self.source} names no patients: each image counts as one (data.patient)")
+        elif reading.sites is not None:
+            pairs = pd.DataFrame({"patient": reading.patients, "site": reading.sites}).drop_duplicates()
+            if several := int(pairs["patient"].duplicated().sum()):
+                remarks.append(
+                    f"{several} patients of {self.source} are at more than one site, and in one split (equal ids)"
+                )
+        return remarks
+
+    def _named(self, names: str | Names) -> Names:
+        if names != "harmonised":
+            return super()._named(names)
+        known = _harmonised_spellings()
+        named = {known.get(_letters(label), label): label for label in self.labels}
+        if len(named) < len(self.labels):
+            lost = next(label for label in self.labels if label not in named.values())
+            raise ValueError(
+                f"data.names: {lost!r} and another label are both {known[_letters(lost)]!r}; give data.names a map that says "
+                "how they make one class"
+            )
+        return named
+
+
+def _letters(label: str) -> str:
+    return re.sub(r"[\W_]+", "", label.casefold())
+
+
+def _harmonised_spellings() -> dict[str, str]:
+    """Return the harmonised name of every label that a data set, or the harmonised table itself, has for a finding."""
+    names: dict[str, str] = {}
+    for name, labels in harmonised().items():
+        for label in labels.values():
+            if isinstance(label, str):
+                names.setdefault(_letters(label), name)
+    return names | {_letters(name): name for name in harmonised()}

@@ -1,0 +1,211 @@
+"""Tables as people have them: delimiter, encoding and decimal sign are found in the file, and said."""
+
+import codecs
+import csv
+import gzip
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedlit.core.errors import ConfigError
+from fedlit.data.records import listed
+from fedlit.data.tables import Table
+
+DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+"""Signs that may stand between two cells, and what they are called."""
+
+ENCODINGS = {"utf-8-sig": "UTF-8", "cp1252": "Windows-1252", "latin-1": "Latin-1"}
+"""Encodings that are tried in this order; the last one takes any bytes."""
+
+SPREADSHEETS = {".xlsx": "openpyxl", ".xlsm": "openpyxl", ".xls": "xlrd", ".ods": "odfpy"}
+"""Suffixes of spreadsheets, and the package with which pandas reads each."""
+
+PARQUET = (".parquet", ".pq")
+TEXTS = (".csv", ".tsv", ".txt", ".tab")
+
+_LOOKED_AT = 200  # lines in which the delimiter is found
+_WHOLE = re.compile(r"[+-]?\d+")
+_COMMA = re.compile(r"[+-]?\d*,\d+")
+_POINT = re.compile(r"[+-]?\d*\.\d+(?:[eE][+-]?\d+)?")
+
+
+def is_table(path: Path) -> bool:
+    """Return whether a file is a table by its name."""
+    name = path.name.lower().removesuffix(".gz")
+    return name.endswith((*TEXTS, *PARQUET, *SPREADSHEETS))
+
+
+def read_any_table(path: Path) -> tuple[Table, str]:
+    """Read a table: text (CSV, TSV; also as ``.gz``), Parquet, or a spreadsheet that pandas can read.
+
+    Returns:
+        The table, whose cells are all text without blanks around it, "" where a cell is empty; and how it is written, in
+        words. Lines are those of the file; of a Parquet file they are its rows, counted from 1.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ConfigError: The package that reads such spreadsheets is not installed.
+        ValueError: It is no table, or has no rows, or a column twice, or a row with more cells than the header.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: {'a folder, not a table' if path.is_dir() else 'no such file'}")
+    suffix = path.suffix.lower()
+    if suffix in SPREADSHEETS:
+        header, rows, lines, said = _spreadsheet(path, SPREADSHEETS[suffix])
+    elif suffix in PARQUET:
+        header, rows, lines, said = _parquet(path)
+    else:
+        header, rows, lines, said = _text(path)
+    counts = Counter(header)
+    if twice := [name for name, count in counts.items() if name and count > 1]:
+        raise ValueError(f"{path}: the header has the columns {listed(twice)} more than once. Keep one of each")
+    if not any(header):
+        raise ValueError(f"{path}: expected a header with the names of the columns, found none")
+    cells = pd.DataFrame(rows, columns=range(len(header)), dtype=object)
+    cells = cells[[column for column, name in enumerate(header) if name]].set_axis([n for n in header if n], axis=1)
+    table = Table(path, cells, np.array(lines, dtype=np.int64), "row" if suffix in PARQUET else "line")
+    table = table.where((cells != "").any(axis=1).to_numpy())
+    if not len(table.rows):
+        raise ValueError(f"{path}: expected rows below the header, found none")
+    comma = [name for name in table.rows if is_numeric(table.rows[name]) == ","]
+    return table, f"{path.name}: {said}{', decimal commas' if comma else ''}"
+
+
+def typed(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return columns of text as numbers where all of a column are numbers, whatever its decimal sign; "" becomes None."""
+    columns = {}
+    for name, cells in rows.items():
+        sign = is_numeric(cells)
+        plain = cells.str.replace(",", ".") if sign == "," else cells
+        columns[name] = pd.to_numeric(plain.where(cells != "", None)) if sign else cells.where(cells != "", None)
+    return pd.DataFrame(columns, index=rows.index)
+
+
+def is_numeric(cells: Iterable[str]) -> str:
+    """Return the decimal sign of a column of numbers, ``.`` where all are whole; "" where the column holds other text.
+
+    A number that begins with a zero, such as ``007``, is text: an id.
+    """
+    signs = set()
+    for cell in pd.unique(pd.Series(cells)):
+        if cell == "":
+            continue
+        if _WHOLE.fullmatch(cell) and not re.match(r"[+-]?0\d", cell) and len(cell) < 16:
+            signs.add("")
+        elif _COMMA.fullmatch(cell):
+            signs.add(",")
+        elif _POINT.fullmatch(cell):
+            signs.add(".")
+        else:
+            return ""
+    return "" if not signs or {",", "."} <= signs else "," if "," in signs else "."
+
+
+def _text(path: Path) -> tuple[list[str], list[list[str]], list[int], str]:
+    content = _unpacked(path)
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding, text = "UTF-16", content.decode("utf-16", errors="replace")
+    elif b"\0" in content:
+        raise ValueError(f"{path}: expected a table, found bytes that are no text")
+    else:
+        encoding, text = _decoded(content)
+    if not text.strip():
+        raise ValueError(f"{path}: expected a table, found nothing")
+    lines = text.splitlines(keepends=True)
+    delimiter = _delimiter(lines)
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    header: list[str] = []
+    rows, numbers, started = [], [], 1
+    try:
+        for cells in reader:
+            cells = [cell.strip() for cell in cells]
+            if not header and any(cells):
+                header = cells
+            elif header and any(cells):
+                rows.append(_fitted(cells, len(header), f"{path}, line {started}"))
+                numbers.append(started)
+            started = reader.line_num + 1
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {started}: {error}; is a quote open there?") from None
+    return header, rows, numbers, f"{DELIMITERS[delimiter]} between cells, {encoding}"
+
+
+def _unpacked(path: Path) -> bytes:
+    content = path.read_bytes()
+    if path.suffix.lower() != ".gz":
+        return content
+    try:
+        return gzip.decompress(content)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{path}: expected a file that gzip has packed, found a damaged one: {error}") from None
+
+
+def _decoded(content: bytes) -> tuple[str, str]:
+    """Return the name of the encoding, and the text."""
+    for encoding, name in ENCODINGS.items():
+        try:
+            return name, content.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+    raise AssertionError("Latin-1 takes any bytes")
+
+
+def _delimiter(lines: list[str]) -> str:
+    """Return the sign between cells: the one that cuts the header into most cells, and other lines into as many."""
+    best, most = ",", 1
+    for delimiter in DELIMITERS:
+        try:
+            widths = [len(cells) for cells in islice(csv.reader(lines, delimiter=delimiter), _LOOKED_AT) if any(cells)]
+        except csv.Error:
+            continue
+        if widths and widths[0] > most and sum(w <= widths[0] for w in widths) >= 0.9 * len(widths):
+            best, most = delimiter, widths[0]
+    return best
+
+
+def _fitted(cells: list[str], width: int, where: str) -> list[str]:
+    if any(cells[width:]):
+        raise ValueError(f"{where}: expected {width} cells as in the header, found {len(cells)}")
+    return cells[:width] + [""] * (width - len(cells))
+
+
+def _spreadsheet(path: Path, package: str) -> tuple[list[str], list[list[str]], list[int], str]:
+    try:
+        sheets = pd.read_excel(path, sheet_name=None, header=None, dtype=object)
+    except ImportError:
+        raise ConfigError(
+            f"{path}: pandas reads such a spreadsheet with {package}, which is not installed: pip install {package}, or "
+            "save the table as CSV"
+        ) from None
+    except Exception as error:  # what damage shows as depends on the package
+        raise ValueError(f"{path}: expected a spreadsheet, found: {error}") from None
+    name, sheet = next(iter(sheets.items()))
+    rows = [[_cell(value) for value in row] for row in sheet.itertuples(index=False, name=None)]
+    first = next((number for number, row in enumerate(rows) if any(row)), 0)
+    said = f"the first of {len(sheets)} sheets, {name!r}" if len(sheets) > 1 else f"a spreadsheet, {name!r}"
+    return rows[first] if rows else [], rows[first + 1 :], list(range(first + 2, len(rows) + 1)), said
+
+
+def _parquet(path: Path) -> tuple[list[str], list[list[str]], list[int], str]:
+    try:
+        frame = pd.read_parquet(path)
+    except Exception as error:  # pyarrow has many errors
+        raise ValueError(f"{path}: expected a Parquet file, found: {error}") from None
+    rows = [[_cell(value) for value in row] for row in frame.itertuples(index=False, name=None)]
+    return [str(name).strip() for name in frame.columns], rows, list(range(1, len(rows) + 1)), "a Parquet file"
+
+
+def _cell(value: Any) -> str:
+    """Return a cell that has a type as text; 12.0 is 12, as a spreadsheet has only one kind of number."""
+    if value is None or value is pd.NaT or (isinstance(value, float) and np.isnan(value)) or value is pd.NA:
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).strip()

@@ -1,0 +1,87 @@
+"""An image file as its header, or its decoding, shows it."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedlit.core.errors import ConfigError
+from fedlit.data.dicom import is_dicom, open_dicom
+from fedlit.data.near import SIDE
+from fedlit.data.opening import no_file, open_picture
+from fedlit.data.pixels import read_image
+
+IMAGES = (".png", ".jpg", ".jpeg")
+"""Suffixes that say what a file is, so that it need not be opened twice."""
+
+_GREY_16 = (16, "grey")
+# Some versions of Pillow open a PNG of 16 bits as "I".
+_KINDS = {
+    "1": (1, "grey"), "L": (8, "grey"), "LA": (8, "grey with alpha"), "P": (8, "palette"), "I": _GREY_16,
+    "I;16": _GREY_16, "I;16B": _GREY_16, "F": (32, "floating point"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image file as its header, or its decoding, shows it.
+
+    Attributes:
+        format: Format of the file, such as PNG; "" where it cannot be opened.
+        bits: Number of bits of a pixel in one channel.
+        colour: Meaning of the channels, such as grey.
+        size: Width and height in pixels.
+        digest: Digest of the pixels at a small size, equal for equal pictures; "" where nothing was decoded.
+        problem: The reason why the file cannot be used, or "".
+    """
+
+    format: str = ""
+    bits: int = 0
+    colour: str = ""
+    size: tuple[int, int] = (0, 0)
+    digest: str = ""
+    problem: str = ""
+
+    @property
+    def kind(self) -> str:
+        """Format, bit depth and colour in words."""
+        return f"{self.format}, {self.bits}-bit {self.colour}"
+
+
+def look_at(file: Path, decode: bool = False, keep: Callable[[np.ndarray], None] | None = None) -> Picture:
+    """Read the header of an image file, and its pixels if ``decode`` is true, which ``keep`` then gets, uint8 [1, 64, 64].
+
+    Raises:
+        ConfigError: The file is DICOM, and pydicom is not installed.
+    """
+    try:
+        header = _header(file)
+    except ConfigError:  # no fault of this file
+        raise
+    except Exception as error:  # damage shows as OSError, SyntaxError, ValueError, struct.error...
+        return Picture(problem=str(error))
+    if header[2] == "floating point":
+        return Picture(*header, problem="floating point pixels; convert it to 8 or 16 bits")
+    if not decode:
+        return Picture(*header)
+    try:
+        pixels = read_image(file, SIDE)
+    except Exception as error:
+        return Picture(*header, problem=f"cannot be decoded: {error}")
+    if pixels.min() == pixels.max():
+        return Picture(*header, problem=f"shows nothing: all pixels are {pixels.min()} of 255")
+    if keep is not None:
+        keep(pixels)
+    return Picture(*header, digest=hashlib.sha256(pixels.tobytes()).hexdigest())
+
+
+def _header(file: Path) -> tuple[str, int, str, tuple[int, int]]:
+    if reason := no_file(file):
+        raise ValueError(f"expected an image file, found {reason}")
+    if file.suffix.lower() not in IMAGES and is_dicom(file):
+        header = open_dicom(file, stop_before_pixels=True)
+        return "DICOM", int(header.BitsStored), str(header.PhotometricInterpretation), (header.Columns, header.Rows)
+    with open_picture(file) as image:
+        return (image.format or "", *_KINDS.get(image.mode, (8, image.mode)), image.size)

@@ -1,0 +1,411 @@
+"""Images of one's own, described by a table, a folder and arguments: how they are read, and what is refused."""
+
+import gzip
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from PIL import Image
+
+from fedlit.core.errors import ConfigError
+from fedlit.data import ByColumn, ImageTable, NIHChestXray14, Organisations
+from fedlit.data.own.proposal import propose
+from fedlit.data.own.written import read_any_table, typed
+
+pytestmark = pytest.mark.filterwarnings("ignore:classes without")
+
+HEADER = "file,pid,clinic,part,Edema,Mass,dose"
+ROWS = [
+    (f"{n}.png", f"p{n // 2}", "north" if n < 12 else "south", ("train", "val", "test")[n // 2 % 3], ("1", "0", "-1", "")[n % 4],
+     "yes" if n % 3 else "no", f"{n}.5")
+    for n in range(24)
+]  # fmt: skip
+
+
+def write(
+    root: Path, rows=ROWS, header: str = HEADER, delimiter: str = ",", name: str = "ours.csv", encoding="utf-8"
+) -> Path:
+    (root / "images").mkdir(parents=True, exist_ok=True)
+    for number, row in enumerate(rows):
+        pixels = np.random.default_rng(number).integers(0, 256, (16, 16), dtype=np.uint8)
+        Image.fromarray(pixels).save(root / "images" / row[0])
+    lines = [header.replace(",", delimiter), *(delimiter.join(row) for row in rows)]
+    (root / name).write_bytes(("\n".join(lines) + "\n").encode(encoding))
+    return root / name
+
+
+ARGUMENTS = {"image": "file", "patient": "pid", "site": "clinic", "split": "part", "labels": ["Edema", "Mass"]}
+
+
+def opened(table: Path, **options) -> ImageTable:
+    given = ARGUMENTS | {"root": table.parent / "images", "image_size": 8, "cache_dir": str(table.parent / "cache")}
+    return ImageTable(table, **{key: value for key, value in (given | options).items() if value is not ...})
+
+
+def test_what_the_table_says_is_what_is_trained_on(tmp_path):
+    data = opened(write(tmp_path))
+    records = data.records()
+    assert data.classes == ("Edema", "Mass")
+    assert records.names[:2].tolist() == ["0.png", "1.png"]
+    nan = np.nan
+    np.testing.assert_array_equal(records.labels[:4], [[1, 0], [0, 1], [nan, 1], [nan, 0]])
+    assert records.sites.tolist() == ["north"] * 12 + ["south"] * 12
+    assert records.patients[:3].tolist() == ["p0", "p0", "p1"]
+    assert records.splits[:6].tolist() == ["train", "train", "val", "val", "test", "test"]
+    assert records.table["dose"].tolist() == [n + 0.5 for n in range(24)]
+    image = Image.open(tmp_path / "images" / "5.png").resize((8, 8), Image.Resampling.BILINEAR)
+    np.testing.assert_array_equal(records.store[5].numpy()[0], np.asarray(image))
+    data.setup()
+    assert list(data.clients) == ["north", "south"]
+    counted = data.counts().groupby("class")[["positives", "negatives"]].sum()
+    assert counted.loc["Mass"].tolist() == [sum(row[5] == word for row in ROWS) for word in ("yes", "no")]
+    assert counted.loc["Edema"].tolist() == [sum(row[4] == word for row in ROWS) for word in ("1", "0")]
+    assert data.notes == [
+        "ours.csv: commas between cells, UTF-8",
+        "6 of 48 labels of ours are uncertain: ignore (data.uncertain)",
+        "6 of 48 labels of ours are blank: ignore (data.blank)",
+    ]
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252", "latin-1", "utf-16"])
+def test_however_it_is_written(tmp_path, delimiter, encoding):
+    rows = [
+        (*row[:2], "Zürich" if row[2] == "north" else "Genève", *row[3:6], row[6].replace(".", ",")) for row in ROWS
+    ]
+    if delimiter == ",":
+        rows = [(*row[:6], f'"{row[6]}"') for row in rows]
+    data = opened(write(tmp_path, rows, delimiter=delimiter, encoding=encoding))
+    records = data.records()
+    assert sorted(set(records.sites)) == ["Genève", "Zürich"]
+    assert records.table["dose"].iloc[[0, 5]].tolist() == [0.5, 5.5]
+    called = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}[delimiter]
+    name = {"utf-8-sig": "UTF-8", "utf-8": "UTF-8", "utf-16": "UTF-16"}.get(encoding, "Windows-1252")
+    assert data.notes[0] == f"ours.csv: {called} between cells, {name}, decimal commas"
+
+
+def test_tables_that_are_no_text(tmp_path):
+    table = write(tmp_path)
+    expected = opened(table).records()
+    frame = pd.read_csv(table)
+    frame.to_parquet(tmp_path / "ours.parquet")
+    (tmp_path / "ours.csv.gz").write_bytes(gzip.compress(table.read_bytes()))
+    for name in ("ours.parquet", "ours.csv.gz"):
+        shutil.copy(tmp_path / name, tmp_path / f"copy.{name.partition('.')[2]}")
+        found = opened(tmp_path / name).records()
+        np.testing.assert_array_equal(found.labels, expected.labels)
+        pd.testing.assert_frame_equal(found.table, expected.table)
+    bad = tmp_path / "bad.parquet"
+    frame.assign(pid=["", *frame["pid"][1:]]).to_parquet(bad)
+    with pytest.raises(ValueError, match=r"bad.parquet, row 1: column 'pid' is empty \(1 such lines\)"):
+        opened(bad).read()
+
+
+def test_a_spreadsheet(tmp_path):
+    pytest.importorskip("openpyxl", reason="needs openpyxl, with which pandas reads spreadsheets")
+    table = write(tmp_path)
+    expected = opened(table).records()
+    pd.read_csv(table).to_excel(tmp_path / "ours.xlsx", index=False)
+    data = opened(tmp_path / "ours.xlsx")
+    np.testing.assert_array_equal(data.records().labels, expected.labels)
+    assert data.notes[0] == "ours.xlsx: a spreadsheet, 'Sheet1'"
+    with pytest.raises(ValueError, match=r"ours.xlsx, line 2: column 'dose': expected a label .* found '0.5'"):
+        opened(tmp_path / "ours.xlsx", labels=["dose"]).read()
+
+
+def test_a_spreadsheet_without_its_package(tmp_path, monkeypatch):
+    (tmp_path / "x.xls").write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600))
+    monkeypatch.setattr(pd, "read_excel", lambda *_, **__: (_ for _ in ()).throw(ImportError("xlrd")))
+    with pytest.raises(
+        ConfigError, match=r"x.xls: pandas reads such a spreadsheet with xlrd, .*: pip install xlrd, or save"
+    ):
+        read_any_table(tmp_path / "x.xls")
+
+
+@pytest.mark.parametrize(
+    ("cells", "numbers"),
+    [
+        (["1,5", "2", ""], [1.5, 2, None]),
+        (["1.5", "2e3", "0"], None),
+        (["1.5", "2.25", "0"], [1.5, 2.25, 0]),
+        (["007", "1", "2"], None),
+        (["1.5", "1,5", "1"], None),
+        (["12345678901234567890", "1", "2"], None),
+    ],
+)  # fmt: skip
+def test_columns_of_numbers(cells, numbers):
+    column = typed(pd.DataFrame({"a": cells}, dtype=object))["a"]
+    if numbers is None:
+        assert column.tolist() == cells
+    else:
+        np.testing.assert_array_equal(column.to_numpy(dtype=float), np.array(numbers, dtype=float))
+
+
+# Every argument changes what it says
+
+
+def seen(data: ImageTable) -> dict:
+    records = data.records()
+    return {
+        "labels": records.labels.tobytes(), "names": records.names.tolist(), "sites": records.sites.tolist(),
+        "patients": records.patients.tolist(), "splits": None if records.splits is None else records.splits.tolist(),
+        "classes": data.classes, "channels": records.store.shape[1], "partition": type(data.partition).__name__,
+    }  # fmt: skip
+
+
+OPTIONS = [
+    ("table", {"table": "other.csv"}, "labels"),
+    ("image", {"image": "{clinic}-{file}"}, "names"),
+    ("patient", {"patient": ...}, "patients"),
+    ("site", {"site": ...}, "partition"),
+    ("split", {"split": ...}, "splits"),
+    ("labels", {"labels": ["Mass"]}, "classes"),
+    ("findings", {"labels": ..., "findings": "list"}, "classes"),
+    ("separator", {"labels": ..., "findings": "list", "separator": "+"}, "classes"),
+    ("values", {"values": {"yes": "uncertain"}}, "labels"),
+    ("uncertain", {"uncertain": "ones"}, "labels"),
+    ("blank", {"blank": {"Edema": "ones", "default": "ignore"}}, "labels"),
+    ("views", {"views": {"clinic": ["north"]}}, "names"),
+    ("names", {"names": {"Water": "Edema", "Mass": "Mass"}}, "classes"),
+    ("classes", {"classes": ["Mass", "Edema"]}, "classes"),
+    ("colour", {"colour": True}, "channels"),
+    ("official_split", {"official_split": False}, "splits"),
+    ("partition", {"partition": ByColumn("clinic")}, "partition"),
+]
+
+
+@pytest.mark.parametrize(("option", "given", "what"), OPTIONS, ids=[row[0] for row in OPTIONS])
+def test_an_option_changes_what_it_says(tmp_path, option, given, what):
+    rows = [(*row, "Edema|Mass" if n % 2 else "Hernia+x") for n, row in enumerate(ROWS)]
+    table = write(tmp_path, rows, HEADER + ",list")
+    write(tmp_path, [(*row[:4], "1", *row[5:]) for row in rows], HEADER + ",list", name="other.csv")
+    for row in rows:
+        shutil.copy(tmp_path / "images" / row[0], tmp_path / "images" / f"{row[2]}-{row[0]}")
+    base = {"labels": ..., "findings": "list"} if option == "separator" else {}
+    given = dict(given)
+    other = tmp_path / given.pop("table", table.name)
+    assert seen(opened(other, **base | given))[what] != seen(opened(table, **base))[what]
+
+
+def test_the_root_is_the_folder_of_the_table_by_default(tmp_path):
+    table = write(tmp_path)
+    data = opened(table, root=None, image="images/{file}")
+    assert data.records().names[0] == "images/0.png"
+
+
+def test_lists_of_findings(tmp_path):
+    lists = ["Effusion|Mass", "No Finding", "", "normal", " Mass ", "kein Befund", "unlesbar"]
+    rows = [(f"{n}.png", f"p{n}", cell) for n, cell in enumerate(lists)]
+    table = write(tmp_path, rows, "file,pid,labels")
+    options = {"image": "file", "site": ..., "split": ..., "labels": ..., "findings": "labels"}
+    words = {"kein Befund": "negative", "unlesbar": "blank"}
+    data = opened(table, **options, values=words)
+    assert data.classes == ("Effusion", "Mass")
+    nan = [np.nan, np.nan]
+    np.testing.assert_array_equal(data.records().labels, [[1, 1], [0, 0], nan, [0, 0], [0, 1], [0, 0], nan])
+    with pytest.raises(
+        ValueError, match=r"line 2: column 'labels': unknown finding 'Effusion' in .*Add it to data.labels"
+    ):
+        opened(table, **options | {"labels": ["Mass"]}, values=words).read()
+    with pytest.raises(ValueError, match=r"line 2: column 'labels': expected 'Mass' alone or findings"):
+        opened(table, **options, values=words | {"Mass": "negative"}).read()
+    with pytest.raises(ValueError, match=r"data.values: with data.findings a word is negative .* found 'Mass'"):
+        opened(table, **options, values={"Mass": "positive"})
+
+
+def test_patterns_names_without_suffix_and_capital_suffixes(tmp_path):
+    for study, view in (("s1", "PA"), ("s1", "LAT"), ("s2", "PA")):
+        (tmp_path / study).mkdir(exist_ok=True)
+        Image.new("L", (9, 9), 5).save(tmp_path / study / f"{view}.PNG")
+    (tmp_path / "t.csv").write_text("study,view,a\ns1,PA,1\ns1,LAT,0\ns2,PA,0\n")
+    for image in ("{study}/{view}.png", "{study}/{view}"):
+        data = ImageTable(tmp_path / "t.csv", image=image, labels=["a"])
+        assert [file.name for file in data.read_within().files] == ["PA.PNG", "LAT.PNG", "PA.PNG"]
+    with pytest.raises(ValueError, match=r"t.csv: image 's1' is on lines 2, 3 \(2 such\).* add a column to data.image"):
+        ImageTable(tmp_path / "t.csv", image="study", labels=["a"]).read()
+
+
+def test_harmonised_names_and_organisations(tmp_path):
+    rows = [(f"{n}.png", f"p{n}", str(n % 2), str(n // 2 % 2)) for n in range(12)]
+    table = write(tmp_path, rows, "file,pid,pleural_effusion,Rare Thing")
+    options = ARGUMENTS | {
+        "site": ...,
+        "split": ...,
+        "labels": ["pleural_effusion", "Rare Thing"],
+        "names": "harmonised",
+    }
+    ours = opened(table, **options)
+    assert ours.classes == ("Pleural Effusion", "Rare Thing")
+    nih = tmp_path / "nih"
+    (nih / "images").mkdir(parents=True)
+    for n in range(12):
+        Image.fromarray(np.random.default_rng(n + 99).integers(0, 256, (16, 16), dtype=np.uint8)).save(
+            nih / f"images/{n}.png"
+        )
+    findings = "".join(f"{n}.png,{'Effusion' if n % 2 else 'No Finding'},{n}\n" for n in range(12))
+    (nih / "Data_Entry_2017.csv").write_text("Image Index,Finding Labels,Patient ID\n" + findings)
+    sources = {"Ours": ours, "NIH": NIHChestXray14(nih, names="harmonised")}
+    data = Organisations(sources, classes="shared", image_size=8, cache_dir=str(tmp_path / "cache"))
+    data.setup()
+    assert data.classes == ("Pleural Effusion",)
+    assert list(data.clients) == ["NIH", "Ours"]
+    with pytest.raises(ValueError, match=r"data.names: 'Effusion' and another label are both 'Pleural Effusion'"):
+        opened(table, **options | {"labels": ["Effusion", "pleural_effusion"]})
+
+
+def test_a_patient_at_two_sites_is_in_one_split(tmp_path):
+    rows = [(f"{n}.png", f"p{n % 6}", "north" if n < 12 else "south", "", "1", "no", "1") for n in range(24)]
+    data = opened(write(tmp_path, rows), split=...)
+    data.setup()
+    assert "6 patients of ours are at more than one site, and in one split (equal ids)" in data.notes
+    assert data.assignment.groupby("patient")["split"].nunique().max() == 1
+
+
+def test_missing_images(tmp_path):
+    table = write(tmp_path)
+    (tmp_path / "images" / "3.png").unlink()
+    with pytest.raises(FileNotFoundError, match=r"1 of 24 images in .*ours.csv are missing, the first are '3.png'"):
+        opened(table).records()
+    with pytest.warns(UserWarning, match="1 of 24 images of ours are missing and left out"):
+        assert len(opened(table, missing="drop").records().names) == 23
+
+
+REFUSED = {
+    "an empty site": (("0.png,p0,north", "0.png,p0, "), {}, r"ours.csv, line 2: column 'clinic' is empty \(1 such lines\)"),
+    "an empty patient": (("1.png,p0,", "1.png,,"), {}, r"ours.csv, line 3: column 'pid' is empty"),
+    "an empty image": (("2.png,", ","), {}, r"ours.csv, line 4: column 'file' is empty"),
+    "an image twice": (("2.png,", "1.png,"), {}, r"ours.csv: image '1.png' is on lines 3, 4 \(2 such\)"),
+    "a split of another name": (("p0,north,train", "p0,north,third"), {}, r"line 2: column 'part': expected 'train', .*found 'third'"),
+    "a label of another name": (
+        ("p0,north,train,1,no", "p0,north,train,1,maybe"), {},
+        r"line 2: column 'Mass': expected a label .* found 'maybe' \(1 such cells\). Say what it means: data.values \{maybe: positive\}",
+    ),
+    "a row that is too long": (("north,train,1,no,0.5", "north,train,1,no,0.5,7"), {}, r"line 2: expected 7 cells as in the header, found 8"),
+    "a column twice": (("Edema,Mass", "Mass,Mass"), {}, r"the header has the columns 'Mass' more than once"),
+    "an open quote": (("3.png", '"3.png'), {}, r"line 5: .*is a quote open there\?"),
+    "an image elsewhere": (("3.png", "../../3.png"), {}, r"expected names of images in .*found '../../3.png'"),
+    "no such column": (("p0", "p0"), {"patient": "pidd"}, r"expected a column 'pidd', found .*near names are pid"),
+    "no such label": (("p0", "p0"), {"labels": ["Edma"]}, r"expected a column 'Edma', found .*near names are Edema"),
+    "no such column in a pattern": (("p0", "p0"), {"image": "{study}.png"}, r"expected a column 'study'"),
+    "a view that there is not": (("p0", "p0"), {"views": {"clinic": ["nort"]}}, r"no image in .* has clinic 'nort'; near names are north"),
+    "no view": (("p0", "p0"), {"views": {"clinic": []}}, r"data.views: 'clinic': expected values"),
+    "a meaning that there is not": (("p0", "p0"), {"values": {"yes": "true"}}, r"data.values: 'yes': expected one of positive"),
+    "a policy for no label": (("p0", "p0"), {"blank": {"Edma": "ones"}}, r"data.blank: unknown label 'Edma'"),
+    "no image": (("p0", "p0"), {"image": ...}, r"data.image is missing; `fedlit data check TABLE --root FOLDER` proposes it"),
+    "no label": (("p0", "p0"), {"labels": ...}, r"data.labels is missing: name columns of labels, or data.findings"),
+    "no separator": (("p0", "p0"), {"findings": "part", "separator": ""}, r"data.separator: expected the sign"),
+    "a label twice": (("p0", "p0"), {"labels": ["Mass", "Mass"]}, r"data.labels: expected one or more different labels"),
+    "no folder": (("p0", "p0"), {"root": "nowhere"}, r"nowhere: no such folder; expected the folder of the images"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_odd_is_said_with_line_and_column(tmp_path, case):
+    (old, new), options, message = REFUSED[case]
+    table = write(tmp_path)
+    text = table.read_text()
+    assert old in text
+    table.write_text(text.replace(old, new, 1))
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        opened(table, **options).records()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"", "expected a table, found nothing"), (b"a,b\n", "expected rows below the header, found none"),
+     (b"PK\3\4\0\0", "found bytes that are no text"), (b"a,b\n\n\n", "expected rows below the header")],
+)  # fmt: skip
+def test_what_is_no_table(tmp_path, content, message):
+    (tmp_path / "t.csv").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read_any_table(tmp_path / "t.csv")
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        read_any_table(tmp_path / "u.csv")
+
+
+def test_lines_of_cells_with_line_breaks(tmp_path):
+    (tmp_path / "t.csv").write_text('a,note\n1,"two\nlines"\n\n2,x\n3,y\n')
+    table, _ = read_any_table(tmp_path / "t.csv")
+    assert table.lines.tolist() == [2, 5, 6]
+
+
+# What is proposed
+
+
+def test_the_proposal_of_a_plain_table(tmp_path):
+    found = propose(write(tmp_path), tmp_path / "images")
+    assert found.arguments == {"table": str(tmp_path / "ours.csv"), "root": str(tmp_path / "images"), **ARGUMENTS}
+    assert found.reasons["image"] == "24 of 24 rows have their image among 24 files"
+
+
+PATTERNS = {
+    "a path": ("path,a\nx/1.png,1\ny/2.png,0\n", "path"),
+    "a path from elsewhere": ("path,a\n1,1\n2,0\n", "x/{path}"),
+    "studies and views": ("study,view,a\nx,1,1\ny,2,0\n", "{study}/{view}.png"),
+    "a name in a folder that all share": ("name,a\n1.png,1\n2.png,0\n", "x/{name}"),
+}
+
+
+@pytest.mark.parametrize("case", PATTERNS)
+def test_patterns_are_found(tmp_path, case):
+    text, expected = PATTERNS[case]
+    (tmp_path / "t.csv").write_text(text)
+    same = expected.startswith("x/")
+    for folder, name in (("x", "1"), ("x" if same else "y", "2")):
+        (tmp_path / "images" / folder).mkdir(parents=True, exist_ok=True)
+        Image.new("L", (9, 9), 5).save(tmp_path / "images" / folder / f"{name}.png")
+    assert propose(tmp_path / "t.csv", tmp_path / "images").arguments["image"] == expected
+
+
+def test_what_is_proposed_of_findings_views_and_labels(tmp_path):
+    views = ("PA", "LAT", "AP")
+    rows = [(f"{n}.png", views[n % 3], "Mass|Edema" if n % 2 else "No Finding", f"P{n}", "male") for n in range(12)]
+    found = propose(write(tmp_path, rows, "file,ViewPosition,Finding Labels,PatientID,sex"), tmp_path / "images")
+    assert found.arguments["findings"] == "Finding Labels"
+    assert found.arguments["separator"] == "|"
+    assert found.arguments["views"] == {"ViewPosition": ["AP", "PA"]} or found.arguments["views"] == {
+        "ViewPosition": ["PA", "AP"]
+    }
+    assert found.arguments["patient"] == "PatientID"
+    assert "site" not in found.arguments
+    data = ImageTable(**found.arguments, image_size=8, cache_dir=str(tmp_path / "cache"))
+    assert data.classes == ("Edema", "Mass")
+    assert len(data.records().names) == 8
+
+
+def test_a_proposal_that_cannot_be_made_says_why(tmp_path):
+    table = write(tmp_path, [("0.png", "p0", "word"), ("1.png", "p1", "other")], "file,pid,remark")
+    with pytest.raises(ConfigError, match=r"no column has labels such as .*Say what the cells mean: --set"):
+        propose(table, tmp_path / "images")
+    (tmp_path / "t.csv").write_text("a,b\nz,yes\ny,no\n")
+    with pytest.raises(ConfigError, match=r"no column, nor several, name the images below .*first files are '0.png'"):
+        propose(tmp_path / "t.csv", tmp_path / "images")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match=r"empty: found no image .*name the folder: --root"):
+        propose(table, tmp_path / "empty")
+    with pytest.raises(ConfigError, match=r"gone: no such folder of images"):
+        propose(table, tmp_path / "gone")
+
+
+def test_data_check_proposes_a_yaml_that_runs_and_checks_it(tmp_path, fedlit_cli, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "400")
+    table = write(tmp_path)
+    code, out, err = fedlit_cli(f"data check {table} --root {tmp_path / 'images'} --decode")
+    assert (code, err) == (0, "")
+    document = yaml.safe_load(out[: out.index("\n\n")])
+    assert document["experiment"] == "ours"
+    assert document["data"]["init_args"]["labels"] == ["Edema", "Mass"]
+    assert "nothing is wrong; the images were decoded" in out
+    assert "site: clinic  # 2 different" in out
+    (tmp_path / "images" / "7.png").unlink()
+    code, out, _ = fedlit_cli(f"data check {table} --root {tmp_path / 'images'} --set '{{labels: [Mass], site: null}}'")
+    assert code == 1
+    assert "7.png (ours.csv, line 9)" in out
+    assert "labels: [Mass]\n" in out
+    code, _, err = fedlit_cli(f"data check {table} --root {tmp_path / 'nowhere'}")
+    assert code == 2
+    assert "nowhere: no such folder of images" in err

@@ -1,0 +1,114 @@
+"""The list of the cache: what, how large, used when and by which runs; and what is removed."""
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from filelock import FileLock
+from PIL import Image
+
+from fedlit.data import PhantomCXR
+from fedlit.data.cached import chosen, entries, note_use, remove
+from fedlit.data.decoding import decode_images
+from fedlit.data.store import ImageStore
+
+
+def write(folder: Path, count: int) -> list[Path]:
+    folder.mkdir()
+    for n in range(count):
+        Image.fromarray(np.random.default_rng(n).integers(0, 256, (64, 64), dtype=np.uint8)).save(folder / f"{n}.png")
+    return sorted(folder.iterdir())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A store of twenty pictures, an unfinished one, and one that was used long ago."""
+    files = write(tmp_path / "png", 20)
+    decode_images(files, 64, cache_dir=tmp_path / "cache")
+    files[3].write_bytes(b"no image")
+    with pytest.raises(ValueError, match="1 of 5"):
+        decode_images(files[:5], 32, cache_dir=tmp_path / "cache")
+    store = ImageStore.from_array(np.zeros((1, 1, 16, 16), np.uint8), tmp_path / "cache")
+    os.utime(store.path, (0, time.time() - 40 * 86400))
+    (tmp_path / "cache" / "notes.txt").write_text("of somebody else")
+    return tmp_path / "cache"
+
+
+def test_what_is_there(folder: Path):
+    found = entries(folder)
+    assert [(entry.what, entry.finished) for entry in found] == [
+        ("decoded image files", True), ("decoded image files, unfinished", False), ("pictures given as an array", True),
+    ]  # fmt: skip
+    for entry in found:
+        names = [file for file in folder.iterdir() if file.name.startswith(entry.name)]
+        assert sorted(entry.files) == sorted(names)
+        assert entry.size == sum(file.stat().st_blocks * 512 for file in names)
+    assert time.time() - found[0].used < 60
+    assert time.time() - found[2].used > 39 * 86400
+    assert entries(folder / "nowhere") == []
+
+
+def test_runs_that_used_it(folder: Path, tmp_path: Path):
+    (store,) = folder.glob("array-*.npy")
+    for run in ("one", "two", "one"):
+        note_use([store, store], tmp_path / run)
+    entry = next(entry for entry in entries(folder) if entry.name == store.stem)
+    assert entry.runs == (str(tmp_path / "one"), str(tmp_path / "two"))
+    assert time.time() - entry.used < 60
+    assert len(store.with_suffix(".used").read_text().splitlines()) == 3
+    note_use([tmp_path / "gone" / "x.npy"], tmp_path)
+
+
+def test_data_name_their_stores(tmp_path: Path):
+    data = PhantomCXR(hospitals=2, images=40, image_size=16, cache_dir=str(tmp_path))
+    data.setup()
+    assert len(data.cached()) == 1
+    assert data.cached()[0].parent == tmp_path
+
+
+def test_what_names_stand_for(folder: Path):
+    found = entries(folder)
+    assert chosen(found, ["all"]) == found
+    assert chosen(found, ["unfinished"]) == [found[1]]
+    assert chosen(found, ["array"]) == [found[2]]
+    assert chosen(found, ["all"], older=30) == [found[2]]
+    with pytest.raises(ValueError, match="--remove imag3s: nothing in the cache has a name that begins so"):
+        chosen(found, ["imag3s"])
+
+
+def test_removed_with_all_that_belongs_to_it_unless_somebody_is_at_work(folder: Path):
+    first, unfinished, _ = entries(folder)
+    with FileLock(folder / f".{unfinished.name}.lock"):
+        assert not remove(unfinished)
+    assert remove(first)
+    assert not list(folder.glob(f"*{first.name}*"))
+    assert len(list(folder.glob(f"{unfinished.name}*"))) == 2
+
+
+def test_the_command(folder: Path, fedlit_cli):
+    code, out, err = fedlit_cli(f"data cache --cache_dir {folder}")
+    assert (code, err) == (0, "")
+    assert f"{folder}: " in out
+    assert "in 3 entries" in out
+    assert "decoded image files, unfinished" in out
+    code, out, _ = fedlit_cli(f"data cache --cache_dir {folder} --remove all --older 30")
+    assert code == 0
+    assert "removed 1 of 3" in out
+    assert fedlit_cli(f"data cache --cache_dir {folder} --remove unfinished")[0] == 0
+    assert [entry.what for entry in entries(folder)] == ["decoded image files"]
+    code, _, err = fedlit_cli(f"data cache --cache_dir {folder} --remove imag3s")
+    assert code == 2
+    assert "nothing in the cache has a name that begins so" in err
+
+
+def test_a_run_is_written_down(tmp_path: Path, monkeypatch, fedlit_cli):
+    monkeypatch.chdir(tmp_path)
+    words = "--data.hospitals 2 --data.images 60 --data.image_size 16 --data.cache_dir cache --model.backbone small_cnn"
+    assert (
+        fedlit_cli(f"fit --data PhantomCXR {words} --federation.rounds 1 --federation.workers 1 --logger false")[0] == 0
+    )
+    (entry,) = entries(tmp_path / "cache")
+    (run,) = entry.runs
+    assert (Path(run) / "metrics.csv").is_file()

@@ -1,0 +1,291 @@
+"""Decoding that stays, whatever stops it: pieces, damage that is refused or dropped, a first look, processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from fedlit.core.errors import ConfigError
+from fedlit.data import ImageTable, Organisations, decoding, pixels
+from fedlit.data.decoders import Decoders, duration
+from fedlit.data.decoding import decode, decode_images
+from fedlit.data.likeness import perceptual_hashes
+from fedlit.data.store import PartOfStore
+
+pytestmark = pytest.mark.filterwarnings("ignore:classes without")
+
+
+def write(folder: Path, count: int = 12, size: int = 16) -> list[Path]:
+    folder.mkdir(exist_ok=True)
+    files = [folder / f"{n:03d}.png" for n in range(count)]
+    for n, file in enumerate(files):
+        Image.fromarray(picture(n, size)).save(file)
+    return files
+
+
+def picture(n: int, size: int = 16) -> np.ndarray:
+    return np.random.default_rng(n).integers(0, 256, (size, size), dtype=np.uint8)
+
+
+def damage(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:90])
+
+
+@pytest.fixture
+def read(monkeypatch) -> list[str]:
+    """Names of the files that were read."""
+    real, names = pixels.read_image, []
+
+    def counted(file, *rest):
+        names.append(Path(file).name)
+        return real(file, *rest)
+
+    monkeypatch.setattr(pixels, "read_image", counted)
+    return names
+
+
+def check(store, rows) -> None:
+    for position, n in enumerate(rows):
+        np.testing.assert_array_equal(store[position].numpy()[0], picture(n))
+
+
+# What stays
+
+
+def test_the_decoded_stay_where_damage_is_refused(tmp_path, read):
+    files = write(tmp_path / "png")
+    damage(files[3]), damage(files[7])
+    with pytest.raises(ValueError, match=r"2 of 12 image files cannot be decoded (.|\n)*What was decoded is kept"):
+        decode_images(files, 16, cache_dir=tmp_path / "cache")
+    read.clear()
+    with pytest.raises(ValueError, match="2 of 12 image files cannot be decoded"):
+        decode_images(files, 16, cache_dir=tmp_path / "cache")
+    assert read == ["003.png", "007.png"]
+    for n in (3, 7):
+        Image.fromarray(picture(n)).save(files[n])
+    read.clear()
+    store = decode_images(files, 16, cache_dir=tmp_path / "cache")  # other times, another store: the ten are copied
+    assert read == ["003.png", "007.png"]
+    check(store, range(12))
+    assert len(list((tmp_path / "cache").glob("*.npy"))) == 1
+    assert list((tmp_path / "cache").glob("*.partial")) == []
+
+
+def test_files_that_another_store_has_are_copied(tmp_path, read):
+    files = write(tmp_path / "png")
+    decode_images(files[:8], 16, cache_dir=tmp_path / "cache")
+    read.clear()
+    store = decode_images(files[::-1], 16, cache_dir=tmp_path / "cache")
+    assert sorted(read) == [f"{n:03d}.png" for n in range(8, 12)]
+    check(store, range(11, -1, -1))
+    np.testing.assert_array_equal(store.hashes(), perceptual_hashes(store[list(range(12))]))
+    read.clear()
+    decode_images(files, 8, cache_dir=tmp_path / "cache")
+    decode_images(files, 16, channels=3, cache_dir=tmp_path / "cache")
+    decode_images(files, 16, cache_dir=tmp_path / "cache", depth=12)
+    assert len(read) == 36  # another size, other channels and another depth are other pictures
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from fedlit.data import pixels
+from fedlit.data.decoding import decode_images
+
+real, seen = pixels.read_image, []
+
+def slow(file, *rest):
+    seen.append(file)
+    if len(seen) == 9:
+        os.kill(os.getpid(), 9)
+    return real(file, *rest)
+
+pixels.read_image = slow
+decode_images(sorted(Path(sys.argv[1]).iterdir()), 16, cache_dir=sys.argv[2])
+"""
+
+
+@pytest.mark.slow
+def test_a_kill_loses_nothing_that_was_decoded(tmp_path, read):
+    files = write(tmp_path / "png")
+    environment = os.environ | {"FEDLIT_CORES": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [sys.executable, "-c", KILLED, str(tmp_path / "png"), str(tmp_path / "cache")]
+    assert subprocess.run(words, env=environment, check=False).returncode == -signal.SIGKILL
+    store = decode_images(files, 16, cache_dir=tmp_path / "cache")
+    assert 12 - len(read) >= 4  # as many as were done, whatever the number of threads
+    check(store, range(12))
+
+
+def test_an_unfinished_store_that_is_damaged_is_begun_again(tmp_path, read):
+    files = write(tmp_path / "png")
+    damage(files[3])
+    with pytest.raises(ValueError, match="1 of 12"):
+        decode_images(files, 16, cache_dir=tmp_path / "cache")
+    (partial,) = (tmp_path / "cache").glob("*.partial")
+    os.truncate(partial, 700)
+    read.clear()
+    assert len(decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop").store) == 12
+    assert len(read) == 12
+
+
+# Damage that is dropped
+
+
+def test_dropped_damage_has_its_reason_and_the_rest_is_there(tmp_path, read):
+    files = write(tmp_path / "png")
+    damage(files[3]), files[7].write_text("<html>404</html>")
+    for _ in range(2):
+        found = decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
+        assert sorted(found.damaged) == [3, 7]
+        assert found.damaged[7] == "no image, or its header is damaged"
+        check(
+            PartOfStore(found.store, [n for n in range(12) if n not in (3, 7)]),
+            [n for n in range(12) if n not in (3, 7)],
+        )
+    assert len(read) == 12
+    with pytest.raises(ValueError, match=r"2 of 12 image files cannot be decoded (.|\n)*or set data.damaged to drop"):
+        decode_images(files, 16, cache_dir=tmp_path / "cache")
+    assert len(read) == 12
+
+
+def table(root: Path, **options) -> ImageTable:
+    files = write(root / "png", 24)
+    lines = [f"{file.name},{n // 2},{n % 2}" for n, file in enumerate(files)]
+    (root / "t.csv").write_text("\n".join(["file,patient,a", *lines]) + "\n")
+    damage(files[5]), files[6].unlink()
+    given = {"image": "file", "patient": "patient", "labels": ["a"], "image_size": 16, "cache_dir": str(root / "cache")}
+    return ImageTable(root / "t.csv", root / "png", **given | options)
+
+
+def test_what_was_dropped_is_counted_listed_and_left_out(tmp_path):
+    data = table(tmp_path, missing="drop", damaged="drop")
+    with (
+        pytest.warns(UserWarning, match="1 of 24 images of t are missing and left out"),
+        pytest.warns(UserWarning, match="1 of 23 images of t are damaged and left out; the first are '005.png'"),
+    ):
+        data.setup()
+    assert data.notes[1:] == [
+        "1 of 24 images of t are missing and left out",
+        "1 of 23 images of t are damaged and left out",
+    ]
+    assert sorted(data.assignment["image"]) == [f"{n:03d}.png" for n in range(24) if n not in (5, 6)]
+    for client in data.clients.values():
+        for name, picture_of, label in zip(client.train.names, client.train.take(range(len(client.train)))[0], client.train.labels, strict=True):  # fmt: skip
+            n = int(name[:3])
+            np.testing.assert_array_equal(picture_of[0].numpy(), picture(n))
+            assert label[0] == n % 2
+    assert data.save_left_out(tmp_path / "left_out.csv")
+    listed = pd.read_csv(tmp_path / "left_out.csv")
+    assert listed[["image", "reason"]].values.tolist()[0] == ["006.png", "missing"]
+    assert listed["image"].tolist() == ["006.png", "005.png"]
+    assert listed["file"][1] == str(tmp_path / "png" / "005.png")
+
+
+def test_organisations_list_what_their_sources_dropped(tmp_path):
+    sources = {"Ours": table(tmp_path, missing="drop", damaged="drop")}
+    data = Organisations(sources, image_size=16, cache_dir=str(tmp_path / "cache"))
+    with pytest.warns(UserWarning, match="left out"):
+        data.setup()
+    assert [each.image for each in data.left_out] == ["Ours/006.png", "Ours/005.png"]
+
+
+@pytest.mark.parametrize(("option", "value"), [("damaged", "keep"), ("missing", "keep"), ("depth", 8), ("depth", 17)])
+def test_other_words_are_refused(tmp_path, option, value):
+    with pytest.raises(ValueError, match=rf"data.{option}: expected .*, found '?{value}"):
+        table(tmp_path, **{option: value})
+
+
+# The first look
+
+
+@pytest.fixture
+def small_look(monkeypatch):
+    monkeypatch.setattr(decoding, "SAMPLE", 4)
+
+
+def test_a_first_look_stops_before_the_others_are_decoded(tmp_path, read, small_look):
+    files = write(tmp_path / "png", 40)
+    damage(files[13])
+    with pytest.raises(ValueError) as refused:
+        decode_images(files, 16, cache_dir=tmp_path / "cache")
+    assert "1 of 4 image files of a first look (of 40) cannot be decoded" in str(refused.value)
+    assert "The other 36 were not looked at; `fedlit data check FOLDER --decode` names all" in str(refused.value)
+    assert sorted(read) == ["000.png", "013.png", "026.png", "039.png"]
+    found = decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
+    assert list(found.damaged) == [13]
+
+
+def test_damage_everywhere_is_no_damage(tmp_path, small_look):
+    files = write(tmp_path / "png", 40)
+    for file in files[10:]:
+        damage(file)
+    with pytest.raises(
+        ValueError, match=r"3 of 4 image files of a first look .*(.|\n)*is a package missing, or a folder\?"
+    ):
+        decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
+
+
+def test_place_size_and_time_are_said_before(tmp_path, small_look, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    files = write(tmp_path / "png", 40)
+    store = decode_images(files, 16, cache_dir=tmp_path / "cache")
+    said = capsys.readouterr().err
+    assert f"decoding 40 images; they take 10.2 kB in {store.path}\n" in said
+    assert "a first look at 4 files: the others take about 1 s on " in said
+    decode_images(files, 16, cache_dir=tmp_path / "cache")
+    assert capsys.readouterr().err == ""
+    decode_images([*files, *write(tmp_path / "more", 2)], 16, cache_dir=tmp_path / "cache")
+    assert "decoding 42 images, 40 of them are there from before; " in capsys.readouterr().err
+
+
+def test_times_in_words():
+    assert [duration(s) for s in (0.2, 80, 200, 7000)] == ["1 s", "80 s", "3 min", "1.9 h"]
+
+
+def test_a_missing_package_is_no_damage(tmp_path, monkeypatch):
+    files = write(tmp_path / "png")
+
+    def lacking(file, *rest):
+        raise ConfigError("pip install it")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pixels, "read_image", lacking)
+        with pytest.raises(ConfigError, match="pip install it"):
+            decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
+    assert decode(files, 16, cache_dir=tmp_path / "cache").damaged == {}
+
+
+def test_dark_pictures_are_warned_of(tmp_path):
+    (tmp_path / "png").mkdir()
+    for n in range(6):
+        Image.fromarray(picture(n).astype(np.uint16) * 16).save(tmp_path / "png" / f"{n}.png")
+    (tmp_path / "t.csv").write_text("file,a\n" + "".join(f"{n}.png,{n % 2}\n" for n in range(6)))
+    given = {"image": "file", "labels": ["a"], "image_size": 16, "cache_dir": str(tmp_path / "cache")}
+    with pytest.warns(UserWarning, match="is 16 of 255: .* use 12 of them, set data.depth to 12"):
+        ImageTable(tmp_path / "t.csv", tmp_path / "png", **given).records()
+    store = ImageTable(tmp_path / "t.csv", tmp_path / "png", depth=12, **given).records().store
+    np.testing.assert_allclose(store[0].numpy()[0], picture(0), atol=1)
+
+
+@pytest.mark.slow
+def test_processes_decode_what_threads_do(tmp_path, small_look, monkeypatch):
+    files = write(tmp_path / "png", 60)
+    damage(files[30])
+    expected = decode(files, 16, cache_dir=tmp_path / "one", damaged="drop")
+    monkeypatch.setattr(Decoders, "WORTH", -1)
+    monkeypatch.setattr(decoding, "cores", lambda: 2)
+    monkeypatch.setattr(decoding.time, "process_time", lambda: 0.0)  # as if the threads had waited for each other
+    monkeypatch.setattr(Decoders, "threads", lambda self, rows, real=Decoders.threads: real(self, rows) if len(rows) <= 4 else pytest.fail("threads"))  # fmt: skip
+    found = decode(files, 16, cache_dir=tmp_path / "two", damaged="drop")
+    assert found.damaged == expected.damaged
+    assert json.loads(next((tmp_path / "two").glob("*.damaged")).read_text()) == {"30": found.damaged[30]}
+    rows = list(range(60))
+    np.testing.assert_array_equal(found.store[rows].numpy(), expected.store[rows].numpy())
+    np.testing.assert_array_equal(found.store.hashes(), expected.store.hashes())

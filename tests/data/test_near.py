@@ -1,0 +1,189 @@
+"""Copies of pictures that were compressed anew, resized or cropped are found; different pictures are not taken for one."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedlit.data import ImageTable, Organisations, near
+from fedlit.data.likeness import perceptual_hashes
+from fedlit.data.near import Chosen, Thumbs, cached_pairs, draw_pairs, near_pairs
+from fedlit.data.store import ImageStore
+from fedlit.data.xrays.check import check, compare
+
+pytestmark = pytest.mark.filterwarnings("ignore:classes without")
+
+REAL = Path(__file__).parents[2] / ".." / "shared" / "data" / "nih-cxr14-mini" / "images"
+
+
+def drawn(n: int, size: int = 96) -> Image.Image:
+    """A smooth picture with details, as an X-ray has."""
+    rng = np.random.default_rng(n)
+    coarse = Image.fromarray(rng.integers(0, 256, (8, 8), dtype=np.uint8)).resize(
+        (size, size), Image.Resampling.BICUBIC
+    )
+    fine = Image.fromarray(rng.integers(0, 60, (40, 40), dtype=np.uint8)).resize((size, size), Image.Resampling.BICUBIC)
+    return Image.fromarray(np.clip(np.asarray(coarse, int) * 3 // 4 + np.asarray(fine, int), 0, 255).astype(np.uint8))
+
+
+def jpeg(image: Image.Image) -> Image.Image:
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=50)
+    return Image.open(file).convert("L")
+
+
+COPIES = {
+    "as it is": lambda image: image,
+    "compressed": jpeg,
+    "halved": lambda image: image.resize([n // 2 for n in image.size], Image.Resampling.BICUBIC),
+    "brighter": lambda image: image.point(lambda value: min(255, int(value * 1.1))),
+}
+
+
+def store(folder: Path, images: list[Image.Image], size: int = 96) -> ImageStore:
+    return ImageStore.from_array(np.stack([np.asarray(image.resize((size, size)))[None] for image in images]), folder)
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_copies_are_found_and_nothing_else(tmp_path, how):
+    ours = store(tmp_path, [drawn(n) for n in range(40)])
+    theirs = store(tmp_path, [COPIES[how](drawn(n)) for n in (7, 99, 3)])
+    pairs = near_pairs(ours, theirs)
+    assert sorted((pair.one, pair.other, pair.same) for pair in pairs) == [(3, 2, True), (7, 0, True)]
+    assert near_pairs(ours, ours) == []
+
+
+def test_real_xrays_and_their_copies(tmp_path):
+    files = sorted(REAL.glob("*.png"))[:150]
+    if len(files) < 150:
+        pytest.skip("needs ../shared/data/nih-cxr14-mini with images/")
+    images = [Image.open(file).convert("L") for file in files]
+    ours = store(tmp_path, images)
+    cut = store(tmp_path, [image.crop((2, 2, image.size[0] - 2, image.size[1] - 2)) for image in images])
+    found = {(pair.one, pair.other) for pair in near_pairs(ours, cut)}
+    assert sum((n, n) in found for n in range(150)) >= 147
+    assert all(pair.same for pair in near_pairs(ours, store(tmp_path, [jpeg(image) for image in images])))
+    patients = np.array([file.name.partition("_")[0] for file in files])
+    assert near_pairs(ours, ours, (patients, patients)) == []
+
+
+def test_the_hash_of_a_picture_follows_its_shape_not_its_brightness():
+    picture = np.asarray(drawn(1))[None, None]
+    (one,) = perceptual_hashes(picture)
+    assert perceptual_hashes(picture // 2 + 60)[0] ^ one < 2**64
+    assert bin(int(perceptual_hashes(picture // 2 + 60)[0] ^ one)).count("1") <= 2
+    assert bin(int(perceptual_hashes(picture[..., ::-1].copy())[0] ^ one)).count("1") > 16
+    colour = np.repeat(picture, 3, axis=1)
+    assert perceptual_hashes(colour)[0] == one
+
+
+def test_flat_pictures_are_like_nothing(tmp_path):
+    flat = ImageStore.from_array(np.full((3, 1, 64, 64), 9, np.uint8), tmp_path)
+    assert near_pairs(flat, flat) == []
+
+
+def test_of_many_candidates_the_nearest_are_looked_at(tmp_path, monkeypatch):
+    ours = store(tmp_path, [drawn(n) for n in range(6)] * 4)
+    monkeypatch.setattr(near, "CANDIDATES", 40)
+    monkeypatch.setattr(near, "BLOCK", 5)
+    assert len(near._candidates(ours.hashes(), ours.hashes(), True, None)) <= 40
+
+
+def test_what_pictures_must_differ_in(tmp_path):
+    ours = store(tmp_path, [drawn(n) for n in (0, 1, 0, 1)])
+    assert len(near_pairs(ours, ours)) == 2
+    names = np.array(["a", "b", "a", "c"])
+    assert [(pair.one, pair.other) for pair in near_pairs(ours, ours, (names, names))] == [(1, 3)]
+
+
+def test_pairs_are_kept_in_the_cache_and_drawn(tmp_path, monkeypatch):
+    ours, theirs = store(tmp_path, [drawn(n) for n in range(3)]), store(tmp_path, [jpeg(drawn(1))])
+    pairs = cached_pairs(tmp_path, ours, theirs, ("one", "two"))
+    file = draw_pairs(tmp_path / "pairs.png", pairs, (ours, theirs), (["a", "bäb", "c"], ["d"]))
+    sheet = np.asarray(Image.open(file))
+    assert sheet.shape == (near.EDGE + 38, 2 * near.EDGE + 12)
+    expected = np.asarray(drawn(1).resize((near.EDGE, near.EDGE)))
+    np.testing.assert_array_equal(sheet[4 : 4 + near.EDGE, 4 : 4 + near.EDGE], expected)
+    monkeypatch.setattr(near, "near_pairs", None)
+    assert cached_pairs(tmp_path, ours, theirs, ("one", "two")) == pairs
+
+
+def test_small_pictures_in_a_file():
+    thumbs = Thumbs(3)
+    thumbs.put(1, np.asarray(drawn(4, 64))[None])
+    assert torch.equal(thumbs[np.array([1])][0, 0], torch.from_numpy(np.array(drawn(4, 64))))
+    assert len(Chosen(thumbs, np.array([1, 1]))) == 2
+    assert Chosen(thumbs, np.array([1, 1])).hashes().tolist() == [thumbs.hashes()[1]] * 2
+
+
+# What uses it
+
+
+def table(root: Path, images: dict[str, Image.Image]) -> ImageTable:
+    root.mkdir(parents=True)
+    for name, image in images.items():
+        image.save(root / name)
+    rows = [f"{name},{root.name}-{name},{n % 2}" for n, name in enumerate(images)]
+    (root / "t.csv").write_text("\n".join(["file,patient,a", *rows]) + "\n")
+    given = {
+        "image": "file",
+        "patient": "patient",
+        "labels": ["a"],
+        "image_size": 96,
+        "cache_dir": str(root.parent / "cache"),
+    }
+    return ImageTable(root / "t.csv", root, **given)
+
+
+def twenty(start: int, **others: Image.Image) -> dict[str, Image.Image]:
+    return {f"{n}.png": drawn(n) for n in range(start, start + 20)} | others
+
+
+def test_organisations_refuse_a_copy_that_was_compressed_and_resized(tmp_path):
+    copy = jpeg(drawn(5)).resize((70, 70))
+    sources = {"A": table(tmp_path / "a", twenty(0)), "B": table(tmp_path / "b", twenty(50, **{"copy.png": copy}))}
+    data = Organisations(sources, image_size=96, cache_dir=str(tmp_path / "cache"))
+    with pytest.raises(
+        ValueError, match=r"1 pictures of 'A' are in 'B' too, the first are '5.png and copy.png'.* \(look at (.*png)\)"
+    ) as refused:
+        data.setup()
+    (file,) = (tmp_path / "cache").glob("pairs-*.png")
+    assert str(file) in str(refused.value)
+
+
+def test_pictures_that_may_be_one_are_a_warning(tmp_path, monkeypatch):
+    monkeypatch.setattr(near, "SAME", 1.1)
+    sources = {
+        "A": table(tmp_path / "a", twenty(0)),
+        "B": table(tmp_path / "b", twenty(50, **{"copy.png": jpeg(drawn(5))})),
+    }
+    data = Organisations(sources, image_size=96, cache_dir=str(tmp_path / "cache"))
+    with pytest.warns(
+        UserWarning, match="1 pictures of 'A' and 'B' are alike, and may be one picture, cropped: look at"
+    ):
+        data.setup()
+
+
+def test_the_check_of_a_folder_finds_copies_under_two_patients(tmp_path):
+    found = check(table(tmp_path / "a", twenty(0, **{"copy.png": jpeg(drawn(5))})), True, tmp_path / "pairs.png")
+    (problem,) = found.problems
+    assert problem.text.startswith(
+        "1 pictures are there under more than one patient, compressed anew, resized or cropped; look at "
+        f"{tmp_path / 'pairs-t.png'}: a patient in two splits"
+    )
+    assert problem.places == [f"{tmp_path}/a/5.png is {tmp_path}/a/copy.png"]
+    assert (tmp_path / "pairs-t.png").is_file()
+
+
+def test_the_check_of_two_folders_finds_copies_between_them(tmp_path):
+    checks = [
+        check(table(tmp_path / "a", twenty(0)), True),
+        check(table(tmp_path / "b", twenty(50, **{"x.png": jpeg(drawn(5))})), True),
+    ]
+    (problem,) = compare(checks, tmp_path / "pairs.png")
+    assert f"1 pictures of {tmp_path / 'a'} are like one of {tmp_path / 'b'}, 1 of them surely the same" in problem.text
+    assert compare(checks[:1]) == []
+    assert compare([check(table(tmp_path / "c", twenty(0))), checks[1]]) == []

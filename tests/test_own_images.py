@@ -1,0 +1,86 @@
+"""Three hospitals' images, described by a YAML alone: from a spreadsheet's CSV with DICOM and PNG to a trained federation."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from fedlit.tracking.base import MetricsFile
+
+HOSPITALS = ("Zürich", "Genève", "Bern")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A table as a German spreadsheet writes it, and images of two formats in a folder a study."""
+    pydicom = pytest.importorskip("pydicom", reason="needs pydicom: pip install 'fedlit[dicom]'")
+    rng = np.random.default_rng(0)
+    lines = ["Studie;Ansicht;Patient;Krankenhaus;Alter;Ödem;Raumforderung"]
+    for n in range(90):
+        hospital, ill = HOSPITALS[n % 3], n % 4 == 0
+        folder = tmp_path / "bilder" / f"S{n // 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 120, (24, 24)).astype(np.uint16)
+        pixels[8:16, 8:16] += 100 * ill
+        if n % 3 == 1:
+            meta = pydicom.dataset.FileMetaDataset()
+            meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+            meta.MediaStorageSOPClassUID = "1.2.840.10008.5.1.4.1.1.1.1"
+            meta.MediaStorageSOPInstanceUID = f"1.2.3.{n}"
+            image = pydicom.dataset.FileDataset("", {}, file_meta=meta, preamble=b"\0" * 128)
+            image.Rows, image.Columns, image.SamplesPerPixel, image.PixelRepresentation = 24, 24, 1, 0
+            image.PhotometricInterpretation, image.BitsAllocated, image.BitsStored, image.HighBit = (
+                "MONOCHROME2",
+                16,
+                12,
+                11,
+            )
+            image.WindowCenter, image.WindowWidth, image.PixelData = 128, 256, pixels.tobytes()
+            pydicom.dcmwrite(folder / f"{n % 2}.dcm", image, enforce_file_format=True)
+        else:
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{n % 2}.png")
+        unknown = "" if n % 7 == 0 else ("ja" if n % 5 == 0 else "nein")
+        lines.append(f"S{n // 2};{n % 2};{n // 2:05d};{hospital};{40 + n},5;{'1' if ill else '0'};{unknown}")
+    (tmp_path / "fälle.csv").write_bytes(("\r\n".join(lines) + "\r\n").encode("latin-1"))
+    (tmp_path / "ours.yaml").write_text(
+        "experiment: ours\nlogger: false\n"
+        "data:\n  class_path: ImageTable\n  init_args:\n"
+        "    {table: fälle.csv, root: bilder, image: '{Studie}/{Ansicht}', patient: Patient, site: Krankenhaus,\n"
+        "     labels: [Ödem, Raumforderung], values: {ja: positive, nein: negative}, image_size: 16, cache_dir: cache}\n"
+        "model: {class_path: ImageClassifier, init_args: {backbone: small_cnn}}\n"
+        "federation: {rounds: 2, workers: 1}\n",
+        encoding="utf-8",
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "300")
+    return tmp_path
+
+
+def test_a_table_becomes_a_trained_federation_with_yaml_alone(project: Path, fedlit_cli):
+    code, out, err = fedlit_cli("fit --config ours.yaml")
+    assert code == 0, err
+    assert "fälle.csv: semicolons between cells, Windows-1252, decimal commas" in out
+    (directory,) = (project / "runs" / "ours").iterdir()
+    partition = pd.read_csv(directory / "partition.csv")
+    assert partition["client"].value_counts().to_dict() == dict.fromkeys(HOSPITALS, 30)
+    assert partition.groupby("patient")["split"].nunique().max() == 1
+    counts = pd.read_csv(directory / "classes.csv")
+    assert sorted(counts["class"].unique()) == ["Raumforderung", "Ödem"]
+    rows = {key: value for _, key, value in MetricsFile(directory / "metrics.csv").rows()}
+    assert 0 <= rows["test/federation/auroc/Ödem"] <= 1
+
+
+def test_the_check_proposes_the_arguments(project: Path, fedlit_cli):
+    words = "--set '{labels: [Ödem, Raumforderung], values: {ja: positive, nein: negative}}'"
+    code, out, _ = fedlit_cli(f"data check fälle.csv --root bilder {words}")
+    assert code == 0
+    for line in (
+        "image: '{Studie}/{Ansicht}'",
+        "patient: Patient",
+        "site: Krankenhaus",
+        "labels: [Ödem, Raumforderung]",
+    ):
+        assert line in out
+    assert "PNG, 8-bit grey: 60; DICOM, 12-bit MONOCHROME2: 30" in " ".join(out.split())
