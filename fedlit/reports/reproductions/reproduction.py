@@ -1,6 +1,6 @@
 """A reproduction: runs what its document names, and writes tables and figures of the runs."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,14 +16,20 @@ from fedlit.reports.reproductions import rates
 from fedlit.reports.reproductions.announcement import announced
 from fedlit.reports.reproductions.costs import Estimate
 from fedlit.reports.reproductions.document import HOME, Document, Part, Scale, find, read
+from fedlit.reports.reproductions.fdam.ratios import RatiosReport
 from fedlit.reports.reproductions.published import read_paper
 from fedlit.reports.reproductions.report import Report
 from fedlit.reports.reproductions.seeds import SeedsReport
 from fedlit.reports.reproductions.surgical.classes import ClassesReport
 from fedlit.reports.reproductions.surgical.settings import SettingsReport
 
-Reporter = SeedsReport | ClassesReport | SettingsReport
-REPORTS: dict[str, type[Reporter]] = {"seeds": SeedsReport, "classes": ClassesReport, "settings": SettingsReport}
+Reporter = SeedsReport | ClassesReport | SettingsReport | RatiosReport
+REPORTS: dict[str, type[Reporter]] = {
+    "seeds": SeedsReport,
+    "classes": ClassesReport,
+    "settings": SettingsReport,
+    "ratios": RatiosReport,
+}
 """Kinds of report by name; their fields are the other keys of ``report`` in a document."""
 
 
@@ -153,7 +159,7 @@ class Reproduction:
             console.print(self.announcement())
             return
         self._check_root()
-        runs = pd.concat([self._runs(part, console) for part in self.parts()], ignore_index=True)
+        runs = pd.concat([pd.DataFrame(), *(self._runs(part, console) for part in self.parts())], ignore_index=True)
         more = [self._runs(part, console) for part in self.following(runs)]
         runs = pd.concat([runs, *more], ignore_index=True)
         report = self.report(runs)
@@ -175,7 +181,9 @@ class Reproduction:
         kind = keys.pop("kind", None)
         if kind not in REPORTS:
             raise place.error(f"expected a kind of {', '.join(REPORTS)}, found {kind!r}")
-        return place.checked(REPORTS[kind], keys)
+        every = {"root": self.root, "home": HOME / self.document.paper}
+        others = {each.name: every[each.name] for each in fields(REPORTS[kind]) if each.name in every}
+        return place.checked(REPORTS[kind], keys, **others)
 
     def _runs(self, part: Part, console: Console) -> pd.DataFrame:
         start = None
