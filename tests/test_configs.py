@@ -53,6 +53,8 @@ def roots(nih: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[
         import test_chexpert
         import test_melanoma
         import test_mimic
+        import test_padchest
+        import test_vindr
         import test_vision
     chexpert = test_chexpert.write_folder(tmp_path_factory.mktemp("chexpert"))
     mimic = test_mimic.write_folder(tmp_path_factory.mktemp("mimic"))
@@ -69,7 +71,10 @@ def roots(nih: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[
             "NIHChestXray14": nih,
             "ImageNet": folders,
             "CheXpert": chexpert,
+            "MIMICCXR": mimic,
             "MIMICCXRLT": mimic,
+            "PadChest": test_padchest.write_folder(tmp_path_factory.mktemp("padchest")),
+            "VinDrCXR": test_vindr.write_folder(tmp_path_factory.mktemp("vindr")),
             "STL10": stl,
             "FashionMNIST": fashion,
             "CATvsDOG": test_catvsdog.write_kaggle(tmp_path_factory.mktemp("catvsdog")),
@@ -136,6 +141,7 @@ def test_the_issue_s_configs_are_there():
         "nih/scaffold.yaml",
         "nih/fedbn.yaml",
         *(f"fdam/{name}.yaml" for name in ("imagenet-ih", "cifar100-ih", "chestxray-ih", "two-stage")),
+        *(f"fdam/{name}.yaml" for name in ("chestxray-five", "target-five")),
         *(f"fdam/{name}.yaml" for name in ("cifar10-ih", "phantom-ih", "nih", "two-stage-1", "two-stage-2")),
         *(f"surgical/{name}.yaml" for name in ("nih-iid", "nih-chexpert", "nih-chexpert-shared")),
         *(

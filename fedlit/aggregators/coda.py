@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from fedlit.aggregators.stages import Output, Stages
+from fedlit.aggregators.stages import Output, Proximal, Stages
 from fedlit.core.errors import ConfigError
 from fedlit.core.messages import Measured, Round, ServerState, State
 from fedlit.schedules import Schedule
@@ -26,12 +26,14 @@ class CODAPlus(Stages):
     federated averaging on any saddle objective (``AUCSaddle`` for FDAM's), and on one without a dual it is FedAvg with
     stages.
 
-    Deviations: the output of a stage is its last iterate unless ``output: average`` is said (as for CODASCA, and as in
-    the experiments' code); BatchNorm's statistics are averaged at each communication.
+    Deviations: the output of a stage is its last iterate unless ``output: average`` is said, which is Algorithm 2. The code of
+    the experiments (LibAUC) goes on from the last iterate too, and centres the next stage at the average: ``output: centre``.
+    BatchNorm's statistics are averaged at each communication.
 
     Args:
         gamma: Coefficient of the proximal term, 0.001 to 0.002 in the paper's experiments.
-        output: Output of a stage: ``last``, ``average`` or ``random``.
+        output: Output of a stage: ``last``, ``average``, ``random`` or ``centre``.
+        proximal: The proximal term's part in a step: ``explicit``, or ``implicit`` as in CODA's paper.
 
     Raises:
         ConfigError: gamma is negative, or above 10 (its inverse?).
@@ -39,22 +41,26 @@ class CODAPlus(Stages):
 
     weights = "uniform"
 
-    def __init__(self, gamma: float = 1e-3, output: Output = "last") -> None:
-        super().__init__(gamma, output)
+    def __init__(self, gamma: float = 1e-3, output: Output = "last", proximal: Proximal = "explicit") -> None:
+        super().__init__(gamma, output, proximal)
 
 
 class CODA(CODAPlus):
     """CODA (Guo et al., ICML 2020, arXiv:2005.02426): CODA+ that computes alpha anew at the start of each stage.
 
-    Every client scores an extra sample; alpha becomes the exact maximiser at the current weights, which for the AUC
-    objective is ``m + E[h | y=0] - E[h | y=1]`` over all clients together, with the federation's weights. A class of which the sample has
-    no positives, or no negatives, keeps its alpha.
+    Every client scores an extra sample (``federation.measure_batches``); alpha becomes the exact maximiser at the current weights,
+    which for the AUC objective is ``m + E[h | y=0] - E[h | y=1]`` over all clients together, with the federation's weights,
+    wherever alpha started. A class of which the sample has no positives, or no negatives, keeps its alpha. The scores are those
+    of training: BatchNorm normalises each batch of the sample by its own statistics.
 
-    Deviation: pooled instead of a mean of the clients' own class means, which a client without positives lacks.
+    Deviations, each with the paper's side as a setting: pooled instead of a mean of the clients' own class means, which a
+    client without positives lacks (``AUCSaddle(dual_means: clients)``); the gradient of the proximal term is added to the
+    step, instead of an implicit step (``proximal: implicit``); the last iterate instead of the average (``output: average``).
 
     Args:
         gamma: Coefficient of the proximal term.
-        output: Output of a stage: ``last``, ``average`` or ``random``.
+        output: Output of a stage: ``last``, ``average``, ``random`` or ``centre``.
+        proximal: The proximal term's part in a step: ``explicit``, or ``implicit`` as in the paper.
 
     Raises:
         ConfigError: gamma is negative, or above 10 (its inverse?).
@@ -81,7 +87,8 @@ class NPA(CODAPlus):
 
     Args:
         gamma: Coefficient of the proximal term.
-        output: Output of a stage: ``last``, ``average`` or ``random``.
+        output: Output of a stage: ``last``, ``average``, ``random`` or ``centre``.
+        proximal: The proximal term's part in a step: ``explicit`` or ``implicit``.
 
     Raises:
         ConfigError: gamma is negative, or above 10 (its inverse?); the schedule's window is not one step.

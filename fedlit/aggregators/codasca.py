@@ -39,7 +39,7 @@ class CODASCA(Composition):
         eta_g: Server learning rate on v and alpha; the theory's is sqrt(K), the experiments' 0.99 to 1.1.
         reset: Whether control variates start from zero at each stage, as in Algorithm 4. With ``auto`` the schedule decides:
             stage lists and the theory's schedule restart, the practice schedule does not.
-        output: Output of a stage: ``last``, ``average`` or ``random``.
+        output: Output of a stage: ``last``, ``average``, ``random`` or ``centre``.
 
     Raises:
         ConfigError: gamma is negative or above 10 (its inverse?); eta_g is not above 0; a stage of one round with reset.

@@ -12,7 +12,8 @@ from fedlit.core.flat import Layout
 from fedlit.core.messages import Measured, Round, ServerState, State
 from fedlit.core.randomness import generator
 
-Output = Literal["last", "average", "random"]
+Output = Literal["last", "average", "random", "centre"]
+Proximal = Literal["explicit", "implicit"]
 
 
 class Stages(Aggregator):
@@ -27,15 +28,21 @@ class Stages(Aggregator):
         gamma: Coefficient of the proximal term (FDAM's experiments quote its inverse, 500 to 1000, as 1/gamma); 0 is none.
         output: Output of a stage. ``last``: the last iterate. ``average``: the mean over clients and local iterates (FDAM,
             Algorithm 2), with BatchNorm's statistics estimated anew. ``random``: the model after one round of the stage,
-            drawn from the seed (FDAM, Algorithm 4). In between, rounds go on from the last iterate.
+            drawn from the seed (FDAM, Algorithm 4). ``centre``: training goes on from the last iterate, and the next stage is
+            centred at the mean over clients and local iterates, as in the experiments' code (LibAUC). In between, rounds go on
+            from the last iterate.
+        proximal: The term in a local step of rate eta. ``explicit``: its gradient is added, as FDAM writes it. ``implicit``:
+            the step is ``argmin_v <g, v> + |v - v_t|^2 / (2 eta) + gamma/2 |v - v_0|^2``, as CODA's paper writes it (Guo et
+            al., 2020), that is ``(v_t - eta g + eta gamma v_0) / (1 + eta gamma)``; after a step of another optimizer than
+            SGD it is the proximal operator of the term.
 
     Raises:
-        ConfigError: gamma is negative, or above 10.
+        ConfigError: gamma is negative, or above 10; in training, an implicit step where the optimizer has several rates.
     """
 
     governs = "pull towards the start of the stage"
 
-    def __init__(self, gamma: float = 1e-3, output: Output = "last") -> None:
+    def __init__(self, gamma: float = 1e-3, output: Output = "last", proximal: Proximal = "explicit") -> None:
         if not gamma >= 0:
             raise ConfigError(f"federation.aggregators: gamma must be at least 0, found {gamma}")
         if gamma > 10:
@@ -43,12 +50,17 @@ class Stages(Aggregator):
                 "federation.aggregators: gamma is the coefficient of gamma/2 |v - v_0|^2, "
                 f"found {gamma:g}, which looks like its inverse; did you mean {1 / gamma if isfinite(gamma) else 1e-3:g}?"
             )
-        self.gamma, self.output = gamma, output
+        self.gamma, self.output, self.proximal = gamma, output, proximal
+
+    @property
+    def averages(self) -> bool:
+        """Whether the iterates of a stage are summed."""
+        return self.output in ("average", "centre")
 
     def server_state(self, layout: Layout, w: Tensor) -> State:
         """Start with the initial weights as the centre v_0 [P], and with what the output of a stage needs."""
         state = {"centre": w.clone(), "began": torch.tensor(0)}
-        if self.output == "average":
+        if self.averages:
             state |= {"sum": torch.zeros_like(w), "windows": torch.tensor(0)}
         if self.output == "random":
             state |= {"w": w.clone(), "stats": torch.zeros(layout.stats_size, dtype=w.dtype)}
@@ -57,8 +69,10 @@ class Stages(Aggregator):
     def on_round_start(self, state: State, server: ServerState, rnd: Round) -> None:
         """Take the weights as the centre at the start of a stage; consider them as its random output."""
         if rnd.first_of_stage:
-            state["centre"], state["began"] = server.w.clone(), torch.tensor(rnd.index)
-            if self.output == "average":
+            moved = self.output == "centre" and int(state["windows"]) > 0
+            state["centre"] = state["sum"] / state["windows"] if moved else server.w.clone()
+            state["began"] = torch.tensor(rnd.index)
+            if self.averages:
                 state["sum"], state["windows"] = torch.zeros_like(server.w), torch.tensor(0)
         elif self.output == "random":
             self._consider(state, server, rnd.index - int(state["began"]), rnd)
@@ -69,24 +83,38 @@ class Stages(Aggregator):
 
     def on_client_round_start(self, ctx: ClientContext) -> None:
         """Pull towards the centre in every step of the round."""
-        ctx.correction.pull(ctx.broadcast["centre"], self.gamma)
-        if self.output == "average":
+        if self.proximal == "explicit":
+            ctx.correction.pull(ctx.broadcast["centre"], self.gamma)
+        elif len(set(ctx.rates)) > 1:
+            raise ConfigError(
+                f"{type(self).__name__}: an implicit proximal step needs one learning rate, the optimizer has "
+                f"{', '.join(f'{rate:g}' for rate in ctx.rates)}; set proximal: explicit"
+            )
+        if self.averages:
             ctx.scratch["iterates"] = torch.zeros_like(ctx.w)
 
     def on_after_optimizer_step(self, ctx: ClientContext, batches: object) -> None:
-        """Sum the iterates for ``output: average``."""
-        if self.output == "average":
+        """Take the proximal part of an implicit step; sum the iterates."""
+        if self.proximal == "implicit":
+            strength = self.gamma * ctx.rates[0]
+            primal = ctx.mask.owned.clone()
+            primal[ctx.layout.groups(("dual",))] = False
+            for start, stop, pulled in ctx.layout.spans(primal):
+                if pulled:
+                    part, centre = ctx.w[start:stop], ctx.broadcast["centre"][start:stop]
+                    part.add_(centre, alpha=strength).div_(1 + strength)
+        if self.averages:
             ctx.scratch["iterates"] += ctx.w
 
     def on_client_round_end(self, ctx: ClientContext) -> State:
-        """Send the mean of the iterates, less the start [P], for ``output: average``."""
-        if self.output != "average":
+        """Send the mean of the iterates, less the start [P], for an output that averages."""
+        if not self.averages:
             return {}
         return {"iterates": ctx.scratch["iterates"].div_(ctx.num_steps).sub_(ctx.start)}
 
     def on_aggregate_end(self, state: State, server: ServerState, mean: State, rnd: Round) -> None:
-        """Sum the means of all rounds of the stage for ``output: average``."""
-        if self.output == "average":
+        """Sum the means of all rounds of the stage for an output that averages."""
+        if self.averages:
             state["sum"] += rnd.window * (server.w + mean["iterates"])
             state["windows"] += rnd.window
 

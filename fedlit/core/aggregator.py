@@ -74,6 +74,7 @@ class ClientContext:
         rnd: The round.
         window: Number of local steps of this client in this round.
         num_steps: Number of steps taken so far in this round.
+        rates: Learning rates of this round, one for each group of the optimizer.
         correction: What all aggregators add to every gradient of the round; add to it in ``on_client_round_start``.
         broadcast: What this aggregator's ``broadcast`` returned; read only.
         state: This client's own state of this aggregator; may be changed, names and shapes are fixed.
@@ -98,6 +99,7 @@ class ClientContext:
     start: Tensor
     scratch: dict[str, Any] = field(default_factory=dict)
     num_steps: int = 0
+    rates: Sequence[float] = ()
 
     def __getattr__(self, name: str) -> Any:
         """Say what has another name now."""

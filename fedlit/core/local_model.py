@@ -122,8 +122,9 @@ class LocalModel:
         self.fabric.logged.clear()
         self.correction.reset()
         shared = (self.flat, client, mask, rnd, window, self.correction, next_batch, self.apply, self.loss)
+        rates = [rate * rnd.lr_factor for rate in self.optimizer.rates]
         contexts = [
-            ClientContext(*shared, _to(sent, device), _to(kept, device, copy=True), self.start)
+            ClientContext(*shared, _to(sent, device), _to(kept, device, copy=True), self.start, rates=rates)
             for sent, kept in zip(down.aggregators, state.aggregators, strict=True)
         ]
         for i in self._starting:

@@ -61,14 +61,17 @@ def measure(
     return Payload(weighted, client.weight, client.weight * local.mask(client).owned.double())
 
 
-def conclude(model: FlatModel, server: ServerState, total: Payload) -> Measured:
-    """The server's part, on a model of its own; the server's state stays as it is."""
+def conclude(model: FlatModel, server: ServerState, total: Payload, start: bool = False) -> Measured:
+    """The server's part, on a model of its own; the server's state stays as it is.
+
+    At the ``start`` of a run the objective is settled as its own options say; later its variables are at their optimum.
+    """
     means = {name: vector / total.weight for name, vector in total.vectors.items()}
     model.load(server.w, server.stats)
     objective = objective_of(model.module)
     own = stripped(means, "objective/")
     if objective is not None and own:
-        objective.settle(own)
+        (objective.settle if start else objective.optimise)(own)
     stats = model.stats.cpu().clone()
     moments = (means["mean"], means["square"]) if "mean" in means else None
     normalisation = _normalisation(server.layout, stats, *moments) if moments else None

@@ -278,7 +278,8 @@ class Measured:
     """What a measuring round found.
 
     Attributes:
-        w: [P] the server's weights, with the objective's own variables at their closed-form optimum.
+        w: [P] the server's weights, with the objective's own variables at their closed-form optimum; of the measuring round
+            before a run as they start.
         stats: [S] the server's statistics, with the objective's constants (the prior p) as measured.
         normalisation: [S] the same with BatchNorm's running mean and variance estimated anew at the server's weights:
             the variance is that of all clients' activations together, the variance of their means included. None where

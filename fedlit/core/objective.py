@@ -13,7 +13,7 @@ class Objective(nn.Module):
     A loss that has none needs no more than ``nn.Module``. Variables are parameters with one entry a class, named in
     ``per_class_parameters``; those that are maximised over also in ``dual_parameters``. Constants that come from the
     whole federation's data are buffers. Both start from a measuring round: every client reports :meth:`measure`, their
-    weighted mean goes to :meth:`settle`.
+    weighted mean goes to :meth:`settle`, or in later rounds to :meth:`optimise`.
     """
 
     per_class_parameters: tuple[str, ...] = ()
@@ -40,7 +40,15 @@ class Objective(nn.Module):
         return {}
 
     def settle(self, means: State) -> None:
-        """On the server: set variables and constants, given the clients' weighted means."""
+        """On the server, once, before the first round: set variables and constants, given the clients' weighted means."""
+
+    def optimise(self, means: State) -> None:
+        """On the server, after a later measuring round: set the variables to their optimum at the scores of now.
+
+        By default as at the start. An objective that may start elsewhere than at the optimum has this apart, for algorithms
+        that compute variables anew, such as CODA.
+        """
+        self.settle(means)
 
     def project(self) -> None:
         """After each optimizer step: bring the variables back to where they may be."""

@@ -17,6 +17,7 @@ from jsonargparse import Namespace
 
 from fedlit.core import checkpoint, documents
 from fedlit.core.errors import CheckpointError, ConfigError
+from fedlit.core.fetching import without_fetching
 from fedlit.experiment.choices import short_names
 from fedlit.experiment.credentials import as_words, complete
 from fedlit.experiment.jobs import Job
@@ -222,6 +223,8 @@ def load_sweep(path: str | Path) -> Sweep:
 def plan(sweep: Sweep) -> list[PlannedRun]:
     """Return the runs of a sweep in order. Their configurations are whole, and their objects can be made.
 
+    Nothing is fetched, and no data are read.
+
     Raises:
         ConfigError: There is a mistake in one of them. The run and the key are named.
     """
@@ -244,7 +247,8 @@ def plan(sweep: Sweep) -> list[PlannedRun]:
             parts = {part: str(args[part]) for part in ("data", "model", "federation", "logger")}
             if fresh := {(parts["data"], parts["model"]), parts["federation"], parts["logger"]} - made:
                 # What a constructor refuses, it refuses now.
-                rounds[parts["federation"]] = parser.instantiate(args).federation.rounds
+                with without_fetching():
+                    rounds[parts["federation"]] = parser.instantiate(args).federation.rounds
                 made |= fresh
         args.experiment, args.run_dir, args.ckpt_path, args.fast_dev_run = sweep.experiment, sweep.run_dir, None, False
         tags, args.tags = {**args.tags, **point.tags(sweep.experiment)}, {}
@@ -288,7 +292,8 @@ def plan_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> list[Pl
         )
     complete(args.clone())  # what is missing is missing now
     check_names(args)
-    objects = parser.instantiate(args)  # what a constructor refuses, it refuses now
+    with without_fetching():
+        objects = parser.instantiate(args)  # what a constructor refuses, it refuses now
     method = method_name(objects.federation, objects.model)
     group = group_name(yaml.safe_load(resolved(args, parser)), method)
     point = args.name or group

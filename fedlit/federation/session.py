@@ -205,7 +205,7 @@ class Session:
     def settle(self, server: ServerState) -> None:
         """Measure what the objective starts from: its constants, and its variables at the initial weights."""
         if self.objective is not None:
-            start = self.measure(server, self.round(0), moments=False)
+            start = self.measure(server, self.round(0), moments=False, start=True)
             server.w.copy_(start.w)
             server.stats.copy_(start.stats)
             self._load_personal_parts(server)
@@ -232,11 +232,11 @@ class Session:
             server.w, server.stats, [state_of(aggregator, "broadcast", state, rnd) for aggregator, state in pairs]
         )
 
-    def measure(self, server: ServerState, rnd: Round, moments: bool = True) -> Measured:
+    def measure(self, server: ServerState, rnd: Round, moments: bool = True, start: bool = False) -> Measured:
         """Run a measuring round over all clients; nothing is changed."""
         everybody = replace(rnd, window=0, moments=moments, cohort=tuple(self.clients))
         total, _ = self.engine.run(everybody.cohort, self.broadcast(server, rnd), everybody, _unheard)
-        return conclude(self._model, server, total)
+        return conclude(self._model, server, total, start)
 
     def participation(self, cohort: Sequence[str]) -> torch.Tensor:
         """Give, per element, the weight of the owners in the cohort over the weight of all owners."""

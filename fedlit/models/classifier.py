@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedlit.core import checkpoint
 from fedlit.core.batches import columns
 from fedlit.core.errors import CheckpointError, ConfigError, TrainingError
+from fedlit.core.fetching import may_fetch
 from fedlit.core.objective import Objective
 from fedlit.models.layers import group_normalised, small_stem
 from fedlit.objectives import BCE
@@ -209,7 +210,7 @@ def _timm_model(name: str, in_chans: int, pretrained: bool, weights: Path | None
             raise ConfigError(
                 f"model.pretrained: {name} has no pretrained weights; leave it out, or give model.weights"
             )
-        return timm.create_model(name, pretrained=pretrained, **options)
+        return timm.create_model(name, pretrained=pretrained and may_fetch(), **options)
     if not Path(weights).is_file():
         raise ConfigError(f"model.weights: no file or directory {weights}")
     try:
@@ -223,12 +224,21 @@ def _timm_model(name: str, in_chans: int, pretrained: bool, weights: Path | None
         body = timm.create_model(name, pretrained=True, pretrained_cfg_overlay={"file": str(weights)}, **options)
     except (RuntimeError, KeyError) as error:
         raise ConfigError(f"model.weights: {weights} does not fit {name}: {error}") from error
-    # timm leaves out what does not match without an error, so that a file of another model gives a random body.
-    wanted = body.state_dict()
-    missing = [key for key in wanted if key not in found]
+    # timm leaves out what does not match without an error, so that a file of another model gives a random body. Files of
+    # torchvision have other names, which timm translates: what counts is whether the values have arrived.
+    wanted = {
+        key: value for key, value in body.state_dict().items() if value.ndim > 1
+    }  # others start at 0 or 1 everywhere
+    values = {_fingerprint(value) for value in found.values() if torch.is_tensor(value)}
+    missing = [key for key, value in wanted.items() if _fingerprint(value) not in values]
     if len(missing) > len(wanted) // 2:
         raise ConfigError(
-            f"model.weights: {weights} does not fit {name}: it lacks {len(missing)} of {len(wanted)} tensors, "
+            f"model.weights: {weights} does not fit {name}: it lacks {len(missing)} of {len(wanted)} weights of layers, "
             f"among them {missing[0]}"
         )
     return body
+
+
+def _fingerprint(value: Tensor) -> tuple[tuple[int, ...], float]:
+    """Tell a tensor's values apart from others."""
+    return tuple(value.shape), float(value.double().sum())

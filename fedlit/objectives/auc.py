@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.messages import State
-from fedlit.core.objective import Objective
+from fedlit.objectives.shares import ShareObjective
 
 
-class AUCSaddle(Objective):
+class AUCSaddle(ShareObjective):
     """AUC maximisation as ``min over w, a, b, max over alpha`` (Yuan et al., ICML 2021, arXiv:2102.04635, eq. 2).
 
     With the score h of an image and the share p of positives in the whole federation, per class,
@@ -25,7 +25,8 @@ class AUCSaddle(Objective):
     negatives) needs no special case: the formula is its exact stochastic gradient.
 
     p, the start of a, b (class means of the initial scores) and of alpha are measured over all clients before the first
-    round, with the federation's client weights; p is never a batch's or a client's own.
+    round, with the federation's client weights; p is never a batch's or a client's own. Scores are measured as in training,
+    with BatchNorm on statistics of the batch.
 
     Deviations: the score is the sigmoid of the logit (the paper's h is any network output); several classes are averaged.
 
@@ -39,6 +40,9 @@ class AUCSaddle(Objective):
         prior: Share of positives p if it is known, one number for all classes; measured by default.
         start: Where a, b and alpha start: ``measured`` as above, or ``zeros``, from which training from scratch was seen to
             collapse.
+        dual_means: Of whose mean scores the optimal alpha is made: ``pooled``, of all clients' images together, or
+            ``clients``, the mean over clients of each one's own ``E[h | y=0] - E[h | y=1]``, as in CODA's paper (Guo et al.,
+            2020), over the clients whose sample has both. It matters for the start, and for ``CODA``.
 
     Raises:
         ConfigError: a margin or scale that is not above 0, a prior outside (0, 1), the paper's form with another margin
@@ -65,12 +69,11 @@ class AUCSaddle(Objective):
         dual_scale: float = 1.0,
         prior: float | None = None,
         start: Literal["measured", "zeros"] = "measured",
+        dual_means: Literal["pooled", "clients"] = "pooled",
     ) -> None:
-        super().__init__()
+        super().__init__(prior)
         if not margin > 0 or not dual_scale > 0:
             raise ConfigError(f"AUCSaddle: margin and dual_scale must be above 0, found {margin} and {dual_scale}")
-        if prior is not None and not 0 < prior < 1:
-            raise ConfigError(f"AUCSaddle.prior: expected a share of positives in (0, 1), found {prior}")
         if form == "paper" and margin != 1:
             raise ConfigError(f"AUCSaddle: the paper's form has margin 1, found {margin}; use form: margin")
         if form == "paper" and clamp:
@@ -79,14 +82,14 @@ class AUCSaddle(Objective):
                 "1 + alpha; use form: margin"
             )
         self.margin, self.score, self.clamp, self.dual_scale = margin, score, clamp, dual_scale
-        self.prior, self.start = prior, start
+        self.start, self.dual_means = start, dual_means
         self.offset = 1.0 if form == "paper" else 0.0
 
     def build(self, num_classes: int) -> None:
-        """Create a, b, alpha [C] and the constant p [C]."""
+        """Create the constant p [C] and a, b, alpha [C]."""
+        super().build(num_classes)
         for name in self.per_class_parameters:
             setattr(self, name, nn.Parameter(torch.zeros(num_classes)))
-        self.register_buffer("p", torch.full((num_classes,), float("nan") if self.prior is None else self.prior))
 
     def scores(self, logits: Tensor) -> Tensor:
         """h, of the shape of ``logits``."""
@@ -113,32 +116,36 @@ class AUCSaddle(Objective):
     def measure(self, logits: Tensor, labels: Tensor, all_labels: Tensor) -> State:
         """Report the share of positives, and sums of scores, of a client, each [C]."""
         h, known = self.scores(logits), (~labels.isnan()).sum(0).clamp(min=1).to(logits.dtype)
-        labelled = ~all_labels.isnan()
-        return {
-            "labels": labelled.any(0).to(h.dtype),
-            "positives": (all_labels == 1).sum(0) / labelled.sum(0).clamp(min=1).to(h.dtype),
+        means = super().measure(logits, labels, all_labels) | {
             "h_positive": torch.where(labels == 1, h, 0.0).sum(0) / known,
             "h_negative": torch.where(labels == 0, h, 0.0).sum(0) / known,
             "n_positive": (labels == 1).sum(0) / known,
             "n_negative": (labels == 0).sum(0) / known,
         }
+        if self.dual_means == "clients":
+            gap = means["h_negative"] / means["n_negative"] - means["h_positive"] / means["n_positive"]
+            means |= {"gap": gap.nan_to_num(0.0), "both": (~gap.isnan()).to(h.dtype)}
+        return means
 
     @torch.no_grad()
     def settle(self, means: State) -> None:
-        """p, and the closed-form optimum of a, b, alpha; a class without positives or negatives keeps what it has."""
-        means = {name: mean.to(self.p) for name, mean in means.items()}
-        if self.prior is None:
-            self.p.copy_(torch.where(means["labels"] > 0, means["positives"] / means["labels"], 0.0))
+        """Set p, and with ``start: measured`` a, b and alpha."""
+        super().settle(means)
         if self.start == "measured":
-            a, b, alpha = self.optimum(means)
-            both = (means["n_positive"] > 0) & (means["n_negative"] > 0)
-            for variable, value in ((self.a, a), (self.b, b), (self.alpha, alpha)):
-                variable.copy_(torch.where(both, value, variable))
+            self.optimise(means)
+
+    @torch.no_grad()
+    def optimise(self, means: State) -> None:
+        """Set a, b and alpha to their closed-form optimum; a class without positives or negatives keeps what it has."""
+        means = {name: mean.to(self.p) for name, mean in means.items()}
+        both = (means["n_positive"] > 0) & (means["n_negative"] > 0)
+        for variable, value in zip((self.a, self.b, self.alpha), self.optimum(means), strict=True):
+            variable.copy_(torch.where(both & ~value.isnan(), value, variable))
 
     def optimum(self, means: State) -> tuple[Tensor, Tensor, Tensor]:
         """a, b, alpha [C] at the saddle point for measured scores; NaN where a class has no positives or negatives."""
         a, b = means["h_positive"] / means["n_positive"], means["h_negative"] / means["n_negative"]
-        alpha = self.margin + b - a
+        alpha = self.margin + (means["gap"] / means["both"] if "gap" in means else b - a)
         return a, b, (alpha.clamp(min=0) if self.clamp else alpha) - self.offset
 
     @torch.no_grad()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from fdam_oracle import FDAM, prior
+from fdam_oracle import FDAM, mean_of_own, prior
 from fdam_oracle import Stage as Written
 from lightning.pytorch import LightningModule
 from simulation import Simulation, simulate
@@ -17,6 +17,7 @@ from torch.utils.data import TensorDataset
 
 from fedlit.aggregators import CODA, CODASCA, NPA, CODAPlus, FedBN, FedProx
 from fedlit.core.batches import BatchStream
+from fedlit.core.errors import ConfigError
 from fedlit.core.flat import FlatModel
 from fedlit.core.messages import Round, ServerState
 from fedlit.data.federated import ClientData, FederatedDataModule
@@ -200,6 +201,8 @@ CASES = {
     "CODA+, average": ([CODAPlus(GAMMA, "average")], STAGES, {"output": "average"}),
     "CODA": ([CODA(GAMMA)], STAGES, {"dual_from_sample": True}),
     "CODA, average": ([CODA(GAMMA, "average")], STAGES, {"dual_from_sample": True, "output": "average"}),
+    "CODA, implicit": ([CODA(GAMMA, proximal="implicit")], STAGES, {"dual_from_sample": True, "implicit": True}),
+    "CODA+, centre": ([CODAPlus(GAMMA, "centre")], STAGES, {"output": "centre"}),
     "CODASCA": ([CODASCA(GAMMA)], STAGES, {"scaffold": True}),
     "CODASCA, always": ([CODASCA(GAMMA, reset="always")], STAGES, {"scaffold": True}),
     "CODASCA, never": ([CODASCA(GAMMA, reset="never")], STAGES, {"scaffold": True, "reset": False}),
@@ -227,7 +230,9 @@ def compare(case, hidden, precision, data, **model) -> None:
     data.setup()
     raw = {"score": lambda logits: logits} if model.get("score") == "raw" else {}
     margin = {"margin": model["margin"]} if "margin" in model else {}
-    hand = transcription(module, data, gamma=GAMMA, **raw, **margin, **options)
+    zeros = {"zeros": True} if model.get("start") == "zeros" else {}
+    means = {"dual_of": mean_of_own} if model.get("dual_means") == "clients" else {}
+    hand = transcription(module, data, gamma=GAMMA, **raw, **margin, **zeros, **means, **options)
     agree(record, hand, stages, PRECISIONS[precision])
 
 
@@ -255,6 +260,23 @@ def test_every_round_equals_the_transcription_in_float32(case, model):
 @pytest.mark.parametrize("case", ["CODA", "CODASCA"])
 def test_every_round_equals_the_transcription_with_raw_scores_and_another_margin(case):
     compare(case, 6, "64-true", Sites(THREE), score="raw", margin=0.6, lr=LR)
+
+
+@pytest.mark.parametrize("options", [{"start": "zeros"}, {"dual_means": "clients"}], ids=["zeros", "clients"])
+@pytest.mark.parametrize("case", ["CODA", "CODA+"])
+def test_every_round_equals_the_transcription_whatever_the_start_and_the_means_of_the_dual(case, options):
+    """CODA computes its dual anew from zeros too; with means of clients' own means it starts, and goes on, elsewhere."""
+    compare(case, 6, "64-true", Sites(TWO_CLASSES, ("Edema", "Nodule")), **options)
+
+
+def test_an_implicit_step_needs_one_rate():
+    class TwoRates(Scorer):
+        def configure_optimizers(self):
+            body, head = {"params": self.body.parameters()}, {"params": self.head.parameters(), "lr": 0.1}
+            return torch.optim.SGD([body, head], lr=self.lr)
+
+    with pytest.raises(ConfigError, match=r"one learning rate, the optimizer has 0\.3, 0\.1; set proximal: explicit"):
+        trajectory(TwoRates(hidden=6).double(), Sites(THREE), [CODA(GAMMA, proximal="implicit")], STAGES[:1])
 
 
 @pytest.mark.parametrize("case", ["NPA", "CODA", "CODA+, average", "CODASCA", "CODASCA, never"])

@@ -215,8 +215,8 @@ def test_pooled_of_a_class_without_positives_is_nan():
     [
         ({"margin": 0.0}, "margin and dual_scale must be above 0, found 0.0"),
         ({"dual_scale": -1.0}, "margin and dual_scale must be above 0, found 1.0 and -1.0"),
-        ({"prior": 0.0}, r"share of positives in \(0, 1\), found 0.0"),
-        ({"prior": 1.0}, r"share of positives in \(0, 1\), found 1.0"),
+        ({"prior": 0.0}, r"share of positives in \(0, 1\), found 0"),
+        ({"prior": 1.0}, r"share of positives in \(0, 1\), found 1"),
         ({"margin": NAN}, "margin and dual_scale must be above 0"),
         ({"form": "paper", "margin": 0.5}, "margin 1, found 0.5"),
         ({"form": "paper", "clamp": True}, "form: margin"),

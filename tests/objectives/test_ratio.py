@@ -9,7 +9,7 @@ from fedlit.aggregators import LocalSGDM
 from fedlit.core.errors import ConfigError
 from fedlit.federation.evaluation import objective_metrics
 from fedlit.federation.federation import Federation
-from fedlit.objectives import BCE, RatioLoss
+from fedlit.objectives import BCE, AUCSaddle, RatioLoss
 from fedlit.schedules import ConstantSchedule
 
 
@@ -49,6 +49,29 @@ def test_with_equal_weights_it_is_bce_and_balanced_it_gives_positives_and_negati
 def test_the_defaults_are_the_papers():
     torch.testing.assert_close(built(prior=0.1).weight, torch.tensor([1.9]))
     torch.testing.assert_close(built(prior=0.01).weight, torch.tensor([10.9]))
+
+
+def test_weighing_both_is_the_papers_formula_for_every_class():
+    loss = built(2, a0=0.5, b0=0.2, weigh="both").double()
+    loss.p.copy_(torch.tensor([0.1, 0.8], dtype=torch.float64))
+    logits = torch.tensor([[0.3, -1.0], [-2.0, 0.7]], dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    weights = torch.tensor([[0.5 + 0.2 * 9, 0.5 + 0.2 * 4], [0.5 + 0.2 / 9, 0.5 + 0.2 / 4]], dtype=torch.float64)
+    s = logits.sigmoid()
+    expected = -(weights * (labels * s.log() + (1 - labels) * (1 - s).log())).mean()
+    torch.testing.assert_close(loss(logits, labels), expected, rtol=0, atol=1e-14)
+    slope = torch.autograd.grad(loss(logits, labels), logits)[0]
+    torch.testing.assert_close(slope, (weights * (s - labels) / 4).detach(), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("kind", [RatioLoss, AUCSaddle])
+def test_a_prior_keeps_its_digits_in_double_precision(kind):
+    loss = kind(prior=0.1)
+    loss.build(1)
+    assert float(loss.p) != 0.1
+    assert float(loss.double().p) == 0.1
+    module = Scorer(objective=kind(prior=0.1), lr=0.1)
+    assert float(simulate(module, Sites(2), federation("uniform"), "64-true").buffer("objective.p")) == 0.1
 
 
 def test_unknown_labels_count_for_nothing():

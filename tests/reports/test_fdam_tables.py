@@ -39,15 +39,15 @@ class TestTable3:
     def test_the_laptop_shares_the_runs_of_figure_1(self):
         (table,), figure = Reproduction("fdam-table3").parts(), Reproduction("fdam-fig1").parts()[-1]
         assert replace(table, cases={}) == replace(figure, cases={})
-        assert len(figure.cases) == 4
+        assert len(figure.cases) == 5
         assert figure.cases.items() < table.cases.items()
 
     def test_the_papers_scale_is_the_papers(self, tmp_path, plan_some):
         paper = Reproduction("fdam-table3", root=tmp_path, scale="paper", seeds=[0])
-        (part,) = paper.parts()
+        (part,) = paper.chosen.parts.values()
         assert list(part.cases) == ["codaplus-1", "codaplus-512", "codasca-512", "codaplus-1024", "codasca-1024"]
-        (runs,) = plan_some(paper).values()
-        assert [run.rounds for run in runs] == [20, 20]
+        runs = plan_some(paper)["fdam-table3-chestxray-ih-grid-codasca"]
+        assert [run.rounds for run in runs] == [40, 40]  # rates are chosen at I = 512
         data = yaml.safe_load(runs[0].config)["data"]["init_args"]
         roots = {name: source["init_args"]["root"] for name, source in data["sources"].items()}
         folders = {"NIH": "NIH", "MIMIC": "MIMIC-CXR-JPG", "VinDr": "VinDr-CXR"}
@@ -75,7 +75,7 @@ class TestTables4And5:
     @pytest.mark.parametrize("scale", ["laptop", "paper"])
     @pytest.mark.parametrize("name", ["fdam-table4", "fdam-table5"])
     def test_each_k_has_one_more_organisation(self, name, scale):
-        (part,) = Reproduction(name, scale=scale).parts()
+        (part,) = Reproduction(name, scale=scale).chosen.parts.values()
         clients = [case.keys["federation.clients"] for case in part.cases.values()]
         assert clients == [clients[-1][:k] for k in (1, 2, 3, 4, 5)]
         assert part.body.settings["federation.clients"] == clients[0]
@@ -90,7 +90,7 @@ class TestTables4And5:
         ],
     )
     def test_their_runs_are_valid(self, name, scale, backbone, tmp_path, plan_some):
-        (body,), runs = plan_some(
+        (body,), *_, runs = plan_some(
             Reproduction(name, root=tmp_path if scale == "paper" else None, scale=scale, seeds=[0])
         ).values()
         first, last = yaml.safe_load(body.config), yaml.safe_load(runs[-1].config)
@@ -98,7 +98,7 @@ class TestTables4And5:
         assert last["model"]["init_args"]["objective"]["class_path"].endswith("AUCSaddle")
         assert {config["model"]["init_args"]["backbone"] for config in (first, last)} == {backbone}
         assert first["data"] == last["data"]
-        assert runs[-1].rounds == (16 if scale == "laptop" else 625)
+        assert runs[-1].rounds == (16 if scale == "laptop" else 157)  # the last that is tried has I = 128
         target = last["data"]["init_args"]["sources"]
         assert scale == "laptop" or target["CheXpert"]["init_args"]["official_split"] is True
 
@@ -118,9 +118,19 @@ class TestTables4And5:
         labels = [*LABELS[:-1], "Pleural Effusion"]
         validated = {step: {f"client/CheXpert/auroc/{c}": 0.8 + 0.01 * step for c in labels} for step in (1, 2, 3)}
         run = made_up(tmp_path / "run", {}, validated, best=2)
-        made = Reproduction("fdam-table5", root=tmp_path, scale="paper").report(
-            pd.DataFrame([{"K": 1, "seed": 0, "directory": run}])
-        )
+        table = {"part": "fdam-table5-paper", "K": 1, "seed": 0, "directory": run}
+        tried = {"part": "fdam-table5-paper-grid-1", "title": "CheXpert", "K": 1, "directory": run}
+        shown = [{"client/CheXpert/auroc_macro": value} for value in (0.7, 0.9, 0.8)]
+        of_tries = [
+            tried | {"rate": rate, "I": window, "directory": made_up(tmp_path / f"{rate}", {}, {1: metrics}, 1)}
+            for (rate, window), metrics in zip(((0.1, 16), (0.01, 64), (0.001, 128)), shown, strict=True)
+        ]
+        paper = Reproduction("fdam-table5", root=tmp_path, scale="paper")
+        made = paper.report(pd.DataFrame([table, *of_tries]))
+        assert "CheXpert: 1 0.01 (I 64)" in made.text
+        (part,) = paper.following(pd.DataFrame([t | {"K": k} for k in range(1, 6) for t in of_tries]))
+        keys = part.cases["k3"].keys
+        assert (keys["model.optimizer.lr"], keys["federation.schedule.init_args.window"]) == (0.01, 64)
         assert made.tables["values"]["auroc"].tolist() == pytest.approx([0.82] * 6)
         assert "CheXpert's validation set" in made.text
 

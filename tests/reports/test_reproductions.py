@@ -13,10 +13,11 @@ from rich.console import Console
 
 from fedlit.cli.main import main
 from fedlit.core.errors import ConfigError
-from fedlit.reports.reproductions import NAMES, reproduction
+from fedlit.reports.reproductions import NAMES, rates, reproduction
 from fedlit.reports.reproductions.comparison import compare, markdown
 from fedlit.reports.reproductions.document import HOME, find, patched, read
 from fedlit.reports.reproductions.reproduction import Reproduction
+from fedlit.reports.reproductions.seeds import SeedsReport
 
 
 def made_up(reference: list[float], method: list[float], column: str = "I = 64") -> pd.DataFrame:
@@ -145,7 +146,7 @@ def test_runs_of_the_figures_are_valid(name, scale, tmp_path, plan_some):
     for part, runs in planned.items():
         if "body" not in part:
             iterations = 4096 if scale == "laptop" else 20000
-            windows = [int(run.case.rpartition("-")[2]) for run in runs]
+            windows = [int(run.case.rpartition("-")[2]) if scale == "laptop" else 32 for run in runs]
             assert [run.rounds for run in runs] == [-(-iterations // window) for window in windows]
             imratios = {
                 yaml.safe_load(run.config)["data"]["init_args"]["imratio"] for run in runs if "phantom" not in part
@@ -159,7 +160,7 @@ def test_figures_of_the_appendix_share_their_runs_with_others(tmp_path):
     assert second == first[:1]
     assert third == fourth
     assert third[0].experiment not in {part.experiment for part in first}
-    own = [part.experiment for name in names for part in Reproduction(name, scale="paper").parts()]
+    own = [part.experiment for name in names for part in Reproduction(name, scale="paper").chosen.parts.values()]
     assert len(set(own)) == 8
 
 
@@ -256,3 +257,65 @@ class TestDocument:
         file = written(tmp_path / "mine.yaml", "fdam-fig1", scales={"laptop": {"parts": parts}})
         with pytest.raises(ConfigError, match=r"cases.again: there is another case codasca-8"):
             read(file)
+
+
+class TestLargestWindow:
+    """I_max: the largest window that, with all smaller ones, loses little against the smallest."""
+
+    def report(self, aurocs: dict[tuple[str, int], list[float]]) -> pd.DataFrame:
+        keys = [(method, window, seed) for (method, window), each in aurocs.items() for seed in range(len(each))]
+        runs = pd.DataFrame(keys, columns=["method", "window", "seed"]).assign(title="one")
+        values = pd.DataFrame({"auroc": [value for each in aurocs.values() for value in each]})
+        made = SeedsReport(row="{method}", against={}, what="", versus="", within=0.01)
+        largest = made._largest(runs, values)
+        assert "I_max" in made._largest_text(largest)
+        return largest.set_index("method")
+
+    def test_it_is_of_means_over_seeds_and_ends_before_the_first_loss(self):
+        one = {
+            ("CODA+", 1): [0.80, 0.84],
+            ("CODA+", 8): [0.80, 0.83],
+            ("CODA+", 64): [0.78, 0.80],
+            ("CODA+", 512): [0.83] * 2,
+        }
+        largest = self.report(one)
+        assert (largest.loc["CODA+", "window"], largest.loc["CODA+", "harmful"]) == (8, 64)
+
+    def test_a_method_without_the_smallest_window_is_compared_with_the_other_there(self):
+        one = {("CODA+", 1): [0.80], ("CODA+", 8): [0.70], ("CODASCA", 8): [0.795], ("CODASCA", 512): [0.792]}
+        largest = self.report(one)
+        assert largest["window"].to_dict() == {"CODA+": 1, "CODASCA": 512}
+        assert pd.isna(largest.loc["CODASCA", "harmful"])
+
+    def test_both_scales_of_figure_1_have_a_window_of_one_and_say_what_is_allowed(self):
+        for scale in read(find("fdam-fig1")).scales.values():
+            assert scale.report["within"] == 0.01
+            windows = {case.labels["window"] for part in scale.parts.values() for case in part.cases.values()}
+            assert min(windows) == 1
+
+
+class TestGrid:
+    """FDAM's grids: eta, gamma, T0, and eta_g of CODASCA."""
+
+    def test_every_method_has_the_same_number_of_tries_and_settings_of_its_own(self):
+        scale = read(find("fdam-fig1")).scales["paper"]
+        of_coda, of_codasca = (rates.tries(scale.rates, method) for method in ("CODA+", "CODASCA"))
+        assert len(of_coda) == len(of_codasca) == 27
+        assert "eta_g" not in of_coda[0]
+        assert {settings["eta_g"] for settings in of_codasca} == {1.1, 1.0, 0.99, 0.999}
+        assert len({tuple(settings.items()) for settings in of_codasca}) == 27
+        assert of_codasca == rates.tries(scale.rates, "CODASCA")
+        with pytest.raises(
+            ConfigError, match=r"rates.tries: expected at most 27, the combinations of CODA\+, found 28"
+        ):
+            rates.tries(replace(scale.rates, tries=28), "CODA+")
+
+    def test_what_is_tried_reaches_the_algorithm_and_the_schedule(self, tmp_path, plan_some):
+        figure = Reproduction("fdam-fig1", root=tmp_path, scale="paper", seeds=[0], run_dir=tmp_path)
+        run = plan_some(figure)["fdam-imagenet-ih-10-k16-grid-codasca"][-1]
+        federation = yaml.safe_load(run.config)["federation"]
+        settings = rates.tries(figure.chosen.rates, "CODASCA")[-1]
+        codasca, schedule = federation["aggregators"][0]["init_args"], federation["schedule"]["init_args"]
+        assert (codasca["gamma"], codasca["eta_g"]) == (settings["gamma"], settings["eta_g"])
+        assert schedule["decay_every"] == settings["T0"]
+        assert run.seed == 1000

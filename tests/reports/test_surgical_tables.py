@@ -51,6 +51,25 @@ def test_personal_models_and_unlearned_classes_have_no_mean_over_all():
     assert "| S | 0.800 ± 0.100 |" in text
 
 
+def test_models_of_the_sites_own_have_a_mean_on_an_external_set_and_one_model_a_sites_classes():
+    """PFL's cells of Tables 1 and 4: the mean of both models, and the model of the site whose classes they are."""
+    measured = {
+        "test/X by A/auroc/x": 0.6,
+        "test/X by A/auroc/y": 0.7,
+        "test/X by B/auroc/x": 0.8,
+        "test/X by B/auroc/z": 0.5,
+    }
+    pfl = Method("PFL", ("pfl",), True, {"pfl": measured})
+    everywhere = Column("external", ("X",))
+    assert everywhere.value(pfl, "x", SITES) == pytest.approx(0.7)
+    assert math.isnan(everywhere.value(pfl, "y", SITES))  # the paper's Table 2 prints none either
+    assert Column("A's", ("X",), False, ("x", "y"), ["A"]).value(pfl, "y", SITES) == pytest.approx(0.7)
+    assert Column("B's", ("X",), False, ("x", "z"), ["B"]).value(pfl, "x", SITES) == pytest.approx(0.8)
+    alone = {"individual-A": {"test/X/auroc/x": 0.9}, "individual-B": {"test/X/auroc/x": 0.7}}
+    individual = Method("Individual", ("individual-A", "individual-B"), True, alone)
+    assert everywhere.value(individual, "x", SITES) == pytest.approx(0.8)
+
+
 def test_individual_models_are_each_scored_at_their_own_site():
     measured = {"individual-A": {"test/A/auroc/x": 0.6, "test/A/auroc/y": 0.7}, "individual-B": {"test/B/auroc/x": 0.8}}
     m = Method("Individual", ("individual-A", "individual-B"), True, measured)

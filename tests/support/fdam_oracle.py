@@ -89,7 +89,11 @@ class FDAM:
         gamma: coefficient of gamma/2 |v - v_0|^2 (eq. 5).
         scaffold: Alg. 4 in place of Alg. 2.
         reset: zero the control variates when a stage begins, as Alg. 4 says.
-        output: of a stage: ``last``, ``average`` (Alg. 2) or ``random`` (Alg. 4).
+        output: of a stage: ``last``, ``average`` (Alg. 2), ``random`` (Alg. 4), or ``centre``: the last iterate, and the next
+            stage's v_0 is the average.
+        implicit: the step on v as its argmin, eta known (CODA, Guo et al. 2020).
+        zeros: a, b and alpha start at 0.
+        dual_of: optimum of alpha from (scores, labels) of a sample.
         choose: stage -> number of the round whose iterate is its output, for ``random``.
         sample: number of the round -> extra minibatches of every client. Before the first round they give the start of a,
             b and alpha (the saddle's own at the initial scores); after a stage BatchNorm's statistics, if it returned an
@@ -112,12 +116,17 @@ class FDAM:
     choose: Callable[[int], int] = lambda stage: 0
     dual_from_sample: bool = False
     local: frozenset[str] = frozenset()
+    implicit: bool = False
+    zeros: bool = False
+    dual_of: Callable[[Sample, float], Tensor] = lambda scores, m: optimum(scores, m)[2]
 
     def __post_init__(self) -> None:
         self.x = {n: t.detach().clone() for n, t in self.net.named_parameters()}
         self.stats = {n: t.clone() for n, t in self.net.named_buffers() if t.is_floating_point()}
-        a, b, alpha = optimum(self.scores(self.sample(0)), self.margin)
-        self.x |= {"a": a, "b": b, "alpha": alpha}
+        scores = self.scores(self.sample(0))
+        a, b, alpha = (*optimum(scores, self.margin)[:2], self.dual_of(scores, self.margin))
+        self.x |= {n: torch.zeros_like(t) if self.zeros else t for n, t in (("a", a), ("b", b), ("alpha", alpha))}
+        self.average: Tensors = {}
         self.done = 0
         self.kept: dict[str, Tensors] = {k: {} for k in self.batches}
         self._zero_control_variates()
@@ -128,9 +137,9 @@ class FDAM:
             yield from self._stage(number, stage)
 
     def _stage(self, number: int, stage: Stage) -> Iterator[Snapshot]:
-        centre = _copy(self.x)
+        centre = self.average if self.output == "centre" and number > 0 else _copy(self.x)
         if self.dual_from_sample and number > 0:
-            self.x["alpha"] = optimum(self.scores(self.sample(self.done)), self.margin)[2]
+            self.x["alpha"] = self.dual_of(self.scores(self.sample(self.done)), self.margin)
         if self.reset:
             self._zero_control_variates()
         total = {n: torch.zeros_like(t) for n, t in self.x.items()}
@@ -172,6 +181,10 @@ class FDAM:
                     x[n] = x[n] + stage.lr * g
                 else:
                     g = gradient[n]
+                    if self.implicit:
+                        # 0 = g + (v - v_t) / eta + gamma (v - v_0)
+                        x[n] = (x[n] / stage.lr + self.gamma * centre[n] - g) / (1 / stage.lr + self.gamma)
+                        continue
                     if shared:
                         g = g + self.gamma * (x[n] - centre[n])
                         if self.scaffold:
@@ -216,6 +229,8 @@ class FDAM:
             self.c[n] = sum(self.c_k[k][n] for k in ends) / len(ends)
 
     def _output(self, number: int, stage: Stage, total: Tensors, iterates: list[tuple[Tensors, Tensors]]) -> None:
+        if self.output == "centre":
+            self.average = {n: total[n] / (stage.window * stage.rounds * len(self.batches)) for n in self.x}
         if self.output == "average":
             steps = stage.window * stage.rounds
             for n in self.x:
@@ -261,6 +276,21 @@ def optimum(scores: Sample, m: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
                 below[y] += 1 / len(pairs)
         a[c], b[c] = above[1.0] / below[1.0], above[0.0] / below[0.0]
     return a, b, m + b - a
+
+
+def mean_of_own(scores: Sample, m: float = 1.0) -> Tensor:
+    """CODA's dual as cited: the mean over clients of (mean score of negatives - mean score of positives), plus m."""
+    classes = next(iter(scores.values()))[0][0].shape[1]
+    alpha = torch.zeros(classes, dtype=torch.float64)
+    for c in range(classes):
+        gaps = []
+        for batches in scores.values():
+            pairs = [(float(h), float(y)) for hs, ys in batches for h, y in zip(hs[:, c], ys[:, c], strict=True)]
+            high, low = ([h for h, y in pairs if y == value] for value in (1.0, 0.0))
+            if high and low:
+                gaps.append(sum(low) / len(low) - sum(high) / len(high))
+        alpha[c] = m + sum(gaps) / len(gaps)
+    return alpha
 
 
 def pooled_statistics(net: nn.Module, x: Tensors, sample: Sample) -> Tensors:

@@ -45,10 +45,9 @@ class Part:
     metric: str = "test/federation/auroc_macro"  # Metric that is shown when a run ends.
     grid: str = ""  # Experiment of the runs that choose rates, without the name of the method.
 
-    @property
-    def methods(self) -> list[str]:
-        """The methods of the cases, in order."""
-        return list(dict.fromkeys(case.labels["method"] for case in self.cases.values()))
+    def chooses(self, label: str) -> list[Any]:
+        """Return the values of a label among the cases, in order."""
+        return list(dict.fromkeys(case.labels[label] for case in self.cases.values()))
 
 
 @dataclass(frozen=True)
@@ -63,8 +62,21 @@ class Block:
 
 
 @dataclass(frozen=True)
+class Axis:
+    """A setting that is tried beside the rate."""
+
+    title: str  # Name of the setting in tables, such as ``T0``.
+    key: str  # Key of the setting in the configuration.
+    values: list[float]  # Values that are tried.
+    only: list[Any] | None = None  # Values of the label that have the setting; by default all.
+
+
+@dataclass(frozen=True)
 class Rates:
-    """How a method gets its rate: the best one of a grid in validation, with a seed that the table has not."""
+    """How a method gets its rate: the best one of a grid in validation, with a seed that the table has not.
+
+    With ``others`` it is the best combination of a rate and of the other settings.
+    """
 
     key: str  # Key of the rate in the configuration.
     grid: list[float]  # Rates that are tried with every method.
@@ -72,7 +84,10 @@ class Rates:
     seed: int  # Seed of the runs that are tried.
     settings: dict[str, Any]  # Keys of the runs that are tried.
     metric: str  # Validation metric of the best model, by which the rate is chosen.
-    text: str  # What the report says; ``{rates}`` and ``{chosen}`` are replaced.
+    text: str  # What the report says; ``{rates}``, ``{tries}`` and ``{chosen}`` are replaced.
+    label: str = "method"  # Label for each of whose values the choice is made.
+    others: dict[str, Axis] = field(default_factory=dict, metadata={"each": Axis})  # Further settings by name.
+    tries: int | None = None  # Number of combinations that each gets, drawn from ``seed``; by default all of them.
 
     def of(self, method: str, rate: float) -> float:
         """Return what a rate of the grid is for a method."""
@@ -93,6 +108,8 @@ class Scale:
     # has the labels in this order.
     values: dict[str, str | dict[Any, dict[str, Any]]] = field(default_factory=dict)
     rates: Rates | None = None  # How rates are chosen; None where the parts have them.
+    # Images by source, as published, from which a plan counts the steps of an epoch where the data are not there.
+    images: dict[str, int] = field(default_factory=dict)
 
     def keys(self, label: str, value: Any) -> dict[str, Any]:
         """Return the keys that a label's value brings.
@@ -234,7 +251,8 @@ def _has(layer: Any, keys: tuple[str, ...]) -> bool:
 
 
 def _scale(place: Place, keys: dict[str, Any]) -> Scale:
-    rates = place.below("rates").checked(Rates, keys["rates"]) if "rates" in keys else None
+    written = {"others": {}} | keys["rates"] if "rates" in keys else None
+    rates = None if written is None else place.below("rates").checked(Rates, written)
     scale = place.checked(Scale, keys | {"parts": {}}, rates=rates)
     parts = {
         name: _part(place.below("parts", name), name, part, scale)

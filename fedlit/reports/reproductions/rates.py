@@ -1,12 +1,19 @@
-"""The choice of rates: every method is tried at every rate of one grid, and takes its best one to all columns."""
+"""The choice of rates: every method is tried at the settings of one grid, and takes its best ones to all columns."""
 
+import itertools
+import random
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 
 from fedlit.core.errors import ConfigError
 from fedlit.reports.reproductions.document import Case, Part, Rates, Scale, word
 from fedlit.reports.reproductions.report import measured
+
+Settings = dict[str, float]
+"""Values that are tried together, by name: ``rate``, and those of the other axes."""
 
 
 def tried_parts(scale: Scale) -> list[Part]:
@@ -15,21 +22,40 @@ def tried_parts(scale: Scale) -> list[Part]:
     return [
         replace(
             part,
-            experiment=f"{part.grid}-{word(method)}",
+            experiment=f"{part.grid}-{word(value)}",
             cases={
-                f"rate-{rate:g}": Case(
-                    scale.keys("method", method) | rates.settings | {rates.key: rates.of(method, rate)},
-                    {"method": method, "rate": rate},
+                "-".join(f"{word(name)}-{number:g}" for name, number in settings.items()): Case(
+                    scale.keys(rates.label, value) | rates.settings | _keys(settings, value, rates),
+                    {rates.label: value, **settings},
                 )
-                for rate in rates.grid
+                for settings in tries(rates, value)
             },
             seeds=[rates.seed],
             metric=rates.metric,
             may_fail=True,
         )
         for part in scale.parts.values()
-        for method in part.methods
+        for value in part.chooses(rates.label)
     ]
+
+
+def tries(rates: Rates, value: Any) -> list[Settings]:
+    """Return the settings that a value of the label is tried at: all combinations, or as many of them as all others get.
+
+    Raises:
+        ConfigError: There are fewer combinations than tries.
+    """
+    axes = {"rate": rates.grid}
+    axes |= {name: axis.values for name, axis in rates.others.items() if axis.only is None or value in axis.only}
+    every = [dict(zip(axes, combination, strict=True)) for combination in itertools.product(*axes.values())]
+    if rates.tries is None:
+        return every
+    if rates.tries > len(every):
+        raise ConfigError(
+            f"rates.tries: expected at most {len(every)}, the combinations of {value}, found {rates.tries}"
+        )
+    drawn = random.Random(f"{rates.seed} {value}").sample(range(len(every)), rates.tries)
+    return [every[i] for i in sorted(drawn)]
 
 
 def chosen_parts(runs: pd.DataFrame, scale: Scale) -> list[Part]:
@@ -39,40 +65,67 @@ def chosen_parts(runs: pd.DataFrame, scale: Scale) -> list[Part]:
         ConfigError: No run of a method has ended.
     """
     tried = with_validation(runs, scale.rates)
-    return [_chosen(part, best(tried[tried["title"] == part.title]), scale.rates) for part in scale.parts.values()]
+    return [
+        _chosen(part, best(tried[tried["title"] == part.title], scale.rates), scale.rates)
+        for part in scale.parts.values()
+    ]
 
 
 def with_validation(runs: pd.DataFrame, rates: Rates) -> pd.DataFrame:
     """Return the runs that were tried, with the validation metric of each one's best model."""
-    return runs[["title", "method", "rate"]].assign(
+    return runs[["title", rates.label, "rate", *rates.others]].assign(
         validation=[measured(run).get(rates.metric, float("nan")) for run in runs["directory"]]
     )
 
 
-def best(tried: pd.DataFrame) -> dict[str, float]:
-    """Return each method's rate with the best validation metric; of equals the smallest."""
-    ordered = tried.sort_values(["validation", "rate"], ascending=[False, True])
-    rates = ordered.groupby("method")["rate"].first()
-    return {method: rates[method] for method in dict.fromkeys(tried["method"])}
+def best(tried: pd.DataFrame, rates: Rates) -> dict[Any, Settings]:
+    """Return each method's settings with the best validation metric; of equals those with the smallest rate."""
+    ordered = tried.sort_values(["validation", "rate"], ascending=[False, True], kind="stable")
+    first = {row[rates.label]: row for row in reversed(ordered.to_dict("records"))}
+    names = ("rate", *rates.others)
+    return {
+        value: {name: first[value][name] for name in names if not pd.isna(first[value][name])}
+        for value in dict.fromkeys(tried[rates.label])
+    }
 
 
 def described(tried: pd.DataFrame, rates: Rates) -> str:
     """Return what the report says of the choice."""
-    chosen = (
-        f"{title}: " + ", ".join(f"{method} {rate:g}" for method, rate in best(of_title).items())
+    chosen = "; ".join(
+        f"{title}: " + ", ".join(f"{value} {_told(settings)}" for value, settings in best(of_title, rates).items())
         for title, of_title in tried.groupby("title", sort=False)
     )
-    return rates.text.format(rates=", ".join(f"{rate:g}" for rate in rates.grid), chosen="; ".join(chosen))
+    counts = tried.groupby(["title", rates.label], sort=False).size()
+    return rates.text.format(rates=", ".join(f"{rate:g}" for rate in rates.grid), tries=counts.max(), chosen=chosen)
 
 
-def _chosen(part: Part, best: dict[str, float], rates: Rates) -> Part:
-    if diverged := [method for method in part.methods if method not in best]:
+def _chosen(part: Part, best: dict[Any, Settings], rates: Rates) -> Part:
+    if diverged := [str(value) for value in part.chooses(rates.label) if value not in best]:
         raise ConfigError(
             f"no rate of {tuple(rates.grid)} trains {', '.join(diverged)} on {part.title}; the runs' console.log say why"
         )
     cases = {}
     for name, case in part.cases.items():
-        method = case.labels["method"]
-        rate = {rates.key: rates.of(method, best[method])}
-        cases[name] = Case(case.keys | rate, case.labels | {"rate": best[method]})
+        value = case.labels[rates.label]
+        cases[name] = Case(case.keys | _keys(best[value], value, rates), case.labels | best[value])
     return replace(part, cases=cases)
+
+
+def _keys(settings: Settings, value: Any, rates: Rates) -> dict[str, Any]:
+    """Return the keys of a configuration that settings are; keys of an algorithm stand behind its name."""
+    return dict(_pairs(settings, value, rates))
+
+
+def _pairs(settings: Settings, value: Any, rates: Rates) -> Iterator[tuple[str, Any]]:
+    for name, number in settings.items():
+        if name == "rate":
+            yield rates.key, rates.of(value, number)
+        else:
+            whole = float(number).is_integer() and all(isinstance(each, int) for each in rates.others[name].values)
+            yield rates.others[name].key, int(number) if whole else number
+
+
+def _told(settings: Settings) -> str:
+    rate, *others = settings.items()
+    told = ", ".join(f"{name} {value:g}" for name, value in others)
+    return f"{rate[1]:g}" + (f" ({told})" if told else "")

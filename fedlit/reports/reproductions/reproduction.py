@@ -1,26 +1,35 @@
 """A reproduction: runs what its document names, and writes tables and figures of the runs."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 from rich.console import Console
 
+from fedlit.core import documents
 from fedlit.core.errors import ConfigError
 from fedlit.experiment.grid import LOG, PlannedRun, Sweep, plan
 from fedlit.experiment.sweep import run_sweep
 from fedlit.reports.compare.styles import save
 from fedlit.reports.reproductions import rates
+from fedlit.reports.reproductions.announcement import announced
+from fedlit.reports.reproductions.costs import Estimate
 from fedlit.reports.reproductions.document import HOME, Document, Part, Scale, find, read
+from fedlit.reports.reproductions.fdam.ratios import RatiosReport
 from fedlit.reports.reproductions.published import read_paper
 from fedlit.reports.reproductions.report import Report
 from fedlit.reports.reproductions.seeds import SeedsReport
 from fedlit.reports.reproductions.surgical.classes import ClassesReport
 from fedlit.reports.reproductions.surgical.settings import SettingsReport
 
-Reporter = SeedsReport | ClassesReport | SettingsReport
-REPORTS: dict[str, type[Reporter]] = {"seeds": SeedsReport, "classes": ClassesReport, "settings": SettingsReport}
+Reporter = SeedsReport | ClassesReport | SettingsReport | RatiosReport
+REPORTS: dict[str, type[Reporter]] = {
+    "seeds": SeedsReport,
+    "classes": ClassesReport,
+    "settings": SettingsReport,
+    "ratios": RatiosReport,
+}
 """Kinds of report by name; their fields are the other keys of ``report`` in a document."""
 
 
@@ -36,6 +45,21 @@ class Reproduction:
         jobs: Number of runs side by side.
         output: Folder for the figure and the tables, which go to OUTPUT/NAME/.
         run_dir: Folder for the runs, which go to RUN_DIR/EXPERIMENT/; what is finished there is not run again.
+        set: Keys for all runs, which win over those of the reproduction: ``--set '{data.image_size: 128}'``. The report says
+            them. A run that is there with other settings is refused: choose another ``--run_dir``.
+        set_body: Keys for the bodies that runs start from; ``set`` leaves these as they are.
+        weights: Local file of weights for the backbone, wherever pretrained ones would be fetched from timm's hub.
+        workers: Number of worker processes of each run, as ``federation.workers``.
+        accelerator: Accelerator of all runs, as ``fabric.accelerator``.
+        devices: Devices of each run, as ``fabric.devices``.
+        precision: Precision of all runs, as ``fabric.precision``.
+        dry_run: Print the runs, their steps, what has to be on disk and what they would cost, and end. Needs neither data
+            nor network.
+        seconds_per_step: Time of a local step for that estimate, in seconds; by default a few steps are timed here.
+
+    Raises:
+        ConfigError: There is no such reproduction; weights for one that fetches none, or that are not there; a time that is
+            not above 0.
     """
 
     name: str
@@ -45,12 +69,30 @@ class Reproduction:
     jobs: int = 2
     output: Path = Path("reproductions")
     run_dir: Path = Path("runs")
+    set: dict[str, Any] = field(default_factory=dict)
+    set_body: dict[str, Any] = field(default_factory=dict)
+    weights: Path | None = None
+    workers: int | None = None
+    accelerator: str | None = None
+    devices: int | str | None = None
+    precision: str | None = None
+    dry_run: bool = False
+    seconds_per_step: float | None = None
     document: Document = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.document = read(find(self.name))
         self.seeds = self.document.seeds if self.seeds is None else self.seeds
         self._reporter()
+        if self.seconds_per_step is not None and not self.seconds_per_step > 0:
+            raise ConfigError(f"--seconds_per_step: expected seconds above 0, found {self.seconds_per_step:g}")
+        if self.weights is not None and not self.weights.exists():
+            raise ConfigError(f"--weights {self.weights}: no such file")
+        if self.weights is not None and not any(self._fetches(part) for part in self._all_parts()):
+            raise ConfigError(
+                f"--weights: nothing in {self.name} at {self.scale} scale starts from pretrained weights; leave it out, or "
+                "choose them by --set '{model.weights: FILE}'"
+            )
 
     @property
     def chosen(self) -> Scale:
@@ -82,12 +124,17 @@ class Reproduction:
             ConfigError: The data are not built in and there is no ``--root`` or no such folder, or the other way round.
         """
         self._check_root()
-        settings = part.settings | {f"data.{key}": str(self.root / path) for key, path in part.roots.items()}
+        root = self.root or Path("ROOT")
+        settings = part.settings | {f"data.{key}": str(root / path) for key, path in part.roots.items()}
+        settings |= {"model.weights": str(start.absolute())} if start else {}
+        if self.weights is not None and self._fetches(part):
+            settings |= {"model.pretrained": False, "model.weights": str(self.weights.absolute())}
+        given = self._given(part)
         return Sweep(
             part.experiment,
             [str(HOME / self.document.paper / part.config)],
-            settings | ({"model.weights": str(start.absolute())} if start else {}),
-            {name: case.keys for name, case in part.cases.items()},
+            settings | given,
+            {name: case.keys | given for name, case in part.cases.items()},
             seeds=list(part.seeds or self.seeds),
             metric=part.metric,
             run_dir=str(self.run_dir),
@@ -98,10 +145,21 @@ class Reproduction:
         parts = [each for part in self.parts() for each in (part.body, part) if each is not None]
         return {part.experiment: plan(self.sweep(part)) for part in parts}
 
+    def announcement(self) -> str:
+        """Say what would be run and what it would take; neither data nor network are needed, and nothing is written."""
+        parts = list({part.experiment: part for part in self._all_parts()}.values())
+        plans = {part.experiment: plan(self.sweep(part)) for part in parts}
+        estimate = Estimate(self.chosen.images, self.seconds_per_step)
+        text = announced(self.chosen, parts, plans, self.root or Path("ROOT"), estimate)
+        return "\n".join([f"# {self.name} at {self.scale} scale: {self.document.shows}", "", *self._said(), text])
+
     def run(self, console: Console) -> None:
-        """Run what is missing, write figures and tables, and say where they are."""
+        """Run what is missing, write figures and tables, and say where they are; with ``dry_run`` say what would be run."""
+        if self.dry_run:
+            console.print(self.announcement())
+            return
         self._check_root()
-        runs = pd.concat([self._runs(part, console) for part in self.parts()], ignore_index=True)
+        runs = pd.concat([pd.DataFrame(), *(self._runs(part, console) for part in self.parts())], ignore_index=True)
         more = [self._runs(part, console) for part in self.following(runs)]
         runs = pd.concat([runs, *more], ignore_index=True)
         report = self.report(runs)
@@ -123,7 +181,9 @@ class Reproduction:
         kind = keys.pop("kind", None)
         if kind not in REPORTS:
             raise place.error(f"expected a kind of {', '.join(REPORTS)}, found {kind!r}")
-        return place.checked(REPORTS[kind], keys)
+        every = {"root": self.root, "home": HOME / self.document.paper}
+        others = {each.name: every[each.name] for each in fields(REPORTS[kind]) if each.name in every}
+        return place.checked(REPORTS[kind], keys, **others)
 
     def _runs(self, part: Part, console: Console) -> pd.DataFrame:
         start = None
@@ -157,6 +217,7 @@ class Reproduction:
             "",
             f"From {self.chosen.data}. Seeds: {seeds}.",
             "",
+            *self._said(),
             report.text,
             "## Published",
             "",
@@ -166,7 +227,40 @@ class Reproduction:
         ]
         return "\n".join(lines)
 
+    def _all_parts(self) -> list[Part]:
+        """Return all sweeps, bodies before those that start from them; chosen rates are those of the configuration."""
+        later = self.chosen.parts.values() if self.chosen.rates else ()
+        return [each for part in (*self.parts(), *later) for each in (part.body, part) if each is not None]
+
+    def _given(self, part: Part) -> dict[str, Any]:
+        """Return the keys that the user has given for the runs of a part."""
+        bodies = {each.body.experiment for each in self.chosen.parts.values() if each.body is not None}
+        devices = {
+            "federation.workers": self.workers,
+            "fabric.accelerator": self.accelerator,
+            "fabric.devices": self.devices,
+            "fabric.precision": self.precision,
+        }
+        own = self.set_body if part.experiment in bodies else self.set
+        return {key: value for key, value in devices.items() if value is not None} | own
+
+    def _fetches(self, part: Part) -> bool:
+        """Whether runs of a part start from pretrained weights of timm's hub; those with a body start from that."""
+        model = documents.load(HOME / self.document.paper / part.config)["model"].get("init_args", {})
+        fetched = part.settings.get("model.pretrained", model.get("pretrained", False))
+        return bool(fetched) and part.body is None
+
+    def _said(self) -> list[str]:
+        """Return what a page says of settings that are the user's own."""
+        said = [(words, keys) for words, keys in (("runs", self.set), ("bodies", self.set_body)) if keys]
+        lines = [
+            f"Set by hand for all {words}: {', '.join(f'{k}: {v}' for k, v in keys.items())}." for words, keys in said
+        ]
+        return [*lines, ""] if lines else []
+
     def _check_root(self) -> None:
+        if self.dry_run:
+            return
         wanted = self.chosen.root
         if wanted is not None and self.root is None:
             raise ConfigError(f"--root is needed: {wanted}; nothing is downloaded")

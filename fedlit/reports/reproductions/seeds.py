@@ -11,6 +11,7 @@ from fedlit.reports.reproductions.comparison import compare, markdown
 from fedlit.reports.reproductions.document import Scale
 from fedlit.reports.reproductions.fdam.figure import draw as draw_windows
 from fedlit.reports.reproductions.localscgdam.curves import draw as draw_steps
+from fedlit.reports.reproductions.published import grid
 from fedlit.reports.reproductions.report import Report, curve, measured
 
 WINDOW, CURVE = "federation.schedule.init_args.window", "val/auroc_macro"
@@ -31,6 +32,8 @@ class SeedsReport:
     average: bool = False  # Whether a last column has the mean over the others.
     picture: str = ""  # ``windows`` or ``steps``, or "" for none.
     window: str = "window"  # Label whose values bring the number of local steps in a round, for the picture.
+    # Largest loss against the smallest window at which a window still counts as harmless, for I_max; None for no I_max.
+    within: float | None = None
 
     def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
         """Make the report of the runs."""
@@ -46,7 +49,45 @@ class SeedsReport:
             means = values.groupby(["row", "seed"], sort=False)["auroc"].agg(lambda each: each.mean(skipna=False))
             values = pd.concat([values, means.reset_index().assign(column="average")], ignore_index=True)
         table = compare(values, {row: other for row, other in against.items() if row != other})
-        return Report(markdown(table, self.what, self.versus), {"values": values, "table": table}, figures)
+        text, tables = markdown(table, self.what, self.versus), {"values": values, "table": table}
+        if self.within is not None:
+            tables["largest-windows"] = largest = self._largest(runs, values)
+            text = f"{text}\n{self._largest_text(largest)}"
+        return Report(text, tables, figures)
+
+    def _largest(self, runs: pd.DataFrame, values: pd.DataFrame) -> pd.DataFrame:
+        """Return I_max: title, method, window, harmful (the next window, at which more is lost).
+
+        A window is harmless where it and all smaller ones lose no more than ``within`` against the smallest, in the mean
+        over seeds. A method that was not run at the smallest window is compared with the other one there, as with I = 1 all
+        are one algorithm.
+        """
+        means = (
+            runs.assign(auroc=list(values["auroc"]))
+            .groupby(["title", "method", self.window], sort=False)["auroc"]
+            .mean()
+        )
+        found = []
+        for title, of_title in means.groupby("title", sort=False):
+            smallest = min(of_title.index.get_level_values(self.window))
+            for method in dict.fromkeys(of_title.index.get_level_values("method")):
+                own = of_title.loc[title, method].sort_index()
+                start = own.get(smallest, of_title.xs(smallest, level=self.window).mean())
+                harmful = next((window for window, auroc in own.items() if not start - auroc <= self.within), None)
+                harmless = [window for window in own.index if harmful is None or window < harmful]
+                found.append((title, method, max([smallest, *harmless]), harmful))
+        return pd.DataFrame(found, columns=["title", "method", "window", "harmful"]).astype({"harmful": "Int64"})
+
+    def _largest_text(self, largest: pd.DataFrame) -> str:
+        rows = [
+            [row.title, row.method, str(row.window), "none that was run" if pd.isna(row.harmful) else str(row.harmful)]
+            for row in largest.itertuples()
+        ]
+        said = (
+            f"I_max is the largest window that, with all smaller ones, loses at most {self.within:g} against the smallest window "
+            'of the same federation, in the mean over seeds. The paper names no number for it ("does not degenerate too much").'
+        )
+        return "\n".join([*grid(["federation", "method", "I_max", "more is lost at"], rows), "", said, ""])
 
     def _drawn(self, runs: pd.DataFrame, values: pd.DataFrame, scale: Scale) -> pd.DataFrame:
         """Return the runs with what pictures show: their AUROC, and their curve of (local step, validation AUROC)."""

@@ -22,12 +22,14 @@ def draw(runs: pd.DataFrame) -> Figure:
             of_method = of_part[of_part["method"] == method]
             for window, dashes in zip(windows, DASHES, strict=False):
                 curves = [dict(curve) for curve in of_method.loc[of_method["window"] == window, "curve"]]
+                if not curves:
+                    continue
                 steps = sorted(set.intersection(*(set(curve) for curve in curves)))
                 mean = [np.mean([curve[step] for curve in curves]) for step in steps]
                 above.plot(steps, mean, color=colour, linestyle=dashes, linewidth=1.4, label=f"{method}, I={window}")
             by_window = of_method.groupby("window")["auroc"]
             look = {"color": colour, "marker": MARKERS[method], "capsize": 3}
-            below.errorbar(windows, by_window.mean(), by_window.std(), label=method, **look)
+            below.errorbar(by_window.mean().index, by_window.mean(), by_window.std(), label=method, **look)
         above.set(title=title, xlabel="iterations", ylabel="validation AUROC")
         below.set(xlabel="communication window I", ylabel="test AUROC", xscale="log")
         below.set_xticks(windows, [str(window) for window in windows])

@@ -71,7 +71,8 @@ class ClassesReport:
             ]
         if by == "site":
             (external,) = columns[-1].sets
-            return [Column(f"{external}, {site} classes", [external], False, own) for site, own in self.sites.items()]
+            sites = self.sites.items()
+            return [Column(f"{external}, {site} classes", [external], False, own, [site]) for site, own in sites]
         return columns
 
 

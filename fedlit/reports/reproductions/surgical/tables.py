@@ -23,6 +23,15 @@ class Method:
     measured: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     part: str = ""  # Part of the cases; "" for every part.
 
+    def by_sites(self, test_set: str, label: str, sites: Sequence[str]) -> float:
+        """Return the mean AUROC of a class by the sites' own models; NaN where one of them has not learned it."""
+        found = []
+        for site in sites:
+            alone = f"individual-{slug(site)}"
+            case, by = (alone, "") if alone in self.cases else (self.cases[0], f" by {site}")
+            found.append(self.measured[case].get(f"test/{slug(test_set + by)}/auroc/{slug(label)}", np.nan))
+        return float(np.mean(found))
+
     def auroc(self, test_set: str, label: str) -> float:
         """Return the AUROC of a class on a test set; NaN where no model of the method has learned it."""
         key = f"test/{slug(test_set)}/auroc/{slug(label)}"
@@ -38,12 +47,14 @@ class Column:
     sets: Sequence[str]  # Names of the test sets.
     own: bool = False  # Whether of each set only the classes that this site labels are taken.
     classes: Sequence[str] | None = None  # Classes of the column; by default all of the table.
+    # Sites whose own models score a set that is no site's, where there is no model of all; by default every site.
+    models: Sequence[str] | None = None
 
     def value(self, method: Method, label: str, sites: Mapping[str, Sequence[str]]) -> float:
         """Return the AUROC of a class; NaN where it is undefined on one of the sets."""
         sets = [name for name in self.sets if not self.own or label in sites[name]]
         if method.personal and not self.own:
-            return np.nan
+            return float(np.mean([method.by_sites(name, label, self.models or list(sites)) for name in sets]))
         found = [method.auroc(name, label) for name in sets]
         return float(np.mean(found)) if found else np.nan
 

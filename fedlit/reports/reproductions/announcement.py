@@ -1,0 +1,94 @@
+"""What ``fedlit reproduce --dry_run true`` prints: what a reproduction would run, on which files, for how long."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from fedlit.experiment.grid import PlannedRun
+from fedlit.reports.reproductions.costs import Estimate
+from fedlit.reports.reproductions.document import Part, Scale
+from fedlit.reports.reproductions.published import grid
+
+GB = 1e9
+
+
+def announced(
+    scale: Scale,
+    parts: Sequence[Part],
+    plans: Mapping[str, Sequence[PlannedRun]],
+    root: Path | None,
+    estimate: Estimate,
+) -> str:
+    """Return the runs with their steps, the files that they need, hours and bytes, as Markdown.
+
+    Args:
+        scale: The scale of the reproduction.
+        parts: Its sweeps, bodies among them, and those whose rates are still to be chosen.
+        plans: Runs of each part, by its experiment.
+        root: Folder of the data, whether it is there or not; None where they are built in.
+        estimate: Counts and times.
+    """
+    rows, total_steps, hours, disk, todo, caches = [], 0, 0.0, 0, 0, {}
+    unknown, known = False, {}
+    for part in parts:
+        runs = plans[part.experiment]
+        costs = {}
+        for run in runs:  # seeds of one case cost the same
+            if run.group not in costs:
+                costs[run.group] = estimate.cost(run)
+        steps = [costs[run.group].steps for run in runs]
+        waiting = [run for run in runs if run.standing() != "finished"]
+        todo += len(waiting)
+        unknown = unknown or None in steps
+        seconds = [estimate.seconds(costs[run.group]) or 0.0 for run in waiting]
+        hours += sum(seconds) / 3600
+        total_steps += sum(step or 0 for step in steps)
+        disk += sum(costs[run.group].disk for run in runs)
+        for cost in costs.values():
+            caches[(cost.images, cost.picture)] = cost.cache
+            known[cost.step] = estimate.given or estimate.measured[cost.step]
+        clients = sorted({cost.clients for cost in costs.values()})
+        rows.append(
+            [
+                part.experiment,
+                str(len(runs)),
+                str(len(runs) - len(waiting)),
+                _span(clients),
+                "?" if None in steps else f"{sum(steps):,}",
+                "?" if None in steps else f"{sum(seconds) / 3600:,.2f}",
+            ]
+        )
+    lines = [
+        f"From {scale.data}.",
+        "",
+        *grid(["experiment", "runs", "finished", "clients", "local steps, all clients", "hours"], rows),
+        "",
+        f"{sum(len(plans[part.experiment]) for part in parts)} runs, {todo} of them to do; {total_steps:,} local steps of all "
+        f"clients in all; {hours:,.1f} hours of one device, clients and runs one after the other, evaluations not counted.",
+    ]
+    if unknown:
+        lines.append("Runs with ? count epochs of data that are not here: their steps are known once --root has them.")
+    source = "as given" if estimate.given is not None else f"measured here, on {_device()}, fastest of two"
+    lines += ["", f"Seconds of a local step, {source}:", ""]
+    lines += [f"- {seconds:.3g} s: {step}" for step, seconds in known.items()]
+    lines += ["", "On disk:", "", f"- runs: {disk / GB:.1f} GB (checkpoints, and what clients keep)"]
+    if None not in caches.values() and caches:
+        lines.append(f"- decoded images, at most: {sum(caches.values()) / GB:.1f} GB, kept for further runs")
+    lines += [f"- {line}" for line in _files(scale, parts, root)]
+    return "\n".join([*lines, ""])
+
+
+def _files(scale: Scale, parts: Sequence[Part], root: Path | None) -> list[str]:
+    if scale.root is None:
+        return ["no data: they are built in"]
+    paths = list(dict.fromkeys(root / path for part in parts for path in part.roots.values()))
+    return [f"--root: {scale.root}", *(f"{path}: {'there' if path.exists() else 'not there'}" for path in paths)]
+
+
+def _span(numbers: Sequence[int]) -> str:
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+
+
+def _device() -> str:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "the processor"

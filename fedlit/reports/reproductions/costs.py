@@ -1,0 +1,164 @@
+"""What a reproduction would take, before anything is run: runs, local steps, hours, bytes on disk.
+
+Everything is computed from the configurations of the planned runs. The one measurement is the time of a local step: the
+step of a federation's client, with its algorithms, on random images of the run's size.
+"""
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import yaml
+
+from fedlit.core.fabric import FederationFabric, make_fabric
+from fedlit.core.fetching import without_fetching
+from fedlit.core.local_model import LocalModel, LocalTraining, initial_client_state
+from fedlit.core.messages import Broadcast, Client, Round
+from fedlit.experiment.grid import PlannedRun
+from fedlit.experiment.options import experiment_parser
+from fedlit.federation.federation import Federation
+
+TIMED = 2
+"""Local steps that are timed; the fastest counts."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one run takes."""
+
+    clients: int
+    steps: (
+        int | None
+    )  # Local steps of all clients together; None where epochs are counted and nobody said of how many images.
+    step: str  # What a step is of: runs with the same one are timed once.
+    disk: int  # Bytes of its checkpoints and of what its clients keep.
+    images: int | None  # Decoded images that it reads; None where nobody said how many there are.
+    picture: int  # Bytes of a decoded image.
+
+    @property
+    def cache(self) -> int | None:
+        """Bytes of the decoded images; runs on the same data share them."""
+        return None if self.images is None else self.images * self.picture
+
+
+class Estimate:
+    """Counts and times runs; what many of them have in common is made once.
+
+    Args:
+        images: Number of images by client or source, where the data are known without being there.
+        seconds_per_step: Time of a local step; by default it is measured, on this machine's device.
+    """
+
+    def __init__(self, images: Mapping[str, int], seconds_per_step: float | None = None) -> None:
+        self.images, self.given = dict(images), seconds_per_step
+        self.measured: dict[str, float] = {}
+        self._parser = experiment_parser()
+
+    def cost(self, run: PlannedRun) -> Cost:
+        """Count a run."""
+        keys = yaml.safe_load(run.config)
+        with without_fetching():
+            objects = self._parser.instantiate(self._parser.parse_string(run.config))
+        data = keys["data"]["init_args"]
+        stretches = [(phase.federation(objects.federation), objects.model) for phase in objects.phases]
+        stretches.append((objects.federation, objects.model))
+        steps = [self._steps(federation, data) for federation, _ in stretches]
+        total = None if None in steps else sum(steps)
+        local = _local(objects.model, objects.federation, make_fabric(accelerator="cpu", devices=1))
+        clients = len(_clients(data, objects.federation, self.images))
+        own = sum(_bytes(a.client_state(local.layout)) for a in objects.federation.aggregators)
+        server = sum(_bytes(a.server_state(local.layout, local.flat.w)) for a in objects.federation.aggregators)
+        model = (local.flat.w.numel() + local.flat.stats.numel()) * local.flat.w.element_size()
+        size = data["image_size"]
+        model_keys = keys["model"]["init_args"]
+        shape = f"{data['batch_size']} images of {size}x{size}, {model_keys.get('in_chans', 1)} channels"
+        algorithm = "+".join(type(a).__name__ for a in objects.federation.aggregators) or "FedAvg"
+        step = f"{model_keys.get('backbone', keys['model']['class_path'])}, {algorithm}, {shape}"
+        if self.given is None and step not in self.measured:
+            channels = model_keys.get("in_chans", 1)
+            with without_fetching():
+                fresh = self._parser.instantiate(self._parser.parse_string(run.config))
+            fabric = make_fabric(**keys["fabric"] | {"devices": 1, "num_nodes": 1})
+            batch = _batch(data["batch_size"], channels, size, len(fresh.model.classes))
+            self.measured[step] = _seconds(_local(fresh.model, fresh.federation, fabric), fresh.federation, batch)
+        images = sum(self.images.values()) or None
+        disk = 2 * (model + server) + clients * own
+        return Cost(
+            clients, total, step, disk, images, size * size * data.get("in_chans", model_keys.get("in_chans", 1))
+        )
+
+    def seconds(self, cost: Cost) -> float | None:
+        """Time that a run takes, all clients one after the other; None where its steps are not known."""
+        if cost.steps is None:
+            return None
+        return cost.steps * (self.measured[cost.step] if self.given is None else self.given)
+
+    def _steps(self, federation: Federation, data: Mapping[str, Any]) -> int | None:
+        """Local steps of all clients together over the rounds of a stretch."""
+        clients = _clients(data, federation, self.images)
+        share = federation.participation or 1.0
+        total = 0.0
+        for index in range(federation.rounds):
+            plan = federation.schedule.plan(index)
+            if plan.unit == "steps":
+                total += plan.window * len(clients) * share
+            elif not all(clients.values()):
+                return None
+            else:
+                training = (data.get("split") or [0.7, 0.1, 0.2])[0]
+                epochs = (math.ceil(images * training / data["batch_size"]) for images in clients.values())
+                total += plan.window * sum(epochs) * share
+        return round(total)
+
+
+def _clients(data: Mapping[str, Any], federation: Federation, images: Mapping[str, int]) -> dict[str, int]:
+    """Clients that take part, and the number of images of each; 0 where that is not known."""
+    total = sum(images.values())
+    if data.get("pooled"):
+        return {"pooled": total}
+    partition = ((data.get("partition") or {}).get("init_args") or {}).get("clients")
+    if isinstance(partition, int):
+        return {f"client-{i}": total // partition for i in range(partition)}
+    names = federation.clients or list(data.get("sources") or {}) or _hospitals(data.get("hospitals", 1))
+    return {name: images.get(name, 0) for name in names}
+
+
+def _hospitals(hospitals: Any) -> list[str]:
+    if isinstance(hospitals, int):
+        return [f"hospital-{i}" for i in range(hospitals)]
+    return [hospital["name"] for hospital in hospitals]
+
+
+def _local(model: Any, federation: Federation, fabric: FederationFabric) -> LocalModel:
+    return LocalModel(fabric, model, federation.aggregators, LocalTraining())
+
+
+def _bytes(state: Mapping[str, torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in state.values())
+
+
+def _batch(size: int, channels: int, pixels: int, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(size, channels, pixels, pixels, generator=generator)
+    return images, torch.randint(2, (size, classes), generator=generator).float()
+
+
+def _seconds(local: LocalModel, federation: Federation, batch: tuple[torch.Tensor, torch.Tensor]) -> float:
+    """The fastest of some local steps of a client, with all that the algorithms do in them."""
+    rnd = Round(index=0, seed=0, cohort=("timed",), **vars(federation.schedule.plan(0)))
+    client = Client("timed", tuple(local.layout.classes), len(batch[0]), 1.0)
+    w, stats = local.flat.w.cpu().clone(), local.flat.stats.cpu().clone()
+    states = [a.broadcast(a.server_state(local.layout, w), rnd) for a in federation.aggregators]
+    state = initial_client_state(federation.aggregators, local.layout)
+    contexts = local.begin(client, state, Broadcast(w, stats, states), rnd, TIMED + 1, lambda: batch)
+    times = []
+    for step in range(TIMED + 1):
+        began = time.perf_counter()
+        local.step(contexts, [batch] * local.batches_per_step, step)
+        if local.flat.w.is_cuda:
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - began)
+    return min(times[1:])

@@ -1,0 +1,89 @@
+"""The report of Table 6: the share of positives of each finding, as the settings of ChestXray-IH read the data that are there."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedlit import data
+from fedlit.core import documents
+from fedlit.core.errors import ConfigError
+from fedlit.data.labels import UNCERTAIN, decided
+from fedlit.data.xrays.base import ChestXrays
+from fedlit.reports.reproductions.document import Scale
+from fedlit.reports.reproductions.published import grid
+from fedlit.reports.reproductions.report import Report
+
+
+@dataclass(frozen=True)
+class RatiosReport:
+    """A table of sources by findings; labels are read, and no image is opened."""
+
+    config: str  # YAML file of the federation whose sources are read, in the paper's folder.
+    folders: dict[str, str]  # Folder of each source below ``--root``.
+    published: dict[str, list[float]]  # The paper's shares of positives of each source, in the order of the classes.
+    within: float  # Largest difference that rounding and versions of the data explain.
+    home: Path  # The paper's folder.
+    root: Path | None  # Folder of the data.
+
+    def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
+        """Make the report of the sources that are there; there are no runs.
+
+        Raises:
+            ConfigError: None of them is there.
+        """
+        keys = documents.load(self.home / self.config)["data"]["init_args"]
+        rows = []
+        for source, folder in self.folders.items():
+            if (self.root / folder).is_dir():
+                rows += self._rows(source, keys["sources"][source], self.root / folder, keys["classes"])
+        if not rows:
+            raise ConfigError(
+                f"--root {self.root}: expected one or more of {', '.join(self.folders.values())}, found none"
+            )
+        table = pd.DataFrame(rows, columns=["source", "images", "class", "ours", "published"])
+        table["difference"] = table["ours"] - table["published"]
+        return Report(self._text(table), {"ratios": table})
+
+    def _rows(self, source: str, keys: dict[str, Any], root: Path, classes: list[str]) -> list[tuple]:
+        reader = getattr(data, keys["class_path"])(root=root, **keys.get("init_args", {}))
+        images, shares = _shares(reader, classes)
+        pairs = zip(classes, self.published[source], strict=True)
+        return [(source, images, name, shares[name], published) for name, published in pairs]
+
+    def _text(self, table: pd.DataFrame) -> str:
+        classes, shown, far = list(dict.fromkeys(table["class"])), [], []
+        for source, of_source in table.groupby("source", sort=False):
+            cells = []
+            for row in of_source.itertuples():
+                wrong = not abs(row.difference) <= self.within
+                far += [f"{source}, {row[3]} ({row.ours:.3f}, published {row.published:.3f})"] if wrong else []
+                cells.append(f"**{row.ours:.3f}**" if wrong else f"{row.ours:.3f}")
+            shown.append([source, f"{of_source['images'].iloc[0]:,}", *cells])
+        absent = [source for source in self.folders if source not in set(table["source"])]
+        lines = [
+            *grid(["source", "images", *classes], shown),
+            "",
+            f"Share of positive among the images with a label, under the settings of {self.config}; bold where it is more than "
+            f"{self.within:g} from the paper's.",
+        ]
+        lines += [f"Not as published, so another policy or other files: {'; '.join(far)}."] if far else []
+        lines += [f"Not below --root: {', '.join(absent)}."] if absent else []
+        return "\n".join([*lines, ""])
+
+
+def _shares(reader: ChestXrays, classes: list[str]) -> tuple[int, dict[str, float]]:
+    """Return the number of images, those that are there again counted again, and the share of positives by class."""
+    reading = reader.read_within()
+    labels = decided(reading.labels, np.isnan(reading.labels), reader.blank)
+    labels = decided(labels, reading.labels == UNCERTAIN, reader.uncertain)
+    again = [np.flatnonzero(labels[:, reader.labels.index(label)] == 1) for label in getattr(reader, "upsample", ())]
+    labels = labels[np.concatenate([np.arange(len(labels)), *again])]
+    shares = {}
+    for name in classes:
+        origin = reader.origins.get(name)
+        columns = [] if origin is None else [reader.labels.index(label) for label in origin.labels]
+        shares[name] = float(np.nanmean(origin.of(labels[:, columns]))) if origin is not None else float("nan")
+    return len(labels), shares

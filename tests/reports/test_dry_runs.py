@@ -1,0 +1,159 @@
+"""`fedlit reproduce` with settings of one's own, and its `--dry_run`: counts and hours by hand, without data or network."""
+
+import re
+
+import pytest
+import timm
+import torch
+import yaml
+from rich.console import Console
+
+from fedlit.core.errors import ConfigError
+from fedlit.core.flat import FlatModel
+from fedlit.models import ImageClassifier
+from fedlit.objectives import AUCSaddle
+from fedlit.reports.reproductions import reproduction
+from fedlit.reports.reproductions.costs import Estimate
+from fedlit.reports.reproductions.document import find, read
+from fedlit.reports.reproductions.reproduction import Reproduction
+
+TINY = {"data.image_size": 16, "data.batch_size": 8, "model.backbone": "small_cnn"}
+
+
+@pytest.fixture
+def figure(tmp_path, monkeypatch):
+    """Make Figure 1 of FDAM with one federation of PhantomCXR, or another document, with keys laid over it."""
+
+    def made(base="fdam-fig1", keys=None, **options) -> Reproduction:
+        phantom = {"settings": TINY, "cases": {"{method}-{window}": {"labels": {"window": [512]}}}}
+        parts = {"fdam-fig1-cifar10-ih": None, "fdam-fig1-cifar10-iid": None, "fdam-fig1-phantom": phantom}
+        keys = {"scales": {"laptop": {"root": None, "parts": parts}}} if keys is None else keys
+        (tmp_path / f"{base}.yaml").write_text(yaml.safe_dump({"base": str(find(base)), **keys}))
+        document = read(tmp_path / f"{base}.yaml")
+        monkeypatch.setattr(reproduction, "read", lambda file: document)
+        return Reproduction(base, run_dir=tmp_path / "runs", **options)
+
+    return made
+
+
+def configurations(made: Reproduction) -> dict[str, list[dict]]:
+    return {part: [yaml.safe_load(run.config) for run in runs] for part, runs in made.plan().items()}
+
+
+def test_what_is_given_wins_over_the_document_and_the_report_says_it(figure):
+    given = {"federation.aggregators": ["FedAvg"], "data.images": 120}
+    options = {"precision": "64-true", "accelerator": "cpu", "devices": 2, "workers": 3}
+    made = figure(seeds=[0], set=given | {"tags.why": "mine"}, set_body={"data.images": 90}, **options)
+    parts = made.chosen.parts["fdam-fig1-phantom"]
+    made.parts = lambda: [parts.__class__(**vars(parts) | {"cases": dict([*parts.cases.items()][:1])})]
+    found = configurations(made)
+    body, run = found["fdam-fig1-phantom-body"][0], found["fdam-fig1-phantom"][0]
+    assert (body["data"]["init_args"]["images"], run["data"]["init_args"]["images"]) == (90, 120)
+    assert run["federation"]["aggregators"][0]["class_path"].endswith("FedAvg")
+    for each in (body, run):
+        fabric = each["fabric"]
+        assert (fabric["precision"], fabric["accelerator"], fabric["devices"]) == ("64-true", "cpu", 2)
+        assert each["federation"]["workers"] == 3
+    assert made._said()[:2] == [
+        "Set by hand for all runs: federation.aggregators: ['FedAvg'], data.images: 120, tags.why: mine.",
+        "Set by hand for all bodies: data.images: 90.",
+    ]
+
+
+def test_a_plan_fetches_nothing_and_reads_nothing(figure, monkeypatch):
+    create = timm.create_model
+    asked = []
+
+    def created(name, pretrained=False, **options):
+        assert not pretrained, "a plan fetches weights"
+        asked.append(name)
+        return create("resnet10t", **options)
+
+    monkeypatch.setattr(timm, "create_model", created)
+    made = figure("surgical-table1", {}, scale="paper", dry_run=True)
+    parts = made.parts()
+    made.parts = lambda: [parts[0].__class__(**vars(parts[0]) | {"cases": dict([*parts[0].cases.items()][:1])})]
+    (keys,) = configurations(made)["surgical-table-1"]
+    assert keys["model"]["init_args"]["pretrained"]
+    assert keys["data"]["init_args"]["external"]["MIMIC-LT"]["init_args"]["labels_file"] == "ROOT/CXR-LT/cxr-lt-2023"
+    assert asked == ["densenet121"]
+    with pytest.raises(AssertionError, match="a plan fetches weights"):
+        ImageClassifier(("Edema",), pretrained=True)
+
+
+def test_weights_of_a_file_take_the_place_of_those_of_the_hub(figure, tmp_path):
+    file = tmp_path / "imagenet.pth"
+    torch.save(timm.create_model("resnet10t").state_dict(), file)
+    made = figure("surgical-table1", {"scales": {"paper": {"settings": {"model.backbone": "resnet10t"}}}}, scale="paper",
+                  dry_run=True, weights=file)  # fmt: skip
+    part = made.parts()[0]
+    made.parts = lambda: [part.__class__(**vars(part) | {"cases": dict([*part.cases.items()][:1])})]
+    model = configurations(made)["surgical-table-1"][0]["model"]["init_args"]
+    assert (model["pretrained"], model["weights"]) == (False, str(file))
+    with pytest.raises(ConfigError, match="nothing in fdam-fig1 at laptop scale starts from pretrained weights"):
+        figure(weights=file)
+    with pytest.raises(ConfigError, match="no such file"):
+        figure(weights=tmp_path / "none.pth")
+
+
+def test_weights_in_torchvisions_names_are_taken(tmp_path):
+    state = timm.create_model("densenet121").state_dict()
+    published = {re.sub(r"(denselayer\d+\.(?:norm|relu|conv))(\d)", r"\1.\2", key): v for key, v in state.items()}
+    torch.save(published, tmp_path / "densenet121-a639ec97.pth")
+    body = ImageClassifier(("Edema",), in_chans=3, weights=tmp_path / "densenet121-a639ec97.pth").body
+    own = body.state_dict()
+    assert all(torch.equal(own[key], value) for key, value in state.items() if key in own)
+
+
+def test_steps_hours_and_bytes_are_those_counted_by_hand(figure, tmp_path):
+    made = figure(seeds=[0, 1], dry_run=True, seconds_per_step=0.5)
+    with (tmp_path / "said.txt").open("w") as said:
+        made.run(Console(file=said, width=300))
+    text = (tmp_path / "said.txt").read_text()
+    steps = 2 * 2 * 5 * 4096  # two methods, two seeds, five clients, 4,096 iterations
+    assert f"| fdam-fig1-phantom | 4 | 0 | 5 | {steps:,} | {steps * 0.5 / 3600:,.2f} |" in text
+    assert "Seconds of a local step, as given:" in text
+    assert "no data: they are built in" in text
+    assert not (tmp_path / "runs").exists()
+    coda, codasca = (Estimate({}, 0.5).cost(run) for run in made.plan()["fdam-fig1-phantom"][::2])
+    assert coda.steps == codasca.steps == 5 * 4096
+    # Both send what they train, and keep two checkpoints of the server; CODASCA's clients keep a control variate each.
+    model = ImageClassifier(
+        tuple("abcdefghij"), backbone="small_cnn", hidden=64, trainable="head", objective=AUCSaddle()
+    )
+    flat = FlatModel(model)
+    vector, statistics = 4 * flat.w.numel(), 4 * flat.stats.numel()
+    assert coda.disk == 2 * (
+        vector + statistics + vector + 8
+    )  # weights, statistics, centre of the stage and its first round
+    assert codasca.disk - coda.disk == (2 + 5) * (vector + 8)  # with a number that says whether it is empty
+
+
+def test_epochs_are_counted_from_the_published_numbers_of_images(figure):
+    made = figure("surgical-table1", {"scales": {"paper": {"settings": {"model.backbone": "resnet10t"}}}}, scale="paper",
+                  dry_run=True, seconds_per_step=0.1)  # fmt: skip
+    part = made.parts()[0]
+    made.parts = lambda: [
+        part.__class__(**vars(part) | {"cases": {k: part.cases[k] for k in ("individual-NIH", "central")}})
+    ]
+    nih, central = made.plan()["surgical-table-1"]
+    estimate = Estimate(made.chosen.images, 0.1)
+    batches = -(-78484 // 64)  # 70% of 112,120 images in batches of 64; 15 rounds of warm-up, 150 more
+    assert estimate.cost(nih).steps == batches * 165
+    assert estimate.cost(central).clients == 1
+    assert estimate.cost(central).steps == -(-int(303147 * 0.7 + 1) // 64) * 165
+    assert Estimate({}, 0.1).cost(nih).steps is None
+
+
+def test_a_step_is_timed_with_its_algorithm(figure):
+    made = figure(seeds=[0], dry_run=True)
+    run = made.plan()["fdam-fig1-phantom"][0]
+    estimate = Estimate({})
+    cost = estimate.cost(run)
+    assert list(estimate.measured) == [cost.step] == ["small_cnn, CODAPlus, 8 images of 16x16, 1 channels"]
+    assert 0 < estimate.seconds(cost) == cost.steps * estimate.measured[cost.step]
+
+
+def test_seconds_that_are_none_are_refused(figure):
+    with pytest.raises(ConfigError, match="--seconds_per_step: expected seconds above 0, found 0"):
+        figure(seconds_per_step=0.0)

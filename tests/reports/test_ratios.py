@@ -1,0 +1,66 @@
+"""FDAM's Table 6: shares of positives of label files in their literal layout, beside the published ones."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from fedlit.core.errors import ConfigError
+from fedlit.reports.reproductions.reproduction import Reproduction
+
+NIH = (
+    "Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,View Position,"
+    "OriginalImage[Width,Height],OriginalImagePixelSpacing[x,y]"
+)
+CHEXPERT = (
+    "Path,Sex,Age,Frontal/Lateral,AP/PA,No Finding,Enlarged Cardiomediastinum,Cardiomegaly,Lung Opacity,Lung Lesion,Edema,"
+    "Consolidation,Pneumonia,Atelectasis,Pneumothorax,Pleural Effusion,Pleural Other,Fracture,Support Devices"
+)
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    """NIH: 10 images, 1 cardiomegaly, 2 effusions. CheXpert: 8 images, 2 of them cardiomegaly, one more uncertain."""
+    (tmp_path / "NIH" / "images").mkdir(parents=True)
+    findings = ["Cardiomegaly", "Effusion|Mass", "Effusion", *["No Finding"] * 7]
+    rows = [f"{i:08d}_000.png,{finding},0,{i},50,F,PA,16,16,0.1,0.1" for i, finding in enumerate(findings)]
+    (tmp_path / "NIH" / "Data_Entry_2017_v2020.csv").write_text("\n".join([NIH, *rows]) + "\n")
+    columns = CHEXPERT.split(",")
+    values = [{"Cardiomegaly": "1.0"}] * 2 + [{"Cardiomegaly": "-1.0", "Edema": "-1.0"}] + [{}] * 5
+    for name, part in (("train", values), ("valid", [{}])):
+        lines = [CHEXPERT]
+        for i, found in enumerate(part):
+            path = f"CheXpert-v1.0-small/{name}/patient{i:05d}/study1/view1_frontal.jpg"
+            lines.append(",".join(({"Path": path, "Frontal/Lateral": "Frontal"} | found).get(c, "") for c in columns))
+        (tmp_path / "CheXpert").mkdir(exist_ok=True)
+        (tmp_path / "CheXpert" / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def test_shares_are_those_of_the_settings_and_no_image_is_needed(root, tmp_path):
+    table = Reproduction("fdam-table6", root=root).report(None).tables["ratios"].set_index(["source", "class"])
+    assert table.loc[("NIH", "Cardiomegaly"), "ours"] == pytest.approx(0.1)
+    assert table.loc[("NIH", "Pleural Effusion"), "ours"] == pytest.approx(0.2)
+    # 9 images, 2 of them once more for cardiomegaly; uncertain edema is positive, uncertain cardiomegaly is not.
+    assert table.loc[("CheXpert", "Cardiomegaly"), "images"] == 11
+    assert table.loc[("CheXpert", "Cardiomegaly"), "ours"] == pytest.approx(4 / 11)
+    assert table.loc[("CheXpert", "Edema"), "ours"] == pytest.approx(1 / 11)
+    np.testing.assert_allclose(table.loc["CheXpert", "published"], [0.211, 0.342, 0.120, 0.310, 0.414])
+
+
+def test_it_runs_nothing_and_says_what_differs_and_what_is_absent(root, tmp_path):
+    out = tmp_path / "out"
+    with (tmp_path / "said.txt").open("w") as said:
+        Reproduction("fdam-table6", root=root, output=out, run_dir=tmp_path / "runs").run(Console(file=said, width=400))
+    text = (tmp_path / "said.txt").read_text()
+    assert "Not as published, so another policy or other files: CheXpert, Cardiomegaly (0.364, published 0.211)" in text
+    assert "Not below --root: PadChest, MIMIC, VinDr." in text
+    assert "| ChestXray8 | 0.025 |" in text
+    assert (out / "fdam-table6" / "ratios.csv").is_file()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_without_any_of_them_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="expected one or more of CheXpert, NIH, PadChest, MIMIC-CXR-JPG, VinDr-CXR"):
+        Reproduction("fdam-table6", root=tmp_path).report(None)
