@@ -149,6 +149,7 @@ class EndsItsProcess(Aggregator):
             os._exit(3)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_not_told_as_a_fault_of_the_aggregator():
     with pytest.raises(WorkerError, match=r"worker process \d died \(exit code 3\)$"):
         check_aggregator(EndsItsProcess())

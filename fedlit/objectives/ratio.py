@@ -14,9 +14,10 @@ class RatioLoss(ShareObjective):
     """Ratio loss (Wang et al., AAAI 2021, arXiv:2008.06217): cross-entropy in which positives weigh by their rarity.
 
     A positive weighs ``a0 + b0 * negatives / positives`` per class, and a negative 1; with ``weigh: both`` a negative weighs
-    ``a0 + b0 * positives / negatives``, as in the paper, which weighs every class so. The ratio is that of the whole federation's labels, measured once before the first round: of the shares of positives in the
-    federation's client weights, which with n_k / n (``examples``) is the ratio of the counts. It is never a batch's or a
-    client's own. The mean is over the labels that exist; a label that is NaN adds neither loss nor gradient.
+    ``a0 + b0 * positives / negatives``, as in the paper, which weighs every class so. The ratio is that of the whole
+    federation's labels, measured once before the first round: of the shares of positives in the federation's client
+    weights, which with n_k / n (``examples``) is the ratio of the counts. It is never a batch's or a client's own. The
+    mean is over the labels that exist; a label that is NaN adds neither loss nor gradient.
 
     The defaults are the paper's alpha = 1 and beta = 0.1: at 10% of positives one weighs 1.9, at 1% 10.9. Deviation: the paper
     estimates the ratio from gradients, as its server knows no labels; here clients report their share of positives. Default:

@@ -354,11 +354,10 @@ def test_labels_of_another_shape_are_refused():
 @pytest.mark.parametrize(
     ("aggregator", "workers"),
     [
-        (LocalSCGDAM(0.5), 1),
-        (LocalSCGDAM(0.5, first_order=True, same_batch=True), 1),
-        (LocalSCGDAM(0.5, outer="exchanged"), 2),
+        pytest.param(LocalSCGDAM(0.5), 1, id="exact"),
+        pytest.param(LocalSCGDAM(0.5, first_order=True, same_batch=True), 1, id="first order"),
+        pytest.param(LocalSCGDAM(0.5, outer="exchanged"), 2, id="exchanged", marks=pytest.mark.slow),
     ],
-    ids=["exact", "first order", "exchanged"],
 )
 def test_it_keeps_to_the_rules(aggregator, workers):
     check_aggregator(aggregator, workers, seeded(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.2)), Sites(5))

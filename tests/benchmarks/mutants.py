@@ -100,7 +100,7 @@ MUTANTS = (
     Mutant("unlabelled classes count as negatives", "objectives/bce.py", "torch.where(known, terms, 0.0)", "terms",
            "objectives"),
     Mutant("the AUC objective swaps p and 1-p", "objectives/auc.py", "pull = (1 - p) *", "pull = p *", "objectives"),
-    Mutant("a positive weighs a0 alone", "objectives/ratio.py", "self.b0 * torch.where", "0 * torch.where", "objectives"),
+    Mutant("a positive weighs a0 alone", "objectives/ratio.py", "self.b0 * torch.where(self.p == 0", "0 * torch.where(self.p == 0", "objectives"),
     # Data, metrics, what is said of them.
     Mutant("ties count as wins", "metrics/auroc.py", "(true[1:] + true[:-1])", "(2 * true[1:])", "metrics"),
     Mutant("Holm's steps are not kept monotone", "metrics/paired.py", "np.maximum.accumulate(steps)", "steps", "metrics"),

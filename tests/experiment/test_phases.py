@@ -118,6 +118,7 @@ class TestOneConfig:
         assert "FedAvg over 1 client" in whole[1]
         assert "CODASCA over 3 clients" in whole[1]
 
+    @pytest.mark.slow
     def test_it_equals_two_configs(self, whole, tmp_path):
         """The second starts from the first's best body with a new head: the same rounds, bit for bit."""
         second = changed(phases=[], model__init_args__weights=str(whole[0].path / "phases/pretrain"))

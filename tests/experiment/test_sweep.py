@@ -328,6 +328,7 @@ class TestGoingOn:
             assert "resuming" in (run.path / "console.log").read_text()
             assert_same_run(run, Kept(uninterrupted / run.path.name))
 
+    @pytest.mark.slow
     def test_a_failing_run_does_not_stop_the_others(self, fedlit_cli, folder: Path):
         bad = {"model.class_path": "awkward.Stumbling", "model.what": "raise", "model.size": 4, "model.until": "mended"}
         sweep = {"experiment": "e", "config": ["base.yaml"], "cases": {"bad": bad, "good": {}}}
@@ -343,6 +344,7 @@ class TestGoingOn:
         assert "2 runs, 1 finished before" in out
         assert sorted(p.name for p in Path("runs/e").iterdir() if p.is_dir()) == ["bad,seed=0", "good,seed=0"]
 
+    @pytest.mark.slow
     def test_a_changed_configuration_is_refused_with_the_difference(self, fedlit_cli, folder: Path):
         sweep = {"experiment": "e", "config": ["base.yaml"], "seeds": [0, 1]}
         assert fedlit_cli(f"sweep --config {write(folder, {**sweep, 'seeds': [1]})}")[0] == 0

@@ -114,6 +114,7 @@ def copied(run: Kept, path: Path) -> Place:
     return here
 
 
+@pytest.mark.slow
 def test_killed_between_the_warm_up_and_the_main_part(whole, tmp_path):
     here = copied(whole[0], tmp_path)
     shutil.rmtree(here.path / "default/run/checkpoints")
@@ -130,6 +131,7 @@ def test_fedlit_test_shows_what_the_run_ended_with(whole, tmp_path):
     assert table == re.findall(r"│.*│", whole[1])
 
 
+@pytest.mark.slow
 def test_a_client_that_has_not_trained_since_has_its_head(tmp_path):
     """One of three trains in the main part, on the first batch of its stream; all have what they had."""
     settings = config({"participation": 1.0}, optimizer=STILL)  # else it is the main part's

@@ -40,6 +40,7 @@ def test_the_second_fit_is_refused_and_names_the_first(tmp_path):
     assert [path.name for path in (tmp_path / "default/run").glob(".*")] == []
 
 
+@pytest.mark.slow
 def test_test_keeps_off_where_a_run_would_write(tmp_path):
     place = Place(tmp_path, OPTIONS)
     first = started(place)

@@ -66,6 +66,7 @@ def test_the_baseline_and_the_metric_are_chosen(runs: Path, tmp_path: Path, fedl
     assert set(pd.read_csv(tmp_path / "differences.csv")["baseline"]) == {"Scaffold"}
 
 
+@pytest.mark.slow
 def test_runs_without_predictions_leave_curves(tmp_path: Path, fedlit_cli: Cli) -> None:
     write_run(tmp_path / "x" / "a", None, config())
     code, out, err = fedlit_cli(f"compare {tmp_path / 'x'} --output {tmp_path / 'out'}")

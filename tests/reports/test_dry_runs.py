@@ -129,6 +129,7 @@ def test_steps_hours_and_bytes_are_those_counted_by_hand(figure, tmp_path):
     assert codasca.disk - coda.disk == (2 + 5) * (vector + 8)  # with a number that says whether it is empty
 
 
+@pytest.mark.slow
 def test_epochs_are_counted_from_the_published_numbers_of_images(figure):
     made = figure("surgical-table1", {"scales": {"paper": {"settings": {"model.backbone": "resnet10t"}}}}, scale="paper",
                   dry_run=True, seconds_per_step=0.1)  # fmt: skip

@@ -140,6 +140,7 @@ def test_only_runs_that_may_fail_are_left_out(status, may_fail, left, tmp_path, 
 
 @pytest.mark.parametrize("scale", ["laptop", "paper"])
 @pytest.mark.parametrize("name", ["fdam-fig1", "fdam-fig3", "fdam-fig4"])
+@pytest.mark.slow
 def test_runs_of_the_figures_are_valid(name, scale, tmp_path, plan_some):
     """Their configuration parses and its classes accept their arguments; nothing is trained."""
     planned = plan_some(Reproduction(name, root=tmp_path, scale=scale, seeds=[0], run_dir=tmp_path))
@@ -228,7 +229,7 @@ class TestDocument:
             ({"report": {"rows": "x"}}, "mine.yaml: report.rows: there is no such key; did you mean row"),
             (
                 {"report": {"kind": "seed"}},
-                "mine.yaml: report: expected a kind of seeds, classes, settings, found 'seed'",
+                "mine.yaml: report: expected a kind of seeds, classes, settings, ratios, found 'seed'",
             ),
             ({"shows": None}, "the key shows is missing"),
             ({"scales": {"paper": None}}, "scales.paper: expected keys and values, found None"),
@@ -310,6 +311,7 @@ class TestGrid:
         ):
             rates.tries(replace(scale.rates, tries=28), "CODA+")
 
+    @pytest.mark.slow
     def test_what_is_tried_reaches_the_algorithm_and_the_schedule(self, tmp_path, plan_some):
         figure = Reproduction("fdam-fig1", root=tmp_path, scale="paper", seeds=[0], run_dir=tmp_path)
         run = plan_some(figure)["fdam-imagenet-ih-10-k16-grid-codasca"][-1]

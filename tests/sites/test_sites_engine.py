@@ -75,12 +75,14 @@ def test_bits_of_every_aggregator_that_ships(both, tmp_path, name):
     assert_same(*both(f"--config {file} --data.clients 4"))
 
 
+@pytest.mark.slow
 def test_personal_parts_go_on_in_the_next_phase(both, tmp_path):
     """Measuring rounds, another objective, the best of a phase, and what clients kept: all from the sites' own files."""
     federation = {"aggregators": [{"class_path": "FedBN"}], "rounds": 2, "schedule": STEPS}
     assert_same(*both(f"--config {written(tmp_path, phases=[PRETRAIN], federation=federation)}", 2))
 
 
+@pytest.mark.slow
 def test_resumed_with_more_rounds(fedlit_cli, sites, tmp_path):
     """Sites that are started anew go on from their files; what the run here does is what both must equal."""
     options = "--federation.aggregators='[Scaffold, FedBN]' --federation.participation 0.6"

@@ -371,6 +371,7 @@ def test_a_server_that_comes_up_later_gets_everything_once(uri, tmp_path, monkey
     assert session.tracker.summary().endswith(f"{unused_port}/#/experiments/1/runs/{run.info.run_id}/{CHARTS}")
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_in_the_middle_and_comes_back_gets_everything_once(
     uri, tmp_path, monkeypatch, caplog, unused_port
 ):
@@ -442,6 +443,7 @@ def test_runs_that_share_a_locked_database_all_arrive(uri, tmp_path, caplog):
     assert {run.info.status for run in runs_of(uri)} == {"FINISHED"}
 
 
+@pytest.mark.slow
 def test_artifacts_that_have_nowhere_to_go_hold_up_nothing_else(uri, tmp_path, monkeypatch, caplog):
     flaky(monkeypatch, lambda number, name: "before" if name == "log_artifact" else None)
     session = Session(tmp_path, uri, finish_seconds=1.0)

@@ -17,6 +17,7 @@ class Stopped(BaseException):
     """As a signal would."""
 
 
+@pytest.mark.slow
 def test_a_creation_that_is_cut_short_leaves_no_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def cut_short(tracking_uri: str) -> None:
         with sqlite3.connect(tracking_uri.removeprefix("sqlite:///")) as half:

@@ -142,6 +142,7 @@ def folders_of(pid: int) -> list[Path]:
     return [*MEMORY.glob(f"*fedlit-{pid}-*")]
 
 
+@pytest.mark.slow
 def test_the_next_start_sweeps_what_a_killed_process_has_left_and_nothing_else(folder):
     code = (
         "import os, signal; from fedlit.federation.engines.shared_memory import SharedFolder\n"
