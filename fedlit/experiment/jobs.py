@@ -16,7 +16,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from fedlit.core.processes import CORES, cores, stop_unused
-from fedlit.federation.interrupts import Interrupts
+from fedlit.federation.interrupts import Interrupts, remember_ctrl_c
 
 POLL_SECONDS = 0.2
 """Largest time from a signal to its being passed on, and from one look at the live lines to the next."""
@@ -114,6 +114,7 @@ def _run(job: Job, share: int) -> None:
         os.dup2(source, target)
     sys.argv = [sys.argv[0], *job.words]  # what a run on several devices starts its other ranks with
     try:
+        remember_ctrl_c()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         runpy.run_module("fedlit", run_name="__main__")  # as ``python -m fedlit`` does
     except KeyboardInterrupt:  # before the command has begun

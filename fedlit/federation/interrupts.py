@@ -36,6 +36,23 @@ def ending_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
+_remembered = 0
+
+
+def remember_ctrl_c() -> None:
+    """From here on the first `Interrupts` knows of a Ctrl-C that came before it, even if a library swallowed it.
+
+    It is answered also where a shell has started the process deaf to it, as it does with what runs in the background.
+    """
+
+    def remember(signum: int, frame: FrameType | None) -> None:
+        global _remembered
+        _remembered = signum
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, remember)
+
+
 class Interrupted(BaseException):
     """Raised out of a round that may be abandoned: nothing of it has been committed."""
 
@@ -52,6 +69,8 @@ class Interrupts:
         self._abandon = False
 
     def __enter__(self) -> "Interrupts":
+        global _remembered
+        self.signum, _remembered = _remembered, 0
         main = threading.current_thread() is threading.main_thread()  # signals come to no other
         signals = (signal.SIGINT, signal.SIGTERM) if main else ()
         self._previous = {s: signal.signal(s, self._handle) for s in signals}

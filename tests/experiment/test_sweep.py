@@ -288,12 +288,19 @@ class TestGoingOn:
         self.goes_on(line, runs, uninterrupted, fedlit_cli)
 
     @pytest.mark.slow
-    def test_ctrl_c_before_a_run_has_begun_stops_it(self, folder: Path):
+    @pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN], ids=["terminal", "background"])
+    def test_ctrl_c_before_a_run_has_begun_stops_it(self, folder: Path, handler):
+        """Also where the shell has started the sweep deaf to Ctrl-C, as it does with ``fedlit sweep ... &`` in a script."""
         words = ["-m", "fedlit", "sweep", "--config", str(write(folder, SLOW))]
         paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
         with Path("said.txt").open("w") as file:
             process = subprocess.Popen(
-                [sys.executable, *words], stdout=file, stderr=file, env=os.environ | paths, start_new_session=True
+                [sys.executable, *words],
+                stdout=file,
+                stderr=file,
+                env=os.environ | paths,
+                start_new_session=True,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, handler),
             )
         try:
             started = "started seed=0: tail -F runs/slow/seed=0/console.log\n"
