@@ -26,6 +26,7 @@ from fedlit.data.labels import (
     origins,
 )
 from fedlit.data.located import located
+from fedlit.data.opening import open_picture
 from fedlit.data.partition import ByPatient, Partition
 from fedlit.data.pixels import DEPTH
 from fedlit.data.records import LeftOut, Records, listed
@@ -237,21 +238,21 @@ class ChestXrays(FederatedDataModule):
         """Return the images that can be decoded, and their pictures."""
         size, channels = self.image_size, self.channels
         decoded = decode(reading.files, size, channels, self.cache_dir, self.depth, self.damaged)
-        self._warn_of_dark(decoded.store)
+        self._warn_of_dark(decoded.store, reading.files)
         if not decoded.damaged:
             return reading, decoded.store
         kept = np.setdiff1d(np.arange(len(reading.names)), list(decoded.damaged))
         return self._without(reading, decoded.damaged, "are damaged"), PartOfStore(decoded.store, kept)
 
-    def _warn_of_dark(self, store: ImageStore) -> None:
+    def _warn_of_dark(self, store: ImageStore, files: list[Path]) -> None:
         """Warn where pictures from all over a store are so dark that their pixels have fewer bits than ``depth``."""
         rows = np.unique(np.linspace(0, len(store) - 1, min(len(store), DARK)).astype(int))
         brightest = int(store[rows].max())
-        if 0 < brightest < 128:
+        if 0 < brightest < 128 and _is_deep(files[int(rows[-1])]):
             bits = int(np.ceil(np.log2((brightest - 0.5) / 255 * 2**self.depth)))
             warnings.warn(
-                f"the brightest pixel of {len(rows)} pictures of {self.source} is {brightest} of 255: if their files have pixels "
-                f"of 16 bits and use {bits} of them, set data.depth to {bits}",
+                f"the brightest pixel of {len(rows)} pictures of {self.source} is {brightest} of 255: if their 16 bits "
+                f"are used up to {bits} only, set data.depth to {bits}",
                 stacklevel=5,
             )
 
@@ -301,6 +302,15 @@ class ChestXrays(FederatedDataModule):
         if names == "harmonised":
             return harmonised_names(self.source)
         raise ValueError(f"data.names: expected source, harmonised or a map, found {names!r}")
+
+
+def _is_deep(file: Path) -> bool:
+    """Return whether an image file, which can be opened, has pixels of more than 8 bits and no word for how many."""
+    try:
+        with open_picture(file) as image:
+            return image.mode.startswith("I")
+    except (OSError, ValueError):
+        return False
 
 
 def present(files: list[Path]) -> np.ndarray:
