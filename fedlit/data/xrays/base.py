@@ -98,10 +98,10 @@ class ChestXrays(FederatedDataModule):
         blank: Meaning of a label that is neither positive, negative nor uncertain: ``ignore`` (no loss, no metric),
             ``zeros``, ``ones``, or a map from labels of the source to these words, with ``default`` for the others.
         missing: What happens if images are not on disk: ``refuse`` is an error, ``drop`` leaves them out and warns.
-        damaged: What happens if image files cannot be decoded, in the same words. What was left out is listed in
-            ``left_out.csv`` of a run.
-        depth: Number of bits that the data set uses of pixels with more than 8, from 9 to 16: a PNG of 16 bits may hold 12.
-            DICOM files say it themselves.
+        damaged: What happens if image files cannot be decoded, in the same words; by default ``refuse``. What was left out
+            is listed in ``left_out.csv`` of a run.
+        depth: Number of bits that the data set uses of pixels with more than 8, from 9 to 16, by default 16: a PNG of 16
+            bits may hold 12. DICOM files say it themselves.
         official_split: Whether the official split of the data set is used where it has one. If not, patients are
             divided in the fractions of ``split``.
         partition: The rule that gives each record to a client; by default ``ByPatient`` with four clients.
@@ -131,8 +131,8 @@ class ChestXrays(FederatedDataModule):
         uncertain: Policy | dict[str, Policy] = "zeros",
         blank: Policy | dict[str, Policy] = "zeros",
         missing: Literal["refuse", "drop"] = "refuse",
-        damaged: Damaged = "refuse",
-        depth: int = DEPTH,
+        damaged: Damaged | None = None,
+        depth: int | None = None,
         official_split: bool = True,
         partition: Partition | None = None,
         **kwargs,
@@ -140,6 +140,7 @@ class ChestXrays(FederatedDataModule):
         super().__init__(ByPatient(4) if partition is None else partition, **kwargs)
         if root is None:
             raise ValueError(f"data.root is missing: {self.layout}")
+        damaged, depth = damaged or "refuse", DEPTH if depth is None else depth
         for key, policy in (("missing", missing), ("damaged", damaged)):
             if policy not in ("refuse", "drop"):
                 raise ValueError(f"data.{key}: expected refuse or drop, found {policy!r}")
