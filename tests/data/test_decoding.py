@@ -268,7 +268,7 @@ def test_dark_pictures_are_warned_of(tmp_path):
         Image.fromarray(picture(n).astype(np.uint16) * 16).save(tmp_path / "png" / f"{n}.png")
     (tmp_path / "t.csv").write_text("file,a\n" + "".join(f"{n}.png,{n % 2}\n" for n in range(6)))
     given = {"image": "file", "labels": ["a"], "image_size": 16, "cache_dir": str(tmp_path / "cache")}
-    with pytest.warns(UserWarning, match="is 16 of 255: .* use 12 of them, set data.depth to 12"):
+    with pytest.warns(UserWarning, match="is 16 of 255: if their 16 bits are used up to 12 only, set data.depth to 12"):
         ImageTable(tmp_path / "t.csv", tmp_path / "png", **given).records()
     store = ImageTable(tmp_path / "t.csv", tmp_path / "png", depth=12, **given).records().store
     np.testing.assert_allclose(store[0].numpy()[0], picture(0), atol=1)

@@ -26,6 +26,7 @@ from fedlit.data.labels import (
     origins,
 )
 from fedlit.data.located import located
+from fedlit.data.opening import open_picture
 from fedlit.data.partition import ByPatient, Partition
 from fedlit.data.pixels import DEPTH
 from fedlit.data.records import LeftOut, Records, listed
@@ -97,10 +98,10 @@ class ChestXrays(FederatedDataModule):
         blank: Meaning of a label that is neither positive, negative nor uncertain: ``ignore`` (no loss, no metric),
             ``zeros``, ``ones``, or a map from labels of the source to these words, with ``default`` for the others.
         missing: What happens if images are not on disk: ``refuse`` is an error, ``drop`` leaves them out and warns.
-        damaged: What happens if image files cannot be decoded, in the same words. What was left out is listed in
-            ``left_out.csv`` of a run.
-        depth: Number of bits that the data set uses of pixels with more than 8, from 9 to 16: a PNG of 16 bits may hold 12.
-            DICOM files say it themselves.
+        damaged: What happens if image files cannot be decoded, in the same words; by default ``refuse``. What was left out
+            is listed in ``left_out.csv`` of a run.
+        depth: Number of bits that the data set uses of pixels with more than 8, from 9 to 16, by default 16: a PNG of 16
+            bits may hold 12. DICOM files say it themselves.
         official_split: Whether the official split of the data set is used where it has one. If not, patients are
             divided in the fractions of ``split``.
         partition: The rule that gives each record to a client; by default ``ByPatient`` with four clients.
@@ -130,8 +131,8 @@ class ChestXrays(FederatedDataModule):
         uncertain: Policy | dict[str, Policy] = "zeros",
         blank: Policy | dict[str, Policy] = "zeros",
         missing: Literal["refuse", "drop"] = "refuse",
-        damaged: Damaged = "refuse",
-        depth: int = DEPTH,
+        damaged: Damaged | None = None,
+        depth: int | None = None,
         official_split: bool = True,
         partition: Partition | None = None,
         **kwargs,
@@ -139,6 +140,7 @@ class ChestXrays(FederatedDataModule):
         super().__init__(ByPatient(4) if partition is None else partition, **kwargs)
         if root is None:
             raise ValueError(f"data.root is missing: {self.layout}")
+        damaged, depth = damaged or "refuse", DEPTH if depth is None else depth
         for key, policy in (("missing", missing), ("damaged", damaged)):
             if policy not in ("refuse", "drop"):
                 raise ValueError(f"data.{key}: expected refuse or drop, found {policy!r}")
@@ -237,21 +239,21 @@ class ChestXrays(FederatedDataModule):
         """Return the images that can be decoded, and their pictures."""
         size, channels = self.image_size, self.channels
         decoded = decode(reading.files, size, channels, self.cache_dir, self.depth, self.damaged)
-        self._warn_of_dark(decoded.store)
+        self._warn_of_dark(decoded.store, reading.files)
         if not decoded.damaged:
             return reading, decoded.store
         kept = np.setdiff1d(np.arange(len(reading.names)), list(decoded.damaged))
         return self._without(reading, decoded.damaged, "are damaged"), PartOfStore(decoded.store, kept)
 
-    def _warn_of_dark(self, store: ImageStore) -> None:
+    def _warn_of_dark(self, store: ImageStore, files: list[Path]) -> None:
         """Warn where pictures from all over a store are so dark that their pixels have fewer bits than ``depth``."""
         rows = np.unique(np.linspace(0, len(store) - 1, min(len(store), DARK)).astype(int))
         brightest = int(store[rows].max())
-        if 0 < brightest < 128:
+        if 0 < brightest < 128 and _is_deep(files[int(rows[-1])]):
             bits = int(np.ceil(np.log2((brightest - 0.5) / 255 * 2**self.depth)))
             warnings.warn(
-                f"the brightest pixel of {len(rows)} pictures of {self.source} is {brightest} of 255: if their files have pixels "
-                f"of 16 bits and use {bits} of them, set data.depth to {bits}",
+                f"the brightest pixel of {len(rows)} pictures of {self.source} is {brightest} of 255: if their 16 bits "
+                f"are used up to {bits} only, set data.depth to {bits}",
                 stacklevel=5,
             )
 
@@ -301,6 +303,15 @@ class ChestXrays(FederatedDataModule):
         if names == "harmonised":
             return harmonised_names(self.source)
         raise ValueError(f"data.names: expected source, harmonised or a map, found {names!r}")
+
+
+def _is_deep(file: Path) -> bool:
+    """Return whether an image file, which can be opened, has pixels of more than 8 bits and no word for how many."""
+    try:
+        with open_picture(file) as image:
+            return image.mode.startswith("I")
+    except (OSError, ValueError):
+        return False
 
 
 def present(files: list[Path]) -> np.ndarray:

@@ -40,7 +40,7 @@ class VinDrCXR(ChestXrays):
         vote: The rule by which a finding is positive if several radiologists read an image: ``any`` of them, the
             ``majority`` (more than half), or ``unanimous`` (all of them). Table 6 of Yuan et al. (arXiv:2102.04635) has the
             ratios of ``any``, of the training images alone.
-        parts: The folders that are read, ``train``, ``test`` or both.
+        parts: The folders that are read, ``train``, ``test`` or both; by default both.
         **kwargs: Further arguments of ChestXrays.
     """
 
@@ -62,10 +62,11 @@ class VinDrCXR(ChestXrays):
         self,
         root: Path | None = None,
         vote: Vote = "majority",
-        parts: tuple[Literal["train", "test"], ...] = ("train", "test"),
+        parts: tuple[Literal["train", "test"], ...] | None = None,
         **kwargs,
     ):
         super().__init__(root, **kwargs)
+        parts = tuple(_FOLDERS) if parts is None else parts
         if not parts or not set(parts) <= set(_FOLDERS):
             raise ValueError(f"data.parts: expected train, test or both, found {list(parts)}")
         self.parts = tuple(part for part in _FOLDERS if part in parts)
