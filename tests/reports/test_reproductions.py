@@ -228,7 +228,7 @@ class TestDocument:
             ({"report": {"rows": "x"}}, "mine.yaml: report.rows: there is no such key; did you mean row"),
             (
                 {"report": {"kind": "seed"}},
-                "mine.yaml: report: expected a kind of seeds, classes, settings, found 'seed'",
+                "mine.yaml: report: expected a kind of seeds, classes, settings, ratios, found 'seed'",
             ),
             ({"shows": None}, "the key shows is missing"),
             ({"scales": {"paper": None}}, "scales.paper: expected keys and values, found None"),
