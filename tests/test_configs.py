@@ -226,7 +226,8 @@ def test_trains_a_step(
         main([*command_line(file, roots, cache), *sizes, "--fast_dev_run", "true"])
     assert stopped.value.code == 0
     printed = capsys.readouterr().out
-    assert "mean over defined classes" in printed
+    tested = file.stem != "target-five"  # the paper measures on CheXpert's validation images alone
+    assert ("mean over defined classes" in printed) == tested
     assert re.search(r" over ([2-9]|\d\d+) clients ", printed)
     assert list(tmp_path.iterdir()) == []
 
