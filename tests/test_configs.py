@@ -160,7 +160,6 @@ def test_the_issue_s_configs_are_there():
 
 FAST = (
     "quickstart.yaml",
-    "nih/fedbn.yaml",
     "fdam/two-stage.yaml",
     "scgdam/cifar10-laptop.yaml",
     "surgical/nih-chexpert-shared.yaml",

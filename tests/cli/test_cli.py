@@ -100,6 +100,7 @@ class TestHabits:
         assert (type(optimizer), optimizer.defaults["lr"]) == (torch.optim.Adam, 1e-4)
         assert (type(objects.logger), objects.logger.tracking_uri) == (MLflowTracker, "sqlite:///elsewhere.db")
 
+    @pytest.mark.slow
     def test_every_short_name_that_is_listed_is_understood(self):
         for name in (cls.__name__ for cls in choices.shipped("aggregators")):
             args = parse(["fit", f"--federation.aggregators+={name}"])[0].fit

@@ -53,6 +53,7 @@ def test_no_file_and_no_message_holds_one(here, fedlit_cli, caplog, address):
     assert "127.0.0.1:9" in printed
 
 
+@pytest.mark.slow
 def test_a_tracker_of_ones_own_gets_the_whole_address_and_files_do_not(here, fedlit_cli, monkeypatch):
     address, again = "https://anna:geheim@HOST/x?key=geheim", "--config runs/default/run/config.yaml --ckpt_path last"
     logger = f"--logger test_credentials.Remembering --logger.address {address}"

@@ -416,6 +416,7 @@ def test_it_is_configured_by_yaml_and_survives_a_round_trip(roots, tmp_path):
     assert data.clients["NIH"].train.batch([0])[0].shape == (1, 1, 32, 32)
 
 
+@pytest.mark.slow
 def test_surgical_heads_on_both_and_what_the_run_leaves(roots, tmp_path):
     told = config(roots)
     # a curve is drawn for each class and test set, so a few classes

@@ -155,6 +155,7 @@ class TestRuns:
         assert fedlit_cli(f"{line} --federation.aggregators+=Scaffold --federation.aggregators.eta_g 0.5")[0] == 0
         assert_same_run(Kept(folder / "runs/default/alone"), Kept(directory / NAMES[3]))
 
+    @pytest.mark.slow
     def test_runs_side_by_side_give_the_same_numbers(self, finished, fedlit_cli, folder: Path):
         assert fedlit_cli(f"sweep --config {write(folder, GRID)} --jobs 2 --run_dir here")[0] == 0
         for name in NAMES:

@@ -73,6 +73,7 @@ def whole(tmp_path_factory) -> tuple[Kept, str]:
     return finished(tmp_path_factory.mktemp("whole"), config())
 
 
+@pytest.mark.slow
 def test_the_first_forward_uses_each_clients_own_head(tmp_path, monkeypatch):
     """Heads as training_step sees them are those of the warm-up's checkpoint, and its body is the server's."""
     seen, plain = [], ImageClassifier.training_step

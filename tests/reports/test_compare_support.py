@@ -149,6 +149,7 @@ def test_one_seed_has_no_stars(tmp_path: Path) -> None:
     assert against.stars_over_classes == "-"
 
 
+@pytest.mark.slow
 def test_the_terminal_the_page_and_the_tables_agree(tmp_path: Path, fedlit_cli: Cli, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     for name, strength in (("FedAvg", 0.1), ("Scaffold", 2.0)):

@@ -105,6 +105,7 @@ def test_weights_in_torchvisions_names_are_taken(tmp_path):
     assert all(torch.equal(own[key], value) for key, value in state.items() if key in own)
 
 
+@pytest.mark.slow
 def test_steps_hours_and_bytes_are_those_counted_by_hand(figure, tmp_path):
     made = figure(seeds=[0, 1], dry_run=True, seconds_per_step=0.5)
     with (tmp_path / "said.txt").open("w") as said:

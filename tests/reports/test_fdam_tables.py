@@ -42,6 +42,7 @@ class TestTable3:
         assert len(figure.cases) == 5
         assert figure.cases.items() < table.cases.items()
 
+    @pytest.mark.slow
     def test_the_papers_scale_is_the_papers(self, tmp_path, plan_some):
         paper = Reproduction("fdam-table3", root=tmp_path, scale="paper", seeds=[0])
         (part,) = paper.chosen.parts.values()

@@ -81,7 +81,9 @@ def test_partition_holds_its_numbers():
     assert grid.get_ylim() == (3, 0)
 
 
-@pytest.mark.parametrize(("clients", "classes"), [(1, 1), (1, 40), (3, 14), (64, 2)])
+@pytest.mark.parametrize(
+    ("clients", "classes"), [(1, 1), (1, 40), (3, 14), pytest.param(64, 2, marks=pytest.mark.slow)]
+)
 def test_partition_of_any_shape_fits_its_page(clients, classes, tmp_path):
     positives, sizes = table(clients, classes)
     figure = partition_figure(positives, sizes, title="a title that is rather long for one class only")
@@ -92,6 +94,7 @@ def test_partition_of_any_shape_fits_its_page(clients, classes, tmp_path):
         assert (tmp_path / f"figure.{kind}").read_bytes().startswith(magic)
 
 
+@pytest.mark.slow
 def test_partition_counts_give_way_when_cells_are_small():
     positives, sizes = table(64, 40)
     shown = texts(partition_figure(positives, sizes))

@@ -290,6 +290,7 @@ def test_a_file_of_a_site_that_cannot_be_read_is_told(fedlit_cli, sites, monkeyp
     assert "rules" in err
 
 
+@pytest.mark.slow
 def test_a_state_that_is_gone_is_a_clear_refusal_and_fresh_state_goes_on(fedlit_cli, sites, tmp_path):
     """The best model is that of the first round, whose state at the site is gone too; the states to come are not."""
     line = f"{TOYS} {OPTIONS} --federation.eval_every 1 --run_dir {tmp_path} --sites loopback:3"

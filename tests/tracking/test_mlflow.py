@@ -286,7 +286,7 @@ def test_two_trackers_that_create_one_experiment_at_once(uri, tmp_path, monkeypa
 # A store that is down, slow, or says no.
 
 
-@pytest.mark.parametrize("how", ["before", "after", "half"])
+@pytest.mark.parametrize("how", [*(pytest.param(h, marks=pytest.mark.slow) for h in ("before", "half")), "after"])
 def test_whatever_fails_everything_arrives_once_and_in_order(uri, tmp_path, monkeypatch, caplog, how):
     flaky(monkeypatch, two_of_three(how))
     session = Session(tmp_path, uri, params={"lr": 0.1}, tags={"engine": "local"})

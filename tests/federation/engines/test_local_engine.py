@@ -190,7 +190,13 @@ def test_noise_and_dropout_are_real_and_follow_the_seed():
     assert (without.vectors["w"] - forward.vectors["w"]).abs().max() > 1e-4
 
 
-@pytest.mark.parametrize("make_module", [ToyNet, lambda: WideNet(momentum=0.9)], ids=["inline", "shared memory"])
+@pytest.mark.parametrize(
+    "make_module",
+    [
+        pytest.param(ToyNet, id="inline", marks=pytest.mark.slow),
+        pytest.param(lambda: WideNet(momentum=0.9), id="shared memory"),
+    ],
+)
 def test_uncommitted_states_are_not_used(make_module):
     """A round that the server never accepted leaves no trace, once or twice, with states inside messages or beside."""
     torch.manual_seed(1)
@@ -217,7 +223,13 @@ def test_uncommitted_states_are_not_used(make_module):
         assert_same_tensors(end, ends[0])
 
 
-@pytest.mark.parametrize("make_module", [ToyNet, lambda: WideNet(momentum=0.9)], ids=["inline", "shared memory"])
+@pytest.mark.parametrize(
+    "make_module",
+    [
+        pytest.param(ToyNet, id="inline", marks=pytest.mark.slow),
+        pytest.param(lambda: WideNet(momentum=0.9), id="shared memory"),
+    ],
+)
 def test_states_of_one_engine_go_on_in_another(make_module):
     """What a checkpoint does: from one process to workers, and back."""
     torch.manual_seed(1)
