@@ -105,7 +105,7 @@ def test_a_small_one_runs_is_not_run_again_and_writes_its_files(tmp_path, monkey
     assert "4 runs, 0 finished before" in said
     assert "4 runs, 4 finished before" in said
     folder = tmp_path / "reproductions" / "fdam-fig1"
-    names = {"figure.png", "figure.svg", "runs.csv", "table.csv", "values.csv", "report.md"}
+    names = {"figure.png", "figure.svg", "runs.csv", "table.csv", "values.csv", "largest-windows.csv", "report.md"}
     assert {p.name for p in folder.iterdir()} == names
     runs = pd.read_csv(folder / "runs.csv")
     assert sorted(map(tuple, runs[["method", "window", "seed"]].to_numpy().tolist())) == sorted(
