@@ -5,6 +5,7 @@ What writes is counted, and the n-th write never happens, nor anything after it 
 
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -100,6 +101,7 @@ def played(fedlit_cli, sites: Sites, patch: pytest.MonkeyPatch, path: Path, kill
     """A run, gone on with after its server has died."""
     line = f"{TOYS} {OPTIONS} --run_dir {path} --sites loopback:2"
     sites.between, sites.surviving = killing.between, surviving
+    patch.setattr(tempfile, "tempdir", str(path.parent))  # a dead process leaves its temporary folder
     with killing.watched(patch):
         try:
             code, _, err = fedlit_cli(line)
