@@ -25,7 +25,8 @@ def run() -> None:
     try:
         main()
     except SystemExit as stopped:
-        if multiprocessing.parent_process() is not None or isinstance(stopped.code, str):
+        profiled = sys.getprofile() or sys.gettrace()  # whoever watches has something to write
+        if multiprocessing.parent_process() is not None or isinstance(stopped.code, str) or profiled:
             raise
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
