@@ -4,6 +4,7 @@ import atexit
 import multiprocessing
 import os
 import sys
+import threading
 import traceback
 import warnings
 from contextlib import suppress
@@ -13,7 +14,7 @@ from rich.console import Console
 
 import fedlit
 from fedlit.cli.commands import COMMANDS, command
-from fedlit.core.processes import start_on_suspicion
+from fedlit.core.processes import start_early
 from fedlit.experiment.mistakes import explain
 from fedlit.experiment.parser import SUBCOMMANDS, Parser, complain, is_mistake
 from fedlit.federation.interrupts import ending_on_sigterm
@@ -25,14 +26,20 @@ def run() -> None:
     try:
         main()
     except SystemExit as stopped:
-        profiled = sys.getprofile() or sys.gettrace()  # whoever watches has something to write
-        if multiprocessing.parent_process() is not None or isinstance(stopped.code, str) or profiled:
+        if multiprocessing.parent_process() is not None or isinstance(stopped.code, str) or _has_work_left():
             raise
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError):  # nobody reads any more
                 stream.flush()
         os._exit(stopped.code or 0)
+
+
+def _has_work_left() -> bool:
+    """Whether a profiler has something to write, or a thread of a logger of one's own something to send."""
+    tools = getattr(sys, "monitoring", None)  # from Python 3.12 on
+    profiled = sys.getprofile() or sys.gettrace() or (tools and any(map(tools.get_tool, range(6))))
+    return bool(profiled) or any(not t.daemon for t in threading.enumerate() if t is not threading.main_thread())
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -99,7 +106,7 @@ def _greet(argv: list[str]) -> None:
     if argv[:1] == ["fit"] and not asking and rank == "0" and "torch" not in sys.modules:
         print(f"fedlit {fedlit.__version__}: loading PyTorch", flush=True)
         if "LOCAL_WORLD_SIZE" not in os.environ:
-            start_on_suspicion()
+            start_early()
 
 
 def _asked_by(error: Exception) -> str:

@@ -11,6 +11,9 @@ from multiprocessing.context import BaseContext
 PRELOADED = "fedlit.federation.engines.preload"
 """What the fork server imports once, so that each process starts at once."""
 
+ASKED_BY = "FEDLIT_ASKED_BY"
+"""Variable of the environment that tells the fork server whose it is: it ends with that process, also while it imports."""
+
 CORES = "FEDLIT_CORES"
 """Variable of the environment that gives a process fewer cores than the machine has: several runs share them."""
 
@@ -39,34 +42,36 @@ def start_ahead() -> None:
     """Start the fork server now, so that it imports while this process does something else."""
     if context().get_start_method() != "forkserver":
         return
-    before = signal.pthread_sigmask(
-        signal.SIG_BLOCK, [signal.SIGINT]
-    )  # the terminal's Ctrl-C is this process's to handle
+    # The terminal's Ctrl-C is this process's to handle.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
+        os.environ[ASKED_BY] = str(os.getpid())
         with without_main():
             forkserver.ensure_running()
     finally:
+        os.environ.pop(ASKED_BY, None)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-_on_suspicion: int | None = None
+_early: int | None = None
+"""Process id of the fork server that `start_early` has started, until it is known whether it is needed."""
 
 
-def start_on_suspicion() -> None:
-    """Start the fork server before anybody knows whether there will be workers: `stop_unused` ends it again."""
-    global _on_suspicion
+def start_early() -> None:
+    """Start the fork server before the configuration is read, which may want no workers: see `stop_unneeded`."""
+    global _early
     if cores() > 1:
         start_ahead()
-        _on_suspicion = getattr(forkserver._forkserver, "_forkserver_pid", None)
+        _early = getattr(forkserver._forkserver, "_forkserver_pid", None)
 
 
-def stop_unused() -> None:
-    """End a fork server of `start_on_suspicion`, from which nothing has been forked; a later process starts another."""
-    global _on_suspicion
-    if _on_suspicion is not None:
-        os.kill(_on_suspicion, signal.SIGTERM)
-        os.waitid(os.P_PID, _on_suspicion, os.WEXITED | os.WNOWAIT)
-        _on_suspicion = None
+def stop_unneeded() -> None:
+    """End the fork server of `start_early`, from which nothing has been forked; who wants one later starts another."""
+    global _early
+    if _early is not None:
+        os.kill(_early, signal.SIGTERM)
+        forkserver._forkserver._stop()
+        _early = None
 
 
 @contextmanager

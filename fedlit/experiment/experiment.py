@@ -19,7 +19,7 @@ from fedlit.core.aggregator import composed_name
 from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.fabric import FederationFabric, launch, make_fabric
 from fedlit.core.parts import Parts
-from fedlit.core.processes import start_ahead, stop_unused
+from fedlit.core.processes import start_ahead, stop_unneeded
 from fedlit.core.randomness import seed_process
 from fedlit.data.federated import FederatedDataModule
 from fedlit.experiment.credentials import complete
@@ -211,7 +211,7 @@ def import_ahead(workers: int | Literal["auto"], fabric: FederationFabric) -> No
     if fabric.world_size == 1 and wanted_workers(workers, fabric) > 1:
         start_ahead()
     else:
-        stop_unused()
+        stop_unneeded()
 
 
 @contextmanager

@@ -4,7 +4,9 @@ import gc
 import os
 import threading
 
-_parent, _done = os.getppid(), threading.Event()
+from fedlit.core.processes import ASKED_BY
+
+_parent, _done = int(os.environ.pop(ASKED_BY, os.getppid())), threading.Event()
 
 
 def _end_with_parent() -> None:

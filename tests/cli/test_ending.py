@@ -1,0 +1,50 @@
+"""How a command ends: at once, and after all that has to be done before."""
+
+import subprocess
+import sys
+
+import pytest
+
+ENDING = """
+import atexit, sys, threading, time
+from fedlit.cli.main import run
+
+class Apart:
+    def __del__(self):
+        print("taken apart")
+
+kept = Apart()
+atexit.register(print, "at exit")
+{before}
+sys.argv = ["fedlit", *{words!r}]
+run()
+"""
+
+
+def ended(before: str = "", words: tuple[str, ...] = ("--version",)) -> tuple[int, list[str]]:
+    done = subprocess.run(
+        [sys.executable, "-c", ENDING.format(before=before, words=list(words))],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.returncode, done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(("words", "code"), [(("--version",), 0), (("--no-such-option",), 2)])
+def test_modules_are_not_taken_apart_and_what_is_registered_runs(words, code):
+    found, printed = ended(words=words)
+    assert found == code
+    assert printed[-1] == "at exit"
+
+
+def test_a_thread_that_is_at_work_is_waited_for():
+    """As of a logger of one's own, which still sends."""
+    work = "threading.Thread(target=lambda: (time.sleep(0.5), print('sent'))).start()"
+    code, printed = ended(work)
+    assert code == 0
+    assert "sent" in printed
+
+
+def test_a_profiler_sees_the_end():
+    assert ended("import cProfile; profile = cProfile.Profile(); profile.enable()")[1][-1] == "taken apart"
