@@ -14,6 +14,7 @@ from rich.console import Console
 
 import fedlit
 from fedlit.cli.commands import COMMANDS, command
+from fedlit.core.imports import uncollected
 from fedlit.core.processes import start_early
 from fedlit.experiment.mistakes import explain
 from fedlit.experiment.parser import SUBCOMMANDS, Parser, complain, is_mistake
@@ -56,7 +57,8 @@ def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     _greet(argv)
     try:
-        args, parser = parse(argv)
+        with uncollected():
+            args, parser = parse(argv)
     except KeyboardInterrupt:
         sys.exit(130)
     try:

@@ -3,9 +3,11 @@
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver, spawn
+from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 
 PRELOADED = "fedlit.federation.engines.preload"
@@ -72,6 +74,16 @@ def stop_unneeded() -> None:
         os.kill(_early, signal.SIGTERM)
         forkserver._forkserver._stop()
         _early = None
+
+
+def end_with_parent() -> None:
+    """Let this process end as soon as the one that has started it has ended, however it did."""
+    threading.Thread(target=_wait_for_parent, daemon=True).start()
+
+
+def _wait_for_parent() -> None:
+    wait([multiprocessing.parent_process().sentinel])
+    os._exit(1)
 
 
 @contextmanager

@@ -1,40 +1,27 @@
-"""Data of a federation: sources, partitions into clients, and the batches that they see."""
+"""Data of a federation: sources, partitions into clients, and the batches that they see.
 
-from fedlit.core.messages import ClientData
-from fedlit.data.binary import (
-    CIFAR10,
-    CIFAR100,
-    STL10,
-    CategorisedImages,
-    CategoryImages,
-    CATvsDOG,
-    FashionMNIST,
-    ImageNet,
-    Melanoma,
-    ParquetImages,
-)
-from fedlit.data.federated import FederatedDataModule
-from fedlit.data.organisations import Organisations
-from fedlit.data.own import ClassFolders, ImageTable, MedMNIST
-from fedlit.data.partition import (
-    IID,
-    ByCategory,
-    ByColumn,
-    ByOrganisation,
-    ByPatient,
-    Dirichlet,
-    Partition,
-    WithinOrganisations,
-)
-from fedlit.data.phantom import PhantomCXR
-from fedlit.data.records import Records
-from fedlit.data.schemes import DeclaredClasses, HideClasses, LabelScheme
-from fedlit.data.xrays import MIMICCXR, MIMICCXRLT, CheXpert, NIHChestXray14, PadChest, VinDrCXR
+Classes are imported when they are asked for, as to open an image file needs no PyTorch, which takes seconds.
+"""
 
-__all__ = [
-    "CIFAR10", "CIFAR100", "IID", "MIMICCXR", "MIMICCXRLT", "STL10", "ByCategory", "ByColumn", "ByOrganisation",
-    "ByPatient", "CATvsDOG", "CategorisedImages", "CategoryImages", "CheXpert", "ClassFolders", "ClientData", "DeclaredClasses",
-    "Dirichlet", "FashionMNIST", "FederatedDataModule", "HideClasses", "ImageNet", "ImageTable", "LabelScheme", "MedMNIST", "Melanoma",
-    "NIHChestXray14", "Organisations", "PadChest", "ParquetImages", "Partition", "PhantomCXR", "Records", "VinDrCXR",
-    "WithinOrganisations",
-]  # fmt: skip
+from fedlit.core.imports import lazily
+
+__getattr__, __dir__, __all__ = lazily(
+    __name__,
+    {
+        "fedlit.core.messages": ["ClientData"],
+        "fedlit.data.binary": [
+            "CIFAR10", "CIFAR100", "STL10", "CATvsDOG", "CategorisedImages", "CategoryImages", "FashionMNIST", "ImageNet",
+            "Melanoma", "ParquetImages",
+        ],
+        "fedlit.data.federated": ["FederatedDataModule"],
+        "fedlit.data.organisations": ["Organisations"],
+        "fedlit.data.own": ["ClassFolders", "ImageTable", "MedMNIST"],
+        "fedlit.data.partition": [
+            "IID", "ByCategory", "ByColumn", "ByOrganisation", "ByPatient", "Dirichlet", "Partition", "WithinOrganisations",
+        ],
+        "fedlit.data.phantom": ["PhantomCXR"],
+        "fedlit.data.records": ["Records"],
+        "fedlit.data.schemes": ["DeclaredClasses", "HideClasses", "LabelScheme"],
+        "fedlit.data.xrays": ["MIMICCXR", "MIMICCXRLT", "CheXpert", "NIHChestXray14", "PadChest", "VinDrCXR"],
+    },
+)  # fmt: skip

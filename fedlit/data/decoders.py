@@ -1,13 +1,9 @@
 """Who decodes: threads, or processes where threads wait for each other."""
 
-import multiprocessing
-import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import wait
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.processes import context, cores, without_main
+from fedlit.core.processes import context, cores, end_with_parent, without_main
 from fedlit.data import pixels
 from fedlit.data.likeness import perceptual_hashes
 
@@ -131,12 +127,7 @@ _target: Target | None = None  # of a process that decodes
 def _begin(partial: Path, rows: Path) -> None:
     global _target
     _target = Target(partial, rows)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    wait([multiprocessing.parent_process().sentinel])
-    os._exit(1)
+    end_with_parent()
 
 
 def _take(chunk: list[tuple[int, str, int, int, int]]) -> list[tuple[int, str]]:

@@ -38,7 +38,7 @@ def located(files: Sequence[Path]) -> tuple[list[Path], np.ndarray]:
     folders: dict[str, Folder] = {}
     spelled, there = list(files), np.zeros(len(files), dtype=bool)
     for row, file in enumerate(files):
-        parent, name = os.path.split(file)
+        parent, _, name = os.fspath(file).rpartition(os.sep)
         folder = folders.get(parent)
         if folder is None:
             folder = folders[parent] = Folder(parent)

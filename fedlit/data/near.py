@@ -14,6 +14,7 @@ from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d
 
 from fedlit.core.files import whole
 from fedlit.data.likeness import perceptual_hashes
+from fedlit.data.pixels import SIDE
 
 DISTANCE = 8
 """Most bits in which the hashes of a pair differ. Of 1,000 X-rays of NIH (499,500 pairs) 28 pairs have as few, and of their
@@ -26,7 +27,7 @@ SAME, LIKE = 0.9, 0.7
 CANDIDATES = 100_000
 """Pairs whose pictures are compared; the distance is smaller where there are more."""
 
-BLOCK, SIDE, BLUR = 4096, 64, 9
+BLOCK, BLUR = 4096, 9
 SHOWN, EDGE = 12, 192
 
 

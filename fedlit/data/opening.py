@@ -34,14 +34,15 @@ def open_picture(file: str | Path | BinaryIO) -> Image.Image:
         OSError: It cannot be read.
         ConfigError: It is DICOM, and pydicom, or what decodes its pixels, is not installed.
     """
-    if isinstance(file, str | Path) and (reason := no_file(Path(file))):
-        raise ValueError(f"expected an image file, found {reason}")
-    if getattr(file, "suffix", "").lower() in SUFFIXES:
-        return read_dicom(file)
+    if named := isinstance(file, str | Path):
+        if reason := no_file(file):
+            raise ValueError(f"expected an image file, found {reason}")
+        if os.path.splitext(file)[1].lower() in SUFFIXES:
+            return read_dicom(Path(file))
     try:
         image = Image.open(file, formats=_formats())
     except UnidentifiedImageError:
-        if isinstance(file, str | Path) and has_mark(Path(file)):
+        if named and has_mark(Path(file)):
             return read_dicom(Path(file))
         raise ValueError("no image, or its header is damaged") from None
     if min(image.size) < 2:
@@ -49,12 +50,12 @@ def open_picture(file: str | Path | BinaryIO) -> Image.Image:
     return image
 
 
-def no_file(path: Path) -> str:
+def no_file(path: str | Path) -> str:
     """Say what a path leads to where that is no file with content; "" where it is one."""
     try:
         status = os.stat(path)
     except FileNotFoundError:
-        return "a link to nothing" if path.is_symlink() else "nothing"
+        return "a link to nothing" if os.path.islink(path) else "nothing"
     except OSError as error:
         return f"a name that leads nowhere ({error.strerror})"
     if not stat.S_ISREG(status.st_mode):

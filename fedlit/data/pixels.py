@@ -12,6 +12,9 @@ from fedlit.data.opening import open_picture
 DEPTH = 16
 """Bits of the pixels of a file with more than 8, where nobody says how many of them a data set uses."""
 
+SIDE = 64
+"""Height and width of the small pictures that are compared with each other."""
+
 DRAFT = 2
 """How many times the wanted size a JPEG is decoded at, at least."""
 

@@ -41,7 +41,8 @@ AXES = {
 
 def shipped(axis: str) -> list[type]:
     """Return the classes of an axis that ship, by name."""
-    exported, bases = vars(import_module(AXES[axis].home)), [each.base_class for each in AXES.values()]
+    home, bases = import_module(AXES[axis].home), [each.base_class for each in AXES.values()]
+    exported = {name: getattr(home, name) for name in dir(home)}
     derived = _subclasses(AXES[axis].base_class)
     classes = {c for c in derived if exported.get(c.__name__) is c and c not in bases and not isabstract(c)}
     return sorted(classes, key=lambda c: c.__name__)

@@ -1,7 +1,9 @@
 """``fedlit data check`` and ``fedlit data cache``."""
 
+import sys
 from argparse import ArgumentError
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,6 +12,7 @@ from rich.filesize import decimal
 
 from fedlit.cli.commands import COMMANDS
 from fedlit.core.errors import ConfigError
+from fedlit.core.imports import uncollected
 from fedlit.experiment.helptexts import CACHE, CHECK
 from fedlit.experiment.mistakes import Sources, explain
 from fedlit.experiment.parser import Parser, complain
@@ -39,21 +42,34 @@ def _check(args: Namespace) -> int:
         complain(f"{', '.join(absent)}: no such folder")
         return 2
 
-    from fedlit.cli.check_report import report, report_problems  # with PyTorch, which takes seconds
-    from fedlit.cli.tables import wide_console
-    from fedlit.data.xrays.check import check, compare
+    with uncollected(), _ahead(roots, args.decode) as ahead:
+        from fedlit.cli.check_report import report, report_problems  # with PyTorch, which takes seconds
+        from fedlit.cli.tables import wide_console
+        from fedlit.data.xrays.check import check, compare
 
-    console, checks = wide_console(), []
-    try:
-        for reader in [_reader(root, args) for root in roots]:
-            checks.append(check(reader, args.decode, Path(args.pairs)))
-            report(checks[-1], console)
-    except ConfigError as error:
-        complain(str(error))
-        return 2
+        console, checks = wide_console(), []
+        try:
+            for reader in [_reader(root, args) for root in roots]:
+                checks.append(check(reader, args.decode, Path(args.pairs), ahead))
+                report(checks[-1], console)
+        except ConfigError as error:
+            complain(str(error))
+            return 2
     shared = compare(checks, Path(args.pairs))
     report_problems(shared, console)
     return 1 if shared or any(each.problems for each in checks) else 0
+
+
+def _ahead(roots: Sequence[Path], decode: bool) -> AbstractContextManager:
+    """Let other processes look at the images of folders already, where this one has PyTorch to import."""
+    from fedlit.core.processes import cores
+
+    folders = [root for root in roots if root.is_dir()]
+    if decode or not folders or cores() == 1 or "torch" in sys.modules:
+        return nullcontext()
+    from fedlit.data.xrays.ahead import Ahead
+
+    return Ahead(folders)
 
 
 def _check_parser() -> Parser:

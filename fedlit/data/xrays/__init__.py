@@ -3,13 +3,16 @@
 ``base`` has what all readers share, and each other module reads one data set. ``check`` looks for mistakes in a folder.
 """
 
-from fedlit.data.xrays.base import ChestXrays, Reading
-from fedlit.data.xrays.chexpert import CheXpert
-from fedlit.data.xrays.mimic import MIMICCXR, MIMICCXRLT
-from fedlit.data.xrays.nih import NIHChestXray14
-from fedlit.data.xrays.padchest import PadChest
-from fedlit.data.xrays.vindr import VinDrCXR
+from fedlit.core.imports import lazily
 
-__all__ = [
-    "MIMICCXR", "MIMICCXRLT", "CheXpert", "ChestXrays", "NIHChestXray14", "PadChest", "Reading", "VinDrCXR",
-]  # fmt: skip
+__getattr__, __dir__, __all__ = lazily(
+    __name__,
+    {
+        "fedlit.data.xrays.base": ["ChestXrays", "Reading"],
+        "fedlit.data.xrays.chexpert": ["CheXpert"],
+        "fedlit.data.xrays.mimic": ["MIMICCXR", "MIMICCXRLT"],
+        "fedlit.data.xrays.nih": ["NIHChestXray14"],
+        "fedlit.data.xrays.padchest": ["PadChest"],
+        "fedlit.data.xrays.vindr": ["VinDrCXR"],
+    },
+)

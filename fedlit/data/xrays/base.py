@@ -52,6 +52,7 @@ class Reading:
         table: The columns of the source for ``ByColumn``, with one row for each image.
         notes: Sentences that say what was left out and why, with counts.
         sites: Hospital of each image, [N] str; None where all are of the source itself.
+        there: Which of the files are on the disk, [N] bool; None where nobody has looked yet.
         lines: Where ``source`` names each image, such as "line 7", [N] str; None where that has to be looked for.
     """
 
@@ -64,6 +65,7 @@ class Reading:
     table: pd.DataFrame
     notes: list[str] = field(default_factory=list)
     sites: np.ndarray | None = None
+    there: np.ndarray | None = None
     lines: np.ndarray | None = None
 
     def where(self, mask: np.ndarray) -> "Reading":
@@ -77,6 +79,7 @@ class Reading:
             splits=None if self.splits is None else self.splits[mask],
             table=self.table[mask].reset_index(drop=True),
             sites=None if self.sites is None else self.sites[mask],
+            there=None if self.there is None else self.there[mask],
             lines=None if self.lines is None else self.lines[mask],
         )
 
@@ -209,11 +212,11 @@ class ChestXrays(FederatedDataModule):
         Raises:
             ValueError: An image lies outside of the data set's folder.
         """
-        reading, root = self.read(), os.path.join(os.path.abspath(self.root), "")
-        reading.files, _ = located(reading.files)
+        reading, root = self.read(), os.path.join(self.root, "")
+        reading.files, reading.there = located(reading.files)
         if self.root != self.given_root:
             reading.notes.insert(0, f"{self.source} was found in {self.root}, not in {self.given_root} itself")
-        outside = [not os.path.abspath(file).startswith(root) for file in reading.files]
+        outside = [_leads_out(file, root) for file in map(str, reading.files)]
         if any(outside):
             row = outside.index(True)
             raise ValueError(
@@ -224,7 +227,7 @@ class ChestXrays(FederatedDataModule):
 
     def _present(self, reading: Reading) -> Reading:
         """Return the images that exist."""
-        if (here := present(reading.files)).all():
+        if (here := reading.there).all():
             return reading
         absent = reading.names[~here]
         if self.missing == "refuse" or not here.any():
@@ -314,9 +317,11 @@ def _is_deep(file: Path) -> bool:
         return False
 
 
-def present(files: list[Path]) -> np.ndarray:
-    """Return which files exist, [N] bool; each folder is listed once."""
-    return located(files)[1]
+def _leads_out(file: str, root: str) -> bool:
+    """Return whether the path of a file leads out of a folder."""
+    if file.startswith(root) and ".." not in file:
+        return False
+    return not os.path.abspath(file).startswith(os.path.join(os.path.abspath(root), ""))
 
 
 def refuse(table: Table, column: str, wrong: np.ndarray, expected: str) -> None:

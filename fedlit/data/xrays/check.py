@@ -21,12 +21,10 @@ from fedlit.data.near import Chosen, Pair, Thumbs, draw_pairs, near_pairs
 from fedlit.data.patients import keys, united
 from fedlit.data.records import contents
 from fedlit.data.splits import shared_patients
-from fedlit.data.xrays.base import ChestXrays, Reading, present
+from fedlit.data.xrays.ahead import CHUNK, Ahead
+from fedlit.data.xrays.base import ChestXrays, Reading
 from fedlit.data.xrays.folders import home, other_than_expected
 from fedlit.data.xrays.pictures import Picture, look_at
-
-CHUNK = 256
-"""Headers that a thread reads before it answers."""
 
 SHOWN = 5
 """Number of places that are named for each problem; the others are counted."""
@@ -117,13 +115,14 @@ def recognise(root: Path, source: str | None = None) -> type[ChestXrays]:
     return shipped[looks_like[0]]
 
 
-def check(reader: ChestXrays, decode: bool = False, drawn: Path | None = None) -> Check:
+def check(reader: ChestXrays, decode: bool = False, drawn: Path | None = None, ahead: Ahead | None = None) -> Check:
     """Read a data set's label files and look at each of its images, with a progress bar on the terminal.
 
     Args:
         reader: The reader of the data set.
         decode: Whether each image is decoded, which finds damaged pixels, and equal and alike pictures of different patients.
         drawn: PNG file into which pairs of alike pictures are drawn; by default none is written.
+        ahead: Processes that look at the images already, where none is decoded.
 
     Raises:
         ConfigError: Images are DICOM files, and pydicom is not installed.
@@ -139,7 +138,7 @@ def check(reader: ChestXrays, decode: bool = False, drawn: Path | None = None) -
     reading.patients, united_patients = united(reading.patients)
     result.remarks += [united_patients] if united_patients else []
     result.thumbs = Thumbs(len(reading.files)) if decode else None
-    result.pictures = _look_at(reading.files, result.thumbs)
+    result.pictures = _look_at(reading, result.thumbs, ahead)
     result.problems += _problems(result)
     result.remarks += _remarks(result)
     if decode:
@@ -232,20 +231,22 @@ def _harmonised(source: str) -> dict[str, str]:
     return names
 
 
-def _look_at(files: Sequence[Path], thumbs: Thumbs | None) -> list[Picture | None]:
-    pictures: list[Picture | None] = [None] * len(files)
-    rows = np.flatnonzero(present(list(files))).tolist()
-    doing, terminal = f"{'Opening' if thumbs is None else 'Decoding'} {len(rows):,} images", Console(stderr=True)
-    pool = ThreadPoolExecutor()
-    # Some at a time: to pass each header on its own from thread to thread takes longer than to read it.
+def _look_at(reading: Reading, thumbs: Thumbs | None, ahead: Ahead | None) -> list[Picture | None]:
+    names = list(map(str, reading.files))
+    seen = ahead.so_far() if ahead is not None else {}
+    pictures = [seen.get(name) for name in names]
+    left = [row for row in np.flatnonzero(reading.there).tolist() if pictures[row] is None]
+    doing, terminal = f"{'Opening' if thumbs is None else 'Decoding'} {len(left):,} images", Console(stderr=True)
+    # Some at a time: to pass each header on its own takes longer than to read it.
     size = CHUNK if thumbs is None else 4
-    chunks = [rows[start : start + size] for start in range(0, len(rows), size)]
+    chunks = [left[start : start + size] for start in range(0, len(left), size)]
+    pool = ThreadPoolExecutor()
 
     def look(chunk: list[int]) -> list[Picture]:
-        return [look_at(files[row], thumbs is not None, thumbs and partial(thumbs.put, row)) for row in chunk]
+        return [look_at(names[row], thumbs is not None, thumbs and partial(thumbs.put, row)) for row in chunk]
 
     try:
-        looks = pool.map(look, chunks)
+        looks = pool.map(look, chunks) if ahead is None else ahead.look_at([[names[row] for row in c] for c in chunks])
         bar = track(looks, doing, len(chunks), console=terminal, transient=True, disable=not terminal.is_terminal)
         for chunk, found in zip(chunks, bar, strict=True):
             for row, picture in zip(chunk, found, strict=True):

@@ -131,5 +131,10 @@ def _image_files(root: Path, names: np.ndarray, layout: str) -> list[Path]:
     if not folders:
         raise FileNotFoundError(f"{root}: found no folder of images; {layout}")
     # By stem, as a suffix may be spelled in capitals.
-    folder_of = {os.path.splitext(name)[0]: folder for folder in reversed(folders) for name in os.listdir(folder)}
-    return [folder_of.get(os.path.splitext(name)[0], folders[0]) / name for name in names.tolist()]
+    folder_of = {_stem(name): str(folder) for folder in reversed(folders) for name in os.listdir(folder)}
+    first = str(folders[0])
+    return [Path(f"{folder_of.get(_stem(name), first)}{os.sep}{name}") for name in names.tolist()]
+
+
+def _stem(name: str) -> str:
+    return name.rpartition(".")[0] or name

@@ -1,6 +1,7 @@
 """An image file as its header, or its decoding, shows it."""
 
 import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +10,8 @@ import numpy as np
 
 from fedlit.core.errors import ConfigError
 from fedlit.data.dicom import is_dicom, open_dicom
-from fedlit.data.near import SIDE
 from fedlit.data.opening import no_file, open_picture
-from fedlit.data.pixels import read_image
+from fedlit.data.pixels import SIDE, read_image
 
 IMAGES = (".png", ".jpg", ".jpeg")
 """Suffixes that say what a file is, so that it need not be opened twice."""
@@ -50,7 +50,7 @@ class Picture:
         return f"{self.format}, {self.bits}-bit {self.colour}"
 
 
-def look_at(file: Path, decode: bool = False, keep: Callable[[np.ndarray], None] | None = None) -> Picture:
+def look_at(file: str, decode: bool = False, keep: Callable[[np.ndarray], None] | None = None) -> Picture:
     """Read the header of an image file, and its pixels if ``decode`` is true, which ``keep`` then gets, uint8 [1, 64, 64].
 
     Raises:
@@ -77,11 +77,9 @@ def look_at(file: Path, decode: bool = False, keep: Callable[[np.ndarray], None]
     return Picture(*header, digest=hashlib.sha256(pixels.tobytes()).hexdigest())
 
 
-def _header(file: Path) -> tuple[str, int, str, tuple[int, int]]:
-    if reason := no_file(file):
-        raise ValueError(f"expected an image file, found {reason}")
-    if file.suffix.lower() not in IMAGES and is_dicom(file):
-        header = open_dicom(file, stop_before_pixels=True)
+def _header(file: str) -> tuple[str, int, str, tuple[int, int]]:
+    if os.path.splitext(file)[1].lower() not in IMAGES and not no_file(file) and is_dicom(Path(file)):
+        header = open_dicom(Path(file), stop_before_pixels=True)
         return "DICOM", int(header.BitsStored), str(header.PhotometricInterpretation), (header.Columns, header.Rows)
     with open_picture(file) as image:
         return (image.format or "", *_KINDS.get(image.mode, (8, image.mode)), image.size)
