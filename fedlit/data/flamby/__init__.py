@@ -1,0 +1,5 @@
+"""Federations of FLamby (Ogier du Terrail et al., NeurIPS 2022, arXiv:2210.04620): real hospitals, fixed splits."""
+
+from fedlit.data.flamby.heart import FedHeartDisease
+
+__all__ = ["FedHeartDisease"]
