@@ -52,6 +52,7 @@ def roots(nih: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[
         import test_catvsdog
         import test_chexpert
         import test_heart
+        import test_isic
         import test_melanoma
         import test_mimic
         import test_padchest
@@ -80,6 +81,7 @@ def roots(nih: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[
             "FashionMNIST": fashion,
             "CATvsDOG": test_catvsdog.write_kaggle(tmp_path_factory.mktemp("catvsdog")),
             "FedHeartDisease": test_heart.write(tmp_path_factory.mktemp("heart")),
+            "FedISIC2019": test_isic.write(tmp_path_factory.mktemp("isic")),
             "Melanoma": test_melanoma.write(tmp_path_factory.mktemp("melanoma")),
             **cifar,
         }
@@ -157,7 +159,7 @@ def test_the_issue_s_configs_are_there():
         ),
         *(f"scgdam/{name}.yaml" for name in ("cifar10", "cifar100", "stl10", "fashionmnist", "catvsdog", "melanoma")),
         *(f"scgdam/{name}.yaml" for name in ("cifar10-laptop", "nih-pneumonia", "phantom")),
-        "flamby/heart.yaml",
+        *(f"flamby/{name}.yaml" for name in ("heart", "isic2019")),
     }
     assert {f.stem for f in SWEEPS} >= {
         *(f"surgical-{name}" for name in ("clients", "classes", "table-1", "table-2")),

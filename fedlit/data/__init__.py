@@ -14,7 +14,7 @@ from fedlit.data.binary import (
     ParquetImages,
 )
 from fedlit.data.federated import FederatedDataModule
-from fedlit.data.flamby import FedHeartDisease
+from fedlit.data.flamby import FedHeartDisease, FedISIC2019
 from fedlit.data.organisations import Organisations
 from fedlit.data.own import ClassFolders, ImageTable, MedMNIST
 from fedlit.data.partition import (
@@ -35,7 +35,7 @@ from fedlit.data.xrays import MIMICCXR, MIMICCXRLT, CheXpert, NIHChestXray14, Pa
 __all__ = [
     "CIFAR10", "CIFAR100", "IID", "MIMICCXR", "MIMICCXRLT", "STL10", "ByCategory", "ByColumn", "ByOrganisation",
     "ByPatient", "CATvsDOG", "CategorisedImages", "CategoryImages", "CheXpert", "ClassFolders", "ClientData", "DeclaredClasses",
-    "Dirichlet", "FashionMNIST", "FedHeartDisease", "FederatedDataModule", "HideClasses", "ImageNet", "ImageTable", "LabelScheme", "MedMNIST", "Melanoma",
+    "Dirichlet", "FashionMNIST", "FedHeartDisease", "FedISIC2019", "FederatedDataModule", "HideClasses", "ImageNet", "ImageTable", "LabelScheme", "MedMNIST", "Melanoma",
     "NIHChestXray14", "Organisations", "PadChest", "ParquetImages", "Partition", "PhantomCXR", "Records", "VinDrCXR",
     "WithinOrganisations",
 ]  # fmt: skip

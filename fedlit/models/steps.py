@@ -61,7 +61,7 @@ class Classifier(LightningModule):
 
     def predict_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Probabilities [B, C]."""
-        return self(batch[0]).sigmoid()
+        return getattr(self.objective, "probabilities", torch.sigmoid)(self(batch[0]))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return the optimizer over all parameters that are trained."""

@@ -17,7 +17,7 @@ from fedlit.aggregators import CODA, CODASCA, Aggregator, CODAPlus, FedAvg, FedP
 from fedlit.core import checkpoint
 from fedlit.core.checkpoint import Checkpoints
 from fedlit.core.fabric import make_fabric
-from fedlit.data import ClassFolders, FedHeartDisease, ImageTable, MedMNIST, PhantomCXR
+from fedlit.data import ClassFolders, FedHeartDisease, FedISIC2019, ImageTable, MedMNIST, PhantomCXR
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.xrays.base import ChestXrays
 from fedlit.federation.federation import Federation
@@ -92,6 +92,7 @@ ELSEWHERE = {
         "tests/data/own/test_image_table.py",
     ),
     "file": "tests/data/own/test_medmnist.py",
+    "split_file": "tests/data/flamby/test_isic.py",
     **dict.fromkeys(("damaged", "depth"), "tests/data/test_decoding.py"),
     "accelerator": "needs another device",
     "devices": "ranks: tests/federation/engines",
@@ -230,7 +231,16 @@ def test_an_option_of_the_data_changes_what_it_says(option, value, what, tmp_pat
 def test_every_option_of_the_data_is_in_the_table():
     names = {
         n
-        for kind in (PhantomCXR, FederatedDataModule, ChestXrays, ImageTable, ClassFolders, MedMNIST, FedHeartDisease)
+        for kind in (
+            PhantomCXR,
+            FederatedDataModule,
+            ChestXrays,
+            ImageTable,
+            ClassFolders,
+            MedMNIST,
+            FedHeartDisease,
+            FedISIC2019,
+        )
         for n in inspect.signature(kind).parameters
     } - {"kwargs"}
     assert sorted(names - {row[0] for row in DATA} - {*ELSEWHERE}) == []

@@ -43,7 +43,7 @@ class BenchmarkReport:
     # Label of our runs that a published seed is, where both begin with the same weights; "" where they do not.
     paired: str = ""
 
-    how_to_read: ClassVar[str] = "The same data, split and settings: values can be compared, as is done above."
+    how_to_read: ClassVar[str] = "The same data and split: values can be compared, as is done above."
 
     def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
         """Make the report of the runs.
@@ -101,7 +101,7 @@ class BenchmarkReport:
             far += [f"{method} on {column}" for column in away.index[away]]
         said = (
             f"{self.score.capitalize()}, mean ± standard deviation over {values['seed'].nunique()} of our starts and "
-            f"{published['seed'].nunique()} of the benchmark's; the same rows, split and settings. "
+            f"{published['seed'].nunique()} of the benchmark's; the same data and split. "
         )
         outside = f"Our mean is more than one published standard deviation away: {', '.join(far)}." if far else (
             "Every mean of ours is within one published standard deviation."
