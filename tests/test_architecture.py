@@ -18,7 +18,7 @@ CORE = ("fedlit.core", "fedlit.federation")
 ABOVE = tuple(
     f"fedlit.{room}"
     for room in ("aggregators", "objectives", "models", "reports", "experiment", "cli", "predictions", "data.phantom",
-                 "data.xrays", "data.binary", "data.own")
+                 "data.xrays", "data.binary", "data.own", "data.flamby")
 )  # fmt: skip
 
 

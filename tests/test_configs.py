@@ -47,10 +47,12 @@ def roots(nih: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[
             for i in range(images):
                 (folder / f"{part}_{i}.JPEG").write_bytes(picture(100 * category + i))
     with pytest.MonkeyPatch.context() as patch:
-        for folder in ("xrays", "binary"):
+        for folder in ("xrays", "binary", "flamby"):
             patch.syspath_prepend(Path(__file__).parent / "data" / folder)
         import test_catvsdog
         import test_chexpert
+        import test_heart
+        import test_isic
         import test_melanoma
         import test_mimic
         import test_padchest
@@ -78,6 +80,8 @@ def roots(nih: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[
             "STL10": stl,
             "FashionMNIST": fashion,
             "CATvsDOG": test_catvsdog.write_kaggle(tmp_path_factory.mktemp("catvsdog")),
+            "FedHeartDisease": test_heart.write(tmp_path_factory.mktemp("heart")),
+            "FedISIC2019": test_isic.write(tmp_path_factory.mktemp("isic")),
             "Melanoma": test_melanoma.write(tmp_path_factory.mktemp("melanoma")),
             **cifar,
         }
@@ -131,7 +135,12 @@ def given(file: Path, roots: dict[str, Path]) -> dict[str, str]:
 def command_line(file: Path, roots: dict[str, Path], cache: Path) -> list[str]:
     """What a user types, less the folder of the cache."""
     words = [f"--{key}={value}" for key, value in given(file, roots).items()]
-    return ["fit", "--config", str(file), *words, "--data.cache_dir", str(cache)]
+    return ["fit", "--config", str(file), *words, *(["--data.cache_dir", str(cache)] if of_images(file) else [])]
+
+
+def of_images(file: Path) -> bool:
+    """Whether the data are pictures, and no table."""
+    return yaml.safe_load(file.read_text())["data"]["class_path"] != "FedHeartDisease"
 
 
 def test_the_issue_s_configs_are_there():
@@ -150,6 +159,7 @@ def test_the_issue_s_configs_are_there():
         ),
         *(f"scgdam/{name}.yaml" for name in ("cifar10", "cifar100", "stl10", "fashionmnist", "catvsdog", "melanoma")),
         *(f"scgdam/{name}.yaml" for name in ("cifar10-laptop", "nih-pneumonia", "phantom")),
+        *(f"flamby/{name}.yaml" for name in ("heart", "isic2019")),
     }
     assert {f.stem for f in SWEEPS} >= {
         *(f"surgical-{name}" for name in ("clients", "classes", "table-1", "table-2")),
@@ -217,10 +227,11 @@ def test_trains_a_step(
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")  # a table that is not folded
-    sizes = ["--data.image_size", "32", "--data.batch_size", "4", "--federation.workers", "1"]
+    sizes = ["--data.image_size", "32"] if of_images(file) else []
+    sizes += ["--data.batch_size", "4", "--federation.workers", "1"]
     sizes += ["--federation.measure_batches", "1"]
     model = yaml.safe_load(file.read_text())["model"]["init_args"]
-    if model.get("backbone", "densenet121").startswith("densenet") and "stem" not in model:
+    if of_images(file) and model.get("backbone", "densenet121").startswith("densenet") and "stem" not in model:
         sizes += ["--model.backbone", "mobilenetv2_035"]
     with pytest.raises(SystemExit) as stopped:
         main([*command_line(file, roots, cache), *sizes, "--fast_dev_run", "true"])

@@ -53,6 +53,10 @@ class Objective(nn.Module):
     def project(self) -> None:
         """After each optimizer step: bring the variables back to where they may be."""
 
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the probability [B, C] of each class at logits [B, C]; by default each class is a question of its own."""
+        return logits.sigmoid()
+
     def pooled(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Metrics [C] of all scores together, for a loss that is no mean over examples."""
         return {}

@@ -14,6 +14,7 @@ __getattr__, __dir__, __all__ = lazily(
             "Melanoma", "ParquetImages",
         ],
         "fedlit.data.federated": ["FederatedDataModule"],
+        "fedlit.data.flamby": ["FedHeartDisease", "FedISIC2019"],
         "fedlit.data.organisations": ["Organisations"],
         "fedlit.data.own": ["ClassFolders", "ImageTable", "MedMNIST"],
         "fedlit.data.partition": [

@@ -2,5 +2,6 @@
 
 from fedlit.models import resnet20, small_cnn  # noqa: F401  registers them with timm
 from fedlit.models.classifier import ImageClassifier
+from fedlit.models.linear import LogisticRegression
 
-__all__ = ["ImageClassifier"]
+__all__ = ["ImageClassifier", "LogisticRegression"]

@@ -8,23 +8,20 @@ from typing import Literal
 
 import timm
 import torch
-from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedlit.core import checkpoint
-from fedlit.core.batches import columns
-from fedlit.core.errors import CheckpointError, ConfigError, TrainingError
+from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.fetching import may_fetch
-from fedlit.core.objective import Objective
 from fedlit.models.layers import group_normalised, small_stem
-from fedlit.objectives import BCE
+from fedlit.models.steps import Classifier
 
 TOO_SMALL = re.compile(r"[Oo]utput size is too small|[Kk]ernel size can't be greater|must be greater than zero")
 """What torch says where nothing is left of an image behind some layers."""
 
 
-class ImageClassifier(LightningModule):
+class ImageClassifier(Classifier):
     """A multi-label classifier of images [B, in_chans, H, W] into logits [B, C].
 
     ``body`` (the papers' representation block, any timm backbone without its classifier) and ``head`` (the task
@@ -73,29 +70,20 @@ class ImageClassifier(LightningModule):
         objective: nn.Module | None = None,
         optimizer: OptimizerCallable = lambda p: torch.optim.SGD(p, lr=0.05),
     ) -> None:
-        super().__init__()
+        super().__init__(classes)
         if in_chans < 1:
             raise ConfigError(f"model.in_chans: expected at least 1 channel, found {in_chans}")
         if hidden < 0:
             raise ConfigError(f"model.hidden: expected a width of at least 1, or 0 for none, found {hidden}")
         if not 0 <= drop_rate < 1:
             raise ConfigError(f"model.drop_rate: expected a rate in [0, 1), found {drop_rate}")
-        self.classes = tuple(classes)
-        if not self.classes:
-            raise ConfigError(
-                "model.classes is empty: expected at least one class name; a model has those of its data, which a data "
-                "module of one's own sets as self.classes in __init__"
-            )
         self.body = _backbone(backbone, in_chans, pretrained, weights, norm, stem)
         self.backbone, self.in_chans = backbone, in_chans
         features = getattr(self.body, "head_hidden_size", self.body.num_features)  # where the body widens at its end
         self.hidden = nn.Sequential(nn.Linear(features, hidden), nn.ReLU()) if hidden else nn.Identity()
         self.drop = nn.Dropout(drop_rate)
         self.head = nn.Linear(hidden or features, len(self.classes))
-        self.objective = BCE() if objective is None else objective
-        if isinstance(self.objective, Objective):
-            self.objective.build(len(self.classes))
-        self.optimizer = optimizer
+        self.train_with(objective, optimizer)
         self.train_only(trainable)
 
     def train_only(self, part: Literal["all", "head"]) -> None:
@@ -140,34 +128,6 @@ class ImageClassifier(LightningModule):
             raise ConfigError(
                 f"data.image_size: {self.backbone} cannot take images of {pixels} pixels: {reason.splitlines()[0]}"
             ) from error
-
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        """Return the objective of a batch."""
-        return self._loss(self(batch[0]), batch[1])
-
-    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        """Log the loss and return the logits, which the federation scores per class."""
-        logits = self(batch[0])
-        self.log("loss", self._loss(logits, batch[1]))
-        return logits
-
-    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        labels = columns(labels, logits.shape[1])
-        if labels.shape != logits.shape:
-            numbers = ", or whole numbers [B], the class of each image" * (logits.shape[1] > 1)
-            raise TrainingError(
-                f"labels: expected [B, {logits.shape[1]}], a column of 0, 1 or NaN (unknown) for each class of the model, "
-                f"{', '.join(self.classes)}{numbers}; found {list(labels.shape)}"
-            )
-        return self.objective(logits, labels)
-
-    def predict_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        """Probabilities [B, C]."""
-        return self(batch[0]).sigmoid()
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return the optimizer over all parameters that are trained."""
-        return self.optimizer([p for p in self.parameters() if p.requires_grad])
 
 
 def _backbone(name: str, in_chans: int, pretrained: bool, weights: Path | None, norm: str, stem: str) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from fedlit.objectives.auc import AUCSaddle
 from fedlit.objectives.bce import BCE
+from fedlit.objectives.focal import SoftmaxFocalLoss
 from fedlit.objectives.ratio import RatioLoss
 
-__all__ = ["BCE", "AUCSaddle", "RatioLoss"]
+__all__ = ["BCE", "AUCSaddle", "RatioLoss", "SoftmaxFocalLoss"]

@@ -17,12 +17,12 @@ from fedlit.aggregators import CODA, CODASCA, Aggregator, CODAPlus, FedAvg, FedP
 from fedlit.core import checkpoint
 from fedlit.core.checkpoint import Checkpoints
 from fedlit.core.fabric import make_fabric
-from fedlit.data import ClassFolders, ImageTable, MedMNIST, PhantomCXR
+from fedlit.data import ClassFolders, FedHeartDisease, FedISIC2019, ImageTable, MedMNIST, PhantomCXR
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.xrays.base import ChestXrays
 from fedlit.federation.federation import Federation
 from fedlit.federation.settings import Settings
-from fedlit.models import ImageClassifier
+from fedlit.models import ImageClassifier, LogisticRegression
 from fedlit.objectives import AUCSaddle, RatioLoss
 from fedlit.schedules import ConstantSchedule, PracticeSchedule, Stage, StageSchedule, TheorySchedule
 
@@ -92,6 +92,7 @@ ELSEWHERE = {
         "tests/data/own/test_image_table.py",
     ),
     "file": "tests/data/own/test_medmnist.py",
+    "split_file": "tests/data/flamby/test_isic.py",
     **dict.fromkeys(("damaged", "depth"), "tests/data/test_decoding.py"),
     "accelerator": "needs another device",
     "devices": "ranks: tests/federation/engines",
@@ -230,7 +231,16 @@ def test_an_option_of_the_data_changes_what_it_says(option, value, what, tmp_pat
 def test_every_option_of_the_data_is_in_the_table():
     names = {
         n
-        for kind in (PhantomCXR, FederatedDataModule, ChestXrays, ImageTable, ClassFolders, MedMNIST)
+        for kind in (
+            PhantomCXR,
+            FederatedDataModule,
+            ChestXrays,
+            ImageTable,
+            ClassFolders,
+            MedMNIST,
+            FedHeartDisease,
+            FedISIC2019,
+        )
         for n in inspect.signature(kind).parameters
     } - {"kwargs"}
     assert sorted(names - {row[0] for row in DATA} - {*ELSEWHERE}) == []
@@ -281,6 +291,12 @@ def test_weights_of_a_file_are_loaded(tmp_path):
     torch.save({name: torch.zeros_like(value) for name, value in body.state_dict().items()}, tmp_path / "zero.pth")
     loaded = ImageClassifier(("a",), "resnet10t", weights=tmp_path / "zero.pth").body
     assert all(not value.any() for value in loaded.state_dict().values())
+
+
+def test_options_of_logistic_regression_are_those_of_an_image_classifier_and_two_more():
+    """tests/models/test_linear.py has both."""
+    names = set(inspect.signature(LogisticRegression).parameters) - {row[0] for row in MODEL}
+    assert names == {"features", "start"}
 
 
 def test_every_option_of_the_model_is_in_the_table():

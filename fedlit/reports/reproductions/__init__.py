@@ -9,5 +9,6 @@ NAMES = (
     *("localscgdam-fig4", "localscgdam-fig5"),
     *("surgical-tables", "surgical-table1", "surgical-table2", "surgical-table3", "surgical-table4"),
     *("surgical-fig5", "surgical-fig6", "surgical-fig7"),
+    *("flamby-heart", "flamby-isic2019"),
 )
 """Names of what can be reproduced, those of one paper together."""

@@ -72,23 +72,20 @@ class Estimate:
         own = sum(_bytes(a.client_state(local.layout)) for a in objects.federation.aggregators)
         server = sum(_bytes(a.server_state(local.layout, local.flat.w)) for a in objects.federation.aggregators)
         model = (local.flat.w.numel() + local.flat.stats.numel()) * local.flat.w.element_size()
-        size = data["image_size"]
         model_keys = keys["model"]["init_args"]
-        shape = f"{data['batch_size']} images of {size}x{size}, {model_keys.get('in_chans', 1)} channels"
+        example, said = _example(data, model_keys)
         algorithm = "+".join(type(a).__name__ for a in objects.federation.aggregators) or "FedAvg"
-        step = f"{model_keys.get('backbone', keys['model']['class_path'])}, {algorithm}, {shape}"
+        step = f"{model_keys.get('backbone', type(objects.model).__name__)}, {algorithm}, {data['batch_size']} {said}"
         if self.given is None and step not in self.measured:
-            channels = model_keys.get("in_chans", 1)
             with without_fetching():
                 fresh = self._parser.instantiate(self._parser.parse_string(run.config))
             fabric = make_fabric(**keys["fabric"] | {"devices": 1, "num_nodes": 1})
-            batch = _batch(data["batch_size"], channels, size, len(fresh.model.classes))
+            batch = _batch(data["batch_size"], example, len(fresh.model.classes))
             self.measured[step] = _seconds(_local(fresh.model, fresh.federation, fabric), fresh.federation, batch)
-        images = sum(self.images.values()) or None
+        images = sum(self.images.values()) if "image_size" in data else 0
+        picture = data.get("image_size", 0) ** 2 * data.get("in_chans", model_keys.get("in_chans", 1))
         disk = 2 * (model + server) + clients * own
-        return Cost(
-            clients, total, step, disk, images, size * size * data.get("in_chans", model_keys.get("in_chans", 1))
-        )
+        return Cost(clients, total, step, disk, images or None, picture)
 
     def seconds(self, cost: Cost) -> float | None:
         """Time that a run takes, all clients one after the other; None where its steps are not known."""
@@ -108,7 +105,9 @@ class Estimate:
             elif not all(clients.values()):
                 return None
             else:
-                training = (data.get("split") or [0.7, 0.1, 0.2])[0]
+                training = (
+                    data["split"][0] if data.get("split") else 1.0
+                )  # of data that are split as published, all count
                 epochs = (math.ceil(images * training / data["batch_size"]) for images in clients.values())
                 total += plan.window * sum(epochs) * share
         return round(total)
@@ -122,7 +121,8 @@ def _clients(data: Mapping[str, Any], federation: Federation, images: Mapping[st
     partition = ((data.get("partition") or {}).get("init_args") or {}).get("clients")
     if isinstance(partition, int):
         return {f"client-{i}": total // partition for i in range(partition)}
-    names = federation.clients or list(data.get("sources") or {}) or _hospitals(data.get("hospitals", 1))
+    named = federation.clients or list(data.get("sources") or {})
+    names = named or (_hospitals(data["hospitals"]) if "hospitals" in data else list(images)) or _hospitals(1)
     return {name: images.get(name, 0) for name in names}
 
 
@@ -140,9 +140,17 @@ def _bytes(state: Mapping[str, torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in state.values())
 
 
-def _batch(size: int, channels: int, pixels: int, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _example(data: Mapping[str, Any], model: Mapping[str, Any]) -> tuple[tuple[int, ...], str]:
+    """Shape of an example of the run, and what several are in words."""
+    if "features" in model:
+        return (model["features"],), f"rows of {model['features']} features"
+    size, channels = data["image_size"], model.get("in_chans", 1)
+    return (channels, size, size), f"images of {size}x{size}, {channels} channels"
+
+
+def _batch(size: int, example: tuple[int, ...], classes: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    images = torch.rand(size, channels, pixels, pixels, generator=generator)
+    images = torch.rand(size, *example, generator=generator)
     return images, torch.randint(2, (size, classes), generator=generator).float()
 
 

@@ -12,7 +12,8 @@ PAPERS = Path(__file__).parent / "papers"
 class Published:
     """A paper's own table.
 
-    Its cells are text, as printed, so that nobody calculates with them: they come from other data and other hardware.
+    Its cells are text, as printed, so that nobody calculates with them: they come from other data and other hardware. Only
+    a benchmark, whose data and split are public, is compared by value (``flamby/benchmark.py``).
     """
 
     title: str  # Such as ``Table 3``.
@@ -37,7 +38,7 @@ class Paper:
 
 
 def read_paper(name: str) -> Paper:
-    """A paper that ships: ``fdam``, ``localscgdam`` or ``surgical``."""
+    """A paper that ships: ``fdam``, ``flamby``, ``localscgdam`` or ``surgical``."""
     found = json.loads((PAPERS / f"{name}.json").read_text(encoding="utf-8"))
     tables = {}
     for title, table in found["tables"].items():

@@ -17,20 +17,26 @@ from fedlit.reports.reproductions.announcement import announced
 from fedlit.reports.reproductions.costs import Estimate
 from fedlit.reports.reproductions.document import HOME, Document, Part, Scale, find, read
 from fedlit.reports.reproductions.fdam.ratios import RatiosReport
+from fedlit.reports.reproductions.flamby.benchmark import BenchmarkReport
 from fedlit.reports.reproductions.published import read_paper
 from fedlit.reports.reproductions.report import Report
 from fedlit.reports.reproductions.seeds import SeedsReport
 from fedlit.reports.reproductions.surgical.classes import ClassesReport
 from fedlit.reports.reproductions.surgical.settings import SettingsReport
 
-Reporter = SeedsReport | ClassesReport | SettingsReport | RatiosReport
+Reporter = SeedsReport | ClassesReport | SettingsReport | RatiosReport | BenchmarkReport
 REPORTS: dict[str, type[Reporter]] = {
     "seeds": SeedsReport,
     "classes": ClassesReport,
     "settings": SettingsReport,
     "ratios": RatiosReport,
+    "benchmark": BenchmarkReport,
 }
 """Kinds of report by name; their fields are the other keys of ``report`` in a document."""
+
+
+OTHER_DATA = "The paper's own data and runs: compare the order of rows and the gaps between them, not values."
+"""How to read published numbers, unless the kind of report says it in its ``how_to_read``."""
 
 
 @dataclass
@@ -221,7 +227,7 @@ class Reproduction:
             report.text,
             "## Published",
             "",
-            f"{paper.source}. The paper's own data and runs: compare the order of rows and the gaps between them, not values.",
+            f"{paper.source}. {getattr(self._reporter(), 'how_to_read', OTHER_DATA)}",
             "",
             *(paper.tables[title].markdown() for title in self.document.tables),
         ]

@@ -1,0 +1,210 @@
+"""Fed-Heart-Disease: the four hospitals of UCI's Heart Disease data, as FLamby reads, splits and normalises them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from fedlit.core.messages import ClientData
+from fedlit.data.federated import POOLED, FederatedDataModule
+from fedlit.data.records import contents
+
+HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
+COLUMNS = 14
+LACKING = [10, 11, 12]
+"""Columns that some hospitals hardly filled in: slope, number of vessels, thallium scan."""
+
+PLAIN = [0, 1, 3, 4, 5, 7, 8, 9]
+CATEGORIES = {2: (1, 2, 3, 4), 6: (0, 1, 2)}
+"""Values of the kind of chest pain and of the ECG at rest, of which the first is the one without a column."""
+
+POOLED_TEST = "pooled-test"
+TRAIN, SEED = 0.66, 43
+
+
+class LabelledRows(Dataset):
+    """Rows of a table with their labels.
+
+    Args:
+        features: [n, D] float32.
+        labels: [n, C] float32 in {0, 1, NaN}.
+        names: Unique ids of the rows, [n] str.
+        sites: Hospital of each row, [n] str.
+    """
+
+    def __init__(self, features: Tensor, labels: Tensor, names: np.ndarray, sites: np.ndarray) -> None:
+        self.features, self.labels, self.names, self.sites = features, labels, names, sites
+        self.patients = names
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        return self.features[i], self.labels[i]
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features [B, D] and labels [B, C]."""
+        return self.features[indices], self.labels[indices]
+
+
+class FedHeartDisease(FederatedDataModule):
+    """740 patients of four hospitals, 13 numbers of each, and whether they have a heart disease. One class.
+
+    Janosi, Steinbrunn, Pfisterer and Detrano, "Heart Disease", UCI Machine Learning Repository 1988,
+    https://archive.ics.uci.edu/dataset/45/heart+disease. The folder of the unpacked download has, beside others:
+
+    ::
+
+        processed.cleveland.data      14 columns without a header: 63.0,1.0,1.0,145.0,233.0,1.0,...,0
+        processed.hungarian.data      "?" is a value that nobody knows
+        processed.switzerland.data
+        processed.va.data
+
+    What is made of them is FLamby's Fed-Heart-Disease (Ogier du Terrail et al., NeurIPS 2022, arXiv:2210.04620, code at
+    https://github.com/owkin/FLamby, commit edacf54): three columns and then all rows with "?" are dropped, two columns
+    become columns of 0 and 1 for all but their first value, and any degree of disease is positive. A third of each
+    hospital's rows are its test set, drawn by scikit-learn with seed 43, stratified where both labels are there more than
+    twice. There is no validation set: the last model counts.
+
+    Every hospital normalises its rows by mean and standard deviation of its own training rows. The test set
+    ``pooled-test`` of the server has all test rows, normalised by those of all training rows together.
+
+    Args:
+        root: The folder of the files. There is no default, and nothing is downloaded.
+        pooled: Whether all training rows go to one client with the name ``pooled``, normalised together. The test sets of the
+            hospitals are then the server's, and stay normalised by their own training rows, as in FLamby.
+        batch_size: Number of rows in a training batch of one client, at least 1.
+        eval_batch_size: Number of rows in a batch of test and prediction, at least 1.
+    """
+
+    layout = f"expected processed.HOSPITAL.data for {', '.join(HOSPITALS)}, as UCI's download has them"
+
+    def __init__(
+        self, root: Path | None = None, pooled: bool = False, batch_size: int = 4, eval_batch_size: int = 128
+    ) -> None:
+        super().__init__(None, pooled=pooled, batch_size=batch_size, eval_batch_size=eval_batch_size)
+        if root is None:
+            raise ValueError(f"data.root is missing: {self.layout}")
+        self.root = Path(root).expanduser()
+        self.classes = ("Heart disease",)
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read the files and fill ``clients`` and ``test_sets``; a second call changes nothing.
+
+        Raises:
+            FileNotFoundError: A hospital has no file.
+            ValueError: A cell is no number, or has a value that UCI's description does not know.
+        """
+        if self.clients:
+            return
+        hospitals = [_read(self._file(name), name) for name in HOSPITALS]
+        whole = _Scale.of([rows.features[rows.training] for rows in hospitals])
+        own = [_Scale.of([rows.features[rows.training]]) for rows in hospitals]
+        tests = [_rows([rows], ~rows.training, scale) for rows, scale in zip(hospitals, own, strict=True)]
+        self.test_sets = {POOLED_TEST: _rows(hospitals, np.concatenate([~r.training for r in hospitals]), whole)}
+        if self.pooled:
+            train = _rows(hospitals, np.concatenate([rows.training for rows in hospitals]), whole)
+            self.clients = {POOLED: ClientData(POOLED, self.classes, train, None, None)}
+            self.test_sets |= dict(zip(HOSPITALS, tests, strict=True))
+            return
+        for name, rows, scale, test in zip(HOSPITALS, hospitals, own, tests, strict=True):
+            self.clients[name] = ClientData(name, self.classes, _rows([rows], rows.training, scale), None, test)
+
+    def _file(self, hospital: str) -> Path:
+        file = self.root / f"processed.{hospital}.data"
+        if not file.is_file():
+            found = contents(self.root) if self.root.is_dir() else "no such folder"
+            raise FileNotFoundError(f"{file}: no such file; found {found}; {self.layout}. fedlit does not download it.")
+        return file
+
+
+@dataclass(frozen=True, eq=False)
+class _Hospital:
+    """The rows of a hospital: features [n, 13] as they are, labels [n, 1], ids, and which are trained on, [n] bool."""
+
+    name: str
+    features: Tensor
+    labels: Tensor
+    names: np.ndarray
+    training: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class _Scale:
+    """Mean and standard deviation of each feature, [13]."""
+
+    mean: Tensor
+    std: Tensor
+
+    @classmethod
+    def of(cls, features: Sequence[Tensor]) -> "_Scale":
+        together = torch.cat(list(features))
+        return cls(together.mean(0), together.std(0))
+
+    def __call__(self, features: Tensor) -> Tensor:
+        return (features - self.mean) / (self.std + 1e-9)
+
+
+def _rows(hospitals: Sequence[_Hospital], chosen: np.ndarray, scale: _Scale) -> LabelledRows:
+    """Return some rows of hospitals, [n of all] bool, normalised together."""
+    features, labels = (torch.cat([getattr(each, part) for each in hospitals]) for part in ("features", "labels"))
+    names = np.concatenate([each.names for each in hospitals])
+    sites = np.concatenate([np.full(len(each.names), each.name) for each in hospitals])
+    rows = torch.from_numpy(chosen)
+    return LabelledRows(scale(features[rows]), labels[rows], names[chosen], sites[chosen])
+
+
+def _read(file: Path, name: str) -> _Hospital:
+    table = _numbers(file).drop(columns=LACKING)
+    table = table[table.notna().all(axis=1)]
+    dummies = []
+    for column, values in CATEGORIES.items():
+        if len(unknown := table.index[~table[column].isin(values)]):
+            raise ValueError(
+                f"{file}, line {unknown[0] + 1}: column {column + 1}: expected one of {', '.join(map(str, values))}, "
+                f"found {table[column][unknown[0]]:g} ({len(unknown)} such lines)"
+            )
+        dummies += [(table[column] == value).to_numpy() for value in values[1:]]
+    features = np.column_stack([table[PLAIN].to_numpy(), *dummies]).astype(np.float32)
+    positive = (table[COLUMNS - 1] != 0).to_numpy()
+    names = np.array([f"{name}-{line + 1:04d}" for line in table.index])
+    labels = torch.from_numpy(positive.astype(np.float32)[:, None])
+    return _Hospital(name, torch.from_numpy(features), labels, names, _training(file, positive))
+
+
+def _numbers(file: Path) -> pd.DataFrame:
+    """Read all cells; the index counts lines from 0, and "?" is NaN."""
+    try:
+        table = pd.read_csv(file, header=None, dtype=str, skip_blank_lines=False)
+    except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file}: expected {COLUMNS} columns separated by commas, found: {error}") from None
+    if table.shape[1] != COLUMNS:
+        raise ValueError(f"{file}: expected {COLUMNS} columns separated by commas, found {table.shape[1]}")
+    table = table[table.notna().any(axis=1)]  # a blank line at the end
+    texts = table.apply(lambda column: column.str.strip())
+    numbers = texts.apply(pd.to_numeric, errors="coerce")
+    wrong = (numbers.isna() & texts.notna() & (texts != "?")).to_numpy()
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0]
+        raise ValueError(
+            f"{file}, line {table.index[row] + 1}: column {column + 1}: expected a number or ?, found "
+            f"{texts.iloc[row, column]!r} ({wrong.sum()} such cells)"
+        )
+    return numbers
+
+
+def _training(file: Path, positive: np.ndarray) -> np.ndarray:
+    """Return which rows are trained on, [n] bool: FLamby's split is what scikit-learn draws."""
+    from sklearn.model_selection import train_test_split  # takes a second to import
+
+    if len(positive) < 4:
+        raise ValueError(f"{file}: expected at least four rows without ?, found {len(positive)}")
+    both = min(positive.sum(), (~positive).sum()) > 2
+    options = {"train_size": TRAIN, "test_size": 1.0 - TRAIN, "random_state": SEED}
+    train, _ = train_test_split(np.arange(len(positive)), stratify=positive if both else None, **options)
+    return np.isin(np.arange(len(positive)), train)

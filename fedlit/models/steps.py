@@ -1,0 +1,68 @@
+"""What classifiers have in common: names of classes, an objective, an optimizer, and Lightning's steps."""
+
+from collections.abc import Sequence
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+
+from fedlit.core.batches import columns
+from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.core.objective import Objective
+from fedlit.objectives import BCE
+
+
+class Classifier(LightningModule):
+    """A model whose ``forward`` gives logits [B, C]; a subclass implements that, and calls its last layer ``head``.
+
+    Args:
+        classes: Names of the classes, in the order of the head's rows.
+
+    Raises:
+        ConfigError: There is no class.
+    """
+
+    def __init__(self, classes: Sequence[str]) -> None:
+        super().__init__()
+        self.classes = tuple(classes)
+        if not self.classes:
+            raise ConfigError(
+                "model.classes is empty: expected at least one class name; a model has those of its data, which a data "
+                "module of one's own sets as self.classes in __init__"
+            )
+
+    def train_with(self, objective: nn.Module | None, optimizer: OptimizerCallable) -> None:
+        """Set the loss, by default ``BCE``, and the optimizer; last, as variables of a loss stand behind all layers."""
+        self.objective = BCE() if objective is None else objective
+        if isinstance(self.objective, Objective):
+            self.objective.build(len(self.classes))
+        self.optimizer = optimizer
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """Return the objective of a batch."""
+        return self._loss(self(batch[0]), batch[1])
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """Log the loss and return the logits, which the federation scores per class."""
+        logits = self(batch[0])
+        self.log("loss", self._loss(logits, batch[1]))
+        return logits
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        labels = columns(labels, logits.shape[1])
+        if labels.shape != logits.shape:
+            numbers = ", or whole numbers [B], the class of each image" * (logits.shape[1] > 1)
+            raise TrainingError(
+                f"labels: expected [B, {logits.shape[1]}], a column of 0, 1 or NaN (unknown) for each class of the model, "
+                f"{', '.join(self.classes)}{numbers}; found {list(labels.shape)}"
+            )
+        return self.objective(logits, labels)
+
+    def predict_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """Probabilities [B, C]."""
+        return getattr(self.objective, "probabilities", torch.sigmoid)(self(batch[0]))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return the optimizer over all parameters that are trained."""
+        return self.optimizer([p for p in self.parameters() if p.requires_grad])

@@ -1,0 +1,70 @@
+"""The focal loss of images with one class each."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.core.objective import Objective
+
+
+class SoftmaxFocalLoss(Objective):
+    """Focal loss (Lin et al., ICCV 2017, arXiv:1708.02002) over a softmax, for images of exactly one class.
+
+    ``- alpha_y (1 - p_y)^gamma log p_y`` for the class y of an image, averaged over the images. With gamma = 0 and without
+    alpha it is cross-entropy over the classes. A label that is NaN takes its class out of the image's softmax; an image whose
+    class is not among those that are known adds neither loss nor gradient. Predictions are the softmax's probabilities.
+
+    Args:
+        gamma: How much less an image counts the surer the model is of its class, at least 0.
+        alpha: Weight of each class, in the order of the classes; by default 1.
+
+    Raises:
+        ConfigError: A gamma below 0, weights that are not above 0, or as many as there are no classes.
+    """
+
+    def __init__(self, gamma: float = 2.0, alpha: Sequence[float] | None = None) -> None:
+        super().__init__()
+        if not gamma >= 0:
+            raise ConfigError(f"SoftmaxFocalLoss.gamma: expected at least 0, found {gamma:g}")
+        if alpha is not None and not all(weight > 0 for weight in alpha):
+            raise ConfigError(f"SoftmaxFocalLoss.alpha: expected weights above 0, found {list(alpha)}")
+        self.gamma, self.alpha = gamma, alpha
+
+    def build(self, num_classes: int) -> None:
+        """Check that each class has a weight.
+
+        Raises:
+            ConfigError: There are more or fewer weights than classes.
+        """
+        if self.alpha is not None and len(self.alpha) != num_classes:
+            raise ConfigError(
+                f"SoftmaxFocalLoss.alpha: expected a weight for each of {num_classes} classes, found {len(self.alpha)}"
+            )
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Loss of ``logits`` [B, C] against ``labels`` [B, C], of which one is 1 in each row.
+
+        Raises:
+            TrainingError: An image has several classes.
+        """
+        positive = labels == 1
+        if (positive.sum(1) > 1).any():
+            raise TrainingError(
+                "SoftmaxFocalLoss: expected one class an image, found an image of several; BCE takes those"
+            )
+        logs = self._logs(logits, labels.isnan())
+        log = torch.where(positive, logs, 0.0).sum(1)
+        weight = 1.0 if self.alpha is None else positive.to(logits.dtype) @ logits.new_tensor(self.alpha)
+        terms = -weight * (1 - log.exp()) ** self.gamma * log
+        known = positive.any(1)
+        return torch.where(known, terms, 0.0).sum() / known.sum().clamp(min=1)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the softmax of logits [B, C]."""
+        return logits.softmax(1)
+
+    @staticmethod
+    def _logs(logits: Tensor, unknown: Tensor) -> Tensor:
+        return logits.masked_fill(unknown, torch.finfo(logits.dtype).min / 2).log_softmax(1)

@@ -1,0 +1,141 @@
+"""The report of a benchmark with public data and a fixed split: our numbers in one table with the published ones."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from fedlit.core.errors import ConfigError
+from fedlit.metrics.auroc import class_auroc
+from fedlit.predictions.table import FOLDER, Predictions, read
+from fedlit.reports.reproductions.document import Scale
+from fedlit.reports.reproductions.published import grid, read_paper
+from fedlit.reports.reproductions.report import Report
+
+MEAN = "mean of hospitals"
+
+
+def accuracy(scores: Tensor, labels: Tensor) -> float:
+    """Return the share of labels [N, C] on whose side of 0 the logits [N, C] are."""
+    return float(((scores > 0) == (labels == 1)).double().mean())
+
+
+def balanced_accuracy(scores: Tensor, labels: Tensor) -> float:
+    """Return the share of images [N, C] whose highest logit is that of their class, averaged over the classes that are there."""
+    of, said = labels.argmax(1), scores.argmax(1)
+    return float(pd.Series((of == said).numpy()).groupby(of.numpy()).mean().mean())
+
+
+SCORES: dict[str, Callable[[Tensor, Tensor], float]] = {"accuracy": accuracy, "balanced accuracy": balanced_accuracy}
+
+
+@dataclass(frozen=True)
+class BenchmarkReport:
+    """A table of methods by test sets, ours above the published row of the same method."""
+
+    paper: str  # File in ``papers/``.
+    table: str  # Published table there: method, seed, and a column a test set, hospitals first.
+    score: str  # ``accuracy`` or ``balanced accuracy``.
+    # Label of our runs that a published seed is, where both begin with the same weights; "" where they do not.
+    paired: str = ""
+
+    how_to_read: ClassVar[str] = "The same data and split: values can be compared, as is done above."
+
+    def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
+        """Make the report of the runs.
+
+        Raises:
+            ConfigError: There is no such score.
+        """
+        if self.score not in SCORES:
+            raise ConfigError(f"report.score: expected {' or '.join(SCORES)}, found {self.score!r}")
+        published = self._published()
+        tests = [column for column in published if column not in ("method", "seed", MEAN)]
+        ours = pd.DataFrame(row for run in runs.to_dict("records") for row in self._measured(run, tests))
+        values = ours[ours["what"] == self.score].drop(columns="what")
+        aurocs = ours[ours["what"] == "AUROC"].drop(columns="what")
+        columns = [*tests[:-1], MEAN, tests[-1]]
+        text = [*self._compared(values, published, columns), *self._paired(values, published, tests)]
+        text += [
+            "",
+            "AUROC of the same models, of which the benchmark publishes none:",
+            "",
+            *_means(aurocs, columns),
+            "",
+        ]
+        return Report("\n".join(text), {"values": values, "published": published, "auroc": aurocs})
+
+    def _published(self) -> pd.DataFrame:
+        table = read_paper(self.paper).tables[self.table]
+        frame = pd.DataFrame(table.rows, columns=list(table.columns))
+        frame = frame.astype({column: float for column in frame if column not in ("method", "seed")})
+        frame[MEAN] = frame.iloc[:, 2:-1].mean(axis=1)
+        return frame
+
+    def _measured(self, run: dict, tests: list[str]) -> list[dict]:
+        """Return both scores of a run by test set: rows of a hospital, wherever they were tested, and the last one's."""
+        files = sorted((Path(run["directory"]) / FOLDER).glob("*.parquet"))
+        sets = {each.name: each for each in map(read, files)}
+        together = sets.pop(tests[-1], None)  # where the last test set is more than the others' rows
+        parts = {site: _of_site(list(sets.values()), site) for site in tests[:-1]}
+        whole = tuple(torch.cat(each) for each in zip(*parts.values(), strict=True))
+        parts[tests[-1]] = (together.scores, together.labels) if together is not None else whole
+        start = str(run.get(self.paired, run["seed"]))
+        rows = []
+        for what, score in (*SCORES.items(), ("AUROC", _auroc)):
+            found = {test: score(*part) for test, part in parts.items()}
+            found[MEAN] = pd.Series(found)[tests[:-1]].mean()
+            rows.append({"method": run["method"], "seed": start, "run_seed": run["seed"], "what": what} | found)
+        return rows
+
+    def _compared(self, values: pd.DataFrame, published: pd.DataFrame, columns: list[str]) -> list[str]:
+        lines, far = [], []
+        for method, own in values.groupby("method", sort=False):
+            theirs = published[published["method"] == method]
+            lines += [[f"{method}, ours", *_cells(own[columns])], [f"{method}, published", *_cells(theirs[columns])]]
+            away = (own[columns].mean() - theirs[columns].mean()).abs() > theirs[columns].std() + 5e-5  # four digits
+            far += [f"{method} on {column}" for column in away.index[away]]
+        said = (
+            f"{self.score.capitalize()}, mean ± standard deviation over {values['seed'].nunique()} of our starts and "
+            f"{published['seed'].nunique()} of the benchmark's; the same data and split. "
+        )
+        outside = f"Our mean is more than one published standard deviation away: {', '.join(far)}." if far else (
+            "Every mean of ours is within one published standard deviation."
+        )  # fmt: skip
+        return [*grid(["", *columns], lines), "", said + outside]
+
+    def _paired(self, values: pd.DataFrame, published: pd.DataFrame, tests: list[str]) -> list[str]:
+        """Compare number by number where both begin with the same weights."""
+        if not self.paired:
+            return []
+        both = values.merge(published, on=["method", "seed"], suffixes=("", " published"))
+        away = pd.concat([(both[test] - both[f"{test} published"]).abs() for test in tests])
+        return [
+            f"A start is the published seed's initial weights, the order of batches is our own: {int((away < 1e-4).sum())} of "
+            f"{len(away)} numbers, one a start and test set, are the published ones to four digits; the largest difference is "
+            f"{away.max():.4f}."
+        ]
+
+
+def _auroc(scores: Tensor, labels: Tensor) -> float:
+    return class_auroc(scores, labels, [str(column) for column in range(scores.shape[1])]).mean
+
+
+def _of_site(sets: list[Predictions], site: str) -> tuple[Tensor, Tensor]:
+    """Return the scores and labels of a site's rows in the one test set that has them."""
+    (found,) = (each for each in sets if (each.sites == site).any())
+    rows = (found.sites == site).nonzero()[0]
+    return found.scores[rows], found.labels[rows]
+
+
+def _means(values: pd.DataFrame, columns: list[str]) -> list[str]:
+    rows = [[method, *_cells(own[columns])] for method, own in values.groupby("method", sort=False)]
+    return grid(["", *columns], rows)
+
+
+def _cells(values: pd.DataFrame) -> list[str]:
+    return [f"{values[c].mean():.4f}" + (f" ± {values[c].std():.4f}" if len(values) > 1 else "") for c in values]

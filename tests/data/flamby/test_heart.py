@@ -1,0 +1,173 @@
+"""Fed-Heart-Disease: FLamby's rows, split and normalisation, on files of UCI's layout; its own numbers where the data are."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.model_selection import train_test_split
+
+import fedlit
+from fedlit.aggregators import FedAvg, Scaffold
+from fedlit.data import FedHeartDisease
+from fedlit.models import LogisticRegression
+from fedlit.predictions.table import read
+from fedlit.schedules import ConstantSchedule
+
+SIZES = {"cleveland": (30, 12), "hungarian": (24, 9), "switzerland": (12, 11), "va": (16, 12)}
+"""Rows of a hospital, and how many of them are positive."""
+
+REAL = Path(os.environ.get("FEDLIT_HEART", Path(__file__).parents[4] / "shared" / "data" / "heart-disease"))
+
+
+def lines_of(name: str) -> list[str]:
+    rows, positives = SIZES[name]
+    rng = np.random.default_rng(len(name))
+    lines = []
+    for row in range(rows):
+        cells = [
+            *(f"{rng.integers(30, 80)}.0", str(rng.integers(2)), str(row % 4 + 1), str(rng.integers(100, 180))),
+            *(str(rng.integers(150, 300)), str(rng.integers(2)), str(row % 3), str(rng.integers(90, 180))),
+            *(str(rng.integers(2)), f".{rng.integers(10)}", "2", "?", "?", str(int(row < positives) * (1 + row % 4))),
+        ]
+        lines.append(",".join(cells))
+    lines.insert(3, "55,1,4,?,200,0,0,120,0,1.5,2,?,?,1")  # a value that counts is not known
+    return lines
+
+
+def write(root: Path, **changed: list[str]) -> Path:
+    for name in SIZES:
+        (root / f"processed.{name}.data").write_text("\n".join(changed.get(name, lines_of(name))) + "\n")
+    return root
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> FedHeartDisease:
+    made = FedHeartDisease(write(tmp_path))
+    made.setup()
+    return made
+
+
+def by_hand(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features [n, 13] in float64, labels, and which rows are trained on."""
+    cells = pd.DataFrame([line.split(",") for line in lines_of(name)]).drop(columns=[10, 11, 12])
+    cells = cells[(cells != "?").all(axis=1)].astype(float).reset_index(drop=True)
+    positive = (cells.pop(13) > 0).to_numpy()
+    assert (len(cells), positive.sum()) == SIZES[name]
+    features = pd.get_dummies(cells, columns=[2, 6], drop_first=True).to_numpy(float)
+    stratify = positive if name != "switzerland" else None  # its negatives are too few
+    train, _ = train_test_split(
+        range(len(cells)), train_size=0.66, test_size=0.34, random_state=43, shuffle=True, stratify=stratify
+    )
+    return features, positive, np.isin(np.arange(len(cells)), train)
+
+
+def normalised(features: np.ndarray, training: np.ndarray) -> np.ndarray:
+    return (features - features[training].mean(0)) / (features[training].std(0, ddof=1) + 1e-9)
+
+
+def test_each_hospital_is_a_client_normalised_by_its_own_training_rows(data):
+    assert list(data.clients) == [*SIZES]
+    for name, client in data.clients.items():
+        features, positive, training = by_hand(name)
+        assert client.val is None
+        for part, rows in ((client.train, training), (client.test, ~training)):
+            torch.testing.assert_close(
+                part.features.double(), torch.tensor(normalised(features, training)[rows]), atol=1e-4, rtol=1e-4
+            )
+            assert part.labels[:, 0].tolist() == positive[rows].tolist()
+            assert part.sites.tolist() == [name] * rows.sum()
+    assert data.counts()["positives"].sum() == sum(positives for _, positives in SIZES.values())
+
+
+def test_the_pooled_test_set_is_normalised_by_all_training_rows(data):
+    made = [by_hand(name) for name in SIZES]
+    features, positive, training = (np.concatenate(parts) for parts in zip(*made, strict=True))
+    part = data.test_sets["pooled-test"]
+    torch.testing.assert_close(
+        part.features.double(), torch.tensor(normalised(features, training)[~training]), atol=1e-4, rtol=1e-4
+    )
+    assert part.labels[:, 0].tolist() == positive[~training].tolist()
+
+
+def test_pooled_data_are_one_client_and_the_hospitals_tests_stay_as_they_are(data, tmp_path):
+    pooled = FedHeartDisease(tmp_path, pooled=True)
+    pooled.setup()
+    (client,) = pooled.clients.values()
+    assert len(client.train) == sum(len(each.train) for each in data.clients.values())
+    assert client.test is None
+    for name in SIZES:
+        assert torch.equal(pooled.test_sets[name].features, data.clients[name].test.features)
+    assert torch.equal(pooled.test_sets["pooled-test"].features, data.test_sets["pooled-test"].features)
+    torch.testing.assert_close(client.train.features.mean(0), torch.zeros(13), atol=1e-5, rtol=0)
+
+
+def test_a_row_is_called_by_its_line(data):
+    names = [*data.clients["va"].train.names, *data.clients["va"].test.names]
+    assert sorted(names) == [f"va-{line:04d}" for line in range(1, 18) if line != 4]
+
+
+def test_a_batch_has_rows_and_labels(data):
+    features, labels = data.clients["va"].train.batch(torch.tensor([1, 0]))
+    assert (features.shape, labels.shape) == ((2, 13), (2, 1))
+    assert torch.equal(data.clients["va"].train[0][0], features[1])
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("63,1,1,x,233,1,2,150,0,2.3,3,0,6,0", r"va\.data, line 18: column 4: expected a number or \?, found 'x' \(1 such cells\)"),
+        ("63,1,5,145,233,1,2,150,0,2.3,3,0,6,0", r"line 18: column 3: expected one of 1, 2, 3, 4, found 5 \(1 such"),
+        ("63,1,1,145,233,1,9,150,0,2.3,3,0,6,0", r"line 18: column 7: expected one of 0, 1, 2, found 9"),
+        ("63,1,1,145,233,1,2,150,0,2.3,3,0,6,0,7", r"va\.data: expected 14 columns separated by commas, found: .*15"),
+    ],
+)  # fmt: skip
+def test_a_wrong_cell_is_named_by_file_line_and_column(tmp_path, line, said):
+    with pytest.raises(ValueError, match=said):
+        FedHeartDisease(write(tmp_path, va=[*lines_of("va"), line])).setup()
+
+
+def test_files_that_are_missing_empty_or_of_another_layout_are_told(tmp_path):
+    with pytest.raises(ValueError, match=r"data\.root is missing: expected processed\.HOSPITAL\.data for cleveland"):
+        FedHeartDisease()
+    with pytest.raises(FileNotFoundError, match=r"processed\.cleveland\.data: no such file; found an empty folder"):
+        FedHeartDisease(tmp_path).setup()
+    with pytest.raises(FileNotFoundError, match="found no such folder; expected"):
+        FedHeartDisease(tmp_path / "gone").setup()
+    for lines, said in (
+        ([""], "expected 14 columns separated by commas, found"),
+        (["1;2;3"], "expected 14 columns separated by commas, found 1"),
+        (lines_of("va")[:3], r"va\.data: expected at least four rows without \?, found 3"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            FedHeartDisease(write(tmp_path, va=lines)).setup()
+
+
+@pytest.mark.skipif(
+    not REAL.is_dir(), reason="UCI's Heart Disease is not in ../shared/data/heart-disease or FEDLIT_HEART"
+)
+@pytest.mark.parametrize(
+    ("start", "aggregator", "published"),
+    [
+        (42, FedAvg(), (0.7596, 0.6966, 0.6875, 0.6222)),
+        (42, Scaffold(), (0.7500, 0.6966, 0.6875, 0.6222)),
+        (44, FedAvg(), (0.7404, 0.7528, 0.5000, 0.5778)),
+    ],
+)  # fmt: skip
+def test_from_the_benchmarks_weights_its_numbers_come_out(start, aggregator, published, tmp_path):
+    """One patient more or less, as the order of batches is another."""
+    data = FedHeartDisease(REAL)
+    data.setup()
+    sizes = {name: (len(client.train), len(client.test)) for name, client in data.clients.items()}
+    assert sizes == {"cleveland": (199, 104), "hungarian": (172, 89), "switzerland": (30, 16), "va": (85, 45)}
+    model = LogisticRegression(13, data.classes, optimizer=lambda p: torch.optim.SGD(p, lr=0.001), start=start)
+    schedule = ConstantSchedule(100, "steps")
+    fitted = fedlit.fit(
+        model, data, aggregators=[aggregator], rounds=15, schedule=schedule, workers=1, eval_every=15, run_dir=tmp_path
+    )
+    found = read(fitted.directory / "predictions" / "federation.parquet")
+    right = ((found.scores > 0) == (found.labels == 1))[:, 0].numpy()
+    for name, value in zip(sizes, published, strict=True):
+        assert right[found.sites == name].mean() == pytest.approx(value, abs=1.01 / sizes[name][1])

@@ -1,0 +1,124 @@
+"""Fed-ISIC2019: the literal layout of FLamby's split file and folders, and every error that the file can have."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedlit.data import FedISIC2019
+
+HEADER = "image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC,UNK,target,center,fold,fold2"
+ROWS = [(image, image % 8, image % 6, "test" if image % 5 == 0 else "train") for image in range(120)]
+
+
+def line_of(image: int, target: int, center: int, fold: str) -> str:
+    classes = ",".join("1.0" if column == target else "0.0" for column in range(9))
+    return f"ISIC_{image:07d},{classes},{target},{center},{fold},{fold}_{center}"
+
+
+def write(
+    root: Path, folder: str = "ISIC_2019_Training_Input_preprocessed", lines: list[str] | None = None, images: int = 120
+) -> Path:
+    (root / folder).mkdir(parents=True, exist_ok=True)
+    lines = [line_of(*row) for row in ROWS] if lines is None else lines
+    (root / "train_test_split").write_text("\n".join([HEADER, *lines]) + "\n")
+    for image in range(images):
+        picture = Image.new("RGB", (30, 22), (image, 100, 200))
+        picture.paste((255 - image, image, 0), (0, 0, 10, 11))
+        picture.save(root / folder / f"ISIC_{image:07d}.jpg", quality=100)
+    return root
+
+
+def opened(root: Path, **kwargs) -> FedISIC2019:
+    return FedISIC2019(root, image_size=8, cache_dir=str(root / "cache"), **kwargs)
+
+
+@pytest.mark.parametrize("folder", ["ISIC_2019_Training_Input_preprocessed", "ISIC_2019_Training_Input", "."])
+def test_a_client_a_centre_with_the_folds_and_labels_of_the_file(tmp_path, folder):
+    data = opened(write(tmp_path, folder))
+    data.setup()
+    assert list(data.clients) == sorted(
+        ["BCN", "HAM_vidir_molemax", "HAM_vidir_modern", "HAM_rosendahl", "MSK", "HAM_vienna_dias"]
+    )
+    for number, name in enumerate(
+        ["BCN", "HAM_vidir_molemax", "HAM_vidir_modern", "HAM_rosendahl", "MSK", "HAM_vienna_dias"]
+    ):
+        client = data.clients[name]
+        assert client.val is None
+        for part, fold in ((client.train, "train"), (client.test, "test")):
+            rows = [row for row in ROWS if row[2] == number and row[3] == fold]
+            assert part.names.tolist() == [f"ISIC_{row[0]:07d}" for row in rows]
+            assert part.labels.argmax(1).tolist() == [row[1] for row in rows]
+            assert (part.labels.sum(1) == 1).all()
+    assert data.classes == ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
+
+
+def test_images_are_normalised_as_imagenets_unless_said_otherwise(tmp_path):
+    write(tmp_path)
+    usual, grey = opened(tmp_path), opened(tmp_path, in_chans=1)
+    assert (usual.mean, grey.mean, grey.std) == ([0.485, 0.456, 0.406], 0.449, 0.226)
+    assert opened(tmp_path, mean=0.5, std=[1.0, 2.0, 3.0]).std == [1.0, 2.0, 3.0]
+    usual.setup()
+    image, _ = usual.clients["BCN"].test[0]
+    assert float(image[2, -1, -1]) == pytest.approx((200 / 255 - 0.406) / 0.225, abs=0.1)
+
+
+def test_validation_images_come_from_those_to_train_on(tmp_path):
+    data = opened(write(tmp_path), split=(0.75, 0.25, 0.0))
+    data.setup()
+    splits = data.assignment["split"].value_counts()
+    assert splits["test"] == sum(row[3] == "test" for row in ROWS)
+    assert splits["val"] == pytest.approx(24, abs=6)
+    assert all(client.val is not None for client in data.clients.values())
+
+
+def test_the_split_file_may_lie_elsewhere(tmp_path):
+    root = write(tmp_path / "images")
+    (tmp_path / "flamby").mkdir()
+    moved = (root / "train_test_split").rename(tmp_path / "flamby" / "train_test_split")
+    assert len(opened(root, split_file=moved).records().names) == 120
+    with pytest.raises(FileNotFoundError, match=r"train_test_split: no such file; in .*images found 'ISIC_2019"):
+        opened(root).records()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (",1,1,train,", ",1,7,train,", r"line 3: column 'center': expected 0, 1, 2, 3, 4, 5 or nothing, found '7'"),
+        (",1,1,train,", ",1,,train,", r"train_test_split, line 3: column 'center' is empty \(1 such lines\)"),
+        (
+            ",1,1,train,",
+            ",2,1,train,",
+            r"line 3: column 'target' says BCC, and the columns of the classes do not \(1 such",
+        ),
+        (
+            ",1,1,train,",
+            ",8,1,train,",
+            r"line 3: column 'target': expected 0, 1, 2, 3, 4, 5, 6, 7 or nothing, found '8'",
+        ),
+        (",1,1,train,", ",1,1,val,", r"line 3: column 'fold': expected train or test, found 'val' \(1 such lines\)"),
+        ("ISIC_0000001", "ISIC_0000002", r"image 'ISIC_0000002' is on lines 3, 4\. Keep one of them"),
+    ],
+)
+def test_a_wrong_cell_is_named_by_line_and_column(tmp_path, old, new, said):
+    lines = [line_of(*row) for row in ROWS]
+    lines[1] = lines[1].replace(old, new)
+    with pytest.raises(ValueError, match=said):
+        opened(write(tmp_path, lines=lines)).records()
+
+
+def test_missing_images_and_folders_are_told(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"1 of 120 image files are missing:\n.*ISIC_0000119\.jpg"):
+        opened(write(tmp_path, images=119)).records()
+    with pytest.raises(FileNotFoundError, match=r"found no such folder; expected FLamby's train_test_split"):
+        opened(tmp_path / "gone").records()
+    with pytest.raises(ValueError, match=r"data\.root is missing: expected FLamby's train_test_split"):
+        FedISIC2019()
+
+
+def test_grey_images_are_made_of_colour(tmp_path):
+    data = opened(write(tmp_path), in_chans=1)
+    data.setup()
+    assert data.clients["MSK"].train[0][0].shape == (1, 8, 8)
+    assert np.isfinite(data.clients["MSK"].train[0][0].numpy()).all()

@@ -1,0 +1,49 @@
+"""Logistic regression: one linear layer, whose first weights may be those of other code."""
+
+import pytest
+import torch
+
+from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.models import LogisticRegression
+
+
+def test_logits_and_probabilities_are_those_of_the_layer():
+    model, rows = LogisticRegression(3, ("a", "b")), torch.randn(5, 3)
+    expected = rows @ model.head.weight.T + model.head.bias
+    torch.testing.assert_close(model(rows), expected)
+    torch.testing.assert_close(model.predict_step((rows, torch.zeros(5, 2)), 0), expected.sigmoid())
+    assert [name for name, _ in model.named_parameters()] == ["head.weight", "head.bias"]
+
+
+def test_the_loss_is_binary_cross_entropy_over_the_labels_that_exist():
+    model, rows = LogisticRegression(2, ("a",)), torch.randn(3, 2)
+    labels = torch.tensor([[1.0], [0.0], [float("nan")]])
+    logits = model(rows)[:2, 0]
+    expected = -(logits[0].sigmoid().log() + (1 - logits[1].sigmoid()).log()) / 2
+    torch.testing.assert_close(model.training_step((rows, labels), 0), expected)
+
+
+def test_a_start_gives_torchs_weights_and_leaves_the_generator_alone():
+    torch.manual_seed(42)
+    expected = torch.nn.Linear(13, 1)
+    torch.manual_seed(7)
+    before = torch.rand(1)
+    torch.manual_seed(7)
+    started = LogisticRegression(13, ("a",), start=42)
+    assert torch.equal(started.head.weight, expected.weight)
+    assert torch.equal(started.head.bias, expected.bias)
+    assert torch.equal(torch.rand(1), before)
+    torch.manual_seed(7)
+    drawn = LogisticRegression(13, ("a",))
+    assert not torch.equal(drawn.head.weight, expected.weight)
+
+
+def test_mistakes_name_the_key():
+    with pytest.raises(ConfigError, match=r"model\.features: expected at least 1, found 0"):
+        LogisticRegression(0, ("a",))
+    with pytest.raises(ConfigError, match=r"model\.classes is empty"):
+        LogisticRegression(3)
+    with pytest.raises(TrainingError, match=r"the data have \[5\] features an example, and the model expects \[3\]"):
+        LogisticRegression(3, ("a",))(torch.randn(2, 5))
+    with pytest.raises(TrainingError, match=r"model\.features: the data have \[1, 8, 8\]"):
+        LogisticRegression(3, ("a",))(torch.randn(2, 1, 8, 8))

@@ -1,0 +1,75 @@
+"""The focal loss over a softmax: its formula and gradient, unknown labels, and what it refuses."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.models import LogisticRegression
+from fedlit.objectives import SoftmaxFocalLoss
+
+LOGITS = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+CLASSES = torch.tensor([0, 1, 2, 3, 1, 0])
+LABELS = F.one_hot(CLASSES, 4).double()
+ALPHA = [5.5, 2.0, 0.5, 100.0]
+
+
+def test_without_gamma_and_weights_it_is_cross_entropy():
+    torch.testing.assert_close(SoftmaxFocalLoss(0.0)(LOGITS, LABELS), F.cross_entropy(LOGITS, CLASSES))
+
+
+def test_value_and_gradient_are_those_of_the_formula():
+    logits, expected = LOGITS.clone().requires_grad_(), 0.0
+    for row, of in zip(logits, CLASSES, strict=True):
+        p = row[of].exp() / row.exp().sum()
+        expected = expected - ALPHA[of] * (1 - p) ** 2 * p.log() / 6
+    loss = SoftmaxFocalLoss(2.0, ALPHA)(logits, LABELS)
+    torch.testing.assert_close(loss, expected)
+    (own,), (theirs,) = torch.autograd.grad(loss, logits), torch.autograd.grad(expected, logits)
+    torch.testing.assert_close(own, theirs)
+
+
+def test_classes_that_are_unknown_are_no_part_of_the_softmax():
+    labels = LABELS.clone()
+    labels[:, 3] = torch.nan
+    logits = LOGITS.clone().requires_grad_()
+    loss = SoftmaxFocalLoss(2.0)(logits, labels)
+    rows = CLASSES != 3
+    torch.testing.assert_close(loss, SoftmaxFocalLoss(2.0)(LOGITS[rows][:, :3], LABELS[rows][:, :3]))
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert not gradient[:, 3].any()
+    assert not gradient[3].any()
+    assert gradient.isfinite().all()
+
+
+def test_a_batch_without_a_known_class_has_no_loss():
+    logits = LOGITS.clone().requires_grad_()
+    loss = SoftmaxFocalLoss()(logits, torch.full_like(LABELS, torch.nan))
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert loss == 0
+    assert not gradient.any()
+
+
+def test_saturated_logits_give_finite_gradients():
+    logits = torch.tensor([[1e4, -1e4], [-1e4, 1e4]], requires_grad=True)
+    loss = SoftmaxFocalLoss()(logits, torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
+    loss.backward()
+    assert loss.isfinite()
+    assert logits.grad.isfinite().all()
+
+
+def test_predictions_are_the_softmax():
+    model = LogisticRegression(3, ("a", "b", "c"), objective=SoftmaxFocalLoss())
+    rows = torch.randn(5, 3)
+    torch.testing.assert_close(model.predict_step((rows, None), 0), model(rows).softmax(1))
+
+
+def test_what_it_cannot_do_is_refused():
+    with pytest.raises(TrainingError, match="expected one class an image, found an image of several"):
+        SoftmaxFocalLoss()(LOGITS, torch.ones_like(LABELS))
+    with pytest.raises(ConfigError, match=r"alpha: expected a weight for each of 2 classes, found 4"):
+        LogisticRegression(3, ("a", "b"), objective=SoftmaxFocalLoss(alpha=ALPHA))
+    with pytest.raises(ConfigError, match=r"gamma: expected at least 0, found -1"):
+        SoftmaxFocalLoss(-1)
+    with pytest.raises(ConfigError, match=r"alpha: expected weights above 0"):
+        SoftmaxFocalLoss(alpha=[1, 0])

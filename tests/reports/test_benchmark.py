@@ -1,0 +1,112 @@
+"""FLamby's benchmark: its plan, and what the report makes of made-up predictions beside the published numbers."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+from sklearn.metrics import balanced_accuracy_score
+
+from fedlit.predictions.table import Predictions, write
+from fedlit.reports.reproductions.costs import Estimate
+from fedlit.reports.reproductions.flamby.benchmark import BenchmarkReport, accuracy, balanced_accuracy
+from fedlit.reports.reproductions.published import read_paper
+from fedlit.reports.reproductions.reproduction import Reproduction
+
+TESTS = {"cleveland": 104, "hungarian": 89, "switzerland": 16, "va": 45, "pooled-test": 254}
+
+
+def predicted(folder: Path, name: str, right: dict[str, float]) -> None:
+    """Predictions of which some are right, by site; half of the rows are positive."""
+    scores, labels, sites = [], [], []
+    for site, share in right.items():
+        rows = TESTS[site]
+        label = np.arange(rows) % 2
+        said = np.where(np.arange(rows) < round(share * rows), label, 1 - label)
+        scores, labels, sites = [*scores, *(2.0 * said - 1)], [*labels, *label], [*sites, *[site] * rows]
+    texts = np.array([str(row) for row in range(len(sites))])
+    empty, column = np.full(len(sites), ""), torch.tensor([labels], dtype=torch.float32).T
+    found = Predictions(
+        name, 15, "logit", ("Heart disease",), torch.tensor([scores]).T, column, texts, texts, np.array(sites), empty, empty
+    )  # fmt: skip
+    (folder / "predictions").mkdir(parents=True, exist_ok=True)
+    write(found, folder / "predictions" / f"{name}.parquet")
+
+
+def published(method: str, start: int) -> dict[str, float]:
+    table = read_paper("flamby").tables["Fed-Heart-Disease"]
+    (row,) = (row for row in table.rows if row[:2] == (method, str(start)))
+    return dict(zip(table.columns[2:], map(float, row[2:]), strict=True))
+
+
+def made_up(folder: Path, shift: float = 0.0, served: bool = False) -> pd.DataFrame:
+    """Runs of SCAFFOLD that are as good as the published ones; at switzerland better by a shift."""
+    runs = []
+    for start in (42, 43, 44, 45, 46):
+        shares, run = published("SCAFFOLD", start), folder / str(start)
+        shares["switzerland"] += shift
+        predicted(run, "pooled-test", {"pooled-test": shares.pop("pooled-test")})
+        sets = {name: {name: share} for name, share in shares.items()} if served else {"federation": shares}
+        for name, each in sets.items():
+            predicted(run, name, each)
+        runs.append({"method": "SCAFFOLD", "start": start, "seed": 0, "directory": run})
+    return pd.DataFrame(runs)
+
+
+@pytest.fixture
+def report() -> BenchmarkReport:
+    return Reproduction("flamby-heart")._reporter()
+
+
+@pytest.mark.parametrize("served", [False, True], ids=["tests of clients", "tests of the server"])
+def test_ours_and_the_published_numbers_are_one_table(report, tmp_path, served):
+    made = report.make(made_up(tmp_path, served=served), None)
+    lines = made.text.splitlines()
+    assert lines[0] == "|  | cleveland | hungarian | switzerland | va | mean of hospitals | pooled-test |"
+    ours, theirs = ([cell.split(" ± ") for cell in line.strip("| ").split(" | ")[1:]] for line in lines[2:4])
+    assert theirs[0] == ["0.7269", "0.0187"]
+    assert theirs[4] == ["0.6840", "0.0280"]
+    np.testing.assert_allclose(np.array(ours, float), np.array(theirs, float), atol=1.1e-4)  # published to four digits
+    assert "Every mean of ours is within one published standard deviation." in made.text
+    assert "25 of 25 numbers, one a start and test set, are the published ones" in made.text
+    assert len(made.tables["values"]) == 5
+    # A model whose scores are +1 and -1 alone: AUROC is the mean of both classes' shares.
+    assert made.tables["auroc"]["va"].between(0.5, 0.75).all()
+
+
+def test_what_is_out_of_the_published_spread_is_named(report, tmp_path):
+    text = report.make(made_up(tmp_path, shift=0.125), None).text
+    assert (
+        "more than one published standard deviation away: SCAFFOLD on switzerland, SCAFFOLD on mean of hospitals."
+        in text
+    )
+    assert "20 of 25 numbers" in text
+    assert "the largest difference is 0.1250" in text
+
+
+@pytest.mark.filterwarnings("ignore:y_pred contains classes")
+def test_balanced_accuracy_is_the_mean_recall_of_the_classes_that_are_there():
+    generator = torch.Generator().manual_seed(0)
+    scores, classes = torch.randn(50, 8, generator=generator), torch.randint(7, (50,), generator=generator)
+    labels = torch.nn.functional.one_hot(classes, 8).float()
+    assert balanced_accuracy(scores, labels) == pytest.approx(balanced_accuracy_score(classes, scores.argmax(1)))
+    assert accuracy(torch.tensor([[0.0], [1.0], [-1.0]]), torch.tensor([[0.0], [0.0], [0.0]])) == pytest.approx(2 / 3)
+
+
+def test_all_runs_can_be_planned_and_counted_without_data(tmp_path):
+    made = Reproduction("flamby-heart", run_dir=tmp_path, dry_run=True)
+    (runs,) = made.plan().values()
+    configs = {run.case: yaml.safe_load(run.config) for run in runs}
+    assert len(configs) == 4 * 5
+    for name, config in configs.items():
+        assert config["model"]["init_args"]["start"] == int(name[-2:])
+        assert config["data"]["init_args"]["pooled"] == name.startswith("pooled")
+    estimate = Estimate(made.chosen.images, 0.001)
+    costs = {run.case: estimate.cost(run) for run in runs}
+    assert costs["fedprox-43"].steps == 4 * 15 * 100
+    assert costs["pooled-training-42"].steps == 50 * 122  # 486 rows in batches of 4
+    assert costs["fedavg-42"].step == "LogisticRegression, FedAvg, 4 rows of 13 features"
+    assert {cost.cache for cost in costs.values()} == {None}
+    assert "flamby-heart | 20 | 0 | 1 to 4 | 120,500 |" in made.announcement()
