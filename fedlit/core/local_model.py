@@ -116,13 +116,14 @@ class LocalModel:
         mask, device = self.mask(client), self.flat.w.device
         self.adopt(mask, state, down)
         self.start.copy_(self.flat.w)
-        self.optimizer.begin(state.optimizer, rnd.lr_factor)
+        lr_factor = rnd.lr_factor * client.lr_factor
+        self.optimizer.begin(state.optimizer, lr_factor)
         if not self.module.training:  # going through a deep network's layers takes as long as many a small step
             self.module.train()
         self.fabric.logged.clear()
         self.correction.reset()
         shared = (self.flat, client, mask, rnd, window, self.correction, next_batch, self.apply, self.loss)
-        rates = [rate * rnd.lr_factor for rate in self.optimizer.rates]
+        rates = [rate * lr_factor for rate in self.optimizer.rates]
         contexts = [
             ClientContext(*shared, _to(sent, device), _to(kept, device, copy=True), self.start, rates=rates)
             for sent, kept in zip(down.aggregators, state.aggregators, strict=True)

@@ -48,6 +48,7 @@ def fit(
     participation: float = 1.0,
     weights: Literal["examples", "uniform"] | None = None,
     optimizer_state: Literal["reset", "keep"] = "reset",
+    lr_factors: Mapping[str, float] | None = None,
     gradient_clip: float | None = None,
     measure_batches: int = 32,
     workers: int | Literal["auto"] = "auto",
@@ -96,6 +97,7 @@ def fit(
         weights: Weights of the clients in every mean, ``examples`` or ``uniform``. By default what the aggregators state,
             and ``examples`` where they state nothing.
         optimizer_state: What happens to a client's optimizer state between its rounds: ``reset`` or ``keep``.
+        lr_factors: Factors of the learning rates of single clients by name; those that are left out have 1.
         gradient_clip: Largest norm of a local gradient. By default gradients are not clipped.
         measure_batches: Number of batches of each client that a measuring round looks at.
         workers: Number of processes that train clients side by side. By default the cores of a CPU, and 1 on an

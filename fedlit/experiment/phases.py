@@ -56,6 +56,8 @@ class Phase:
         participation: Share of the clients that train in a round. By default as the main part has it.
         weights: Weights of the clients in every mean, ``examples`` or ``uniform``. By default as the main part has it;
             where it says nothing, what the phase's own aggregators state.
+        lr_factors: Factors of the learning rates of single clients by name. By default all train at the phase's rates,
+            whatever the main part says.
         gradient_clip: Largest norm of a local gradient. By default as the main part has it.
         eval_every: Number of rounds between evaluations. By default as the main part has it.
         checkpoint_every: Rounds between checkpoints, seconds such as ``60s``, or ``auto``. By default as the main part
@@ -80,6 +82,7 @@ class Phase:
     patience: int | None = None
     participation: float | None = None
     weights: Literal["examples", "uniform"] | None = None
+    lr_factors: dict[str, float] | None = None
     gradient_clip: float | None = None
     eval_every: int | None = None
     checkpoint_every: int | str | None = None

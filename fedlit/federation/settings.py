@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from math import inf
 from typing import Literal
 
 from fedlit.core.aggregator import Aggregator, governed_twice
@@ -31,6 +32,8 @@ class Settings:
         weights: Weights of the clients in every mean, ``examples`` (n_k / n) or ``uniform`` (1 / K). By default what
             the aggregators state, and ``examples`` where they state nothing.
         optimizer_state: What happens to a client's optimizer state between its rounds: ``reset`` or ``keep``.
+        lr_factors: Factors of the learning rates of single clients by name, such as ``{NIH: 0.2}``, in every round and for
+            every parameter group. Clients that are left out train at the schedule's rates.
         gradient_clip: Largest norm of a local gradient. By default gradients are not clipped.
         measure_batches: Number of batches of each client that a measuring round looks at. Measuring rounds give the
             start of an objective's variables, CODA's dual, or BatchNorm's statistics.
@@ -70,6 +73,7 @@ class Settings:
     participation: float = 1.0
     weights: Literal["examples", "uniform"] | None = None
     optimizer_state: Literal["reset", "keep"] = "reset"
+    lr_factors: dict[str, float] | None = None
     gradient_clip: float | None = None
     measure_batches: int = 32
     workers: int | Literal["auto"] = "auto"
@@ -106,6 +110,9 @@ class Settings:
             )
         if self.gradient_clip is not None and not self.gradient_clip > 0:
             raise ConfigError(f"federation.gradient_clip: expected a norm above 0, found {self.gradient_clip}")
+        for name, factor in (self.lr_factors or {}).items():
+            if not 0 < factor < inf:
+                raise ConfigError(f"federation.lr_factors: expected a factor above 0 for {name!r}, found {factor}")
         if self.deadline is not None and not self.deadline > 0:
             raise ConfigError(f"federation.deadline: expected seconds above 0, found {self.deadline}")
         if self.quorum is not None and self.quorum < 1:
