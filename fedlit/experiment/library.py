@@ -50,6 +50,7 @@ def fit(
     optimizer_state: Literal["reset", "keep"] = "reset",
     lr_factors: Mapping[str, float] | None = None,
     gradient_clip: float | None = None,
+    gradient_clamp: float | None = None,
     measure_batches: int = 32,
     workers: int | Literal["auto"] = "auto",
     threads: int = 1,
@@ -99,6 +100,7 @@ def fit(
         optimizer_state: What happens to a client's optimizer state between its rounds: ``reset`` or ``keep``.
         lr_factors: Factors of the learning rates of single clients by name; those that are left out have 1.
         gradient_clip: Largest norm of a local gradient. By default gradients are not clipped.
+        gradient_clamp: Largest absolute value of each element of a local gradient. By default they are not clamped.
         measure_batches: Number of batches of each client that a measuring round looks at.
         workers: Number of processes that train clients side by side. By default the cores of a CPU, and 1 on an
             accelerator.

@@ -26,7 +26,7 @@ from fedlit.schedules import Schedule
 
 FOLDER = "phases"
 
-TAKEN_OVER = ("participation", "weights", "gradient_clip", "eval_every", "checkpoint_every")
+TAKEN_OVER = ("participation", "weights", "gradient_clip", "gradient_clamp", "eval_every", "checkpoint_every")
 """Settings that a phase takes over from the main part unless it has its own."""
 
 
@@ -59,6 +59,7 @@ class Phase:
         lr_factors: Factors of the learning rates of single clients by name. By default all train at the phase's rates,
             whatever the main part says.
         gradient_clip: Largest norm of a local gradient. By default as the main part has it.
+        gradient_clamp: Largest absolute value of its elements. By default as the main part has it.
         eval_every: Number of rounds between evaluations. By default as the main part has it.
         checkpoint_every: Rounds between checkpoints, seconds such as ``60s``, or ``auto``. By default as the main part
             has it.
@@ -84,6 +85,7 @@ class Phase:
     weights: Literal["examples", "uniform"] | None = None
     lr_factors: dict[str, float] | None = None
     gradient_clip: float | None = None
+    gradient_clamp: float | None = None
     eval_every: int | None = None
     checkpoint_every: int | str | None = None
 

@@ -35,6 +35,8 @@ class Settings:
         lr_factors: Factors of the learning rates of single clients by name, such as ``{NIH: 0.2}``, in every round and for
             every parameter group. Clients that are left out train at the schedule's rates.
         gradient_clip: Largest norm of a local gradient. By default gradients are not clipped.
+        gradient_clamp: Largest absolute value of each element of a local gradient, but for an objective's own variables.
+            Corrections such as control variates are added after it. By default gradients are not clamped.
         measure_batches: Number of batches of each client that a measuring round looks at. Measuring rounds give the
             start of an objective's variables, CODA's dual, or BatchNorm's statistics.
         workers: Number of processes that train clients side by side on this machine. By default the cores of a CPU,
@@ -75,6 +77,7 @@ class Settings:
     optimizer_state: Literal["reset", "keep"] = "reset"
     lr_factors: dict[str, float] | None = None
     gradient_clip: float | None = None
+    gradient_clamp: float | None = None
     measure_batches: int = 32
     workers: int | Literal["auto"] = "auto"
     threads: int = 1
@@ -110,6 +113,10 @@ class Settings:
             )
         if self.gradient_clip is not None and not self.gradient_clip > 0:
             raise ConfigError(f"federation.gradient_clip: expected a norm above 0, found {self.gradient_clip}")
+        if self.gradient_clamp is not None and not self.gradient_clamp > 0:
+            raise ConfigError(f"federation.gradient_clamp: expected a value above 0, found {self.gradient_clamp}")
+        if self.gradient_clip is not None and self.gradient_clamp is not None:
+            raise ConfigError("federation.gradient_clamp: gradients are clipped (gradient_clip) or clamped; set one")
         for name, factor in (self.lr_factors or {}).items():
             if not 0 < factor < inf:
                 raise ConfigError(f"federation.lr_factors: expected a factor above 0 for {name!r}, found {factor}")
@@ -126,7 +133,9 @@ class Settings:
         self.cadence = Cadence.parse(self.checkpoint_every)
         self.state_bytes = in_bytes(self.state_memory)
         self.client_weights = _agreed_weights(self.aggregators, self.weights)
-        self.training = LocalTraining(self.optimizer_state, self.gradient_clip, self.measure_batches)
+        self.training = LocalTraining(
+            self.optimizer_state, self.gradient_clip, self.gradient_clamp, self.measure_batches
+        )
         _check_composition(self.aggregators)
         for aggregator in self.aggregators:
             aggregator.check_schedule(self.schedule, self.rounds)

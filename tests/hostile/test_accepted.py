@@ -47,6 +47,7 @@ RUNS = [
     ("federation.weights", "--federation.weights uniform", "weights"),
     ("federation.optimizer_state", "--federation.optimizer_state keep", "kept"),
     ("federation.lr_factors", "--federation.lr_factors '{site-0: 0.1}'", "weights"),
+    ("federation.gradient_clamp", "--federation.gradient_clamp 0.001", "weights"),
     ("federation.gradient_clip", "--federation.gradient_clip 0.01", "weights"),
     ("federation.eval_every", "--federation.eval_every 2", "evaluated"),
     ("federation.monitor", "--federation.monitor val/loss", "best value"),

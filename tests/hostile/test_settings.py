@@ -95,6 +95,13 @@ FEDERATION = [
         "hospital-01",
     ),
     option("a rate of nothing", "--federation.lr_factors '{hospital-01: 0}'", "federation.lr_factors", "above 0"),
+    option("a clamp at nothing", "--federation.gradient_clamp 0", "federation.gradient_clamp", "above 0"),
+    option(
+        "a clip and a clamp",
+        "--federation.gradient_clip 1 --federation.gradient_clamp 1",
+        "federation.gradient_clamp",
+        "set one",
+    ),
     option("a clip at nothing", "--federation.gradient_clip 0", "federation.gradient_clip", "above 0"),
     option("checkpoints at random", "--federation.checkpoint_every banana", "federation.checkpoint_every", "60s"),
     option(
