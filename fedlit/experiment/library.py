@@ -59,6 +59,7 @@ def fit(
     monitor: str = "auto",
     monitor_mode: Literal["auto", "max", "min"] = "auto",
     patience: int | None = None,
+    patience_margin: float | None = None,
     checkpoint_every: int | str = "auto",
     state_memory: int | str = "auto",
     test_sets: Mapping[str, Any] | None = None,
@@ -111,6 +112,8 @@ def fit(
         monitor: Metric that says which model is best. By default AUROC on the validation sets, or else their loss.
         monitor_mode: Whether more of the metric is better (``max``) or less (``min``).
         patience: Number of rounds without a better model after which the run stops. By default it never stops early.
+        patience_margin: How much worse than the best a round has to be to count for patience. By default every one counts
+            that is not better.
         checkpoint_every: Rounds between checkpoints, seconds such as ``60s``, or ``auto``.
         state_memory: Memory for what the clients keep between rounds, such as ``4GB``; more lives in files of the run's
             directory. By default a quarter of the memory that is free.

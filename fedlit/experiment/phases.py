@@ -53,6 +53,8 @@ class Phase:
         monitor: Metric that says which model is best; ``auto`` chooses as in the main part.
         monitor_mode: Whether more of the metric is better (``max``) or less (``min``); ``auto`` knows of losses and AUROC.
         patience: Number of rounds without a better model after which the phase ends. By default it never ends early.
+        patience_margin: How much worse than the best a round's metric has to be for the round to count for patience. By
+            default every round counts that is not better.
         participation: Share of the clients that train in a round. By default as the main part has it.
         weights: Weights of the clients in every mean, ``examples`` or ``uniform``. By default as the main part has it;
             where it says nothing, what the phase's own aggregators state.
@@ -81,6 +83,7 @@ class Phase:
     monitor: str = "auto"
     monitor_mode: Literal["auto", "max", "min"] = "auto"
     patience: int | None = None
+    patience_margin: float | None = None
     participation: float | None = None
     weights: Literal["examples", "uniform"] | None = None
     lr_factors: dict[str, float] | None = None

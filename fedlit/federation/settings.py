@@ -51,6 +51,8 @@ class Settings:
         monitor_mode: Whether more of the metric is better (``max``) or less (``min``). By default (``auto``) less of a loss
             and more of an AUROC; any other metric needs one of the two.
         patience: Number of rounds without a better model after which the run stops. By default it never stops early.
+        patience_margin: How much worse than the best a round's metric has to be for the round to count for patience. By
+            default every round counts that is not better.
         checkpoint_every: Rounds between checkpoints, seconds such as ``60s``, or ``auto``: as often as costs under 2%
             of the time.
         state_memory: Memory for what the clients keep between rounds, such as ``4GB`` or a number of bytes. Where their
@@ -86,6 +88,7 @@ class Settings:
     monitor: str = "auto"
     monitor_mode: Literal["auto", "max", "min"] = "auto"
     patience: int | None = None
+    patience_margin: float | None = None
     checkpoint_every: int | str = "auto"
     state_memory: int | str = "auto"
     quorum: int | None = None
@@ -110,6 +113,12 @@ class Settings:
             raise ConfigError(
                 f"federation.patience: expected at least one evaluation, {self.eval_every} rounds, found "
                 f"{self.patience}; raise it, or lower federation.eval_every"
+            )
+        if self.patience_margin is not None and not 0 < self.patience_margin < inf:
+            raise ConfigError(f"federation.patience_margin: expected a value above 0, found {self.patience_margin}")
+        if self.patience_margin is not None and self.patience is None:
+            raise ConfigError(
+                "federation.patience_margin: it has no effect without federation.patience; set that, or leave it out"
             )
         if self.gradient_clip is not None and not self.gradient_clip > 0:
             raise ConfigError(f"federation.gradient_clip: expected a norm above 0, found {self.gradient_clip}")
@@ -142,7 +151,7 @@ class Settings:
 
     def over(self, done: int, best: Best) -> bool:
         """Tell whether ``done`` completed rounds are all, or the last ``patience`` of them have brought nothing."""
-        return done >= self.rounds or (self.patience is not None and done - best.round >= self.patience)
+        return done >= self.rounds or (self.patience is not None and done - best.round - best.near >= self.patience)
 
     def evaluates_after(self, done: int) -> bool:
         """Tell whether the model is evaluated after so many completed rounds."""

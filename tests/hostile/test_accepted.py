@@ -67,6 +67,7 @@ ELSEWHERE = {
     "workers": "changes no number, by design: tests/federation/engines",
     "state_memory": "changes no number, by design: tests/federation/test_stored_states.py",
     "device": "changes no number, by design: tests/federation/test_placement.py, tests/data/test_resident.py",
+    "patience_margin": "tests/federation/test_patience.py",
     "quorum": "of sites: tests/sites/test_site_faults.py",
     "deadline": "of sites: tests/sites/test_site_faults.py",
     "on_site_error": "of sites: tests/sites/test_site_faults.py",
