@@ -96,6 +96,7 @@ ELSEWHERE = {
     ),
     "file": "tests/data/own/test_medmnist.py",
     **dict.fromkeys(("damaged", "depth"), "tests/data/test_decoding.py"),
+    "resize": "tests/data/test_padding.py",
     "accelerator": "needs another device",
     "devices": "ranks: tests/federation/engines",
     "num_nodes": "machines: tests/federation/engines",
