@@ -12,7 +12,7 @@ from fedlit.core.aggregator import Aggregator, ClientContext, Correction
 from fedlit.core.batches import BatchStream
 from fedlit.core.errors import TrainingError
 from fedlit.core.fabric import FederationFabric
-from fedlit.core.flat import FlatModel, Layout
+from fedlit.core.flat import Entry, FlatModel, Layout
 from fedlit.core.hooks import check_correction, computed_loss, mask_of, replaced_change, sent_by, state_of, tensors
 from fedlit.core.memory_format import as_it_is, with_channels_last
 from fedlit.core.messages import Broadcast, Client, ClientState, Mask, Round, State
@@ -28,14 +28,21 @@ class LocalTraining:
     Args:
         optimizer_state: What happens to a client's optimizer state between its rounds: ``reset``, or ``keep``.
         gradient_clip: Largest norm of a local gradient; none by default.
+        gradient_clamp: Largest absolute value of an element of a local gradient; none by default.
         measure_batches: Batches of each client that a measuring round looks at.
         channels_last: Whether convolutions compute in that memory format.
     """
 
     optimizer_state: str = "reset"
     gradient_clip: float | None = None
+    gradient_clamp: float | None = None
     measure_batches: int = 32
     channels_last: bool = False
+
+    @property
+    def bounds(self) -> bool:
+        """Whether gradients are bounded."""
+        return self.gradient_clip is not None or self.gradient_clamp is not None
 
 
 class LocalModel:
@@ -77,7 +84,10 @@ class LocalModel:
         self._masks: dict[str, Mask] = {}
         self.correction = Correction(self.layout, self.flat.w.device)
         self.batches_per_step = max([1, *(a.batches_per_step for a in self.aggregators)])
-        self._projections = [m.project for m in module.modules() if isinstance(m, Objective)]
+        objectives = [(f"{name}.", m) for name, m in module.named_modules() if isinstance(m, Objective)]
+        self._projections = [objective.project for _, objective in objectives]
+        own = tuple(prefix for prefix, _ in objectives)
+        self._network = _stretches([entry for entry in self.layout.parameters if not entry.name.startswith(own)])
         # Hooks that nobody implements cost nothing.
         self._starting = self._implementing("on_client_round_start")
         self._computing = self._implementing("compute_gradient")[:1]
@@ -116,13 +126,14 @@ class LocalModel:
         mask, device = self.mask(client), self.flat.w.device
         self.adopt(mask, state, down)
         self.start.copy_(self.flat.w)
-        self.optimizer.begin(state.optimizer, rnd.lr_factor)
+        lr_factor = rnd.lr_factor * client.lr_factor
+        self.optimizer.begin(state.optimizer, lr_factor)
         if not self.module.training:  # going through a deep network's layers takes as long as many a small step
             self.module.train()
         self.fabric.logged.clear()
         self.correction.reset()
         shared = (self.flat, client, mask, rnd, window, self.correction, next_batch, self.apply, self.loss)
-        rates = [rate * rnd.lr_factor for rate in self.optimizer.rates]
+        rates = [rate * lr_factor for rate in self.optimizer.rates]
         contexts = [
             ClientContext(*shared, _to(sent, device), _to(kept, device, copy=True), self.start, rates=rates)
             for sent, kept in zip(down.aggregators, state.aggregators, strict=True)
@@ -139,11 +150,10 @@ class LocalModel:
         """One local step; returns the loss.
 
         The order: gradient <- correction; forward; backward; the dual slice changes sign, so that descent on it is ascent;
-        clipping (the correction is added after it instead); ``on_before_optimizer_step``; optimizer; projection of the
+        clipping or clamping (the correction is added after it instead); ``on_before_optimizer_step``; optimizer; projection of the
         objective's variables; ``on_after_optimizer_step``.
         """
         flat, correction = self.flat, self.correction
-        clip, dual = self.training.gradient_clip, self.layout.slices["dual"]
         self._clear_gradient()
         for i in self._computing:
             loss = computed_loss(self.aggregators[i], contexts[i], batches)
@@ -152,9 +162,9 @@ class LocalModel:
         flat.gather_statistics()
         if not self.learns:
             self._met.logical_or_(flat.grad.any())  # read when the round is over: no step waits for the device
-        flat.grad[dual].neg_()
-        if clip is not None:
-            flat.grad.mul_((clip / (flat.grad.norm() + 1e-6)).clamp(max=1.0))
+        flat.grad[self.layout.slices["dual"]].neg_()
+        if self.training.bounds:
+            self._bound(flat.grad)
             if self._starting:
                 correction.add_to(flat.grad, flat.w)
         for i in self._before:
@@ -257,9 +267,17 @@ class LocalModel:
             self._clear_gradient()
         return loss_of(self.module, output)
 
+    def _bound(self, gradient: Tensor) -> None:
+        """Clip a gradient's norm, or clamp each element of it that is no variable of the objective."""
+        if self.training.gradient_clip is not None:
+            gradient.mul_((self.training.gradient_clip / (gradient.norm() + 1e-6)).clamp(max=1.0))
+        else:
+            for stretch in self._network:
+                gradient[stretch].clamp_(-self.training.gradient_clamp, self.training.gradient_clamp)
+
     def _clear_gradient(self) -> None:
         """Begin a step's gradient: the correction where there is one that is not added at the end, or zero."""
-        if self._starting and self.training.gradient_clip is None:
+        if self._starting and not self.training.bounds:
             self.correction.write(self.flat.grad, self.flat.w)
         else:
             self.flat.grad.zero_()
@@ -297,6 +315,15 @@ def _apart(vectors: State, used: Sequence[Tensor]) -> State:
         apart[name] = vector.clone() if place in memory else vector
         memory.add(place)
     return apart
+
+
+def _stretches(entries: Sequence[Entry]) -> list[slice]:
+    """Where parameters lie in the weight vector; neighbours are one slice."""
+    merged: list[slice] = []
+    for entry in entries:
+        start = merged.pop().start if merged and merged[-1].stop == entry.offset else entry.offset
+        merged.append(slice(start, entry.offset + entry.size))
+    return merged
 
 
 def _to(state: State, device: torch.device | str, copy: bool = False) -> State:

@@ -22,16 +22,22 @@ class Best:
     Attributes:
         value: The value of the monitored metric; NaN before the first evaluation.
         round: Completed rounds at that time.
+        near: Rounds since then that were not worse by as much as patience counts.
     """
 
     value: float = float("nan")
     round: int = 0
+    near: int = 0
 
     def improved_by(self, value: float, mode: str) -> bool:
         """Tell whether a value is better, where ``mode`` is ``max`` or ``min``; NaN never is."""
         if value != value:
             return False
         return self.value != self.value or (value > self.value if mode == "max" else value < self.value)
+
+    def is_near(self, value: float, mode: str, margin: float) -> bool:
+        """Tell whether a value is worse by less than a margin; NaN never is."""
+        return (self.value - value if mode == "max" else value - self.value) < margin
 
 
 @dataclass
@@ -96,10 +102,10 @@ class Manifest:
         for key in ("clients", "aggregators", "files"):
             if wrong := [name for name in found[key] if not isinstance(name, str)]:
                 raise Damaged(f"{path}: expected names in {key!r}, found {wrong[0]!r:.40}")
-        best = found["best"]
+        best = {"near": 0} | found["best"]  # which earlier versions did not know
         if (
-            best.keys() != {"value", "round"}
-            or type(best["round"]) is not int
+            best.keys() != {"value", "round", "near"}
+            or not type(best["round"]) is type(best["near"]) is int
             or type(best["value"]) not in (int, float)
         ):
             raise Damaged(f"{path}: expected 'best' to have a value and a round, found {best!r:.60}")
@@ -117,6 +123,8 @@ class Manifest:
         rest = asdict(self) | {"digest": ""}
         if not self.at_sites:  # which earlier versions did not know
             del rest["at_sites"]
+        if not self.best.near:
+            del rest["best"]["near"]
         return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 

@@ -88,12 +88,14 @@ class Client:
         classes: what it labels, by name.
         examples: number of training examples n_k.
         weight: pi_k; the weights of all clients sum to 1.
+        lr_factor: multiplies the learning rate of every parameter group, beside the round's factor.
     """
 
     name: str
     classes: tuple[str, ...]
     examples: int
     weight: float
+    lr_factor: float = 1.0
 
 
 @dataclass

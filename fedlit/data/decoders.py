@@ -29,6 +29,7 @@ class Job:
     image_size: int
     channels: int
     depth: int
+    resize: pixels.Resize = "squeeze"
 
 
 class Target:
@@ -43,14 +44,14 @@ class Target:
         self.pictures = np.load(partial, mmap_mode="r+")
         self.rows = np.load(rows, mmap_mode="r+")
 
-    def take(self, row: int, file: str, image_size: int, channels: int, depth: int) -> str:
+    def take(self, row: int, file: str, image_size: int, channels: int, depth: int, resize: pixels.Resize) -> str:
         """Decode a file into its row, and return why it cannot be, or "".
 
         Raises:
             ConfigError: A package is missing; no fault of this file.
         """
         try:
-            picture = pixels.read_image(Path(file), image_size, channels, depth)
+            picture = pixels.read_image(Path(file), image_size, channels, depth, resize)
         except ConfigError:
             raise
         except Exception as error:  # damage shows as OSError, SyntaxError, ValueError, zlib.error...
@@ -92,7 +93,9 @@ class Decoders:
 
         def some(chunk: list[int]) -> list[tuple[int, str]]:
             take = self._target.take
-            return [(row, take(row, job.files[row], job.image_size, job.channels, job.depth)) for row in chunk]
+            return [
+                (row, take(row, job.files[row], job.image_size, job.channels, job.depth, job.resize)) for row in chunk
+            ]
 
         chunks = [rows[start : start + CHUNK].tolist() for start in range(0, len(rows), CHUNK)]
         for answers in self._pool.map(some, chunks):
@@ -106,7 +109,7 @@ class Decoders:
             self._pool = ProcessPoolExecutor(cores(), context(), _begin, self._files)
             chunks = [
                 [
-                    (row, job.files[row], job.image_size, job.channels, job.depth)
+                    (row, job.files[row], job.image_size, job.channels, job.depth, job.resize)
                     for row in rows[start : start + CHUNK].tolist()
                 ]
                 for start in range(0, len(rows), CHUNK)
@@ -130,7 +133,7 @@ def _begin(partial: Path, rows: Path) -> None:
     end_with_parent()
 
 
-def _take(chunk: list[tuple[int, str, int, int, int]]) -> list[tuple[int, str]]:
+def _take(chunk: list[tuple[int, str, int, int, int, pixels.Resize]]) -> list[tuple[int, str]]:
     return [(each[0], _target.take(*each)) for each in chunk]
 
 

@@ -24,7 +24,7 @@ from fedlit.core.processes import cores
 from fedlit.data.cache import damage, intact, seal, sweep
 from fedlit.data.decoders import Decoders, Job, bar, duration
 from fedlit.data.opening import no_file
-from fedlit.data.pixels import DEPTH
+from fedlit.data.pixels import DEPTH, Resize
 from fedlit.data.store import ImageStore, cache_folder, check_space, make_cache_folder
 
 Damaged = Literal["refuse", "drop"]
@@ -87,6 +87,7 @@ def decode(
     cache_dir: str | Path | None = None,
     depth: int = DEPTH,
     damaged: Damaged = "refuse",
+    resize: Resize = "squeeze",
 ) -> Decoded:
     """Decode files as ``decode_images`` does, and with ``damaged: drop`` go on where some cannot be decoded.
 
@@ -95,7 +96,7 @@ def decode(
             look cannot be.
     """
     files = [os.fspath(file) for file in files]
-    ids = identities(files, f"{_FORMAT} {image_size} {channels} {depth}")
+    ids = identities(files, f"{_FORMAT} {image_size} {channels} {depth}{'' if resize == 'squeeze' else f' {resize}'}")
     shape = (len(files), channels, image_size, image_size)
     folder = cache_folder(cache_dir)
     place = Place(folder, f"images-{image_size}-{hashlib.sha256(ids.tobytes()).hexdigest()[:24]}", ids, shape)
@@ -104,7 +105,7 @@ def decode(
         sweep(folder)
         with FileLock(folder / f".{place.name}.lock"):  # another process that wants the same pictures waits for these
             if not (place.store.exists() and place.complete()):
-                _fill(place, Job(files, image_size, channels, depth), damaged)
+                _fill(place, Job(files, image_size, channels, depth, resize), damaged)
     reasons = place.reasons()
     if reasons and damaged == "refuse":
         raise _refusal({f"{files[row]}: {reason}" for row, reason in reasons.items()}, len(files))

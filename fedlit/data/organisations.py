@@ -18,6 +18,7 @@ from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import checked_classes
 from fedlit.data.near import cached_pairs, draw_pairs, pairs_file
 from fedlit.data.partition import ByOrganisation, Partition
+from fedlit.data.pixels import Resize
 from fedlit.data.records import Records, hidden_labels, listed
 from fedlit.data.splits import split_by_patient
 from fedlit.data.store import cache_folder
@@ -87,6 +88,7 @@ class Organisations(FederatedDataModule):
             patient may be in training and test: ``refuse`` is an error, ``allow`` a warning. Copies that were compressed
             anew or resized are found too; of those that were cropped most, and pairs that are merely alike are a warning
             with a picture to look at (``near.py`` says what was measured).
+        resize: What happens to images of all of them that are not square, ``squeeze`` or ``pad``; by default ``squeeze``.
         **kwargs: Further arguments of FederatedDataModule.
     """
 
@@ -97,6 +99,7 @@ class Organisations(FederatedDataModule):
         classes: Literal["union", "shared"] | list[str] = "union",
         partition: Partition | None = None,
         duplicates: Literal["refuse", "allow"] = "refuse",
+        resize: Resize | None = None,
         **kwargs,
     ):
         super().__init__(ByOrganisation() if partition is None else partition, **kwargs)
@@ -108,9 +111,25 @@ class Organisations(FederatedDataModule):
         clash = [name for name in self.external if name in sources]
         if clash:
             raise ValueError(f"data.external: {clash[0]!r} is an organisation too; give the test set another name")
-        for source in (*sources.values(), *self.external.values()):
+        self.resize: Resize = resize or "squeeze"
+        for name, source in (*sources.items(), *self.external.items()):
             source.image_size, source.cache_dir, source.in_chans = self.image_size, self.cache_dir, self.in_chans
+            self._resize_alike(name, source)
         self._classes = self._chosen(classes)
+
+    def _resize_alike(self, name: str, source: FederatedDataModule) -> None:
+        """Have an organisation resize as all do, so that an exported model knows how its pictures were read."""
+        own = getattr(source, "resize", None)
+        if own is None and self.resize == "pad":
+            raise ValueError(
+                f"data.resize: {name!r} ({type(source).__name__}) has no files that could be padded; leave it out"
+            )
+        if own == "pad" and self.resize != "pad":
+            raise ValueError(
+                f"data.resize: {name!r} has resize: pad of its own; set data.init_args.resize: pad for all instead"
+            )
+        if own is not None:
+            source.resize = self.resize
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -2,10 +2,10 @@
 
 from functools import cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
 from fedlit.data.opening import open_picture
 
@@ -19,10 +19,17 @@ DRAFT = 2
 """How many times the wanted size a JPEG is decoded at, at least."""
 
 
-def read_image(file: str | Path | BinaryIO, image_size: int, channels: int = 1, depth: int = DEPTH) -> np.ndarray:
+Resize = Literal["squeeze", "pad"]
+"""What happens to a picture that is not square: its shape is changed, or it gets black borders."""
+
+
+def read_image(
+    file: str | Path | BinaryIO, image_size: int, channels: int = 1, depth: int = DEPTH, resize: Resize = "squeeze"
+) -> np.ndarray:
     """Read one image file as uint8 [channels, image_size, image_size].
 
-    A picture is resized with antialiasing; other aspect ratios are squeezed. Colour becomes grey if ``channels`` is 1, and
+    A picture is resized with antialiasing; one that is not square is squeezed, or keeps its shape between black borders of
+    equal width. Colour becomes grey if ``channels`` is 1, and
     transparency is dropped. Pixels of more than 8 bits are scaled by ``depth``, so that white is white in all files of a data
     set, however dark one of them is. A JPEG that is more than four times as large is decoded at a half, a quarter or an eighth
     of its size, yet at twice the wanted size at least, which is faster and changes pixels by a grey level or so.
@@ -32,6 +39,7 @@ def read_image(file: str | Path | BinaryIO, image_size: int, channels: int = 1, 
         image_size: Height and width in pixels.
         channels: Number of channels: 1 (grey) or 3 (RGB).
         depth: Number of bits that a data set uses of pixels with more than 8.
+        resize: What happens to a picture that is not square, ``squeeze`` or ``pad``.
 
     Raises:
         ValueError: The file cannot be decoded, or a pixel has more bits than ``depth``.
@@ -46,9 +54,12 @@ def read_image(file: str | Path | BinaryIO, image_size: int, channels: int = 1, 
             raise ValueError("expected integer pixels, found floating point: convert the file to 8 or 16 bits")
         image = image.convert("L" if channels == 1 else "RGB")
         if image.size != (image_size, image_size):
-            image = image.resize((image_size, image_size), Image.Resampling.BILINEAR)
+            image = _SQUARE[resize](image, (image_size, image_size), Image.Resampling.BILINEAR)
         pixels = np.asarray(image)
     return pixels[None] if channels == 1 else np.moveaxis(pixels, -1, 0)
+
+
+_SQUARE = {"squeeze": Image.Image.resize, "pad": ImageOps.pad}
 
 
 def _eight_bits(image: Image.Image, depth: int) -> Image.Image:

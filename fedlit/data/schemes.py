@@ -26,40 +26,62 @@ class LabelScheme:
 
 
 class HideClasses(LabelScheme):
-    """All clients label the shared classes, and each other class is labelled by one client alone, in turn.
+    """All clients label the shared classes, one alone each unique class, and some of them each of the others.
 
-    This is the class heterogeneity of Kulkarni et al. (arXiv:2301.06683), section 4.2.1, where four clients share 0, 2,
-    6, 10, 12, 13 or all of 14 classes. The shared classes are drawn from the seed, and a smaller set of them is part of
-    each larger one.
+    This is the class heterogeneity of Kulkarni et al. (arXiv:2301.06683), definition 2 and section 4.2.1. The text has four
+    clients that share 0, 2, 6, 10, 12, 13 or all of 14 classes, and says no more; that is ``shared`` alone, each other class
+    being unique. The code that it links (UM2ii/SurgicalAggregation, ``configs/exp1``) has those numbers for the unique
+    classes (shared 14, 12, 8, 4, 2, 1, 0), and where the number of clients varies, sets made by hand: of 2, 3, 4, 5, 6, 8 and
+    10 clients all share 4, 6, 4, 2, 0, 0 and 0 classes, 10, 6, 5, 3, 4, 3 and 2 are unique, and the rest is labelled by two
+    or more of them. Here such sets are drawn, with these numbers.
+
+    The shared classes are drawn from the seed, and a smaller set of them is part of each larger one. Unique classes are dealt
+    out in turn. A class that is neither is labelled by 2 to K // 2 + 1 of K clients, the number drawn and the clients being
+    those that label fewest so far.
 
     Args:
         shared: Number of classes that all clients label, from 0 to the number of classes.
+        unique: Number of classes that one client alone labels. By default all that are not shared.
     """
 
-    def __init__(self, shared: int):
-        if shared < 0:
-            raise ValueError(f"HideClasses.shared: expected at least 0, found {shared}")
-        self.shared = shared
+    def __init__(self, shared: int, unique: int | None = None):
+        for name, number in (("shared", shared), ("unique", unique or 0)):
+            if number < 0:
+                raise ValueError(f"HideClasses.{name}: expected at least 0, found {number}")
+        self.shared, self.unique = shared, unique
 
     def classes_of(self, clients: Sequence[str], classes: Sequence[str], seed: int) -> dict[str, tuple[str, ...]]:
         """Return the classes of each client.
 
         Raises:
-            ValueError: There are fewer classes than shared ones, or a client would label no class.
+            ValueError: There are fewer classes than shared and unique ones, a class could be neither shared nor unique
+                nor anything else, or a client would label no class.
         """
-        if self.shared > len(classes):
-            raise ValueError(f"HideClasses(shared={self.shared}): expected at most {len(classes)} classes")
-        order = numpy_generator(seed, "HideClasses").permutation(len(classes))
-        shared, others = set(order[: self.shared].tolist()), order[self.shared :][::-1].tolist()
-        owner = {column: clients[turn % len(clients)] for turn, column in enumerate(others)}
-        schemes = {
-            client: tuple(name for i, name in enumerate(classes) if i in shared or owner.get(i) == client)
-            for client in clients
-        }
-        empty = [client for client, labelled in schemes.items() if not labelled]
+        given = f"HideClasses(shared={self.shared}{'' if self.unique is None else f', unique={self.unique}'})"
+        if self.shared + (self.unique or 0) > len(classes):
+            raise ValueError(f"{given}: expected at most {len(classes)} classes")
+        rng = numpy_generator(seed, "HideClasses")
+        order = rng.permutation(len(classes))
+        shared, others = order[: self.shared].tolist(), order[self.shared :][::-1].tolist()
+        unique = len(others) if self.unique is None else self.unique
+        if len(clients) < 3 and unique < len(others):
+            raise ValueError(
+                f"{given}: {len(others) - unique} of {len(classes)} classes are neither shared nor unique, which takes at least "
+                f"3 clients, found {len(clients)}"
+            )
+        labelled: dict[str, set[int]] = {client: set(shared) for client in clients}
+        for turn, column in enumerate(others[:unique]):
+            labelled[clients[turn % len(clients)]].add(column)
+        for column in others[unique:]:
+            number = int(rng.integers(2, len(clients) // 2 + 2))
+            fewest = sorted(rng.permutation(len(clients)).tolist(), key=lambda i: len(labelled[clients[i]]))
+            for i in fewest[:number]:
+                labelled[clients[i]].add(column)
+        schemes = {client: tuple(name for i, name in enumerate(classes) if i in labelled[client]) for client in clients}
+        empty = [client for client, labels in schemes.items() if not labels]
         if empty:
             raise ValueError(
-                f"HideClasses(shared={self.shared}): {len(classes)} classes are too few for {len(clients)} clients: "
+                f"{given}: {len(classes)} classes are too few for {len(clients)} clients: "
                 f"{listed(empty)} would label none. Share some, or choose fewer clients."
             )
         return schemes

@@ -48,7 +48,9 @@ def fit(
     participation: float = 1.0,
     weights: Literal["examples", "uniform"] | None = None,
     optimizer_state: Literal["reset", "keep"] = "reset",
+    lr_factors: Mapping[str, float] | None = None,
     gradient_clip: float | None = None,
+    gradient_clamp: float | None = None,
     measure_batches: int = 32,
     workers: int | Literal["auto"] = "auto",
     threads: int = 1,
@@ -57,6 +59,7 @@ def fit(
     monitor: str = "auto",
     monitor_mode: Literal["auto", "max", "min"] = "auto",
     patience: int | None = None,
+    patience_margin: float | None = None,
     checkpoint_every: int | str = "auto",
     state_memory: int | str = "auto",
     test_sets: Mapping[str, Any] | None = None,
@@ -96,7 +99,9 @@ def fit(
         weights: Weights of the clients in every mean, ``examples`` or ``uniform``. By default what the aggregators state,
             and ``examples`` where they state nothing.
         optimizer_state: What happens to a client's optimizer state between its rounds: ``reset`` or ``keep``.
+        lr_factors: Factors of the learning rates of single clients by name; those that are left out have 1.
         gradient_clip: Largest norm of a local gradient. By default gradients are not clipped.
+        gradient_clamp: Largest absolute value of each element of a local gradient. By default they are not clamped.
         measure_batches: Number of batches of each client that a measuring round looks at.
         workers: Number of processes that train clients side by side. By default the cores of a CPU, and 1 on an
             accelerator.
@@ -107,6 +112,8 @@ def fit(
         monitor: Metric that says which model is best. By default AUROC on the validation sets, or else their loss.
         monitor_mode: Whether more of the metric is better (``max``) or less (``min``).
         patience: Number of rounds without a better model after which the run stops. By default it never stops early.
+        patience_margin: How much worse than the best a round has to be to count for patience. By default every one counts
+            that is not better.
         checkpoint_every: Rounds between checkpoints, seconds such as ``60s``, or ``auto``.
         state_memory: Memory for what the clients keep between rounds, such as ``4GB``; more lives in files of the run's
             directory. By default a quarter of the memory that is free.

@@ -26,7 +26,7 @@ from fedlit.schedules import Schedule
 
 FOLDER = "phases"
 
-TAKEN_OVER = ("participation", "weights", "gradient_clip", "eval_every", "checkpoint_every")
+TAKEN_OVER = ("participation", "weights", "gradient_clip", "gradient_clamp", "eval_every", "checkpoint_every")
 """Settings that a phase takes over from the main part unless it has its own."""
 
 
@@ -53,10 +53,15 @@ class Phase:
         monitor: Metric that says which model is best; ``auto`` chooses as in the main part.
         monitor_mode: Whether more of the metric is better (``max``) or less (``min``); ``auto`` knows of losses and AUROC.
         patience: Number of rounds without a better model after which the phase ends. By default it never ends early.
+        patience_margin: How much worse than the best a round's metric has to be for the round to count for patience. By
+            default every round counts that is not better.
         participation: Share of the clients that train in a round. By default as the main part has it.
         weights: Weights of the clients in every mean, ``examples`` or ``uniform``. By default as the main part has it;
             where it says nothing, what the phase's own aggregators state.
+        lr_factors: Factors of the learning rates of single clients by name. By default all train at the phase's rates,
+            whatever the main part says.
         gradient_clip: Largest norm of a local gradient. By default as the main part has it.
+        gradient_clamp: Largest absolute value of its elements. By default as the main part has it.
         eval_every: Number of rounds between evaluations. By default as the main part has it.
         checkpoint_every: Rounds between checkpoints, seconds such as ``60s``, or ``auto``. By default as the main part
             has it.
@@ -78,9 +83,12 @@ class Phase:
     monitor: str = "auto"
     monitor_mode: Literal["auto", "max", "min"] = "auto"
     patience: int | None = None
+    patience_margin: float | None = None
     participation: float | None = None
     weights: Literal["examples", "uniform"] | None = None
+    lr_factors: dict[str, float] | None = None
     gradient_clip: float | None = None
+    gradient_clamp: float | None = None
     eval_every: int | None = None
     checkpoint_every: int | str | None = None
 

@@ -1,6 +1,7 @@
 """What follows the rounds of a federation: callbacks of one's own, and those that every run has."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from fedlit.core.checkpoint import Checkpoints
@@ -78,9 +79,12 @@ class BestModel(Callback):
 
     def on_evaluation_end(self, state: FitState, scores: Sequence[Scores]) -> None:
         """Compare the model with the best so far."""
-        value = state.monitor.value(state.metrics)
+        value, federation = state.monitor.value(state.metrics), state.session.federation
         if state.best.improved_by(value, state.monitor.mode):
             state.best = Best(value, state.done)
+        elif margin := federation.patience_margin:
+            near = state.best.is_near(value, state.monitor.mode, margin)
+            state.best = replace(state.best, near=state.best.near + near * federation.eval_every)
 
 
 class SaveCheckpoints(Callback):

@@ -84,8 +84,9 @@ class RoundProgress(Callback):
         if state.stop:
             self._say(f"stopped after {state.done} rounds: {state.stop}")
         elif state.done < federation.rounds and state.over:
+            near = f", beside {best.near} that were nearly as good" if best.near else ""
             self._say(
-                f"stopped after {state.done} rounds: none better than {best.round} for {federation.patience} rounds"
+                f"stopped after {state.done} rounds: none better than {best.round} for {federation.patience} rounds{near}"
             )
         self._bar.stop()
 

@@ -1,6 +1,5 @@
 """A federation made ready to run: clients, engine, initial state, and what is kept of it."""
 
-import copy
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ from fedlit.core.hooks import state_of
 from fedlit.core.local_model import client_mask, configured, initial_client_state
 from fedlit.core.manifest import Best
 from fedlit.core.measuring import conclude, objective_of
-from fedlit.core.messages import Broadcast, Client, ClientReport, ClientState, Mask, Measured, Round, ServerState
+from fedlit.core.messages import Broadcast, ClientReport, ClientState, Mask, Measured, Round, ServerState
 from fedlit.core.module import check_module, copy_of
 from fedlit.core.optimizer import ADAPTIVE, FlatOptimizer
 from fedlit.core.randomness import generator
@@ -28,6 +27,7 @@ from fedlit.core.stored_states import SHARE, StateFolder, check_room, free_memor
 from fedlit.data.features import with_fixed_features
 from fedlit.data.federated import FederatedDataModule
 from fedlit.federation import placement
+from fedlit.federation.clients import only, taking_part
 from fedlit.federation.engines.base import Engine, Program, View
 from fedlit.federation.engines.local import LocalEngine, wanted_workers
 from fedlit.federation.engines.ranks import FabricEngine
@@ -93,8 +93,8 @@ class Session:
         fabric.barrier()
         data.setup("fit")
         self.everyone, self.schemes = data, data.schemes
-        self.data = data = _only(data, federation.clients)
-        self.clients = _clients(data, federation.client_weights)
+        self.data = data = only(data, federation.clients)
+        self.clients = taking_part(data, federation, self.everyone)
         self.weights = {name: client.weight for name, client in self.clients.items()}
         self.layout, self.classes = model.layout, model.layout.classes
         if self.classes and data.classes and self.classes != tuple(data.classes):
@@ -347,21 +347,6 @@ class Session:
         return min(wanted_workers(self.federation.workers, self.fabric), self._cohort_size())
 
 
-def _only(data: FederatedDataModule, clients: Sequence[str] | None) -> FederatedDataModule:
-    """The same data with some of its clients."""
-    if clients is None:
-        return data
-    unknown = [name for name in clients if name not in data.clients]
-    if unknown or not clients:
-        raise ConfigError(
-            f"clients: there is no {', '.join(map(repr, unknown)) or 'client in the list'}; clients are "
-            f"{', '.join(data.clients)}"
-        )
-    part = copy.copy(data)
-    part.clients = {name: data.clients[name] for name in data.clients if name in clients}
-    return part
-
-
 def _keeping(masks: Mapping[str, Mask], layout: Layout) -> list[str]:
     """Clients that keep a part of the model; where there are any, there is no single global model."""
     filled = torch.zeros(layout.num_groups, dtype=torch.bool)
@@ -372,20 +357,3 @@ def _keeping(masks: Mapping[str, Mask], layout: Layout) -> list[str]:
 
 def _unheard(report: ClientReport) -> None:
     """A measuring round's replies are nobody's progress."""
-
-
-def _clients(data: FederatedDataModule, weights: str) -> dict[str, Client]:
-    if not data.clients:
-        raise ConfigError(f"{type(data).__name__} has no clients after setup()")
-    sizes = {name: len(d.train) for name, d in data.clients.items()}
-    few = [f"{name!r} ({size})" for name, size in sizes.items() if size < min(2, data.batch_size)]
-    if few:
-        raise ConfigError(
-            "a client needs at least 2 training samples, as BatchNorm refuses a batch of one; found less "
-            f"at {', '.join(few)}: give them some, or remove them"
-        )
-    shares = sizes if weights == "examples" else dict.fromkeys(sizes, 1)
-    return {
-        name: Client(name, d.classes, sizes[name], shares[name] / sum(shares.values()))
-        for name, d in data.clients.items()
-    }

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from math import inf
 from typing import Literal
 
 from fedlit.core.aggregator import Aggregator, governed_twice
@@ -31,7 +32,11 @@ class Settings:
         weights: Weights of the clients in every mean, ``examples`` (n_k / n) or ``uniform`` (1 / K). By default what
             the aggregators state, and ``examples`` where they state nothing.
         optimizer_state: What happens to a client's optimizer state between its rounds: ``reset`` or ``keep``.
+        lr_factors: Factors of the learning rates of single clients by name, such as ``{NIH: 0.2}``, in every round and for
+            every parameter group. Clients that are left out train at the schedule's rates.
         gradient_clip: Largest norm of a local gradient. By default gradients are not clipped.
+        gradient_clamp: Largest absolute value of each element of a local gradient, but for an objective's own variables.
+            Corrections such as control variates are added after it. By default gradients are not clamped.
         measure_batches: Number of batches of each client that a measuring round looks at. Measuring rounds give the
             start of an objective's variables, CODA's dual, or BatchNorm's statistics.
         workers: Number of processes that train clients side by side on this machine. By default the cores of a CPU,
@@ -46,6 +51,8 @@ class Settings:
         monitor_mode: Whether more of the metric is better (``max``) or less (``min``). By default (``auto``) less of a loss
             and more of an AUROC; any other metric needs one of the two.
         patience: Number of rounds without a better model after which the run stops. By default it never stops early.
+        patience_margin: How much worse than the best a round's metric has to be for the round to count for patience. By
+            default every round counts that is not better.
         checkpoint_every: Rounds between checkpoints, seconds such as ``60s``, or ``auto``: as often as costs under 2%
             of the time.
         state_memory: Memory for what the clients keep between rounds, such as ``4GB`` or a number of bytes. Where their
@@ -70,7 +77,9 @@ class Settings:
     participation: float = 1.0
     weights: Literal["examples", "uniform"] | None = None
     optimizer_state: Literal["reset", "keep"] = "reset"
+    lr_factors: dict[str, float] | None = None
     gradient_clip: float | None = None
+    gradient_clamp: float | None = None
     measure_batches: int = 32
     workers: int | Literal["auto"] = "auto"
     threads: int = 1
@@ -79,6 +88,7 @@ class Settings:
     monitor: str = "auto"
     monitor_mode: Literal["auto", "max", "min"] = "auto"
     patience: int | None = None
+    patience_margin: float | None = None
     checkpoint_every: int | str = "auto"
     state_memory: int | str = "auto"
     quorum: int | None = None
@@ -104,8 +114,21 @@ class Settings:
                 f"federation.patience: expected at least one evaluation, {self.eval_every} rounds, found "
                 f"{self.patience}; raise it, or lower federation.eval_every"
             )
+        if self.patience_margin is not None and not 0 < self.patience_margin < inf:
+            raise ConfigError(f"federation.patience_margin: expected a value above 0, found {self.patience_margin}")
+        if self.patience_margin is not None and self.patience is None:
+            raise ConfigError(
+                "federation.patience_margin: it has no effect without federation.patience; set that, or leave it out"
+            )
         if self.gradient_clip is not None and not self.gradient_clip > 0:
             raise ConfigError(f"federation.gradient_clip: expected a norm above 0, found {self.gradient_clip}")
+        if self.gradient_clamp is not None and not self.gradient_clamp > 0:
+            raise ConfigError(f"federation.gradient_clamp: expected a value above 0, found {self.gradient_clamp}")
+        if self.gradient_clip is not None and self.gradient_clamp is not None:
+            raise ConfigError("federation.gradient_clamp: gradients are clipped (gradient_clip) or clamped; set one")
+        for name, factor in (self.lr_factors or {}).items():
+            if not 0 < factor < inf:
+                raise ConfigError(f"federation.lr_factors: expected a factor above 0 for {name!r}, found {factor}")
         if self.deadline is not None and not self.deadline > 0:
             raise ConfigError(f"federation.deadline: expected seconds above 0, found {self.deadline}")
         if self.quorum is not None and self.quorum < 1:
@@ -119,14 +142,16 @@ class Settings:
         self.cadence = Cadence.parse(self.checkpoint_every)
         self.state_bytes = in_bytes(self.state_memory)
         self.client_weights = _agreed_weights(self.aggregators, self.weights)
-        self.training = LocalTraining(self.optimizer_state, self.gradient_clip, self.measure_batches)
+        self.training = LocalTraining(
+            self.optimizer_state, self.gradient_clip, self.gradient_clamp, self.measure_batches
+        )
         _check_composition(self.aggregators)
         for aggregator in self.aggregators:
             aggregator.check_schedule(self.schedule, self.rounds)
 
     def over(self, done: int, best: Best) -> bool:
         """Tell whether ``done`` completed rounds are all, or the last ``patience`` of them have brought nothing."""
-        return done >= self.rounds or (self.patience is not None and done - best.round >= self.patience)
+        return done >= self.rounds or (self.patience is not None and done - best.round - best.near >= self.patience)
 
     def evaluates_after(self, done: int) -> bool:
         """Tell whether the model is evaluated after so many completed rounds."""

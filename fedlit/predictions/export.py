@@ -80,7 +80,7 @@ def export(session: Session, checkpoint: Loaded, run: Path, client: str | None, 
     The file holds every entry of the module's ``state_dict()``, the objective's variables and constants included. Its
     metadata: ``fedlit``, ``model``, ``config`` (the run's YAML), and as JSON ``round``, ``classes``, ``learned`` (one
     truth value a class) and, where the images are fedlit's, ``image_size``, ``channels`` (of the decoded pictures),
-    ``in_chans``, ``mean`` and ``std``; ``client`` where it is a client's own model.
+    ``resize``, ``in_chans``, ``mean`` and ``std``; ``client`` where it is a client's own model.
 
     The federation's model (``client`` None) needs the server's part of the checkpoint alone. The configuration is read
     in the run's directory.
@@ -105,6 +105,7 @@ def _metadata(session: Session, kind: type, run: Path, client: str | None, round
     described = {"round": rounds, "classes": session.classes, "learned": [name in learned for name in session.classes]}
     if isinstance(images, LabelledImages):
         described |= {"image_size": images.store.shape[-1], "channels": images.store.shape[1]}
+        described |= {"resize": getattr(session.everyone, "resize", "squeeze")}
         described |= {name: getattr(images, name) for name in ("in_chans", "mean", "std")}
     texts = {"fedlit": __version__, "model": f"{kind.__module__}.{kind.__qualname__}"}
     texts |= {"config": marked((run / "config.yaml").read_text())} | ({} if client is None else {"client": client})

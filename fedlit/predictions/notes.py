@@ -22,13 +22,14 @@ KINDS: dict[str, tuple[str, Any]] = {
     ),
     "image_size": ("pixels, from 8 to 16384", lambda value, _: _whole(value) and 8 <= value <= 16384),
     "channels": ("1 or 3", lambda value, _: value in (1, 3)),
+    "resize": ("squeeze or pad", lambda value, _: value in ("squeeze", "pad")),
     "in_chans": ("a number of channels", lambda value, _: _whole(value) and 1 <= value <= 64),
     "mean": ("a number for each channel", lambda value, _: _numbers(value)),
     "std": ("a number above 0 for each channel", lambda value, _: _numbers(value) and min(value) > 0),
 }
 """What the notes must be."""
 
-OPTIONAL = ("round", "image_size", "channels", "in_chans", "mean", "std")
+OPTIONAL = ("round", "resize", "image_size", "channels", "in_chans", "mean", "std")
 
 TOGETHER = ("image_size", "channels", "in_chans", "mean", "std")
 """Notes that a model of images has, all of them."""

@@ -96,7 +96,8 @@ class ImageScorer:
             ValueError: The file is damaged, or no image.
             ConfigError: The file is DICOM, and pydicom is not installed.
         """
-        return read_image(_opened(image), self.metadata["image_size"], self.metadata["channels"])
+        size, channels = self.metadata["image_size"], self.metadata["channels"]
+        return read_image(_opened(image), size, channels, resize=self.metadata.get("resize", "squeeze"))
 
     @torch.inference_mode()
     def score(self, pictures: Sequence[np.ndarray]) -> np.ndarray:

@@ -93,7 +93,7 @@ class Prepare:
         fingerprint: Of the server's layout.
         seed: Of the phase.
         clients: The site's clients, with their weights in the federation.
-        optimizer_state, gradient_clip, measure_batches, memory_format, threads: The federation's settings.
+        optimizer_state, gradient_clip, gradient_clamp, measure_batches, memory_format, threads: The federation's settings.
         batch_size, eval_batch_size, limit_eval_batches: How many examples a batch has, and batches an evaluation.
         precision: Of the arithmetic.
     """
@@ -106,6 +106,7 @@ class Prepare:
     clients: list[dict[str, Any]]
     optimizer_state: str
     gradient_clip: float | None
+    gradient_clamp: float | None
     measure_batches: int
     memory_format: str | None
     threads: int

@@ -170,6 +170,7 @@ class Site:
         training = LocalTraining(
             asked.optimizer_state,
             asked.gradient_clip,
+            asked.gradient_clamp,
             asked.measure_batches,
             chosen(asked.memory_format, fabric, module) == "channels_last",
         )

@@ -388,7 +388,7 @@ def test_the_manifest_can_be_read_by_people(tmp_path):
     assert manifest["clients"] == NAMES
     assert manifest["aggregators"] == KINDS
     assert manifest["files"] == ["client-00002.pt", "server.pt"]
-    assert manifest["best"] == {"value": 0.5, "round": 1}
+    assert manifest["best"] == {"value": 0.5, "round": 1, "near": 0}
     assert manifest["layout"]["tensors"]["head.weight"] == [3, 144]
 
 

@@ -90,6 +90,52 @@ def test_which_classes_are_shared_is_drawn_from_the_seed():
     assert len(found) > 2
 
 
+PARTLY = {2: (4, 10), 3: (6, 6), 4: (4, 5), 5: (2, 3), 6: (0, 4), 8: (0, 3), 10: (0, 2)}
+"""Number of clients: classes that all of them label, and that one alone does, in the code of Figures 5a and 6."""
+
+
+@pytest.mark.parametrize("number", PARTLY)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_classes_are_shared_by_all_by_some_or_by_one(number, seed):
+    clients, classes = clients_and_classes(number, 14)
+    shared, unique = PARTLY[number]
+    found = HideClasses(shared, unique).classes_of(clients, classes, seed)
+    counts = [sum(name in own for own in found.values()) for name in classes]
+    assert (counts.count(number), counts.count(1)) == (shared, unique)
+    assert all(2 <= n <= number // 2 + 1 for n in counts if n not in (1, number))
+    assert min(map(len, found.values())) >= 1
+    assert found == HideClasses(shared, unique).classes_of(clients, classes, seed)
+    kinds = by_sharing(found)
+    assert [len(kinds[kind]) for kind in ("shared", "partly", "unique")] == [shared, 14 - shared - unique, unique]
+
+
+def test_all_other_classes_are_unique_by_default_or_when_so_many_are_asked_for():
+    clients, classes = clients_and_classes(4, 14)
+    for shared, unique in (
+        (0, 14),
+        (1, 13),
+        (2, 12),
+        (4, 10),
+        (8, 6),
+        (12, 2),
+        (14, 0),
+    ):  # Figures 5b and 7, in the code
+        assert HideClasses(shared, unique).classes_of(clients, classes, 3) == HideClasses(shared).classes_of(
+            clients, classes, 3
+        )
+
+
+def test_classes_that_are_neither_shared_nor_unique_need_three_clients_and_numbers_fit():
+    with pytest.raises(
+        ValueError, match=r"HideClasses\(shared=1, unique=1\): 1 of 3 classes are neither shared nor unique"
+    ):
+        HideClasses(1, 1).classes_of(["a", "b"], NAMES, 0)
+    with pytest.raises(ValueError, match=r"HideClasses\(shared=2, unique=2\): expected at most 3 classes"):
+        HideClasses(2, 2).classes_of(["a", "b"], NAMES, 0)
+    with pytest.raises(ValueError, match=r"HideClasses\.unique: expected at least 0, found -1"):
+        HideClasses(2, -1)
+
+
 @pytest.mark.parametrize(
     ("shared", "message"),
     [

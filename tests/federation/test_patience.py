@@ -1,11 +1,15 @@
 """Early stopping: the same rule for every run, whatever ended it in between."""
 
+import json
+from types import SimpleNamespace
+
 import pytest
 from runs import Place, assert_same_tensors
 
 from fedlit.core import checkpoint
-from fedlit.core.errors import ConfigError
-from fedlit.core.manifest import Best
+from fedlit.core.errors import CheckpointError, ConfigError
+from fedlit.core.manifest import Best, Manifest
+from fedlit.federation.callbacks import BestModel
 from fedlit.federation.federation import Federation
 from fedlit.federation.monitor import Monitor
 
@@ -56,6 +60,76 @@ def test_over_is_a_function_of_rounds_and_best_model():
     assert [federation.over(done, Best(0.5, 4)) for done in (4, 6, 7, 9)] == [False, False, True, True]
     assert not Federation(rounds=10).over(9, Best(0.5, 1))
     assert Federation(rounds=10).over(10, Best(0.5, 10))
+
+
+def values_end(values: list[float], **options) -> tuple[int, int]:
+    """Rounds after which a run of these validation losses ends, and its best."""
+    federation = Federation(rounds=len(values), monitor="val/loss", **options)
+    state = SimpleNamespace(session=SimpleNamespace(federation=federation), best=Best(), metrics={}, done=0)
+    state.monitor = Monitor("val/loss", "min")
+    for state.done, state.metrics["val/loss"] in enumerate(values, start=1):
+        BestModel().on_evaluation_end(state, [])
+        if federation.over(state.done, state.best):
+            break
+    return state.done, state.best.round
+
+
+def linked_code(values: list[float], patience: int, min_delta: float) -> tuple[int, int]:
+    """The same as the code that surgical aggregation links counts: a loss of ``best + min_delta`` or more is one more that
+    waits, only a new best starts anew, and training ends when more wait than patience."""
+    best, wait, at = None, 0, 0
+    for number, loss in enumerate(values, start=1):
+        if best is None or loss < best:
+            best, wait, at = loss, 0, number
+        if loss >= best + min_delta:
+            wait += 1
+            if wait > patience:
+                return number, at
+    return len(values), at
+
+
+def test_rounds_that_are_nearly_as_good_do_not_count_with_a_margin():
+    losses = [0.5, 0.40, 0.405, 0.43, 0.404, 0.41, 0.399, 0.45, 0.3995, 0.44, 0.5, 0.46, 0.5, 0.5]
+    for patience in (1, 2, 3, 4):
+        ours = values_end(losses, patience=patience + 1, patience_margin=0.01)
+        assert ours == linked_code(losses, patience, 0.01)
+    assert values_end(losses, patience=3) == (5, 2)
+    assert values_end(losses, patience=3, patience_margin=0.01) == (11, 7)
+    assert values_end([0.5, 0.4, *[0.405] * 20], patience=2, patience_margin=0.01) == (22, 2)
+    assert values_end([0.5, 0.4, *[float("nan")] * 20], patience=2, patience_margin=0.01) == (4, 2)
+
+
+def test_rounds_without_evaluation_go_with_the_one_after_them():
+    federation = Federation(rounds=20, patience=6, patience_margin=0.01, eval_every=2)
+    assert [federation.over(done, Best(0.5, 4, near=2)) for done in (10, 12)] == [False, True]
+
+
+def test_a_resumed_run_knows_how_many_rounds_were_near(tmp_path):
+    written = Manifest(5, ["a"], [], [], {}, Best(0.5, 2, near=2))
+    written.write(tmp_path)
+    assert Manifest.read(tmp_path).best == Best(0.5, 2, near=2)
+    text = (tmp_path / "manifest.json").read_text()
+    (tmp_path / "manifest.json").write_text(text.replace('"near": 2', '"near": 1'))
+    with pytest.raises(CheckpointError, match="its hash is not the one"):
+        Manifest.read(tmp_path)
+
+
+def test_a_checkpoint_of_an_earlier_version_has_none(tmp_path):
+    written = Manifest(5, ["a"], [], [], {}, Best(0.5, 2))
+    written.write(tmp_path)
+    earlier = json.loads((tmp_path / "manifest.json").read_text())
+    del earlier["best"]["near"]
+    (tmp_path / "manifest.json").write_text(json.dumps(earlier))
+    assert Manifest.read(tmp_path).best == Best(0.5, 2)
+
+
+def test_a_margin_without_patience_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"federation\.patience_margin: it has no effect without federation\.patience"
+    ):
+        Federation(patience_margin=0.1)
+    with pytest.raises(ConfigError, match=r"federation\.patience_margin: expected a value above 0, found 0"):
+        Federation(patience=3, patience_margin=0)
 
 
 def test_patience_shorter_than_an_evaluation_is_refused():

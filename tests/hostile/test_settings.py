@@ -87,6 +87,21 @@ FEDERATION = [
     option("negative patience", "--federation.patience=-1", "federation.patience (command line)", "-1"),
     option("negative workers", "--federation.workers=-1", "federation.workers (command line)", "at least 1"),
     option("no thread", "--federation.threads 0", "federation.threads (command line)", "at least 1"),
+    option(
+        "a rate of nobody",
+        "--federation.lr_factors '{nobody: 0.1}'",
+        "federation.lr_factors",
+        "'nobody'",
+        "hospital-01",
+    ),
+    option("a rate of nothing", "--federation.lr_factors '{hospital-01: 0}'", "federation.lr_factors", "above 0"),
+    option("a clamp at nothing", "--federation.gradient_clamp 0", "federation.gradient_clamp", "above 0"),
+    option(
+        "a clip and a clamp",
+        "--federation.gradient_clip 1 --federation.gradient_clamp 1",
+        "federation.gradient_clamp",
+        "set one",
+    ),
     option("a clip at nothing", "--federation.gradient_clip 0", "federation.gradient_clip", "above 0"),
     option("checkpoints at random", "--federation.checkpoint_every banana", "federation.checkpoint_every", "60s"),
     option(

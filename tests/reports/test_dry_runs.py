@@ -76,7 +76,7 @@ def test_a_plan_fetches_nothing_and_reads_nothing(figure, monkeypatch):
     (keys,) = configurations(made)["surgical-table-1"]
     assert keys["model"]["init_args"]["pretrained"]
     assert keys["data"]["init_args"]["external"]["MIMIC-LT"]["init_args"]["labels_file"] == "ROOT/CXR-LT/cxr-lt-2023"
-    assert asked == ["densenet121"]
+    assert asked == ["densenet121.tv_in1k"]
     with pytest.raises(AssertionError, match="a plan fetches weights"):
         ImageClassifier(("Edema",), pretrained=True)
 

@@ -33,7 +33,7 @@ CASES = {
     "control variates, own norms, some of the clients": "--federation.aggregators='[Scaffold, FedBN]' --data.clients 5 "
     "--federation.participation 0.6 --data.labelled 2 --federation.eval_every 2",
     "optimizer kept": "--federation.optimizer_state keep --model.momentum 0.9 --federation.gradient_clip 1 "
-    "--federation.weights uniform",
+    "--federation.weights uniform --federation.lr_factors '{site-0: 0.2, site-1: 3}'",
     "patience": "--federation.rounds 9 --federation.patience 2 --federation.monitor train/loss --federation.monitor_mode max",
     "double precision, own rows": "--federation.aggregators='[SurgicalHeads, FedProx]' --fabric.precision 64-true --data.labelled 1",
     "some clients": "--federation.clients '[site-0, site-2]' --data.clients 4",

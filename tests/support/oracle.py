@@ -21,6 +21,7 @@ class Oracle:
         data: client -> (images, labels).
         weights: client -> pi_k.
         lr, steps: of local SGD.
+        factors: client -> factor of its learning rate.
         mu: FedProx.
         scaffold: control variates by option II, c_k <- c_k - c + (x - y_k) / (K lr).
         eta_g: global step size of SCAFFOLD.
@@ -36,6 +37,7 @@ class Oracle:
     scaffold: bool = False
     eta_g: float = 1.0
     local: frozenset[str] = frozenset()
+    factors: dict[str, float] = field(default_factory=dict)
     c: Tensors = field(default_factory=dict)
     c_k: dict[str, Tensors] = field(default_factory=dict)
     kept: dict[str, Tensors] = field(default_factory=dict)
@@ -72,6 +74,7 @@ class Oracle:
         module.load_state_dict(start, strict=False)
         module.train()
         images, labels = self.data[k]
+        lr = self.lr * self.factors.get(k, 1.0)
         for _ in range(self.steps):
             loss = module.training_step((images, labels), 0)
             gradients = torch.autograd.grad(loss, list(module.parameters()))
@@ -81,11 +84,11 @@ class Oracle:
                     g = g + shared * self.mu * (y - start[name])
                     if self.scaffold:
                         g = g + shared * (self.c[name] - self.c_k[k][name])
-                    y -= self.lr * g
+                    y -= lr * g
         end, change = _state(module), {}
         if self.scaffold:
             for name in self.trained:
-                new = self.c_k[k][name] - self.c[name] + (start[name] - end[name]) / (self.steps * self.lr)
+                new = self.c_k[k][name] - self.c[name] + (start[name] - end[name]) / (self.steps * lr)
                 change[name] = new - self.c_k[k][name]
                 self.c_k[k][name] = new
         return end, change

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -28,7 +28,7 @@ from fedlit.data.labels import (
 from fedlit.data.located import located
 from fedlit.data.opening import open_picture
 from fedlit.data.partition import ByPatient, Partition
-from fedlit.data.pixels import DEPTH
+from fedlit.data.pixels import DEPTH, Resize
 from fedlit.data.records import LeftOut, Records, listed
 from fedlit.data.store import ImageStore, PartOfStore
 from fedlit.data.tables import Table
@@ -105,6 +105,8 @@ class ChestXrays(FederatedDataModule):
             is listed in ``left_out.csv`` of a run.
         depth: Number of bits that the data set uses of pixels with more than 8, from 9 to 16, by default 16: a PNG of 16
             bits may hold 12. DICOM files say it themselves.
+        resize: What happens to an image that is not square: ``squeeze`` changes its shape, which is the default, ``pad``
+            keeps it between black borders.
         official_split: Whether the official split of the data set is used where it has one. If not, patients are
             divided in the fractions of ``split``.
         partition: The rule that gives each record to a client; by default ``ByPatient`` with four clients.
@@ -136,6 +138,7 @@ class ChestXrays(FederatedDataModule):
         missing: Literal["refuse", "drop"] = "refuse",
         damaged: Damaged | None = None,
         depth: int | None = None,
+        resize: Resize | None = None,
         official_split: bool = True,
         partition: Partition | None = None,
         **kwargs,
@@ -149,6 +152,9 @@ class ChestXrays(FederatedDataModule):
                 raise ValueError(f"data.{key}: expected refuse or drop, found {policy!r}")
         if not 8 < depth <= 16:
             raise ValueError(f"data.depth: expected a number of bits from 9 to 16, found {depth}")
+        self.resize: Resize = resize or "squeeze"
+        if self.resize not in get_args(Resize):
+            raise ValueError(f"data.resize: expected squeeze or pad, found {resize!r}")
         self.given_root = Path(root).expanduser()
         self.root = home(self.given_root, self.lies_in)
         self.missing, self.damaged, self.depth, self.official_split = missing, damaged, depth, official_split
@@ -241,7 +247,7 @@ class ChestXrays(FederatedDataModule):
     def _decoded(self, reading: Reading) -> tuple[Reading, ImageStore | PartOfStore]:
         """Return the images that can be decoded, and their pictures."""
         size, channels = self.image_size, self.channels
-        decoded = decode(reading.files, size, channels, self.cache_dir, self.depth, self.damaged)
+        decoded = decode(reading.files, size, channels, self.cache_dir, self.depth, self.damaged, self.resize)
         self._warn_of_dark(decoded.store, reading.files)
         if not decoded.damaged:
             return reading, decoded.store

@@ -53,6 +53,8 @@ class CheXpert(ChestXrays):
             LibAUC. Validation and test images stay as they are.
         official_split: Whether ``valid.csv`` (234 images) is used for validation and ``test_labels.csv`` for the test,
             which is empty without that file. By default all patients are divided by ``split``, as in most papers.
+        parts: The label files that are read, of ``train`` (``train.csv``), ``val`` (``valid.csv``) and ``test``
+            (``test_labels.csv``); by default all. The 191,027 frontal images of papers are those of ``[train]``.
         **kwargs: Further arguments of ChestXrays.
     """
 
@@ -78,9 +80,16 @@ class CheXpert(ChestXrays):
         views: tuple[Literal["frontal", "lateral"], ...] = ("frontal",),
         upsample: list[str] | None = None,
         official_split: bool = False,
+        parts: tuple[Literal["train", "val", "test"], ...] | None = None,
         **kwargs,
     ):
         super().__init__(root, official_split=official_split, **kwargs)
+        parts = tuple(LABEL_FILES) if parts is None else parts
+        if not parts or not set(parts) <= set(LABEL_FILES):
+            raise ValueError(f"data.parts: expected some of {', '.join(LABEL_FILES)}, found {list(parts)}")
+        if official_split and not {"train", "val"} <= set(parts):
+            raise ValueError(f"data.parts: the official split needs train and val, found {', '.join(parts)}")
+        self.parts = tuple(part for part in LABEL_FILES if part in parts)
         self.upsample = tuple(checked_classes(upsample, self.labels, "data.upsample")) if upsample else ()
         if not views or not set(views) <= {"frontal", "lateral"}:
             raise ValueError(f"data.views: expected frontal, lateral or both, found {list(views)}")
@@ -123,7 +132,7 @@ class CheXpert(ChestXrays):
 
     def read(self) -> Reading:
         """Read the label files; no image is opened."""
-        tables = {split: self._read_file(name) for split, name in LABEL_FILES.items() if self._is_there(split, name)}
+        tables = {split: self._read_file(name) for split, name in self._asked() if self._is_there(split, name)}
         rows = pd.concat([table.rows for table in tables.values()], ignore_index=True)
         refuse_shared(rows["Path"], self.root, f"images are in two of {', '.join(LABEL_FILES.values())}")
         # Paths below a prefix begin in the folder of that name, if there is one, and else in the root.
@@ -166,10 +175,14 @@ class CheXpert(ChestXrays):
         inside = sorted(self.root.glob(f"{BATCHES[0]}*/{name}"))
         return inside[0] if inside and not (self.root / name).is_file() else self.root / name
 
+    def _asked(self) -> list[tuple[str, str]]:
+        """Return the split and name of each label file that is read."""
+        return [(split, LABEL_FILES[split]) for split in self.parts]
+
     def _is_there(self, split: str, name: str) -> bool:
         if self._label_file(name).is_file():
             return True
-        if split == "test" or (split == "val" and not self.official_split):
+        if len(self.parts) > 1 and (split == "test" or (split == "val" and not self.official_split)):
             return False
         raise FileNotFoundError(f"{self.root}: found no {name}; {self.layout}")
 

@@ -210,6 +210,7 @@ class SiteEngine(Engine):
             [of_client(client) for name, client in program.clients.items() if self._site_of[name] == site],
             training.optimizer_state,
             training.gradient_clip,
+            training.gradient_clamp,
             training.measure_batches,
             self._settings.memory_format,
             program.threads,

@@ -1,4 +1,4 @@
-"""A reproduction as a YAML document: what it runs, tabulates and draws at either scale, and how it is read.
+"""A reproduction as a YAML document: what it runs, tabulates and draws at each scale, and how it is read.
 
 `CONTRIBUTING.md` describes the keys. A document may name a ``base``, another document, and then says only what differs.
 """
@@ -16,6 +16,11 @@ from fedlit.reports.reproductions import NAMES
 
 HOME = Path(__file__).parent
 SCALES = ("laptop", "paper")
+"""Scales that every document has."""
+
+LINKED = "linked"
+"""The scale of the code that a paper links, where that differs: what it says is laid over the scale ``paper``."""
+
 T = TypeVar("T")
 
 
@@ -129,7 +134,7 @@ class Document:
     paper: str  # Paper, a folder and a file in ``papers/``.
     tables: list[str]  # Tables of the paper, whose numbers are printed below ours.
     shows: str  # What it is, in one line.
-    scales: dict[str, Scale]  # The scales ``laptop`` and ``paper``.
+    scales: dict[str, Scale]  # The scales ``laptop`` and ``paper``, and ``linked`` where there is one.
     place: "Place"  # Where the document stands, for messages.
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])  # Seeds where nobody chooses.
 
@@ -213,6 +218,9 @@ def read(file: Path) -> Document:
     for name in SCALES:
         where = place.below("scales", name)
         scales[name] = _scale(where, patched(common, where.mapping(written.get(name))))
+    if LINKED in written:
+        where = place.below("scales", LINKED)
+        scales[LINKED] = _scale(where, patched(patched(common, written["paper"]), where.mapping(written[LINKED])))
     head = {key: value for key, value in whole.items() if key in own}
     return place.checked(Document, head, name=file.stem, scales=scales, place=place)
 

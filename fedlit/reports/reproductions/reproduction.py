@@ -15,7 +15,7 @@ from fedlit.reports.compare.styles import save
 from fedlit.reports.reproductions import rates
 from fedlit.reports.reproductions.announcement import announced
 from fedlit.reports.reproductions.costs import Estimate
-from fedlit.reports.reproductions.document import HOME, Document, Part, Scale, find, read
+from fedlit.reports.reproductions.document import HOME, LINKED, Document, Part, Scale, find, read
 from fedlit.reports.reproductions.fdam.ratios import RatiosReport
 from fedlit.reports.reproductions.flamby.benchmark import BenchmarkReport
 from fedlit.reports.reproductions.published import read_paper
@@ -46,7 +46,8 @@ class Reproduction:
     Args:
         name: Name of the figure or table, as ``fedlit list reproductions`` shows it.
         root: Folder of the data that are not built in.
-        scale: Either ``laptop``, minutes on two cores, or ``paper``, the paper's own settings.
+        scale: ``laptop``, minutes on two cores, ``paper``, the settings of the paper's text, or ``linked``, those of the code
+            that the paper links, where it has others. The runs and the report of ``linked`` have folders of that name.
         seeds: Seeds of the runs; every arm has the same. By default three, for surgical-tables one.
         jobs: Number of runs side by side.
         output: Folder for the figure and the tables, which go to OUTPUT/NAME/.
@@ -70,7 +71,7 @@ class Reproduction:
 
     name: str
     root: Path | None = None
-    scale: Literal["laptop", "paper"] = "laptop"
+    scale: Literal["laptop", "paper", "linked"] = "laptop"
     seeds: list[int] | None = None
     jobs: int = 2
     output: Path = Path("reproductions")
@@ -88,6 +89,8 @@ class Reproduction:
 
     def __post_init__(self) -> None:
         self.document = read(find(self.name))
+        if self.scale not in self.document.scales:
+            raise ConfigError(f"--scale {self.scale}: {self.name} has {' and '.join(self.document.scales)}")
         self.seeds = self.document.seeds if self.seeds is None else self.seeds
         self._reporter()
         if self.seconds_per_step is not None and not self.seconds_per_step > 0:
@@ -143,7 +146,7 @@ class Reproduction:
             {name: case.keys | given for name, case in part.cases.items()},
             seeds=list(part.seeds or self.seeds),
             metric=part.metric,
-            run_dir=str(self.run_dir),
+            run_dir=str(self._apart(self.run_dir)),
         )
 
     def plan(self) -> dict[str, list[PlannedRun]]:
@@ -169,7 +172,7 @@ class Reproduction:
         more = [self._runs(part, console) for part in self.following(runs)]
         runs = pd.concat([runs, *more], ignore_index=True)
         report = self.report(runs)
-        folder = self.output / self.name
+        folder = self._apart(self.output / self.name)
         folder.mkdir(parents=True, exist_ok=True)
         for name, table in (report.tables | {"runs": runs}).items():
             table.to_csv(folder / f"{name}.csv", index=False)
@@ -255,6 +258,10 @@ class Reproduction:
         model = documents.load(HOME / self.document.paper / part.config)["model"].get("init_args", {})
         fetched = part.settings.get("model.pretrained", model.get("pretrained", False))
         return bool(fetched) and part.body is None
+
+    def _apart(self, folder: Path) -> Path:
+        """Return a folder, or one within it where the same names are those of other settings."""
+        return folder / LINKED if self.scale == LINKED else folder
 
     def _said(self) -> list[str]:
         """Return what a page says of settings that are the user's own."""

@@ -102,6 +102,25 @@ def test_the_prefix_of_paths_is_no_part_of_the_folder(tmp_path, prefix, inside):
     np.testing.assert_allclose(records.store[1].numpy()[0], np.asarray(expected), atol=1)
 
 
+def test_label_files_that_are_not_asked_for_are_not_read(tmp_path):
+    root = write_folder(tmp_path / "chex", test=True)
+    found = {
+        parts: open_folder(root, parts=parts).read().names.tolist() for parts in (("train",), ("train", "test"), None)
+    }
+    assert len(found["train",]) == 20
+    assert all(name.startswith("train/") for name in found["train",])
+    assert {name.split("/")[0] for name in found["train", "test"]} == {"train", "test"}
+    assert {name.split("/")[0] for name in found[None]} == {"train", "valid", "test"}
+    (root / "valid.csv").unlink()
+    assert open_folder(root, parts=("train",)).read().names.tolist() == found["train",]
+    with pytest.raises(ValueError, match=r"data\.parts: the official split needs train and val, found train"):
+        open_folder(root, parts=("train",), official_split=True)
+    with pytest.raises(ValueError, match=r"data\.parts: expected some of train, val, test, found \['valid'\]"):
+        open_folder(root, parts=("valid",))
+    with pytest.raises(FileNotFoundError, match=r"found no valid\.csv"):
+        open_folder(root, parts=("val",)).read()
+
+
 def test_labels_are_read_as_they_stand(tmp_path):
     reading = open_folder(write_folder(tmp_path)).read()
     nan = np.nan

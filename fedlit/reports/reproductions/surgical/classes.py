@@ -37,6 +37,7 @@ class ClassesReport:
     columns: dict[str, Column] = field(metadata={"each": Column})  # Columns by title.
     rows: dict[str, Method] = field(metadata={"each": Method})  # Rows by title.
     tables: dict[str, Shown] = field(metadata={"each": Shown})  # Tables by title.
+    ddof: int = 1  # Of standard deviations over classes: 1, that of a sample, or 0 as in the linked code.
 
     def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
         """Make the report of the runs; a class's value is its mean over seeds."""
@@ -46,7 +47,7 @@ class ClassesReport:
             methods = self._methods(table.part, runs[runs["part"] == table.part])
             shown = values(methods, self._columns(table.by), classes, self.sites)
             tables[table.title.lower().replace(" ", "-")] = shown
-            texts.append(markdown(f"{table.title}. {table.text}", shown, self.reference))
+            texts.append(markdown(f"{table.title}. {table.text}", shown, self.reference, self.ddof))
             if set(classes) == {label for own in self.sites.values() for label in own}:
                 every = values(methods, self._columns()[:1], classes, self.sites)
                 figures["figure"] = draw(every, by_sharing(self.sites))

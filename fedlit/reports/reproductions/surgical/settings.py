@@ -22,7 +22,7 @@ class SettingsReport:
 
     sets: dict[str, str]  # Test sets by the name that tables give them.
     axes: dict[str, str]  # Labels that vary, and what each of them counts.
-    usual: dict[str, int]  # Values of the labels where another one varies.
+    usual: dict[str, int | str]  # Values of the labels where another one varies.
     reference: str  # Method that the others are compared with.
     everything: str  # Method of all labels, which has one run for all settings.
 

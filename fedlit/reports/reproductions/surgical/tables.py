@@ -71,7 +71,7 @@ def values(
     )
 
 
-def markdown(title: str, table: pd.DataFrame, reference: str) -> str:
+def markdown(title: str, table: pd.DataFrame, reference: str, ddof: int = 1) -> str:
     """Return mean ± SD over classes, with the paired t-test against a reference and the difference to it.
 
     As in the paper a mean is undefined ("-") where one of its classes is.
@@ -87,7 +87,7 @@ def markdown(title: str, table: pd.DataFrame, reference: str) -> str:
             if np.isnan(mine).any():
                 cells.append("-")
                 continue
-            cell = f"{mine.mean():.3f} ± {mine.std(ddof=1):.3f}"
+            cell = f"{mine.mean():.3f} ± {mine.std(ddof=ddof):.3f}"
             if method != reference:
                 test = paired(best, mine)
                 cell += f" ({-test.difference:+.3f} {test.stars})"
@@ -101,7 +101,7 @@ def markdown(title: str, table: pd.DataFrame, reference: str) -> str:
         "",
         *grid(["method", *columns], shown),
         "",
-        f"AUROC, mean ± standard deviation over classes ({', '.join(f'{c}: {n}' for c, n in counts.items())}). In brackets the "
+        f"AUROC, mean ± standard deviation{f', ddof {ddof},' if ddof != 1 else ''} over classes ({', '.join(f'{c}: {n}' for c, n in counts.items())}). In brackets the "
         f"difference to {reference} and its paired t-test over classes: ns p >= 0.05, * p < 0.05, ** p < 0.01, *** p < 0.001.",
     ]
     if odd:

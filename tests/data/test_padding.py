@@ -1,0 +1,90 @@
+"""Pictures that are not square: squeezed, or padded with black, from the file to an exported model that scores one."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedlit.data import ImageTable, Organisations, PhantomCXR
+from fedlit.data.images import decode_images
+from fedlit.data.pixels import read_image
+from fedlit.predictions.serving import ImageScorer
+
+SIZE = 16
+
+
+@pytest.fixture
+def wide(tmp_path: Path) -> Path:
+    """Forty wide pictures, each of one grey, with a table of two hospitals."""
+    folder, rows = tmp_path / "images", ["image,patient,site,Mass"]
+    folder.mkdir()
+    for i in range(40):
+        texture = np.random.default_rng(i).integers(60, 250, (24, 48), dtype=np.uint8)
+        Image.fromarray(texture).save(folder / f"{i}.png")
+        rows.append(f"{i}.png,p{i},{'north' if i % 2 else 'south'},{i % 3 == 0:d}")
+    (tmp_path / "cases.csv").write_text("\n".join(rows) + "\n")
+    return tmp_path
+
+
+def table(place: Path, **options) -> ImageTable:
+    named = {"table": place / "cases.csv", "root": place / "images", "image": "{image}", "patient": "patient"}
+    return ImageTable(**named, site="site", labels=["Mass"], image_size=SIZE, cache_dir=str(place / "cache"), **options)
+
+
+def test_a_padded_picture_keeps_its_shape_between_black_borders_of_equal_width(tmp_path):
+    grey = np.full((20, 40), 200, dtype=np.uint8)
+    Image.fromarray(grey).save(tmp_path / "wide.png")
+    Image.fromarray(grey.T).save(tmp_path / "tall.png")
+    padded = read_image(tmp_path / "wide.png", SIZE, resize="pad")[0]
+    assert (padded[4:12] == 200).all()
+    assert (padded[:4] == 0).all()
+    assert (padded[12:] == 0).all()
+    np.testing.assert_array_equal(read_image(tmp_path / "tall.png", SIZE, resize="pad")[0], padded.T)
+    assert (read_image(tmp_path / "wide.png", SIZE)[0] == 200).all()
+
+
+def test_a_square_picture_is_the_same_either_way_and_a_store_knows_which_it_has(tmp_path, wide):
+    square = np.random.default_rng(0).integers(0, 256, (40, 40), dtype=np.uint8)
+    Image.fromarray(square).save(tmp_path / "square.png")
+    both = [read_image(tmp_path / "square.png", SIZE, resize=resize) for resize in ("squeeze", "pad")]
+    np.testing.assert_array_equal(*both)
+    made = []
+    for resize in (None, "pad", "squeeze"):
+        data = table(wide, resize=resize)
+        data.setup("fit")
+        made.append(data.clients["north"].train.store[0].numpy())
+    assert (made[1][0, :4] == 0).all()
+    assert (made[0] > 0).all()
+    np.testing.assert_array_equal(made[0], made[2])
+    np.testing.assert_array_equal(decode_images([wide / "images" / "1.png"], SIZE)[0].shape, made[0].shape)
+
+
+def test_organisations_resize_all_alike_or_say_why_not(wide):
+    alike = Organisations({"a": table(wide)}, resize="pad", image_size=SIZE)
+    assert alike.sources["a"].resize == "pad"
+    with pytest.raises(
+        ValueError, match=r"data\.resize: 'a' has resize: pad of its own; set data\.init_args\.resize: pad for all"
+    ):
+        Organisations({"a": table(wide, resize="pad")}, image_size=SIZE)
+    with pytest.raises(ValueError, match=r"data\.resize: 'b' \(PhantomCXR\) has no files that could be padded"):
+        Organisations({"b": PhantomCXR(hospitals=2, images=40)}, resize="pad")
+    with pytest.raises(ValueError, match=r"data\.resize: expected squeeze or pad, found 'crop'"):
+        table(wide, resize="crop")
+
+
+@pytest.mark.parametrize("resize", ["squeeze", "pad"])
+def test_an_exported_model_reads_pictures_as_it_was_trained(resize, wide, fedlit_cli, monkeypatch):
+    monkeypatch.chdir(wide)
+    options = (
+        "--data ImageTable --data.table cases.csv --data.root images --data.image '{image}' --data.patient patient "
+        f"--data.site site --data.labels '[Mass]' --data.image_size {SIZE} --data.cache_dir cache --data.resize {resize} "
+        "--model.backbone small_cnn --logger false --federation.workers 1 --federation.rounds 1"
+    )
+    code, _, err = fedlit_cli(f"fit --name one {options}")
+    assert code == 0, err
+    code, _, err = fedlit_cli(f"export {options} --ckpt_path last --output model.safetensors")
+    assert code == 0, err
+    file = wide / "images" / "3.png"
+    found = ImageScorer(wide / "model.safetensors").read(file)
+    np.testing.assert_array_equal(found, read_image(file, SIZE, resize=resize))

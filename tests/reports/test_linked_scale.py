@@ -1,0 +1,138 @@
+"""The scale ``linked``: what the code that a paper links does otherwise than the paper's text."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from rich.console import Console
+
+from fedlit.core.errors import ConfigError
+from fedlit.reports.reproductions import NAMES
+from fedlit.reports.reproductions.document import find, read
+from fedlit.reports.reproductions.reproduction import Reproduction
+from fedlit.reports.reproductions.surgical.tables import markdown
+from fedlit.tracking.run import Result
+
+WITH_LINKED = [name for name in NAMES if "linked" in read(find(name)).scales]
+
+
+def named(aggregators: list[dict]) -> list[str]:
+    return [each["class_path"].rpartition(".")[2] for each in aggregators]
+
+
+def planned(name: str, tmp_path: Path, wanted: list[str], no_pretrained) -> dict[str, dict]:
+    """The configurations of some cases."""
+    reproduced = Reproduction(name, root=tmp_path, scale="linked", run_dir=tmp_path / "runs")
+    for part in reproduced.parts():
+        for case in [case for case in part.cases if case not in wanted]:
+            del part.cases[case]
+    return {run.case: yaml.safe_load(run.config) for runs in reproduced.plan().values() for run in runs}
+
+
+def test_the_documents_of_surgical_aggregation_have_it():
+    surgical = [name for name in NAMES if name.startswith("surgical")]
+    assert [name for name in WITH_LINKED if name.startswith("surgical")] == surgical
+
+
+@pytest.mark.parametrize("name", WITH_LINKED)
+def test_it_is_laid_over_the_papers_scale(name):
+    scales = read(find(name)).scales
+    assert list(scales["linked"].parts) == list(scales["paper"].parts)
+    assert scales["linked"].root == scales["paper"].root
+    assert scales["linked"].settings != scales["paper"].settings
+    for part in scales["linked"].parts:
+        assert scales["linked"].parts[part].config == scales["paper"].parts[part].config
+
+
+def test_rows_of_the_tables_are_trained_as_in_the_code_of_surgical_aggregation(tmp_path, no_pretrained):
+    wanted = ["individual-NIH", "central", "vanilla-fedbnplus", "surgagg-fedbnplus"]
+    found = planned("surgical-table2", tmp_path, wanted, no_pretrained)
+    for case, keys in found.items():
+        data, model, phase, main = (
+            keys["data"]["init_args"],
+            keys["model"]["init_args"],
+            keys["phases"][0],
+            keys["federation"],
+        )
+        assert data["resize"] == "pad"
+        assert data["sources"]["CheXpert"]["init_args"]["parts"] == ["train"]
+        turn, contrast = data["augment"][1]["init_args"], data["augment"][2]["init_args"]
+        assert (turn["degrees"], turn["scale"], contrast["contrast"]) == (72, [0.667, 2.0], 0.75)
+        assert (model["hidden"], model["drop_rate"], model["optimizer"]["init_args"]["lr"]) == (256, 0.3, 5e-5)
+        assert phase["optimizer"]["init_args"]["lr"] == 1e-3
+        assert phase["rounds"] * phase["schedule"]["init_args"]["window"] == 15
+        alone = case in ("individual-NIH", "central")
+        assert phase["rounds"] == (15 if alone else 1)
+        assert main["lr_factors"] == (None if alone else {"NIH": 0.2})
+        assert "FedBNPlus" in named(main["aggregators"])
+        stops = {"surgagg-fedbnplus": (150, None, None), "vanilla-fedbnplus": (1000, 26, 1e-4)}.get(
+            case, (1000, 25, None)
+        )
+        assert (main["rounds"], main["patience"], main["patience_margin"]) == stops
+    assert list(found) == wanted
+
+
+def test_label_sets_of_the_figures_have_the_numbers_of_the_linked_code(tmp_path, no_pretrained):
+    numbers = {2: (4, 10), 3: (6, 6), 4: (4, 5), 5: (2, 3), 6: (0, 4), 8: (0, 3), 10: (0, 2)}
+    cases = Reproduction("surgical-fig6", scale="linked").parts()[0].cases
+    found = {}
+    for case in cases.values():
+        if case.labels["method"] == "SurgAgg":
+            keys = case.keys
+            assert keys["data.partition.init_args.clients"] == case.labels["clients"]
+            found[case.labels["clients"]] = tuple(
+                keys[f"data.scheme.init_args.{kind}"] for kind in ("shared", "unique")
+            )
+    assert found == numbers
+    cases = Reproduction("surgical-fig7", scale="linked").parts()[0].cases
+    shared = [
+        case.keys["data.scheme.init_args.shared"] for case in cases.values() if case.labels["method"] == "SurgAgg"
+    ]
+    assert [14 - number for number in shared] == [14, 13, 12, 10, 6, 2, 0]
+    made = planned("surgical-fig6", tmp_path, ["clients-6-shared-drawn-surgagg"], no_pretrained)
+    scheme = made["clients-6-shared-drawn-surgagg"]["data"]["init_args"]["scheme"]["init_args"]
+    assert scheme == {"shared": 0, "unique": 4}
+
+
+def test_both_axes_of_the_figures_are_tabulated(tmp_path):
+    reproduced, rows = Reproduction("surgical-fig5", scale="linked"), []
+    (part,) = reproduced.parts()
+    for number, (name, case) in enumerate(part.cases.items()):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "metrics.csv").write_text("step,key,value\n")
+        value = 0.6 + 0.001 * number
+        Result(8, 8, 1.0, {"test/federation/auroc_macro": value, "test/MIMIC-LT/auroc_macro": value - 0.1}).write(
+            folder
+        )
+        rows.append({"case": name, **case.labels, "seed": 0, "directory": folder})
+    text = reproduced.report(pd.DataFrame(rows)).text
+    assert "| method | 2 | 3 | 4 | 5 | 6 | 8 | 10 | mean |" in text
+    assert "| method | 0 | 1 | 2 | 4 | 8 | 12 | 14 | mean |" in text
+
+
+def test_standard_deviations_over_classes_are_those_of_a_population():
+    rows = [{"method": "S", "column": "c", "class": str(i), "auroc": v} for i, v in enumerate((0.6, 0.7, 0.8))]
+    table = pd.DataFrame(rows)
+    assert f"0.700 ± {np.std([0.6, 0.7, 0.8]):.3f}" in markdown("T", table, "S", ddof=0)
+    assert "standard deviation, ddof 0, over classes" in markdown("T", table, "S", ddof=0)
+    assert "0.700 ± 0.100" in markdown("T", table, "S")
+    reports = {
+        scale: read(find("surgical-table1")).scales[scale].report.get("ddof", 1) for scale in ("paper", "linked")
+    }
+    assert reports == {"paper": 1, "linked": 0}
+
+
+def test_its_runs_and_its_report_lie_apart(tmp_path, monkeypatch):
+    reproduced = Reproduction("surgical-table1", root=tmp_path, scale="linked", run_dir=tmp_path / "runs")
+    assert reproduced.sweep(reproduced.parts()[0]).run_dir == str(tmp_path / "runs" / "linked")
+    other = Reproduction("surgical-table1", root=tmp_path, scale="paper", run_dir=tmp_path / "runs")
+    assert other.sweep(other.parts()[0]).run_dir == str(tmp_path / "runs")
+
+
+def test_a_document_without_it_says_what_it_has():
+    (name, *_) = [name for name in NAMES if name not in WITH_LINKED]
+    with pytest.raises(ConfigError, match=rf"--scale linked: {name} has laptop and paper"):
+        Reproduction(name, scale="linked").run(Console())
