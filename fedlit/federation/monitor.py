@@ -51,7 +51,7 @@ class Monitor:
             raise ConfigError(
                 "federation.patience: there is no validation metric that could become better; leave it out"
             )
-        needed = "AUROC needs `self.classes` in the module, and logits [B, C] from its validation_step"
+        needed = "AUROC needs validation data, `self.classes` in the module, and logits [B, C] from its validation_step"
         return cls(None, "max", f"no validation metric: the last model counts as the best ({needed})")
 
     def value(self, metrics: Mapping[str, float]) -> float:

@@ -9,6 +9,7 @@ import torch
 import yaml
 from sklearn.metrics import balanced_accuracy_score
 
+from fedlit.data.flamby.isic import CENTRES, CLASSES
 from fedlit.predictions.table import Predictions, write
 from fedlit.reports.reproductions.costs import Estimate
 from fedlit.reports.reproductions.flamby.benchmark import BenchmarkReport, accuracy, balanced_accuracy
@@ -110,3 +111,37 @@ def test_all_runs_can_be_planned_and_counted_without_data(tmp_path):
     assert costs["fedavg-42"].step == "LogisticRegression, FedAvg, 4 rows of 13 features"
     assert {cost.cache for cost in costs.values()} == {None}
     assert "flamby-heart | 20 | 0 | 1 to 4 | 120,500 |" in made.announcement()
+
+
+def test_isic_is_planned_with_the_benchmarks_rounds_and_every_centre(tmp_path, no_pretrained):
+    made = Reproduction("flamby-isic2019", run_dir=tmp_path, root=tmp_path, seeds=[42])
+    (runs,) = made.plan().values()
+    configs = {run.case: yaml.safe_load(run.config) for run in runs}
+    assert {run.case: run.rounds for run in runs} == {"fedavg": 9, "fedprox": 9, "scaffold": 9, "pooled-training": 20}
+    columns = read_paper("flamby").tables["Fed-ISIC2019"].columns
+    assert list(made.chosen.images) == list(columns[2:-1]) == list(CENTRES)
+    assert configs["fedprox"]["federation"]["aggregators"][0]["init_args"]["mu"] == 0.001
+    assert configs["fedavg"]["data"]["init_args"]["root"] == str(tmp_path)
+    estimate = Estimate(made.chosen.images, 0.1)
+    costs = {run.case: estimate.cost(run) for run in runs}
+    assert costs["fedavg"].steps == 6 * 9 * 100
+    assert costs["pooled-training"].steps == 20 * -(-18597 // 64)
+
+
+def test_balanced_accuracy_of_isic_is_compared_in_the_mean_alone(tmp_path):
+    """Without a test set of its own, pooled-test is all test images together."""
+    labels = torch.eye(8).repeat(6, 1)
+    sites, empty = np.repeat(CENTRES, 8), np.full(48, "")
+    rows = np.arange(48).astype(str)
+    scores = labels.clone()
+    scores[:8] = scores[:8].roll(1, 0)  # the first centre is all wrong
+    found = Predictions("federation", 9, "logit", CLASSES, scores, labels, rows, rows, sites, empty, empty)
+    (tmp_path / "predictions").mkdir()
+    write(found, tmp_path / "predictions" / "federation.parquet")
+    runs = pd.DataFrame([{"method": "FedAvg", "seed": 42, "directory": tmp_path}])
+    made = Reproduction("flamby-isic2019", root=tmp_path)._reporter().make(runs, None)
+    (values,) = made.tables["values"].to_dict("records")
+    assert [values[name] for name in CENTRES] == [0.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    assert values["pooled-test"] == values["mean of hospitals"] == pytest.approx(5 / 6)
+    assert "A start is the published seed's" not in made.text
+    assert "FedAvg on BCN" in made.text

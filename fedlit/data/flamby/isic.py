@@ -90,7 +90,7 @@ class FedISIC2019(FederatedDataModule):
         table = read_table(self.split_file, ("image", *CLASSES, "target", "center", "fold"), ("image", "fold"))
         refuse_repeats(table, "image")
         names, labels = table.rows["image"].to_numpy(dtype=str), _labels(table)
-        centres = _whole(table, "center", len(CENTRES))
+        centres, folds = _whole(table, "center", len(CENTRES)), _folds(table)
         return Records(
             store=decode_images(self._files(names), self.image_size, 3, self.cache_dir),
             names=names,
@@ -99,7 +99,7 @@ class FedISIC2019(FederatedDataModule):
             patients=names,
             sites=np.array(CENTRES)[centres],
             site_classes={},
-            splits=_folds(table),
+            splits=folds,
             table=table.rows,
         )
 
@@ -138,6 +138,6 @@ def _folds(table: Table) -> np.ndarray:
     wrong = ~np.isin(folds, ("train", "test"))
     if wrong.any():
         raise ValueError(
-            f"{table.at(wrong)}: column 'fold': expected train or test, found {folds[wrong][0]!r} ({wrong.sum()} such lines)"
+            f"{table.at(wrong)}: column 'fold': expected train or test, found {str(folds[wrong][0])!r} ({wrong.sum()} such lines)"
         )
     return np.where(folds == "train", "train_val", folds)
