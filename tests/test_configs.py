@@ -140,10 +140,16 @@ def test_the_issue_s_configs_are_there():
         "nih/fedavg.yaml",
         "nih/scaffold.yaml",
         "nih/fedbn.yaml",
-        *(f"fdam/{name}.yaml" for name in ("imagenet-ih", "cifar100-ih", "cifar100-ih-linked", "chestxray-ih", "two-stage")),
+        *(
+            f"fdam/{name}.yaml"
+            for name in ("imagenet-ih", "cifar100-ih", "cifar100-ih-linked", "chestxray-ih", "two-stage")
+        ),
         *(f"fdam/{name}.yaml" for name in ("chestxray-five", "target-five")),
         *(f"fdam/{name}.yaml" for name in ("cifar10-ih", "phantom-ih", "nih", "two-stage-1", "two-stage-2")),
-        *(f"surgical/{name}.yaml" for name in ("nih-iid", "nih-chexpert", "nih-chexpert-linked", "nih-chexpert-shared")),
+        *(
+            f"surgical/{name}.yaml"
+            for name in ("nih-iid", "nih-chexpert", "nih-chexpert-linked", "nih-chexpert-shared")
+        ),
         *(
             f"surgical/{name}.yaml"
             for name in ("phantom", "phantom-iid", "nih-mini", "nih-mini-frozen", "nih-mini-iid")

@@ -50,6 +50,7 @@ RUNS = [
     ("federation.gradient_clamp", "--federation.gradient_clamp 0.001", "weights"),
     ("federation.gradient_clip", "--federation.gradient_clip 0.01", "weights"),
     ("federation.eval_every", "--federation.eval_every 2", "evaluated"),
+    ("federation.test_curves", "--federation.test_curves true", "test curves"),
     ("federation.monitor", "--federation.monitor val/loss", "best value"),
     ("federation.monitor_mode", "--federation.monitor_mode min", "best value"),
     (
@@ -126,6 +127,7 @@ class Seen:
             "cohorts": of("round/clients"),
             "evaluated": [step for step, _ in of("val/loss")],
             "best value": best.value,
+            "test curves": len(of("test_curve/federation/auroc_macro")),
             "names": sorted({name.split("/")[1] for _, name, _ in rows if name.startswith("client/")}),
         }
 
