@@ -13,7 +13,18 @@ from runs import Kept
 from simulation import simulate
 from toys import ToyData, ToyNet
 
-from fedlit.aggregators import CODA, CODASCA, Aggregator, CODAPlus, FedAvg, FedProx, LocalSGDAM, LocalSGDM, Scaffold
+from fedlit.aggregators import (
+    CODA,
+    CODASCA,
+    Aggregator,
+    CODAPlus,
+    FedAvg,
+    FedProx,
+    GradientDissimilarity,
+    LocalSGDAM,
+    LocalSGDM,
+    Scaffold,
+)  # fmt: skip
 from fedlit.core import checkpoint
 from fedlit.core.checkpoint import Checkpoints
 from fedlit.core.fabric import make_fabric
@@ -335,6 +346,7 @@ PARTS = [
     ("CODAPlus", "aggregator", made(CODAPlus), {"gamma": 1.0, "output": "average", "proximal": "implicit"}),
     ("CODA", "aggregator", made(CODA), {"gamma": 1.0, "output": "average", "proximal": "implicit"}),
     ("CODASCA", "aggregator", made(CODASCA), {"gamma": 1.0, "eta_g": 0.5, "reset": "never", "output": "average"}),
+    ("GradientDissimilarity", "aggregator", made(GradientDissimilarity), {"every": 2, "batches": 2}),
     ("LocalSGDM", "aggregator", made(LocalSGDM), {"momentum": 0.5, "state": "reset"}),
     ("LocalSGDAM", "aggregator", made(LocalSGDAM), {"beta_x": 0.5}),
     ("RatioLoss", "objective", made(RatioLoss), {"a0": 2.0, "b0": 1.0, "prior": 0.01, "weigh": "both"}),
