@@ -4,6 +4,7 @@ from fedlit.aggregators.batchnorm import FedBN, FedBNPlus
 from fedlit.aggregators.coda import CODA, NPA, CODAPlus
 from fedlit.aggregators.codasca import CODASCA
 from fedlit.aggregators.compositional import LocalSCGDAM
+from fedlit.aggregators.dissimilarity import GradientDissimilarity
 from fedlit.aggregators.fedavg import FedAvg
 from fedlit.aggregators.fedprox import FedProx
 from fedlit.aggregators.momentum import LocalSGDAM, LocalSGDM
@@ -14,5 +15,6 @@ from fedlit.core.aggregator import Aggregator, ClientContext
 
 __all__ = [
     "CODA", "CODASCA", "NPA", "Aggregator", "CODAPlus", "ClientContext", "FedAvg", "FedBN", "FedBNPlus", "FedProx",
+    "GradientDissimilarity",
     "LocalSCGDAM", "LocalSGDAM", "LocalSGDM", "PersonalHeads", "Scaffold", "SurgicalHeads",
 ]  # fmt: skip

@@ -56,6 +56,7 @@ def fit(
     threads: int = 1,
     memory_format: Literal["contiguous", "channels_last"] | None = None,
     eval_every: int = 1,
+    test_curves: bool | None = None,
     monitor: str = "auto",
     monitor_mode: Literal["auto", "max", "min"] = "auto",
     patience: int | None = None,
@@ -109,6 +110,7 @@ def fit(
         memory_format: Order in which convolutions find images in memory: ``contiguous``, or ``channels_last``, which gives
             other bits. By default ``channels_last`` for ImageClassifier where that is faster.
         eval_every: Number of rounds between evaluations.
+        test_curves: Whether each evaluation scores the test sets too, for the record alone.
         monitor: Metric that says which model is best. By default AUROC on the validation sets, or else their loss.
         monitor_mode: Whether more of the metric is better (``max``) or less (``min``).
         patience: Number of rounds without a better model after which the run stops. By default it never stops early.

@@ -71,6 +71,14 @@ def evaluate_sets(
     return groups
 
 
+def test_curves(session: Session, server: ServerState) -> dict[str, float]:
+    """Score all test sets in the course of training: ``test_curve/<set>/...``, for the record alone."""
+    metrics: dict[str, float] = {}
+    for name, scores in with_sites(session, evaluate_sets(session, server, "test")).items():
+        metrics |= pooled_metrics(scores, session.classes, f"test_curve/{slug(name)}", by_sharing(session.schemes))
+    return metrics
+
+
 def with_sites(session: Session, groups: dict[str, list[Scores]]) -> dict[str, list[Scores]]:
     """Add to the scores of test sets the clients' scores regrouped: those of each organisation together."""
     held = {name: scores for name, scores in groups.items() if scores[0].view.holder is not None}

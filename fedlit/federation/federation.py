@@ -135,6 +135,8 @@ class Federation(Settings):
         session, evaluated, scores = state.session, self.evaluates_after(state.done), []
         if evaluated:
             scores = evaluation.validate(session, session.broadcast(state.server, state.rnd), state.metrics)
+            if self.test_curves:
+                state.metrics |= evaluation.test_curves(session, state.server)
         state.metrics |= evaluation.per_client(session, state.run, scores, state.reports, state.step)
         if evaluated:
             follow("on_evaluation_end", state, scores)

@@ -46,6 +46,8 @@ class Settings:
             other bits. By default ``channels_last`` for ImageClassifier on a GPU, and on a CPU for backbones
             that are faster with it, such as DenseNet; ``contiguous`` else.
         eval_every: Number of rounds between evaluations. The last round is always evaluated.
+        test_curves: Whether each evaluation scores the test sets too and logs them as ``test_curve/...``, which no choice may
+            depend on. By default the test sets are scored once, by the best model.
         monitor: Metric that says which model is best. By default (``auto``) ``val/auroc_macro``; where the model gives
             no scores ``val/loss``; where it logs no loss the last model counts as the best.
         monitor_mode: Whether more of the metric is better (``max``) or less (``min``). By default (``auto``) less of a loss
@@ -85,6 +87,7 @@ class Settings:
     threads: int = 1
     memory_format: Literal["contiguous", "channels_last"] | None = None
     eval_every: int = 1
+    test_curves: bool | None = None
     monitor: str = "auto"
     monitor_mode: Literal["auto", "max", "min"] = "auto"
     patience: int | None = None
@@ -164,10 +167,11 @@ class Settings:
 
 def _better(metric: str, mode: str) -> str:
     """Whether the best model has most (``max``) or least (``min``) of a metric."""
-    if metric.startswith("test/"):
+    if metric.startswith(("test/", "test_curve/")):
+        metric_of_validation = metric.replace("test_curve/", "test/").replace("test/federation/", "test/")
         raise ConfigError(
             f"federation.monitor: {metric!r} is of the test set, which may not choose the model; use a metric of the "
-            f"validation data such as {metric.replace('test/federation/', 'test/').replace('test/', 'val/', 1)!r}"
+            f"validation data such as {metric_of_validation.replace('test/', 'val/', 1)!r}"
         )
     if metric.startswith("total/"):
         raise ConfigError(f"federation.monitor: {metric!r} is known when all rounds are over; use a metric of a round")

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 ORDER = (
     (1, r"val/auroc_macro"),
     (2, r"val/auroc/.+"),
-    (3, r"test/.+/auroc(_macro|/.+)"),
+    (3, r"test(_curve)?/.+/auroc(_macro|/.+)"),
     (9, r"(bytes|time|total)/.+|client/.+/seconds"),
-    (4, r"(val|test|train)/.+"),
+    (4, r"(val|test|test_curve|train)/.+"),
     (6, r"drift/.+"),
     (7, r"round/.+"),
 )

@@ -13,7 +13,18 @@ from runs import Kept
 from simulation import simulate
 from toys import ToyData, ToyNet
 
-from fedlit.aggregators import CODA, CODASCA, Aggregator, CODAPlus, FedAvg, FedProx, LocalSGDAM, LocalSGDM, Scaffold
+from fedlit.aggregators import (
+    CODA,
+    CODASCA,
+    Aggregator,
+    CODAPlus,
+    FedAvg,
+    FedProx,
+    GradientDissimilarity,
+    LocalSGDAM,
+    LocalSGDM,
+    Scaffold,
+)  # fmt: skip
 from fedlit.core import checkpoint
 from fedlit.core.checkpoint import Checkpoints
 from fedlit.core.fabric import make_fabric
@@ -50,6 +61,7 @@ RUNS = [
     ("federation.gradient_clamp", "--federation.gradient_clamp 0.001", "weights"),
     ("federation.gradient_clip", "--federation.gradient_clip 0.01", "weights"),
     ("federation.eval_every", "--federation.eval_every 2", "evaluated"),
+    ("federation.test_curves", "--federation.test_curves true", "test curves"),
     ("federation.monitor", "--federation.monitor val/loss", "best value"),
     ("federation.monitor_mode", "--federation.monitor_mode min", "best value"),
     (
@@ -127,6 +139,7 @@ class Seen:
             "cohorts": of("round/clients"),
             "evaluated": [step for step, _ in of("val/loss")],
             "best value": best.value,
+            "test curves": len(of("test_curve/federation/auroc_macro")),
             "names": sorted({name.split("/")[1] for _, name, _ in rows if name.startswith("client/")}),
         }
 
@@ -349,6 +362,7 @@ PARTS = [
     ("CODAPlus", "aggregator", made(CODAPlus), {"gamma": 1.0, "output": "average", "proximal": "implicit"}),
     ("CODA", "aggregator", made(CODA), {"gamma": 1.0, "output": "average", "proximal": "implicit"}),
     ("CODASCA", "aggregator", made(CODASCA), {"gamma": 1.0, "eta_g": 0.5, "reset": "never", "output": "average"}),
+    ("GradientDissimilarity", "aggregator", made(GradientDissimilarity), {"every": 2, "batches": 2}),
     ("LocalSGDM", "aggregator", made(LocalSGDM), {"momentum": 0.5, "state": "reset"}),
     ("LocalSGDAM", "aggregator", made(LocalSGDAM), {"beta_x": 0.5}),
     ("RatioLoss", "objective", made(RatioLoss), {"a0": 2.0, "b0": 1.0, "prior": 0.01, "weigh": "both"}),

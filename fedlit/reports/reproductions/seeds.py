@@ -14,8 +14,9 @@ from fedlit.reports.reproductions.localscgdam.curves import draw as draw_steps
 from fedlit.reports.reproductions.published import grid
 from fedlit.reports.reproductions.report import Report, curve, measured
 
-WINDOW, CURVE = "federation.schedule.init_args.window", "val/auroc_macro"
-PICTURES: dict[str, Callable[[pd.DataFrame], Figure]] = {"windows": draw_windows, "steps": draw_steps}
+WINDOW = "federation.schedule.init_args.window"
+CURVES = {"validation": "val/auroc_macro", "test": "test_curve/federation/auroc_macro"}
+PICTURES: dict[str, Callable[[pd.DataFrame, str], Figure]] = {"windows": draw_windows, "steps": draw_steps}
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,9 @@ class SeedsReport:
     metrics: str | dict[str, str] = "test/federation/auroc_macro"
     average: bool = False  # Whether a last column has the mean over the others.
     picture: str = ""  # ``windows`` or ``steps``, or "" for none.
+    curves: str = (
+        "validation"  # Images of the picture's curves, ``validation``, or ``test`` with ``federation.test_curves``.
+    )
     window: str = "window"  # Label whose values bring the number of local steps in a round, for the picture.
     # Largest loss against the smallest window at which a window still counts as harmless, for I_max; None for no I_max.
     within: float | None = None
@@ -44,7 +48,9 @@ class SeedsReport:
             named = {self.column.format(**run): self.metrics} if isinstance(self.metrics, str) else self.metrics
             values += [(row, column, run["seed"], found[metric]) for column, metric in named.items()]
         values = pd.DataFrame(values, columns=["row", "column", "seed", "auroc"])
-        figures = {"figure": PICTURES[self.picture](self._drawn(runs, values, scale))} if self.picture else {}
+        figures = (
+            {"figure": PICTURES[self.picture](self._drawn(runs, values, scale), self.curves)} if self.picture else {}
+        )
         if self.average:
             means = values.groupby(["row", "seed"], sort=False)["auroc"].agg(lambda each: each.mean(skipna=False))
             values = pd.concat([values, means.reset_index().assign(column="average")], ignore_index=True)
@@ -90,8 +96,8 @@ class SeedsReport:
         return "\n".join([*grid(["federation", "method", "I_max", "more is lost at"], rows), "", said, ""])
 
     def _drawn(self, runs: pd.DataFrame, values: pd.DataFrame, scale: Scale) -> pd.DataFrame:
-        """Return the runs with what pictures show: their AUROC, and their curve of (local step, validation AUROC)."""
+        """Return the runs with what pictures show: their AUROC, and their curve of (local step, AUROC)."""
         windows = [scale.keys(self.window, value)[WINDOW] for value in runs[self.window]]
         pairs = zip(runs["directory"], windows, strict=True)
-        curves = [[(step * window, value) for step, value in curve(run, CURVE)] for run, window in pairs]
+        curves = [[(step * window, value) for step, value in curve(run, CURVES[self.curves])] for run, window in pairs]
         return runs.assign(auroc=list(values["auroc"]), curve=curves)

@@ -9,8 +9,8 @@ MARKERS = {"CODA+": "s", "CODASCA": "o"}
 DASHES = ["-", "--", ":", "-.", (0, (5, 1)), (0, (1, 3))]
 
 
-def draw(runs: pd.DataFrame) -> Figure:
-    """Draw runs: title of its federation, method, window, seed, auroc, curve of (iteration, validation AUROC)."""
+def draw(runs: pd.DataFrame, curves_of: str = "validation") -> Figure:
+    """Draw runs: title of its federation, method, window, seed, auroc, curve of (iteration, AUROC of these images)."""
     titles = list(dict.fromkeys(runs["title"]))
     figure = Figure(figsize=(4.6 * len(titles), 7.2), layout="constrained")
     axes = figure.subplots(2, len(titles), squeeze=False)
@@ -30,7 +30,7 @@ def draw(runs: pd.DataFrame) -> Figure:
             by_window = of_method.groupby("window")["auroc"]
             look = {"color": colour, "marker": MARKERS[method], "capsize": 3}
             below.errorbar(by_window.mean().index, by_window.mean(), by_window.std(), label=method, **look)
-        above.set(title=title, xlabel="iterations", ylabel="validation AUROC")
+        above.set(title=title, xlabel="iterations", ylabel=f"{curves_of} AUROC")
         below.set(xlabel="communication window I", ylabel="test AUROC", xscale="log")
         below.set_xticks(windows, [str(window) for window in windows])
         below.minorticks_off()

@@ -1,4 +1,4 @@
-"""The picture: validation AUC against local steps, a panel a federation and column, as the paper's Figures 1 to 4."""
+"""The picture: AUC against local steps, a panel a federation and column, as the paper's Figures 1 to 4."""
 
 import numpy as np
 import pandas as pd
@@ -16,8 +16,8 @@ STYLES = {
 """Colour, line and marker of a method; colour is never the only cue."""
 
 
-def draw(runs: pd.DataFrame) -> Figure:
-    """Draw runs: title of its federation, column, method, seed, curve of (local step, validation AUROC)."""
+def draw(runs: pd.DataFrame, curves_of: str = "validation") -> Figure:
+    """Draw runs: title of its federation, column, method, seed, curve of (local step, AUROC of these images)."""
     panels = list(runs.groupby(["title", "column"], sort=False))
     across = runs["column"].nunique()
     down = -(-len(panels) // across)
@@ -32,7 +32,7 @@ def draw(runs: pd.DataFrame) -> Figure:
             mean, spread = values.mean(0), values.std(0, ddof=1) if len(values) > 1 else 0.0
             ax.plot(steps, mean, color=colour, linestyle=line, marker=marker, markersize=4, linewidth=1.4, label=method)
             ax.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.12, linewidth=0)
-        ax.set(title=f"{title}, {column}", xlabel="local steps", ylabel="validation AUROC")
+        ax.set(title=f"{title}, {column}", xlabel="local steps", ylabel=f"{curves_of} AUROC")
         ax.grid(alpha=0.25)
         ax.spines[["top", "right"]].set_visible(False)
     for ax in axes.flat[len(panels) :]:

@@ -1,0 +1,139 @@
+"""Client drift D^2 of FDAM's Assumption 2: ``1/K sum_k |grad f_k - grad f|^2`` at a common point."""
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule
+from saddle_toys import Scorer, Sites
+from simulation import simulate
+from test_classics import Problems, Saddle
+from torch import nn
+from torch.utils.data import TensorDataset
+from toys import Quadratic, ToyData, ToyNet
+
+from fedlit.aggregators import GradientDissimilarity, Scaffold, SurgicalHeads
+from fedlit.core.errors import ConfigError
+from fedlit.data.federated import ClientData
+from fedlit.federation.federation import Federation
+from fedlit.schedules import ConstantSchedule
+from fedlit.testing import check_aggregator
+
+
+def federation(aggregators, rounds=1, window=2, **options) -> Federation:
+    options = {"weights": "uniform"} | options
+    return Federation(aggregators, rounds=rounds, schedule=ConstantSchedule(window, "steps"), **options)
+
+
+def measured(done, position: int = 0) -> list[float]:
+    return done.server.aggregators[position]["measured"].tolist()
+
+
+def test_on_quadratics_it_is_eq_4_at_the_start_of_each_round():
+    problems = {"one": (1.0, 2.0), "two": (3.0, -1.0), "three": (0.5, 4.0)}
+    points, found = [], []
+
+    def keep(done):
+        found.append(measured(done)[0])
+        points.append(float(done.server.w))
+
+    simulate(
+        Quadratic(0.75).double(),
+        Problems(**problems),
+        federation([GradientDissimilarity()], rounds=4),
+        after_round=keep,
+    )
+    for x, drift in zip([0.75, *points], found, strict=False):
+        gradients = [curvature * (x - optimum) for curvature, optimum in problems.values()]
+        mean = sum(gradients) / 3
+        assert drift == pytest.approx(sum((g - mean) ** 2 for g in gradients) / 3, rel=1e-9)
+
+
+class SaddleOfEach(Quadratic):
+    """``a/2 x^2 + x y - b/2 y^2`` with a and b of each client: minimised over x, maximised over y."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.x
+        self.loss = Saddle()
+
+    def training_step(self, batch, batch_idx):
+        return self.loss(*batch)
+
+
+def test_the_dual_is_measured_apart():
+    done = simulate(
+        SaddleOfEach().double(), Problems(one=(1.0, 2.0), two=(3.0, 6.0)), federation([GradientDissimilarity()])
+    )
+    # at x = y = 1 the gradients in x are a + 1 = 2 and 4, in y 1 - b = -1 and -5
+    assert measured(done) == pytest.approx([1.0, 4.0], rel=1e-9)
+
+
+class Noisy(LightningModule):
+    """``<x, z>`` with z of the batch: the gradient of a client is the mean of its z, and of a batch that with noise."""
+
+    def __init__(self, size: int = 20) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.zeros(size))
+
+    def training_step(self, batch, batch_idx):
+        return (batch[0] @ self.x).mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.0)
+
+
+class NoisyClients(Problems):
+    """Clients whose gradients have a mean of their own and much noise."""
+
+    def __init__(self, apart: float) -> None:
+        super().__init__()
+        self.apart, self.batch_size = apart, 4
+
+    def setup(self, stage=None):
+        generator = torch.Generator().manual_seed(0)
+        for name, sign in (("one", 1.0), ("two", -1.0)):
+            z = torch.randn(400, 20, generator=generator, dtype=torch.float64)
+            z += sign * self.apart - z.mean(0)
+            self.clients[name] = ClientData(name, (), TensorDataset(z, torch.zeros(400)))
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.3])
+def test_the_noise_of_batches_does_not_count(apart):
+    found = []
+    given = federation([GradientDissimilarity(batches=2)], rounds=60, window=1)
+    simulate(Noisy().double(), NoisyClients(apart), given, after_round=lambda done: found.append(measured(done)[0]))
+    values = torch.tensor(found)
+    exact, noise = 20 * apart**2, 20 / 8  # |mean of a client's z|^2 and the variance of a mean of 8
+    error = float(values.std() / len(values) ** 0.5)
+    assert abs(float(values.mean()) - exact) < 4 * error
+    assert 4 * error < noise / 4  # what the naive estimate would be too large by
+
+
+def test_it_changes_neither_weights_nor_statistics_and_other_algorithms_go_on():
+    torch.manual_seed(0)
+    still = simulate(ToyNet(lr=0.0).double(), ToyData(), federation([GradientDissimilarity()], window=1))
+    torch.manual_seed(0)
+    alone = simulate(ToyNet(lr=0.0).double(), ToyData(), federation([], window=1))
+    torch.testing.assert_close(still.server.w, alone.server.w, rtol=0, atol=0)
+    assert not torch.equal(still.server.stats, alone.server.stats)  # the step's batch is another one
+    both = simulate(Scorer(), Sites(), federation([Scaffold(), GradientDissimilarity(every=2)], rounds=3))
+    assert measured(both, 1)[0] > 0
+
+
+def test_between_measurements_nothing_is_sent():
+    sent = []
+    given = federation([GradientDissimilarity(every=2)], rounds=3)
+    simulate(Quadratic(0.75).double(), Problems(one=(1.0, 2.0), two=(3.0, -1.0)), given,
+             after_round=lambda done: sent.append(measured(done)[0]))  # fmt: skip
+    assert sent[0] == sent[1] != sent[2]
+
+
+def test_what_cannot_be_measured_is_refused():
+    with pytest.raises(ConfigError, match=r"client 'site-0' does not share all of the model"):
+        simulate(ToyNet(), ToyData(labelled=1), federation([SurgicalHeads(), GradientDissimilarity()]), "32-true")
+    with pytest.raises(ConfigError, match=r"expected at least 1 round and 1 batch, found every 0 and batches 1"):
+        GradientDissimilarity(every=0)
+
+
+@pytest.mark.slow
+def test_it_is_an_aggregator():
+    check_aggregator(GradientDissimilarity())
