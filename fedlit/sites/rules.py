@@ -91,7 +91,7 @@ def authorization() -> dict[str, Any]:
     own = {"manage_job": "n:submitter", "download_job": "n:submitter", "clone_job": "none"}
     view = {"view": "any"}
     rights = {
-        "project_admin": {"submit_job": "any", "manage_job": "any", "download_job": "any", "clone_job": "none"}
+        "project_admin": {"submit_job": "none", "manage_job": "any", "download_job": "any", "clone_job": "none"}
         | {"operate": "any"},
         "org_admin": {"submit_job": "none", "operate": "o:site"} | own | {"manage_job": "o:submitter"},
         "lead": {"submit_job": "any", "operate": "o:site"} | own,
