@@ -88,12 +88,15 @@ def site_rules() -> dict[str, dict[str, Any]]:
 def authorization() -> dict[str, Any]:
     """Give who may do what: leads submit, nobody sends code, nobody looks into a site's files."""
     never = {right: "none" for right in ("byoc", "shell_commands", "server-predeployed-flwr")}
-    own = {"manage_job": "n:submitter", "download_job": "n:submitter", "clone_job": "none"}
+    own = {right: "n:submitter" for right in ("manage_job", "download_job", "app_command")} | {"clone_job": "none"}
     view = {"view": "any"}
     rights = {
         "project_admin": {"submit_job": "none", "manage_job": "any", "download_job": "any", "clone_job": "none"}
-        | {"operate": "any"},
-        "org_admin": {"submit_job": "none", "operate": "o:site"} | own | {"manage_job": "o:submitter"},
+        | {"operate": "any", "app_command": "any"},
+        "org_admin": {"submit_job": "none", "operate": "o:site"}
+        | own
+        | {"manage_job": "o:submitter"}
+        | {"app_command": "none"},
         "lead": {"submit_job": "any", "operate": "o:site"} | own,
         "member": {},
     }
