@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import yaml
 from certificates import issued
 from flare_network import Network, free_port
 
@@ -24,7 +23,6 @@ grpc = pytest.importorskip("grpc")
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "docker" / "sites.sh"
-WORDS = "said by a job that fails at a site"
 MEMBER, LEAD = "member@example.org", "lead@example.org"
 
 
@@ -70,8 +68,17 @@ class Federation:
             session.close()
         return meta
 
+    def arrived(self, words: str) -> set[str]:
+        """Sites whose logs with some words have come to the server."""
+        files = [file for file in (self.folder / "server").rglob("*error_log*") if file.is_file()]
+        held = {file: file.read_bytes() for file in files}
+        return {
+            name for name in ("north", "south") for file in held if name in str(file) and words.encode() in held[file]
+        }
+
     def log(self, name: str) -> str:
-        return (self.folder / name / "log.txt").read_text()
+        file = self.folder / name / "log.txt"
+        return file.read_text() if file.exists() else ""
 
 
 @pytest.fixture(scope="module")
@@ -131,11 +138,11 @@ def _join_a_member(folder: Path, run: dict) -> None:
     subprocess.run(line.split(), **run)
     file = folder / "member" / "participant.yaml"
     file.write_text(file.read_text().replace("role: lead", "role: member"))
-    print_key = json.loads((folder / "server" / "ca" / "ca.json").read_text())["rootCA_fingerprint"]
+    fingerprint = json.loads((folder / "server" / "ca" / "ca.json").read_text())["rootCA_fingerprint"]
     for line in (
         "nvflare cert request -p participant.yaml",
         f"nvflare cert approve {MEMBER}/{MEMBER}.request.zip -c ../server/ca --profile ../server/project.yaml",
-        f"nvflare package {MEMBER}/{MEMBER}.signed.zip --fingerprint {print_key}",
+        f"nvflare package {MEMBER}/{MEMBER}.signed.zip --fingerprint {fingerprint}",
         f"cp -r workspace/fedlit/prod_00/{MEMBER}/. .",
     ):
         subprocess.run(line.split(), cwd=folder / "member", **run)
@@ -158,14 +165,19 @@ def test_a_stranger_is_turned_away_in_the_handshake(federation, tmp_path, who):
     context.set_alpn_protocols(["h2"])
     if STRANGERS[who]:
         context.load_cert_chain(tmp_path / "own.crt", tmp_path / "own.key")
+    with pytest.raises((ssl.SSLError, ConnectionResetError)):
+        _first_byte(context, federation.port)
+
+
+def _first_byte(context: ssl.SSLContext, port: int) -> bytes:
+    """A refusal of the own certificate comes after the own half of the handshake."""
     with (
-        socket.create_connection(("localhost", federation.port), 10) as plain,
-        pytest.raises((ssl.SSLError, ConnectionResetError)) as turned,
+        socket.create_connection(("localhost", port), 10) as plain,
         context.wrap_socket(plain, server_hostname="localhost") as secured,
     ):
-        if not secured.recv(1):
-            raise ConnectionResetError
-    print(who, repr(turned.value))
+        if not (found := secured.recv(1)):
+            raise ConnectionResetError("closed without a word")
+        return found
 
 
 def _call(port: int, root: bytes, key: Path | None, certificate: Path | None):
@@ -186,9 +198,9 @@ def test_what_speaks_no_tls_gets_no_answer(federation):
 
 def test_a_site_refuses_code_that_the_server_allows(federation):
     meta = federation.submitted("code", ("north",), code=True)
-    assert "BYOC not permitted" in json.dumps(meta)
-    assert "north" in json.dumps(meta["job_deploy_detail"])
+    assert sorted(meta["job_deploy_detail"]) == ["north: BYOC not permitted", "server: OK"]
     assert not list((federation.folder / "north").rglob("mine.py"))
+    assert list((federation.folder / "server").rglob("mine.py"))
 
 
 def test_a_site_runs_no_class_of_nvflares_own_and_its_log_stays(federation):
@@ -198,36 +210,17 @@ def test_a_site_runs_no_class_of_nvflares_own_and_its_log_stays(federation):
     for site in ("north", "south"):
         logs = [file.read_text() for file in (federation.folder / site).glob("*/error_log.txt")]
         assert any(refused in log for log in logs), site
-    time.sleep(3)
-    server = [file for file in (federation.folder / "server").rglob("*") if file.is_file() and "jobs" not in file.parts]
-    held = {file: file.read_bytes() for file in federation.folder.joinpath("server").rglob("*") if file.is_file()}
-    arrived = {name for name in ("north", "south") for file, content in held.items()
-               if name in str(file) and refused.encode() in content}  # fmt: skip
-    assert server
-    assert arrived == {"south"}
+    until = time.monotonic() + 30
+    while not federation.arrived(refused) and time.monotonic() < until:
+        time.sleep(0.5)
+    assert federation.arrived(refused) == {"south"}
 
 
 def test_a_member_submits_nothing(federation):
     session = federation.session(MEMBER)
     try:
         assert session.get_system_info().client_info
-        with pytest.raises(Exception, match="not authorized") as refused:
+        with pytest.raises(Exception, match="is not authorized for 'submit_job'"):
             session.submit_job(str(federation.folder / "jobs" / "code"))
-        print(refused.value)
     finally:
         session.close()
-
-
-def test_a_class_outside_of_a_sites_modules_is_refused(federation, tmp_path):
-    """By fedlit itself: NVFlare's list does not look into configurations."""
-    config = yaml.safe_load((ROOT / "configs" / "quickstart.yaml").read_text())
-    config["data"]["init_args"] |= {"hospitals": 2, "images": 1200}
-    config["model"]["init_args"] |= {"backbone": "small_cnn"}
-    config["model"]["init_args"]["optimizer"] = {"class_path": "timm.optim.Lamb", "init_args": {"lr": 0.1}}
-    (tmp_path / "x.yaml").write_text(yaml.safe_dump(config | {"logger": False}))
-    line = f"fedlit fit --config {tmp_path}/x.yaml --sites {federation.folder}/lead"
-    done = subprocess.run(
-        line.split(), capture_output=True, text=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}
-    )
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "timm.optim.Lamb', which is not of its modules (fedlit, torch.optim, torch.nn)" in done.stdout + done.stderr
