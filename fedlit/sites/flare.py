@@ -184,22 +184,24 @@ class Site(Executor):
         self._locks: dict[str, FileLock] = {}
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """End the site's process with the job."""
-        if event_type == EventType.END_RUN and self._process is not None:
+        """Start the site's process with the job, as it imports for some seconds, and end it with the job."""
+        if event_type == EventType.START_RUN:
+            workspace = fl_ctx.get_engine().get_workspace()
+            os.chdir(workspace.get_root_dir())  # relative paths in the site's own file begin there
+            file = Path(workspace.get_site_config_dir()).absolute() / SITE_FILE
+            self._process = SiteProcess(fl_ctx.get_identity_name(), file)
+            self._process.start()
+        elif event_type == EventType.END_RUN and self._process is not None:
             self._process.close()
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """Let the site's process answer a message."""
         if task_name != TASK:
             return make_reply(ReturnCode.TASK_UNKNOWN)
-        workspace = fl_ctx.get_engine().get_workspace()
-        if self._process is None:
-            os.chdir(workspace.get_root_dir())
-            self._process = SiteProcess(fl_ctx.get_identity_name(), Path(workspace.get_site_config_dir()) / SITE_FILE)
-        content = unpacked(shareable)
+        folder, content = Path(fl_ctx.get_engine().get_workspace().get_root_dir()), unpacked(shareable)
         try:
             run = Envelope.from_bytes(content).content.get("run")
-            if run and not self._alone(Path(workspace.get_root_dir()), str(run), abort_signal):
+            if run and not self._alone(folder, str(run), abort_signal):
                 return _failure("an earlier job of this run is still at work there")
             header, arrays = split(self._answer(content, lambda: abort_signal.triggered))
             return packed(header, Envelope.of_parts(header, arrays).vectors)
@@ -208,9 +210,9 @@ class Site(Executor):
 
     def _answer(self, content: bytes, unwanted: Callable[[], bool]) -> bytes:
         site = self._process
-        if site.process is None:
-            site.start()
         try:
+            if site.process is None:
+                site.start()
             site.connection.send_bytes(content)
             while not site.connection.poll(LOOK):
                 if unwanted():
