@@ -26,12 +26,10 @@ from fedlit.sites.carrier import Carrier, Lost, Ticket
 from fedlit.sites.envelope import Damaged, Envelope, joined, split
 from fedlit.sites.loopback import DIED, SiteProcess
 from fedlit.sites.messages import FAILED, Failure
+from fedlit.sites.submission import CONFIG, TASK, TOPIC
 
-TASK, TOPIC = "fedlit", "fedlit"
-"""Name of what a site is asked to do, and of what a lead asks a running job."""
-
-CONFIG, SITE_FILE, SERVER_FILE = "fedlit.yaml", "fedlit-site.yaml", "fedlit-server.yaml"
-"""The job's configuration; and the own files of a site and of a server, in their folders ``local``."""
+SITE_FILE, SERVER_FILE = "fedlit-site.yaml", "fedlit-server.yaml"
+"""The own files of a site and of a server, in their folders ``local``."""
 
 HEARD = 15
 """Seconds for which a job that has ended waits until its lead has heard of it."""
@@ -65,7 +63,8 @@ class Rounds(Controller):
         workspace, job = fl_ctx.get_engine().get_workspace(), fl_ctx.get_job_id()
         config = Path(workspace.get_app_config_dir(job)) / CONFIG
         self._carrier = FlareCarrier(self, sites)
-        self._hosted = Hosted(Order(config.absolute(), run, name, fresh), self._carrier)
+        own = Path(workspace.get_site_config_dir()).absolute() / SERVER_FILE
+        self._hosted = Hosted(Order(config.absolute(), run, name, fresh, own), self._carrier)
         fl_ctx.get_engine().register_app_command(TOPIC, lambda topic, asked, context: self._hosted.told(asked or {}))
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:

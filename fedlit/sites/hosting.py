@@ -1,6 +1,7 @@
 """A run at a server whose lead is elsewhere: what the job of a carrier does, whatever the carrier is."""
 
 import io
+import os
 import signal
 import sys
 import threading
@@ -13,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fedlit.core import checkpoint
+from fedlit.core import checkpoint, documents
 from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.experiment.experiment import Experiment, composed
 from fedlit.experiment.fitting import fit
@@ -41,12 +42,31 @@ class Order:
         run: The run's id; "" for the one that the configuration's ``ckpt_path`` names.
         name: Name of a new run.
         fresh: Sites whose clients go on without a state that is missing.
+        server: The server's own file, which need not be there. Its ``home`` is the folder in which relative paths of a
+            configuration begin, such as ``run_dir: runs``; by default that of the process.
     """
 
     config: Path
     run: str
     name: str
     fresh: Sequence[str] = ()
+    server: Path | None = None
+
+    def home(self) -> Path:
+        """Read in which folder relative paths begin.
+
+        Raises:
+            ConfigError: The server's own file does not say it.
+        """
+        if self.server is None or not self.server.exists():
+            return Path.cwd()
+        values = documents.load(self.server)
+        home = values.get("home") if isinstance(values, dict) and values.keys() == {"home"} else None
+        if not isinstance(home, str) or not Path(home).is_dir():
+            raise ConfigError(
+                f"{self.server} at the server: expected home: and a folder that is there, found {values!r}"
+            )
+        return Path(home).absolute()
 
 
 @dataclass(frozen=True)
@@ -148,6 +168,7 @@ class Hosted:
         parser = experiment_parser()
         parser.exit_on_error = False
         try:
+            os.chdir(self.order.home())
             args = parser.parse_args([*DEFAULT_CLASSES, "--config", str(self.order.config)])
             args.name = args.name or self.order.name
             self._folder = Path(args.run_dir) / args.experiment

@@ -1,30 +1,25 @@
 """The lead's half of a federation over NVFlare: submits the job, shows its rounds, and submits it again where it has died."""
 
-import contextlib
 import json
 import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
+from nvflare.apis.fl_exception import FLCommunicationError
 from nvflare.apis.job_def import RunStatus
 from nvflare.fuel.flare_api import api_spec
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
-from fedlit.core import documents
 from fedlit.core.errors import ConfigError, TrainingError
-from fedlit.sites.flare import CONFIG, TASK, TOPIC
 from fedlit.sites.hosting import Ending
-from fedlit.sites.rules import CLASSES
-
-LEAD_FILE, ADMIN_FILE = "local/fedlit-lead.yaml", "startup/fed_admin.json"
-"""In the lead's folder: which sites take part, and who the lead is."""
+from fedlit.sites.submission import TOPIC, Lead, Submission, write_job
 
 LOOK = 0.5
 """Seconds between two looks at a job."""
@@ -44,6 +39,9 @@ STRANDED = 3
 STOPPING = 600
 """Seconds that a round may take to its end where the job has to end; then it is cut off, and repeated."""
 
+GONE = 5
+"""Seconds after which a job is believed to be gone that NVFlare still calls running: its server has died meanwhile."""
+
 ENDING = 60
 """Seconds that a job may take to its end where there is nothing to wait for."""
 
@@ -51,8 +49,8 @@ ATTEMPTS = 5
 """How often a run is submitted again without any progress in between."""
 
 SILENT = (
-    api_spec.NoConnection, api_spec.SessionClosed, api_spec.NoReply, api_spec.InternalError, RuntimeError, OSError,
-    TimeoutError,
+    api_spec.NoConnection, api_spec.SessionClosed, api_spec.NoReply, api_spec.InternalError, api_spec.NoClientsAvailable,
+    api_spec.InvalidTarget, api_spec.CommandError, FLCommunicationError, RuntimeError, OSError,
 )  # fmt: skip
 """What is raised where a server does not answer, or not now."""
 
@@ -62,63 +60,6 @@ ENDED = tuple(status.value for status in RunStatus if status.value.startswith("F
 """NVFlare's words for a job that runs no more."""
 
 Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True)
-class Submission:
-    """What is to be run.
-
-    Attributes:
-        config: The resolved configuration, as YAML.
-        name: Name of a new run.
-        resumes: Whether the configuration names what it goes on from.
-        fresh: Sites whose clients go on without a state that is missing.
-    """
-
-    config: str
-    name: str
-    resumes: bool = False
-    fresh: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Lead:
-    """The folder of somebody who may submit.
-
-    Attributes:
-        folder: As NVFlare has made it, with ``startup``.
-        user: Name in the certificate.
-        sites: Names of the sites that take part.
-    """
-
-    folder: Path
-    user: str
-    sites: tuple[str, ...]
-
-    @classmethod
-    def read(cls, folder: Path) -> "Lead":
-        """Read a folder.
-
-        Raises:
-            ConfigError: It is none of a lead, or does not name the sites.
-        """
-        admin, own = folder / ADMIN_FILE, folder / LEAD_FILE
-        if not admin.exists():
-            raise ConfigError(
-                f"--sites {folder}: there is no {ADMIN_FILE}: expected loopback: and a number of sites, or the folder that a lead has "
-                "got for NVFlare, which has that file"
-            )
-        if not own.exists():
-            raise ConfigError(
-                f"--sites {folder}: write {own} with the names of the sites, such as: sites: [north, south]"
-            )
-        values = documents.load(own)
-        sites = values.get("sites") if isinstance(values, dict) and values.keys() == {"sites"} else None
-        if not isinstance(sites, list) or not sites or not all(isinstance(name, str) for name in sites):
-            raise ConfigError(f"{own}: expected sites: and a list of their names, such as: sites: [north, south]")
-        if len(set(sites)) < len(sites):
-            raise ConfigError(f"{own}: sites: a name is there twice")
-        return cls(folder.absolute(), str(json.loads(admin.read_text())["admin"]["username"]), tuple(sites))
 
 
 @dataclass
@@ -177,6 +118,7 @@ class Watched:
         began: When it was submitted.
         seen: How many of its lines were shown.
         told: What it has told last.
+        gone: Since when the server answers that it does not run, though it has told something.
         without: How often in a row a site that is there was seen without it.
         stopping: When it was asked to end after its round.
         looked: When sites were last looked at.
@@ -186,6 +128,7 @@ class Watched:
     began: float = field(default_factory=time.monotonic)
     seen: int = 0
     told: dict[str, Any] = field(default_factory=dict)
+    gone: float | None = None
     without: dict[str, int] = field(default_factory=dict)
     stopping: float | None = None
     looked: float = 0.0
@@ -236,6 +179,7 @@ class Supervisor:
                 return ending
             if self._asked_to_stop:
                 return Ending("stopped")
+            self._wait_for_end(job)
             self._run = job.told.get("run") or self._run
             progress = int(job.told.get("kept", 0))
             kept, fruitless = max(kept, progress), 0 if progress > kept else fruitless + 1
@@ -249,7 +193,7 @@ class Supervisor:
     def _wait_for_sites(self) -> None:
         """Wait until all sites are there."""
         said: set[str] | None = None
-        while not self._stopped():
+        while True:
             info = self._link.ask(lambda session: session.get_system_info())
             if info is not None:
                 missing = set(self._lead.sites) - {client.name for client in info.client_info}
@@ -312,23 +256,21 @@ class Supervisor:
         if told["ended"] is None:
             return None
         self._command(job, {"since": job.seen, "heard": True})
-        self._wait_for_end(job)
         return Ending(**told["ended"])
 
     def _command(self, job: Watched, asked: dict[str, Any]) -> dict[str, Any] | None:
-        """Ask the job itself; None where it does not run, or not yet."""
+        """Ask the job itself; None where it does not run, or has not answered."""
 
         def ask(session: Session) -> dict[str, Any] | None:
             try:
-                return session.do_app_command(job.id, TOPIC, asked)
-            except (
-                api_spec.JobNotRunning,
-                api_spec.JobNotFound,
-                api_spec.NoReply,
-                api_spec.InternalError,
-                RuntimeError,
-            ):
+                told = session.do_app_command(job.id, TOPIC, asked)
+            except (api_spec.JobNotRunning, api_spec.JobNotFound):
+                job.gone = job.gone or time.monotonic()
                 return None
+            except (api_spec.NoReply, api_spec.InternalError, RuntimeError):  # it begins, or is busy
+                return None
+            job.gone = None
+            return told
 
         return self._link.ask(ask)
 
@@ -353,6 +295,9 @@ class Supervisor:
             if now - job.began <= STARTING:
                 return False
             self._say(f"the job does not start ({status})")
+            return True
+        if job.gone is not None and now - job.gone > GONE:
+            self._say(f"the server does not run the job any more ({status})")
             return True
         if job.stopping is not None and now - job.stopping > STOPPING:
             self._say(f"the round has not ended within {STOPPING} s, and is cut off")
@@ -383,62 +328,14 @@ class Supervisor:
         self._wait_for_end(job)
 
     def _wait_for_end(self, job: Watched) -> None:
-        """Wait until NVFlare has cleared a job away; one that does not go is cut off."""
+        """Wait until a job runs no more; one that does not go is cut off."""
         began, cut = time.monotonic(), False
-        while self._status(job) not in ENDED and time.monotonic() - began < ENDING:
+        while self._status(job) not in ENDED and job.gone is None and time.monotonic() - began < ENDING:
+            self._command(job, {"since": job.seen})
             if not cut and time.monotonic() - began > ENDING / 2:
                 cut = True
                 self._link.ask(lambda session: _abort(session, job.id))
             time.sleep(LOOK)
-
-    def _stopped(self) -> bool:
-        return self._asked_to_stop
-
-
-def write_job(folder: Path, sites: Sequence[str], run: str, submission: Submission) -> Path:
-    """Write the folder of a job: configuration, and nothing that could be run.
-
-    Args:
-        folder: Where.
-        sites: Names of the sites.
-        run: The run's id; "" for the one that the configuration names.
-        submission: What is to be run.
-    """
-    times = {"dead_client_grace_period": 5.0, "dead_client_check_lead_time": 5.0}
-    rounds = {"run": run, "name": submission.name, "sites": list(sites), "fresh": list(submission.fresh)}
-    server = {
-        "format_version": 2,
-        "server": {"heart_beat_timeout": 25, "task_request_interval": 0.05},
-        "workflows": [{"id": TASK, "path": CLASSES[0], "args": rounds}],
-        "components": [],
-        "task_data_filters": [],
-        "task_result_filters": [],
-        **times,
-    }
-    site = {
-        "format_version": 2,
-        "executors": [{"tasks": [TASK], "executor": {"path": CLASSES[1], "args": {}}}],
-        "components": [],
-        "task_data_filters": [],
-        "task_result_filters": [],
-    }
-    meta = {
-        "name": "fedlit",
-        "resource_spec": {},
-        "deploy_map": {"app_server": ["server"], "app_site": list(sites)},
-        "min_clients": len(sites),
-        "mandatory_clients": list(sites),
-    }
-    files = {
-        "meta.json": json.dumps(meta, indent=2),
-        "app_server/config/config_fed_server.json": json.dumps(server, indent=2),
-        f"app_server/config/{CONFIG}": submission.config,
-        "app_site/config/config_fed_client.json": json.dumps(site, indent=2),
-    }
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    return folder
 
 
 def _abort(session: Session, job: str) -> None:
@@ -450,5 +347,5 @@ def _abort(session: Session, job: str) -> None:
 def _quiet() -> Iterator[None]:
     """Within, NVFlare prints nothing: the person who waits hears of the run alone."""
     logging.getLogger("nvflare").setLevel(logging.CRITICAL)
-    with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
         yield

@@ -19,6 +19,7 @@ from fedlit.experiment.options import experiment_parser, seeds_of
 from fedlit.experiment.parser import Parser
 from fedlit.experiment.sweep import next_steps, run_all
 from fedlit.sites.joining import LOOPBACK, joined
+from fedlit.sites.submission import Lead, Submission
 from fedlit.tracking.run import Result
 
 
@@ -84,15 +85,15 @@ def run_elsewhere(args: Namespace, parser: Parser, fresh: Sequence[str]) -> int:
         ConfigError: There is no such folder, NVFlare is not installed, or the server does not take the job.
         TrainingError: Training cannot go on; gives the reason.
     """
+    lead = Lead.read(Path(args.sites))
     try:
-        from fedlit.sites.supervisor import Lead, Submission, Supervisor
+        from fedlit.sites.supervisor import Supervisor  # with NVFlare, which not everybody has
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "nvflare":
             raise
         raise ConfigError(
             f"--sites {args.sites}: NVFlare is not installed here; pip install 'fedlit[sites]'"
         ) from error
-    lead = Lead.read(Path(args.sites))
     with without_fetching(), composed(args, parser, tracked=True) as experiment:  # what is refused is refused here
         console = experiment.console()
         submission = Submission(experiment.config, experiment.run_name, bool(args.ckpt_path), fresh)
