@@ -71,7 +71,11 @@ def test_what_is_not_well_is_told(fedlit_cli, file, keys, said):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_a_full_disk_is_told(fedlit_cli, file, monkeypatch):
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **options: Path("/dev/full").open("wb", buffering=0))
+    monkeypatch.setattr(
+        tempfile,
+        "TemporaryFile",
+        lambda dir, buffering: open("/dev/full", "wb", buffering=buffering),  # noqa: SIM115
+    )
     code, _, err = fedlit_cli(f"site check {written(file)}")
     assert code == 1
     assert f"state: nothing can be written in {file.parent}: No space left on device; choose another folder" in err
