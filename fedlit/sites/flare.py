@@ -21,8 +21,7 @@ from nvflare.apis.impl.controller import Controller, Task
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from fedlit.core.errors import TrainingError
-from fedlit.sites.carrier import Carrier, Lost, Ticket
+from fedlit.sites.carrier import Carrier, CutOff, Lost, Ticket
 from fedlit.sites.envelope import Damaged, Envelope, joined, split
 from fedlit.sites.loopback import DIED, SiteProcess
 from fedlit.sites.messages import FAILED, Failure
@@ -127,12 +126,12 @@ class FlareCarrier(Carrier):
         """Yield replies as they come.
 
         Raises:
-            TrainingError: The job was ended.
+            CutOff: The job was ended.
         """
         wanted = set(tickets)
         while wanted:
             if self._abort.triggered:
-                raise TrainingError("the job was ended: by its lead, or because a site's job process has died")
+                raise CutOff("the job was ended: a job process of a site has died, or somebody has aborted it")
             try:
                 ticket, answer = self._came.get(timeout=LOOK)
             except queue.Empty:

@@ -22,7 +22,7 @@ from fedlit.experiment.mistakes import explain
 from fedlit.experiment.options import DEFAULT_CLASSES, experiment_parser
 from fedlit.experiment.parser import is_mistake
 from fedlit.federation.interrupts import ask_to_end
-from fedlit.sites.carrier import Carrier
+from fedlit.sites.carrier import Carrier, CutOff
 from fedlit.sites.joining import with_sites
 from fedlit.sites.roster import Roster, run_with
 from fedlit.tracking.addresses import without_credentials
@@ -74,7 +74,7 @@ class Ending:
     """How a run ended, as far as the server's job knows.
 
     Attributes:
-        kind: ``finished``, ``stopped`` (asked to), ``failed``, or ``away`` (failed while a site was not there).
+        kind: ``finished``, ``stopped`` (asked to), ``failed``, or ``away``: a site was not there, or the job was cut off.
         reason: Of a failure, in words.
         directory: The run's directory at the server.
         rounds: Completed rounds of the model that was tested.
@@ -178,6 +178,8 @@ class Hosted:
             with composed(args, parser, tracked=True) as experiment:
                 joined = with_sites(experiment, self.carrier, self.order.fresh)
                 return self._fit(replace(joined, begun=None if args.ckpt_path else begun))
+        except CutOff as error:
+            return Ending("away", str(error))
         except Exception as error:
             where = "away" if not all(self.carrier.sites().values()) else "failed"
             if is_mistake(error):

@@ -121,6 +121,7 @@ class Watched:
         gone: Since when the server answers that it does not run, though it has told something.
         without: How often in a row a site that is there was seen without it.
         stopping: When it was asked to end after its round.
+        cut: Whether it was aborted from here.
         looked: When sites were last looked at.
     """
 
@@ -131,6 +132,7 @@ class Watched:
     gone: float | None = None
     without: dict[str, int] = field(default_factory=dict)
     stopping: float | None = None
+    cut: bool = False
     looked: float = 0.0
 
 
@@ -180,14 +182,16 @@ class Supervisor:
             if self._asked_to_stop:
                 return Ending("stopped")
             self._wait_for_end(job)
+            if not job.cut and self._status(job) == RunStatus.FINISHED_ABORTED.value:
+                raise TrainingError(
+                    "somebody has aborted the job with NVFlare's own commands; go on with --ckpt_path last"
+                )
             self._run = job.told.get("run") or self._run
             progress = int(job.told.get("kept", 0))
             kept, fruitless = max(kept, progress), 0 if progress > kept else fruitless + 1
             if fruitless > ATTEMPTS:
                 reason = ending.reason if ending else "look at the logs of the server and of the sites"
                 raise TrainingError(f"the job has ended {fruitless} times without a new checkpoint: {reason}")
-            if ending is not None and ending.reason:
-                self._say(ending.reason)
             self._say("the run goes on from its last checkpoint, in a new job")
 
     def _wait_for_sites(self) -> None:
@@ -256,6 +260,8 @@ class Supervisor:
         if told["ended"] is None:
             return None
         self._command(job, {"since": job.seen, "heard": True})
+        if told["ended"]["kind"] == "away":
+            self._say(told["ended"]["reason"])
         return Ending(**told["ended"])
 
     def _command(self, job: Watched, asked: dict[str, Any]) -> dict[str, Any] | None:
@@ -324,16 +330,17 @@ class Supervisor:
 
     def _abort(self, job: Watched) -> None:
         """Cut a job off, and wait until it is gone."""
+        job.cut = True
         self._link.ask(lambda session: _abort(session, job.id))
         self._wait_for_end(job)
 
     def _wait_for_end(self, job: Watched) -> None:
         """Wait until a job runs no more; one that does not go is cut off."""
-        began, cut = time.monotonic(), False
+        began = time.monotonic()
         while self._status(job) not in ENDED and job.gone is None and time.monotonic() - began < ENDING:
             self._command(job, {"since": job.seen})
-            if not cut and time.monotonic() - began > ENDING / 2:
-                cut = True
+            if not job.cut and time.monotonic() - began > ENDING / 2:
+                job.cut = True
                 self._link.ask(lambda session: _abort(session, job.id))
             time.sleep(LOOK)
 
