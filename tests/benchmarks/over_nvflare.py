@@ -58,9 +58,7 @@ def main() -> None:
         },
     }  # fmt: skip
     for number, site in enumerate(network.sites, 1):
-        network.write_site(
-            site, data=data, share=f"{number} of 2", state=str(folder / site), accelerator="cpu"
-        )
+        network.write_site(site, data=data, share=f"{number} of 2", state=str(folder / site), accelerator="cpu")
     schedule = {"class_path": "ConstantSchedule", "init_args": {"window": 2, "unit": "steps"}}
     settings = {
         "data": data,
@@ -74,7 +72,9 @@ def main() -> None:
     peak: dict[str, list[float]] = {}
     try:
         network.start()
-        command = subprocess.Popen([sys.executable, "-m", "fedlit", *fit, "--sites", str(network.lead)], cwd=folder, env=os.environ)
+        command = subprocess.Popen(
+            [sys.executable, "-m", "fedlit", *fit, "--sites", str(network.lead)], cwd=folder, env=os.environ
+        )
         while command.poll() is None:
             for kind, found in memory(network.folder).items():
                 peak[kind] = [max(pair) for pair in zip(sorted(found), sorted(peak.get(kind, found)), strict=False)]

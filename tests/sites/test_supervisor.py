@@ -113,7 +113,9 @@ def test_a_run_that_cannot_go_on_is_not_submitted_again(supervised):
 
 
 def test_a_site_that_went_away_ends_the_job_and_not_the_run(supervised):
-    server = Server([told("round 1", kept=1), told(ended=Ending("away", "site 'north': not connected")), DIED], [FINISHED])
+    server = Server(
+        [told("round 1", kept=1), told(ended=Ending("away", "site 'north': not connected")), DIED], [FINISHED]
+    )
     server.there = [set(SITES), {"south"}, set(SITES)]
     _, said = supervised(server)
     assert said.index("site 'north': not connected") < said.index("waiting for north") < said.index("the end")
