@@ -30,8 +30,8 @@ SIDEWARD = 5
 CONNECTING = 5
 """Seconds for which a server may take to answer."""
 
-STARTING = 60
-"""Seconds within which a job that was submitted has to run: NVFlare asks ever more seldom whether it can."""
+STARTING, LOADING = 60, 600
+"""Seconds within which a job that was submitted has to run, as NVFlare asks ever more seldom whether it can; and then to speak."""
 
 STRANDED = 3
 """So often in a row a site that is there is seen without the job, until it is believed."""
@@ -297,13 +297,15 @@ class Supervisor:
         if status is None:
             job.looked = now  # a server that has just come back knows nothing of its sites yet
             return False
-        if not job.told:
-            if now - job.began <= STARTING:
-                return False
-            self._say(f"the job does not start ({status})")
-            return True
+        running = status == RunStatus.RUNNING.value
+        job.gone = job.gone if running else None
         if job.gone is not None and now - job.gone > GONE:
             self._say(f"the server does not run the job any more ({status})")
+            return True
+        if not job.told:
+            if now - job.began <= (LOADING if running else STARTING):
+                return False
+            self._say(f"the job does not start ({status})")
             return True
         if job.stopping is not None and now - job.stopping > STOPPING:
             self._say(f"the round has not ended within {STOPPING} s, and is cut off")
