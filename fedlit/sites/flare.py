@@ -60,7 +60,7 @@ class Rounds(Controller):
 
         run, name, sites, fresh = self._asked
         workspace, job = fl_ctx.get_engine().get_workspace(), fl_ctx.get_job_id()
-        config = Path(workspace.get_app_config_dir(job)) / CONFIG
+        config = Path(workspace.get_app_dir(job)) / "config" / CONFIG
         self._carrier = FlareCarrier(self, sites)
         own = Path(workspace.get_site_config_dir()).absolute() / SERVER_FILE
         self._hosted = Hosted(Order(config.absolute(), run, name, fresh, own), self._carrier)
