@@ -319,8 +319,14 @@ class Supervisor:
 
     def _stranded(self, job: Watched) -> list[str]:
         """Sites that are there and have been without the job for a while: NVFlare does not give it back to them."""
-        found = self._link.ask(lambda session: session.get_client_job_status())
-        for site in found or ():
+
+        def ask(session: Session) -> list[dict[str, Any]] | None:
+            try:
+                return session.get_client_job_status()
+            except api_spec.NoClientsAvailable:
+                return None
+
+        for site in self._link.ask(ask) or ():
             name = site.get("client_name", "")
             without = name in self._lead.sites and job.id not in json.dumps(site)
             job.without[name] = job.without.get(name, 0) + 1 if without else 0
@@ -348,7 +354,7 @@ class Supervisor:
 
 
 def _abort(session: Session, job: str) -> None:
-    with suppress(api_spec.JobNotRunning, api_spec.JobNotFound):
+    with suppress(api_spec.JobNotRunning, api_spec.JobNotFound, api_spec.InternalError):
         session.abort_job(job)
 
 

@@ -82,7 +82,7 @@ def main() -> None:
     finally:
         network.stop()
     run = folder / "runs" / "default" / "one"
-    rows = MetricsFile(run / "metrics.csv").rows()
+    rows = list(MetricsFile(run / "metrics.csv").rows())
     rounds = {step: value for step, key, value in rows if key == "time/round_s"}
     own: dict[int, float] = {}
     for step, key, value in rows:

@@ -12,8 +12,8 @@ from nvflare.apis.signal import Signal
 
 from fedlit.sites.carrier import CutOff, Lost
 from fedlit.sites.envelope import Envelope
-from fedlit.sites.flare import FlareCarrier, packed, unpacked
-from fedlit.sites.messages import Done
+from fedlit.sites.flare import FlareCarrier, Site, packed, unpacked
+from fedlit.sites.messages import FAILED, Done
 
 ASKED = Envelope.of("train", Done({"round": 1}), {"w": torch.arange(6.0).reshape(2, 3), "n": torch.tensor([1, 2])})
 
@@ -122,3 +122,35 @@ def test_a_job_that_is_cut_off_asks_nobody(carried):
     abort.trigger(True)
     with pytest.raises(CutOff):
         list(carrier.collect([ticket]))
+
+
+class Dying:
+    """A site's process that dies of each message, and can be started."""
+
+    def __init__(self) -> None:
+        self.process, self.connection, self.started = None, self, 0
+
+    def start(self) -> None:
+        self.process, self.started = self, self.started + 1
+
+    def close(self) -> None:
+        self.process = None
+
+    def send_bytes(self, content: bytes) -> None:
+        pass
+
+    def poll(self, seconds: float) -> bool:
+        return True
+
+    def recv_bytes(self) -> bytes:
+        raise EOFError
+
+
+def test_a_site_whose_process_dies_says_so_and_starts_it_with_the_next_message():
+    site = Site()
+    site._process = Dying()
+    for number in (1, 2):
+        answer = Envelope.from_bytes(site._answer(ASKED.to_bytes(), lambda: False))
+        assert answer.verb == FAILED
+        assert answer.content["reason"] == "its process died, and is started again"
+        assert site._process.started == number
