@@ -96,6 +96,25 @@ def test_what_travels_between_sites_knows_the_core_alone():
     assert wrong == []
 
 
+def test_nvflare_is_imported_by_two_modules_and_by_them_only_where_they_are_needed():
+    """Whoever does not use it does not have it, and `fedlit --help` does not wait for it."""
+    theirs = {"fedlit.sites.flare", "fedlit.sites.supervisor"}
+    trees = {name: ast.parse(file.read_text()) for name, file in modules().items()}
+    asked = {
+        name: {node.module or "" for node in tree.body if isinstance(node, ast.ImportFrom)}
+        for name, tree in trees.items()
+    }
+    words = {name: {n.name for n in ast.walk(tree) if isinstance(n, ast.alias)} for name, tree in trees.items()}
+    every = {
+        name: words[name] | {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        for name, tree in trees.items()
+    }
+    assert {
+        name for name, found in every.items() if any(word.partition(".")[0] == "nvflare" for word in found)
+    } == theirs
+    assert {name for name, found in asked.items() if found & theirs} == set()
+
+
 def test_a_stranger_counts_at_most_17_entries():
     entries = [path.name for path in PACKAGE.iterdir() if path.name != "__pycache__"]
     assert len(entries) <= 17, sorted(entries)

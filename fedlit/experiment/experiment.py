@@ -54,6 +54,7 @@ class Experiment:
         phases: The phases before the main part, in order.
         callbacks: What follows the rounds of every part.
         roster: The sites that have the clients, where they are not here.
+        begun: Directory of a run that was killed before its first checkpoint, and begins there again.
     """
 
     config: str
@@ -73,6 +74,7 @@ class Experiment:
     phases: list[Phase] = field(default_factory=list)
     callbacks: list[Callback] = field(default_factory=list)
     roster: Roster | None = None
+    begun: Path | None = None
 
     @cached_property
     def parts(self) -> list[Part]:

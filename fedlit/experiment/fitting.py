@@ -62,7 +62,7 @@ def fit(experiment: Experiment, say: Say) -> Outcome:
     fabric = experiment.fabric
     with ExitStack() as open_things:
         resume = _resumed(experiment, say, open_things)
-        directory = run_of(resume) if resume else None
+        directory = run_of(resume) if resume else experiment.begun
         if directory is None:
             check_writable(experiment.run_dir, experiment.experiment)
         first = experiment.first_session(directory)  # what is refused is refused before there is a directory
@@ -72,10 +72,11 @@ def fit(experiment: Experiment, say: Say) -> Outcome:
                 experiment.run_dir, experiment.experiment, experiment.run_name
             )
             directory = fabric.broadcast(made)
+        if resume is None:
             open_things.enter_context(experiment.alone(directory))
         if experiment.roster is not None:
             experiment.roster.open(directory)
-        run = Run(directory, experiment.tracker, resume is not None, fabric.is_global_zero)
+        run = Run(directory, experiment.tracker, bool(resume or experiment.begun), fabric.is_global_zero)
         with told(directory):
             return _fit(experiment, first, run, resume, say)
 

@@ -53,6 +53,18 @@ def remember_ctrl_c() -> None:
     signal.signal(signal.SIGINT, remember)
 
 
+_active: "list[Interrupts]" = []
+
+
+def ask_to_end(signum: int) -> None:
+    """Ask the run of this process to end after its round: it is a thread of somebody else's, to which no signal comes."""
+    global _remembered
+    if not _active:
+        _remembered = signum
+    for interrupts in _active:
+        interrupts.signum = signum
+
+
 class Interrupted(BaseException):
     """Raised out of a round that may be abandoned: nothing of it has been committed."""
 
@@ -74,9 +86,11 @@ class Interrupts:
         main = threading.current_thread() is threading.main_thread()  # signals come to no other
         signals = (signal.SIGINT, signal.SIGTERM) if main else ()
         self._previous = {s: signal.signal(s, self._handle) for s in signals}
+        _active.append(self)
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        _active.remove(self)
         for signum, handler in self._previous.items():
             signal.signal(signum, handler)
 

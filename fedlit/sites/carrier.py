@@ -31,6 +31,10 @@ class Lost:
     reason: str
 
 
+class CutOff(Exception):
+    """Raised where a carrier carries no more: the run has not failed, and may go on with another one."""
+
+
 class Carrier(ABC):
     """Carries envelopes to sites, and their replies back.
 
@@ -56,7 +60,11 @@ class Carrier(ABC):
 
     @abstractmethod
     def collect(self, tickets: Sequence[Ticket]) -> Iterator[tuple[Ticket, Envelope | Lost]]:
-        """Yield the reply to each message, in the order in which they come."""
+        """Yield the reply to each message, in the order in which they come.
+
+        Raises:
+            CutOff: Nothing is carried any more.
+        """
 
     @abstractmethod
     def close(self) -> None:

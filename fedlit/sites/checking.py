@@ -27,6 +27,9 @@ from fedlit.sites.roster import Roster, gather
 from fedlit.sites.settings import SiteSettings
 from fedlit.sites.site import Site
 
+TRIED = 2**20
+"""Bytes that are written to the folder of states, and removed: on a full disk a file without content goes well."""
+
 
 def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
     """Look at a site's data, its device and its folder, and try a round of one step with weights of no meaning.
@@ -85,8 +88,8 @@ def _made(settings: SiteSettings) -> Callable[[bytes], bytes]:
 def _folder(folder: Path) -> str:
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     try:
-        with tempfile.TemporaryFile(dir=there):
-            pass
+        with tempfile.TemporaryFile(dir=there, buffering=0) as file:
+            file.write(bytes(TRIED))
     except OSError as error:
         raise ConfigError(
             f"state: nothing can be written in {there}: {error.strerror or error}; choose another folder"

@@ -80,9 +80,8 @@ class Processes(Carrier):
     def __init__(self, files: Mapping[str, Path]) -> None:
         self._files, self._sites = dict(files), {}
         self._number = 0
-        self._context = context()
         for name in self._files:
-            self._sites[name] = _Process(self._context, name, self._files[name])
+            self._sites[name] = SiteProcess(name, self._files[name])
             self._sites[name].start()
 
     def sites(self) -> Mapping[str, bool]:
@@ -153,7 +152,7 @@ class Processes(Carrier):
                 site.until = None
 
     @staticmethod
-    def _answer(site: "_Process") -> Envelope | Lost:
+    def _answer(site: "SiteProcess") -> Envelope | Lost:
         """What a site has sent, or that it is dead."""
         try:
             content = site.connection.recv_bytes()
@@ -164,11 +163,16 @@ class Processes(Carrier):
         return _opened(content)
 
 
-class _Process:
-    """A site's process, and the messages that wait for it."""
+class SiteProcess:
+    """A site's process, and the messages that wait for it.
 
-    def __init__(self, context: multiprocessing.context.BaseContext, name: str, file: Path) -> None:
-        self._context, self._name, self._file = context, name, file
+    Args:
+        name: Name of the site.
+        file: The site's own file.
+    """
+
+    def __init__(self, name: str, file: Path) -> None:
+        self._context, self._name, self._file = context(), name, file
         self.waiting: deque[tuple[Ticket, bytes, float | None]] = deque()
         self.answering: Ticket | None = None
         self.until: float | None = None
@@ -176,6 +180,7 @@ class _Process:
         self.process: BaseProcess | None = None
 
     def start(self) -> None:
+        """Start it; it ends with this process."""
         self.connection, theirs = self._context.Pipe()
         self.process = self._context.Process(
             target=serve, args=(theirs, str(self._file), os.getcwd()), daemon=True, name=f"fedlit-site-{self._name}"
@@ -185,6 +190,7 @@ class _Process:
         theirs.close()
 
     def close(self) -> None:
+        """End it."""
         if self.process is None:
             return
         self.connection.close()

@@ -36,7 +36,7 @@ class Roster:
         presences: What each site has told, in the order of their names.
         texts: What is trained in each phase, as YAML; the main part's is "".
         fresh: Sites whose clients go on without a state that is missing.
-        run: The run's id; "" before there is a run.
+        run: The run's id; "" before there is a run, unless whoever asked for it has given it one.
     """
 
     carrier: Carrier
@@ -64,7 +64,7 @@ class Roster:
                     "--sites, or start a new run"
                 )
             with whole(file, durable=True) as draft:
-                told = {"run": uuid4().hex, "sites": [presence.name for presence in self.presences]}
+                told = {"run": self.run or uuid4().hex, "sites": [presence.name for presence in self.presences]}
                 draft.write_text(json.dumps(told) + "\n")
         try:
             self.run = str(json.loads(file.read_text())["run"])
@@ -72,6 +72,12 @@ class Roster:
             raise CheckpointError(
                 f"{file} cannot be read ({error}): restore it from a copy, sites know the run by it"
             ) from error
+
+
+def run_with(folder: Path, run: str) -> Path | None:
+    """Find the directory of the run with an id, in the folder of an experiment; None where it has not begun."""
+    files = (file for file in folder.glob(f"*/{FILE}") if f'"{run}"' in file.read_text())
+    return next((file.parent for file in files), None)
 
 
 def gather(carrier: Carrier, classes: Sequence[str]) -> list[Presence]:

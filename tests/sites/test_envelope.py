@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedlit.sites.envelope import DTYPES, LARGEST_HEADER, PREFIX, PROTOCOL, Damaged, Envelope
+from fedlit.sites.envelope import DTYPES, LARGEST_HEADER, PREFIX, PROTOCOL, Damaged, Envelope, split
 from fedlit.sites.messages import Done, Failure, module_state, module_tensors
 
 TENSORS = {
@@ -126,3 +126,11 @@ def test_a_module_of_a_thousand_tensors_fits_into_a_header():
         ValueError, match=r"expected 6,000 of float32 and 1 of int64 .*made a model of 6,000 of float32$"
     ):
         module_state(envelope.tensors(), {name: t for name, t in state.items() if name.startswith("backbone")})
+
+
+def test_who_hands_a_message_on_leaves_its_hash_to_the_reader():
+    content = bytearray(Envelope.of("train", Done(), {"w": torch.ones(3)}).to_bytes())
+    content[-1] ^= 1
+    assert Envelope.of_parts(*split(bytes(content)), checked=False).vectors["w"].shape == (3,)
+    with pytest.raises(Damaged, match="SHA-256"):
+        Envelope.from_bytes(bytes(content))

@@ -1,5 +1,6 @@
 """``fedlit site check``: what is well is shown, and what is not is told before anybody joins."""
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,18 @@ def test_what_is_not_well_is_told(fedlit_cli, file, keys, said):
     assert code == 1
     assert said in err
     assert "ready to join" not in out
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_is_told(fedlit_cli, file, monkeypatch):
+    monkeypatch.setattr(
+        tempfile,
+        "TemporaryFile",
+        lambda dir, buffering: open("/dev/full", "wb", buffering=buffering),  # noqa: SIM115
+    )
+    code, _, err = fedlit_cli(f"site check {written(file)}")
+    assert code == 1
+    assert f"state: nothing can be written in {file.parent}: No space left on device; choose another folder" in err
 
 
 def test_a_file_that_is_not_there_is_told(fedlit_cli, file):

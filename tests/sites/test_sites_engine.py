@@ -132,7 +132,10 @@ def test_short_rounds_are_told_in_numbers(fedlit_cli, sites, tmp_path):
     ("words", "said"),
     [
         ("--sites loopback:4", "4 sites for 3 clients: expected at most one site a client"),
-        ("--sites project/", "--sites: expected loopback: and a number of sites, such as loopback:3, found 'project/'"),
+        (
+            "--sites project/",
+            "--sites project: there is no startup/fed_admin.json: expected loopback: and a number of sites, or",
+        ),
         ("--sites loopback:0", "such as loopback:3, found 'loopback:0'"),
         ("--fresh_state site-1", "--fresh_state: it names sites, and there are none without --sites"),
         ("--sites loopback:2 --fresh_state other", "there is no such site; sites are site-1, site-2"),

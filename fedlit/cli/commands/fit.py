@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from jsonargparse import Namespace
 from rich.console import Console
@@ -10,13 +11,15 @@ from fedlit.cli.commands import COMMANDS
 from fedlit.cli.commands.test import print_results
 from fedlit.cli.tables import seeds_table
 from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.core.fetching import without_fetching
 from fedlit.experiment.experiment import Experiment, composed
 from fedlit.experiment.fitting import fit
 from fedlit.experiment.grid import METRIC, plan_seeds
 from fedlit.experiment.options import experiment_parser, seeds_of
 from fedlit.experiment.parser import Parser
 from fedlit.experiment.sweep import next_steps, run_all
-from fedlit.sites.joining import joined
+from fedlit.sites.joining import LOOPBACK, joined
+from fedlit.sites.submission import Lead, Submission
 from fedlit.tracking.run import Result
 
 
@@ -27,7 +30,8 @@ def parser(argv: Sequence[str]) -> Parser:
     options.add_argument("--jobs", type=int, default=1, help=jobs)
     sites = (
         "Sites that have the clients, in place of this process: loopback:3 starts three processes of this machine, each with "
-        "a share of the clients, its own state, and nothing but messages between them."
+        "a share of the clients, its own state, and nothing but messages between them. The folder that a lead has got for "
+        "NVFlare runs the federation over its sites: the run is the server's, and this command watches over it."
     )
     options.add_argument("--sites", type=str | None, default=None, help=sites)
     fresh = (
@@ -48,6 +52,8 @@ def execute(args: Namespace, parser: Parser) -> int:
         Console(highlight=False).print(f"a trial run: seed {seeds[0]} alone")
         args.seed = seeds[0]
     fresh = [name.strip() for name in args.fresh_state.split(",") if name.strip()]
+    if args.sites and not args.sites.startswith(LOOPBACK):
+        return run_elsewhere(args, parser, fresh)
     with composed(args, parser, tracked=True) as experiment, joined(experiment, args.sites, fresh) as ready:
         return run_fit(ready)
 
@@ -70,6 +76,35 @@ def run_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> int:
         console.print(seeds_table(finished, console.width))
     console.print(next_steps(table, file))
     return 0 if (table["status"] == "finished").all() else 1
+
+
+def run_elsewhere(args: Namespace, parser: Parser, fresh: Sequence[str]) -> int:
+    """Train over the sites of a lead's folder, at a server of NVFlare; returns the exit code.
+
+    Raises:
+        ConfigError: There is no such folder, NVFlare is not installed, or the server does not take the job.
+        TrainingError: Training cannot go on; gives the reason.
+    """
+    lead = Lead.read(Path(args.sites))
+    try:
+        from fedlit.sites.supervisor import Supervisor  # with NVFlare, which not everybody has
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "nvflare":
+            raise
+        raise ConfigError(
+            f"--sites {args.sites}: NVFlare is not installed here; pip install 'fedlit[sites]'"
+        ) from error
+    with without_fetching(), composed(args, parser, tracked=True) as experiment:  # what is refused is refused here
+        console = experiment.console()
+        submission = Submission(experiment.config, experiment.run_name, bool(args.ckpt_path), fresh)
+    ending = Supervisor(lead, submission, console.print).run()
+    if ending.kind == "stopped":
+        console.print(f"stopped; to continue: --ckpt_path {ending.directory or 'last'}")
+        return 130
+    print_results(ending.metrics, f"best model (after {ending.rounds} rounds)", console)
+    for line in (f"run directory at the server: {ending.directory}", ending.summary):
+        console.print(line)
+    return 0
 
 
 def run_fit(experiment: Experiment) -> int:

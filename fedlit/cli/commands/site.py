@@ -1,7 +1,8 @@
-"""``fedlit site check``."""
+"""``fedlit site init`` and ``fedlit site check``."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import Namespace
 from rich.console import Console
@@ -9,40 +10,110 @@ from rich.console import Console
 from fedlit.cli.commands import COMMANDS
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.experiment.parser import Parser, complain
+from fedlit.sites.folders import ROLES, Folder
+from fedlit.sites.reaching import kit_of
 
 
 def parser(argv: Sequence[str]) -> Parser:
     """Make the options of what a site does by itself."""
     options = Parser(description=COMMANDS["site"])
-    options.nested = {"check": _check_parser()}
+    options.nested = {"init": _init_parser(), "check": _check_parser()}
     return options
 
 
 def execute(args: Namespace, parser: Parser) -> int:
-    """Look at a site, and return the exit code."""
-    args, console = args.check, Console(highlight=False, markup=False, soft_wrap=True)
+    """Write a folder, or look at one, and return the exit code."""
+    return _init(args.init) if args.subcommand == "init" else _check(args.check)
+
+
+def _init(args: Namespace) -> int:
+    try:
+        folder = Folder(
+            args.folder, args.name, args.org, args.role, args.project, args.port, args.data, args.share, args.sites
+        )
+        written = folder.write()
+    except (ConfigError, OSError) as error:
+        complain(str(error))
+        return 1
+    for file in written:
+        print(f"wrote {file}")
+    print(f"what comes next is in {folder.path / 'STEPS.txt'}")
+    return 0
+
+
+def _check(args: Namespace) -> int:
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    try:
+        for line in _looks(args.path, args.config):
+            console.print(line)
+    except (ConfigError, TrainingError) as error:
+        complain(str(error))
+        return 1
+    return 0
+
+
+def _looks(path: Path, config: Path | None) -> Iterator[str]:
+    """What is well in the folder of a site or a lead, or by a site's own file alone, and what may follow."""
+    kit, file = (kit_of(path), path / "local" / "fedlit-site.yaml") if path.is_dir() else (None, path)
+    if kit and kit.role == "lead":
+        yield from kit.looked_at()
+        yield "ready to lead"
+        return
+    if path.is_dir() and not file.exists():
+        raise ConfigError(
+            f"{path}: expected the folder of a site, with local/{file.name}, or that of a lead, with startup/fed_admin.json; "
+            "`fedlit site init` writes one, and its STEPS.txt says how to get a certificate"
+        )
 
     from fedlit.sites.checking import check  # with PyTorch, which takes seconds
     from fedlit.sites.policy import Refused
     from fedlit.sites.settings import read_settings
 
+    settings = read_settings(file)
+    if kit:
+        yield from kit.looked_at(settings.name)
     try:
-        for line in check(read_settings(args.file), args.config):
-            console.print(line)
-    except (ConfigError, TrainingError, Refused) as error:
-        complain(str(error))
-        return 1
-    console.print("ready to join")
-    return 0
+        yield from check(settings, config)
+    except Refused as error:
+        raise ConfigError(str(error)) from error
+    yield "ready to join" + (
+        "; the server was not tried: there is no certificate in startup/ yet" if path.is_dir() and not kit else ""
+    )
+
+
+def _init_parser() -> Parser:
+    description = (
+        "Write the folder of a site, of the server or of a lead: a request for a certificate, the rules for fedlit and for NVFlare "
+        "with comments, a unit for systemd, and the next steps in STEPS.txt. Files that are there already stay as they are."
+    )
+    parser = Parser(description=description)
+    parser.add_argument("folder", metavar="FOLDER", type=Path, help="Folder to be written.")
+    name = "Name of the site, of the server's machine as others reach it, or address of the lead."
+    parser.add_argument("--name", type=str, required=True, help=name)
+    parser.add_argument("--org", type=str, required=True, help="The organisation, in one word.")
+    parser.add_argument("--role", choices=ROLES, default="site", help="Whose folder it is.")
+    parser.add_argument("--project", type=str, default="fedlit", help="Name of the federation, the same for all.")
+    data = "Of a site: its data, as in a configuration: --data '{class_path: NIHChestXray14, init_args: {root: /data/nih}}'."
+    parser.add_argument("--data", type=dict[str, Any] | None, default=None, help=data)
+    share = "Of a site: which of the clients of its data are its own, such as `2 of 3`. By default all."
+    parser.add_argument("--share", type=str | None, default=None, help=share)
+    parser.add_argument("--port", type=int | None, default=None, help="Of a server: its port; by default 8002.")
+    sites = "Of a lead: the names of the sites that take part."
+    parser.add_argument("--sites", nargs="+", type=str, default=[], help=sites)
+    return parser
 
 
 def _check_parser() -> Parser:
     description = (
-        "Look at a site before it joins a federation: its data, its device, its folder of states, its policy, and a round of "
-        "one step with weights of no meaning. Nothing is kept, and nothing leaves the process."
+        "Look at a site before it joins a federation: its data, its device, its folder of states, its policy, the server, and a "
+        "round of one step with weights of no meaning. Nothing is kept, and nothing leaves the machine."
     )
     parser = Parser(description=description)
-    parser.add_argument("file", metavar="FILE", type=Path, help="The site's own file, such as fedlit-site.yaml.")
+    path = (
+        "Folder of `fedlit site init`, or a site's own file, such as fedlit-site.yaml. The server is tried where the folder has "
+        "its certificate; a lead's folder has nothing else to look at."
+    )
+    parser.add_argument("path", metavar="PATH", type=Path, help=path)
     tried = (
         "A whole configuration to try, such as config.yaml in the directory of a run. Its code is imported only where the "
         "policy allows it. By default a small network."

@@ -1,0 +1,255 @@
+"""NVFlare as a carrier: the server's job runs the rounds, and a site's job hands messages to the site's own process.
+
+A job names the two classes of this module, `Rounds` and `Site`, and ships configuration only. What travels is what travels
+everywhere: the header of a message, and named arrays, which NVFlare sends as arrays.
+"""
+
+import os
+import queue
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+from nvflare.apis.event_type import EventType
+from nvflare.apis.executor import Executor
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller, Task
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
+
+from fedlit.sites.carrier import Carrier, CutOff, Lost, Ticket
+from fedlit.sites.envelope import Damaged, Envelope, joined, split
+from fedlit.sites.loopback import DIED, SiteProcess
+from fedlit.sites.messages import FAILED, Failure
+from fedlit.sites.submission import CONFIG, TASK, TOPIC
+
+SITE_FILE, SERVER_FILE = "fedlit-site.yaml", "fedlit-server.yaml"
+"""The own files of a site and of a server, in their folders ``local``."""
+
+HEARD = 15
+"""Seconds for which a job that has ended waits until its lead has heard of it."""
+
+LOOK = 0.2
+"""Seconds between two looks at whether a job is still wanted."""
+
+OTHER_JOB = 120
+"""Seconds for which a site's job waits until an earlier one of the same run has ended."""
+
+
+class Rounds(Controller):
+    """The server's half of a job: runs the federation in the process of the job.
+
+    Args:
+        run: The run's id; "" for the one that the configuration's ``ckpt_path`` names.
+        name: Name of a new run.
+        sites: Names of the sites.
+        fresh: Sites whose clients go on without a state that is missing.
+    """
+
+    def __init__(self, run: str, name: str, sites: list[str], fresh: list[str]) -> None:
+        super().__init__(task_check_period=0.05)
+        self._asked = run, name, tuple(sites), tuple(fresh)
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        """Get ready to tell the lead how it goes."""
+        from fedlit.sites.hosting import Hosted, Order  # the server's half alone needs all of fedlit
+
+        run, name, sites, fresh = self._asked
+        workspace, job = fl_ctx.get_engine().get_workspace(), fl_ctx.get_job_id()
+        config = Path(workspace.get_app_dir(job)) / "config" / CONFIG
+        self._carrier = FlareCarrier(self, sites)
+        own = Path(workspace.get_site_config_dir()).absolute() / SERVER_FILE
+        self._hosted = Hosted(Order(config.absolute(), run, name, fresh, own), self._carrier)
+        fl_ctx.get_engine().register_app_command(TOPIC, lambda topic, asked, context: self._hosted.told(asked or {}))
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        """Run the federation, and wait until the lead has heard how it ended."""
+        self._carrier.open(fl_ctx, abort_signal)
+        self._hosted.train()
+        if not abort_signal.triggered:
+            self._hosted.wait(HEARD)
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """Do nothing: the run has closed what it had open."""
+
+    def process_result_of_unknown_task(self, *args: Any) -> None:
+        """Throw a late reply away."""
+
+
+class FlareCarrier(Carrier):
+    """Tasks of NVFlare carry messages to sites, and their results the replies.
+
+    Args:
+        controller: Of the job.
+        sites: Names of the sites.
+    """
+
+    name = "over NVFlare"
+
+    def __init__(self, controller: Controller, sites: Sequence[str]) -> None:
+        self._controller, self._names = controller, tuple(sites)
+        self._came: queue.Queue[tuple[Ticket, Envelope | Lost]] = queue.Queue()
+        self._until: dict[Ticket, tuple[Task, float | None]] = {}
+        self._number = 0
+
+    def open(self, fl_ctx: FLContext, abort: Signal) -> None:
+        """Begin to carry; an aborted job carries nothing any more."""
+        self._fl_ctx, self._abort = fl_ctx, abort
+
+    def sites(self) -> Mapping[str, bool]:
+        """Name the sites; one is there unless NVFlare has taken it for gone."""
+        gone = self._controller.communicator.get_client_disconnect_time
+        return {name: gone(name) is None for name in self._names}
+
+    def send(self, site: str, envelope: Envelope, deadline: float | None = None) -> Ticket:
+        """Send a message, unless the site is gone: then there is no reply at once."""
+        self._number += 1
+        ticket = Ticket(site, self._number)
+        if not self.sites()[site]:
+            self._came.put((ticket, Lost("it is not connected")))
+            return ticket
+        task = Task(
+            TASK,
+            packed(envelope.header(), envelope.vectors),
+            result_received_cb=lambda client_task, fl_ctx: self._received(ticket, client_task),
+            task_done_cb=lambda task, fl_ctx: self._done(ticket, task),
+        )
+        self._until[ticket] = task, None if deadline is None else time.monotonic() + deadline
+        self._controller.send(task, self._fl_ctx, targets=[site])
+        return ticket
+
+    def collect(self, tickets: Sequence[Ticket]) -> Iterator[tuple[Ticket, Envelope | Lost]]:
+        """Yield replies as they come.
+
+        Raises:
+            CutOff: The job was ended.
+        """
+        wanted = set(tickets)
+        while wanted:
+            if self._abort.triggered:
+                raise CutOff("the job was ended: a job process of a site has died, or somebody has aborted it")
+            try:
+                ticket, answer = self._came.get(timeout=LOOK)
+            except queue.Empty:
+                self._cancel_late()
+                continue
+            if ticket in wanted:
+                wanted.discard(ticket)
+                yield ticket, answer
+
+    def close(self) -> None:
+        """Do nothing: sites end with the job."""
+
+    def _received(self, ticket: Ticket, client_task: Any) -> None:
+        result, client_task.result = client_task.result, None
+        if result.get_return_code() != ReturnCode.OK:
+            answer: Envelope | Lost = Lost(f"NVFlare's job there answers {result.get_return_code()}; look at its log")
+        else:
+            try:
+                answer = Envelope.from_bytes(unpacked(result))
+            except Damaged as error:
+                answer = Lost(f"its reply is damaged: {error}")
+        self._came.put((ticket, answer))
+        self._until.pop(ticket, None)
+
+    def _done(self, ticket: Ticket, task: Task) -> None:
+        """A task that is over without a reply has lost it."""
+        if self._until.pop(ticket, None):
+            self._came.put((ticket, Lost(f"no reply: NVFlare calls it {task.completion_status.value}")))
+
+    def _cancel_late(self) -> None:
+        now = time.monotonic()
+        for ticket, (task, until) in list(self._until.items()):
+            if until is not None and until <= now and self._until.pop(ticket, None):
+                self._came.put((ticket, Lost("no reply within the deadline")))
+                self._controller.cancel_task(task)
+
+
+class Site(Executor):
+    """A site's half of a job: hands messages to the site's own process, and its replies back.
+
+    The site's process has data, device, states and policy, and is a child of the job's process. If it dies, the reply
+    says so, and it is started again with the next message. It ends with the job.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._process: SiteProcess | None = None
+        self._locks: dict[str, FileLock] = {}
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Start the site's process with the job, as it imports for some seconds, and end it with the job."""
+        if event_type == EventType.START_RUN:
+            workspace = fl_ctx.get_engine().get_workspace()
+            os.chdir(workspace.get_root_dir())  # relative paths in the site's own file begin there
+            file = Path(workspace.get_site_config_dir()).absolute() / SITE_FILE
+            self._process = SiteProcess(fl_ctx.get_identity_name(), file)
+            self._process.start()
+        elif event_type == EventType.END_RUN and self._process is not None:
+            self._process.close()
+
+    def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
+        """Let the site's process answer a message."""
+        if task_name != TASK:
+            return make_reply(ReturnCode.TASK_UNKNOWN)
+        folder, content = Path(fl_ctx.get_engine().get_workspace().get_root_dir()), unpacked(shareable)
+        try:
+            run = Envelope.of_parts(*split(content), checked=False).content.get("run")
+            if run and not self._alone(folder, str(run), abort_signal):
+                return _failure("an earlier job of this run is still at work there")
+            header, arrays = split(self._answer(content, lambda: abort_signal.triggered))
+            return packed(header, Envelope.of_parts(header, arrays, checked=False).vectors)
+        except Damaged as error:
+            return _failure(f"what has arrived is damaged: {error}")
+
+    def _answer(self, content: bytes, unwanted: Callable[[], bool]) -> bytes:
+        site = self._process
+        try:
+            if site.process is None:
+                site.start()
+            site.connection.send_bytes(content)
+            while not site.connection.poll(LOOK):
+                if unwanted():
+                    site.process.kill()
+            return site.connection.recv_bytes()
+        except (EOFError, OSError):
+            site.close()
+            return Envelope.of(FAILED, Failure("failed", DIED)).to_bytes()
+
+    def _alone(self, folder: Path, run: str, abort_signal: Signal) -> bool:
+        """Take a run for this job: one that was ended may take a moment to go."""
+        if run in self._locks:
+            return True
+        lock, until = FileLock(folder / f".fedlit-{run}.lock"), time.monotonic() + OTHER_JOB
+        while time.monotonic() < until and not abort_signal.triggered:
+            try:
+                lock.acquire(timeout=LOOK)
+            except Timeout:
+                continue
+            self._locks[run] = lock
+            return True
+        return False
+
+
+def packed(header: bytes, arrays: Mapping[str, np.ndarray]) -> Shareable:
+    """Put a message into what NVFlare sends: its header, and its arrays as arrays."""
+    content = Shareable()
+    content["header"], content["arrays"] = header.decode(), dict(arrays)
+    return content
+
+
+def unpacked(content: Shareable) -> bytes:
+    """Take a message out of what NVFlare has brought."""
+    header, arrays = content.get("header"), content.get("arrays")
+    if not isinstance(header, str) or not isinstance(arrays, dict):
+        return b""
+    return joined(header.encode(), arrays.values())
+
+
+def _failure(reason: str) -> Shareable:
+    envelope = Envelope.of(FAILED, Failure("failed", reason))
+    return packed(envelope.header(), envelope.vectors)

@@ -1,0 +1,161 @@
+"""``fedlit site init``: the folder of a site, of the server or of a lead, with the rules that NVFlare is given.
+
+What is written is what lies in ``templates/`` for that role, with names filled in, and beside it the rules of `rules`.
+"""
+
+import getpass
+import json
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import yaml
+
+from fedlit.core.errors import ConfigError
+from fedlit.core.files import whole
+from fedlit.sites import rules
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+ROLES = ("site", "server", "lead")
+"""Who takes part: a hospital with its data, the server, and whoever starts runs."""
+
+NAMES = {
+    "site": (r"[A-Za-z0-9_-]{1,64}", "letters, digits, - and _, 64 at most"),
+    "server": (r"[A-Za-z0-9.-]{1,64}", "the name of its machine, such as fl.example.org"),
+    "lead": (r"[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}", "an address of electronic mail"),
+}
+"""What a certificate may be for, by role; NVFlare refuses other names."""
+
+WORD = (r"[A-Za-z0-9_]+", "letters, digits and _")
+PROJECT = (r"[A-Za-z0-9][A-Za-z0-9_-]*", "letters, digits, - and _")
+
+OWN_DATA = {"class_path": "ImageTable", "init_args": {"table": "/data/cases.csv", "root": "/data/images"}}
+"""What stands under ``data`` where nothing is said: to be replaced."""
+
+ABOUT = {
+    rules.RESOURCES: [
+        "Rules of NVFlare on this machine. No job changes this file; it is read when the process starts.",
+        "class_allow_list: all that a job may name are two classes of the fedlit that is installed here.",
+        "A log stays where it is written: there is no part that would send it, and allow_log_streaming is off.",
+    ],
+    rules.AUTHORIZATION: [
+        "What people may do on this machine, by the role in their certificates; the server and each site decide for themselves.",
+        "submit_job: only leads start runs. byoc: nobody sends code. shell_commands: nobody looks into files from outside.",
+    ],
+}
+"""What the files in JSON are for, which know no comments."""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Say whose folder it is.
+
+    Args:
+        path: Where it is to be.
+        name: Of the site, of the server's machine, or the lead's address.
+        org: The organisation, in one word.
+        role: ``site``, ``server`` or ``lead``.
+        project: Name of the federation, the same for all.
+        port: Of the server; only there.
+        data: What stands under ``data`` in a site's file.
+        share: Which clients of the data are the site's.
+        sites: Sites that a lead's runs wait for.
+
+    Raises:
+        ConfigError: A name is none that a certificate may have, or an option belongs to another role.
+    """
+
+    path: Path
+    name: str
+    org: str
+    role: str = "site"
+    project: str = "fedlit"
+    port: int | None = None
+    data: Mapping[str, Any] | None = None
+    share: str | None = None
+    sites: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", self.path.expanduser().absolute())
+        for option, found, (pattern, words) in (
+            ("--name", self.name, NAMES[self.role]),
+            ("--org", self.org, WORD),
+            ("--project", self.project, PROJECT),
+            *(("--sites", site, NAMES["site"]) for site in self.sites),
+        ):
+            if not re.fullmatch(pattern, found):
+                raise ConfigError(f"{option}: expected {words}, found {found!r}")
+        for option, found, role in (
+            ("--data", self.data, "site"),
+            ("--share", self.share, "site"),
+            ("--port", self.port, "server"),
+            ("--sites", self.sites, "lead"),
+        ):
+            if found not in (None, []) and role != self.role:
+                raise ConfigError(f"{option}: it is for --role {role}, and this folder is for --role {self.role}")
+        if self.role == "lead" and not self.sites:
+            raise ConfigError("--sites: expected the names of the sites that take part, such as --sites north south")
+        if self.port is not None and not 0 < self.port < 65536:
+            raise ConfigError(f"--port: expected a number up to 65535, found {self.port}")
+        if re.search(r"[\s%$\"'\\]", str(self.path)):
+            raise ConfigError(
+                f"{self.path}: NVFlare's scripts and systemd need a path without spaces, quotes, %, $ and backslashes; choose "
+                "another folder"
+            )
+
+    def write(self) -> list[Path]:
+        """Write the files.
+
+        Returns:
+            Them, in the order of their names.
+
+        Raises:
+            ConfigError: One of them is there already; then none is written.
+        """
+        texts = self._texts()
+        if there := [str(self.path / name) for name in texts if (self.path / name).exists()]:
+            raise ConfigError(
+                f"{', '.join(there)}: there already, and stays as it is; choose another folder, or remove it"
+            )
+        for name, text in texts.items():
+            with whole(self.path / name, replace=False) as draft:
+                draft.write_text(text)
+        return [self.path / name for name in texts]
+
+    def _texts(self) -> dict[str, str]:
+        """What is written, by the name within the folder."""
+        root, filled = TEMPLATES / self.role, self._filled()
+        texts = {
+            str(file.relative_to(root)): Template(file.read_text()).substitute(filled)
+            for file in root.rglob("*")
+            if file.is_file()
+        }
+        asked = {"site": rules.site_rules, "server": lambda: rules.server_rules(self.path / "store"), "lead": dict}
+        for name, content in asked[self.role]().items():
+            texts[f"local/{name}"] = json.dumps({"about": ABOUT[name]} | content, indent=2) + "\n"
+        return dict(sorted(texts.items()))
+
+    def _filled(self) -> dict[str, str]:
+        """What stands in the place of each name in a template."""
+        share = f"share: {self.share}       # which of its clients are this site's" if self.share else ""
+        return {
+            "folder": str(self.path),
+            "name": self.name,
+            "org": self.org,
+            "project": self.project,
+            "port": str(self.port or 8002),
+            "data": _in_a_line(self.data or OWN_DATA),
+            "share": share,
+            "sites": _in_a_line(list(self.sites)),
+            "user": getpass.getuser(),
+            "path": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
+        }
+
+
+def _in_a_line(value: Any) -> str:
+    return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**6).strip()

@@ -1,0 +1,224 @@
+"""A run at a server whose lead is elsewhere: what the job of a carrier does, whatever the carrier is."""
+
+import io
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fedlit.core import checkpoint, documents
+from fedlit.core.errors import CheckpointError, ConfigError
+from fedlit.experiment.experiment import Experiment, composed
+from fedlit.experiment.fitting import fit
+from fedlit.experiment.mistakes import explain
+from fedlit.experiment.options import DEFAULT_CLASSES, experiment_parser
+from fedlit.experiment.parser import is_mistake
+from fedlit.federation.interrupts import ask_to_end
+from fedlit.sites.carrier import Carrier, CutOff
+from fedlit.sites.joining import with_sites
+from fedlit.sites.roster import Roster, run_with
+from fedlit.tracking.addresses import without_credentials
+from fedlit.tracking.lock import is_held
+from fedlit.tracking.run import last_checkpoint
+
+HELD = 60
+"""Seconds for which a run waits until the process that has had it before has ended."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a lead has asked for.
+
+    Attributes:
+        config: File of the configuration.
+        run: The run's id; "" for the one that the configuration's ``ckpt_path`` names.
+        name: Name of a new run.
+        fresh: Sites whose clients go on without a state that is missing.
+        server: The server's own file, which need not be there. Its ``home`` is the folder in which relative paths of a
+            configuration begin, such as ``run_dir: runs``; by default that of the process.
+    """
+
+    config: Path
+    run: str
+    name: str
+    fresh: Sequence[str] = ()
+    server: Path | None = None
+
+    def home(self) -> Path:
+        """Read in which folder relative paths begin.
+
+        Raises:
+            ConfigError: The server's own file does not say it.
+        """
+        if self.server is None or not self.server.exists():
+            return Path.cwd()
+        values = documents.load(self.server)
+        home = values.get("home") if isinstance(values, dict) and values.keys() == {"home"} else None
+        if not isinstance(home, str) or not Path(home).is_dir():
+            raise ConfigError(
+                f"{self.server} at the server: expected home: and a folder that is there, found {values!r}"
+            )
+        return Path(home).absolute()
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended, as far as the server's job knows.
+
+    Attributes:
+        kind: ``finished``, ``stopped`` (asked to), ``failed``, or ``away``: a site was not there, or the job was cut off.
+        reason: Of a failure, in words.
+        directory: The run's directory at the server.
+        rounds: Completed rounds of the model that was tested.
+        metrics: Values of ``test/...``.
+        summary: Where the metrics are, as the tracker tells it.
+    """
+
+    kind: str
+    reason: str = ""
+    directory: str = ""
+    rounds: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    summary: str = ""
+
+
+class Lines(io.TextIOBase):
+    """What a run prints, line by line, for somebody who asks now and then; it goes on to the job's own output too."""
+
+    def __init__(self) -> None:
+        self._lines, self._open, self._lock, self._own = [], "", threading.Lock(), sys.stdout
+
+    def writable(self) -> bool:
+        """Say that it takes text."""
+        return True
+
+    def write(self, text: str) -> int:
+        """Take a part of a line, or several lines."""
+        with self._lock:
+            *whole, self._open = (self._open + text).split("\n")
+            self._lines += whole
+        return self._own.write(text)
+
+    def flush(self) -> None:
+        """Pass on what was written."""
+        self._own.flush()
+
+    def since(self, number: int) -> list[str]:
+        """Give the lines from a number on."""
+        with self._lock:
+            return self._lines[number:]
+
+
+class Hosted:
+    """A run that a lead has asked for, in the process of the server's job.
+
+    Args:
+        order: What was asked for.
+        carrier: How the sites are reached; it may be made before they are there.
+    """
+
+    def __init__(self, order: Order, carrier: Carrier) -> None:
+        self.order, self.carrier, self.lines = order, carrier, Lines()
+        self.ending: Ending | None = None
+        self._roster: Roster | None = None
+        self._folder: Path | None = None
+        self._heard = threading.Event()
+
+    def told(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Tell the lead how it goes.
+
+        Args:
+            asked: ``since``, a number of lines; ``stop`` ends the run after its round, ``heard`` lets an ended one go.
+        """
+        if asked.get("stop"):
+            ask_to_end(signal.SIGINT)
+        if asked.get("heard"):
+            self._heard.set()
+        return {
+            "lines": self.lines.since(int(asked.get("since", 0))),
+            "run": self._run,
+            "kept": self._kept(),
+            "away": sorted(name for name, there in self.carrier.sites().items() if not there),
+            "ended": asdict(self.ending) if self.ending else None,
+        }
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the lead has heard of the end."""
+        self._heard.wait(seconds)
+
+    def train(self) -> None:
+        """Run it to its end, whatever that is; what it prints is kept for the lead."""
+        shown = warnings.showwarning
+        warnings.showwarning = lambda message, *place: print(f"warning: {without_credentials(str(message))}")
+        try:
+            with redirect_stdout(self.lines), redirect_stderr(self.lines):
+                self.ending = self._train()
+        finally:
+            warnings.showwarning = shown
+
+    def _train(self) -> Ending:
+        parser = experiment_parser()
+        parser.exit_on_error = False
+        try:
+            os.chdir(self.order.home())
+            args = parser.parse_args([*DEFAULT_CLASSES, "--config", str(self.order.config)])
+            args.name = args.name or self.order.name
+            self._folder = Path(args.run_dir) / args.experiment
+            begun = self._begun()
+            if begun is not None and last_checkpoint(begun):
+                args.ckpt_path = str(begun)
+            with composed(args, parser, tracked=True) as experiment:
+                joined = with_sites(experiment, self.carrier, self.order.fresh)
+                return self._fit(replace(joined, begun=None if args.ckpt_path else begun))
+        except CutOff as error:
+            return Ending("away", str(error))
+        except Exception as error:
+            where = "away" if not all(self.carrier.sites().values()) else "failed"
+            if is_mistake(error):
+                return Ending(where, explain(error, parser.sources))
+            traceback.print_exception(error, file=self.lines._own)
+            return Ending(where, f"{type(error).__name__}: {(str(error) or '-').splitlines()[0]}")
+
+    def _begun(self) -> Path | None:
+        """The directory of the run, where it has begun; whoever has had it before is given time to leave it.
+
+        Raises:
+            ConfigError: It does not.
+        """
+        begun, until = run_with(self._folder, self.order.run) if self.order.run else None, time.monotonic() + HELD
+        while begun is not None and is_held(begun):
+            if time.monotonic() > until:
+                raise ConfigError(f"{begun}: another process has been at work on this run for {HELD} s; end it")
+            time.sleep(0.2)
+        return begun
+
+    def _fit(self, experiment: Experiment) -> Ending:
+        self._roster = experiment.roster
+        self._roster.run = self.order.run
+        outcome = fit(experiment, print)
+        told = {"directory": str(outcome.directory.absolute()), "summary": experiment.tracker.summary() or ""}
+        if outcome.signum:
+            return Ending("stopped", **told)
+        return Ending("finished", "", rounds=outcome.rounds, metrics=outcome.metrics, **told)
+
+    @property
+    def _run(self) -> str:
+        return self._roster.run if self._roster else self.order.run
+
+    def _kept(self) -> int:
+        """Rounds of the run that a server which dies now does not lose, over all phases."""
+        begun = run_with(self._folder, self._run) if self._folder and self._run else None
+        if begun is None:
+            return 0
+        folders = [begun / "checkpoints", *begun.glob("phases/*/checkpoints")]
+        with suppress(CheckpointError, OSError):  # a newer one has just taken its place
+            return sum(checkpoint.rounds(last) for folder in folders if (last := checkpoint.find(folder, "last")))
+        return 0

@@ -1,0 +1,122 @@
+"""What NVFlare is told at a server and at a site: no code of a job, two classes of fedlit, nobody's log, short times.
+
+They are files of the folder ``local/`` of each. NVFlare is not needed to write them.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedlit.core.files import whole
+
+CLASSES = ("fedlit.sites.flare.Rounds", "fedlit.sites.flare.Site")
+"""All that a job may name: what runs at the server, and what at a site."""
+
+SILENT = 25
+"""Seconds without a sign of life after which a server takes a site for gone; sites give one every ten seconds."""
+
+RESOURCES, AUTHORIZATION = "resources.json", "authorization.json"
+"""Names of the files."""
+
+ROLES = ("project_admin", "org_admin", "lead", "member")
+
+_NVFLARE = "nvflare.app_common"
+
+
+def server_rules(storage: Path) -> dict[str, dict[str, Any]]:
+    """Give the files of a server, by name.
+
+    Args:
+        storage: Folder of the server's own, for its list of jobs.
+    """
+    storage = Path(storage).absolute()
+    return {
+        RESOURCES: _classes()
+        | {
+            "servers": [
+                {
+                    "admin_storage": "transfer",
+                    "max_num_clients": 100,
+                    "heart_beat_timeout": SILENT,
+                    "admin_timeout": 10.0,
+                }
+            ],
+            "snapshot_persistor": {
+                "path": f"{_NVFLARE}.state_persistors.storage_state_persistor.StorageStatePersistor",
+                "args": {
+                    "uri_root": "/",
+                    "storage": _storage({"root_dir": str(storage / "snapshots"), "uri_root": "/"}),
+                },
+            },
+            "components": [
+                _part("job_scheduler", f"{_NVFLARE}.job_schedulers.job_scheduler.DefaultJobScheduler", max_jobs=4),
+                _part(
+                    "job_manager",
+                    "nvflare.apis.impl.job_def_manager.SimpleJobDefManager",
+                    uri_root=str(storage / "jobs"),
+                    job_store_id="job_store",
+                ),
+                {"id": "job_store"} | _storage({}),
+                _part("process_launcher", f"{_NVFLARE}.job_launcher.server_process_launcher.ServerProcessJobLauncher"),
+            ],
+        },
+        AUTHORIZATION: authorization(),
+    }
+
+
+def site_rules() -> dict[str, dict[str, Any]]:
+    """Give the files of a site, by name."""
+    launcher = f"{_NVFLARE}.job_launcher.client_process_launcher.ClientProcessJobLauncher"
+    manager = f"{_NVFLARE}.resource_managers.gpu_resource_manager.GPUResourceManager"
+    consumer = f"{_NVFLARE}.resource_consumers.gpu_resource_consumer.GPUResourceConsumer"
+    return {
+        RESOURCES: _classes()
+        | {
+            "allow_log_streaming": False,
+            "client": {"retry_timeout": 30},
+            "components": [
+                _part("resource_manager", manager, num_of_gpus=0, mem_per_gpu_in_GiB=0, expiration_period=300),
+                _part("resource_consumer", consumer),
+                _part("process_launcher", launcher),
+            ],
+        },
+        AUTHORIZATION: authorization(),
+    }
+
+
+def authorization() -> dict[str, Any]:
+    """Give who may do what: leads submit, nobody sends code, nobody looks into a site's files."""
+    never = {right: "none" for right in ("byoc", "shell_commands", "server-predeployed-flwr")}
+    own = {right: "n:submitter" for right in ("manage_job", "download_job", "app_command")} | {"clone_job": "none"}
+    view = {"view": "any"}
+    rights = {
+        "project_admin": {"submit_job": "none", "manage_job": "any", "download_job": "any", "clone_job": "none"}
+        | {"operate": "any", "app_command": "any"},
+        "org_admin": {"submit_job": "none", "operate": "o:site"}
+        | own
+        | {"manage_job": "o:submitter"}
+        | {"app_command": "none"},
+        "lead": {"submit_job": "any", "operate": "o:site"} | own,
+        "member": {},
+    }
+    return {"format_version": "1.0", "permissions": {role: rights[role] | view | never for role in ROLES}}
+
+
+def write(folder: Path, rules: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write the files into the folder ``local/`` of a server or a site."""
+    for name, content in rules.items():
+        with whole(folder / name) as draft:
+            draft.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def _classes() -> dict[str, Any]:
+    return {"format_version": 2, "class_list_enforcement_mode": "enforce", "class_allow_list": list(CLASSES)}
+
+
+def _storage(args: dict[str, str]) -> dict[str, Any]:
+    return {"path": f"{_NVFLARE}.storages.filesystem_storage.FilesystemStorage", "args": args}
+
+
+def _part(name: str, path: str, **args: Any) -> dict[str, Any]:
+    return {"id": name, "path": path, "args": args}

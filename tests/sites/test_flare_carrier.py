@@ -1,0 +1,156 @@
+"""What carries messages over NVFlare, with a controller that does what it is told."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from nvflare.apis.controller_spec import TaskCompletionStatus
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.shareable import make_reply
+from nvflare.apis.signal import Signal
+
+from fedlit.sites.carrier import CutOff, Lost
+from fedlit.sites.envelope import Envelope
+from fedlit.sites.flare import FlareCarrier, Site, packed, unpacked
+from fedlit.sites.messages import FAILED, Done
+
+ASKED = Envelope.of("train", Done({"round": 1}), {"w": torch.arange(6.0).reshape(2, 3), "n": torch.tensor([1, 2])})
+
+
+class Controller:
+    """Keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.sent, self.cancelled, self.gone = [], [], set()
+        self.communicator = self
+
+    def get_client_disconnect_time(self, name: str) -> float | None:
+        return 1.0 if name in self.gone else None
+
+    def send(self, task, fl_ctx, targets) -> None:
+        self.sent.append((task, targets))
+
+    def cancel_task(self, task) -> None:
+        self.cancelled.append(task)
+
+    def reply(self, number: int, content) -> None:
+        task, _ = self.sent[number]
+        task.result_received_cb(client_task=SimpleNamespace(result=content), fl_ctx=None)
+
+
+@pytest.fixture
+def carried():
+    controller, abort = Controller(), Signal()
+    carrier = FlareCarrier(controller, ["north", "south"])
+    carrier.open(None, abort)
+    return carrier, controller, abort
+
+
+def same(one: Envelope, other: Envelope) -> bool:
+    return one.header() == other.header() and all(np.array_equal(one.vectors[k], other.vectors[k]) for k in one.vectors)
+
+
+def test_messages_travel_as_headers_and_arrays(carried):
+    carrier, controller, _ = carried
+    tickets = [carrier.send(site, ASKED) for site in ("north", "south")]
+    assert [targets for _, targets in controller.sent] == [["north"], ["south"]]
+    content = controller.sent[0][0].data
+    assert isinstance(content["header"], str)
+    assert {name: type(array) for name, array in content["arrays"].items()} == {"w": np.ndarray, "n": np.ndarray}
+    assert same(Envelope.from_bytes(unpacked(content)), ASKED)
+    for number in (1, 0):
+        controller.reply(number, packed(ASKED.header(), ASKED.vectors))
+    came = list(carrier.collect(tickets))
+    assert [ticket.site for ticket, _ in came] == ["south", "north"]
+    assert all(same(answer, ASKED) for _, answer in came)
+
+
+def test_a_changed_array_is_no_reply(carried):
+    carrier, controller, _ = carried
+    ticket = carrier.send("north", ASKED)
+    controller.reply(0, packed(ASKED.header(), ASKED.vectors | {"w": ASKED.vectors["w"] + 1}))
+    ((_, answer),) = carrier.collect([ticket])
+    assert isinstance(answer, Lost)
+    assert "SHA-256" in answer.reason
+
+
+@pytest.mark.parametrize(
+    ("happens", "said"),
+    [
+        (lambda controller: controller.reply(0, make_reply(ReturnCode.EXECUTION_EXCEPTION)), "EXECUTION_EXCEPTION"),
+        (
+            lambda controller: controller.sent[0][0].task_done_cb(task=controller.sent[0][0], fl_ctx=None),
+            "NVFlare calls it",
+        ),
+        (lambda controller: None, "no reply within the deadline"),
+    ],
+)
+def test_a_reply_that_does_not_come_is_lost(carried, happens, said):
+    carrier, controller, _ = carried
+    ticket = carrier.send("north", ASKED, deadline=0.0)
+    controller.sent[0][0].completion_status = TaskCompletionStatus.CLIENT_DEAD
+    happens(controller)
+    ((_, answer),) = carrier.collect([ticket])
+    assert isinstance(answer, Lost)
+    assert said in answer.reason
+    assert len(controller.cancelled) == ("deadline" in said)
+
+
+def test_a_late_reply_is_thrown_away(carried):
+    carrier, controller, _ = carried
+    late = carrier.send("north", ASKED, deadline=0.0)
+    assert isinstance(dict(carrier.collect([late]))[late], Lost)
+    controller.reply(0, packed(ASKED.header(), ASKED.vectors))
+    ticket = carrier.send("north", ASKED)
+    controller.reply(1, packed(ASKED.header(), ASKED.vectors))
+    assert [each for each, _ in carrier.collect([ticket])] == [ticket]
+
+
+def test_a_site_that_is_gone_is_not_asked(carried):
+    carrier, controller, _ = carried
+    controller.gone = {"north"}
+    assert carrier.sites() == {"north": False, "south": True}
+    ticket = carrier.send("north", ASKED)
+    assert dict(carrier.collect([ticket]))[ticket] == Lost("it is not connected")
+    assert controller.sent == []
+
+
+def test_a_job_that_is_cut_off_asks_nobody(carried):
+    carrier, _, abort = carried
+    ticket = carrier.send("north", ASKED)
+    abort.trigger(True)
+    with pytest.raises(CutOff):
+        list(carrier.collect([ticket]))
+
+
+class Dying:
+    """A site's process that dies of each message, and can be started."""
+
+    def __init__(self) -> None:
+        self.process, self.connection, self.started = None, self, 0
+
+    def start(self) -> None:
+        self.process, self.started = self, self.started + 1
+
+    def close(self) -> None:
+        self.process = None
+
+    def send_bytes(self, content: bytes) -> None:
+        pass
+
+    def poll(self, seconds: float) -> bool:
+        return True
+
+    def recv_bytes(self) -> bytes:
+        raise EOFError
+
+
+def test_a_site_whose_process_dies_says_so_and_starts_it_with_the_next_message():
+    site = Site()
+    site._process = Dying()
+    for number in (1, 2):
+        answer = Envelope.from_bytes(site._answer(ASKED.to_bytes(), lambda: False))
+        assert answer.verb == FAILED
+        assert answer.content["reason"] == "its process died, and is started again"
+        assert site._process.started == number

@@ -1,0 +1,84 @@
+"""The whole path: a server and two sites of NVFlare with mutual TLS, a site's job killed, and the run of one process comes of it."""
+
+import os
+import signal
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import yaml
+from at_sites import Ended, assert_same
+from flare_network import SERVER, Network
+from runs import Place
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+DATA = {"class_path": "PhantomCXR", "init_args": {"hospitals": 2, "images": 120, "image_size": 32, "batch_size": 8}}
+CONFIG = {
+    "model": {
+        "class_path": "ImageClassifier",
+        "init_args": {
+            "backbone": "small_cnn",
+            "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.01}},
+        },
+    },
+    "federation": {
+        "aggregators": [{"class_path": name} for name in ("CODASCA", "SurgicalHeads", "FedBN")],
+        "rounds": 3,
+        "schedule": {"class_path": "ConstantSchedule", "init_args": {"window": 60, "unit": "steps"}},
+        "checkpoint_every": 1,
+        "workers": 1,
+    },
+    "fabric": {"accelerator": "cpu"},
+}
+
+
+@pytest.fixture
+def network(tmp_path):
+    made = Network.provision(tmp_path / "network")
+    yield made
+    made.stop()
+
+
+def written(folder: Path, network: Network) -> Path:
+    """Write the configuration, and the own files of the sites: each has one of the hospitals."""
+    data = DATA | {"init_args": DATA["init_args"] | {"cache_dir": str(folder / "cache")}}
+    for number, site in enumerate(network.sites, 1):
+        state, rules = str(folder / "there" / "default" / "sites" / site), {"scores": True, "counts_below": 0}
+        network.write_site(
+            site, data=data, share=f"{number} of 2", state=state, accelerator="cpu", policy={"leaves": rules}
+        )
+    file = folder / "x.yaml"
+    file.write_text(yaml.safe_dump(CONFIG | {"data": data}))
+    return file
+
+
+def wait_for(words: str, command, seconds: float = 300) -> None:
+    deadline = time.monotonic() + seconds
+    while words not in command.output:
+        assert command.process.is_alive(), command.output
+        assert time.monotonic() < deadline, command.output
+        time.sleep(0.05)
+
+
+def test_a_killed_site_job_changes_nothing(tmp_path, network):
+    file = written(tmp_path, network)
+    network.start()
+    here = Place(tmp_path / "here", f"--config {file} --name one").fit()
+    there = Place(tmp_path / "there").start(
+        f"fit --config {file} --name one --run_dir {tmp_path / 'there'} --sites {network.lead}"
+    )
+    assert here.wait(300) == 0, here.output
+    wait_for("round 1/3", there)
+    (job,) = network.jobs("site-1")
+    os.kill(job, signal.SIGKILL)
+    assert there.wait(300) == 0, there.output
+    assert "after 1 rounds" in there.output
+    assert there.output.count("the run goes on from its last checkpoint, in a new job") == 1
+    own_test_sets = "test/hospital-"  # of which a server has none
+    assert_same(Ended(tmp_path / "there"), Ended(tmp_path / "here"), only_here=own_test_sets)
+    assert [file.parent.name for file in (tmp_path / "there" / "default").glob("*/config.yaml")] == ["one"]
+    with closing(sqlite3.connect(network.workspace(SERVER) / "mlflow.db")) as store:
+        assert store.execute("select status from runs").fetchall() == [("FINISHED",)]

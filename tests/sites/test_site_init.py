@@ -1,0 +1,146 @@
+"""``fedlit site init``: folders of sites, servers and leads, and what NVFlare and systemd say to them."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedlit.sites.policy import Policy
+from fedlit.sites.settings import read_settings
+
+DATA = "{class_path: PhantomCXR, init_args: {hospitals: 2, images: 80, image_size: 16}}"
+ROLES = {
+    "site": f"--name north --org north_hospital --data '{DATA}' --share '1 of 2'",
+    "server": "--role server --name fl.example.org --org university --port 8102",
+    "lead": "--role lead --name lead@example.org --org university --sites north south",
+}
+
+
+@pytest.fixture
+def made(fedlit_cli, tmp_path):
+    """Writes the folder of a role."""
+
+    def write(role: str, more: str = "") -> Path:
+        code, out, err = fedlit_cli(f"site init {tmp_path / role} --project chest {ROLES[role]} {more}")
+        assert code == 0, err
+        assert out.rstrip().endswith(f"what comes next is in {tmp_path / role / 'STEPS.txt'}")
+        return tmp_path / role
+
+    return write
+
+
+def test_the_file_of_a_site_has_the_rules_that_are_the_defaults(made):
+    settings = read_settings(made("site") / "local" / "fedlit-site.yaml")
+    assert (settings.name, settings.share) == ("north", "1 of 2")
+    assert settings.folder.is_absolute()
+    assert type(settings.data).__name__ == "PhantomCXR"
+    assert settings.policy == Policy(rounds=500)
+
+
+@pytest.mark.parametrize("role", ["site", "server"])
+def test_nvflare_is_told_of_two_classes_of_no_code_and_of_no_logs(made, role):
+    local = made(role) / "local"
+    resources = json.loads((local / "resources.json").read_text())
+    assert resources["class_list_enforcement_mode"] == "enforce"
+    assert resources["class_allow_list"] == ["fedlit.sites.flare.Rounds", "fedlit.sites.flare.Site"]
+    assert resources.get("allow_log_streaming", False) is False
+    assert "log_stream" not in json.dumps(resources["components"])
+    rights = json.loads((local / "authorization.json").read_text())["permissions"]
+    assert (
+        {right["byoc"] for right in rights.values()}
+        == {right["shell_commands"] for right in rights.values()}
+        == {"none"}
+    )
+    assert {role for role, right in rights.items() if right.get("submit_job", "none") != "none"} == {"lead"}
+
+
+def test_jobs_of_a_server_are_kept_in_its_own_folder(made):
+    """The default of NVFlare is one folder in /tmp for all servers of a machine."""
+    folder = made("server")
+    said = (folder / "local" / "resources.json").read_text()
+    assert str(folder / "store" / "jobs") in said
+    assert '"/tmp/nvflare' not in said
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_everything_in_a_folder_is_read_by_its_own_reader(made, role):
+    for file in made(role).rglob("*.yaml"):
+        held = yaml.safe_load(file.read_text())
+        assert held
+        assert "#" in file.read_text()
+        if file.name == "participant.yaml":
+            (who,) = held["participants"]
+            assert (held["name"], who["name"]) == ("chest", ROLES[role].partition("--name ")[2].split()[0])
+            assert who["type"] == {"site": "client", "server": "server", "lead": "admin"}[role]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_folder_is_written_once(made, fedlit_cli, role):
+    folder = made(role)
+    (folder / "participant.yaml").write_text("mine")
+    (folder / "STEPS.txt").unlink()
+    code, _, err = fedlit_cli(f"site init {folder} --project chest {ROLES[role]}")
+    assert code == 1
+    assert f"{folder}/participant.yaml" in err
+    assert "there already, and stays as it is" in err
+    assert (folder / "participant.yaml").read_text() == "mine"
+    assert not (folder / "STEPS.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("F --name 'no rth' --org a", "--name: expected letters, digits, - and _"),
+        ("F --name north --org a-b", "--org: expected letters, digits and _, found 'a-b'"),
+        ("F --name north --org a --project '../x'", "--project: expected"),
+        ("F --name lead --org a --role lead --sites north", "--name: expected an address"),
+        ("F --name fl_x.org --org a --role server", "--name: expected the name of its machine"),
+        ("F --name a@b.org --org a --role lead", "--sites: expected the names of the sites that take part"),
+        ("F --name north --org a --port 8002", "--port: it is for --role server, and this folder is for --role site"),
+        ("F --name fl --org a --role server --port 0", "--port: expected a number up to 65535, found 0"),
+        ("F --name fl --org a --role server --data '{class_path: NIHChestXray14}'", "--data: it is for --role site"),
+        ("'F F' --name north --org a", "need a path without spaces"),
+    ],
+)
+def test_mistakes_are_told_and_nothing_is_written(fedlit_cli, tmp_path, monkeypatch, words, said):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = fedlit_cli(f"site init {words}")
+    assert code == 1
+    assert said in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_that_yaml_would_take_for_something_else_stay_names(fedlit_cli, tmp_path):
+    assert fedlit_cli(f"site init {tmp_path / 'f'} --name 007 --org no --data '{DATA}'")[0] == 0
+    (who,) = yaml.safe_load((tmp_path / "f" / "participant.yaml").read_text())["participants"]
+    assert (who["name"], who["org"]) == ("007", "no")
+    assert read_settings(tmp_path / "f" / "local" / "fedlit-site.yaml").name == "007"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
+@pytest.mark.parametrize("role", ["site", "server"])
+def test_systemd_takes_the_unit(made, role):
+    folder = made(role)
+    start = folder / "startup" / "sub_start.sh"
+    start.parent.mkdir()
+    start.write_text("#!/bin/sh\n")
+    start.chmod(0o755)
+    unit = folder / f"fedlit-{role}.service"
+    done = subprocess.run(["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_folder_without_a_certificate_is_looked_at_all_the_same(made, fedlit_cli):
+    """As a hospital does first: its data and its rules, before it asks for anything."""
+    code, out, err = fedlit_cli(f"site check {made('site')}")
+    assert code == 0, err
+    assert out.rstrip().endswith("ready to join; the server was not tried: there is no certificate in startup/ yet")
+
+
+def test_a_folder_of_nobody_is_told(fedlit_cli, tmp_path):
+    code, _, err = fedlit_cli(f"site check {tmp_path}")
+    assert code == 1
+    assert "expected the folder of a site, with local/fedlit-site.yaml, or that of a lead" in err

@@ -1,0 +1,135 @@
+"""Whether the server is reached with a folder's certificate, and what is said where it is not."""
+
+import datetime
+import socket
+from pathlib import Path
+
+import pytest
+from certificates import DAY, Authority, issued, listening, now, packed
+
+from fedlit.core.errors import ConfigError
+from fedlit.sites import reaching
+from fedlit.sites.reaching import kit_of
+
+HOUR = DAY / 24
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority()
+
+
+@pytest.fixture(autouse=True)
+def with_nvflare(monkeypatch):
+    monkeypatch.setattr(reaching, "find_spec", lambda name: name)
+
+
+@pytest.fixture
+def network(tmp_path: Path, authority: Authority):
+    """Looks at a site's folder while a server listens: what is said, or the error."""
+
+    def look(own=None, server=None, name: str | None = "north", tls: bool = True, host: str = "localhost") -> str:
+        pair = server or authority.pair("localhost")
+        with listening(tmp_path / "server", authority, pair if tls else None) as port:
+            folder = packed(tmp_path / "site", authority, own or authority.pair("north"), port, host)
+            try:
+                return "\n".join(kit_of(folder).looked_at(name))
+            except ConfigError as error:
+                return str(error)
+
+    return look
+
+
+def shown(off: datetime.timedelta) -> str:
+    return f"{now() + off:%Y-%m-%d %H:%M} UTC"
+
+
+def test_a_server_that_takes_the_certificate(network):
+    said = network()
+    assert "certificate of 'north', until" in said
+    assert "answers, and takes the certificate" in said
+    assert "ask for a new one" not in said
+
+
+def test_a_certificate_that_ends_soon_is_told(network, authority):
+    assert "ask for a new one now" in network(own=authority.pair("north", until=20 * DAY))
+
+
+def test_an_expired_certificate_is_named_with_its_date(network, authority):
+    until = -3 * DAY
+    said = network(own=authority.pair("north", since=-30 * DAY, until=until))
+    assert f"client.crt has expired on {shown(until)}" in said
+    said = network(server=authority.pair("localhost", since=-30 * DAY, until=until))
+    assert said.startswith("the server's certificate (localhost:")
+    assert f"has expired on {shown(until)}, and the clock of this machine says {shown(0 * DAY)}" in said
+
+
+def test_a_clock_an_hour_behind_is_told(network, authority):
+    """A certificate that has just been signed is not valid yet by such a clock."""
+    for given in ({"own": authority.pair("north", since=HOUR)}, {"server": authority.pair("localhost", since=HOUR)}):
+        said = network(**given)
+        assert (
+            f"is valid from {shown(HOUR)} on, and the clock of this machine says {shown(0 * HOUR)}: set the clock"
+            in said
+        )
+
+
+def test_a_certificate_that_the_server_does_not_know_is_told(network):
+    said = network(own=issued("north", None))
+    assert "refuses the certificate" in said or "breaks the connection off" in said
+
+
+def test_a_server_of_another_federation_is_told(network):
+    assert "is not of this federation" in network(server=Authority().pair("localhost"))
+
+
+def test_a_server_of_another_name_is_told(network, authority):
+    assert "is not for 'localhost': another server answers there" in network(server=authority.pair("elsewhere"))
+
+
+def test_what_speaks_no_tls_is_told(network):
+    assert "does not speak TLS" in network(tls=False)
+
+
+def test_a_certificate_of_another_site_is_told(network):
+    assert "client.crt is for 'north', and this site is 'south'" in network(name="south")
+
+
+def test_a_machine_that_nobody_knows_is_told(network):
+    assert "no machine of this name is known here" in network(host="fl.example.invalid")
+
+
+def test_a_server_that_does_not_listen_is_told(tmp_path, authority):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        kit = kit_of(packed(tmp_path / "site", authority, authority.pair("north"), port))
+        said = rf"localhost:{port} cannot be reached .*may this machine connect to port {port}\?"
+        with pytest.raises(ConfigError, match=said):
+            list(kit.looked_at())
+
+
+def test_a_key_of_another_certificate_is_told(tmp_path, authority):
+    folder = packed(tmp_path / "site", authority, authority.pair("north"), 1)
+    authority.pair("south").write(tmp_path, "other")
+    (folder / "startup" / "client.key").write_bytes((tmp_path / "other.key").read_bytes())
+    with pytest.raises(ConfigError, match=r"client\.crt and client\.key cannot be used together"):
+        list(kit_of(folder).looked_at())
+
+
+def test_files_that_cannot_be_read_are_told(tmp_path, authority):
+    folder = packed(tmp_path / "site", authority, authority.pair("north"), 1)
+    for name, content in (("client.crt", "nothing"), ("fed_client.json", "{}")):
+        (folder / "startup" / name).write_text(content)
+        with pytest.raises(ConfigError, match=rf"{name} cannot be read .*package it again"):
+            list(kit_of(folder).looked_at())
+
+
+def test_without_nvflare_there_is_a_clear_answer(network, monkeypatch):
+    monkeypatch.setattr(reaching, "find_spec", lambda name: None)
+    assert "NVFlare is not installed here" in network()
+    assert "pip install 'fedlit[sites]'" in network()
+
+
+def test_a_folder_without_a_certificate_has_no_kit(tmp_path):
+    assert kit_of(tmp_path) is None

@@ -1,0 +1,209 @@
+"""The lead's half over NVFlare, with a server that dies as it is told to: one run comes of it, in as many jobs as it takes."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from nvflare.fuel.flare_api.api_spec import JobNotRunning, NoConnection
+
+from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.sites import supervisor
+from fedlit.sites.hosting import Ending
+from fedlit.sites.submission import Lead, Submission, write_job
+from fedlit.sites.supervisor import ATTEMPTS, Supervisor
+
+SITES = ("north", "south")
+DIED = "FINISHED:EXECUTION_EXCEPTION"
+
+
+def told(*lines: str, kept: int = 0, ended: Ending | None = None) -> dict:
+    return {"lines": list(lines), "run": "", "kept": kept, "away": [], "ended": asdict(ended) if ended else None}
+
+
+FINISHED = told("the end", ended=Ending("finished", rounds=3))
+
+
+class Server:
+    """What NVFlare's session answers: each job is a list of what it tells at each look, or of what is raised."""
+
+    def __init__(self, *jobs: list) -> None:
+        self.jobs, self.submitted, self.tokens, self.asked = list(jobs), [], [], []
+        self.there = [set(SITES)]
+        self.without: set[str] = set()
+        self.status, self.aborted = "RUNNING", 0
+        self.lost = 0
+
+    def get_system_info(self) -> SimpleNamespace:
+        names = self.there.pop(0) if len(self.there) > 1 else self.there[0]
+        return SimpleNamespace(client_info=[SimpleNamespace(name=name) for name in names])
+
+    def submit_job(self, path: str, submit_token: str) -> str:
+        self.tokens.append(submit_token)
+        if self.lost:
+            self.lost -= 1
+            raise NoConnection("it has died")
+        server = json.loads((Path(path) / "app_server/config/config_fed_server.json").read_text())
+        self.submitted.append(server["workflows"][0]["args"])
+        self.script, self.status = self.jobs.pop(0), "RUNNING"
+        return f"job-{len(self.submitted)}"
+
+    def do_app_command(self, job: str, topic: str, asked: dict) -> dict:
+        self.asked.append(asked)
+        if asked.get("heard"):
+            return told()
+        step = self.script.pop(0) if self.script else JobNotRunning("over")
+        if isinstance(step, str):
+            self.status, step = step, JobNotRunning("over")
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+    def get_job_meta(self, job: str) -> dict:
+        return {"status": self.status}
+
+    def get_client_job_status(self) -> list[dict]:
+        jobs = {name: [] if name in self.without else [{"job_id": f"job-{len(self.submitted)}"}] for name in SITES}
+        return [{"client_name": name, "status": running} for name, running in jobs.items()]
+
+    def abort_job(self, job: str) -> None:
+        self.aborted += 1
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def supervised(monkeypatch):
+    """Runs a federation at a server; returns its end and what the lead was told."""
+    for name in ("LOOK", "GONE", "SIDEWARD"):
+        monkeypatch.setattr(supervisor, name, 0.0)
+
+    def run(server: Server) -> tuple[Ending, list[str]]:
+        monkeypatch.setattr(supervisor, "new_secure_session", lambda *args, **options: server)
+        said: list[str] = []
+        return Supervisor(Lead(Path("lead"), "lead@example.org", SITES), Submission("", "one"), said.append).run(), said
+
+    return run
+
+
+def one_run(server: Server) -> bool:
+    """Whether all jobs were submitted for one run, which has an id."""
+    return len({job["run"] for job in server.submitted}) == 1 and bool(server.submitted[0]["run"])
+
+
+def test_a_job_that_dies_is_submitted_again_for_the_same_run(supervised):
+    server = Server([told("round 1"), told("round 2", kept=1), DIED], [told("round 3"), FINISHED])
+    ending, said = supervised(server)
+    assert ending.kind == "finished"
+    assert len(server.submitted) == 2
+    assert one_run(server)
+    assert [line for line in said if line.startswith("round")] == ["round 1", "round 2", "round 3"]
+    assert {"since": 1, "heard": True} not in server.asked[:1]
+    assert server.asked[-1]["heard"]
+
+
+def test_a_run_that_cannot_go_on_is_not_submitted_again(supervised):
+    server = Server([told(ended=Ending("failed", "site 'north': a loss is not finite"))])
+    with pytest.raises(TrainingError, match="a loss is not finite"):
+        supervised(server)
+    assert len(server.submitted) == 1
+
+
+def test_a_site_that_went_away_ends_the_job_and_not_the_run(supervised):
+    server = Server(
+        [told("round 1", kept=1), told(ended=Ending("away", "site 'north': not connected")), DIED], [FINISHED]
+    )
+    server.there = [set(SITES), {"south"}, set(SITES)]
+    _, said = supervised(server)
+    assert said.index("site 'north': not connected") < said.index("waiting for north") < said.index("the end")
+    assert one_run(server)
+
+
+def test_a_server_that_dies_is_waited_for_and_its_job_is_not(supervised):
+    """NVFlare may go on calling a job running that died with its server."""
+    silence = [NoConnection("dead")] * 3
+    server = Server([told("round 1", kept=1), *silence, JobNotRunning(""), JobNotRunning("")], [FINISHED])
+    _, said = supervised(server)
+    assert said[1].startswith("the server does not answer (dead)")
+    assert said[2] == "the server answers again"
+    assert server.aborted == 1
+    assert one_run(server)
+
+
+def test_a_server_that_dies_while_it_is_given_a_job_gets_it_once(supervised):
+    server = Server([FINISHED])
+    server.lost = 2
+    supervised(server)
+    assert len(server.tokens) == 3
+    assert len(set(server.tokens)) == 1
+
+
+def test_a_site_that_came_back_without_the_job_gets_a_new_one_at_the_end_of_a_round(supervised):
+    running = [told(kept=1)] * 6
+    server = Server([*running, told(kept=1, ended=Ending("stopped")), DIED], [FINISHED])
+    server.without = {"north"}
+    _, said = supervised(server)
+    assert "north came back without the job, which ends after this round" in said
+    assert any(asked.get("stop") for asked in server.asked)
+    assert len(server.submitted) == 2
+
+
+def test_what_dies_without_progress_is_given_up(supervised):
+    server = Server(*[[told(kept=2), DIED] for _ in range(ATTEMPTS + 5)])
+    with pytest.raises(TrainingError, match=f"has ended {ATTEMPTS + 1} times without a new checkpoint"):
+        supervised(server)
+    assert one_run(server)
+
+
+def test_a_job_that_somebody_aborts_stays_aborted(supervised):
+    server = Server([told(), "FINISHED:ABORTED"])
+    with pytest.raises(TrainingError, match="somebody has aborted the job"):
+        supervised(server)
+    assert len(server.submitted) == 1
+
+
+def lead(folder: Path, sites: object) -> Path:
+    for name, text in (
+        ("startup/fed_admin.json", json.dumps({"admin": {"username": "lead@example.org"}})),
+        ("local/fedlit-lead.yaml", yaml.safe_dump(sites)),
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_a_lead_is_read_from_its_folder(tmp_path):
+    assert Lead.read(lead(tmp_path, {"sites": list(SITES)})) == Lead(tmp_path, "lead@example.org", SITES)
+
+
+@pytest.mark.parametrize(
+    ("sites", "said"),
+    [
+        ({"sites": []}, "expected sites: and a list of their names"),
+        ({"sites": "north"}, "expected sites: and a list"),
+        ({"site": ["north"]}, "expected sites: and a list"),
+        (["north"], "expected sites: and a list"),
+        ({"sites": ["north", "north"]}, "a name is there twice"),
+    ],
+)
+def test_a_lead_that_names_no_sites(tmp_path, sites, said):
+    with pytest.raises(ConfigError, match=said):
+        Lead.read(lead(tmp_path, sites))
+
+
+def test_a_job_holds_configuration_alone(tmp_path):
+    folder = write_job(tmp_path / "job", SITES, "abc", Submission("seed: 1\n", "one"))
+    files = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+    assert files == {
+        "meta.json",
+        "app_server/config/config_fed_server.json",
+        "app_server/config/fedlit.yaml",
+        "app_site/config/config_fed_client.json",
+    }
+    text = "".join((folder / file).read_text() for file in files if file.endswith(".json"))
+    assert {word for word in text.split('"') if word.startswith("fedlit.") and word != "fedlit.yaml"} == {
+        "fedlit.sites.flare.Rounds", "fedlit.sites.flare.Site"
+    }  # fmt: skip
