@@ -69,3 +69,6 @@ class Carrier(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of the sites."""
+
+    def lose(self, sites: Sequence[str]) -> None:  # noqa: B027
+        """Take sites for gone, as somebody else knows that they are; carriers that know it themselves do nothing."""

@@ -94,7 +94,7 @@ class FlareCarrier(Carrier):
         self._controller, self._names = controller, tuple(sites)
         self._came: queue.Queue[tuple[Ticket, Envelope | Lost]] = queue.Queue()
         self._until: dict[Ticket, tuple[Task, float | None]] = {}
-        self._number = 0
+        self._number, self._lost = 0, frozenset()
 
     def open(self, fl_ctx: FLContext, abort: Signal) -> None:
         """Begin to carry; an aborted job carries nothing any more."""
@@ -103,7 +103,7 @@ class FlareCarrier(Carrier):
     def sites(self) -> Mapping[str, bool]:
         """Name the sites; one is there unless NVFlare has taken it for gone."""
         gone = self._controller.communicator.get_client_disconnect_time
-        return {name: gone(name) is None for name in self._names}
+        return {name: name not in self._lost and gone(name) is None for name in self._names}
 
     def send(self, site: str, envelope: Envelope, deadline: float | None = None) -> Ticket:
         """Send a message, unless the site is gone: then there is no reply at once."""
@@ -143,6 +143,14 @@ class FlareCarrier(Carrier):
 
     def close(self) -> None:
         """Do nothing: sites end with the job."""
+
+    def lose(self, sites: Sequence[str]) -> None:
+        """Take sites for gone: their NVFlare was started again, and knows nothing of the job."""
+        self._lost |= frozenset(sites)
+        for ticket, (task, _) in list(self._until.items()):
+            if ticket.site in self._lost and self._until.pop(ticket, None):
+                self._came.put((ticket, Lost("it came back without the job")))
+                self._controller.cancel_task(task)
 
     def _received(self, ticket: Ticket, client_task: Any) -> None:
         result, client_task.result = client_task.result, None

@@ -136,10 +136,13 @@ class Hosted:
         """Tell the lead how it goes.
 
         Args:
-            asked: ``since``, a number of lines; ``stop`` ends the run after its round, ``heard`` lets an ended one go.
+            asked: ``since``, a number of lines; ``stop`` ends the run after its round, ``lost`` names sites that
+                cannot answer any more, ``heard`` lets an ended one go.
         """
         if asked.get("stop"):
             ask_to_end(signal.SIGINT)
+        if asked.get("lost"):
+            self.carrier.lose(asked["lost"])
         if asked.get("heard"):
             self._heard.set()
         return {

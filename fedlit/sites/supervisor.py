@@ -5,7 +5,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -121,6 +121,7 @@ class Watched:
         gone: Since when the server answers that it does not run, though it has told something.
         without: How often in a row a site that is there was seen without it.
         stopping: When it was asked to end after its round.
+        lost: Sites that cannot answer it any more.
         cut: Whether it was aborted from here.
         looked: When sites were last looked at.
     """
@@ -132,6 +133,7 @@ class Watched:
     gone: float | None = None
     without: dict[str, int] = field(default_factory=dict)
     stopping: float | None = None
+    lost: list[str] = field(default_factory=list)
     cut: bool = False
     looked: float = 0.0
 
@@ -249,7 +251,7 @@ class Supervisor:
 
     def _told(self, job: Watched) -> Ending | None:
         """Show what a job has printed; returns how its run ended, once it has."""
-        asked = {"since": job.seen} | ({"stop": True} if job.stopping is not None else {})
+        asked = {"since": job.seen} | ({"stop": True, "lost": job.lost} if job.stopping is not None else {})
         told = self._command(job, asked)
         if told is None:
             return None
@@ -314,7 +316,7 @@ class Supervisor:
             job.looked = now
             if stranded := self._stranded(job):
                 self._say(f"{', '.join(stranded)} came back without the job, which ends after this round")
-                self._stop(job)
+                self._stop(job, stranded)
         return False
 
     def _stranded(self, job: Watched) -> list[str]:
@@ -332,9 +334,10 @@ class Supervisor:
             job.without[name] = job.without.get(name, 0) + 1 if without else 0
         return sorted(name for name, times in job.without.items() if times >= STRANDED)
 
-    def _stop(self, job: Watched) -> None:
-        job.stopping = time.monotonic()
-        self._command(job, {"since": job.seen, "stop": True})
+    def _stop(self, job: Watched, lost: Sequence[str] = ()) -> None:
+        """Let a job end after its round, without sites that cannot answer any more."""
+        job.stopping, job.lost = time.monotonic(), list(lost)
+        self._command(job, {"since": job.seen, "stop": True, "lost": job.lost})
 
     def _abort(self, job: Watched) -> None:
         """Cut a job off, and wait until it is gone."""

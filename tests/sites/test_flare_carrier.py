@@ -116,6 +116,17 @@ def test_a_site_that_is_gone_is_not_asked(carried):
     assert controller.sent == []
 
 
+def test_a_site_that_came_back_without_the_job_has_lost_what_it_was_asked(carried):
+    carrier, controller, _ = carried
+    tickets = [carrier.send(site, ASKED) for site in ("north", "south")]
+    carrier.lose(["north"])
+    controller.reply(1, packed(ASKED.header(), ASKED.vectors))
+    came = dict(carrier.collect(tickets))
+    assert came[tickets[0]] == Lost("it came back without the job")
+    assert isinstance(came[tickets[1]], Envelope)
+    assert carrier.sites() == {"north": False, "south": True}
+
+
 def test_a_job_that_is_cut_off_asks_nobody(carried):
     carrier, _, abort = carried
     ticket = carrier.send("north", ASKED)

@@ -147,7 +147,7 @@ def test_a_site_that_came_back_without_the_job_gets_a_new_one_at_the_end_of_a_ro
     server.without = {"north"}
     _, said = supervised(server)
     assert "north came back without the job, which ends after this round" in said
-    assert any(asked.get("stop") for asked in server.asked)
+    assert {(asked["stop"], *asked["lost"]) for asked in server.asked if "stop" in asked} == {(True, "north")}
     assert len(server.submitted) == 2
 
 
