@@ -34,11 +34,12 @@ def open_picture(file: str | Path | BinaryIO) -> Image.Image:
         OSError: It cannot be read.
         ConfigError: It is DICOM, and pydicom, or what decodes its pixels, is not installed.
     """
-    if named := isinstance(file, str | Path):
-        if reason := no_file(file):
-            raise ValueError(f"expected an image file, found {reason}")
-        if os.path.splitext(file)[1].lower() in SUFFIXES:
-            return read_dicom(Path(file))
+    named = isinstance(file, str | Path)
+    if named and (reason := no_file(file)):
+        raise ValueError(f"expected an image file, found {reason}")
+    suffix = os.path.splitext(file)[1] if named else getattr(file, "suffix", "")
+    if suffix.lower() in SUFFIXES:
+        return read_dicom(Path(file) if named else file)
     try:
         image = Image.open(file, formats=_formats())
     except UnidentifiedImageError:
