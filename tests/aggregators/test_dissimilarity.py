@@ -15,7 +15,6 @@ from fedlit.core.errors import ConfigError
 from fedlit.data.federated import ClientData
 from fedlit.federation.federation import Federation
 from fedlit.schedules import ConstantSchedule
-from fedlit.testing import check_aggregator
 
 
 def federation(aggregators, rounds=1, window=2, **options) -> Federation:
@@ -132,8 +131,3 @@ def test_what_cannot_be_measured_is_refused():
         simulate(ToyNet(), ToyData(labelled=1), federation([SurgicalHeads(), GradientDissimilarity()]), "32-true")
     with pytest.raises(ConfigError, match=r"expected at least 1 round and 1 batch, found every 0 and batches 1"):
         GradientDissimilarity(every=0)
-
-
-@pytest.mark.slow
-def test_it_is_an_aggregator():
-    check_aggregator(GradientDissimilarity())

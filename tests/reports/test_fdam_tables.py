@@ -86,8 +86,8 @@ class TestTables4And5:
         ("name", "scale", "backbone"),
         [
             ("fdam-table4", "laptop", "mobilenetv3_small_050"),
-            pytest.param("fdam-table4", "paper", "densenet121", marks=pytest.mark.slow),
-            pytest.param("fdam-table5", "paper", "densenet161", marks=pytest.mark.slow),
+            pytest.param("fdam-table4", "paper", "densenet121.tv_in1k", marks=pytest.mark.slow),
+            pytest.param("fdam-table5", "paper", "densenet161.tv_in1k", marks=pytest.mark.slow),
         ],
     )
     def test_their_runs_are_valid(self, name, scale, backbone, tmp_path, plan_some):

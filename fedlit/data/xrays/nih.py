@@ -133,7 +133,7 @@ def _image_files(root: Path, names: np.ndarray, layout: str) -> list[Path]:
     # By stem, as a suffix may be spelled in capitals.
     folder_of = {_stem(name): str(folder) for folder in reversed(folders) for name in os.listdir(folder)}
     first = str(folders[0])
-    return [Path(f"{folder_of.get(_stem(name), first)}{os.sep}{name}") for name in names.tolist()]
+    return [Path(os.path.join(folder_of.get(_stem(name), first), name)) for name in names.tolist()]
 
 
 def _stem(name: str) -> str:
