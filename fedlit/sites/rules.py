@@ -14,7 +14,7 @@ CLASSES = ("fedlit.sites.flare.Rounds", "fedlit.sites.flare.Site")
 """All that a job may name: what runs at the server, and what at a site."""
 
 SILENT = 25
-"""Seconds without a sign of life after which a server takes a site for gone; sites give one every ten seconds."""
+"""Seconds without a sign of life after which a server, or a job there, takes a site for gone; sites give one every ten seconds."""
 
 RESOURCES, AUTHORIZATION = "resources.json", "authorization.json"
 """Names of the files."""

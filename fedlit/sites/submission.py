@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedlit.core import documents
 from fedlit.core.errors import ConfigError
-from fedlit.sites.rules import CLASSES
+from fedlit.sites.rules import CLASSES, SILENT
 
 LEAD_FILE, ADMIN_FILE = "local/fedlit-lead.yaml", "startup/fed_admin.json"
 """In the lead's folder: which sites take part, and who the lead is."""
@@ -20,9 +20,6 @@ TASK = TOPIC = "fedlit"
 
 POLL = 0.05
 """Seconds after which a site asks for its next task; NVFlare's own two set the pace of everything."""
-
-SILENT = 25
-"""Seconds without a sign of life after which a job takes a site for gone."""
 
 GRACE = {"dead_client_grace_period": 5.0, "dead_client_check_lead_time": 5.0}
 """Seconds for which a site that was reported dead may come back, and a task has not to be looked at."""

@@ -48,7 +48,7 @@ ENDING = 60
 ATTEMPTS = 5
 """How often a run is submitted again without any progress in between."""
 
-SILENT = (
+UNANSWERED = (
     api_spec.NoConnection, api_spec.SessionClosed, api_spec.NoReply, api_spec.InternalError, api_spec.NoClientsAvailable,
     api_spec.InvalidTarget, api_spec.CommandError, FLCommunicationError, RuntimeError, OSError,
 )  # fmt: skip
@@ -94,7 +94,7 @@ class Link:
         except REFUSED as error:
             self.close()
             raise ConfigError(f"--sites {self.lead.folder}: the server refuses {self.lead.user}: {error}") from error
-        except SILENT as error:
+        except UNANSWERED as error:
             self.close()
             if not self._lost:
                 self.say(f"the server does not answer ({str(error) or type(error).__name__}); waiting for it")

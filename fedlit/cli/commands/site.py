@@ -84,7 +84,7 @@ def _looks(path: Path, config: Path | None) -> Iterator[str]:
 def _init_parser() -> Parser:
     description = (
         "Write the folder of a site, of the server or of a lead: a request for a certificate, the rules for fedlit and for NVFlare "
-        "with comments, a unit for systemd, and the next steps in STEPS.txt. Files that are there already stay as they are."
+        "with comments, a unit for systemd, and the next steps in STEPS.txt. Where one of these files is there already, none is written."
     )
     parser = Parser(description=description)
     parser.add_argument("folder", metavar="FOLDER", type=Path, help="Folder to be written.")
