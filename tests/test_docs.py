@@ -101,6 +101,16 @@ def test_links_lead_somewhere(document: str):
     assert [link for link in links if not (file.parent / link).exists()] == []
 
 
+@pytest.mark.parametrize("document", [*DOCUMENTS, "CHANGELOG.md"])
+def test_no_merge_is_left_half_done(document: str):
+    assert re.findall(r"^(?:<{7} |={7}$|>{7} ).*", (ROOT / document).read_text(), re.MULTILINE) == []
+
+
+def test_the_benchmarks_are_listed():
+    listed = (ROOT / "tests/benchmarks/README.md").read_text()
+    assert [file.name for file in ROOT.glob("tests/benchmarks/*.py") if f"tests/benchmarks/{file.name}" not in listed] == []
+
+
 def test_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 200
 
