@@ -108,7 +108,9 @@ def test_no_merge_is_left_half_done(document: str):
 
 def test_the_benchmarks_are_listed():
     listed = (ROOT / "tests/benchmarks/README.md").read_text()
-    assert [file.name for file in ROOT.glob("tests/benchmarks/*.py") if f"tests/benchmarks/{file.name}" not in listed] == []
+    assert [
+        file.name for file in ROOT.glob("tests/benchmarks/*.py") if f"tests/benchmarks/{file.name}" not in listed
+    ] == []
 
 
 def test_readme_is_short():

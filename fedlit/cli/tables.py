@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 from rich import box
@@ -15,8 +16,10 @@ from fedlit.data.cached import Entry
 from fedlit.data.labels import harmonised
 from fedlit.data.schemes import KINDS
 from fedlit.experiment.choices import AXES, shipped
-from fedlit.experiment.grid import Sweep
-from fedlit.tracking.run import Result
+
+if TYPE_CHECKING:  # these import Lightning, for which a look at data need not wait
+    from fedlit.experiment.grid import Sweep
+    from fedlit.tracking.run import Result
 
 PIPE_WIDTH = 240
 """Columns of a console that is no terminal: a table there is never cut."""
@@ -92,7 +95,7 @@ def sets_tables(metrics: Mapping[str, float], sets: Sequence[str], title: str, w
         yield table
 
 
-def sweep_table(sweep: Sweep, table: pd.DataFrame, width: int = 80) -> Table:
+def sweep_table(sweep: "Sweep", table: pd.DataFrame, width: int = 80) -> Table:
     """Show mean and standard deviation of the metric over the seeds, by case and point, from the table of the runs."""
     by = [*(["case"] if sweep.cases else []), *sweep.grid]
     shown = Table(title=f"{sweep.metric}, mean over seeds", title_justify="left")
@@ -108,7 +111,7 @@ def sweep_table(sweep: Sweep, table: pd.DataFrame, width: int = 80) -> Table:
     return shown
 
 
-def seeds_table(results: Sequence[Result], width: int = 80) -> Table:
+def seeds_table(results: Sequence["Result"], width: int = 80) -> Table:
     """Show mean and standard deviation over seeds of each test set's AUROC; of one set that of each class too."""
     keys = [key for key in results[0].metrics if re.fullmatch(r"test/[^/]+/auroc(_.*|/.*)", key)]
     macro = [key for key in keys if key.endswith("/auroc_macro")]

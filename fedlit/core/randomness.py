@@ -4,29 +4,18 @@ Every draw of a federation is seeded from (seed, purpose, client, round ...), so
 whatever the number of processes, and after a resume.
 """
 
-import hashlib
 import random
-import zlib
 from functools import cache
 
 import numpy as np
 import torch
 
-
-def derive_seed(seed: int, *purpose: str | int) -> int:
-    """Derive a 63-bit seed that depends on the run's seed and on every word of ``purpose``."""
-    text = "\x1f".join(map(str, (seed, *purpose)))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+from fedlit.core.seeds import derive_seed
 
 
 def generator(seed: int, *purpose: str | int) -> torch.Generator:
     """Give a CPU generator of its own for one purpose."""
     return torch.Generator().manual_seed(derive_seed(seed, *purpose))
-
-
-def numpy_generator(seed: int, *purpose: str) -> np.random.Generator:
-    """Give a generator of NumPy for one purpose, such as a partition; data draw from these."""
-    return np.random.default_rng([seed, *(zlib.crc32(word.encode()) for word in purpose)])
 
 
 def seed_process(seed: int, *purpose: str | int) -> None:

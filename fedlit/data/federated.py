@@ -1,5 +1,7 @@
 """The data of a federation: the records of a source, split by patient and divided among clients by a partition."""
 
+from __future__ import annotations
+
 import hashlib
 import itertools
 import re
@@ -8,24 +10,25 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pandas as pd
-from lightning.pytorch import LightningDataModule
-from torch import nn
-from torch.utils.data import Dataset
-from torchvision.transforms import v2
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.messages import ClientData
-from fedlit.core.parts import class_names
-from fedlit.data.augmentation import PerImage, XrayAugmentation
-from fedlit.data.images import LabelledImages
 from fedlit.data.partition import Partition
 from fedlit.data.records import SPLITS, LeftOut, Records, check_records, hidden_labels, listed
 from fedlit.data.schemes import LabelScheme
 from fedlit.data.splits import split_by_patient
+
+if TYPE_CHECKING:
+    # To read labels needs no PyTorch, which takes seconds: what does is imported where it is used.
+    from torch import nn
+    from torch.utils.data import Dataset
+    from torchvision.transforms import v2
+
+    from fedlit.core.messages import ClientData
+    from fedlit.data.images import LabelledImages
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -33,7 +36,7 @@ POOLED = "pooled"
 """Name of the only client of pooled data."""
 
 
-class FederatedDataModule(LightningDataModule):
+class FederatedDataModule:
     """The records of a source, split by patient and divided among clients.
 
     First patients are split into train, validation and test, where official splits of the source are kept. Then the
@@ -86,7 +89,6 @@ class FederatedDataModule(LightningDataModule):
         std: float | list[float] = 0.226,
         device: Literal["auto", "cpu", "cuda"] = "auto",
     ):
-        super().__init__()
         for key, value in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size), ("in_chans", in_chans)):
             if value < 1:
                 raise ValueError(f"data.{key}: expected at least 1, found {value}")
@@ -131,6 +133,8 @@ class FederatedDataModule(LightningDataModule):
 
     def default_augmentation(self) -> nn.Module:
         """Return the transform for ``augment: true``, which takes a batch of float images [B, C, H, W] in [0, 1]."""
+        from fedlit.data.augmentation import XrayAugmentation
+
         return XrayAugmentation()
 
     @property
@@ -145,6 +149,8 @@ class FederatedDataModule(LightningDataModule):
 
     @classes.setter
     def classes(self, names: Sequence[str]) -> None:
+        from fedlit.core.parts import class_names
+
         self._own_classes = class_names(f"{type(self).__name__}.classes", names)
 
     _own_classes: tuple[str, ...] | None = None
@@ -163,6 +169,8 @@ class FederatedDataModule(LightningDataModule):
         """
         if self.assignment is not None:
             return
+        from fedlit.core.messages import ClientData
+
         records = self._read()
         splits = split_by_patient(records, self.split, self.seed)
         records = replace(records, splits=splits)
@@ -288,11 +296,19 @@ class FederatedDataModule(LightningDataModule):
     def _augmentation(self) -> nn.Module | None:
         if not self.augment:
             return None
-        return self.default_augmentation() if self.augment is True else PerImage(v2.Compose(self.augment))
+        if self.augment is True:
+            return self.default_augmentation()
+        from torchvision.transforms import v2
+
+        from fedlit.data.augmentation import PerImage
+
+        return PerImage(v2.Compose(self.augment))
 
     def _images(
         self, records: Records, rows: np.ndarray, labels: np.ndarray, augment: nn.Module | None = None
     ) -> LabelledImages:
+        from fedlit.data.images import LabelledImages
+
         names, sites, patients = records.names[rows], records.sites[rows], records.patients[rows]
         looks = (self.in_chans, augment, self.mean, self.std)
         return LabelledImages(records.store, rows, labels[rows], names, *looks, sites, patients)

@@ -33,17 +33,17 @@ class Folder:
         return next((found for each in SUFFIXES if (found := self._by_suffix.get((name, each)))), "")
 
 
-def located(files: Sequence[Path]) -> tuple[list[Path], np.ndarray]:
+def located(files: Sequence[str | Path]) -> tuple[list[str], np.ndarray]:
     """Return each path as it is spelled on the disk, and which are there, [N] bool; each folder is listed once."""
     folders: dict[str, Folder] = {}
-    spelled, there = list(files), np.zeros(len(files), dtype=bool)
-    for row, file in enumerate(files):
-        parent, _, name = os.fspath(file).rpartition(os.sep)
+    spelled, there = list(map(os.fspath, files)), np.zeros(len(files), dtype=bool)
+    for row, file in enumerate(spelled):
+        parent, _, name = file.rpartition(os.sep)
         folder = folders.get(parent)
         if folder is None:
             folder = folders[parent] = Folder(parent)
         found = folder.spelled(name)
         there[row] = bool(found)
         if found and found != name:
-            spelled[row] = file.with_name(found)
+            spelled[row] = os.path.join(parent, found)
     return spelled, there

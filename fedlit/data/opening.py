@@ -23,7 +23,8 @@ PROGRAMS = ("EPS", "WMF")
 @cache
 def _formats() -> list[str]:
     Image.init()
-    return [name for name in Image.ID if name not in PROGRAMS]
+    # Those of X-rays first: which format it is, Pillow tries one after the other.
+    return sorted((name for name in Image.ID if name not in PROGRAMS), key=lambda name: name not in ("PNG", "JPEG"))
 
 
 def open_picture(file: str | Path | BinaryIO) -> Image.Image:

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from fedlit.core.randomness import numpy_generator
+from fedlit.core.seeds import numpy_generator
 from fedlit.data.records import SPLITS, Records, listed
 
 _ATTEMPTS = 1000  # draws of Dirichlet before it gives up

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from fedlit.core.randomness import numpy_generator
+from fedlit.core.seeds import numpy_generator
 from fedlit.data.records import SPLITS, Records
 
 

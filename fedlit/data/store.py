@@ -5,17 +5,19 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from rich.console import Console
 from rich.filesize import decimal
-from torch import Tensor
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.files import whole
 from fedlit.data.cache import intact, seal, sweep
 from fedlit.data.likeness import perceptual_hashes
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LARGE = 100 * 10**6
 """Bytes from which on the place and size of pictures that are no files are said before they are made."""
@@ -144,8 +146,10 @@ class ImageStore:
     def __len__(self) -> int:
         return len(self._array)
 
-    def __getitem__(self, indices: int | Sequence[int] | np.ndarray | Tensor) -> Tensor:
+    def __getitem__(self, indices: "int | Sequence[int] | np.ndarray | Tensor") -> "Tensor":
         """Return a copy of the pictures: uint8 [C, H, W] for one index, [B, C, H, W] for several."""
+        import torch  # where a picture is asked for; it takes seconds
+
         return torch.from_numpy(np.take(self._array, np.asarray(indices), axis=0))
 
     def __reduce__(self):
@@ -182,7 +186,7 @@ class PartOfStore:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, indices: int | Sequence[int] | np.ndarray | Tensor) -> Tensor:
+    def __getitem__(self, indices: "int | Sequence[int] | np.ndarray | Tensor") -> "Tensor":
         """Return a copy of the pictures: uint8 [C, H, W] for one index, [B, C, H, W] for several."""
         return self.store[self.rows[np.asarray(indices)]]
 

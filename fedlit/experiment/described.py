@@ -8,13 +8,14 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
-from lightning.pytorch import LightningDataModule
 from torch import Tensor, nn
+
+from fedlit.data.federated import FederatedDataModule
 
 DEPTH = 5
 """Objects in objects beyond which only the class is told."""
 
-WHOLES = (nn.Module, LightningDataModule)
+WHOLES = (nn.Module, FederatedDataModule)
 """What has many attributes beside its arguments."""
 
 

@@ -17,7 +17,7 @@ from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Layout
 from fedlit.core.local_model import configured
 from fedlit.core.objective import Objective
-from fedlit.core.randomness import derive_seed
+from fedlit.core.seeds import derive_seed
 from fedlit.experiment.naming import check_name
 from fedlit.federation.federation import Federation
 from fedlit.federation.handover import PersonalParts

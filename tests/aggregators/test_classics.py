@@ -17,7 +17,7 @@ from toys import Quadratic, ToyData, ToyNet
 from fedlit.aggregators import Aggregator, FedAvg, FedBN, FedProx, Scaffold
 from fedlit.core.errors import ConfigError
 from fedlit.core.messages import Mask
-from fedlit.data.federated import ClientData, FederatedDataModule
+from fedlit.data import ClientData, FederatedDataModule
 from fedlit.federation.federation import Federation
 from fedlit.schedules import ConstantSchedule
 

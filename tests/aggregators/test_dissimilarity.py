@@ -12,7 +12,7 @@ from toys import Quadratic, ToyData, ToyNet
 
 from fedlit.aggregators import GradientDissimilarity, Scaffold, SurgicalHeads
 from fedlit.core.errors import ConfigError
-from fedlit.data.federated import ClientData
+from fedlit.data import ClientData
 from fedlit.federation.federation import Federation
 from fedlit.schedules import ConstantSchedule
 

@@ -20,7 +20,7 @@ from fedlit.core.batches import BatchStream
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import FlatModel
 from fedlit.core.messages import Round, ServerState
-from fedlit.data.federated import ClientData, FederatedDataModule
+from fedlit.data import ClientData, FederatedDataModule
 from fedlit.federation.federation import Federation
 from fedlit.objectives import AUCSaddle
 from fedlit.schedules import Stage, StageSchedule

@@ -11,7 +11,7 @@ from test_fdam import Scorer, Sites
 from torch import nn
 
 from fedlit.aggregators import CODASCA, NPA, CODAPlus
-from fedlit.data.federated import ClientData
+from fedlit.data import ClientData
 from fedlit.federation.federation import Federation
 from fedlit.objectives import AUCSaddle
 from fedlit.schedules import ConstantSchedule, Stage, StageSchedule

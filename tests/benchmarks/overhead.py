@@ -34,7 +34,7 @@ from torch.utils.data import Dataset
 
 from fedlit.aggregators import CODASCA, Aggregator, FedAvg, FedBN, FedProx, LocalSCGDAM, Scaffold
 from fedlit.core.fabric import make_fabric
-from fedlit.data.federated import ClientData, FederatedDataModule
+from fedlit.data import ClientData, FederatedDataModule
 from fedlit.federation.evaluation import per_client, training_metrics
 from fedlit.federation.federation import Federation
 from fedlit.federation.session import Session

@@ -4,7 +4,9 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from PIL import Image
 
 ASKED = """
 import json, sys
@@ -87,6 +89,16 @@ def test_what_takes_classes_imports_no_more_than_they_need(words, code):
     assert "lightning" in modules
     assert not {"mlflow", "sklearn", "pydicom", "fedlit.tracking.figures"} & modules
     assert not [name for name in modules if name.startswith("fedlit.reports.")]
+
+
+def test_a_look_at_data_imports_no_pytorch(tmp_path):
+    (tmp_path / "images").mkdir()
+    Image.fromarray(np.zeros((20, 20), np.uint8)).save(tmp_path / "images" / "1.png")
+    (tmp_path / "Data_Entry_2017.csv").write_text("Image Index,Finding Labels,Patient ID\n1.png,Mass,1\n")
+    found, modules, _ = answered(["data", "check", str(tmp_path)])
+    assert found == 0
+    assert "pandas" in modules
+    assert not (HEAVY - {"numpy", "pandas"}) & modules
 
 
 def test_fit_says_that_it_starts_before_it_imports_pytorch():

@@ -14,7 +14,7 @@ from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import FlatModel
 from fedlit.core.memory_format import with_channels_last
-from fedlit.data.federated import ClientData, FederatedDataModule
+from fedlit.data import ClientData, FederatedDataModule
 from fedlit.federation import memory_format
 from fedlit.federation.description import announcement
 from fedlit.federation.federation import Federation

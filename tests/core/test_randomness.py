@@ -5,7 +5,8 @@ import random
 import numpy as np
 import torch
 
-from fedlit.core.randomness import derive_seed, seed_process
+from fedlit.core.randomness import seed_process
+from fedlit.core.seeds import derive_seed
 
 
 def test_the_default_generators_are_as_after_torchs_own_seeding():

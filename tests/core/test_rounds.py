@@ -12,7 +12,7 @@ from fedlit.aggregators import Aggregator
 from fedlit.core.batches import BatchStream
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import Broadcast, ClientData, Round
-from fedlit.core.randomness import derive_seed
+from fedlit.core.seeds import derive_seed
 from fedlit.federation.engines.base import Worker
 
 STEPS, LR, MOMENTUM = 3, 0.1, 0.9

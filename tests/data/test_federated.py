@@ -12,7 +12,8 @@ from jsonargparse import ArgumentParser
 from torch.utils.data import TensorDataset
 from torchvision.transforms import v2
 
-from fedlit.data.federated import ClientData, FederatedDataModule
+from fedlit.data import ClientData
+from fedlit.data.federated import FederatedDataModule
 from fedlit.data.images import ImageStore
 from fedlit.data.partition import IID, ByOrganisation, ByPatient, Partition
 from fedlit.data.records import Records

@@ -11,8 +11,7 @@ from toys import CLASSES, ToyData, ToyNet
 
 from fedlit.aggregators import FedBN, PersonalHeads, SurgicalHeads
 from fedlit.core.fabric import make_fabric
-from fedlit.core.messages import ClientReport
-from fedlit.data.federated import ClientData
+from fedlit.core.messages import ClientData, ClientReport
 from fedlit.data.schemes import by_sharing
 from fedlit.federation.engines.base import Scores, View
 from fedlit.federation.evaluation import (

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from toys import CLASSES, ToyData, ToyNet
 
 from fedlit.aggregators import Aggregator
-from fedlit.data.federated import ClientData
+from fedlit.data import ClientData
 from fedlit.federation.callbacks import Callback
 from fedlit.federation.state import FitState
 from fedlit.tracking.base import Tracker

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 from torchmetrics.classification import MulticlassAccuracy
 
-from fedlit.data.federated import ClientData, FederatedDataModule
+from fedlit.data import ClientData, FederatedDataModule
 
 
 class Digits(FederatedDataModule):

@@ -5,7 +5,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from fedlit.data.federated import ClientData, FederatedDataModule
+from fedlit.data import ClientData, FederatedDataModule
 from fedlit.objectives import AUCSaddle
 
 

@@ -1,6 +1,5 @@
 """``fedlit data check`` and ``fedlit data cache``."""
 
-import sys
 from argparse import ArgumentError
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -43,7 +42,7 @@ def _check(args: Namespace) -> int:
         return 2
 
     with uncollected(), _ahead(roots, args.decode) as ahead:
-        from fedlit.cli.check_report import report, report_problems  # with PyTorch, which takes seconds
+        from fedlit.cli.check_report import report, report_problems
         from fedlit.cli.tables import wide_console
         from fedlit.data.xrays.check import check, compare
 
@@ -61,15 +60,11 @@ def _check(args: Namespace) -> int:
 
 
 def _ahead(roots: Sequence[Path], decode: bool) -> AbstractContextManager:
-    """Let other processes look at the images of folders already, where this one has PyTorch to import."""
-    from fedlit.core.processes import cores
+    """Let other processes look at the images of folders already, while this one reads the label files."""
+    from fedlit.data.xrays.ahead import Ahead, is_worth_it
 
-    folders = [root for root in roots if root.is_dir()]
-    if decode or not folders or cores() == 1 or "torch" in sys.modules:
-        return nullcontext()
-    from fedlit.data.xrays.ahead import Ahead
-
-    return Ahead(folders)
+    folders = [str(root) for root in roots if root.is_dir()]
+    return Ahead(folders) if not decode and is_worth_it(folders) else nullcontext()
 
 
 def _check_parser() -> Parser:
@@ -136,7 +131,7 @@ def _reader(root: Path, args: Namespace) -> Any:
 
     if root.is_file() and is_table(root):
         return _of_table(root, args)
-    return _open(recognise(root, args.source), root, args.set)
+    return _open(recognise(root, args.source), {"root": root}, args.set)
 
 
 def _of_table(path: Path, args: Namespace) -> Any:
@@ -153,14 +148,20 @@ def _of_table(path: Path, args: Namespace) -> Any:
     except (OSError, ValueError) as error:
         raise ConfigError(str(error)) from error
     print(found.document(path.name.partition(".")[0]) + "\n", flush=True)
-    return _open(ImageTable, Path(found.arguments["root"]), found.arguments)
+    return _open(ImageTable, found.arguments, args.set)
 
 
-def _open(kind: type[Reader], root: Path, options: dict[str, Any]) -> Reader:
-    """Make the reader of a folder, as that of a YAML would be made."""
+def _open(kind: type[Reader], arguments: dict[str, Any], given: dict[str, Any]) -> Reader:
+    """Make the reader of a folder; what ``--set`` gives is read as in a YAML, by types that take PyTorch."""
+    if not given:
+        try:
+            return kind(**arguments)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
     parser = Parser(exit_on_error=False)
     parser.add_class_arguments(kind)
     try:
-        return kind(**parser.instantiate(parser.parse_object({**options, "root": str(root)})).as_dict())
+        plain = {**arguments, **given, "root": str(arguments["root"])}
+        return kind(**parser.instantiate(parser.parse_object(plain)).as_dict())
     except (ArgumentError, ValueError) as error:
         raise ConfigError(f"--set: {explain(error, Sources(()), parser.get_defaults().as_dict())}") from error

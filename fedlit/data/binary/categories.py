@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from fedlit.core.randomness import derive_seed
+from fedlit.core.seeds import derive_seed
 from fedlit.data.augmentation import FlipCropAugmentation
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.images import ImageStore

@@ -4,8 +4,13 @@
 ``proposal`` looks at a table and writes the YAML. ``class_folders`` reads a folder a class, ``medmnist`` the files of MedMNIST.
 """
 
-from fedlit.data.own.class_folders import ClassFolders
-from fedlit.data.own.image_table import ImageTable
-from fedlit.data.own.medmnist import MedMNIST
+from fedlit.core.imports import lazily
 
-__all__ = ["ClassFolders", "ImageTable", "MedMNIST"]
+__getattr__, __dir__, __all__ = lazily(
+    __name__,
+    {
+        "fedlit.data.own.class_folders": ["ClassFolders"],
+        "fedlit.data.own.image_table": ["ImageTable"],
+        "fedlit.data.own.medmnist": ["MedMNIST"],
+    },
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedlit.core.randomness import numpy_generator
+from fedlit.core.seeds import numpy_generator
 from fedlit.data.phantom.drawing import draw
 from fedlit.data.phantom.hospitals import Hospital
 from fedlit.data.phantom.patients import Cohort

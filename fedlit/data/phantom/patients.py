@@ -9,7 +9,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlit.core.randomness import numpy_generator
+from fedlit.core.seeds import numpy_generator
 from fedlit.data.phantom.hospitals import FINDINGS, PREVALENCE, Hospital
 
 Array = NDArray[np.float32]

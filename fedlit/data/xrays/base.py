@@ -43,7 +43,7 @@ class Reading:
     """What the label files of a data set say of N images, before any image is opened.
 
     Attributes:
-        files: Path of each image; the file need not exist.
+        files: Path of each image; the file need not exist. ``read_within()`` makes them strings.
         names: Unique id of each image, [N] str.
         patients: Patient of each image, [N] str.
         labels: The L labels of the source, [N, L] float32 in {0, 1, ``UNCERTAIN``, NaN}; NaN is a blank.
@@ -56,7 +56,7 @@ class Reading:
         lines: Where ``source`` names each image, such as "line 7", [N] str; None where that has to be looked for.
     """
 
-    files: list[Path]
+    files: Sequence[str | Path]
     names: np.ndarray
     patients: np.ndarray
     labels: np.ndarray
@@ -222,7 +222,7 @@ class ChestXrays(FederatedDataModule):
         reading.files, reading.there = located(reading.files)
         if self.root != self.given_root:
             reading.notes.insert(0, f"{self.source} was found in {self.root}, not in {self.given_root} itself")
-        outside = [_leads_out(file, root) for file in map(str, reading.files)]
+        outside = [_leads_out(file, root) for file in reading.files]
         if any(outside):
             row = outside.index(True)
             raise ValueError(
@@ -239,7 +239,7 @@ class ChestXrays(FederatedDataModule):
         if self.missing == "refuse" or not here.any():
             raise FileNotFoundError(
                 f"{len(absent)} of {len(here)} images in {reading.source} are missing, the first are "
-                f"{listed(absent, 3)}; searched {listed(dict.fromkeys(file.parent for file in reading.files), 3)}. "
+                f"{listed(absent, 3)}; searched {listed(dict.fromkeys(map(os.path.dirname, reading.files)), 3)}. "
                 "Add them, remove their rows, or set data.missing to drop."
             )
         return self._without(reading, dict.fromkeys(np.flatnonzero(~here).tolist(), "missing"), "are missing")
@@ -254,7 +254,7 @@ class ChestXrays(FederatedDataModule):
         kept = np.setdiff1d(np.arange(len(reading.names)), list(decoded.damaged))
         return self._without(reading, decoded.damaged, "are damaged"), PartOfStore(decoded.store, kept)
 
-    def _warn_of_dark(self, store: ImageStore, files: list[Path]) -> None:
+    def _warn_of_dark(self, store: ImageStore, files: Sequence[str]) -> None:
         """Warn where pictures from all over a store are so dark that their pixels have fewer bits than ``depth``."""
         rows = np.unique(np.linspace(0, len(store) - 1, min(len(store), DARK)).astype(int))
         brightest = int(store[rows].max())
@@ -314,7 +314,7 @@ class ChestXrays(FederatedDataModule):
         raise ValueError(f"data.names: expected source, harmonised or a map, found {names!r}")
 
 
-def _is_deep(file: Path) -> bool:
+def _is_deep(file: str) -> bool:
     """Return whether an image file, which can be opened, has pixels of more than 8 bits and no word for how many."""
     try:
         with open_picture(file) as image:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, combinations
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,6 @@ from rich.progress import track
 from fedlit.core.errors import ConfigError
 from fedlit.data import xrays
 from fedlit.data.labels import UNCERTAIN, harmonised_names
-from fedlit.data.near import Chosen, Pair, Thumbs, draw_pairs, near_pairs
 from fedlit.data.patients import keys, united
 from fedlit.data.records import contents
 from fedlit.data.splits import shared_patients
@@ -25,6 +25,9 @@ from fedlit.data.xrays.ahead import CHUNK, Ahead
 from fedlit.data.xrays.base import ChestXrays, Reading
 from fedlit.data.xrays.folders import home, other_than_expected
 from fedlit.data.xrays.pictures import Picture, look_at
+
+if TYPE_CHECKING:
+    from fedlit.data.near import Thumbs
 
 SHOWN = 5
 """Number of places that are named for each problem; the others are counted."""
@@ -61,7 +64,7 @@ class Check:
     decoded: bool = False
     reading: Reading | None = None
     pictures: list[Picture | None] = field(default_factory=list)
-    thumbs: Thumbs | None = None
+    thumbs: "Thumbs | None" = None
     problems: list[Problem] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
@@ -137,12 +140,17 @@ def check(reader: ChestXrays, decode: bool = False, drawn: Path | None = None, a
     result.remarks += reading.notes
     reading.patients, united_patients = united(reading.patients)
     result.remarks += [united_patients] if united_patients else []
-    result.thumbs = Thumbs(len(reading.files)) if decode else None
+    if decode:
+        from fedlit.data.near import Thumbs  # with PyTorch, which takes seconds
+
+        result.thumbs = Thumbs(len(reading.files))
     result.pictures = _look_at(reading, result.thumbs, ahead)
     result.problems += _problems(result)
     result.remarks += _remarks(result)
     if decode:
-        _alike_within(result, drawn)
+        from fedlit.data.xrays import alike
+
+        alike.within(result, drawn)
     return result
 
 
@@ -169,58 +177,11 @@ def compare(checks: Sequence[Check], drawn: Path | None = None) -> list[Problem]
         same = [(mine[digest][0], theirs[digest][0]) for digest in mine if digest in theirs]
         if places := [f"{one.reading.files[row]} is {other.reading.files[twin]}" for row, twin in same]:
             problems.append(Problem(f"{len(places)} pictures are in {where}: {LEAK}", places))
-        problems += _alike_between(one, other, drawn)
+        if one.thumbs is not None and other.thumbs is not None:
+            from fedlit.data.xrays import alike
+
+            problems += alike.between(one, other, drawn)
     return problems
-
-
-def _alike_within(result: Check, drawn: Path | None) -> None:
-    """Add the pictures of different patients that are alike and not equal."""
-    decoded, patients = _decoded(result), keys(result.reading.patients)
-    store = Chosen(result.thumbs, decoded)
-    pairs = [
-        pair for pair in near_pairs(store, store, (patients[decoded], patients[decoded]))
-        if result.pictures[decoded[pair.one]].digest != result.pictures[decoded[pair.other]].digest
-    ]  # fmt: skip
-    files = [str(result.reading.files[row]) for row in decoded]
-    where = _look_at_them(pairs, (store, store), (files, files), drawn, result.reader.source)
-    if same := [f"{files[pair.one]} is {files[pair.other]}" for pair in pairs if pair.same]:
-        text = f"{len(same)} pictures are there under more than one patient, compressed anew, resized or cropped{where}: {LEAK}"
-        result.problems.append(Problem(text, same))
-    if like := sum(not pair.same for pair in pairs):
-        result.remarks.append(
-            f"{like} pictures of different patients are alike, and may be one picture, cropped{where}"
-        )
-
-
-def _alike_between(one: Check, other: Check, drawn: Path | None) -> list[Problem]:
-    if one.thumbs is None or other.thumbs is None:
-        return []
-    rows = _decoded(one), _decoded(other)
-    stores = Chosen(one.thumbs, rows[0]), Chosen(other.thumbs, rows[1])
-    equal = {picture.digest for picture in other.pictures if picture is not None}
-    pairs = [pair for pair in near_pairs(*stores) if one.pictures[rows[0][pair.one]].digest not in equal]
-    files = tuple([str(each.reading.files[row]) for row in of] for each, of in zip((one, other), rows, strict=True))
-    if not pairs:
-        return []
-    where = _look_at_them(pairs, stores, files, drawn, f"{one.reader.source}-{other.reader.source}")
-    places = [f"{files[0][pair.one]} is like {files[1][pair.other]} ({pair.likeness:.3f})" for pair in pairs]
-    text = (
-        f"{len(pairs)} pictures of {one.reader.root} are like one of {other.reader.root}, {sum(pair.same for pair in pairs)} "
-        f"of them surely the same, compressed anew, resized or cropped{where}: {LEAK}"
-    )
-    return [Problem(text, places)]
-
-
-def _look_at_them(pairs: Sequence[Pair], stores: tuple, names: tuple, drawn: Path | None, of: str) -> str:
-    """Draw pairs, and return where to look at them, in words."""
-    if not pairs or drawn is None:
-        return ""
-    return f"; look at {draw_pairs(drawn.with_name(f'{drawn.stem}-{of}{drawn.suffix}'), pairs, stores, names)}"
-
-
-def _decoded(result: Check) -> np.ndarray:
-    """Return the rows whose pictures were decoded and show something."""
-    return np.array([row for row, p in enumerate(result.pictures) if p is not None and p.digest], dtype=np.int64)
 
 
 def _harmonised(source: str) -> dict[str, str]:
@@ -231,8 +192,8 @@ def _harmonised(source: str) -> dict[str, str]:
     return names
 
 
-def _look_at(reading: Reading, thumbs: Thumbs | None, ahead: Ahead | None) -> list[Picture | None]:
-    names = list(map(str, reading.files))
+def _look_at(reading: Reading, thumbs: "Thumbs | None", ahead: Ahead | None) -> list[Picture | None]:
+    names = reading.files
     seen = ahead.so_far() if ahead is not None else {}
     pictures = [seen.get(name) for name in names]
     left = [row for row in np.flatnonzero(reading.there).tolist() if pictures[row] is None]
@@ -307,7 +268,7 @@ def _by_digest(result: Check) -> dict[str, list[int]]:
 
 
 def _files(reading: Reading, rows: Sequence[int]) -> list[str]:
-    return _places(reading, reading.names[rows].tolist(), [str(reading.files[row]) for row in rows])
+    return _places(reading, reading.names[rows].tolist(), [reading.files[row] for row in rows])
 
 
 def _places(reading: Reading, names: Sequence[str], texts: Sequence[str]) -> list[str]:

@@ -141,8 +141,8 @@ class CheXpert(ChestXrays):
         batch_of = self._batches()
         reading = Reading(
             files=[
-                batch_of.get(name.split("/")[1], folders[prefix] / name.split("/")[0]).joinpath(*name.split("/")[1:])
-                for prefix, name in zip(rows["prefix"], rows["Path"], strict=True)
+                os.path.join(batch_of.get(parts[1], folders[prefix] / parts[0]), *parts[1:])
+                for prefix, parts in zip(rows["prefix"], (path.split("/") for path in rows["Path"]), strict=True)
             ],
             names=rows["Path"].to_numpy(dtype=str),
             patients=rows["patient"].to_numpy(dtype=str),

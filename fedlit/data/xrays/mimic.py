@@ -5,6 +5,7 @@ https://physionet.org/content/mimic-cxr-jpg/. Holste et al., "Towards long-taile
 from chest X-ray: Overview of the CXR-LT challenge", 2024, https://physionet.org/content/cxr-lt-iccv-workshop-cvamd/.
 """
 
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -63,7 +64,7 @@ class _MIMICImages(ChestXrays):
         rows = labelled.rows
         return Reading(
             files=[
-                self.root / "files" / f"p{patient[:2]}" / f"p{patient}" / f"s{study}" / f"{image}.jpg"
+                os.path.join(self.root, "files", f"p{patient[:2]}", f"p{patient}", f"s{study}", f"{image}.jpg")
                 for patient, study, image in zip(rows["subject_id"], rows["study_id"], rows["dicom_id"], strict=True)
             ],
             names=rows["dicom_id"].to_numpy(dtype=str),

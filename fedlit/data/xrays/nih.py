@@ -125,7 +125,7 @@ def _read_splits(root: Path, names: np.ndarray, label_file: Path) -> np.ndarray 
     return splits
 
 
-def _image_files(root: Path, names: np.ndarray, layout: str) -> list[Path]:
+def _image_files(root: Path, names: np.ndarray, layout: str) -> list[str]:
     """Return the path of each image; an image that is in none of the folders is expected in the first."""
     folders = [folder for folder in (root / "images", *sorted(root.glob("images_*/images"))) if folder.is_dir()]
     if not folders:
@@ -133,7 +133,7 @@ def _image_files(root: Path, names: np.ndarray, layout: str) -> list[Path]:
     # By stem, as a suffix may be spelled in capitals.
     folder_of = {_stem(name): str(folder) for folder in reversed(folders) for name in os.listdir(folder)}
     first = str(folders[0])
-    return [Path(os.path.join(folder_of.get(_stem(name), first), name)) for name in names.tolist()]
+    return [os.path.join(folder_of.get(_stem(name), first), name) for name in names.tolist()]
 
 
 def _stem(name: str) -> str:

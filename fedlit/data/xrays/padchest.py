@@ -184,7 +184,7 @@ def _as_list(text: str) -> list[str] | None:
     return [stripped for label in labels if (stripped := " ".join(label.split()))]
 
 
-def _image_files(root: Path, table: Table) -> list[Path]:
+def _image_files(root: Path, table: Table) -> list[str]:
     """Return the path of each image; an image that is not beside the label file is expected in its folder.
 
     The folders may lie in ``images/``, and so may the images.
@@ -194,8 +194,8 @@ def _image_files(root: Path, table: Table) -> list[Path]:
     flat = set(os.listdir(home)) if home != root else set()
     pairs = zip(table.rows["ImageDir"], table.rows["ImageID"], strict=True)
     return [
-        root / name if name in beside
-        else home / name if name in flat
-        else (root if folder in beside else home) / folder / name
+        os.path.join(root, name) if name in beside
+        else os.path.join(home, name) if name in flat
+        else os.path.join(root if folder in beside else home, folder, name)
         for folder, name in pairs
     ]  # fmt: skip

@@ -223,7 +223,7 @@ def test_patterns_names_without_suffix_and_capital_suffixes(tmp_path):
     (tmp_path / "t.csv").write_text("study,view,a\ns1,PA,1\ns1,LAT,0\ns2,PA,0\n")
     for image in ("{study}/{view}.png", "{study}/{view}"):
         data = ImageTable(tmp_path / "t.csv", image=image, labels=["a"])
-        assert [file.name for file in data.read_within().files] == ["PA.PNG", "LAT.PNG", "PA.PNG"]
+        assert [Path(file).name for file in data.read_within().files] == ["PA.PNG", "LAT.PNG", "PA.PNG"]
     with pytest.raises(ValueError, match=r"t.csv: image 's1' is on lines 2, 3 \(2 such\).* add a column to data.image"):
         ImageTable(tmp_path / "t.csv", image="study", labels=["a"]).read()
 

@@ -1,4 +1,4 @@
-"""Headers that other processes read while the command still imports: the same report, and no PyTorch in those processes."""
+"""Headers that other processes read while the command reads label files: the same report, also where one is killed."""
 
 import subprocess
 import sys
@@ -26,10 +26,10 @@ def images(tmp_path: Path) -> list[str]:
     return list(map(str, files))
 
 
-def test_what_was_seen_and_what_is_asked_for_later_are_what_a_look_finds(images, tmp_path, monkeypatch):
+def test_what_was_seen_and_what_is_asked_for_later_are_what_a_look_finds(images, tmp_path):
     expected = {file: look_at(file) for file in images}
     assert [bool(picture.problem) for picture in expected.values()] == [False, False, False, True, False, True]
-    with Ahead([tmp_path / "0"]) as looking:
+    with Ahead([str(tmp_path / "0")]) as looking:
         later = [picture for chunk in looking.look_at([images[3:5], images[5:]]) for picture in chunk]
         seen = looking.so_far()
     assert later == [expected[file] for file in images[3:]]
@@ -54,13 +54,51 @@ def test_equal_headers_are_one_object(images):
     assert one != other
 
 
-@pytest.mark.slow
+def test_where_a_process_is_killed_this_one_looks(images, tmp_path):
+    with Ahead([str(tmp_path)]) as looking:
+        for process in looking._pool._processes.values():
+            process.kill()
+        found = [picture for chunk in looking.look_at([images[:2], images[2:]]) for picture in chunk]
+        assert looking.so_far() == {}
+    assert found == list(map(look_at, images))
+
+
+def test_a_command_that_is_interrupted_ends_its_processes(tmp_path):
+    def interrupted():
+        with Ahead([str(tmp_path)]) as looking:
+            processes.extend(looking._pool._processes.values())
+            raise KeyboardInterrupt
+
+    processes = []
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert processes
+    assert not any(process.is_alive() for process in processes)
+
+
+@pytest.mark.parametrize(("images", "workers", "expected"), [(100, 2, True), (101, 2, False), (100, 1, False)])
+def test_few_images_are_not_worth_a_process(tmp_path, monkeypatch, images, workers, expected):
+    for number in range(100):
+        (tmp_path / f"{number}.png").touch()
+    monkeypatch.setattr(ahead, "WORTH", images)
+    monkeypatch.setattr(ahead, "cores", lambda: workers)
+    assert ahead.is_worth_it([str(tmp_path)]) is expected
+
+
 @pytest.mark.skipif(not MINI.is_dir(), reason=f"the 1,000 NIH images are not in {MINI}")
-def test_the_command_prints_what_it_prints_in_a_process_that_has_pytorch_already(fedlit_cli, tmp_path):
-    code, expected, _ = fedlit_cli(f"data check {MINI}")
-    command = [sys.executable, "-m", "fedlit", "data", "check", str(MINI)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (code, expected, "")
+def test_the_command_reports_the_same_with_other_processes(fedlit_cli, monkeypatch):
+    asked = []
+
+    class Watched(Ahead):
+        def so_far(self) -> dict:
+            asked.append(len(seen := super().so_far()))
+            return seen
+
+    expected = fedlit_cli(f"data check {MINI}")
+    monkeypatch.setattr(ahead, "Ahead", Watched)
+    monkeypatch.setattr(ahead, "WORTH", 1000)
+    assert fedlit_cli(f"data check {MINI}") == expected
+    assert len(asked) == 1
 
 
 def test_a_process_that_looks_ahead_needs_no_pytorch():

@@ -4,7 +4,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch.utils.data import TensorDataset
 
-from fedlit.data.federated import ClientData, FederatedDataModule
+from fedlit.data import ClientData, FederatedDataModule
 
 OPTIMA = {"east": (6, 1.0), "west": (2, -2.0)}
 """Number of examples of each hospital, and the value that it wants."""
