@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from fedlit.data.xrays.check import SHOWN, Check, Problem
+from fedlit.data.xrays.checked import SHOWN, Check, Problem
 
 
 def report(check: Check, console: Console) -> None:

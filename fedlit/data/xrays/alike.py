@@ -7,7 +7,7 @@ import numpy as np
 
 from fedlit.data.near import Chosen, Pair, draw_pairs, near_pairs
 from fedlit.data.patients import keys
-from fedlit.data.xrays.check import LEAK, Check, Problem
+from fedlit.data.xrays.checked import LEAK, Check, Problem
 
 
 def within(result: Check, drawn: Path | None) -> None:

@@ -4,88 +4,28 @@ import gzip
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, combinations
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from rich.console import Console
 from rich.progress import track
 
 from fedlit.core.errors import ConfigError
 from fedlit.data import xrays
-from fedlit.data.labels import UNCERTAIN, harmonised_names
 from fedlit.data.patients import keys, united
 from fedlit.data.records import contents
 from fedlit.data.splits import shared_patients
 from fedlit.data.xrays.ahead import CHUNK, Ahead
 from fedlit.data.xrays.base import ChestXrays, Reading
+from fedlit.data.xrays.checked import LEAK, SHOWN, Check, Problem
 from fedlit.data.xrays.folders import home, other_than_expected
 from fedlit.data.xrays.pictures import Picture, look_at
 
 if TYPE_CHECKING:
     from fedlit.data.near import Thumbs
-
-SHOWN = 5
-"""Number of places that are named for each problem; the others are counted."""
-
-LEAK = (
-    "a patient in two splits or at two sites leaks; RSNA Pneumonia and SIIM Pneumothorax images are NIH images. "
-    "Leave one of each out"
-)
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A sentence about something that is wrong, and the places where it is."""
-
-    text: str
-    places: Sequence[str] = ()
-
-
-@dataclass
-class Check:
-    """The result of the check of a folder.
-
-    Attributes:
-        reader: The reader of the data set.
-        decoded: Whether the images were decoded, not only opened.
-        reading: The content of the label files; None where they cannot be read.
-        pictures: The image files, one for each image of the reading; None where a file is missing.
-        thumbs: Small pictures of the images, where they were decoded.
-        problems: What is wrong.
-        remarks: What is not wrong but good to know.
-    """
-
-    reader: ChestXrays
-    decoded: bool = False
-    reading: Reading | None = None
-    pictures: list[Picture | None] = field(default_factory=list)
-    thumbs: "Thumbs | None" = None
-    problems: list[Problem] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
-
-    @property
-    def opened(self) -> list[Picture]:
-        """The images whose header could be read."""
-        return [picture for picture in self.pictures if picture is not None and picture.format]
-
-    def labels(self) -> pd.DataFrame:
-        """Return one row for each label of a source that was read: numbers of images by value, and the prevalence.
-
-        The column ``harmonised`` is the class of ``fedlit list labels`` that the label is, or is a part of; "" where
-        there is none. The column ``prevalence`` is the share of positives among all images.
-        """
-        names, values = _harmonised(self.reader.source), self.reading.labels
-        masks = {"positives": values == 1, "negatives": values == 0, "uncertain": values == UNCERTAIN}
-        counts = {name: mask.sum(axis=0) for name, mask in (masks | {"blank": np.isnan(values)}).items()}
-        harmonised = [names.get(label, "") for label in self.reader.labels]
-        prevalence = counts["positives"] / max(len(values), 1)
-        columns = {"harmonised": harmonised, **counts, "prevalence": prevalence}
-        return pd.DataFrame(columns, index=pd.Index(self.reader.labels, name="label"))
 
 
 def readers() -> dict[str, type[ChestXrays]]:
@@ -182,14 +122,6 @@ def compare(checks: Sequence[Check], drawn: Path | None = None) -> list[Problem]
 
             problems += alike.between(one, other, drawn)
     return problems
-
-
-def _harmonised(source: str) -> dict[str, str]:
-    """Return the harmonised name of each label of a source that has one."""
-    names: dict[str, str] = {}
-    for name, of in harmonised_names(source).items():
-        names |= dict.fromkeys([of] if isinstance(of, str) else chain.from_iterable(of.values()), name)
-    return names
 
 
 def _look_at(reading: Reading, thumbs: "Thumbs | None", ahead: Ahead | None) -> list[Picture | None]:

@@ -12,7 +12,8 @@ from fedlit.core.errors import ConfigError
 from fedlit.data import NIHChestXray14, xrays
 from fedlit.data.tables import numbers, read_table
 from fedlit.data.xrays.base import ChestXrays, Reading
-from fedlit.data.xrays.check import Check, Problem, check, compare, look_at, readers, recognise
+from fedlit.data.xrays.check import check, compare, look_at, readers, recognise
+from fedlit.data.xrays.checked import Check, Problem
 
 ROWS = "image,patient,split,A,B\n0.png,p0,train,1,0\n1.png,p0,train,,1\n2.png,p1,val,-1,0\n3.png,p2,test,0,0\n"
 
