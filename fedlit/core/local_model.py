@@ -21,6 +21,9 @@ from fedlit.core.module import collect_logs, loss_of, step_of
 from fedlit.core.objective import Objective
 from fedlit.core.optimizer import FlatOptimizer
 
+COMPILING = {"options": {"fallback_random": True}}
+"""How the forward pass is compiled: dropout draws as it does without."""
+
 
 @dataclass(frozen=True)
 class LocalTraining:
@@ -104,7 +107,7 @@ class LocalModel:
         self._ending = self._implementing("on_client_round_end")
         self._recorded = self._recording()
         if training.compiled:
-            module.compile()
+            module.compile(**COMPILING)
 
     @property
     def layout(self) -> Layout:
@@ -164,10 +167,7 @@ class LocalModel:
         objective's variables; ``on_after_optimizer_step``.
         """
         recorded = self._recorded is not None and self.learns and self.watched and self._recorded.has(batches[0])
-        if recorded:
-            loss = self._recorded.take(self.moved(batches[0]))
-        else:
-            loss = self._descend(contexts, batches, number)
+        loss = self._recorded.take(self.moved(batches[0])) if recorded else self._descend(contexts, batches, number)
         for i in self._before:
             self.aggregators[i].on_before_optimizer_step(contexts[i])
         if not recorded:

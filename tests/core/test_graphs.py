@@ -6,7 +6,6 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import LightningModule
 from pictures import CLASSES, Small, data
 from tape import TapeRecorder
 from torch import Tensor, nn
@@ -202,7 +201,7 @@ class LoggingSometimes(Recordable):
     count = itertools.count()
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        if next(LoggingSometimes.count) % 2:
+        if len(batch[0]) == 4 and next(LoggingSometimes.count) % 2:
             self.log("mean", batch[0].mean())
         return super().training_step(batch, batch_idx)
 
