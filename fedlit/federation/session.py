@@ -206,11 +206,12 @@ class Session:
         nbytes = self._state_bytes() * len(self.clients)
         return f"clients' states: about {nbytes / 1e9:,.1f} GB in files in {self.engine.folder.path.parent}"
 
-    def save(self, saver: Checkpoints, rounds: int, server: ServerState, best: Best) -> None:
-        """Write the state after so many rounds."""
+    def save(self, saver: Checkpoints, rounds: int, server: ServerState, best: Best, later: bool = False) -> None:
+        """Write the state after so many rounds; with ``later`` while the next one trains, see :meth:`Checkpoints.save`."""
         names = [type(a).__name__ for a in self.federation.aggregators]
         held, at_sites = self.engine.client_states(), self.engine.at_sites()
-        saver.save(rounds, server, held, best, list(self.clients), names, at_sites)
+        later = later and self.engine.keeps_states  # sites forget what no checkpoint needs
+        saver.save(rounds, server, held, best, list(self.clients), names, at_sites, later)
         if at_sites:
             self.engine.saved([checkpoint.at_sites(path) for path in saver.kept])
 

@@ -8,7 +8,7 @@ from math import inf
 from typing import Literal
 
 from fedlit.core.aggregator import Aggregator, governed_twice
-from fedlit.core.checkpoint import Cadence
+from fedlit.core.cadence import Cadence
 from fedlit.core.errors import ConfigError
 from fedlit.core.local_model import LocalTraining
 from fedlit.core.manifest import Best
