@@ -56,6 +56,11 @@ class OwnBuffers:
                 start = buffers[leaf]
                 self._slots[name] = Slot(tuple(places), None if start is None else start.detach().clone())
 
+    @property
+    def names(self) -> list[str]:
+        """Their names."""
+        return [*self._slots]
+
     def load(self, state: dict[str, Tensor]) -> None:
         """Take a client's buffers; what ``state`` lacks is as it was at the start."""
         for name, slot in self._slots.items():

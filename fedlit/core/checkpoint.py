@@ -6,15 +6,18 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from fedlit.core.errors import CheckpointError, ConfigError
+from fedlit.core.cadence import SHARE_OF_TIME, Cadence
+from fedlit.core.errors import CheckpointError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.files import put, remove, sync
 from fedlit.core.flat import Layout
+from fedlit.core.later import Later
 from fedlit.core.manifest import NAME, Best, Damaged, Manifest, name_of, sha256
 from fedlit.core.messages import Broadcast, ClientState, ServerState, State
 from fedlit.core.small_states import is_small, stacked, unstacked
@@ -24,9 +27,6 @@ SHARED = re.compile(r"clients-\d+\.pt")
 """Files of client states that share one; there is one a rank."""
 
 SERVER, SERVER_NAMES, CLIENT_NAMES = "server.pt", ("w", "stats"), ("batches", "w", "stats")
-
-SHARE_OF_TIME = 0.02
-"""Largest share of a run's time that checkpoints take by default."""
 
 
 @dataclass
@@ -52,36 +52,6 @@ class Loaded:
     at_sites: Mapping[str, int | None] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Cadence:
-    """How often something happens: every so many rounds, every so many seconds, or as often as time allows.
-
-    Attributes:
-        rounds: Rounds between two times, or None.
-        seconds: Seconds between two times, or None; with neither, as often as costs under 2% of the time.
-    """
-
-    rounds: int | None = None
-    seconds: float | None = None
-
-    @classmethod
-    def parse(cls, value: int | str) -> "Cadence":
-        """Read ``5``, ``60s`` or ``auto``.
-
-        Raises:
-            ConfigError: The value is none of them.
-        """
-        text = str(value)
-        if text == "auto":
-            return cls()
-        number = text.removesuffix("s")
-        if number.isdecimal() and int(number) > 0:
-            return cls(seconds=float(number)) if text.endswith("s") else cls(rounds=int(number))
-        raise ConfigError(
-            f"federation.checkpoint_every: expected rounds such as 5, seconds such as 60s, or auto; found {value!r}"
-        )
-
-
 class Checkpoints:
     """The folder ``checkpoints/`` of a run.
 
@@ -94,11 +64,12 @@ class Checkpoints:
     Args:
         folder: The folder of the checkpoints.
         fabric: The ranks; each writes its own clients.
-        every: How often to write one.
+        every: How often to write one. By default as often as costs under 2% of the time.
     """
 
-    def __init__(self, folder: Path, fabric: FederationFabric, every: Cadence = Cadence()) -> None:
-        self.folder, self._fabric, self._every = folder, fabric, every
+    def __init__(self, folder: Path, fabric: FederationFabric, every: Cadence | None = None) -> None:
+        self._later = Later("fedlit-checkpoint")
+        self.folder, self._fabric, self._every = folder, fabric, every or Cadence()
         self._saved_at, self._seconds, self._round = time.monotonic(), 0.0, -1
         self._files: dict[str, tuple[ClientState | StoredState, Path]] = {}
         self._hashes: dict[tuple[int, int, int], str] = {}
@@ -131,34 +102,68 @@ class Checkpoints:
         names: list[str],
         aggregators: list[str],
         at_sites: Mapping[str, int | None] | None = None,
+        later: bool = False,
     ) -> None:
-        """Write the state after ``rounds`` rounds, unless it is there already."""
+        """Write the state after ``rounds`` rounds, unless it is there already.
+
+        With ``later`` a thread writes it, until :meth:`finish`: until then clients' states have to stay as they are, not the
+        server's. Ranks wait for each other, so that they write at once.
+        """
+        self.finish()
         if rounds == self._round:
             return
-        began = time.monotonic()
+        self._round = rounds
         target, temporary = self.folder / name_of(rounds), self.folder / f".writing-{rounds:06d}"
         if self._fabric.is_global_zero:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
         self._fabric.barrier()
-        numbers, small = {name: number for number, name in enumerate(names)}, {}
+        later = later and self._fabric.world_size == 1
+        tensors = Broadcast(server.w, server.stats, server.aggregators).tensors()
+        held = {name: t.clone() for name, t in tensors.items()} if later else tensors
+        files = {name: client_file(number) for number, name in enumerate(names)}
         for name, state in clients.items():
-            if state.file is None and is_small(state):
-                small[numbers[name]] = state
+            if state.file is not None:  # the next round may remove it
+                link(state.file, temporary / files[name])
+        manifest = Manifest(
+            rounds, names, aggregators, [], describe(server.layout), best, sha256={}, at_sites=dict(at_sites or {})
+        )
+        work = partial(self._write_all, dict(clients), files, held, manifest, temporary, target)
+        if later:
+            self._later.begin(work)
+        else:
+            work()
+
+    def finish(self) -> None:
+        """Wait until the checkpoint is written that :meth:`save` has begun; what kept it from being written is raised."""
+        self._later.finish()
+
+    def _write_all(
+        self,
+        clients: Mapping[str, ClientState | StoredState],
+        files: Mapping[str, str],
+        server: State,
+        manifest: Manifest,
+        temporary: Path,
+        target: Path,
+    ) -> None:
+        began, small = time.monotonic(), {}
+        for number, (name, file) in enumerate(files.items()):
+            state = clients.get(name)
+            if state is None:
                 continue
-            path = temporary / client_file(numbers[name])
-            self._write_client(name, state, path)
-            self._files[name] = (state, target / path.name)
+            if state.file is None and is_small(state):
+                small[number] = state
+                continue
+            self._write_client(name, state, temporary / file)
+            self._files[name] = (state, target / file)
         if small:
             _write(stacked(small), temporary / f"clients-{self._fabric.global_rank}.pt")
         self._fabric.barrier()
         if self._fabric.is_global_zero:
-            _write(Broadcast(server.w, server.stats, server.aggregators).tensors(), temporary / SERVER)
+            _write(server, temporary / SERVER)
             hashes = self._hashed(temporary)
-            layout = describe(server.layout)
-            manifest = Manifest(
-                rounds, names, aggregators, sorted(hashes), layout, best, sha256=hashes, at_sites=dict(at_sites or {})
-            )
+            manifest = replace(manifest, files=sorted(hashes), sha256=hashes)
             sync(manifest.write(temporary))
             sync(temporary)
             put(temporary, target)
@@ -168,7 +173,7 @@ class Checkpoints:
                 if path not in keep:
                     remove(path)
         self._fabric.barrier()
-        self._round, self._saved_at = rounds, time.monotonic()
+        self._saved_at = time.monotonic()
         self._seconds = self._saved_at - began
 
     @property
@@ -189,8 +194,7 @@ class Checkpoints:
     def _write_client(self, name: str, state: ClientState | StoredState, path: Path) -> None:
         written_state, written_path = self._files.get(name, (None, None))
         if state.file is not None:
-            link(state.file, path)  # it is never written again
-            sync(path)
+            sync(path)  # a link: the file is never written again
         elif written_state is state and written_path.exists():
             link(written_path, path)
         else:

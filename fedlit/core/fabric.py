@@ -2,7 +2,8 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -29,8 +30,7 @@ class FederationFabric(Fabric):
 
     Attributes:
         logged: name -> values of the current round.
-        global_step: Steps of the client's training so far, as a module reads it from ``self.global_step``.
-        current_epoch: Passes over the client's training images that are complete, likewise.
+        asked: Whether somebody has read ``global_step`` or ``current_epoch`` since it was set to False.
     """
 
     logger = progress_bar_callback = None
@@ -39,7 +39,32 @@ class FederationFabric(Fabric):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.logged: dict[str, list[Any]] = defaultdict(list)
-        self.global_step, self.current_epoch = 0, 0
+        self.asked, self._counts = False, (0, 0)
+
+    @property
+    def global_step(self) -> int:
+        """Steps of the client's training so far, as a module reads it from ``self.global_step``."""
+        self.asked = True
+        return self._counts[0]
+
+    @property
+    def current_epoch(self) -> int:
+        """Passes over the client's training images that are complete, likewise."""
+        self.asked = True
+        return self._counts[1]
+
+    def count(self, steps: int, epochs: int) -> None:
+        """Set both."""
+        self._counts = steps, epochs
+
+    @contextmanager
+    def apart(self) -> Iterator[dict[str, list[Any]]]:
+        """Collect within what is logged in a dictionary of its own, and leave ``logged`` as it is."""
+        before, self.logged = self.logged, defaultdict(list)
+        try:
+            yield self.logged
+        finally:
+            self.logged = before
 
     def log_dict(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Collect values under their names until the round ends."""

@@ -13,12 +13,16 @@ from fedlit.core.batches import BatchStream
 from fedlit.core.errors import TrainingError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Entry, FlatModel, Layout
+from fedlit.core.graphs import RECORDERS, RecordedSteps, hindrance, refusal
 from fedlit.core.hooks import check_correction, computed_loss, mask_of, replaced_change, sent_by, state_of, tensors
 from fedlit.core.memory_format import as_it_is, with_channels_last
 from fedlit.core.messages import Broadcast, Client, ClientState, Mask, Round, State
 from fedlit.core.module import collect_logs, loss_of, step_of
 from fedlit.core.objective import Objective
 from fedlit.core.optimizer import FlatOptimizer
+
+COMPILING = {"options": {"fallback_random": True}}
+"""How the forward pass is compiled: dropout draws as it does without."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,9 @@ class LocalTraining:
         gradient_clamp: Largest absolute value of an element of a local gradient; none by default.
         measure_batches: Batches of each client that a measuring round looks at.
         channels_last: Whether convolutions compute in that memory format.
+        recorded: Number of examples in a batch whose step is recorded as a CUDA graph and replayed; 0 for none.
+        must_record: Whether it is an error where that cannot be done.
+        compiled: Whether the module's forward pass is compiled.
     """
 
     optimizer_state: str = "reset"
@@ -38,6 +45,9 @@ class LocalTraining:
     gradient_clamp: float | None = None
     measure_batches: int = 32
     channels_last: bool = False
+    recorded: int = 0
+    must_record: bool = False
+    compiled: bool = False
 
     @property
     def bounds(self) -> bool:
@@ -95,6 +105,9 @@ class LocalModel:
         self._after = self._implementing("on_after_optimizer_step")
         self._sending = self._implementing("on_before_send")
         self._ending = self._implementing("on_client_round_end")
+        self._recorded = self._recording()
+        if training.compiled:
+            module.compile(**COMPILING)
 
     @property
     def layout(self) -> Layout:
@@ -153,25 +166,14 @@ class LocalModel:
         clipping or clamping (the correction is added after it instead); ``on_before_optimizer_step``; optimizer; projection of the
         objective's variables; ``on_after_optimizer_step``.
         """
-        flat, correction = self.flat, self.correction
-        self._clear_gradient()
-        for i in self._computing:
-            loss = computed_loss(self.aggregators[i], contexts[i], batches)
-        if not self._computing:
-            loss = self.gradient(batches[0], number)
-        flat.gather_statistics()
-        if not self.learns:
-            self._met.logical_or_(flat.grad.any())  # read when the round is over: no step waits for the device
-        flat.grad[self.layout.slices["dual"]].neg_()
-        if self.training.bounds:
-            self._bound(flat.grad)
-            if self._starting:
-                correction.add_to(flat.grad, flat.w)
+        recorded = self._recorded is not None and self.learns and self.watched and self._recorded.has(batches[0])
+        loss = self._recorded.take(self.moved(batches[0])) if recorded else self._descend(contexts, batches, number)
         for i in self._before:
             self.aggregators[i].on_before_optimizer_step(contexts[i])
-        self.optimizer.step()
-        for project in self._projections:
-            project()
+        if not recorded:
+            self._update()
+        elif self._before:
+            self._recorded.update()
         for context in contexts:
             context.num_steps = number + 1
         for i in self._after:
@@ -180,8 +182,7 @@ class LocalModel:
 
     def count(self, seen: int, stream: BatchStream) -> None:
         """Tell the module, for its ``global_step`` and ``current_epoch``, how many batches of a stream it has seen."""
-        self.fabric.global_step = seen // self.batches_per_step
-        self.fabric.current_epoch = seen // stream.steps_per_epoch
+        self.fabric.count(seen // self.batches_per_step, seen // stream.steps_per_epoch)
 
     def still(self) -> str:
         """Why the client's weights did not move in its round, or ""; a rate of 0 is what somebody asked for."""
@@ -266,6 +267,53 @@ class LocalModel:
         if self.flat.grad._version != version:  # it has called zero_grad or backward, which here comes after it
             self._clear_gradient()
         return loss_of(self.module, output)
+
+    def _descend(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
+        """A step until ``on_before_optimizer_step``: the gradient; returns the loss."""
+        flat = self.flat
+        self._clear_gradient()
+        for i in self._computing:
+            loss = computed_loss(self.aggregators[i], contexts[i], batches)
+        if not self._computing:
+            loss = self.gradient(batches[0], number)
+        flat.gather_statistics()
+        if not self.learns:
+            self._met.logical_or_(flat.grad.any())  # read when the round is over: no step waits for the device
+        flat.grad[self.layout.slices["dual"]].neg_()
+        if self.training.bounds:
+            self._bound(flat.grad)
+            if self._starting:
+                self.correction.add_to(flat.grad, flat.w)
+        return loss
+
+    def _update(self) -> None:
+        """A step after ``on_before_optimizer_step``: along the gradient."""
+        self.optimizer.step()
+        for project in self._projections:
+            project()
+
+    def _recording(self) -> RecordedSteps | None:
+        """What records the steps, where that is wanted and can be done."""
+        device, training = self.flat.w.device, self.training
+        if not training.recorded:
+            return None
+        if reason := hindrance(self.flat, self.optimizer, self.aggregators):
+            if training.must_record:
+                raise TrainingError(refusal(type(self.module).__name__, reason))
+            return None
+        self.optimizer.hold_still()
+        self.correction.hold_still()
+
+        def descend(batch: Any) -> Tensor:
+            loss = self._descend((), (batch,), 0)
+            if not self._before:
+                self._update()
+            return loss
+
+        recorder, name = RECORDERS[device.type](device), type(self.module).__name__
+        return RecordedSteps(
+            recorder, self.fabric, descend, self._update, training.recorded, training.must_record, name
+        )
 
     def _bound(self, gradient: Tensor) -> None:
         """Clip a gradient's norm, or clamp each element of it that is no variable of the objective."""

@@ -26,6 +26,9 @@ NOT_ELEMENTWISE = {
 FUSED = {"cuda"}
 """Devices on which a step is one kernel where the optimizer has such a form; its numbers differ by rounding."""
 
+RECORDED = ("SGD", "Adam", "AdamW")
+"""Optimizers whose step can be recorded: their state starts at zero, and their kernels read the rate from the device."""
+
 ADAPTIVE = frozenset(
     ("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "AdaBelief", "Lion")
 )
@@ -74,9 +77,44 @@ class FlatOptimizer:
         self._fresh = copy.deepcopy(dict(enumerate(self._states())))
         self.name = type(configured).__name__
         self.rates = [group["lr"] for group in self._optimizer.param_groups]
+        self._still = False
+
+    def hindrance(self) -> str:
+        """Say why its step cannot be recorded; "" where it can."""
+        if self.name not in RECORDED:
+            return f"{self.name} computes its step on the host; {', '.join(RECORDED)} can"
+        for group in self._optimizer.param_groups:
+            if group.get("dampening"):
+                return "the optimizer's first step differs from the others (dampening)"
+            if chosen := [choice for choice in ("foreach", "differentiable") if group.get(choice)]:
+                return f"the optimizer computes with {chosen[0]}: true; leave it out"
+        return ""
+
+    def hold_still(self) -> None:
+        """Keep the state and the rates as tensors that stay where they are, as a recorded step needs them.
+
+        The state is what a step at rate 0 along a gradient of 0 makes; a round that starts afresh sets it to zero.
+        """
+        self._still = True
+        device = self._parameters()[0].device
+        fused = device.type == "cuda"
+        for group in self._optimizer.param_groups:
+            # What fused kernels read; elsewhere the digits of a rate in Python are kept.
+            group["lr"] = torch.zeros((), dtype=torch.float32 if fused else torch.float64, device=device)
+            if fused and "capturable" in group:
+                group["capturable"] = True
+        self._optimizer.step()
 
     def begin(self, state: State, lr_factor: float) -> None:
         """Start a round: from ``state``, or afresh where it is empty; rates are multiplied by ``lr_factor``."""
+        if self._still:
+            for i, held in enumerate(self._states()):
+                for key, tensor in held.items():
+                    found = state.get(f"{i}/{key}")
+                    tensor.zero_() if found is None else tensor.copy_(found)
+            for group, rate in zip(self._optimizer.param_groups, self.rates, strict=True):
+                group["lr"].fill_(rate * lr_factor)
+            return
         self._optimizer.state = defaultdict(dict)
         for i, parameter in enumerate(self._parameters()):
             if source := stripped(state, f"{i}/") if state else self._fresh[i]:

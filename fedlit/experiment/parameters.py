@@ -42,7 +42,8 @@ KNOWN = (
     "federation.schedule.window", "federation.rounds", "fabric.accelerator", "fabric.devices",
     "fabric.num_nodes", "federation.workers", "federation.threads", "federation.eval_every", "federation.monitor",
     "federation.monitor_mode", "federation.checkpoint_every", "federation.measure_batches", "data.eval_batch_size",
-    "data.cache_dir", "data.device", "federation.memory_format", "federation.state_memory",
+    "data.cache_dir", "data.device", "federation.memory_format", "federation.cuda_graph",
+    "federation.state_memory",
 )  # fmt: skip
 """Keys that a short name says already, or that change no number of a run; what is below them is another key."""
 

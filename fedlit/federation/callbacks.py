@@ -102,10 +102,14 @@ class SaveCheckpoints(Callback):
         self._save(state)
 
     def on_round_end(self, state: FitState) -> None:
-        """Save where it is due, with each best model and after the last round."""
+        """Save where it is due, with each best model and after the last round; it is written while the next one trains.
+
+        A client's state lives until the next but one trains: by then it is on the disk.
+        """
+        self.saver.finish()
         improved = state.best.round == state.done
         if improved or state.over or self.saver.due(state.done):
-            self._save(state)
+            state.session.save(self.saver, state.done, state.server, state.best, later=True)
 
     def on_fit_end(self, state: FitState) -> None:
         """Save the end."""
@@ -113,6 +117,7 @@ class SaveCheckpoints(Callback):
 
     def on_exception(self, state: FitState, error: BaseException) -> None:
         """Save the last recorded round, unless the process is told to go at once."""
+        self.saver.finish()
         if isinstance(error, Exception) and state.settled:
             self._save(state)
 

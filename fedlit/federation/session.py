@@ -26,7 +26,7 @@ from fedlit.core.randomness import generator
 from fedlit.core.stored_states import SHARE, StateFolder, check_room, free_memory
 from fedlit.data.features import with_fixed_features
 from fedlit.data.federated import FederatedDataModule
-from fedlit.federation import placement
+from fedlit.federation import graphs, placement
 from fedlit.federation.clients import only, taking_part
 from fedlit.federation.engines.base import Engine, Program, View
 from fedlit.federation.engines.local import LocalEngine, wanted_workers
@@ -65,6 +65,7 @@ class Session:
         optimizer: The name of its class.
         memory_format: ``contiguous`` or ``channels_last``; "" for a model without 2-D convolutions.
         placement: Where the pictures lie.
+        recording: Whether steps are replayed from a CUDA graph.
 
     Raises:
         ConfigError: Model, data and federation do not fit together.
@@ -86,6 +87,11 @@ class Session:
         self.federation, self.fabric, self.seed, self._personal_parts = federation, fabric, seed, personal_parts
         check_module(module)
         self._model = model = self._initial_model(module)
+        self.recording = graphs.Recording()
+        if roster is None:  # sites decide for themselves
+            given = self.fabric.device, model, self._optimizer, federation.aggregators
+            self.recording = graphs.chosen(federation.cuda_graph, *given)
+            graphs.check_compiler(federation.compile, fabric.device)
         self.objective = objective_of(model.module)
         self.tags = dict(tags or {})
         if fabric.local_rank == 0:
@@ -115,7 +121,13 @@ class Session:
             self.clients,
             clients,
             test_sets,
-            replace(federation.training, channels_last=self.memory_format == "channels_last"),
+            replace(
+                federation.training,
+                channels_last=self.memory_format == "channels_last",
+                recorded=data.batch_size * self.recording.wanted,
+                must_record=self.recording.must,
+                compiled=bool(federation.compile),
+            ),
             data.batch_size,
             data.eval_batch_size,
             seed,
@@ -194,11 +206,12 @@ class Session:
         nbytes = self._state_bytes() * len(self.clients)
         return f"clients' states: about {nbytes / 1e9:,.1f} GB in files in {self.engine.folder.path.parent}"
 
-    def save(self, saver: Checkpoints, rounds: int, server: ServerState, best: Best) -> None:
-        """Write the state after so many rounds."""
+    def save(self, saver: Checkpoints, rounds: int, server: ServerState, best: Best, later: bool = False) -> None:
+        """Write the state after so many rounds; with ``later`` while the next one trains, see :meth:`Checkpoints.save`."""
         names = [type(a).__name__ for a in self.federation.aggregators]
         held, at_sites = self.engine.client_states(), self.engine.at_sites()
-        saver.save(rounds, server, held, best, list(self.clients), names, at_sites)
+        later = later and self.engine.keeps_states  # sites forget what no checkpoint needs
+        saver.save(rounds, server, held, best, list(self.clients), names, at_sites, later)
         if at_sites:
             self.engine.saved([checkpoint.at_sites(path) for path in saver.kept])
 
@@ -323,8 +336,8 @@ class Session:
         start = configured(self.fabric, copy_of(module), self.federation.aggregators)
         start.fabric = self.fabric
         model = FlatModel(start)
-        optimizer = FlatOptimizer(start, model)  # what it refuses, it refuses before any process starts
-        self.lr, self.optimizer = optimizer.rates[0], optimizer.name
+        self._optimizer = FlatOptimizer(start, model)  # what it refuses, it refuses before any process starts
+        self.lr, self.optimizer = self._optimizer.rates[0], self._optimizer.name
         return model
 
     def _cohort_size(self) -> int:

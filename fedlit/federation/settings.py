@@ -8,7 +8,7 @@ from math import inf
 from typing import Literal
 
 from fedlit.core.aggregator import Aggregator, governed_twice
-from fedlit.core.checkpoint import Cadence
+from fedlit.core.cadence import Cadence
 from fedlit.core.errors import ConfigError
 from fedlit.core.local_model import LocalTraining
 from fedlit.core.manifest import Best
@@ -45,6 +45,10 @@ class Settings:
         memory_format: Order in which convolutions find images in memory: ``contiguous``, or ``channels_last``, which gives
             other bits. By default ``channels_last`` for ImageClassifier on a GPU, and on a CPU for backbones
             that are faster with it, such as DenseNet; ``contiguous`` else.
+        cuda_graph: Whether local steps are recorded once, as a CUDA graph, and replayed for every client: ``auto``, ``true``
+            or ``false``. By default (``auto``) they are on a GPU for ImageClassifier and what says that it can be recorded.
+        compile: Whether torch.compile compiles the model's forward pass, which gives other bits and takes about a minute at
+            the start. By default it is not compiled.
         eval_every: Number of rounds between evaluations. The last round is always evaluated.
         test_curves: Whether each evaluation scores the test sets too and logs them as ``test_curve/...``, which no choice may
             depend on. By default the test sets are scored once, by the best model.
@@ -86,6 +90,8 @@ class Settings:
     workers: int | Literal["auto"] = "auto"
     threads: int = 1
     memory_format: Literal["contiguous", "channels_last"] | None = None
+    cuda_graph: bool | Literal["auto"] = "auto"
+    compile: bool | None = None
     eval_every: int = 1
     test_curves: bool | None = None
     monitor: str = "auto"
@@ -110,6 +116,8 @@ class Settings:
             raise ConfigError(
                 f"federation.memory_format: expected contiguous, channels_last or nothing, found {self.memory_format!r}"
             )
+        if self.cuda_graph not in (True, False, "auto"):
+            raise ConfigError(f"federation.cuda_graph: expected auto, true or false, found {self.cuda_graph!r}")
         if not 0 < self.participation <= 1:
             raise ConfigError(f"federation.participation: expected a share in (0, 1], found {self.participation}")
         if self.patience is not None and self.patience < self.eval_every:

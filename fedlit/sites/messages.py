@@ -93,7 +93,8 @@ class Prepare:
         fingerprint: Of the server's layout.
         seed: Of the phase.
         clients: The site's clients, with their weights in the federation.
-        optimizer_state, gradient_clip, gradient_clamp, measure_batches, memory_format, threads: The federation's settings.
+        optimizer_state, gradient_clip, gradient_clamp, measure_batches, memory_format, cuda_graph, compile, threads: The federation's
+            settings.
         batch_size, eval_batch_size, limit_eval_batches: How many examples a batch has, and batches an evaluation.
         precision: Of the arithmetic.
     """
@@ -109,6 +110,8 @@ class Prepare:
     gradient_clamp: float | None
     measure_batches: int
     memory_format: str | None
+    cuda_graph: bool | str
+    compile: bool | None
     threads: int
     batch_size: int
     eval_batch_size: int

@@ -20,7 +20,7 @@ from fedlit.core.local_model import LocalTraining, configured
 from fedlit.core.messages import Broadcast, ClientState, ServerState
 from fedlit.data.features import with_fixed_features
 from fedlit.data.federated import FederatedDataModule, parts_of
-from fedlit.federation import placement
+from fedlit.federation import graphs, placement
 from fedlit.federation.engines.base import Program, View, Worker
 from fedlit.federation.handover import PersonalParts
 from fedlit.federation.memory_format import chosen
@@ -173,7 +173,10 @@ class Site:
             asked.gradient_clamp,
             asked.measure_batches,
             chosen(asked.memory_format, fabric, module) == "channels_last",
+            asked.batch_size * graphs.at_a_site(asked.cuda_graph, fabric.device, module),
+            compiled=bool(asked.compile),
         )
+        graphs.check_compiler(asked.compile, fabric.device)
         place = placement.chosen(data.device, fabric.device, trained, {})
         program = Program(
             module, made.phase.aggregators, clients, trained, {}, training, asked.batch_size, asked.eval_batch_size, asked.seed,

@@ -21,7 +21,7 @@ from fedlit.tracking.counts import counts_table
 MAY_DIFFER = (
     "config", "ckpt_path", "experiment", "name", "run_dir", "fast_dev_run", "logger", "tags", "callbacks",
     "fabric.accelerator", "fabric.devices", "fabric.num_nodes", "federation.rounds", "federation.patience",
-    "federation.workers", "federation.checkpoint_every", "federation.state_memory", "federation.quorum",
+    "federation.workers", "federation.cuda_graph", "federation.checkpoint_every", "federation.state_memory", "federation.quorum",
     "federation.deadline", "federation.on_site_error", "data.init_args.cache_dir", "data.init_args.device",
 )  # fmt: skip
 """Keys of the configuration that a resumed run may change: they do not change its numbers."""

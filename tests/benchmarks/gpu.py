@@ -6,20 +6,24 @@ DenseNet121 on augmented pictures of 224 pixels, four clients, by
 
 - (a) a plain loop as people write it: NCHW, fp32, a DataLoader of 8 workers over the memory map;
 - (b) the best bare loop: channels_last, bf16, pictures on the GPU, its step captured as a graph;
-- (c) fedlit with federated averaging, bf16-mixed, rounds and their sums included;
+- (c) fedlit with federated averaging, bf16-mixed, its step one CUDA graph too, rounds and their sums included;
 - (d) the same with CODASCA and SurgicalHeads on the AUC objective;
 
-and, for many small clients of a network of 60,000 parameters, (e) fedlit beside a bare loop over the same clients. The sides
+and, for many small clients of a network of 60,000 parameters, (e) fedlit beside a bare loop over the same clients, and beside
+pfl-research's simulation if it is installed (``pip install 'pfl[pytorch]'``), which takes its images from the GPU too. The sides
 take turns (A B C D A B ...); a ratio is the median over turns. Limits: (c) at least 0.95 of (b), and above (a); (d) at least
 0.95 of (c). ``--tiny`` is a small network and pictures, to try the command where there is no GPU: its figures say nothing.
 """
 
 import argparse
+import importlib.util
+import io
 import itertools
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 
@@ -191,6 +195,8 @@ def fedlit(
     federation = Federation(aggregators, rounds=10_000, schedule=schedule, workers=1)
     data = GivenClients(clients, CLASSES, batch_size=batch)
     session = Session(federation, model, data, make_fabric(device, precision=precision))
+    if session.recording.wanted or session.recording.notice:
+        print(f"  {session.algorithm}: {session.recording.notice or 'one CUDA graph a step'}")
     server, _, _ = session.restore(None)
     session.settle(server)
     rounds = itertools.count()
@@ -199,6 +205,47 @@ def fedlit(
         rnd = session.round(next(rounds))
         total, _ = session.engine.run(rnd.cohort, federation.open_round(server, rnd, session), rnd)
         federation.close_round(server, total, rnd, session)
+
+    return turn
+
+
+def with_pfl(backbone: str, sets: list[LabelledImages], batch: int, device: torch.device, bf16: bool) -> Turn:
+    """(e): a round of pfl-research over the same clients, an epoch each, without its evaluations."""
+    from pfl.aggregate.simulate import SimulatedBackend
+    from pfl.algorithm.base import NNAlgorithmParams
+    from pfl.algorithm.federated_averaging import FederatedAveraging
+    from pfl.data.dataset import Dataset
+    from pfl.data.federated_dataset import FederatedDataset
+    from pfl.data.sampling import get_user_sampler
+    from pfl.hyperparam.base import NNTrainHyperParams
+    from pfl.model.pytorch import PyTorchModel
+
+    class Network(ImageClassifier):
+        def loss(self, images: Tensor, labels: Tensor) -> Tensor:
+            return self.training_step((images, labels), 0)
+
+        def metrics(self, images: Tensor, labels: Tensor) -> dict:
+            return {}
+
+    torch.manual_seed(0)
+    network, store = Network(CLASSES, backbone), ResidentStore(sets[0].store, device)
+    held = [part.placed(store, device) for part in sets]
+    data = FederatedDataset(
+        lambda k: Dataset(list(held[k].batch(torch.arange(len(held[k]))))),
+        get_user_sampler("minimize_reuse", list(range(len(sets)))),
+    )
+    central = torch.optim.SGD(network.parameters(), lr=1.0)
+    amp = torch.bfloat16 if bf16 else None
+    model = PyTorchModel(network, torch.optim.SGD, central, amp_dtype=amp)
+    backend = SimulatedBackend(data, data)
+    once = NNAlgorithmParams(2, 2, len(sets), None)
+    training = NNTrainHyperParams(local_batch_size=batch, local_num_epochs=1, local_learning_rate=LR)
+
+    def turn() -> None:
+        algorithm = FederatedAveraging()
+        algorithm._current_central_iteration = 1  # the first of a run evaluates every user before and after
+        with redirect_stdout(io.StringIO()):
+            algorithm.run(once, backend, model, training)
 
     return turn
 
@@ -285,8 +332,11 @@ def main() -> int:
                 [],
             ),
         }
+        if importlib.util.find_spec("pfl"):
+            sides["e, pfl-research"] = with_pfl(small.backbone, sets, batch, device, bf16)
+        else:
+            print("  pfl-research is not installed")
         timed(sides, turns, count * batch, device)
-        print("  pfl-research: not compared here yet")
     return int(not all(held) and not args.tiny)
 
 

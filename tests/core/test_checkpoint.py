@@ -12,7 +12,8 @@ from torch import nn
 from toys import CLASSES, ToyNet
 
 from fedlit.core import checkpoint
-from fedlit.core.checkpoint import Cadence, Checkpoints
+from fedlit.core.cadence import Cadence
+from fedlit.core.checkpoint import Checkpoints
 from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import FlatModel

@@ -2,12 +2,14 @@
 
 import errno
 import resource
+import time
 from pathlib import Path
 
 import pytest
 import torch
 from runs import Kept
 
+from fedlit.core import checkpoint
 from fedlit.federation.callbacks import Callback
 from fedlit.tracking.base import MetricsFile
 
@@ -22,8 +24,12 @@ class FullAfter(Callback):
     """Lets no file grow beyond 16 KiB once a round has begun, as a quota does."""
 
     def on_round_start(self, state) -> None:
-        """Set the limit."""
+        """Set the limit, once the checkpoint of the round before is there: it is written while this one trains."""
         if state.done == ROUND:
+            deadline = time.monotonic() + 60
+            while checkpoint.find(state.run.checkpoints, "last").name != f"round-{ROUND:06d}":
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
             resource.setrlimit(resource.RLIMIT_FSIZE, (2**14, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 

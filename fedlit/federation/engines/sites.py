@@ -213,6 +213,8 @@ class SiteEngine(Engine):
             training.gradient_clamp,
             training.measure_batches,
             self._settings.memory_format,
+            self._settings.cuda_graph,
+            self._settings.compile,
             program.threads,
             program.batch_size,
             program.eval_batch_size,

@@ -1,0 +1,380 @@
+"""Steps that are recorded once and replayed for every client give what steps give that are taken one by one."""
+
+import copy
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from pictures import CLASSES, Small, data
+from tape import TapeRecorder
+from torch import Tensor, nn
+from torchmetrics import MeanMetric
+
+from fedlit.aggregators import CODASCA, FedBN, FedProx, LocalSCGDAM, LocalSGDM, Scaffold, SurgicalHeads
+from fedlit.core import graphs, optimizer
+from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.core.fabric import make_fabric
+from fedlit.core.messages import ClientData
+from fedlit.data.augmentation import XrayAugmentation
+from fedlit.data.given import GivenClients
+from fedlit.federation.description import announcement
+from fedlit.federation.federation import Federation
+from fedlit.federation.monitor import Monitor
+from fedlit.federation.session import Session
+from fedlit.models import ImageClassifier
+from fedlit.objectives import AUCSaddle
+from fedlit.schedules import ConstantSchedule, PracticeSchedule
+
+STEPS = 6
+
+
+class Recordable(Small):
+    """A convolution, BatchNorm, dropout, and an optimizer of one's own."""
+
+    recordable = True
+
+    def __init__(self, make=lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)) -> None:
+        super().__init__()
+        self.make = make
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return self.make(self.parameters())
+
+
+def network(**options) -> ImageClassifier:
+    return ImageClassifier(CLASSES, "small_cnn", drop_rate=0.1, **options)
+
+
+def saddle() -> ImageClassifier:
+    return network(objective=AUCSaddle(clamp=True))
+
+
+def practice() -> PracticeSchedule:
+    return PracticeSchedule(STEPS, 60, 6)
+
+
+CASES = {
+    "FedAvg": (network, lambda: Federation()),
+    "momentum, dropout": (Recordable, lambda: Federation()),
+    "Nesterov, decay": (
+        lambda: Recordable(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01)),
+        lambda: Federation(),
+    ),
+    "Adam": (lambda: Recordable(lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True)), lambda: Federation()),
+    "AdamW, state kept": (
+        lambda: Recordable(lambda p: torch.optim.AdamW(p, lr=0.01)),
+        lambda: Federation(optimizer_state="keep"),
+    ),
+    "momentum kept": (Recordable, lambda: Federation(optimizer_state="keep")),
+    "rates of clients": (Recordable, lambda: Federation(lr_factors={"two": 0.3})),
+    "SCAFFOLD": (network, lambda: Federation([Scaffold()])),
+    "FedProx": (network, lambda: Federation([FedProx(0.1)])),
+    "SCAFFOLD, FedProx, FedBN": (network, lambda: Federation([Scaffold(), FedProx(0.1), FedBN()])),
+    "FedProx, clipped": (Recordable, lambda: Federation([FedProx(0.1)], gradient_clip=0.1)),
+    "SCAFFOLD, clamped": (network, lambda: Federation([Scaffold()], gradient_clamp=0.01)),
+    "CODASCA, SurgicalHeads": (saddle, lambda: Federation([CODASCA(), SurgicalHeads()], schedule=practice())),
+}
+
+
+@pytest.fixture
+def recorders(monkeypatch) -> list[TapeRecorder]:
+    """CPUs record, and step as GPUs do."""
+    made: list[TapeRecorder] = []
+
+    def make(device) -> TapeRecorder:
+        made.append(TapeRecorder(device))
+        return made[-1]
+
+    monkeypatch.setattr(graphs, "RECORDERS", {"cpu": make})
+    monkeypatch.setattr("fedlit.core.local_model.RECORDERS", {"cpu": make})
+    monkeypatch.setattr("fedlit.federation.graphs.RECORDERS", {"cpu": make})
+    monkeypatch.setattr(optimizer, "FUSED", {"cpu"})
+    return made
+
+
+def uneven(folder, **options) -> GivenClients:
+    """Clients of 15, 10 and 9 images in batches of 4, so that most have a smaller one; one labels one class."""
+    given = copy.deepcopy(data(folder, XrayAugmentation()))
+    labelled = dict.fromkeys(given.clients, CLASSES) | {"three": CLASSES[:1]}
+    clients = {name: ClientData(name, labelled[name], d.train, d.val) for name, d in given.clients.items()}
+    return GivenClients(clients, CLASSES, batch_size=4, **options)
+
+
+def session(module, federation, folder, cuda_graph, device="cpu", **options) -> Session:
+    if not isinstance(federation.schedule, PracticeSchedule):
+        federation.schedule = ConstantSchedule(STEPS, "steps")
+    federation.workers, federation.cuda_graph = 1, cuda_graph
+    return Session(federation, module, uneven(folder), make_fabric(device, **options))
+
+
+def trained(ready: Session) -> dict[str, Tensor]:
+    """All that three rounds leave, by name."""
+    server, _, _ = ready.restore(None)
+    ready.settle(server)
+    left = {}
+    for index in range(3):
+        rnd = ready.round(index)
+        total, reports = ready.engine.run(rnd.cohort, ready.federation.open_round(server, rnd, ready), rnd)
+        ready.federation.close_round(server, total, rnd, ready)
+        for report in reports:
+            left[f"{index} {report.client}"] = torch.tensor([report.loss, *report.logged.values()])
+    left |= {"w": server.w, "stats": server.stats}
+    for name, state in ready.engine.client_states().items():
+        left |= {f"{name}/{key}": tensor for key, tensor in state.tensors().items()}
+    return left
+
+
+def both(case, tmp_path, device: str = "cpu", **options) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    make_module, make_federation = CASES[case]
+    results = []
+    for number, cuda_graph in enumerate((False, "auto")):
+        torch.manual_seed(1)
+        ready = session(make_module(), make_federation(), tmp_path / str(number), cuda_graph, device, **options)
+        assert ready.recording.wanted == (cuda_graph == "auto")
+        results.append(trained(ready))
+        ready.engine.close()
+    return results[0], results[1]
+
+
+FAST = ("FedAvg", "momentum, dropout", "Adam", "SCAFFOLD, FedProx, FedBN", "CODASCA, SurgicalHeads")
+
+
+@pytest.mark.parametrize("case", [c if c in FAST else pytest.param(c, marks=pytest.mark.slow) for c in CASES])
+def test_three_rounds_are_bit_for_bit_those_without(case, tmp_path, recorders):
+    wanted, found = both(case, tmp_path)
+    (recorder,) = recorders
+    hooked = "SCAFFOLD" in case or "CODASCA" in case
+    assert recorder.recorded == 1 + hooked  # one form of batch; with a hook between, the optimizer's part by itself
+    assert recorder.warmed == graphs.WARM * (1 + hooked)
+    assert recorder.replayed > 20
+    assert wanted.keys() == found.keys()
+    differing = [name for name, tensor in wanted.items() if not torch.equal(tensor, found[name])]
+    assert not differing
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+@pytest.mark.parametrize("case", CASES)
+def test_on_a_gpu_graph_and_eager_agree(case, precision, tmp_path):
+    wanted, found = both(case, tmp_path, "cuda", precision=precision)
+    assert wanted.keys() == found.keys()
+    close = {"rtol": 1e-3, "atol": 1e-5} if precision == "32-true" else {"rtol": 0.05, "atol": 0.01}
+    for name, tensor in wanted.items():
+        torch.testing.assert_close(found[name], tensor, **close, equal_nan=True)
+
+
+class Waiting(Recordable):
+    """Looks at its loss in every step."""
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        return loss if loss.item() < 100 else loss / 2
+
+
+class Drawing(Recordable):
+    """Augments with NumPy."""
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        images, labels = batch
+        return super().training_step((images + float(np.random.rand()) / 100, labels), batch_idx)
+
+
+class Counting(Recordable):
+    """Warms up by itself."""
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return super().training_step(batch, batch_idx) * min(1.0, (self.global_step + 1) / 5)
+
+
+class LoggingNumbers(Recordable):
+    """Logs a number of Python's."""
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        self.log("size", len(batch[0]))
+        return super().training_step(batch, batch_idx)
+
+
+class LoggingSometimes(Recordable):
+    """Logs in every other step, by a count of which nobody knows."""
+
+    count = itertools.count()
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        if len(batch[0]) == 4 and next(LoggingSometimes.count) % 2:
+            self.log("mean", batch[0].mean())
+        return super().training_step(batch, batch_idx)
+
+
+class Metered(Recordable):
+    """Has a metric of torchmetrics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = MeanMetric()
+
+
+class Owning(Recordable):
+    """Counts its steps in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.tensor(0))
+
+
+LATE = {
+    Waiting: "it waits for the device .*_local_scalar_dense",
+    Drawing: "it draws from the generators of Python or NumPy",
+    Counting: "it reads self.global_step or self.current_epoch",
+    LoggingNumbers: "it logs 'size' as a number, which a graph would repeat; log a tensor",
+    LoggingSometimes: "it does not log the same at every step",
+}
+"""What shows in a step, and what is said of it."""
+
+
+@pytest.mark.parametrize("kind", LATE)
+def test_what_a_step_shows_ends_the_recording_in_words(kind, tmp_path, recorders, recwarn):
+    results = []
+    for number, cuda_graph in enumerate((False, "auto")):
+        torch.manual_seed(1)
+        results.append(trained(session(kind(), Federation(), tmp_path / str(number), cuda_graph)))
+    wanted, found = results
+    assert recorders[0].recorded == 0
+    assert torch.equal(wanted["w"], found["w"])
+    (said,) = [str(w.message) for w in recwarn if "CUDA graph" in str(w.message)]
+    assert said.startswith(f"{kind.__name__} trains without a CUDA graph: ")
+    with pytest.raises(
+        TrainingError, match=f"cuda_graph: true, but the steps of {kind.__name__} cannot .*{LATE[kind]}"
+    ):
+        trained(session(kind(), Federation(), tmp_path / "must", True))
+
+
+EARLY = {
+    "gradient": (lambda: network(), lambda: Federation([LocalSGDM()]), "LocalSGDM computes the gradient itself"),
+    "metric": (Metered, Federation, "it has metrics of torchmetrics, which count in Python"),
+    "buffer": (Owning, Federation, "its buffer seen is no statistic: every client has another one"),
+    "optimizer": (
+        lambda: Recordable(lambda p: torch.optim.RMSprop(p, lr=0.01)),
+        Federation,
+        "RMSprop computes its step on the host; SGD, Adam, AdamW can",
+    ),
+    "dampening": (
+        lambda: Recordable(lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, dampening=0.1)),
+        Federation,
+        "the optimizer's first step differs from the others (dampening)",
+    ),
+    "foreach": (
+        lambda: Recordable(lambda p: torch.optim.SGD(p, lr=0.01, foreach=True)),
+        Federation,
+        "the optimizer computes with foreach: true; leave it out",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", EARLY)
+def test_what_is_known_before_is_said_before(case, tmp_path, recorders):
+    make_module, make_federation, reason = EARLY[case]
+    ready = session(make_module(), make_federation(), tmp_path, "auto")
+    name = type(make_module()).__name__
+    assert f"{name} trains without a CUDA graph: {reason}" in announcement(ready, monitor(ready))
+    trained(ready)
+    assert not recorders
+    with pytest.raises(ConfigError, match=f"cuda_graph: true, but the steps of {name} cannot be recorded: "):
+        session(make_module(), make_federation(), tmp_path, True)
+
+
+def monitor(ready: Session) -> Monitor:
+    return Monitor.chosen(ready.federation, {"val/loss": 0.0})
+
+
+def test_the_compositional_step_is_not_recorded(tmp_path, recorders):
+    names = CLASSES[:1]
+    given = uneven(tmp_path)
+    for held in given.clients.values():
+        held.train.labels = held.train.labels[:, :1]
+    module = ImageClassifier(names, "small_cnn", objective=AUCSaddle())
+    federation = Federation([LocalSCGDAM()], schedule=ConstantSchedule(2, "steps"), workers=1)
+    clients = {name: ClientData(name, names, d.train) for name, d in given.clients.items()}
+    ready = Session(federation, module, GivenClients(clients, names, batch_size=4), make_fabric("cpu"))
+    assert "LocalSCGDAM computes the gradient itself" in ready.recording.notice
+
+
+def test_a_module_of_ones_own_says_that_it_can(tmp_path, recorders):
+    ready = session(Small(), Federation(), tmp_path, "auto")
+    assert "Small trains without a CUDA graph: it does not say recordable = True" in ready.recording.notice
+    trained(ready)
+    assert not recorders
+    trained(session(Small(), Federation(), tmp_path, True))
+    assert recorders[0].recorded == 1
+
+
+class OwnLoss(nn.Module):
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return (logits.sigmoid() - labels).square().mean()
+
+
+def test_a_loss_of_ones_own_is_not_taken_for_recordable():
+    assert network().recordable
+    assert network(objective=nn.BCEWithLogitsLoss()).recordable
+    assert not network(objective=OwnLoss()).recordable
+
+
+def test_what_cannot_be_captured_goes_on_without(tmp_path, recorders, monkeypatch, recwarn):
+    def refusing(self, work):
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
+
+    monkeypatch.setattr(TapeRecorder, "record", refusing)
+    wanted, found = both("momentum kept", tmp_path)
+    assert not [name for name, tensor in wanted.items() if not torch.equal(tensor, found[name])]
+    (said,) = [str(w.message) for w in recwarn if "CUDA graph" in str(w.message)]
+    assert said.endswith("it cannot be captured: CUDA error: operation not permitted when stream is capturing")
+
+
+class Named(torch.utils.data.Dataset):
+    """Gives the name of an image, too."""
+
+    def __init__(self, images) -> None:
+        self.images = images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, i: int) -> tuple:
+        return *self.images[i], f"image {i}"
+
+
+def test_batches_that_hold_more_than_tensors_are_not_recorded(tmp_path, recorders, recwarn):
+    clients = {name: ClientData(name, CLASSES, Named(d.train)) for name, d in uneven(tmp_path).clients.items()}
+    federation = Federation(schedule=ConstantSchedule(STEPS, "steps"), workers=1)
+    ready = Session(federation, Recordable(), GivenClients(clients, CLASSES, batch_size=4), make_fabric("cpu"))
+    trained(ready)
+    assert recorders[0].warmed == 0
+    assert any("its batches hold a str beside tensors" in str(w.message) for w in recwarn)
+
+
+def test_what_depends_on_python_would_be_frozen_and_the_tape_shows_it(tmp_path, recorders, monkeypatch):
+    """The stand-in does not run Python again: without the checks a step that counts would differ."""
+    monkeypatch.setattr(graphs, "rank_zero_warn", lambda words: None)
+    monkeypatch.setattr(graphs.RecordedSteps, "give_up", lambda self, reason: None)
+    results = []
+    for number, cuda_graph in enumerate((False, "auto")):
+        torch.manual_seed(1)
+        results.append(trained(session(Counting(), Federation(), tmp_path / str(number), cuda_graph)))
+    assert recorders[0].recorded == 1
+    assert not torch.equal(results[0]["w"], results[1]["w"])
+
+
+def test_a_cpu_records_nothing(tmp_path):
+    ready = session(network(), Federation(), tmp_path, "auto")
+    assert not ready.recording.wanted
+    assert not ready.recording.notice
+    assert "CUDA" not in announcement(ready, monitor(ready))[0]
+    with pytest.raises(ConfigError, match=r"cuda_graph: true is for models that train on a CUDA GPU, .* on cpu; set"):
+        session(network(), Federation(), tmp_path, True)
+    with pytest.raises(ConfigError, match=r"cuda_graph: expected auto, true or false, found 'always'"):
+        Federation(cuda_graph="always")
+
+
+def test_the_record_says_so(tmp_path, recorders):
+    ready = session(network(), Federation(), tmp_path, "auto")
+    assert announcement(ready, monitor(ready))[0].endswith("; one CUDA graph a step")

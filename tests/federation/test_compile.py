@@ -1,0 +1,95 @@
+"""``federation.compile``: the forward pass through torch.compile, compiled once for all clients."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from pictures import CLASSES, Small, data
+from torch import Tensor, nn
+
+from fedlit.core import local_model
+from fedlit.core.errors import ConfigError
+from fedlit.core.fabric import make_fabric
+from fedlit.core.messages import ClientData
+from fedlit.data.given import GivenClients
+from fedlit.federation import graphs
+from fedlit.federation.description import introduction
+from fedlit.federation.evaluation import client_views
+from fedlit.federation.federation import Federation
+from fedlit.federation.session import Session
+from fedlit.schedules import ConstantSchedule
+
+
+class OneLayer(Small):
+    """As little as can be compiled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Identity(), nn.Sequential(nn.Flatten(), nn.Dropout(0.2), nn.Linear(144, 2))
+
+
+def has_compiler() -> bool:
+    try:
+        graphs.check_compiler(True, torch.device("cpu"))
+    except ConfigError:
+        return False
+    return True
+
+
+def session(folder, module=Small, **options) -> Session:
+    """Three clients of 15, 10 and 9 images in batches of 4: each has its own smaller last batch."""
+    given = data(folder)
+    clients = {name: ClientData(name, CLASSES, d.train, d.val) for name, d in given.clients.items()}
+    federation = Federation(schedule=ConstantSchedule(6, "steps"), workers=1, **options)
+    torch.manual_seed(1)
+    return Session(federation, module(), GivenClients(clients, CLASSES, batch_size=4), make_fabric("cpu"))
+
+
+def trained(ready: Session) -> Tensor:
+    server, _, _ = ready.restore(None)
+    for index in range(3):
+        rnd = ready.round(index)
+        down = ready.federation.open_round(server, rnd, ready)
+        total, _ = ready.engine.run(rnd.cohort, down, rnd)
+        ready.federation.close_round(server, total, rnd, ready)
+        ready.engine.evaluate(client_views(ready.data, "val"), ready.broadcast(server, rnd))
+    return torch.cat([server.w, server.stats])
+
+
+def test_no_client_compiles_anew(tmp_path, monkeypatch):
+    from torch._dynamo.utils import counters
+
+    monkeypatch.setattr(local_model, "COMPILING", {"backend": "eager"})  # captured as ever, and run as it is
+    wanted = trained(session(tmp_path))
+    torch._dynamo.reset()
+    counters.clear()
+    found = trained(session(tmp_path, compile=True))
+    # A batch of full size, one of any size, and both without gradients, where the model is evaluated.
+    assert 2 <= counters["stats"]["unique_graphs"] <= 4
+    assert not counters["graph_break"]
+    assert torch.equal(found, wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(not has_compiler(), reason="needs a C++ compiler")
+def test_compiled_rounds_agree_to_rounding(tmp_path):
+    """A compiler takes minutes on a busy machine, whatever the model."""
+    torch._dynamo.reset()
+    wanted = trained(session(tmp_path, OneLayer))
+    torch.testing.assert_close(trained(session(tmp_path, OneLayer, compile=True)), wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_the_record_says_so(tmp_path):
+    assert "; compiled" in introduction(session(tmp_path, compile=True))
+    assert "compiled" not in introduction(session(tmp_path, compile=False))
+
+
+def test_without_a_compiler_it_is_refused_before_training(tmp_path, monkeypatch):
+    from torch._inductor import config
+
+    monkeypatch.setattr(config.cpp, "cxx", ("no-such-compiler",))
+    with pytest.raises(ConfigError, match=r"federation.compile: PyTorch finds no C\+\+ compiler, .* install g\+\+"):
+        session(tmp_path, compile=True)
+    session(tmp_path, compile=False)
+    graphs.check_compiler(True, SimpleNamespace(type="cuda"))
