@@ -96,14 +96,13 @@ def can_be_copied() -> bool:
     those of libraries such as OpenMP's and OpenBLAS's, which PyTorch's DataLoader copies likewise. Copies of an open file
     share its position, and a GPU cannot be used by both.
     """
-    import torch
-
+    torch = sys.modules.get("torch")
     known = {thread.ident for thread in threading.enumerate() if thread.name == WATCH} | {threading.get_ident()}
     return (
         COPIES
         and threading.current_thread() is threading.main_thread()
         and set(sys._current_frames()) <= known
-        and not torch.cuda.device_count()
+        and not (torch and torch.cuda.device_count())
         and not any(map(_is_read, _descriptors()))
     )
 
