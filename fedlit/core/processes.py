@@ -58,13 +58,15 @@ def started_ahead(alike: bool) -> Iterator[None]:
     if _copy is not None:  # of a run around this one
         yield
         return
-    start_ahead(alike and can_be_copied())
-    try:
-        yield
-    finally:
-        if _copy is not None:  # it would hold on to what this process lets go of, and to what it imports anew
-            _stop(_copy)
-            _copy = None
+    as_copy = alike and can_be_copied()
+    with _uncounted() if as_copy else nullcontext():
+        start_ahead(as_copy)
+        try:
+            yield
+        finally:
+            if _copy is not None:  # it would hold on to what this process lets go of, and not know what it imports
+                _stop(_copy)
+                _copy = None
 
 
 def start_ahead(as_copy: bool = False) -> None:
@@ -122,6 +124,19 @@ def _is_read(fd: int) -> bool:
 
 
 @contextmanager
+def _uncounted() -> Iterator[None]:
+    """Within, garbage is not looked for in what there is already: in a copy, a look at it is what makes it a second one."""
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+@contextmanager
 def _copying() -> Iterator[None]:
     """Within, a fork server that is started is a copy of this process, not an interpreter of its own."""
     resource_tracker.ensure_running()  # which is none
@@ -164,7 +179,6 @@ def _be_copy(code: str, kept: Sequence[int], signals: set[int]) -> None:
                 os.dup2(nothing, fd, inheritable=False)
         forkserver._forkserver._lock = threading.Lock()  # who starts a fork server holds it
         gc.enable()
-        gc.freeze()  # looking through what is the original's too would copy it
         exec(code, {})
     except SystemExit:
         os._exit(0)

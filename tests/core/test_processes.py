@@ -118,6 +118,20 @@ class TestCopies:
         )
         assert done.stdout.splitlines() == ["42 42", "gone", "43 43", "gone"], done.stderr
 
+    def test_what_is_shared_is_looked_through_again_only_afterwards(self):
+        """A search for garbage would write to every object, in each process."""
+        frozen = "import gc, sys; sys.exit(bool(gc.get_freeze_count()) * 42)"
+        done = ran(
+            f"""
+            import gc
+            with processes.started_ahead(alike=True):
+                print(gc.get_freeze_count() > 0, ran({frozen!r}))
+            print(gc.get_freeze_count(), gc.isenabled())
+            """,
+            OWN,
+        )
+        assert done.stdout.splitlines() == ["True 42", "0 True"], done.stderr
+
     @pytest.mark.parametrize(
         ("before", "alike"),
         [
