@@ -15,7 +15,7 @@ from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 
 PRELOADED = "fedlit.federation.engines.preload"
-"""What the fork server imports once, so that each process starts at once."""
+"""What the fork server imports once, so that each process starts at once, where it is no copy of this process."""
 
 ASKED_BY = "FEDLIT_ASKED_BY"
 """Variable of the environment that tells the fork server whose it is: it ends with that process, also while it imports."""
@@ -193,7 +193,10 @@ _early: int | None = None
 
 
 def start_early() -> None:
-    """Start the fork server before the configuration is read, which may want no workers: see `stop_unneeded`."""
+    """Start the fork server before the configuration is read, which may want no workers: see `stop_unneeded`.
+
+    Where processes can be copied that comes later, and at once.
+    """
     global _early
     if cores() > 1 and not COPIES:
         start_ahead()
