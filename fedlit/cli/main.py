@@ -101,7 +101,7 @@ def parse(argv: list[str]) -> tuple[Namespace, Parser]:
 def _greet(argv: list[str]) -> None:
     """Say that a run starts, before the seconds that the import of PyTorch takes; the first of several ranks does.
 
-    What workers are forked from imports at the same time.
+    What workers are forked from imports at the same time, unless it will be a copy of this process.
     """
     rank = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or "0"
     asking = {"-h", "--help", "--print_config"} & {word.partition("=")[0] for word in argv}

@@ -19,7 +19,7 @@ from fedlit.core.aggregator import composed_name
 from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.fabric import FederationFabric, launch, make_fabric
 from fedlit.core.parts import Parts
-from fedlit.core.processes import start_ahead, stop_unneeded
+from fedlit.core.processes import started_ahead, stop_unneeded
 from fedlit.core.randomness import seed_process
 from fedlit.data.federated import FederatedDataModule
 from fedlit.experiment.credentials import complete
@@ -208,12 +208,15 @@ class Experiment:
         return Console(quiet=not self.fabric.is_global_zero, highlight=False, markup=False, soft_wrap=True)
 
 
-def import_ahead(workers: int | Literal["auto"], fabric: FederationFabric) -> None:
-    """Let the process that workers are forked from import what they need, while this one reads the data."""
-    if fabric.world_size == 1 and wanted_workers(workers, fabric) > 1:
-        start_ahead()
-    else:
+@contextmanager
+def workers_ahead(workers: int | Literal["auto"], threads: int, fabric: FederationFabric) -> Iterator[None]:
+    """Within, there is the process that workers are forked from, if there are to be any, before the data are read."""
+    if fabric.world_size > 1 or wanted_workers(workers, fabric) == 1:
         stop_unneeded()
+        yield
+    else:
+        with started_ahead(alike=threads == 1 and fabric.device.type == "cpu"):
+            yield
 
 
 @contextmanager
@@ -247,7 +250,14 @@ def composed(args: Namespace, parser: Parser, tracked: bool = False) -> Iterator
     complete(args)
     fabric = make_fabric(**args.fabric)
     launch(fabric)
-    import_ahead(args.federation.workers, fabric)
+    ahead = workers_ahead(args.federation.workers, args.federation.threads, fabric)
+    with ahead, _composed(args, parser, config, fabric) as experiment:
+        yield experiment
+
+
+@contextmanager
+def _composed(args: Namespace, parser: Parser, config: str, fabric: FederationFabric) -> Iterator[Experiment]:
+    """The objects of a configuration, on this device."""
     seed_process(args.seed, "initial weights")
     objects = parser.instantiate(args)
     check_classes(objects.model, objects.data)

@@ -5,7 +5,6 @@ import os
 import runpy
 import signal
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -15,7 +14,7 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from fedlit.core.processes import CORES, cores, stop_unneeded
+from fedlit.core.processes import CORES, cores, end_with_parent, stop_unneeded
 from fedlit.federation.interrupts import Interrupts, remember_ctrl_c
 
 POLL_SECONDS = 0.2
@@ -107,7 +106,7 @@ def _run(job: Job, share: int) -> None:
     """Be a job: the body of its process, which has so many cores for itself."""
     os.environ[CORES] = str(share)
     os.setpgrp()  # the terminal's Ctrl-C is the parent's to pass on: a second signal would kill
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    end_with_parent()
     log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for target, source in enumerate((nothing, log, log)):
@@ -121,8 +120,3 @@ def _run(job: Job, share: int) -> None:
         sys.exit(128 + signal.SIGINT)
     finally:
         sys.stdout.flush()
-
-
-def _die_with_parent() -> None:
-    wait([multiprocessing.parent_process().sentinel])
-    os._exit(1)

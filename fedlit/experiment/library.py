@@ -3,7 +3,7 @@
 import random
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +23,7 @@ from fedlit.core.randomness import seed_process
 from fedlit.data.federated import FederatedDataModule, parts_of
 from fedlit.data.given import GivenClients
 from fedlit.experiment.described import described, plain
-from fedlit.experiment.experiment import Experiment, import_ahead, ready
+from fedlit.experiment.experiment import Experiment, ready, workers_ahead
 from fedlit.experiment.fitted import Fitted
 from fedlit.experiment.fitting import fit as fit_experiment
 from fedlit.experiment.kinds import check_kinds
@@ -159,11 +159,11 @@ def fit(
     check_module(model)
     data = _data(clients, model, test_sets, batch_size, eval_batch_size)
     start = copy_of(model)
-    with _generators_left_alone():
+    with _generators_left_alone(), ExitStack() as held:
         federation = Federation(**settings)
         fabric = make_fabric(accelerator, devices, num_nodes, precision)
         launch(fabric)
-        import_ahead(workers, fabric)
+        held.enter_context(workers_ahead(workers, threads, fabric))
         if fabric.world_size > 1:  # ranks may have drawn other weights
             start.load_state_dict(fabric.broadcast(start.state_dict()))
         whole = {
@@ -203,8 +203,7 @@ def fit(
             whole["phases"],
             list(callbacks or []),
         )
-        with ready(made) as ready_one:
-            return _fitted(ready_one, start)
+        return _fitted(held.enter_context(ready(made)), start)
 
 
 OF_SITES = ("quorum", "deadline", "on_site_error")

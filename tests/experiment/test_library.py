@@ -388,6 +388,8 @@ def test_names_of_algorithms_are_for_yaml():
 
 SCRIPT = """\
 print("begins")
+import sys
+
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.loggers import CSVLogger
@@ -417,12 +419,14 @@ class Number(LightningModule):
         self.x = torch.nn.Parameter(torch.zeros(1))
 
     def training_step(self, batch, batch_idx):
+        assert sys.begun or sys.platform != "linux"
         return ((self.x - batch) ** 2).mean()
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+sys.begun = True  # on Linux a worker is a copy of this process, and imports nothing
 numbers = {"north": Numbers(), "south": Numbers()}
 alone, beside = (fedlit.fit(Number(), numbers, aggregators=[Mine()], rounds=2, workers=n) for n in (1, 2))
 assert torch.equal(alone.model.x, beside.model.x)

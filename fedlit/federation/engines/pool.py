@@ -160,7 +160,7 @@ class ProcessPool:
             payload = Payload(self._folder.open(answer.vectors), answer.weight, answer.mask_weight)
             trained = [(self._state(report.client, state), report) for state, report in answer.clients]
             yield payload if answer.number else payload.clone(), trained
-            free[w].append(Path(answer.vectors.path).name)
+            free[w].appendleft(Path(answer.vectors.path).name)  # those that nobody has needed yet take no memory
 
     def evaluate(self, views: Sequence[View], states: Mapping[str, AnyState], down: Broadcast) -> Iterator[Scores]:
         """Scores in order."""

@@ -1,4 +1,7 @@
-"""What the process imports from which workers are forked: torch, Lightning, timm, and what a client's round needs."""
+"""What the process imports from which workers are forked: torch, Lightning, timm, and what a client's round needs.
+
+A copy of the process that trains has what that one has imported, and does without this.
+"""
 
 import gc
 import os
