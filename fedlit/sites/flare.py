@@ -15,9 +15,10 @@ import numpy as np
 from filelock import FileLock, Timeout
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller, Task
+from nvflare.apis.job_def import JobMetaKey
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
@@ -63,6 +64,10 @@ class Rounds(Controller):
         config = Path(workspace.get_app_dir(job)) / "config" / CONFIG
         self._carrier = FlareCarrier(self, sites)
         own = Path(workspace.get_site_config_dir()).absolute() / SERVER_FILE
+        # All sites have to be there when a job begins; whether it goes on without one of them is then the federation's to say.
+        fl_ctx.get_prop(FLContextKey.JOB_META).update(
+            {JobMetaKey.MIN_CLIENTS.value: 1, JobMetaKey.MANDATORY_CLIENTS.value: []}
+        )
         self._hosted = Hosted(Order(config.absolute(), run, name, fresh, own), self._carrier)
         fl_ctx.get_engine().register_app_command(TOPIC, lambda topic, asked, context: self._hosted.told(asked or {}))
 

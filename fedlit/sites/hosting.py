@@ -25,6 +25,7 @@ from fedlit.federation.interrupts import ask_to_end
 from fedlit.sites.carrier import Carrier, CutOff
 from fedlit.sites.joining import with_sites
 from fedlit.sites.roster import Roster, run_with
+from fedlit.sites.submission import Resumed
 from fedlit.tracking.addresses import without_credentials
 from fedlit.tracking.lock import is_held
 from fedlit.tracking.run import last_checkpoint
@@ -137,7 +138,8 @@ class Hosted:
 
         Args:
             asked: ``since``, a number of lines; ``stop`` ends the run after its round, ``lost`` names sites that
-                cannot answer any more, ``heard`` lets an ended one go.
+                cannot answer any more, ``heard`` lets an ended one go, and ``means`` asks whether it is a run that a
+                lead wants to go on with.
         """
         if asked.get("stop"):
             ask_to_end(signal.SIGINT)
@@ -149,6 +151,7 @@ class Hosted:
             "lines": self.lines.since(int(asked.get("since", 0))),
             "run": self._run,
             "kept": self._kept(),
+            "means": self._is_meant(Resumed(**asked["means"])) if asked.get("means") else None,
             "away": sorted(name for name, there in self.carrier.sites().items() if not there),
             "ended": asdict(self.ending) if self.ending else None,
         }
@@ -215,6 +218,17 @@ class Hosted:
     @property
     def _run(self) -> str:
         return self._roster.run if self._roster else self.order.run
+
+    def _is_meant(self, named: Resumed) -> bool | None:
+        """Whether it is this run that somebody names; None as long as it is not known where it is."""
+        if self._folder is None:
+            return None
+        if named.ckpt_path in ("last", "best"):
+            return (Path(named.run_dir) / named.experiment).resolve() == self._folder.resolve()
+        if not self._run:
+            return None
+        begun, path = run_with(self._folder, self._run), Path(named.ckpt_path).resolve()
+        return begun is not None and begun.resolve() in (path, *path.parents)
 
     def _kept(self) -> int:
         """Rounds of the run that a server which dies now does not lose, over all phases."""

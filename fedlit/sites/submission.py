@@ -15,8 +15,8 @@ LEAD_FILE, ADMIN_FILE = "local/fedlit-lead.yaml", "startup/fed_admin.json"
 CONFIG = "fedlit.yaml"
 """Name of the configuration in a job."""
 
-TASK = TOPIC = "fedlit"
-"""Name of what a site is asked to do, and of what a lead asks a running job."""
+JOB = TASK = TOPIC = "fedlit"
+"""Name of a job, of what a site is asked to do in it, and of what a lead asks a running one."""
 
 POLL = 0.05
 """Seconds after which a site asks for its next task; NVFlare's own two set the pace of everything."""
@@ -26,19 +26,33 @@ GRACE = {"dead_client_grace_period": 5.0, "dead_client_check_lead_time": 5.0}
 
 
 @dataclass(frozen=True)
+class Resumed:
+    """Which run is to be gone on with, as a configuration names it; paths are those of the server.
+
+    Attributes:
+        run_dir, experiment: Where its directory is.
+        ckpt_path: ``last``, ``best``, its directory or one of its checkpoints.
+    """
+
+    run_dir: str
+    experiment: str
+    ckpt_path: str
+
+
+@dataclass(frozen=True)
 class Submission:
     """What is to be run.
 
     Attributes:
         config: The resolved configuration, as YAML.
         name: Name of a new run.
-        resumes: Whether the configuration names what it goes on from.
+        resumes: Which run it goes on with; None for a new one.
         fresh: Sites whose clients go on without a state that is missing.
     """
 
     config: str
     name: str
-    resumes: bool = False
+    resumes: Resumed | None = None
     fresh: Sequence[str] = ()
 
 
@@ -109,7 +123,7 @@ def write_job(folder: Path, sites: Sequence[str], run: str, submission: Submissi
         "task_result_filters": [],
     }
     meta = {
-        "name": "fedlit",
+        "name": JOB,
         "resource_spec": {},
         "deploy_map": {"app_server": ["server"], "app_site": list(sites)},
         "min_clients": len(sites),

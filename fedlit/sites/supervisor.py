@@ -1,34 +1,30 @@
 """The lead's half of a federation over NVFlare: submits the job, shows its rounds, and submits it again where it has died."""
 
-import json
-import logging
-import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
-from nvflare.apis.fl_exception import FLCommunicationError
-from nvflare.apis.job_def import RunStatus
+from filelock import FileLock, Timeout
+from nvflare.apis.job_def import JobMetaKey, RunStatus
 from nvflare.fuel.flare_api import api_spec
-from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+from nvflare.fuel.flare_api.flare_api import Session
+from nvflare.fuel.hci.proto import MetaKey, MetaStatusValue
 
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.sites.hosting import Ending
-from fedlit.sites.submission import TOPIC, Lead, Submission, write_job
+from fedlit.sites.link import Link
+from fedlit.sites.submission import JOB, TOPIC, Lead, Submission, write_job
 
 LOOK = 0.5
 """Seconds between two looks at a job."""
 
 SIDEWARD = 5
 """Seconds between two looks at whether sites have lost the job."""
-
-CONNECTING = 5
-"""Seconds for which a server may take to answer."""
 
 STARTING, LOADING = 60, 600
 """Seconds within which a job that was submitted has to run, as NVFlare asks ever more seldom whether it can; and then to speak."""
@@ -48,65 +44,8 @@ ENDING = 60
 ATTEMPTS = 5
 """How often a run is submitted again without any progress in between."""
 
-UNANSWERED = (
-    api_spec.NoConnection, api_spec.SessionClosed, api_spec.NoReply, api_spec.InternalError, api_spec.NoClientsAvailable,
-    api_spec.InvalidTarget, api_spec.CommandError, FLCommunicationError, RuntimeError, OSError,
-)  # fmt: skip
-"""What is raised where a server does not answer, or not now."""
-
-REFUSED = (api_spec.AuthenticationError, api_spec.AuthorizationError)
-
 ENDED = tuple(status.value for status in RunStatus if status.value.startswith("FINISHED"))
 """NVFlare's words for a job that runs no more."""
-
-Answer = TypeVar("Answer")
-
-
-@dataclass
-class Link:
-    """A connection to the server that comes back after it was lost.
-
-    Attributes:
-        lead: Who asks.
-        say: Takes a line for the person who waits.
-    """
-
-    lead: Lead
-    say: Callable[[str], None]
-    _session: Session | None = None
-    _lost: bool = False
-
-    def ask(self, question: Callable[[Session], Answer]) -> Answer | None:
-        """Ask the server; None where it does not answer.
-
-        Raises:
-            ConfigError: It does not take the lead for one.
-        """
-        try:
-            if self._session is None:
-                with _quiet():
-                    self._session = new_secure_session(self.lead.user, str(self.lead.folder), timeout=CONNECTING)
-                if self._lost:
-                    self.say("the server answers again")
-                self._lost = False
-            with _quiet():
-                return question(self._session)
-        except REFUSED as error:
-            self.close()
-            raise ConfigError(f"--sites {self.lead.folder}: the server refuses {self.lead.user}: {error}") from error
-        except UNANSWERED as error:
-            self.close()
-            if not self._lost:
-                self.say(f"the server does not answer ({str(error) or type(error).__name__}); waiting for it")
-            self._lost = True
-            return None
-
-    def close(self) -> None:
-        """Close it: a process with an open one does not end."""
-        session, self._session = self._session, None
-        if session is not None:
-            with suppress(Exception), _quiet():
-                session.close()
 
 
 @dataclass
@@ -152,25 +91,37 @@ class Supervisor:
         self._link = Link(lead, say)
         self._run = "" if submission.resumes else uuid4().hex
         self._asked_to_stop = False
+        self._job: Watched | None = None
+        self._lock: FileLock | None = None
 
     def run(self) -> Ending:
-        """Submit, watch, and submit again, until the run has ended.
+        """Submit, watch, and submit again, until the run has ended; a job that is at work on it already is watched.
 
         Raises:
             TrainingError: It cannot go on; gives the reason.
-            ConfigError: The server does not take the lead for one, or the job for one of its own.
+            ConfigError: The server does not take the lead for one, or the job for one of its own, or another command
+                watches over the run.
             KeyboardInterrupt: A second Ctrl-C: the job is cut off.
         """
         try:
             return self._supervise()
+        except (KeyboardInterrupt, SystemExit):
+            self._say(self._left())
+            raise
         finally:
             self._link.close()
+            self._let_go()
 
     def _supervise(self) -> Ending:
         kept, fruitless = -1, 0
+        if self._run:
+            self._hold(self._run)
+        job = self._found()
         while True:
-            self._wait_for_sites()
-            job = Watched(self._submit())
+            if job is None:
+                self._wait_for_sites()
+                job = Watched(self._submit())
+            self._job = job
             try:
                 ending = self._watch(job)
             except (ConfigError, KeyboardInterrupt):
@@ -195,6 +146,75 @@ class Supervisor:
                 reason = ending.reason if ending else "look at the logs of the server and of the sites"
                 raise TrainingError(f"the job has ended {fruitless} times without a new checkpoint: {reason}")
             self._say("the run goes on from its last checkpoint, in a new job")
+            job = self._job = None
+
+    def _found(self) -> Watched | None:
+        """A job of this lead that is at work on the run that is to be gone on with; None where there is none.
+
+        Raises:
+            ConfigError: Another command watches over it.
+        """
+        if self._submission.resumes is None:
+            return None
+        asked = {"since": 0, "means": asdict(self._submission.resumes)}
+        for job in map(Watched, self._at_work()):
+            while (told := self._command(job, asked)) is None or told["means"] is None:
+                status = self._status(job)
+                lost = status == RunStatus.RUNNING.value and job.gone and time.monotonic() - job.gone > GONE
+                if status in ENDED or lost or (told and told["ended"]):
+                    break
+                time.sleep(LOOK)
+            if told and told["means"]:
+                if not self._hold(told["run"]):
+                    raise ConfigError(
+                        f"--sites {self._lead.folder}: another command watches over this run already; wait for its end, or end it"
+                    )
+                self._say("a job is at work on this run: watching over it; what it was submitted with stays as it is")
+                return job
+        return None
+
+    def _at_work(self) -> list[str]:
+        """NVFlare's numbers of the jobs of this lead that have not ended, the newest first."""
+        while (jobs := self._link.ask(lambda session: session.list_jobs(detailed=True, reverse=True))) is None:
+            time.sleep(LOOK)
+        own = [job for job in jobs if job.get(JobMetaKey.SUBMITTER_NAME.value) == self._lead.user]
+        return [
+            job[JobMetaKey.JOB_ID.value]
+            for job in own
+            if job.get(JobMetaKey.JOB_NAME.value) == JOB and job.get(JobMetaKey.STATUS.value) not in ENDED
+        ]
+
+    def _hold(self, run: str) -> bool:
+        """Keep other commands of this lead from watching over a run: each would submit it again."""
+        if self._lock is None:
+            lock = FileLock(self._lead.folder / f".fedlit-{run}.lock")
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                return False
+            except OSError:  # a folder in which nothing can be written
+                return True
+            self._lock = lock
+        return True
+
+    def _let_go(self) -> None:
+        if self._lock is not None:
+            with suppress(OSError):
+                Path(self._lock.lock_file).unlink()
+            self._lock.release()
+
+    def _left(self) -> str:
+        """What becomes of the run where this command ends before it."""
+        job, onward = self._job, "the same command with --ckpt_path last"
+        if job is None:
+            return "no job is at work for this command"
+        if job.cut and job.gone is None and self._status(job) not in ENDED:
+            return f"whether the job goes on is not known: the server does not answer. To see, and to go on: {onward}"
+        if job.cut:
+            return f"the job is cut off. To go on from the last checkpoint: {onward}"
+        return (
+            f"the job goes on, and nobody submits it again if it dies. To watch over it again, and to end it: {onward}"
+        )
 
     def _wait_for_sites(self) -> None:
         """Wait until all sites are there."""
@@ -259,6 +279,8 @@ class Supervisor:
             self._say(line)
         job.seen += len(told["lines"])
         job.told = told
+        if told["run"]:
+            self._hold(told["run"])
         if told["ended"] is None:
             return None
         self._command(job, {"since": job.seen, "heard": True})
@@ -328,9 +350,12 @@ class Supervisor:
             except api_spec.NoClientsAvailable:
                 return None
 
-        for site in self._link.ask(ask) or ():
-            name = site.get("client_name", "")
-            without = name in self._lead.sites and job.id not in json.dumps(site)
+        jobs: dict[str, set[str]] = {}
+        for row in self._link.ask(ask) or ():  # one for each job of a site
+            if row.get(MetaKey.STATUS) not in (MetaStatusValue.NO_REPLY, MetaStatusValue.ERROR):
+                jobs.setdefault(row.get(MetaKey.CLIENT_NAME, ""), set()).add(row.get(MetaKey.JOB_ID, ""))
+        for name in self._lead.sites:
+            without = name in jobs and job.id not in jobs[name]
             job.without[name] = job.without.get(name, 0) + 1 if without else 0
         return sorted(name for name, times in job.without.items() if times >= STRANDED)
 
@@ -342,8 +367,8 @@ class Supervisor:
     def _abort(self, job: Watched) -> None:
         """Cut a job off, and wait until it is gone."""
         job.cut = True
-        self._link.ask(lambda session: _abort(session, job.id))
-        self._wait_for_end(job)
+        if self._link.ask(lambda session: _abort(session, job.id)):
+            self._wait_for_end(job)
 
     def _wait_for_end(self, job: Watched) -> None:
         """Wait until a job runs no more; one that does not go is cut off."""
@@ -356,14 +381,7 @@ class Supervisor:
             time.sleep(LOOK)
 
 
-def _abort(session: Session, job: str) -> None:
+def _abort(session: Session, job: str) -> bool:
     with suppress(api_spec.JobNotRunning, api_spec.JobNotFound, api_spec.InternalError):
         session.abort_job(job)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Within, NVFlare prints nothing: the person who waits hears of the run alone."""
-    logging.getLogger("nvflare").setLevel(logging.CRITICAL)
-    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
-        yield
+    return True

@@ -7,20 +7,22 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from filelock import FileLock
 from nvflare.fuel.flare_api.api_spec import JobNotRunning, NoConnection
 
 from fedlit.core.errors import ConfigError, TrainingError
-from fedlit.sites import supervisor
+from fedlit.sites import link, supervisor
 from fedlit.sites.hosting import Ending
-from fedlit.sites.submission import Lead, Submission, write_job
+from fedlit.sites.submission import Lead, Resumed, Submission, write_job
 from fedlit.sites.supervisor import ATTEMPTS, Supervisor
 
 SITES = ("north", "south")
 DIED = "FINISHED:EXECUTION_EXCEPTION"
 
 
-def told(*lines: str, kept: int = 0, ended: Ending | None = None) -> dict:
-    return {"lines": list(lines), "run": "", "kept": kept, "away": [], "ended": asdict(ended) if ended else None}
+def told(*lines: str, kept: int = 0, ended: Ending | None = None, means: bool | None = None, run: str = "") -> dict:
+    end = asdict(ended) if ended else None
+    return {"lines": list(lines), "run": run, "kept": kept, "away": [], "ended": end, "means": means}
 
 
 FINISHED = told("the end", ended=Ending("finished", rounds=3))
@@ -33,6 +35,8 @@ class Server:
         self.jobs, self.submitted, self.tokens, self.asked = list(jobs), [], [], []
         self.there = [set(SITES)]
         self.without: set[str] = set()
+        self.silent: set[str] = set()
+        self.listed: list[dict] = []
         self.status, self.aborted = "RUNNING", 0
         self.lost = 0
 
@@ -50,6 +54,9 @@ class Server:
         self.script, self.status = self.jobs.pop(0), "RUNNING"
         return f"job-{len(self.submitted)}"
 
+    def list_jobs(self, detailed: bool, reverse: bool) -> list[dict]:
+        return self.listed
+
     def do_app_command(self, job: str, topic: str, asked: dict) -> dict:
         self.asked.append(asked)
         if asked.get("heard"):
@@ -57,6 +64,8 @@ class Server:
         step = self.script.pop(0) if self.script else JobNotRunning("over")
         if isinstance(step, str):
             self.status, step = step, JobNotRunning("over")
+        if step in (KeyboardInterrupt, SystemExit):
+            raise step
         if isinstance(step, Exception):
             raise step
         return step
@@ -65,26 +74,36 @@ class Server:
         return {"status": self.status}
 
     def get_client_job_status(self) -> list[dict]:
-        jobs = {name: [] if name in self.without else [{"job_id": f"job-{len(self.submitted)}"}] for name in SITES}
-        return [{"client_name": name, "status": running} for name, running in jobs.items()]
+        rows = []
+        for name in SITES:
+            if name in self.silent:
+                rows.append({"client_name": name, "status": "no_reply"})
+            elif name in self.without:
+                rows.append({"client_name": name, "status": "no_jobs"})
+            else:  # that of somebody else comes last
+                jobs = f"job-{len(self.submitted)}", "another"
+                rows += [{"client_name": name, "job_id": job, "status": "started"} for job in jobs]
+        return rows
 
     def abort_job(self, job: str) -> None:
         self.aborted += 1
+        self.status = "FINISHED:ABORTED"
 
     def close(self) -> None:
         pass
 
 
 @pytest.fixture
-def supervised(monkeypatch):
+def supervised(monkeypatch, tmp_path):
     """Runs a federation at a server; returns its end and what the lead was told."""
     for name in ("LOOK", "GONE", "SIDEWARD"):
         monkeypatch.setattr(supervisor, name, 0.0)
 
-    def run(server: Server) -> tuple[Ending, list[str]]:
-        monkeypatch.setattr(supervisor, "new_secure_session", lambda *args, **options: server)
-        said: list[str] = []
-        return Supervisor(Lead(Path("lead"), "lead@example.org", SITES), Submission("", "one"), said.append).run(), said
+    def run(server: Server, resumed: Resumed | None = None, said: list[str] | None = None) -> tuple[Ending, list[str]]:
+        monkeypatch.setattr(link, "new_secure_session", lambda *args, **options: server)
+        said = [] if said is None else said
+        lead = Lead(tmp_path, "lead@example.org", SITES)
+        return Supervisor(lead, Submission("", "one", resumed), said.append).run(), said
 
     return run
 
@@ -149,6 +168,105 @@ def test_a_site_that_came_back_without_the_job_gets_a_new_one_at_the_end_of_a_ro
     assert "north came back without the job, which ends after this round" in said
     assert {(asked["stop"], *asked["lost"]) for asked in server.asked if "stop" in asked} == {(True, "north")}
     assert len(server.submitted) == 2
+
+
+def test_a_site_that_does_not_answer_is_not_one_that_came_back(supervised):
+    server = Server([*[told(kept=1)] * 6, FINISHED])
+    server.silent = {"north"}
+    supervised(server)
+    assert [asked for asked in server.asked if "stop" in asked] == []
+    assert len(server.submitted) == 1
+
+
+LAST = Resumed("runs", "default", "last")
+
+
+def running(**values: str) -> dict:
+    return {"job_id": "job-0", "name": "fedlit", "status": "RUNNING", "submitter_name": "lead@example.org"} | values
+
+
+def test_a_run_whose_job_is_at_work_is_watched_and_not_submitted(supervised):
+    server = Server([FINISHED])
+    server.listed, server.status = [running()], "SUBMITTED"
+    server.script = [JobNotRunning(""), told(means=None), told(means=True, run="abc"), told("round 1"), DIED]
+    ending, said = supervised(server, LAST)
+    assert ending.kind == "finished"
+    assert server.asked[0]["means"] == asdict(LAST)
+    assert said[0].startswith("a job is at work on this run")
+    assert said[1] == "round 1"
+    assert [job["run"] for job in server.submitted] == [""]
+
+
+@pytest.mark.parametrize(
+    ("job", "answer"),
+    [
+        ({}, told(means=False)),
+        ({}, told(ended=Ending("failed", "no such folder"))),
+        ({"status": "FINISHED:COMPLETED"}, None),
+        ({"submitter_name": "other@example.org"}, None),
+        ({"name": "another"}, None),
+    ],
+)
+def test_a_job_of_another_run_is_left_alone(supervised, job, answer):
+    server = Server([FINISHED])
+    server.listed = [running(**job)]
+    server.script = [answer]
+    supervised(server, LAST)
+    assert len(server.submitted) == 1
+    assert server.aborted == 0
+
+
+def test_two_commands_do_not_watch_over_one_run(supervised, tmp_path):
+    server = Server()
+    server.listed, server.script = [running()], [told(means=True, run="abc")]
+    with (
+        FileLock(tmp_path / ".fedlit-abc.lock"),
+        pytest.raises(ConfigError, match="another command watches over this run"),
+    ):
+        supervised(server, LAST)
+    assert server.submitted == []
+    assert server.aborted == 0
+
+
+@pytest.mark.parametrize(
+    ("script", "said", "aborted"),
+    [
+        (
+            [told(), KeyboardInterrupt, told(), KeyboardInterrupt],
+            "the job is cut off. To go on from the last checkpoint",
+            1,
+        ),
+        ([KeyboardInterrupt, NoConnection(""), NoConnection(""), KeyboardInterrupt], "the job is cut off", 1),
+        ([told(), SystemExit], "the job goes on, and nobody submits it again if it dies", 0),
+    ],
+)
+def test_who_leaves_is_told_what_becomes_of_the_job(supervised, script, said, aborted):
+    server, heard = Server(script), []
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        supervised(server, said=heard)
+    assert heard[-1].startswith(said)
+    assert "--ckpt_path last" in heard[-1]
+    assert server.aborted == aborted
+
+
+def test_who_leaves_while_the_server_is_silent_is_told_that_nobody_knows(supervised):
+    def silent(job: str) -> None:
+        raise NoConnection("dead")
+
+    server, heard = Server([KeyboardInterrupt, told(), KeyboardInterrupt]), []
+    server.abort_job = silent
+    server.get_job_meta = silent
+    with pytest.raises(KeyboardInterrupt):
+        supervised(server, said=heard)
+    assert heard[-1].startswith("whether the job goes on is not known")
+
+
+def test_who_leaves_before_there_is_a_job_is_told_so(supervised):
+    server, heard = Server(), []
+    server.get_system_info = lambda: (_ for _ in ()).throw(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        supervised(server, said=heard)
+    assert heard == ["no job is at work for this command"]
 
 
 def test_what_dies_without_progress_is_given_up(supervised):

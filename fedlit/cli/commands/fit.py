@@ -19,7 +19,7 @@ from fedlit.experiment.options import experiment_parser, seeds_of
 from fedlit.experiment.parser import Parser
 from fedlit.experiment.sweep import next_steps, run_all
 from fedlit.sites.joining import LOOPBACK, joined
-from fedlit.sites.submission import Lead, Submission
+from fedlit.sites.submission import Lead, Resumed, Submission
 from fedlit.tracking.run import Result
 
 
@@ -96,7 +96,8 @@ def run_elsewhere(args: Namespace, parser: Parser, fresh: Sequence[str]) -> int:
         ) from error
     with without_fetching(), composed(args, parser, tracked=True) as experiment:  # what is refused is refused here
         console = experiment.console()
-        submission = Submission(experiment.config, experiment.run_name, bool(args.ckpt_path), fresh)
+        resumed = Resumed(str(args.run_dir), args.experiment, str(args.ckpt_path)) if args.ckpt_path else None
+        submission = Submission(experiment.config, experiment.run_name, resumed, fresh)
     ending = Supervisor(lead, submission, console.print).run()
     if ending.kind == "stopped":
         console.print(f"stopped; to continue: --ckpt_path {ending.directory or 'last'}")

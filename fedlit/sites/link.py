@@ -1,0 +1,84 @@
+"""A lead's connection to the server of NVFlare, which comes back after it was lost."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from nvflare.apis.fl_exception import FLCommunicationError
+from nvflare.fuel.flare_api import api_spec
+from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+
+from fedlit.core.errors import ConfigError
+from fedlit.sites.submission import Lead
+
+CONNECTING = 5
+"""Seconds for which a server may take to answer."""
+
+UNANSWERED = (
+    api_spec.NoConnection, api_spec.SessionClosed, api_spec.NoReply, api_spec.InternalError, api_spec.NoClientsAvailable,
+    api_spec.InvalidTarget, api_spec.CommandError, FLCommunicationError, RuntimeError, OSError,
+)  # fmt: skip
+"""What is raised where a server does not answer, or not now."""
+
+REFUSED = (api_spec.AuthenticationError, api_spec.AuthorizationError)
+
+Answer = TypeVar("Answer")
+
+
+@dataclass
+class Link:
+    """A connection to the server that comes back after it was lost.
+
+    Attributes:
+        lead: Who asks.
+        say: Takes a line for the person who waits.
+    """
+
+    lead: Lead
+    say: Callable[[str], None]
+    _session: Session | None = None
+    _lost: bool = False
+
+    def ask(self, question: Callable[[Session], Answer]) -> Answer | None:
+        """Ask the server; None where it does not answer.
+
+        Raises:
+            ConfigError: It does not take the lead for one.
+        """
+        try:
+            if self._session is None:
+                with _quiet():
+                    self._session = new_secure_session(self.lead.user, str(self.lead.folder), timeout=CONNECTING)
+                if self._lost:
+                    self.say("the server answers again")
+                self._lost = False
+            with _quiet():
+                return question(self._session)
+        except REFUSED as error:
+            self.close()
+            raise ConfigError(f"--sites {self.lead.folder}: the server refuses {self.lead.user}: {error}") from error
+        except UNANSWERED as error:
+            self.close()
+            if not self._lost:
+                self.say(f"the server does not answer ({str(error) or type(error).__name__}); waiting for it")
+            self._lost = True
+            return None
+
+    def close(self) -> None:
+        """Close it: a process with an open one does not end."""
+        session, self._session = self._session, None
+        if session is not None:
+            with suppress(Exception), _quiet():
+                session.close()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Within, NVFlare prints nothing: the person who waits hears of the run alone."""
+    logging.getLogger("nvflare").setLevel(logging.CRITICAL)
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+        yield
