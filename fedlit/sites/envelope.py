@@ -2,6 +2,8 @@
 
 Nothing in it is code, and nothing is unpickled. As bytes it is ``FEDLIT``, the protocol's number, the length of the header,
 the header, and the arrays one after the other, little-endian. The header carries the SHA-256 of the arrays' bytes.
+
+Whoever hands messages on needs no PyTorch: it is imported where tensors are asked for.
 """
 
 import hashlib
@@ -9,12 +11,13 @@ import json
 import math
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PROTOCOL = 1
 """Number of what is said here; sites and server that speak different ones do not talk to each other."""
@@ -25,17 +28,7 @@ LARGEST_HEADER = 2**16
 MAGIC = b"FEDLIT"
 PREFIX = struct.Struct("<6sHI")
 
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "float16": torch.float16,
-    "int64": torch.int64,
-    "int32": torch.int32,
-    "int16": torch.int16,
-    "int8": torch.int8,
-    "uint8": torch.uint8,
-    "bool": torch.bool,
-}
+DTYPES = ("float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
 """Types of numbers that travel."""
 
 Message = TypeVar("Message")
@@ -43,6 +36,64 @@ Message = TypeVar("Message")
 
 class Damaged(ValueError):
     """What has arrived is not what was sent, or is no message of fedlit."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the header of a message tells.
+
+    Attributes:
+        verb: What is asked, or ``reply``, or ``failed``.
+        content: Fields of the message.
+        listed: Name, type and number of values of each array.
+        shapes: Shape of each array that has more than one dimension.
+        sha256: Of the bytes of the arrays.
+    """
+
+    verb: str
+    content: dict[str, Any]
+    listed: list[tuple[str, str, int]]
+    shapes: dict[str, tuple[int, ...]]
+    sha256: str
+
+    @classmethod
+    def read(cls, header: bytes) -> "Header":
+        """Read it.
+
+        Raises:
+            Damaged: It is none.
+        """
+        try:
+            told = json.loads(header)
+            shapes = {name: tuple(map(int, shape)) for name, shape in told["shapes"].items()}
+            listed = [(str(name), str(dtype), int(size)) for name, dtype, size in told["vectors"]]
+            found = cls(str(told["verb"]), _numbers(told["content"]), listed, shapes, str(told.get("sha256")))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise Damaged(f"the header of a message cannot be read: {type(error).__name__} {error}") from error
+        for number, (name, dtype, size) in enumerate(listed):
+            if dtype not in DTYPES or size < 0 or name in [other for other, _, _ in listed[:number]]:
+                raise Damaged(f"the array {name!r} of {size} numbers of the type {dtype} is none that travels")
+            if name in shapes and math.prod(shapes[name]) != size:
+                raise Damaged(f"the array {name!r} has {size} numbers, which are none of the shape {shapes[name]}")
+        return found
+
+    def cut(self, arrays: memoryview) -> dict[str, np.ndarray]:
+        """Give the arrays as views of the bytes that follow the header.
+
+        Raises:
+            Damaged: They do not fit.
+        """
+        views, offset = {}, 0
+        for name, dtype, size in self.listed:
+            kind = np.dtype(dtype).newbyteorder("<")
+            end = offset + size * kind.itemsize
+            if end > len(arrays):
+                raise Damaged(f"the array {name!r} is cut off: expected {end:,} bytes, found {len(arrays):,}")
+            views[name] = np.frombuffer(arrays[offset:end], kind)
+            offset = end
+        if offset != len(arrays):
+            raise Damaged(f"{len(arrays) - offset:,} bytes follow the last array")
+        return views
 
 
 @dataclass(frozen=True)
@@ -54,15 +105,17 @@ class Envelope:
         content: Fields of the message, as JSON holds them.
         vectors: Named arrays, each 1-D and contiguous.
         shapes: Shape of each array where it was another one.
+        sha256: Of the bytes of the arrays; "" where it is not known yet.
     """
 
     verb: str
     content: dict[str, Any] = field(default_factory=dict)
     vectors: dict[str, np.ndarray] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    sha256: str = ""
 
     @classmethod
-    def of(cls, verb: str, message: Any, tensors: Mapping[str, Tensor] | None = None) -> "Envelope":
+    def of(cls, verb: str, message: Any, tensors: "Mapping[str, Tensor] | None" = None) -> "Envelope":
         """Put a dataclass and named tensors into an envelope.
 
         Raises:
@@ -75,7 +128,11 @@ class Envelope:
             vectors[name] = np.ascontiguousarray(tensor.detach().cpu().reshape(-1).numpy())
             if tensor.ndim != 1:
                 shapes[name] = tuple(tensor.shape)
-        return cls(verb, asdict(message), vectors, shapes)
+        return cls(verb, asdict(message), vectors, shapes, _hash(vectors))
+
+    def saying(self, verb: str, message: Any) -> "Envelope":
+        """Give the same arrays with another message, and do not hash them again."""
+        return replace(self, verb=verb, content=asdict(message))
 
     def message(self, kind: type[Message]) -> Message:
         """Read the fields as a dataclass.
@@ -89,8 +146,10 @@ class Envelope:
             raise Damaged(f"a message {self.verb!r} with other fields than fedlit's own: {', '.join(odd)}")
         return kind(**self.content)
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> "dict[str, Tensor]":
         """Give the arrays as tensors, in the shapes that they had."""
+        import torch
+
         return {
             name: torch.from_numpy(vector).reshape(self.shapes.get(name, (-1,)))
             for name, vector in self.vectors.items()
@@ -112,7 +171,7 @@ class Envelope:
             "content": _plain(self.content),
             "vectors": [[name, vector.dtype.name, vector.size] for name, vector in self.vectors.items()],
             "shapes": self.shapes,
-            "sha256": _hash(self.vectors),
+            "sha256": self.sha256 or _hash(self.vectors),
         }
         text = json.dumps(told, allow_nan=False, separators=(",", ":")).encode()
         if len(text) > LARGEST_HEADER:
@@ -133,44 +192,23 @@ class Envelope:
         Raises:
             Damaged: It is none, of another protocol, cut off, or its hash does not fit.
         """
-        return cls.of_parts(*split(content))
+        header, arrays = split(content)
+        head = Header.read(header)
+        return cls.of_arrays(head, {name: _own(view) for name, view in head.cut(arrays).items()})
 
     @classmethod
-    def of_parts(cls, header: bytes, arrays: memoryview, checked: bool = True) -> "Envelope":
-        """Read a header, and the arrays that follow it.
-
-        Args:
-            header: The header.
-            arrays: The bytes of the arrays.
-            checked: Whether the hash has to fit; whoever hands a message on leaves that to the one who reads it.
+    def of_arrays(cls, head: Header, arrays: Mapping[str, np.ndarray]) -> "Envelope":
+        """Take a header and its arrays, and check their hash; the arrays become the envelope's own.
 
         Raises:
             Damaged: They do not fit together.
         """
-        try:
-            told = json.loads(header)
-            verb, content, listed = told["verb"], _numbers(told["content"]), told["vectors"]
-            shapes = {name: tuple(map(int, shape)) for name, shape in told["shapes"].items()}
-            types = [(str(name), str(dtype), int(size)) for name, dtype, size in listed]
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise Damaged(f"the header of a message cannot be read: {type(error).__name__} {error}") from error
-        vectors, offset = {}, 0
-        for name, dtype, size in types:
-            if dtype not in DTYPES or size < 0 or name in vectors:
-                raise Damaged(f"the array {name!r} of {size} numbers of the type {dtype} is none that travels")
-            kind = np.dtype(dtype).newbyteorder("<")
-            end = offset + size * kind.itemsize
-            if end > len(arrays):
-                raise Damaged(f"the array {name!r} is cut off: expected {end:,} bytes, found {len(arrays):,}")
-            vectors[name] = np.frombuffer(arrays[offset:end], kind).astype(np.dtype(dtype))  # memory of its own
-            if name in shapes and math.prod(shapes[name]) != size:
-                raise Damaged(f"the array {name!r} has {size} numbers, which are none of the shape {shapes[name]}")
-            offset = end
-        if offset != len(arrays):
-            raise Damaged(f"{len(arrays) - offset:,} bytes follow the last array")
-        if checked and told.get("sha256") != _hash(vectors):
+        found = [(name, array.dtype.name, array.size) for name, array in arrays.items()]
+        if found != head.listed:
+            raise Damaged("the arrays of a message are none of those that its header names")
+        if head.sha256 != _hash(arrays):
             raise Damaged("the arrays of a message are not those that were sent: their SHA-256 is another one")
-        return cls(str(verb), content, vectors, shapes)
+        return cls(head.verb, head.content, dict(arrays), head.shapes, head.sha256)
 
 
 def joined(header: bytes, arrays: Iterable[np.ndarray]) -> bytes:
@@ -196,6 +234,11 @@ def split(content: bytes) -> tuple[bytes, memoryview]:
     if length > LARGEST_HEADER or start > len(content):
         raise Damaged(f"a header of {length:,} bytes, of at most {min(LARGEST_HEADER, len(content)):,}")
     return content[PREFIX.size : start], memoryview(content)[start:]
+
+
+def _own(view: np.ndarray) -> np.ndarray:
+    """A copy in the byte order of this machine."""
+    return view.astype(view.dtype.newbyteorder("="))
 
 
 def _hash(vectors: Mapping[str, np.ndarray]) -> str:

@@ -23,7 +23,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from fedlit.sites.carrier import Carrier, CutOff, Lost, Ticket
-from fedlit.sites.envelope import Damaged, Envelope, joined, split
+from fedlit.sites.envelope import Damaged, Envelope, Header, joined, split
 from fedlit.sites.loopback import DIED, SiteProcess
 from fedlit.sites.messages import FAILED, Failure
 from fedlit.sites.submission import CONFIG, TASK, TOPIC
@@ -163,7 +163,7 @@ class FlareCarrier(Carrier):
             answer: Envelope | Lost = Lost(f"NVFlare's job there answers {result.get_return_code()}; look at its log")
         else:
             try:
-                answer = Envelope.from_bytes(unpacked(result))
+                answer = received(result)
             except Damaged as error:
                 answer = Lost(f"its reply is damaged: {error}")
         self._came.put((ticket, answer))
@@ -211,11 +211,11 @@ class Site(Executor):
             return make_reply(ReturnCode.TASK_UNKNOWN)
         folder, content = Path(fl_ctx.get_engine().get_workspace().get_root_dir()), unpacked(shareable)
         try:
-            run = Envelope.of_parts(*split(content), checked=False).content.get("run")
+            run = Header.read(split(content)[0]).content.get("run")
             if run and not self._alone(folder, str(run), abort_signal):
                 return _failure("an earlier job of this run is still at work there")
             header, arrays = split(self._answer(content, lambda: abort_signal.triggered))
-            return packed(header, Envelope.of_parts(header, arrays, checked=False).vectors)
+            return packed(header, Header.read(header).cut(arrays))  # whose hash is the server's to check
         except Damaged as error:
             return _failure(f"what has arrived is damaged: {error}")
 
@@ -255,8 +255,22 @@ def packed(header: bytes, arrays: Mapping[str, np.ndarray]) -> Shareable:
     return content
 
 
+def received(content: Shareable) -> Envelope:
+    """Take a message out of what NVFlare has brought, and check its hash.
+
+    Raises:
+        Damaged: It is none, or does not fit.
+    """
+    header, arrays = content.get("header"), content.get("arrays")
+    if not isinstance(header, str) or not isinstance(arrays, dict):
+        raise Damaged("NVFlare has brought no message of fedlit")
+    return Envelope.of_arrays(
+        Header.read(header.encode()), {name: np.require(array, requirements="CW") for name, array in arrays.items()}
+    )
+
+
 def unpacked(content: Shareable) -> bytes:
-    """Take a message out of what NVFlare has brought."""
+    """Take a message out of what NVFlare has brought, as bytes."""
     header, arrays = content.get("header"), content.get("arrays")
     if not isinstance(header, str) or not isinstance(arrays, dict):
         return b""

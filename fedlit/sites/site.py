@@ -43,11 +43,8 @@ from fedlit.sites.messages import (
     Started,
     Task,
     Told,
-    module_state,
-    payload_tensors,
-    to_clients,
-    to_round,
 )
+from fedlit.sites.payloads import module_state, payload_tensors, to_clients, to_round
 from fedlit.sites.policy import Refused
 from fedlit.sites.settings import SiteSettings
 from fedlit.sites.states import MissingState, NotKept, SiteStates

@@ -3,13 +3,17 @@
 import json
 import math
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 
-from fedlit.sites.envelope import DTYPES, LARGEST_HEADER, PREFIX, PROTOCOL, Damaged, Envelope, split
-from fedlit.sites.messages import Done, Failure, module_state, module_tensors
+from fedlit.sites import envelope as envelope_module
+from fedlit.sites.envelope import DTYPES, LARGEST_HEADER, PREFIX, PROTOCOL, Damaged, Envelope, Header, split
+from fedlit.sites.messages import Done, Failure
+from fedlit.sites.payloads import module_state, module_tensors
 
 TENSORS = {
     "w": torch.tensor([1.5, -0.0, math.inf, math.nan]),
@@ -24,7 +28,7 @@ def sent(**said) -> Envelope:
     return Envelope.of("reply", Done(said), TENSORS)
 
 
-@pytest.mark.parametrize("dtype", DTYPES.values())
+@pytest.mark.parametrize("dtype", [getattr(torch, name) for name in DTYPES])
 def test_every_type_of_number_comes_out_as_it_went_in(dtype):
     tensor = torch.tensor([0, 1, 1]).to(dtype)
     out = Envelope.from_bytes(Envelope.of("reply", Done(), {"x": tensor}).to_bytes()).tensors()["x"]
@@ -131,6 +135,34 @@ def test_a_module_of_a_thousand_tensors_fits_into_a_header():
 def test_who_hands_a_message_on_leaves_its_hash_to_the_reader():
     content = bytearray(Envelope.of("train", Done(), {"w": torch.ones(3)}).to_bytes())
     content[-1] ^= 1
-    assert Envelope.of_parts(*split(bytes(content)), checked=False).vectors["w"].shape == (3,)
+    header, arrays = split(bytes(content))
+    assert Header.read(header).cut(arrays)["w"].shape == (3,)
     with pytest.raises(Damaged, match="SHA-256"):
         Envelope.from_bytes(bytes(content))
+
+
+def test_the_same_arrays_are_hashed_once(monkeypatch):
+    first, tensors = Done({"to": "north"}), {"w": torch.arange(6.0).reshape(2, 3)}
+    envelope, hashed = Envelope.of("train", first, tensors), []
+    monkeypatch.setattr(envelope_module, "_hash", lambda vectors: hashed.append(1) or "wrong")
+    other = envelope.saying("measure", Done({"to": "south"}))
+    header = other.header()
+    assert hashed == []
+    monkeypatch.undo()
+    assert header == Envelope.of("measure", Done({"to": "south"}), tensors).header()
+
+
+def test_arrays_other_than_those_of_the_header_are_told():
+    envelope = Envelope.of("train", Done(), {"w": torch.ones(3), "v": torch.ones(2)})
+    head, arrays = Header.read(envelope.header()), envelope.vectors
+    assert Envelope.of_arrays(head, arrays).tensors()["w"].tolist() == [1, 1, 1]
+    for odd in ({"w": arrays["w"]}, arrays | {"u": arrays["w"]}, arrays | {"v": arrays["v"].astype("float64")}):
+        with pytest.raises(Damaged, match="none of those that its header names"):
+            Envelope.of_arrays(head, odd)
+    with pytest.raises(Damaged, match="SHA-256"):
+        Envelope.of_arrays(head, arrays | {"v": arrays["v"] * 2})
+
+
+def test_who_hands_messages_on_needs_no_pytorch():
+    script = "import sys, fedlit.sites.flare; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -97,6 +97,15 @@ def test_a_reply_that_does_not_come_is_lost(carried, happens, said):
     assert len(controller.cancelled) == ("deadline" in said)
 
 
+def test_what_is_no_message_is_no_reply(carried):
+    carrier, controller, _ = carried
+    ticket = carrier.send("north", ASKED)
+    controller.reply(0, make_reply(ReturnCode.OK))
+    assert dict(carrier.collect([ticket]))[ticket] == Lost(
+        "its reply is damaged: NVFlare has brought no message of fedlit"
+    )
+
+
 def test_a_late_reply_is_thrown_away(carried):
     carrier, controller, _ = carried
     late = carrier.send("north", ASKED, deadline=0.0)

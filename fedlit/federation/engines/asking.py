@@ -63,6 +63,7 @@ class Asking:
         on_error: What happens when a site fails.
         quorum: Least number of answers with ``skip``.
         deadline: Seconds for all that is asked at once; None waits.
+        failed: Whether a site has failed since something was asked last, be it mended or not.
     """
 
     carrier: Carrier
@@ -71,6 +72,7 @@ class Asking:
     on_error: OnError = "repeat"
     quorum: int = 1
     deadline: float | None = None
+    failed: bool = False
 
     def __post_init__(self) -> None:
         self._ready: set[str] = set()
@@ -93,13 +95,13 @@ class Asking:
         Raises:
             TrainingError: A site has failed, and the federation does not go on without it; names it and its reason.
         """
-        on_error, position = on_error or self.on_error, 0
+        on_error, position, self.failed = on_error or self.on_error, 0, False
         answers, failures, waiting = {}, {}, list(range(len(requests)))
         for _ in range(TRIES):
             failures = {}
             for number, answer in self._once(requests, waiting, read):
                 if isinstance(answer, Failed):
-                    failures[number] = answer
+                    failures[number], self.failed = answer, True
                     continue
                 answers[number] = answer
                 while position in answers:
@@ -149,10 +151,13 @@ class Asking:
     def _exchange(
         self, requests: dict[int, Request], read: Callable[[Request, Envelope], Any], least: float = 0.0
     ) -> Iterator[tuple[int, Any]]:
-        tickets = {}
+        tickets, hashed = {}, {}
         deadline = None if self.deadline is None else max(self.deadline, least)
         for number, request in requests.items():
-            envelope = Envelope.of(request.verb, request.message, request.tensors)
+            same = hashed.get(id(request.tensors))  # sites are sent the same vectors
+            saying = request.verb, request.message
+            envelope = same.saying(*saying) if same else Envelope.of(*saying, request.tensors)
+            hashed[id(request.tensors)] = envelope
             tickets[self.carrier.send(request.site, envelope, deadline)] = number
         for ticket, answer in self.carrier.collect(list(tickets)):
             number = tickets[ticket]

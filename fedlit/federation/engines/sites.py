@@ -21,18 +21,8 @@ from fedlit.federation.handover import PersonalParts
 from fedlit.federation.settings import Settings
 from fedlit.metrics.tally import BINS, Tally
 from fedlit.sites.envelope import Damaged, Envelope
-from fedlit.sites.messages import (
-    Prepare,
-    Prepared,
-    Scored,
-    Start,
-    Started,
-    Task,
-    module_tensors,
-    of_client,
-    of_round,
-    payload_of,
-)
+from fedlit.sites.messages import Prepare, Prepared, Scored, Start, Started, Task
+from fedlit.sites.payloads import module_tensors, of_client, of_round, payload_of
 from fedlit.sites.roster import Roster
 
 SHORT = 10
@@ -89,7 +79,8 @@ class SiteEngine(Engine):
     ) -> tuple[Payload, list[ClientReport]]:
         """Run a round; reports are of the clients that took part, who may be fewer than were asked."""
         verb, began = "train" if rnd.window else "measure", time.perf_counter()
-        asked = [self._task(verb, name, down.tensors(), of_round(rnd)) for name in cohort]
+        tensors = down.tensors()
+        asked = [self._task(verb, name, tensors, of_round(rnd)) for name in cohort]
         parts: dict[str, tuple[Payload, ClientReport]] = {}
         what = f"round {rnd.index + 1}" if rnd.window else f"the measuring round before round {rnd.index + 1}"
         names: set[str] = set()
@@ -105,7 +96,8 @@ class SiteEngine(Engine):
                 total = added(total, within)
         if rnd.window:
             self._trained = {report.client: rnd.index + 1 for report in reports}
-            self._compare(reports, down, time.perf_counter() - began)
+            if not self._ask.failed:  # waiting for somebody is no message
+                self._compare(reports, down, time.perf_counter() - began)
         return total, reports
 
     def commit(self) -> None:
@@ -115,8 +107,8 @@ class SiteEngine(Engine):
 
     def evaluate(self, views: Sequence[View], down: Broadcast) -> list[Scores]:
         """Score each view at the site that has its images, and the server's test sets here, in order."""
-        away = [view for view in views if view.holder is not None]
-        asked = [self._task("evaluate", view.client, down.tensors(), asdict(view), view.holder) for view in away]
+        away, tensors = [view for view in views if view.holder is not None], down.tensors()
+        asked = [self._task("evaluate", view.client, tensors, asdict(view), view.holder) for view in away]
         scored = {View(**request.message.asked): answer for request, answer in self._ask(asked, _scores, "evaluation")}
         here = [view for view in views if view.holder is None and view.client is None]
         if left := sorted({view.part for view in views if view.holder is None and view.client is not None}):
