@@ -36,7 +36,7 @@ STOPPING = 600
 """Seconds that a round may take to its end where the job has to end; then it is cut off, and repeated."""
 
 GONE = 5
-"""Seconds after which a job is believed to be gone that NVFlare still calls running: its server has died meanwhile."""
+"""Seconds after which a job that has answered before is believed to be gone, though NVFlare still calls it running."""
 
 ENDING = 60
 """Seconds that a job may take to its end where there is nothing to wait for."""
@@ -57,7 +57,7 @@ class Watched:
         began: When it was submitted.
         seen: How many of its lines were shown.
         told: What it has told last.
-        gone: Since when the server answers that it does not run, though it has told something.
+        gone: Since when the server answers that it does not run.
         without: How often in a row a site that is there was seen without it.
         stopping: When it was asked to end after its round.
         lost: Sites that cannot answer it any more.
@@ -160,8 +160,8 @@ class Supervisor:
         for job in map(Watched, self._at_work()):
             while (told := self._command(job, asked)) is None or told["means"] is None:
                 status = self._status(job)
-                lost = status == RunStatus.RUNNING.value and job.gone and time.monotonic() - job.gone > GONE
-                if status in ENDED or lost or (told and told["ended"]):
+                died = status == RunStatus.RUNNING.value and job.gone and time.monotonic() - job.gone > STARTING
+                if status in ENDED or died or (told and told["ended"]):
                     break
                 time.sleep(LOOK)
             if told and told["means"]:
@@ -323,7 +323,7 @@ class Supervisor:
             return False
         running = status == RunStatus.RUNNING.value
         job.gone = job.gone if running else None
-        if job.gone is not None and now - job.gone > GONE:
+        if job.told and job.gone is not None and now - job.gone > GONE:
             self._say(f"the server does not run the job any more ({status})")
             return True
         if not job.told:

@@ -152,6 +152,14 @@ def test_a_server_that_dies_is_waited_for_and_its_job_is_not(supervised):
     assert one_run(server)
 
 
+def test_a_job_that_takes_long_to_begin_is_waited_for(supervised):
+    """NVFlare calls it running before its process answers."""
+    server = Server([*[JobNotRunning("")] * 5, FINISHED])
+    supervised(server)
+    assert len(server.submitted) == 1
+    assert server.aborted == 0
+
+
 def test_a_server_that_dies_while_it_is_given_a_job_gets_it_once(supervised):
     server = Server([FINISHED])
     server.lost = 2
