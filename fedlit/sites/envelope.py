@@ -208,7 +208,7 @@ class Envelope:
             raise Damaged("the arrays of a message are none of those that its header names")
         if head.sha256 != _hash(arrays):
             raise Damaged("the arrays of a message are not those that were sent: their SHA-256 is another one")
-        return cls(head.verb, head.content, dict(arrays), head.shapes, head.sha256)
+        return cls(head.verb, head.content, dict(arrays), head.shapes)
 
 
 def joined(header: bytes, arrays: Iterable[np.ndarray]) -> bytes:

@@ -13,6 +13,7 @@ from nvflare.fuel.flare_api import api_spec
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from fedlit.core.errors import ConfigError
+from fedlit.sites.reaching import kit_of
 from fedlit.sites.submission import Lead
 
 CONNECTING = 5
@@ -47,7 +48,7 @@ class Link:
         """Ask the server; None where it does not answer.
 
         Raises:
-            ConfigError: It does not take the lead for one.
+            ConfigError: It does not take the lead for one, or the lead's certificate is not valid any more.
         """
         try:
             if self._session is None:
@@ -63,6 +64,8 @@ class Link:
             raise ConfigError(f"--sites {self.lead.folder}: the server refuses {self.lead.user}: {error}") from error
         except UNANSWERED as error:
             self.close()
+            if (kit := kit_of(self.lead.folder)) is not None:
+                kit.certificate().check_dates()
             if not self._lost:
                 self.say(f"the server does not answer ({str(error) or type(error).__name__}); waiting for it")
             self._lost = True

@@ -59,6 +59,7 @@ class Presence:
         classes: The classes of its data, in their order.
         clients: Its clients.
         scores: Whether scores of single images leave it.
+        until: When its certificate ends, in seconds since 1970; None where it has none.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Presence:
     classes: list[str]
     clients: list[dict[str, Any]]
     scores: bool
+    until: float | None
 
     @property
     def told(self) -> list[Told]:

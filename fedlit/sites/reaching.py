@@ -42,6 +42,14 @@ class Kit:
     port: int
     identity: str
 
+    def certificate(self) -> "Certificate":
+        """Give the own certificate, be it valid or not.
+
+        Raises:
+            ConfigError: It cannot be read.
+        """
+        return _read(self.folder / "client.crt")
+
     @property
     def address(self) -> str:
         """Where the server is, for people."""
@@ -63,8 +71,8 @@ class Kit:
             raise ConfigError(
                 "NVFlare is not installed here, and nothing runs across sites without: pip install 'fedlit[sites]'"
             )
-        own, root = (_read(self.folder / file) for file in ("client.crt", "rootCA.pem"))
-        for certificate in (own, root):
+        own = self.certificate()
+        for certificate in (own, _read(self.folder / "rootCA.pem")):
             certificate.check_dates()
         if name is not None and own.name != name:
             raise ConfigError(

@@ -5,6 +5,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 from uuid import uuid4
 
@@ -16,6 +17,7 @@ from fedlit.core.files import whole
 from fedlit.sites.carrier import Carrier, Lost
 from fedlit.sites.envelope import Damaged, Envelope
 from fedlit.sites.messages import FAILED, Failure, Hello, Presence
+from fedlit.sites.reaching import SOON
 
 FILE = "sites.json"
 """Of a run's directory: the run's id, by which sites know what they have kept, and which sites it began with."""
@@ -156,6 +158,12 @@ def _warn(presence: Presence) -> None:
         warnings.warn(
             f"site {presence.name!r}: its clock is {abs(off) / 60:.0f} minutes {'ahead of' if off > 0 else 'behind'} the server's: "
             "certificates and logs need the right time, set it",
+            stacklevel=3,
+        )
+    if presence.until is not None and presence.until - time.time() < SOON.total_seconds():
+        warnings.warn(
+            f"site {presence.name!r}: its certificate ends on {datetime.fromtimestamp(presence.until, timezone.utc):%Y-%m-%d %H:%M} "
+            "UTC: it does not connect any more then; ask for a new one now",
             stacklevel=3,
         )
     if presence.torch != torch.__version__:

@@ -8,6 +8,7 @@ import torch
 from fedlit.core.errors import ConfigError
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.messages import FAILED, Failure
+from fedlit.sites.reaching import kit_of
 from fedlit.sites.settings import read_settings
 from fedlit.sites.site import Site
 
@@ -20,7 +21,9 @@ def answering(file: Path) -> Callable[[bytes], bytes]:
     """
     torch.set_num_threads(1)
     try:
-        return Site(read_settings(file)).answer_bytes
+        kit = kit_of(file.absolute().parent.parent)  # the folder of a site has the file in local/
+        until = kit.certificate().until.timestamp() if kit else None
+        return Site(read_settings(file), until=until).answer_bytes
     except (ConfigError, ValueError, OSError) as error:
         reason = str(error)
         return lambda content: Envelope.of(FAILED, Failure("unfit", reason)).to_bytes()

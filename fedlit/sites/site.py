@@ -92,10 +92,14 @@ class Site:
     Args:
         settings: The site's own file.
         now: The clock, in seconds since 1970.
+        until: When the site's certificate ends, in seconds since 1970; None where it has none.
     """
 
-    def __init__(self, settings: SiteSettings, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, settings: SiteSettings, now: Callable[[], float] = time.time, until: float | None = None
+    ) -> None:
         self.settings, self.policy, self.name, self._now = settings, settings.policy, settings.name, now
+        self._until = until
         self._ledger = Ledger(settings.folder)
         self._data: FederatedDataModule | None = None
         self._ready: Ready | None = None
@@ -145,6 +149,7 @@ class Site:
             list(data.classes),
             [asdict(each) for each in told],
             self.policy.leaves.scores,
+            self._until,
         )
         return Envelope.of(REPLY, presence)
 

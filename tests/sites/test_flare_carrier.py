@@ -7,12 +7,13 @@ import pytest
 import torch
 from nvflare.apis.controller_spec import TaskCompletionStatus
 from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.job_def import job_from_meta
 from nvflare.apis.shareable import make_reply
 from nvflare.apis.signal import Signal
 
 from fedlit.sites.carrier import CutOff, Lost
 from fedlit.sites.envelope import Envelope
-from fedlit.sites.flare import FlareCarrier, Site, packed, unpacked
+from fedlit.sites.flare import FlareCarrier, Rounds, Site, packed, unpacked
 from fedlit.sites.messages import FAILED, Done
 
 ASKED = Envelope.of("train", Done({"round": 1}), {"w": torch.arange(6.0).reshape(2, 3), "n": torch.tensor([1, 2])})
@@ -142,6 +143,17 @@ def test_a_job_that_is_cut_off_asks_nobody(carried):
     abort.trigger(True)
     with pytest.raises(CutOff):
         list(carrier.collect([ticket]))
+
+
+def test_a_job_goes_on_without_a_site_unless_the_federation_says_otherwise(tmp_path):
+    """All sites have to be there when NVFlare starts a job; later it asks this again, of the server's own copy."""
+    meta = {"name": "fedlit", "min_clients": 2, "mandatory_clients": ["north", "south"]}
+    workspace = SimpleNamespace(get_app_dir=lambda job: str(tmp_path), get_site_config_dir=lambda: str(tmp_path))
+    engine = SimpleNamespace(get_workspace=lambda: workspace, register_app_command=lambda topic, told: None)
+    context = SimpleNamespace(get_engine=lambda: engine, get_job_id=lambda: "1", get_prop={"__job_meta__": meta}.get)
+    Rounds("", "one", ["north", "south"], []).start_controller(context)
+    job = job_from_meta(meta | {"job_id": "1"})
+    assert (job.min_sites, job.required_sites) == (1, [])
 
 
 class Dying:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -10,13 +11,14 @@ import pytest
 import torch
 import yaml
 from at_sites import TOYS, Answer, Ended, assert_same
+from certificates import Authority, packed
 
 import fedlit
 from fedlit.federation.session import Session
 from fedlit.sites import serving, site, states
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.loopback import Died
-from fedlit.sites.messages import REPLY, Presence
+from fedlit.sites.messages import REPLY, Hello, Presence
 
 OPTIONS = (
     "--federation.rounds 4 --federation.aggregators='[Scaffold, FedBN]' --federation.eval_every 2 --federation.monitor train/loss "
@@ -184,6 +186,26 @@ def test_a_clock_an_hour_off_is_told(fedlit_cli, sites, tmp_path, off, said):
     code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
     assert code == 0
     assert f"site 'site-2': its clock {said} the server's" in err
+
+
+@pytest.mark.parametrize(("days", "said"), [(29, True), (31, False)])
+def test_a_certificate_that_ends_soon_is_told(fedlit_cli, sites, tmp_path, days, said):
+    sites.between = changed(until=time.time() + days * 86400)
+    code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
+    assert code == 0
+    assert ("site 'site-2': its certificate ends on " in err) is said
+    assert "site 'site-1'" not in err
+
+
+def test_a_site_tells_when_its_certificate_ends(tmp_path):
+    packed(tmp_path, authority := Authority(), own := authority.pair("north"), 8002)
+    values = {"name": "north", "data": {"class_path": "toys.ToyData"}, "state": str(tmp_path / "state")}
+    file = tmp_path / "local" / "fedlit-site.yaml"
+    file.parent.mkdir()
+    file.write_text(yaml.safe_dump(values))
+    hello = Envelope.of("hello", Hello(fedlit.__version__, time.time()))
+    found = Envelope.from_bytes(serving.answering(file)(hello.to_bytes())).message(Presence)
+    assert found.until == own.certificate.not_valid_after_utc.timestamp()
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from certificates import DAY, Authority, packed
 from filelock import FileLock
 from nvflare.fuel.flare_api.api_spec import JobNotRunning, NoConnection
 
@@ -150,6 +151,16 @@ def test_a_server_that_dies_is_waited_for_and_its_job_is_not(supervised):
     assert said[2] == "the server answers again"
     assert server.aborted == 1
     assert one_run(server)
+
+
+def test_a_lead_whose_certificate_has_expired_is_told_so_and_waits_no_longer(supervised, tmp_path):
+    authority = Authority()
+    packed(tmp_path, authority, authority.pair("lead", since=-2 * DAY, until=-DAY), 8002)
+    server, said = Server([FINISHED]), []
+    server.lost = 1
+    with pytest.raises(ConfigError, match=r"client.crt has expired on .* a new one comes by a new request"):
+        supervised(server, said=said)
+    assert said == []
 
 
 def test_a_job_that_takes_long_to_begin_is_waited_for(supervised):
