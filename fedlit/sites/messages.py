@@ -1,6 +1,7 @@
 """What server and sites say to each other: one dataclass a message, plain enough for JSON."""
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 VERBS = ("hello", "prepare", "start", "train", "measure", "evaluate", "end")
@@ -8,6 +9,9 @@ VERBS = ("hello", "prepare", "start", "train", "measure", "evaluate", "end")
 
 REPLY, FAILED = "reply", "failed"
 """What a site answers."""
+
+SOON = timedelta(days=30)
+"""A certificate that ends within this time is told."""
 
 LASTING = ("refused", "unfit", "state")
 """Kinds of failures that asking again does not mend."""

@@ -5,20 +5,18 @@ import socket
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
 
 from fedlit.core.errors import ConfigError
+from fedlit.sites.messages import SOON
 
 KITS = {"fed_client.json": "site", "fed_admin.json": "lead"}
 """What NVFlare calls the file that says where the server is, and whose folder it is then."""
 
 PATIENCE = 10.0
 """Seconds for which an answer is awaited."""
-
-SOON = timedelta(days=30)
-"""A certificate that ends within this time is told."""
 
 EXPIRED, NOT_YET, OTHER_NAME = 10, 9, 62
 """Numbers by which OpenSSL tells what is wrong with a certificate."""

@@ -16,8 +16,7 @@ from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.files import whole
 from fedlit.sites.carrier import Carrier, Lost
 from fedlit.sites.envelope import Damaged, Envelope
-from fedlit.sites.messages import FAILED, Failure, Hello, Presence
-from fedlit.sites.reaching import SOON
+from fedlit.sites.messages import FAILED, SOON, Failure, Hello, Presence
 
 FILE = "sites.json"
 """Of a run's directory: the run's id, by which sites know what they have kept, and which sites it began with."""
