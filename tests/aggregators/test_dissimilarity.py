@@ -151,7 +151,9 @@ def test_a_resume_and_other_processes_change_nothing(tmp_path):
         command = place.fit(words)
         assert command.wait(120) == 0, command.output
     assert_same_tensors(parts.run("run").tensors(), whole.run("run").tensors())
-    found, other = ([row for row in place.run("run").metrics() if "dissimilarity" in row[1]] for place in (whole, parts))
+    found, other = (
+        [row for row in place.run("run").metrics() if "dissimilarity" in row[1]] for place in (whole, parts)
+    )
     assert found == other
     # The fourth round, which does not measure, is the first behind the resume.
     values = [value for _, _, value in sorted(found)]
