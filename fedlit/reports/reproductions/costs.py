@@ -78,7 +78,9 @@ class Estimate:
         algorithm = "+".join(type(a).__name__ for a in objects.federation.aggregators) or "FedAvg"
         fixed = Parts.of(objects.model).fixed_features is not None and not data.get("augment", True)
         examples = f"features of {said}" if fixed else said
-        step = f"{model_keys.get('backbone', type(objects.model).__name__)}, {algorithm}, {data['batch_size']} {examples}"
+        step = (
+            f"{model_keys.get('backbone', type(objects.model).__name__)}, {algorithm}, {data['batch_size']} {examples}"
+        )
         if self.given is None and step not in self.measured:
             with without_fetching():
                 fresh = self._parser.instantiate(self._parser.parse_string(run.config))
