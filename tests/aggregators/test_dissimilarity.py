@@ -3,6 +3,7 @@
 import pytest
 import torch
 from lightning.pytorch import LightningModule
+from runs import Place, assert_same_tensors
 from saddle_toys import Scorer, Sites
 from simulation import simulate
 from test_classics import Problems, Saddle
@@ -131,3 +132,29 @@ def test_what_cannot_be_measured_is_refused():
         simulate(ToyNet(), ToyData(labelled=1), federation([SurgicalHeads(), GradientDissimilarity()]), "32-true")
     with pytest.raises(ConfigError, match=r"expected at least 1 round and 1 batch, found every 0 and batches 1"):
         GradientDissimilarity(every=0)
+
+
+@pytest.mark.slow
+def test_a_resume_and_other_processes_change_nothing(tmp_path):
+    """`check_aggregator` would ask for it, but its clients have rows of their own, which this refuses."""
+    options = (
+        "--data toys.ToyData --data.clients 4 --model toys.ToyNet --federation.aggregators+=Scaffold "
+        "--federation.aggregators+=GradientDissimilarity --federation.aggregators.every 2 --federation.participation 0.7 "
+        "--name run"
+    )
+    whole, parts = Place(tmp_path / "whole", options), Place(tmp_path / "parts", options)
+    for place, words in (
+        (whole, "--federation.rounds 6"),
+        (parts, "--federation.rounds 3"),
+        (parts, "--federation.rounds 6 --federation.workers 2 --ckpt_path last"),
+    ):
+        command = place.fit(words)
+        assert command.wait(120) == 0, command.output
+    assert_same_tensors(parts.run("run").tensors(), whole.run("run").tensors())
+    found, other = (
+        [row for row in place.run("run").metrics() if "dissimilarity" in row[1]] for place in (whole, parts)
+    )
+    assert found == other
+    # The fourth round, which does not measure, is the first behind the resume.
+    values = [value for _, _, value in sorted(found)]
+    assert values[0] == values[1] != values[2] == values[3] != values[4] == values[5]

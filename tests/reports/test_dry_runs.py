@@ -11,6 +11,7 @@ from rich.console import Console
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import FlatModel
 from fedlit.models import ImageClassifier
+from fedlit.models.small_cnn import SmallCNN
 from fedlit.objectives import AUCSaddle
 from fedlit.reports.reproductions import reproduction
 from fedlit.reports.reproductions.costs import Estimate
@@ -147,13 +148,17 @@ def test_epochs_are_counted_from_the_published_numbers_of_images(figure):
     assert Estimate({}, 0.1).cost(nih).steps is None
 
 
-def test_a_step_is_timed_with_its_algorithm(figure):
-    made = figure(seeds=[0], dry_run=True)
+@pytest.mark.parametrize(("augment", "said", "passes"), [(False, "features of images", 1), (True, "images", 3)])
+def test_a_step_is_timed_with_its_algorithm(figure, monkeypatch, augment, said, passes):
+    """And on features where they are computed once for all steps: a fixed body then costs nothing."""
+    made, seen, whole = figure(seeds=[0], dry_run=True, set={"data.augment": augment}), [], SmallCNN.forward_features
+    monkeypatch.setattr(SmallCNN, "forward_features", lambda self, images: seen.append(1) or whole(self, images))
     run = made.plan()["fdam-fig1-phantom"][0]
     estimate = Estimate({})
     cost = estimate.cost(run)
-    assert list(estimate.measured) == [cost.step] == ["small_cnn, CODAPlus, 8 images of 16x16, 1 channels"]
+    assert list(estimate.measured) == [cost.step] == [f"small_cnn, CODAPlus, 8 {said} of 16x16, 1 channels"]
     assert 0 < estimate.seconds(cost) == cost.steps * estimate.measured[cost.step]
+    assert len(seen) == passes
 
 
 def test_seconds_that_are_none_are_refused(figure):

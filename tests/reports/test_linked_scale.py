@@ -32,7 +32,7 @@ def planned(name: str, tmp_path: Path, wanted: list[str], no_pretrained) -> dict
 
 
 def test_the_documents_of_surgical_aggregation_have_it():
-    surgical = [name for name in NAMES if name.startswith("surgical")]
+    surgical = [name for name in NAMES if name.startswith("surgical") and read(find(name)).tables]
     assert [name for name in WITH_LINKED if name.startswith("surgical")] == surgical
 
 
@@ -72,6 +72,29 @@ def test_rows_of_the_tables_are_trained_as_in_the_code_of_surgical_aggregation(t
         )
         assert (main["rounds"], main["patience"], main["patience_margin"]) == stops
     assert list(found) == wanted
+
+
+def test_where_all_sites_label_the_same_surgical_aggregation_alone_trains_all_rounds(tmp_path, no_pretrained):
+    wanted = [f"{method}-{strategy}" for method in ("partialloss", "surgagg") for strategy in ("fedavg", "fedbnplus")]
+    found = planned("surgical-table1", tmp_path, wanted, no_pretrained)
+    stops, algorithms = {}, {}
+    for case, keys in found.items():
+        main = keys["federation"]
+        stops[case] = (main["rounds"], main["patience"], main["patience_margin"])
+        algorithms[case] = named(main["aggregators"]), named(keys["phases"][0]["aggregators"])
+    early, late = (1000, 26, 1e-4), (150, None, None)
+    assert stops == dict(zip(sorted(wanted), [early, early, late, late], strict=True))
+    for strategy in ("fedavg", "fedbnplus"):
+        assert algorithms[f"partialloss-{strategy}"] == algorithms[f"surgagg-{strategy}"]
+
+
+def test_table_1_has_a_row_for_each_of_the_stopping_rules():
+    def rows(scale):
+        report = Reproduction("surgical-table1", scale=scale)._reporter()
+        return [title for title, row in report.rows.items() if row.part in ("", "surgical-table-1")]
+
+    assert rows("paper")[-2:] == ["Vanilla, PartialLoss, SurgAgg FedAvg", "Vanilla, PartialLoss, SurgAgg FedBN+"]
+    assert rows("linked")[-4:] == ["PartialLoss FedAvg", "PartialLoss FedBN+", "SurgAgg FedAvg", "SurgAgg FedBN+"]
 
 
 def test_label_sets_of_the_figures_have_the_numbers_of_the_linked_code(tmp_path, no_pretrained):

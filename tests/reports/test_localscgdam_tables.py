@@ -13,7 +13,7 @@ from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.run import Result
 
 NAMES = ("localscgdam-table1", "localscgdam-fig4", "localscgdam-fig5")
-RATES = (0.3, 1.0, 3.0, 10.0)
+RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
 BEST = {"LocalSCGDAM": 0.3, "CoDA": 1.0, "LocalSGDAM": 0.3, "LocalSGDM": 3.0, "LocalSGDM_RL": 10.0}
 
 
@@ -105,7 +105,7 @@ def test_differences_are_to_localscgdam_at_the_same_period_and_seed(tmp_path, tr
     assert lines[2] == "| CIFAR10, LocalSCGDAM | 0.7500 ± 0.0707 | 0.8000 ± 0.0707 | 0.7500 ± 0.0707 |"
     assert lines[3].startswith("| CIFAR10, CoDA | 0.7500 ± 0.0707 (+0.0000 ± 0.0000) | 0.7500 ± 0.0707 (**-0.0500")
     assert "LocalSCGDAM 0.3, CoDA 1, LocalSGDAM 0.3, LocalSGDM 3, LocalSGDM_RL 10" in report.text
-    assert len(report.tables["grid"]) == 20
+    assert len(report.tables["grid"]) == 25
     axes = [ax for ax in report.figures["figure"].axes if ax.axison]
     assert [ax.get_title() for ax in axes] == ["CIFAR10, p = 4", "CIFAR10, p = 8", "CIFAR10, p = 16"]
     assert all(len(ax.lines) == 5 for ax in axes)

@@ -17,6 +17,7 @@ from fedlit.core.fabric import FederationFabric, make_fabric
 from fedlit.core.fetching import without_fetching
 from fedlit.core.local_model import LocalModel, LocalTraining, initial_client_state
 from fedlit.core.messages import Broadcast, Client, Round
+from fedlit.core.parts import Parts
 from fedlit.experiment.grid import PlannedRun
 from fedlit.experiment.options import experiment_parser
 from fedlit.federation.federation import Federation
@@ -75,12 +76,19 @@ class Estimate:
         model_keys = keys["model"]["init_args"]
         example, said = _example(data, model_keys)
         algorithm = "+".join(type(a).__name__ for a in objects.federation.aggregators) or "FedAvg"
-        step = f"{model_keys.get('backbone', type(objects.model).__name__)}, {algorithm}, {data['batch_size']} {said}"
+        fixed = Parts.of(objects.model).fixed_features is not None and not data.get("augment", True)
+        examples = f"features of {said}" if fixed else said
+        step = (
+            f"{model_keys.get('backbone', type(objects.model).__name__)}, {algorithm}, {data['batch_size']} {examples}"
+        )
         if self.given is None and step not in self.measured:
             with without_fetching():
                 fresh = self._parser.instantiate(self._parser.parse_string(run.config))
             fabric = make_fabric(**keys["fabric"] | {"devices": 1, "num_nodes": 1})
             batch = _batch(data["batch_size"], example, len(fresh.model.classes))
+            if fixed:  # they are computed once for all steps
+                with torch.no_grad():
+                    batch = Parts.of(fresh.model).fixed_features.eval()(batch[0]), batch[1]
             self.measured[step] = _seconds(_local(fresh.model, fresh.federation, fabric), fresh.federation, batch)
         images = sum(self.images.values()) if "image_size" in data else 0
         picture = data.get("image_size", 0) ** 2 * data.get("in_chans", model_keys.get("in_chans", 1))

@@ -30,6 +30,8 @@ class SeedsReport:
     column: str = ""  # Column of a run, with its labels in braces; or "" where every metric is a column.
     # Metrics of a run's best model by column, or the one metric of the table.
     metrics: str | dict[str, str] = "test/federation/auroc_macro"
+    # Rounds that are the columns, with the test AUROC after each (``federation.test_curves``), in place of the best model's.
+    rounds: list[int] | None = None
     average: bool = False  # Whether a last column has the mean over the others.
     picture: str = ""  # ``windows`` or ``steps``, or "" for none.
     curves: str = (
@@ -43,10 +45,9 @@ class SeedsReport:
         """Make the report of the runs."""
         values, against = [], {}
         for run in runs.to_dict("records"):
-            row, found = self.row.format(**run), measured(run["directory"])
+            row = self.row.format(**run)
             against[row] = self.row.format(**run | self.against)
-            named = {self.column.format(**run): self.metrics} if isinstance(self.metrics, str) else self.metrics
-            values += [(row, column, run["seed"], found[metric]) for column, metric in named.items()]
+            values += [(row, column, run["seed"], auroc) for column, auroc in self._columns(run)]
         values = pd.DataFrame(values, columns=["row", "column", "seed", "auroc"])
         figures = (
             {"figure": PICTURES[self.picture](self._drawn(runs, values, scale), self.curves)} if self.picture else {}
@@ -60,6 +61,15 @@ class SeedsReport:
             tables["largest-windows"] = largest = self._largest(runs, values)
             text = f"{text}\n{self._largest_text(largest)}"
         return Report(text, tables, figures)
+
+    def _columns(self, run: dict[str, Any]) -> list[tuple[str, float]]:
+        """Return the columns of a run with what was measured."""
+        if self.rounds is not None:
+            after = dict(curve(run["directory"], CURVES["test"]))
+            return [(f"{number} rounds", after[number]) for number in self.rounds]
+        found = measured(run["directory"])
+        named = {self.column.format(**run): self.metrics} if isinstance(self.metrics, str) else self.metrics
+        return [(column, found[metric]) for column, metric in named.items()]
 
     def _largest(self, runs: pd.DataFrame, values: pd.DataFrame) -> pd.DataFrame:
         """Return I_max: title, method, window, harmful (the next window, at which more is lost).

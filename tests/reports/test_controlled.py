@@ -1,0 +1,90 @@
+"""Experiments that no paper has: one condition of a paper's claim varies, and all else is equal."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+from fedlit.reports.reproductions.reproduction import Reproduction
+from fedlit.tracking.run import Result
+
+AUROC = "test_curve/federation/auroc_macro"
+
+
+def run(folder: Path, curve: dict[int, float]) -> Path:
+    """The directory of a run whose test AUROC was measured after these rounds."""
+    folder.mkdir(parents=True)
+    lines = [f"{number},{AUROC},{value}" for number, value in curve.items()]
+    (folder / "metrics.csv").write_text("\n".join(["step,key,value", *lines, ""]))
+    Result(32, 8, 1.0, {"test/federation/auroc_macro": 0.5}).write(folder)
+    return folder
+
+
+@pytest.fixture
+def sites(tmp_path) -> tuple[Reproduction, pd.DataFrame]:
+    """The reproduction by number of sites, and runs in which surgical heads lead by K thousandths at the end."""
+    reproduced = Reproduction("surgical-sites", seeds=[0, 1])
+    (part,) = reproduced.parts()
+    rows = []
+    for name, case in part.cases.items():
+        for seed in (0, 1):
+            lead = case.labels["clients"] / 1000 if case.labels["method"] == "SurgAgg" else 0.0
+            curve = {4: 0.6, 8: 0.65, 16: 0.7, 32: 0.75 + lead + seed / 100}
+            rows.append(
+                {"part": part.experiment, "title": "", "case": name, **case.labels, "seed": seed, "best_round": 8}
+            )
+            rows[-1]["directory"] = run(tmp_path / f"{name}-{seed}", curve)
+    return reproduced, pd.DataFrame(rows)
+
+
+def test_columns_are_test_auroc_after_rounds_and_not_of_the_best_model(sites):
+    reproduced, runs = sites
+    lines = reproduced.report(runs).text.splitlines()
+    assert lines[0] == "|  | 4 rounds | 8 rounds | 16 rounds | 32 rounds |"
+    assert lines[2].startswith("| K = 2, PartialLoss | 0.6000 ± 0.0000 | 0.6500 ± 0.0000 | 0.7000 ± 0.0000 | 0.7550 ± ")
+    (ten,) = [line for line in lines if line.startswith("| K = 10, SurgAgg")]
+    assert ten.count("(+0.0000 ± 0.0000)") == 3
+    assert "(**+0.0100 ± 0.0000**)" in ten
+
+
+def test_a_round_that_was_not_measured_is_an_error(sites):
+    reproduced, runs = sites
+    (runs["directory"][0] / "metrics.csv").write_text(f"step,key,value\n4,{AUROC},0.6\n")
+    with pytest.raises(KeyError):
+        reproduced.report(runs)
+
+
+@pytest.mark.parametrize("scale", ["laptop", "paper"])
+def test_methods_differ_in_their_aggregators_alone(scale, tmp_path, plan_some):
+    given = {"scale": scale, "run_dir": tmp_path} | ({"root": tmp_path} if scale == "paper" else {})
+    planned = plan_some(Reproduction("surgical-sites", seeds=[0], **given))
+    configs = [yaml.safe_load(run.config) for run in planned["surgical-sites"]]
+    for config in configs:
+        assert config["data"]["init_args"]["scheme"]["init_args"]["shared"] == 0
+        assert config["federation"]["test_curves"] is True
+        del config["name"], config["tags"], config["federation"]["aggregators"]
+        for phase in config["phases"]:
+            del phase["aggregators"]
+    partial, surgical = configs
+    assert partial == surgical
+
+
+@pytest.mark.parametrize("scale", ["laptop", "paper"])
+def test_all_methods_start_from_one_body_and_are_tried_at_the_same_rates(scale, tmp_path):
+    reproduced = Reproduction("localscgdam-pretrained", root=tmp_path, scale=scale, run_dir=tmp_path)
+    parts = reproduced.parts()
+    assert len(parts) == 10
+    assert len({part.body.experiment for part in parts}) == 1
+    assert {tuple(case.labels["rate"] for case in part.cases.values()) for part in parts} == {
+        (0.1, 0.3, 1.0, 3.0, 10.0)
+    }
+    ratios = [part.settings.get("data.imratio") or part.settings["data"]["init_args"]["imratio"] for part in parts]
+    assert ratios == [0.01] * 5 + [0.1] * 5
+
+
+def test_runs_on_fixed_features_can_be_planned(tmp_path, plan_some):
+    planned = plan_some(Reproduction("localscgdam-pretrained", root=tmp_path, run_dir=tmp_path))
+    trained = {name: yaml.safe_load(runs[0].config)["model"]["init_args"] for name, runs in planned.items()}
+    assert {keys["trainable"] for name, keys in trained.items() if "body" not in name} == {"head"}
+    assert {runs[0].rounds for name, runs in planned.items() if "body" not in name} == {256}
