@@ -49,7 +49,7 @@ MUTANTS = (
            'stripped(state, f"{i}/") if state else self._fresh[i]', "self._fresh[i]", "core"),
     Mutant("optimizer state is never kept", "core/local_model.py",
            'self.optimizer.state() if self.training.optimizer_state == "keep" else {}', "{}", "core"),
-    Mutant("the schedule's rate is ignored", "core/optimizer.py", "rate * lr_factor", "rate", "core"),
+    Mutant("the schedule's rate is ignored", "core/optimizer.py", 'group["lr"] = rate * lr_factor', 'group["lr"] = rate', "core"),
     Mutant("a round is seeded without its number", "core/rounds.py", 'rnd.index, client.name)\n    window',
            'client.name)\n    window', "core"),
     Mutant("every pass has the same order", "core/batches.py", "generator(*self._purpose, epoch)",
