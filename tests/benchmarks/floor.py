@@ -242,11 +242,12 @@ def processor_seconds(root: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def pss_mib(root: int) -> float:
+def pss_mib(root: int, kind: str = "Pss") -> float:
+    """Proportional set size of a process and all below it; ``Pss_File`` is what of files is mapped, such as pictures."""
     total = 0
     for process in processes(root):
         lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-        total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+        total += next(int(line.split()[1]) for line in lines if line.startswith(f"{kind}:"))
     return total / 1024
 
 
