@@ -57,6 +57,7 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
         data = AtSites(presences)
         for told in data.told.values():
             yield _client(told, presence.classes)
+        yield from data.notes
         yield _rules(settings)
         text = recipe.texts_of(_settings(config))[""] if config else _small(settings.data.in_chans)
         settings.policy.check_config(text)
@@ -121,7 +122,8 @@ def _rules(settings: SiteSettings) -> str:
     scores = "scores and labels of images leave" if leaves.scores else "no scores of images leave"
     return (
         f"policy: {', '.join(policy.verbs)}; code of {', '.join(policy.modules) or 'anything installed'}; vectors "
-        f"{', '.join(leaves.vectors)}; {scores}; numbers below {leaves.counts_below} are not told; "
+        f"{', '.join(leaves.vectors)}; {scores}; numbers of positives and negatives below "
+        f"{leaves.counts_below} are not told, nor their AUROC; "
         f"{'any number of' if policy.rounds is None else f'at most {policy.rounds}'} rounds; "
         f"{'any configuration' if policy.configs is None else f'{len(policy.configs)} approved configurations'}"
     )
@@ -134,7 +136,22 @@ def _settings(config: Path) -> dict:
         raise ConfigError(
             f"{config}: expected a whole configuration, such as config.yaml of a run; it lacks model or federation"
         )
+    if short := list(_short_names(settings)):
+        raise ConfigError(
+            f"{config}: expected classes with their modules, such as fedlit.models.ImageClassifier, found {short[0]!r}; "
+            f"`fedlit fit --config {config} --print_config > whole.yaml` writes a configuration with whole names"
+        )
     return settings
+
+
+def _short_names(value: object) -> Iterator[str]:
+    """Classes that are named without their module, which nothing but ``fedlit fit`` looks up."""
+    if isinstance(value, dict):
+        path = value.get("class_path")
+        if isinstance(path, str) and "." not in path:
+            yield path
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _short_names(part)
 
 
 def _small(in_chans: int) -> str:

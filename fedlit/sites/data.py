@@ -1,6 +1,6 @@
 """The data of a federation as its sites have told of them: names and numbers, and no image."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
 
 import numpy as np
@@ -64,7 +64,9 @@ class AtSites(FederatedDataModule):
         for site, told in filter(None, chain.from_iterable(rows)):
             if told.name in self.site_of:
                 raise ConfigError(
-                    f"sites {self.site_of[told.name]!r} and {site!r} both have a client {told.name!r}: rename one of them"
+                    f"sites {self.site_of[told.name]!r} and {site!r} both have a client {told.name!r}. Clients are named by the "
+                    "column `site` of a site's data: add one with the hospital's name to its table, and name it in "
+                    "local/fedlit-site.yaml"
                 )
             self.told[told.name], self.site_of[told.name] = told, site
         distinct_names(self.told)
@@ -76,6 +78,9 @@ class AtSites(FederatedDataModule):
                 f"no scores of single images leave {', '.join(silent)}: AUROC over all clients is from histograms there, and the "
                 "exact one is within auroc_within of it"
             )
+        for site in sites:
+            if not site.scores:
+                self.notes += _untold(site)
 
     def prepare_data(self) -> None:
         """Do nothing: the sites have done it."""
@@ -105,3 +110,17 @@ def _without_images(told: Told) -> ClientData:
         for number, size in enumerate((told.train, told.val, told.test))
     ]
     return ClientData(told.name, tuple(told.classes), *parts)
+
+
+def _untold(site: Presence) -> Iterator[str]:
+    """Say of which classes a site tells no AUROC, as so few images are positive or negative."""
+    for split in ("val", "test"):
+        few = {
+            name
+            for told in site.told
+            for name, *numbers in zip(site.classes, *told.counts.get(split, ((), ())), strict=False)
+            if None in numbers and name in told.classes
+        }
+        if few:
+            named = ", ".join(name for name in site.classes if name in few)
+            yield f"{site.name} tells no AUROC of {named} in {split}: fewer images there than its counts_below"

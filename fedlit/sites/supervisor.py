@@ -207,7 +207,7 @@ class Supervisor:
         """What becomes of the run where this command ends before it."""
         job, onward = self._job, "the same command with --ckpt_path last"
         if job is None:
-            return "no job is at work for this command"
+            return f"this command has seen no job of its run; one may be at work. To see: {onward}"
         if job.cut and job.gone is None and self._status(job) not in ENDED:
             return f"whether the job goes on is not known: the server does not answer. To see, and to go on: {onward}"
         if job.cut:

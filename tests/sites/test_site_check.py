@@ -31,12 +31,22 @@ def test_a_site_that_is_well(fedlit_cli, file):
     assert "site 'north': fedlit" in out
     assert "client 'hospital-01': " in out
     assert "Atelectasis few/" in out  # fewer than ten positives
-    assert "no scores of images leave; numbers below 10 are not told" in out
+    assert "no scores of images leave; numbers of positives and negatives below 10 are not told" in out
+    assert "north tells no AUROC of " in out
     assert "a round of one step: " in out
     assert "each round a site sends" in out
     assert "main part, evaluate: reply: 2 messages" in out
     assert "warning" not in err
     assert not (file.parent / "state").exists()
+
+
+def test_a_configuration_with_short_names_is_refused_with_the_command_that_writes_whole_ones(fedlit_cli, file):
+    config = file.parent / "mine.yaml"
+    config.write_text("model: {class_path: ImageClassifier}\nfederation: {rounds: 1}\n")
+    code, _, err = fedlit_cli(f"site check {written(file)} --config {config}")
+    assert code == 1
+    assert "found 'ImageClassifier'" in err
+    assert f"`fedlit fit --config {config} --print_config > whole.yaml`" in err
 
 
 @pytest.mark.slow

@@ -285,7 +285,9 @@ def test_who_leaves_before_there_is_a_job_is_told_so(supervised):
     server.get_system_info = lambda: (_ for _ in ()).throw(KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         supervised(server, said=heard)
-    assert heard == ["no job is at work for this command"]
+    assert heard == [
+        "this command has seen no job of its run; one may be at work. To see: the same command with --ckpt_path last"
+    ]
 
 
 def test_what_dies_without_progress_is_given_up(supervised):
