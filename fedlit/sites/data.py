@@ -64,9 +64,9 @@ class AtSites(FederatedDataModule):
         for site, told in filter(None, chain.from_iterable(rows)):
             if told.name in self.site_of:
                 raise ConfigError(
-                    f"sites {self.site_of[told.name]!r} and {site!r} both have a client {told.name!r}. Clients are named by the "
-                    "column `site` of a site's data: add one with the hospital's name to its table, and name it in "
-                    "local/fedlit-site.yaml"
+                    f"sites {self.site_of[told.name]!r} and {site!r} both have a client {told.name!r}; expected different names. With "
+                    "ImageTable, clients have the names in the column that `site` gives: write the hospital's name into a column of "
+                    "its table, and `site: COLUMN` into the data of its file"
                 )
             self.told[told.name], self.site_of[told.name] = told, site
         distinct_names(self.told)

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import v2
 
-from fedlit.data import pixels
+from fedlit.data import opening, pixels
 from fedlit.data.augmentation import PerImage, XrayAugmentation
 from fedlit.data.images import ImageStore, LabelledImages, cache_folder, decode_images, read_image
 
@@ -376,3 +376,10 @@ def test_augmented_images_stay_in_range():
     torch.manual_seed(0)
     images = XrayAugmentation(brightness=0.9, contrast=0.9)(torch.rand(50, 1, 16, 16))
     assert 0 <= images.min() <= images.max() <= 1
+
+
+def test_formats_of_x_rays_are_tried_first():
+    """A header of 112,120 takes two thirds of the time."""
+    assert set(opening._formats()[:2]) == {"PNG", "JPEG"}
+    assert {"TIFF", "BMP"} < set(opening._formats())
+    assert not {"EPS", "WMF"} & set(opening._formats())

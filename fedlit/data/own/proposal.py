@@ -195,7 +195,7 @@ def _add(found: Proposal, key: str, rows: pd.DataFrame, columns: Sequence[str]) 
     else:
         without = {
             "patient": "patient: no column is named so; each image is then a patient of its own",
-            "site": "site: no column is named so; patients are then dealt to four clients. At a site of a federation add one",
+            "site": "site: no column is named so; patients are then dealt to four clients. A hospital of a federation adds a column with its name",
             "split": "split: no column says train, val and test; patients are then divided by `split`",
         }
         found.reasons[key] = without[key].replace("`split`", "the fractions of the data")

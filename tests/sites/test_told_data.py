@@ -1,0 +1,34 @@
+"""What the server makes of what sites tell: clients of one name are refused, classes without AUROC are named."""
+
+from dataclasses import asdict
+
+import pytest
+
+from fedlit.core.errors import ConfigError
+from fedlit.sites.data import AtSites
+from fedlit.sites.messages import Presence, Told
+
+
+def site(name: str, client: str, counts: dict, scores: bool = False) -> Presence:
+    told = Told(client, ["Edema", "Mass"], None, 20, 5, 5, False, counts)
+    return Presence(name, "0.1.0", "2.14", "3.11", "cpu", 0.0, ["Edema", "Mass"], [asdict(told)], scores, None)
+
+
+def test_clients_of_one_name_are_refused_with_what_gives_them_another():
+    with pytest.raises(ConfigError, match=r"'north' and 'south' both have a client 'client-01'.*`site: COLUMN`"):
+        AtSites([site("north", "client-01", {}), site("south", "client-01", {})])
+
+
+@pytest.mark.parametrize(
+    ("counts", "scores", "said"),
+    [
+        ({"val": [[12, None], [30, 40]]}, False, ["north tells no AUROC of Mass in val"]),
+        ({"test": [[None, 12], [30, None]]}, False, ["north tells no AUROC of Edema, Mass in test"]),
+        ({"train": [[None, None], [30, 40]], "val": [[12, 12], [30, 40]]}, False, []),
+        ({"val": [[12, None], [30, 40]]}, True, []),
+    ],
+    ids=["a class", "positives and negatives", "training alone", "scores leave"],
+)
+def test_classes_whose_auroc_a_site_does_not_tell_are_named(counts, scores, said):
+    notes = AtSites([site("north", "north", counts, scores)]).notes
+    assert [note.partition(":")[0] for note in notes if "tells no AUROC" in note] == said
