@@ -238,8 +238,9 @@ def test_trains_a_step(
     sizes += ["--federation.measure_batches", "1"]
     model = yaml.safe_load(file.read_text())["model"]["init_args"]
     if of_images(file) and model.get("backbone", "densenet121").startswith("densenet") and "stem" not in model:
-        # Statistics of four images of one pixel bend without bound: the Hessian of LocalSCGDAM leads to NaN unclipped.
-        sizes += ["--model.backbone", "mobilenetv2_035", "--federation.gradient_clip", "1"]
+        sizes += ["--model.backbone", "mobilenetv2_035"]
+        if file.parent.name == "scgdam":  # the Hessian of statistics over four images of one pixel knows no bounds
+            sizes += ["--federation.gradient_clip", "1"]
     with pytest.raises(SystemExit) as stopped:
         main([*command_line(file, roots, cache), *sizes, "--fast_dev_run", "true"])
     assert stopped.value.code == 0

@@ -9,12 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-import yaml
 from jsonargparse import Namespace
 from lightning.pytorch import LightningModule
 from rich.console import Console
 
 from fedlit import __version__
+from fedlit.core import documents
 from fedlit.core.aggregator import composed_name
 from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.fabric import FederationFabric, launch, make_fabric
@@ -263,7 +263,7 @@ def _composed(args: Namespace, parser: Parser, config: str, fabric: FederationFa
     check_classes(objects.model, objects.data)
     experiment = Experiment(
         config,
-        yaml.safe_load(config),
+        documents.parse(config),
         args.seed,
         args.experiment,
         args.name,

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from jsonargparse import Namespace
 
 from fedlit.core import checkpoint, documents
@@ -295,7 +294,7 @@ def plan_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> list[Pl
     with without_fetching():
         objects = parser.instantiate(args)  # what a constructor refuses, it refuses now
     method = method_name(objects.federation, objects.model)
-    group = group_name(yaml.safe_load(resolved(args, parser)), method)
+    group = group_name(documents.parse(resolved(args, parser)), method)
     point = args.name or group
     runs = []
     for seed in seeds:

@@ -22,7 +22,14 @@ POLL_SECONDS = 0.2
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-PRELOADED = ("fedlit.cli.commands.fit", "fedlit.federation.engines.pool", "fedlit.tracking.figures")
+PRELOADED = (
+    "fedlit.cli.commands.fit",
+    "fedlit.federation.engines.pool",
+    "fedlit.models",
+    "fedlit.tracking.figures",
+    "mlflow.pyfunc",
+    "mlflow.store.tracking.sqlalchemy_store",
+)
 """Modules that the fork server imports once, so that every job starts at once."""
 
 

@@ -14,6 +14,7 @@ import yaml
 from jsonargparse import Namespace
 from lightning.pytorch import LightningModule
 
+from fedlit.core import documents
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import launch, make_fabric
@@ -187,7 +188,7 @@ def fit(
         seed_process(seed, "initial weights")
         made = Experiment(
             config,
-            yaml.safe_load(config),
+            documents.parse(config),
             seed,
             experiment,
             name,

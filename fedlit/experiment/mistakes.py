@@ -241,7 +241,7 @@ def _composed(file: Path) -> yaml.Node | None:
     try:
         text = documents.text_of(file)
         documents.check(text)
-        return yaml.compose(text)
+        return yaml.compose(text, documents.Loader)
     except (OSError, yaml.YAMLError):
         return None
 

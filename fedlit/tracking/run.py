@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
-from fedlit.core import checkpoint
+from fedlit.core import checkpoint, documents
 from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.files import whole
 from fedlit.tracking.addresses import marked
@@ -252,7 +252,7 @@ def config_difference(directory: Path, config: str) -> list[str]:
     Raises:
         CheckpointError: There is no run.
     """
-    before, now = flatten(read_config(directory)), flatten(yaml.safe_load(config))
+    before, now = flatten(read_config(directory)), flatten(documents.parse(config))
     keys = [k for k in sorted({*before, *now}) if not k.startswith(MAY_DIFFER) and before.get(k) != now.get(k)]
     return [f"{k}: {before.get(k, 'absent')} there, {now.get(k, 'absent')} now" for k in keys]
 
@@ -265,7 +265,7 @@ def read_config(directory: Path) -> dict:
     """
     file = directory / "config.yaml"
     try:
-        settings = yaml.safe_load(marked(file.read_text()))
+        settings = documents.parse(marked(file.read_text()))
     except FileNotFoundError:
         raise CheckpointError(f"{directory} has no config.yaml: not the directory of a fedlit run") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -1,8 +1,5 @@
-import json
 import math
 import pickle
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -11,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runs import context
 from sklearn.metrics import roc_auc_score
 
 from fedlit.metrics.auroc import (
@@ -302,16 +300,14 @@ def test_mean_over_clients_is_not_the_pooled_auroc():
 
 
 RANK = """
-import json, sys
 import torch
 import torch.distributed as dist
 from fedlit.metrics.auroc import PerClassAUROC
 
 torch.set_num_threads(1)
-rank, path, rendezvous = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-dist.init_process_group("gloo", init_method="file://" + rendezvous, rank=rank, world_size=2)
+dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
 answers = []
-for case in torch.load(path, weights_only=True):
+for case in torch.load(f"{folder}/cases.pt", weights_only=True):
     metric = PerClassAUROC(case["classes"])
     for scores, labels in case["batches"][rank]:
         metric.update(scores, labels)
@@ -321,7 +317,7 @@ for case in torch.load(path, weights_only=True):
         metric._computed = None
 dist.barrier()
 dist.destroy_process_group()
-print(json.dumps(answers))
+torch.save(answers, f"{folder}/answers-{rank}.pt")
 """
 
 
@@ -341,30 +337,14 @@ def test_two_processes_equal_one(tmp_path: Path):
         one = single.compute()
         expected += [[one.auroc.nan_to_num(-1).tolist(), one.n_pos.tolist(), one.n_neg.tolist()]] * 2
     torch.save(cases, tmp_path / "cases.pt")
-    ranks = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                "-W",
-                "ignore",
-                "-c",
-                RANK,
-                str(rank),
-                str(tmp_path / "cases.pt"),
-                str(tmp_path / "store"),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
+    ranks = [context().Process(target=exec, args=(RANK, {"rank": rank, "folder": str(tmp_path)})) for rank in range(2)]
     try:
         for process in ranks:
-            out, err = process.communicate(timeout=120)
-            assert process.returncode == 0, err
-            assert json.loads(out.splitlines()[-1]) == expected
+            process.start()
+        for rank, process in enumerate(ranks):
+            process.join(120)
+            assert process.exitcode == 0
+            assert torch.load(tmp_path / f"answers-{rank}.pt") == expected
     finally:
         for process in ranks:
             process.kill()
-            process.wait()

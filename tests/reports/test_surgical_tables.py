@@ -161,7 +161,7 @@ def small_tables(config) -> dict:
         | {"settings": every, "cases": {"{method}": {"keys": declared(sites), "labels": few}, "full": None}},
         "surgical-dilution": part
         | {"settings": every | declared(sites) | {"federation.rounds": 2}}
-        | {"cases": {"{method}-fedavg": {"labels": {"method": ["Vanilla", "SurgAgg"]}}}},
+        | {"cases": {"{method}-fedavg": {"labels": {"method": ["Vanilla", "SurgAgg"]}}}, "seeds": [0]},
     }
     kept = ("Vanilla, PartialLoss, SurgAgg FedAvg", "Vanilla, PartialLoss, SurgAgg FedBN+")
     kept += ("Vanilla FedAvg", "SurgAgg FedAvg", "SurgAgg FedBN+")

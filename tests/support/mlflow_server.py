@@ -1,15 +1,13 @@
-"""An MLflow server in a process of its own, which answers, answers 500, answers nothing, or is dead.
-
-python mlflow_server.py PORT STORE ARTIFACTS MODE_FILE
-"""
+"""An MLflow server in a process of its own, which answers, answers 500, answers nothing, or is dead."""
 
 import os
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+
+from runs import context
 
 
 class Server:
@@ -23,14 +21,7 @@ class Server:
     def __init__(self, folder: Path, port: int) -> None:
         self.uri, self.store = f"http://127.0.0.1:{port}", f"sqlite:///{folder / 'mlflow.db'}"
         self._mode = folder / "mode"
-        self._words = [
-            sys.executable,
-            __file__,
-            str(port),
-            self.store,
-            (folder / "artifacts").as_uri(),
-            str(self._mode),
-        ]
+        self._words = (port, self.store, (folder / "artifacts").as_uri(), self._mode)
         self.process = self._started()
 
     def break_down(self, how: str) -> None:
@@ -43,17 +34,18 @@ class Server:
     def mend(self) -> None:
         """Let it answer again."""
         self._mode.write_text("ok")
-        if self.process.poll() is not None:
+        if not self.process.is_alive():
             self.process = self._started()
 
     def stop(self) -> None:
         """Kill it."""
         self.process.kill()
-        self.process.wait()
+        self.process.join()
 
-    def _started(self) -> subprocess.Popen:
+    def _started(self) -> BaseProcess:
         self._mode.write_text("ok")
-        process = subprocess.Popen(self._words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = context().Process(target=_serve, args=self._words)
+        process.start()
         deadline = time.monotonic() + 90
         while True:
             try:
@@ -64,14 +56,14 @@ class Server:
                 time.sleep(0.1)
 
 
-def main(port: str, store: str, artifacts: str, mode: str) -> None:
+def _serve(port: int, store: str, artifacts: str, mode: Path) -> None:
     """Serve until killed."""
     os.environ |= {"_MLFLOW_SERVER_FILE_STORE": store, "_MLFLOW_SERVER_ARTIFACT_ROOT": artifacts}
-    from mlflow.server import app
+    from mlflow.server import app  # takes seconds
     from werkzeug.serving import make_server
 
     def moody(environ: dict, start_response: Callable) -> Iterable[bytes]:
-        match Path(mode).read_text():
+        match mode.read_text():
             case "500":
                 start_response("500 Internal Server Error", [("Content-Type", "text/plain")])
                 return [b"the database is on fire"]
@@ -79,8 +71,4 @@ def main(port: str, store: str, artifacts: str, mode: str) -> None:
                 time.sleep(600)
         return app(environ, start_response)
 
-    make_server("127.0.0.1", int(port), moody, threaded=True).serve_forever()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    make_server("127.0.0.1", port, moody, threaded=True).serve_forever()

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import yaml
 
+from fedlit.core import documents
 from fedlit.core.fabric import FederationFabric, make_fabric
 from fedlit.core.fetching import without_fetching
 from fedlit.core.local_model import LocalModel, LocalTraining, initial_client_state
@@ -60,7 +60,7 @@ class Estimate:
 
     def cost(self, run: PlannedRun) -> Cost:
         """Count a run."""
-        keys = yaml.safe_load(run.config)
+        keys = documents.parse(run.config)
         with without_fetching():
             objects = self._parser.instantiate(self._parser.parse_string(run.config))
         data = keys["data"]["init_args"]
