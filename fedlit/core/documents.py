@@ -187,9 +187,13 @@ def _described(error: yaml.YAMLError, name: str, text: str) -> str:
     what = getattr(error, "problem", None) or str(error).splitlines()[0]
     if mark is None:
         return f"{name}: no valid YAML: {what}" if name else f"no valid YAML: {what}"
-    if text.split("\n")[mark.line][mark.column :].startswith("\t"):
+    lines = text.split("\n")
+    line, column = mark.line, mark.column
+    if line >= len(lines):  # it ends in the middle of something
+        line, column = len(lines) - 1, len(lines[-1])
+    if lines[line][column:].startswith("\t"):
         what = "found a tab; indent with spaces"
-    return f"{_place(name, mark.line + 1)}, column {mark.column + 1}: no valid YAML: {what}"
+    return f"{_place(name, line + 1)}, column {column + 1}: no valid YAML: {what}"
 
 
 def _place(name: str, line: int) -> str:

@@ -60,6 +60,7 @@ TEXT = [
     bad("UTF-16", TINY.encode("utf-16"), "bad.yaml", "expected UTF-8", "UTF-16"),
     bad("a NUL", TINY.encode() + b"\0\n", "bad.yaml, line 7", "NUL"),
     bad("a tab", "federation:\n\trounds: 3\n", "bad.yaml, line 2, column 1", "tab", "spaces"),
+    bad("a torn file", "federation:\n  rounds: 3\n  work", "bad.yaml, line 3, column 7", "no valid YAML"),
     bad("an open bracket", "federation: {rounds: 3\nlogger: false\n", "bad.yaml, line 2", "no valid YAML"),
     bad("two documents", TINY + "---\nseed: 1\n", "bad.yaml, line 7", "second document"),
     bad("a tag of Python", TINY + "x: !!python/object/apply:os.system ['true']\n", "bad.yaml, line 7", "os.system"),
