@@ -17,10 +17,10 @@ def no_pretrained(monkeypatch):
 
 @pytest.fixture
 def plan_some(no_pretrained):
-    """The last two runs of every part, planned; a part has up to 18, which differ in the same few keys."""
+    """The last run of every part, or the last few, planned; a part has up to 18, which differ in the same few keys."""
 
-    def planned(reproduction: Reproduction) -> dict[str, list]:
-        parts = [replace(part, cases=dict(list(part.cases.items())[-2:])) for part in reproduction.parts()]
+    def planned(reproduction: Reproduction, last: int = 1) -> dict[str, list]:
+        parts = [replace(part, cases=dict(list(part.cases.items())[-last:])) for part in reproduction.parts()]
         reproduction.parts = lambda: parts
         return reproduction.plan()
 

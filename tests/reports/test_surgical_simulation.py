@@ -57,7 +57,7 @@ def test_runs_of_both_scales_are_valid_and_say_who_labels_what(scale, tmp_path, 
     reproduced = Reproduction(
         "surgical-fig5", root=tmp_path if scale == "paper" else None, scale=scale, run_dir=tmp_path
     )
-    surgical, everything = (yaml.safe_load(run.config) for run in plan_some(reproduced)["surgical-simulation"])
+    surgical, everything = (yaml.safe_load(run.config) for run in plan_some(reproduced, 2)["surgical-simulation"])
     assert surgical["data"]["init_args"]["scheme"]["init_args"]["shared"] == (14 if scale == "paper" else 10)
     assert not surgical["data"]["init_args"]["pooled"]
     assert everything["data"]["init_args"]["scheme"] is None
