@@ -61,7 +61,10 @@ class Federation:
         try:
             number = session.submit_job(str(job))
             until = time.monotonic() + 90
-            while not (meta := session.get_job_meta(number))["status"].startswith("FINISHED"):
+            # Where it was deployed may be told after its end.
+            while not (
+                (meta := session.get_job_meta(number))["status"].startswith("FINISHED") and "job_deploy_detail" in meta
+            ):
                 assert time.monotonic() < until, meta
                 time.sleep(0.5)
         finally:
