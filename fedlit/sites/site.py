@@ -224,8 +224,8 @@ class Site:
         sent, _ = self._round(self._ready_for(task.run, task.phase, task.fingerprint), task, envelope)
         return sent
 
-    def _round(self, ready: Ready, task: Task, envelope: Envelope) -> tuple[Envelope, ClientState]:
-        """A client's part of a round: what is sent, and its state afterwards."""
+    def _round(self, ready: Ready, task: Task, envelope: Envelope) -> tuple[Envelope, ClientState | None]:
+        """A client's part of a round: what is sent, and its new state, which a measuring round has not."""
         state, down = self._state(ready, task), self._down(ready, envelope)
         with self._reading():
             payload, [(after, report)] = ready.worker.train([(task.client, state)], down, to_round(task.asked))

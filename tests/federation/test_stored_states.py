@@ -69,6 +69,24 @@ def test_states_in_files_change_no_number(tmp_path, workers):
     assert not (tmp_path / "files/toy/one/states").exists()
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_measuring_round_of_all_clients_makes_no_states(workers):
+    """Those of clients that have not trained yet would not fit into memory together, nor into /dev/shm."""
+    federation = Federation([Scaffold()], workers=workers)
+    clients = NoisyData(clients=5, size=9)
+    session = Session(federation, WideNet(momentum=0.9), clients, make_fabric("cpu"))
+    try:
+        server, _, _ = session.restore(None)
+        session.measure(server, session.round(0))
+        assert session.engine._waiting == {}
+        if workers > 1:
+            shared = {file.name for file in session.engine._pool._folder.path.iterdir()}
+            assert any(name.startswith("reply-") for name in shared)
+            assert not any(name.startswith("client-") for name in shared)
+    finally:
+        session.engine.close()
+
+
 def test_a_run_goes_on_from_files_to_memory_and_back(tmp_path):
     fit(tmp_path / "whole", "1GB")
     for rounds, memory in ((1, "1kB"), (2, "1kB"), (3, "1GB"), (4, "1kB")):

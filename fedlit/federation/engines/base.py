@@ -107,8 +107,9 @@ OnReply = Callable[[ClientReport], None]
 AnyState = ClientState | StoredState
 """A client's state, in memory or in a file."""
 
-Reply = tuple[Payload, list[tuple[AnyState, ClientReport]]]
-"""What a job gives: the sum of its clients' payloads in their order, and each client's new state and report."""
+Reply = tuple[Payload, list[tuple[AnyState | None, ClientReport]]]
+"""What a job gives: the sum of its clients' payloads in their order, and each client's new state (None where it has none, as
+after a measuring round) and report."""
 
 Item = TypeVar("Item")
 
@@ -175,7 +176,7 @@ class Worker:
                 before = state.load()
                 payload, new, report = client_round(self.local, stream, client, before, down, rnd)
             total = added(total, payload)
-            trained.append((state if new is before else folder.keep(new) if folder else new, report))
+            trained.append((None if new is before else folder.keep(new) if folder else new, report))
         return total, trained
 
     def _here(self, down: Broadcast) -> Broadcast:
@@ -291,7 +292,8 @@ class Engine:
         total, reports, self._waiting = None, [], {}
         for payload, trained in self._pool.train(cohort, self._states, down, rnd, self.folder):
             for state, report in trained:
-                self._waiting[report.client] = state
+                if state is not None:
+                    self._waiting[report.client] = state
                 reports.append(report)
                 on_reply(report)
             total = added(total, payload)

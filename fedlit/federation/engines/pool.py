@@ -49,7 +49,7 @@ class Begin:
 
 @dataclass(frozen=True)
 class StateRef:
-    """A client state in a message: small ones and files inline, large ones in shared memory, None before the first round."""
+    """A client state in a message: small ones and files inline, large ones in shared memory, neither where there is none."""
 
     inline: AnyState | None = None
     handle: Handle | None = None
@@ -250,8 +250,8 @@ class ProcessPool:
         in_a = stored is not None and stored[1].path.endswith("-a")
         return f"client-{number}-{'b' if in_a else 'a'}"
 
-    def _state(self, client: str, ref: StateRef) -> AnyState:
-        if ref.inline is not None:
+    def _state(self, client: str, ref: StateRef) -> AnyState | None:
+        if ref.handle is None:
             return ref.inline
         state = ClientState.from_tensors(self._folder.open(ref.handle), self._aggregators)
         self._stored[client] = (state, ref.handle)
@@ -339,8 +339,8 @@ def _score(worker: Worker, folder: SharedFolder, job: Job, down: Broadcast, *_: 
     return Scored(job.number, [worker.evaluate(view, state, down) for view, state in zip(job.of, held, strict=True)])
 
 
-def _kept(folder: SharedFolder, file: str, state: AnyState) -> StateRef:
-    if state.file or is_small(state):
+def _kept(folder: SharedFolder, file: str, state: AnyState | None) -> StateRef:
+    if state is None or state.file or is_small(state):
         return StateRef(inline=state)
     return StateRef(handle=folder.write(file, state.tensors()))
 
