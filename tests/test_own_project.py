@@ -63,24 +63,22 @@ def test_the_project_runs_from_its_folder_and_gives_the_numbers_of_its_paper(pro
 
 
 @pytest.mark.slow
-def test_a_callback_of_the_project_follows_the_rounds(
-    project: Path, importable: None, fedlit_cli, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.chdir(project)
+def test_a_callback_of_the_project_follows_the_rounds(project: Path):
     named = "my_project.stop_when_settled.StopWhenSettled"
-    options = f"--callbacks '[{{class_path: {named}, init_args: {{tolerance: 0.1}}}}]' --federation.rounds 50"
-    code, out, err = fedlit_cli(f"fit --config config.yaml {options}")
-    assert code == 0, err
+    options = ["--callbacks", f"[{{class_path: {named}, init_args: {{tolerance: 0.1}}}}]", "--federation.rounds", "50"]
+    done = run(project, sys.executable, "-m", "fedlit", "fit", "--config", "config.yaml", *options)
+    assert done.returncode == 0, done.stderr
     (directory,) = (project / "runs" / "momentum").iterdir()
     rows = {(step, key): value for step, key, value in MetricsFile(directory / "metrics.csv").rows()}
     path = [0.0, *by_hand(50)]
     moved = [abs(b - a) for a, b in pairwise(path)]
     rounds = 1 + next(i for i, length in enumerate(moved) if length < 0.1)
-    assert f"stopped after {rounds} rounds: the weights moved by" in out
+    assert f"stopped after {rounds} rounds: the weights moved by" in done.stdout
     assert [rows[number, "own/moved"] for number in range(1, rounds + 1)] == pytest.approx(moved[:rounds], rel=1e-6)
     assert (rounds + 1, "own/moved") not in rows
-    code, _, err = fedlit_cli(f"fit --config config.yaml --federation.rounds {rounds + 2} --ckpt_path last")
-    assert code == 0, err  # callbacks do not train: a run goes on without one, or with another
+    plain = ["--federation.rounds", str(rounds + 2), "--ckpt_path", "last"]
+    again = run(project, sys.executable, "-m", "fedlit", "fit", "--config", "config.yaml", *plain)
+    assert again.returncode == 0, again.stderr  # callbacks do not train: a run goes on without one, or with another
     weights = torch.load(directory / "checkpoints" / f"round-{rounds + 2:06d}" / "server.pt", weights_only=True)["w"]
     assert float(weights) == pytest.approx(path[rounds + 2], rel=1e-9)
 

@@ -58,7 +58,7 @@ def test_a_round_that_was_not_measured_is_an_error(sites):
 @pytest.mark.parametrize("scale", ["laptop", "paper"])
 def test_methods_differ_in_their_aggregators_alone(scale, tmp_path, plan_some):
     given = {"scale": scale, "run_dir": tmp_path} | ({"root": tmp_path} if scale == "paper" else {})
-    planned = plan_some(Reproduction("surgical-sites", seeds=[0], **given))
+    planned = plan_some(Reproduction("surgical-sites", seeds=[0], **given), 2)
     configs = [yaml.safe_load(run.config) for run in planned["surgical-sites"]]
     for config in configs:
         assert config["data"]["init_args"]["scheme"]["init_args"]["shared"] == 0
