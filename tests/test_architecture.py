@@ -2,6 +2,8 @@
 
 import ast
 import io
+import subprocess
+import sys
 import tokenize
 from functools import cache
 from importlib import import_module
@@ -134,6 +136,13 @@ def test_modules_that_are_named_in_strings_exist():
         named += [word for word in strings(name) if not word.endswith(".")]
     assert len(named) > 12
     assert [name for name in named if find_spec(name.rstrip(".")) is None] == []
+
+
+def test_a_fork_server_imports_no_mlflow():
+    """Its telemetry would be on in every run of a sweep: it is decided where MLflow is imported."""
+    code = "import sys\nfor name in sys.argv[1:]: __import__(name)\nprint('mlflow' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, *jobs.PRELOADED], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]
 
 
 NEUTRAL = "FedAvg"

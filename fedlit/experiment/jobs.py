@@ -22,15 +22,9 @@ POLL_SECONDS = 0.2
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-PRELOADED = (
-    "fedlit.cli.commands.fit",
-    "fedlit.federation.engines.pool",
-    "fedlit.models",
-    "fedlit.tracking.figures",
-    "mlflow.pyfunc",
-    "mlflow.store.tracking.sqlalchemy_store",
-)
-"""Modules that the fork server imports once, so that every job starts at once."""
+PRELOADED = ("fedlit.cli.commands.fit", "fedlit.federation.engines.pool", "fedlit.models", "fedlit.tracking.figures")
+"""Modules that the fork server imports once, so that every job starts at once. MLflow is none: where it is imported before
+the tracker has set its environment, it reports to its makers."""
 
 
 @dataclass(frozen=True)

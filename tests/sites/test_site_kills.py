@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from at_sites import TOYS, Answer, Ended, Sites, assert_same, finished
-from matplotlib.figure import Figure
 
 from fedlit.sites import joining
 from fedlit.sites.envelope import Envelope
@@ -144,7 +143,6 @@ def test_killed_between_two_writes(fedlit_cli, sites, monkeypatch, tmp_path, her
 @pytest.mark.parametrize("case", CASES)
 def test_killed_in_every_interval_between_two_writes(fedlit_cli, monkeypatch, tmp_path, here, writes, case):
     who, surviving = CASES[case]
-    monkeypatch.setattr(Figure, "savefig", lambda *_, **__: None)  # a third of the time; no picture is missed below
     assert writes[who] > 20
     # Each side is killed before every write of its own; both, before every second one.
     for before in range(1, writes[who] + 1, 2 if case == "both" else 1):

@@ -29,8 +29,6 @@ PRELOADED = (
     "fedlit.federation.engines.pool",
     "fedlit.federation.engines.ranks",
     "fedlit.tracking.figures",
-    "mlflow.pyfunc",
-    "mlflow.store.tracking.sqlalchemy_store",
 )
 """What the fork server of a process of tests imports, whoever starts it: see ``conftest.py``."""
 
