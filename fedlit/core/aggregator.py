@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cached_property, reduce
 from operator import and_, attrgetter
 from typing import Any, ClassVar, Literal
 
@@ -21,16 +21,20 @@ class Correction:
     """The correction that all aggregators together add to every local gradient of a round: ``bias + decay * w``.
 
     Attributes:
-        bias: [P]; add to it in place.
+        bias: [P]; add to it in place. It takes memory from when it is first asked for.
         decay: [num_groups] float64; one number a group of the layout.
     """
 
     def __init__(self, layout: Layout, device: torch.device) -> None:
-        self.layout = layout
-        self.bias = layout.zeros(device)
+        self.layout, self.device = layout, device
         self.decay = torch.zeros(layout.num_groups, dtype=torch.float64)
         self._spans: list[tuple[int, int, float]] = []
         self._decays: Tensor | None = None
+
+    @cached_property
+    def bias(self) -> Tensor:
+        """[P]; see above."""
+        return self.layout.zeros(self.device)
 
     def hold_still(self) -> None:
         """Keep the decay of every element as a tensor [P], at one address, as a recorded step needs it."""

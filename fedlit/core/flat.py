@@ -220,7 +220,7 @@ class FlatModel:
     Attributes:
         parameters: the module's, in flat order.
         w: [P] weights; writing to it changes the module.
-        grad: [P] gradients; ``backward`` adds to it.
+        grad: [P] gradients; ``backward`` adds to it. It takes memory from when it is first asked for.
         stats: [S] running statistics.
         own: The buffers that are no statistics.
     """
@@ -229,16 +229,15 @@ class FlatModel:
         self.module = module
         self.layout = layout = Layout.of(module)
         device = next(p for p in module.parameters() if p.requires_grad).device
-        self.w, self.grad = layout.zeros(device), layout.zeros(device)
+        self.w = layout.zeros(device)
         self.stats = torch.zeros(layout.stats_size, dtype=layout.dtype, device=device)
         named = dict(module.named_parameters())
         self.parameters = [named[entry.name] for entry in layout.parameters]
         formats = weight_formats(module) if channels_last else {}
         self._formats = [formats.get(entry.name, as_it_is) for entry in layout.parameters]
-        self._gradients = self.views(self.grad)
-        for view, parameter, gradient in zip(self.views(self.w), self.parameters, self._gradients, strict=True):
+        for view, parameter in zip(self.views(self.w), self.parameters, strict=True):
             view.copy_(parameter.detach())
-            parameter.data, parameter.grad = view, gradient
+            parameter.data, parameter.grad = view, None
         places = places_of_buffers(module)
         self._statistics = [(e.name, e.view(self.stats), *place) for e in layout.buffers for place in places[e.name]]
         for _, view, buffers, leaf in self._statistics:
@@ -246,6 +245,17 @@ class FlatModel:
             buffers[leaf] = view
         self.own = OwnBuffers(module, {entry.name for entry in layout.buffers}, device)
         self._homes = _homes(module, self.parameters)
+
+    @cached_property
+    def grad(self) -> Tensor:
+        """[P] gradients; see above."""
+        self.grad = torch.zeros_like(self.w)
+        self.gather_gradients()
+        return self.grad
+
+    @cached_property
+    def _gradients(self) -> list[Tensor]:
+        return self.views(self.grad)
 
     def load(self, w: Tensor, stats: Tensor) -> None:
         """Copy weights and statistics in."""
@@ -255,7 +265,7 @@ class FlatModel:
             buffers[leaf] = view
 
     def gather_gradients(self) -> None:
-        """Bring gradients that lie beside the flat vector back: ``zero_grad`` cuts them off, which costs nothing here."""
+        """Bring gradients that lie beside the flat vector back: at first, and where ``zero_grad`` has cut them off."""
         for parameter, view in zip(self.parameters, self._gradients, strict=True):
             found = parameter.grad
             if found is not view:

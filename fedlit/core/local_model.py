@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -88,7 +89,6 @@ class LocalModel:
         self.flat = FlatModel(module, training.channels_last)
         self._arranged = with_channels_last if training.channels_last else as_it_is
         self.optimizer = FlatOptimizer(module, self.flat)
-        self.start = torch.empty_like(self.flat.w)
         self.learns = self.moves = self.watched = False
         self._met = torch.zeros((), dtype=torch.bool, device=self.flat.w.device)
         self._masks: dict[str, Mask] = {}
@@ -105,6 +105,7 @@ class LocalModel:
         self._after = self._implementing("on_after_optimizer_step")
         self._sending = self._implementing("on_before_send")
         self._ending = self._implementing("on_client_round_end")
+        self._looking = any((self._starting, self._computing, self._before, self._after, self._sending, self._ending))
         self._recorded = self._recording()
         if training.compiled:
             module.compile(**COMPILING)
@@ -138,13 +139,14 @@ class LocalModel:
         """Start a client's round: its model, its optimizer, its correction; one context an aggregator."""
         mask, device = self.mask(client), self.flat.w.device
         self.adopt(mask, state, down)
-        self.start.copy_(self.flat.w)
+        self.start = self._where_it_starts(mask, down)
         lr_factor = rnd.lr_factor * client.lr_factor
         self.optimizer.begin(state.optimizer, lr_factor)
         if not self.module.training:  # going through a deep network's layers takes as long as many a small step
             self.module.train()
         self.fabric.logged.clear()
-        self.correction.reset()
+        if self._starting:
+            self.correction.reset()
         shared = (self.flat, client, mask, rnd, window, self.correction, next_batch, self.apply, self.loss)
         rates = [rate * lr_factor for rate in self.optimizer.rates]
         contexts = [
@@ -210,7 +212,8 @@ class LocalModel:
             vectors |= {f"{i}/{name}": vector for name, vector in sent.items()}
         for aggregator, context in zip(self.aggregators, contexts, strict=True):
             tensors(aggregator, "on_client_round_end", context.state)
-        used = [self.flat.w, self.flat.grad, self.flat.stats, self.start, self.correction.bias]
+        used = [self.flat.w, self.flat.grad, self.flat.stats, self.start]
+        used += [self.correction.bias] if self._starting else []
         used += [tensor for c in contexts for state in (c.broadcast, c.state) for tensor in state.values()]
         return _apart(vectors, used)
 
@@ -225,6 +228,18 @@ class LocalModel:
             [_to(context.state, "cpu") for context in contexts],
             self.flat.own.state(),
         )
+
+    def _where_it_starts(self, mask: Mask, down: Broadcast) -> Tensor:
+        """[P], the weights that a client begins with: those that were sent, where that is all, and no hook looks at them."""
+        own, like = mask.private(self.layout), (down.w.device, down.w.dtype)
+        if self._looking or own or like != (self.flat.w.device, self.flat.w.dtype):
+            self._start.copy_(self.flat.w)
+            return self._start
+        return down.w
+
+    @cached_property
+    def _start(self) -> Tensor:
+        return torch.empty_like(self.flat.w)
 
     def gradient(self, batch: Any, step: int) -> Tensor:
         """Forward and backward on one batch; adds to the flat gradient and returns the loss."""
@@ -302,7 +317,8 @@ class LocalModel:
                 raise TrainingError(refusal(type(self.module).__name__, reason))
             return None
         self.optimizer.hold_still()
-        self.correction.hold_still()
+        if self._starting:
+            self.correction.hold_still()
 
         def descend(batch: Any) -> Tensor:
             loss = self._descend((), (batch,), 0)

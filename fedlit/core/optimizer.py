@@ -64,7 +64,7 @@ class FlatOptimizer:
             stretches.append((start, stop, group))
         groups = []
         for g, group in enumerate(configured.param_groups):
-            flat = [_flat_parameter(model, a, b) for a, b, owner in stretches if owner == g]
+            flat = [nn.Parameter(model.w[a:b]) for a, b, owner in stretches if owner == g]
             if flat:
                 groups.append({**group, "params": flat})
         if not groups:
@@ -73,7 +73,7 @@ class FlatOptimizer:
         defaults = {k: v for k, v in configured.defaults.items() if k in known}
         if "fused" in known and _fusible(groups):
             groups = [{**group, "fused": True} for group in groups]
-        self._optimizer = type(configured)(groups, **defaults)
+        self._model, self._optimizer = model, type(configured)(groups, **defaults)
         self._fresh = copy.deepcopy(dict(enumerate(self._states())))
         self.name = type(configured).__name__
         self.rates = [group["lr"] for group in self._optimizer.param_groups]
@@ -103,10 +103,12 @@ class FlatOptimizer:
             group["lr"] = torch.zeros((), dtype=torch.float32 if fused else torch.float64, device=device)
             if fused and "capturable" in group:
                 group["capturable"] = True
+        self._point_at_gradients()
         self._optimizer.step()
 
     def begin(self, state: State, lr_factor: float) -> None:
         """Start a round: from ``state``, or afresh where it is empty; rates are multiplied by ``lr_factor``."""
+        self._point_at_gradients()
         if self._still:
             for i, held in enumerate(self._states()):
                 for key, tensor in held.items():
@@ -147,6 +149,13 @@ class FlatOptimizer:
         group = next(g for g in self._optimizer.param_groups if any(p is parameter for p in g["params"]))
         at_home = key != "step" or group.get("fused") or group.get("capturable")
         return value.detach().to(parameter.device if at_home else value.device, copy=True)
+
+    def _point_at_gradients(self) -> None:
+        """Take the model's gradients as those of the parameters; a process that does not train has no memory for any."""
+        for parameter in self._parameters():
+            if parameter.grad is None:
+                start = parameter.storage_offset()
+                parameter.grad = self._model.grad[start : start + parameter.numel()]
 
     def _parameters(self) -> list[nn.Parameter]:
         return [p for group in self._optimizer.param_groups for p in group["params"]]
@@ -218,9 +227,3 @@ def _fusible(groups: Sequence[dict]) -> bool:
     choices = ("fused", "foreach", "differentiable", "capturable")
     devices = {parameter.device.type for group in groups for parameter in group["params"]}
     return devices <= FUSED and not any(group.get(choice) for group in groups for choice in choices)
-
-
-def _flat_parameter(model: FlatModel, start: int, stop: int) -> nn.Parameter:
-    parameter = nn.Parameter(model.w[start:stop])
-    parameter.grad = model.grad[start:stop]
-    return parameter

@@ -41,6 +41,21 @@ def test_stretches_cover_every_weight_once(densenet):
     assert stretches[-1].stop == densenet.layout.size
 
 
+def test_gradients_take_memory_from_when_they_are_asked_for():
+    torch.manual_seed(0)
+    model = FlatModel(ToyNet())
+    optimizer = FlatOptimizer(model.module, model)
+    assert "grad" not in vars(model)
+    assert all(p.grad is None for p in model.parameters)
+    model.module.training_step((torch.randn(4, 1, 8, 8), torch.ones(4, 3)), 0).backward()
+    beside = torch.cat([p.grad.reshape(-1) for p in model.parameters])
+    assert torch.equal(model.grad, beside)
+    optimizer.begin({}, 1.0)
+    before = model.w.clone()
+    optimizer.step()
+    torch.testing.assert_close(model.w, before - optimizer.rates[0] * beside)
+
+
 def test_rows_of_a_class_are_one_group():
     model = FlatModel(ToyNet())
     layout = model.layout

@@ -1,0 +1,44 @@
+"""What a client's round needs of memory: vectors that no algorithm asks for are not there."""
+
+import pytest
+import torch
+from toys import CLASSES, ToyNet
+
+from fedlit.aggregators import Aggregator, FedAvg, FedBN, FedProx
+from fedlit.core.fabric import make_fabric
+from fedlit.core.local_model import LocalModel, LocalTraining, initial_client_state
+from fedlit.core.messages import Broadcast, Client, Round
+
+
+class Watches(Aggregator):
+    """Looks at the start of a round when it is over."""
+
+    def on_client_round_end(self, ctx):
+        return {"start": ctx.start}
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "sent", "corrected"),
+    [(FedAvg(), True, False), (FedBN(), False, False), (Watches(), False, False), (FedProx(0.1), False, True)],
+    ids=["FedAvg", "FedBN", "a hook", "FedProx"],
+)
+def test_a_round_keeps_only_the_vectors_that_somebody_needs(aggregator, sent, corrected):
+    """Without hooks and parts of its own, a client starts at the weights that were sent, and there is no correction."""
+    torch.manual_seed(0)
+    local = LocalModel(make_fabric("cpu"), ToyNet(), [aggregator], LocalTraining())
+    client, rnd = Client("alone", CLASSES, 4, 1.0), Round(0, 0, 1.0, 1, "steps", 0, True, True, cohort=("alone",))
+    down = Broadcast(local.flat.w + 0.01, local.flat.stats.clone(), [{}])
+    expected = down.w.clone()
+    batch = torch.randn(4, 1, 8, 8), torch.ones(4, 3)
+    assert "grad" not in vars(local.flat)
+    state = initial_client_state([aggregator], local.layout)
+    state.w = local.mask(client).part(local.layout, expected) + 0.01  # what it has of its own differs
+    contexts = local.begin(client, state, down, rnd, 1, lambda: batch)
+    assert (local.start is down.w) == sent
+    assert ("bias" in vars(local.correction)) == corrected
+    began = local.flat.w.clone()
+    local.step(contexts, [batch], 0)
+    reply = local.end(contexts, down)
+    assert torch.equal(down.w, expected)
+    assert torch.equal(reply["w"], local.flat.w - began)
+    assert reply["w"].count_nonzero() > 0
