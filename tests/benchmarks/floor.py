@@ -122,6 +122,7 @@ def bare(work: Work, rounds: int) -> None:
     ]
     for process in processes:
         process.start()
+    end.wait()  # until all have started: the other side starts after it, on cores that nobody else wants
     for _ in range(rounds):
         say("ready")
         wait()
@@ -142,6 +143,7 @@ def bare_worker(work: Work, data, shared, total, begin, end, rounds: int) -> Non
     module = network(work.model)
     w, grad, stats = flattened(module)
     module.train()
+    end.wait()
     for epoch in range(rounds):
         begin.wait()
         total.zero_()
