@@ -5,6 +5,7 @@ matter.
 """
 
 import heapq
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -145,22 +146,36 @@ class IID(Partition):
         clients: Number of clients, at least 1.
         unit: What goes to a client as a whole: ``patient`` keeps all images of a patient at one client, ``image`` deals
             single images, so that a patient may be at several clients, but never in several splits.
+        sizes: How large each client is beside the others (quantity skew), a number above 0 for each, in every split:
+            with ``[16, 8, 4, 2, 1]`` the first of five has sixteen times as many patients or images as the last. By
+            default all are alike.
     """
 
-    def __init__(self, clients: int, unit: Literal["patient", "image"] = "patient"):
+    def __init__(
+        self, clients: int, unit: Literal["patient", "image"] = "patient", sizes: Sequence[float] | None = None
+    ):
         if unit not in ("patient", "image"):
             raise ValueError(f"IID.unit: expected 'patient' or 'image', found {unit!r}")
-        self.clients, self.unit = _checked(clients), unit
+        if sizes is not None and (len(sizes) != clients or not all(0 < size < np.inf for size in sizes)):
+            raise ValueError(f"IID.sizes: expected {clients} numbers above 0, one for each client, found {list(sizes)}")
+        self.clients, self.unit, self.sizes = _checked(clients), unit, sizes
 
     def assign(self, records: Records, seed: int) -> np.ndarray:
-        """Return the client of each record, [N] str."""
+        """Return the client of each record, [N] str.
+
+        Raises:
+            ValueError: There are too few patients or images for so many clients, or for sizes so different.
+        """
         rng = numpy_generator(seed, "IID")
         units, of_record = np.unique(records.patients if self.unit == "patient" else records.names, return_inverse=True)
         owner = np.empty(len(units), dtype=np.int64)
         turn, dealt = rng.permutation(self.clients), 0
         for group in _by_split(records.splits, of_record, len(units)):
-            owner[rng.permutation(group)] = turn[(dealt + np.arange(len(group))) % self.clients]
-            dealt += len(group)
+            if self.sizes is None:
+                owner[rng.permutation(group)] = turn[(dealt + np.arange(len(group))) % self.clients]
+                dealt += len(group)
+            else:
+                owner[rng.permutation(group)] = _in_shares(np.array(self.sizes) / sum(self.sizes), len(group), rng)
         return _named(owner[of_record], self.clients, f"{len(units)} {self.unit}s")
 
 
@@ -207,11 +222,7 @@ class Dirichlet(Partition):
             proportions = rng.dirichlet(np.full(self.clients, self.alpha), len(classes))
             shares = dict(zip(classes.tolist(), proportions, strict=True))
             for group, members in groups:
-                # Points are evenly spaced with one random shift, so that expected shares are exact and rounding favours
-                # no client.
-                points = (np.arange(len(members)) + rng.random()) / len(members)
-                edges = np.cumsum(shares[group])[:-1]
-                owner[members] = np.searchsorted(edges, points, side="right")
+                owner[members] = _in_shares(shares[group], len(members), rng)
             smallest = int(np.bincount(owner[of_record[training]], minlength=self.clients).min())
             if smallest >= self.min_images:
                 return _named(owner[of_record], self.clients, f"{len(patients)} patients")
@@ -319,6 +330,15 @@ def _in_proportion(images: np.ndarray, seats: int) -> np.ndarray:
     shares[large] = whole
     shares[large[np.argsort(-rest, kind="stable")[: seats - shares.sum()]]] += 1
     return shares
+
+
+def _in_shares(shares: np.ndarray, units: int, rng: np.random.Generator) -> np.ndarray:
+    """Return the owner of each of so many units, [units], by the owners' shares of all, which sum to 1.
+
+    Points are evenly spaced with one random shift, so that expected shares are exact and rounding favours no owner.
+    """
+    points = (np.arange(units) + rng.random()) / units
+    return np.searchsorted(np.cumsum(shares)[:-1], points, side="right")
 
 
 def _by_split(splits: np.ndarray | None, unit_of_record: np.ndarray, units: int) -> list[np.ndarray]:

@@ -57,6 +57,7 @@ PARTITIONS = {
     "ByPatient": ByPatient(4),
     "IID patient": IID(4),
     "IID image": IID(4, unit="image"),
+    "IID sizes": IID(4, sizes=[8, 4, 2, 1]),
     "Dirichlet": Dirichlet(4, alpha=1.0, min_images=2),
     "ByColumn": ByColumn("View"),
     "ByColumn bins": ByColumn("Age", bins=3),
@@ -122,6 +123,30 @@ def test_iid_deals_evenly(data_seed, seed, clients, unit):
     for rows in (slice(None), *(records.splits == split for split in ("train", "val", "test"))):
         sizes = values_per(owners[rows], units[rows]).reindex(np.unique(owners), fill_value=0)
         assert sizes.max() - sizes.min() <= 1
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(data_seed=seeds, seed=seeds, unit=st.sampled_from(["patient", "image"]))
+def test_iid_deals_by_sizes_in_every_split(data_seed, seed, unit):
+    records = make_records(data_seed, patients=400)
+    records = replace(records, splits=split_by_patient(records, FRACTIONS, seed))
+    sizes = np.array([16, 8, 4, 2, 1])
+    owners = IID(5, unit, sizes.tolist()).assign(records, seed)
+    units = records.patients if unit == "patient" else records.names
+    for rows in (records.splits == split for split in ("train", "val", "test")):
+        found = values_per(owners[rows], units[rows]).reindex([f"client-0{k + 1}" for k in range(5)], fill_value=0)
+        assert np.abs(found.to_numpy() - sizes / sizes.sum() * found.sum()).max() <= 1
+
+
+def test_iid_refuses_sizes_that_leave_a_client_without_images():
+    with pytest.raises(ValueError, match="1 of 2 clients would have no image, found 50 patients"):
+        IID(2, sizes=[1e9, 1]).assign(make_records(0, patients=50), 0)
+
+
+@pytest.mark.parametrize("sizes", [[1, 2], [1, 2, 0], [1, 2, -1], [1, 2, float("nan")], [1, 2, float("inf")]])
+def test_sizes_are_one_positive_number_a_client(sizes):
+    with pytest.raises(ValueError, match="sizes: expected 3 numbers above 0, one for each client, found"):
+        IID(3, sizes=sizes)
 
 
 def prevalence_spread(alpha: float) -> float:
