@@ -25,7 +25,7 @@ def run(folder: Path, curve: dict[int, float]) -> Path:
 def sites(tmp_path) -> tuple[Reproduction, pd.DataFrame]:
     """The reproduction by number of sites, and runs in which surgical heads lead by K thousandths at the end."""
     reproduced = Reproduction("surgical-sites", seeds=[0, 1])
-    (part,) = reproduced.parts()
+    part = reproduced.parts()[0]
     rows = []
     for name, case in part.cases.items():
         for seed in (0, 1):
@@ -68,6 +68,22 @@ def test_methods_differ_in_their_aggregators_alone(scale, tmp_path, plan_some):
             del phase["aggregators"]
     partial, surgical = configs
     assert partial == surgical
+
+
+def test_one_condition_of_a_part_differs_from_the_first(tmp_path, plan_some):
+    """What trains, how large sites are, or both."""
+    planned = plan_some(Reproduction("surgical-sites", seeds=[0], run_dir=tmp_path))
+    configs = {part: yaml.safe_load(runs[-1].config) for part, runs in planned.items() if "body" not in part}
+    trains = {part: config["model"]["init_args"]["trainable"] for part, config in configs.items()}
+    sizes = {part: config["data"]["init_args"]["partition"]["init_args"]["sizes"] for part, config in configs.items()}
+    skewed = [16, 8, 4, 2, 1]
+    assert trains == {
+        "surgical-sites": "head",
+        "surgical-sites-whole": "all",
+        "surgical-sites-sizes": "head",
+        "surgical-sites-whole-sizes": "all",
+    }
+    assert [sizes[part] for part in trains] == [None, None, skewed, skewed]
 
 
 @pytest.mark.parametrize("scale", ["laptop", "paper"])
