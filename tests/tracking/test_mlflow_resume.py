@@ -1,0 +1,180 @@
+"""A run that is killed and resumed: each key and step is in MLflow once."""
+
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+from tracked_sessions import Session, client_of, flaky, history, runs_of, two_of_three, wait_until, warnings_in
+
+from fedlit.tracking.base import MetricsFile
+
+pytestmark = pytest.mark.usefixtures("impatient")
+
+
+KILLED = """
+import os, signal, sys, time
+from pathlib import Path
+from fedlit.tracking import MetricsFile, MLflowTracker, RunInfo
+
+directory = Path(sys.argv[1])
+metrics = MetricsFile(directory / "metrics.csv")
+tracker = MLflowTracker("sqlite:///mlflow.db", flush_seconds=0.05)
+tracker.start(RunInfo(directory, "nih", "fedavg", {"rounds": 8, "lr": 0.1}, {}, False), metrics)
+for step in range(9):
+    values = {"loss": 1 / (3 + step), "nan": float("nan")}
+    metrics.append(values, step)
+    tracker.log_metrics(values, step)
+while not (directory / "mlflow_run.json").exists():
+    time.sleep(0.05)
+time.sleep(0.4)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_killed_and_resumed_each_key_and_step_is_there_once(uri, tmp_path):
+    directory = tmp_path / "runs" / "nih" / "fedavg"
+    killed = subprocess.run([sys.executable, "-c", KILLED, directory], cwd=tmp_path, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    MetricsFile(directory / "metrics.csv").truncate(5)
+    session = Session(tmp_path, uri, resumed=True, params={"rounds": 12, "lr": 0.1})
+    for step in range(6, 12):
+        session.log({"loss": 1 / (3 + step), "nan": float("nan")}, step)
+    wait_until(lambda: client_of(uri).get_run(session.run_id).data.metrics.get("5-loss") == 1 / 14)
+    assert client_of(uri).get_run(session.run_id).info.status == "RUNNING"
+    session.tracker.finish("FINISHED")
+
+    (run,) = runs_of(uri)
+    assert run.info.run_id == session.run_id
+    assert run.info.status == "FINISHED"
+    found = history(uri, session.run_id)
+    assert found["loss"] == [(step, 1 / (3 + step)) for step in range(12)]
+    assert [step for step, _ in found["nan"]] == list(range(12))
+    assert run.data.params["lr"] == "0.1"
+    # On a machine so slow that the parameters had not been sent, the resumed run's are the first.
+    assert run.data.params["rounds"] == "12" or run.data.tags["resumed.rounds"] == "12"
+
+
+KILLED_BEFORE_THE_ACKNOWLEDGEMENT = """
+import os, signal, sys, time
+from pathlib import Path
+from fedlit.tracking import MetricsFile, MLflowTracker, RunInfo, store
+
+connect = store.connect
+
+class Client:
+    def __init__(self, uri):
+        self.client = connect(uri)
+
+    def __getattr__(self, name):
+        return getattr(self.client, name)
+
+    def log_batch(self, *args, **kwargs):
+        self.client.log_batch(*args, **kwargs)
+        if any(metric.step == 3 for metric in kwargs.get("metrics", ())):
+            with (directory / "metrics.csv").open("a") as file:
+                file.write("4,loss,0.")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+store.connect = Client
+directory = Path(sys.argv[1])
+metrics = MetricsFile(directory / "metrics.csv")
+tracker = MLflowTracker("sqlite:///mlflow.db", flush_seconds=0.01)
+tracker.start(RunInfo(directory, "nih", "fedavg", {}, {}, False), metrics)
+for step in range(4):
+    metrics.append({"loss": step, "nan": float("nan")}, step)
+    tracker.log_metrics({"loss": step, "nan": float("nan")}, step)
+time.sleep(60)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("back_to", [1, 3])
+def test_killed_before_the_acknowledgement_each_key_and_step_is_there_once(uri, tmp_path, back_to):
+    directory = tmp_path / "runs" / "nih" / "fedavg"
+    command = [sys.executable, "-c", KILLED_BEFORE_THE_ACKNOWLEDGEMENT, directory]
+    assert subprocess.run(command, cwd=tmp_path, check=False).returncode == -signal.SIGKILL
+    metrics = MetricsFile(directory / "metrics.csv")
+    assert metrics.path.read_text().endswith("\n4,loss,0.")
+    metrics.truncate(back_to)
+    session = Session(tmp_path, uri, resumed=True)
+    for step in range(back_to + 1, 6):
+        session.log({"loss": step, "nan": float("nan")}, step)
+    session.tracker.finish("FINISHED")
+    stored = history(uri, session.run_id)
+    assert stored["loss"] == [(step, step) for step in range(6)]
+    assert [step for step, _ in stored["nan"]] == list(range(6))
+    assert len(runs_of(uri)) == 1
+
+
+def test_rows_that_never_left_are_sent_on_resume_and_a_finished_run_can_be_resumed(uri, tmp_path, monkeypatch):
+    first = Session(tmp_path, uri)
+    for step in range(4):
+        first.log({"loss": step}, step)
+    first.log({"test/auroc": 0.75}, 3)
+    first.tracker.finish("KILLED")
+    assert client_of(uri).get_run(first.run_id).info.status == "KILLED"
+    first.metrics.append({"loss": 4, "late": 1}, 4)
+    first.metrics.append({"loss": 5}, 5)
+
+    resumed = Session(tmp_path, uri, resumed=True)
+    resumed.log({"loss": 6}, 6)
+    resumed.tracker.finish("FINISHED")
+    expected = {"loss": [(s, s) for s in range(7)], "test/auroc": [(3, 0.75)], "late": [(4, 1)]}
+    assert history(uri, first.run_id) == expected
+
+    again = Session(tmp_path, uri, resumed=True)
+    again.log({"loss": 6, "late": 1}, 6)
+    again.log({"test/auroc": 0.75}, 3)
+    again.tracker.finish("FINISHED")
+    assert history(uri, first.run_id) == expected | {"late": [(4, 1), (6, 1)]}
+    assert len(runs_of(uri)) == 1
+
+
+@pytest.mark.slow
+def test_a_resume_whose_store_fails_meanwhile_still_sends_each_once(uri, tmp_path, monkeypatch):
+    first = Session(tmp_path, uri)
+    for step in range(3):
+        first.log({f"m{i}": i + step for i in range(20)}, step)
+    first.tracker.finish("KILLED")
+    first.metrics.append({f"m{i}": i + 3 for i in range(20)}, 3)
+    flaky(monkeypatch, two_of_three("half"))
+    resumed = Session(tmp_path, uri, resumed=True)
+    resumed.metrics.truncate(3)
+    resumed.log({f"m{i}": i + 4 for i in range(20)}, 4)
+    resumed.tracker.finish("FINISHED")
+    assert history(uri, first.run_id) == {f"m{i}": [(s, i + s) for s in range(5)] for i in range(20)}
+
+
+def test_a_resume_with_another_store_sends_everything_to_a_new_run(uri, template, tmp_path):
+    first = Session(tmp_path, uri)
+    for step in range(3):
+        first.log({"loss": step}, step)
+    first.tracker.finish("KILLED")
+    run_id = first.run_id
+    shutil.copy(template, tmp_path / "other.db")
+    resumed = Session(tmp_path, "sqlite:///other.db", resumed=True)
+    resumed.log({"loss": 3}, 3)
+    resumed.tracker.finish("FINISHED")
+    assert resumed.run_id != run_id
+    assert history("sqlite:///other.db", resumed.run_id) == {"loss": [(s, s) for s in range(4)]}
+    assert history(uri, run_id) == {"loss": [(s, s) for s in range(3)]}
+
+
+@pytest.mark.parametrize("loss", ["the run was deleted", "the note is torn"])
+def test_a_resume_that_cannot_find_its_run_starts_a_new_one_with_everything(uri, tmp_path, caplog, loss):
+    first = Session(tmp_path, uri)
+    first.log({"loss": 0}, 0)
+    first.tracker.finish("KILLED")
+    run_id = first.run_id
+    if loss == "the run was deleted":
+        client_of(uri).delete_run(run_id)
+    else:
+        (first.directory / "mlflow_run.json").write_text('{"run_id": "')
+    resumed = Session(tmp_path, uri, resumed=True)
+    resumed.log({"loss": 1}, 1)
+    resumed.tracker.finish("FINISHED")
+    assert resumed.run_id != run_id
+    assert history(uri, resumed.run_id) == {"loss": [(0, 0), (1, 1)]}
+    assert len(warnings_in(caplog)) == 1
