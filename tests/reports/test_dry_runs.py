@@ -164,3 +164,16 @@ def test_a_step_is_timed_with_its_algorithm(figure, monkeypatch, augment, said, 
 def test_seconds_that_are_none_are_refused(figure):
     with pytest.raises(ConfigError, match="--seconds_per_step: expected seconds above 0, found 0"):
         figure(seconds_per_step=0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "steps"),
+    [
+        ("surgical-sites", "surgical-sites", 32 * 10 * 9),  # ten parts of 2,400 images, six tenths train, batches of 16
+        ("fdam-table4", "fdam-table4-laptop", 5 * 256),
+        ("surgical-table1", "surgical-table-1", 8 * 6 * 21),  # six hospitals of 600 images, 330 of them train
+    ],
+)
+def test_epochs_of_built_in_data_are_counted_from_their_settings(name, part, steps, tmp_path, plan_some):
+    run = plan_some(Reproduction(name, run_dir=tmp_path))[part][-1]
+    assert Estimate({}, 0.1).cost(run).steps == steps

@@ -18,6 +18,7 @@ from fedlit.core.fetching import without_fetching
 from fedlit.core.local_model import LocalModel, LocalTraining, initial_client_state
 from fedlit.core.messages import Broadcast, Client, Round
 from fedlit.core.parts import Parts
+from fedlit.data import FederatedDataModule, PhantomCXR
 from fedlit.experiment.grid import PlannedRun
 from fedlit.experiment.options import experiment_parser
 from fedlit.federation.federation import Federation
@@ -49,7 +50,8 @@ class Estimate:
     """Counts and times runs; what many of them have in common is made once.
 
     Args:
-        images: Number of images by client or source, where the data are known without being there.
+        images: Number of images by client or source, where the data are known without being there. Of data that are built
+            in the numbers are taken from their settings.
         seconds_per_step: Time of a local step; by default it is measured, on this machine's device.
     """
 
@@ -66,10 +68,11 @@ class Estimate:
         data = keys["data"]["init_args"]
         stretches = [(phase.federation(objects.federation), objects.model) for phase in objects.phases]
         stretches.append((objects.federation, objects.model))
-        steps = [self._steps(federation, data) for federation, _ in stretches]
+        numbers = self.images or _built_in(objects.data)
+        steps = [_steps(federation, data, numbers) for federation, _ in stretches]
         total = None if None in steps else sum(steps)
         local = _local(objects.model, objects.federation, make_fabric(accelerator="cpu", devices=1))
-        clients = len(_clients(data, objects.federation, self.images))
+        clients = len(_clients(data, objects.federation, numbers))
         own = sum(_bytes(a.client_state(local.layout)) for a in objects.federation.aggregators)
         server = sum(_bytes(a.server_state(local.layout, local.flat.w)) for a in objects.federation.aggregators)
         model = (local.flat.w.numel() + local.flat.stats.numel()) * local.flat.w.element_size()
@@ -101,24 +104,31 @@ class Estimate:
             return None
         return cost.steps * (self.measured[cost.step] if self.given is None else self.given)
 
-    def _steps(self, federation: Federation, data: Mapping[str, Any]) -> int | None:
-        """Local steps of all clients together over the rounds of a stretch."""
-        clients = _clients(data, federation, self.images)
-        share = federation.participation or 1.0
-        total = 0.0
-        for index in range(federation.rounds):
-            plan = federation.schedule.plan(index)
-            if plan.unit == "steps":
-                total += plan.window * len(clients) * share
-            elif not all(clients.values()):
-                return None
-            else:
-                training = (
-                    data["split"][0] if data.get("split") else 1.0
-                )  # of data that are split as published, all count
-                epochs = (math.ceil(images * training / data["batch_size"]) for images in clients.values())
-                total += plan.window * sum(epochs) * share
-        return round(total)
+
+def _steps(federation: Federation, data: Mapping[str, Any], images: Mapping[str, int]) -> int | None:
+    """Local steps of all clients together over the rounds of a stretch."""
+    clients = _clients(data, federation, images)
+    share = federation.participation or 1.0
+    total = 0.0
+    for index in range(federation.rounds):
+        plan = federation.schedule.plan(index)
+        if plan.unit == "steps":
+            total += plan.window * len(clients) * share
+        elif not all(clients.values()):
+            return None
+        else:
+            training = data["split"][0] if data.get("split") else 1.0  # of data that are split as published, all count
+            epochs = (math.ceil(number * training / data["batch_size"]) for number in clients.values())
+            total += plan.window * sum(epochs) * share
+    return round(total)
+
+
+def _built_in(data: FederatedDataModule) -> dict[str, int]:
+    """Number of images by hospital or source of data that are built in; empty for other data."""
+    if isinstance(data, PhantomCXR):
+        return {hospital.name: hospital.images for hospital in data.hospitals}
+    numbers = {name: sum(_built_in(source).values()) for name, source in getattr(data, "sources", {}).items()}
+    return numbers if all(numbers.values()) else {}
 
 
 def _clients(data: Mapping[str, Any], federation: Federation, images: Mapping[str, int]) -> dict[str, int]:
