@@ -18,7 +18,7 @@ from fedlit.core.fabric import FederationFabric
 from fedlit.core.files import put, remove, sync
 from fedlit.core.flat import Layout
 from fedlit.core.later import Later
-from fedlit.core.manifest import NAME, Best, Damaged, Manifest, name_of, sha256
+from fedlit.core.manifest import NAME, Best, Damaged, Manifest, describe, difference, name_of, sha256
 from fedlit.core.messages import Broadcast, ClientState, ServerState, State
 from fedlit.core.small_states import is_small, stacked, unstacked
 from fedlit.core.stored_states import StoredState, link, write
@@ -295,7 +295,7 @@ def _fitting(path: Path, layout: Layout, aggregators: list[str]) -> Manifest:
     if manifest.aggregators != aggregators:
         raise CheckpointError(f"{path}: trained with aggregators {manifest.aggregators}, the config has {aggregators}")
     if there != here:
-        raise CheckpointError(f"{path} is a checkpoint of another model: {_difference(there, here)}")
+        raise CheckpointError(f"{path} is a checkpoint of another model: {difference(there, here)}")
     return manifest
 
 
@@ -361,31 +361,6 @@ def _whole(path: Path) -> bool:
     except Exception:  # whatever is wrong with it
         return False
     return True
-
-
-def describe(layout: Layout) -> dict:
-    """Put a layout in words that JSON can hold, so that a difference can be named."""
-    return {
-        "dtype": str(layout.dtype),
-        "classes": list(layout.classes),
-        "frozen": layout.frozen,
-        "fingerprint": layout.fingerprint,
-        "tensors": {e.name: list(e.shape) for e in (*layout.parameters, *layout.buffers)},
-    }
-
-
-def _difference(there: dict, here: dict) -> str:
-    for key, verb in (("dtype", "is"), ("classes", "are"), ("frozen", "weights have the hash")):
-        if there[key] != here[key]:
-            return f"its {key} {verb} {there[key]}, the config's {here[key]}"
-    theirs, ours = there["tensors"], here["tensors"]
-    rows = [
-        f"{n}: {theirs.get(n, 'absent')} there, {ours.get(n, 'absent')} here"
-        for n in theirs | ours
-        if theirs.get(n) != ours.get(n)
-    ]
-    shown = "; ".join(rows[:3]) or "the same tensors in another order or role"
-    return shown + (f"; and {len(rows) - 3} more" if len(rows) > 3 else "")
 
 
 def client_file(number: int) -> str:

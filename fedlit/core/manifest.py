@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedlit import __version__
 from fedlit.core.errors import CheckpointError
+from fedlit.core.flat import Layout
 
 NAME = "manifest.json"
 
@@ -145,3 +146,29 @@ def sha256(path: Path) -> str:
 def _a(kind: type) -> str:
     names = {int: "a whole number", list: "a list", dict: "an object", str: "a text"}
     return names[kind]
+
+
+def describe(layout: Layout) -> dict:
+    """Put a layout in words that JSON can hold, so that a difference can be named."""
+    return {
+        "dtype": str(layout.dtype),
+        "classes": list(layout.classes),
+        "frozen": layout.frozen,
+        "fingerprint": layout.fingerprint,
+        "tensors": {e.name: list(e.shape) for e in (*layout.parameters, *layout.buffers)},
+    }
+
+
+def difference(there: dict, here: dict) -> str:
+    """Say in which key two descriptions of layouts differ, and how."""
+    for key, verb in (("dtype", "is"), ("classes", "are"), ("frozen", "weights have the hash")):
+        if there[key] != here[key]:
+            return f"its {key} {verb} {there[key]}, the config's {here[key]}"
+    theirs, ours = there["tensors"], here["tensors"]
+    rows = [
+        f"{n}: {theirs.get(n, 'absent')} there, {ours.get(n, 'absent')} here"
+        for n in theirs | ours
+        if theirs.get(n) != ours.get(n)
+    ]
+    shown = "; ".join(rows[:3]) or "the same tensors in another order or role"
+    return shown + (f"; and {len(rows) - 3} more" if len(rows) > 3 else "")
