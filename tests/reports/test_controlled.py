@@ -6,7 +6,10 @@ import pandas as pd
 import pytest
 import yaml
 
+from fedlit.core.errors import ConfigError
+from fedlit.reports.reproductions.document import HOME, find, read
 from fedlit.reports.reproductions.reproduction import Reproduction
+from fedlit.reports.reproductions.seeds import SeedsReport
 from fedlit.tracking.run import Result
 
 AUROC = "test_curve/federation/auroc_macro"
@@ -32,7 +35,14 @@ def sites(tmp_path) -> tuple[Reproduction, pd.DataFrame]:
             lead = case.labels["clients"] / 1000 if case.labels["method"] == "SurgAgg" else 0.0
             curve = {4: 0.6, 8: 0.65, 16: 0.7, 32: 0.75 + lead + seed / 100}
             rows.append(
-                {"part": part.experiment, "title": "", "case": name, **case.labels, "seed": seed, "best_round": 8}
+                {
+                    "part": part.experiment,
+                    "title": part.title,
+                    "case": name,
+                    **case.labels,
+                    "seed": seed,
+                    "best_round": 8,
+                }
             )
             rows[-1]["directory"] = run(tmp_path / f"{name}-{seed}", curve)
     return reproduced, pd.DataFrame(rows)
@@ -42,10 +52,44 @@ def test_columns_are_test_auroc_after_rounds_and_not_of_the_best_model(sites):
     reproduced, runs = sites
     lines = reproduced.report(runs).text.splitlines()
     assert lines[0] == "|  | 4 rounds | 8 rounds | 16 rounds | 32 rounds |"
-    assert lines[2].startswith("| K = 2, PartialLoss | 0.6000 ± 0.0000 | 0.6500 ± 0.0000 | 0.7000 ± 0.0000 | 0.7550 ± ")
-    (ten,) = [line for line in lines if line.startswith("| K = 10, SurgAgg")]
+    assert lines[2].startswith(
+        "| Hidden layer, K = 2, PartialLoss | 0.6000 ± 0.0000 | 0.6500 ± 0.0000 | 0.7000 ± 0.0000 | 0.7550 ± "
+    )
+    (ten,) = [line for line in lines if line.startswith("| Hidden layer, K = 10, SurgAgg")]
     assert ten.count("(+0.0000 ± 0.0000)") == 3
     assert "(**+0.0100 ± 0.0000**)" in ten
+
+
+def test_runs_of_two_parts_are_never_one_row(sites):
+    """They were pooled as six seeds of one."""
+    reproduced, runs = sites
+    with pytest.raises(
+        ConfigError, match=r"two runs with seed 0 are both 'Hidden layer, K = 2, PartialLoss', '4 rounds'"
+    ):
+        reproduced.report(pd.concat([runs, runs]))
+    other = runs.assign(title="Whole network")
+    assert len(reproduced.report(pd.concat([runs, other])).tables["table"]) == 2 * len(
+        reproduced.report(runs).tables["table"]
+    )
+
+
+def test_every_row_of_every_document_is_of_one_run_a_seed():
+    for name in (file.stem for file in HOME.glob("*/*-*.yaml")):
+        document = read(find(name))
+        for scale, chosen in document.scales.items():
+            reproduced = Reproduction(name, scale=scale)
+            reporter = reproduced._reporter()
+            if not isinstance(reporter, SeedsReport):
+                continue
+            cells = [
+                (
+                    reporter.row.format(**{"title": part.title} | case.labels),
+                    reporter.column.format(**{"title": part.title} | case.labels),
+                )
+                for part in chosen.parts.values()
+                for case in part.cases.values()
+            ]
+            assert len(cells) == len(set(cells)), (name, scale)
 
 
 def test_a_round_that_was_not_measured_is_an_error(sites):

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from fedlit.core.errors import ConfigError
 from fedlit.reports.reproductions.comparison import compare, markdown
 from fedlit.reports.reproductions.document import Scale
 from fedlit.reports.reproductions.fdam.figure import draw as draw_windows
@@ -42,13 +43,24 @@ class SeedsReport:
     within: float | None = None
 
     def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
-        """Make the report of the runs."""
+        """Make the report of the runs.
+
+        Raises:
+            ConfigError: Two runs with one seed are in one cell of the table.
+        """
         values, against = [], {}
         for run in runs.to_dict("records"):
             row = self.row.format(**run)
             against[row] = self.row.format(**run | self.against)
             values += [(row, column, run["seed"], auroc) for column, auroc in self._columns(run)]
         values = pd.DataFrame(values, columns=["row", "column", "seed", "auroc"])
+        twice = values[values.duplicated(["row", "column", "seed"])]
+        if len(twice):
+            row, column, seed, _ = twice.iloc[0]
+            raise ConfigError(
+                f"report.row: two runs with seed {seed} are both {row!r}, {column!r}; let the row name what they differ in, "
+                "such as {title}"
+            )
         figures = (
             {"figure": PICTURES[self.picture](self._drawn(runs, values, scale), self.curves)} if self.picture else {}
         )
