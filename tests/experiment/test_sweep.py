@@ -45,7 +45,7 @@ NAMES = [f"{case},lr=0.1,seed={seed}" for case in ("fedavg", "scaffold") for see
 SLOW = {
     "experiment": "slow",
     "config": ["base.yaml"],
-    "set": {"model.class_path": "awkward.Slow", "model.seconds": 0.02, "federation.rounds": 6,
+    "set": {"model.class_path": "awkward.Slow", "model.seconds": 0.05, "federation.rounds": 6,
             "federation.checkpoint_every": 1, "logger": "test_sweep.Recorder"},
     "seeds": [0, 1],
 }  # fmt: skip
