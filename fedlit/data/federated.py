@@ -69,7 +69,13 @@ class FederatedDataModule:
         device: Where the pictures lie: ``auto`` copies them once to the GPU that trains, where they fit into 60% of its
             free memory, ``cpu`` leaves them in a memory map on disk, and ``cuda`` is ``auto`` that refuses data which no GPU
             can take. Augmentation and normalisation are on the device that trains. It changes no number.
+
+    Attributes:
+        drawn: What identifies each of the generators that draw the pictures, where they are drawn and no photographs: two such
+            sources without a generator in common have no picture in common, however alike some are.
     """
+
+    drawn: frozenset = frozenset()
 
     def __init__(
         self,

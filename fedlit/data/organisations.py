@@ -245,28 +245,31 @@ class Organisations(FederatedDataModule):
         )
 
     def _refuse_duplicates(self, read: dict[str, Records]) -> None:
-        folder = cache_folder(self.cache_dir)
+        folder, everything = cache_folder(self.cache_dir), self.sources | self.external
         for one, other in combinations(read, 2):
             if one not in self.sources:  # nobody trains on either
+                continue
+            drawn, others = everything[one].drawn, everything[other].drawn
+            if drawn and others and not drawn & others:
                 continue
             stores = read[one].store, read[other].store
             pairs = cached_pairs(folder, *stores, (stores[0].path.name, stores[1].path.name))
             if not pairs:
                 continue
             names = read[one].names, read[other].names
-            drawn = draw_pairs(pairs_file(folder, one, other), pairs, stores, names)
+            picture = draw_pairs(pairs_file(folder, one, other), pairs, stores, names)
             same = [f"{names[0][pair.one]} and {names[1][pair.other]}" for pair in pairs if pair.same]
             if like := len(pairs) - len(same):
-                note = f"{like} pictures of {one!r} and {other!r} are alike, and may be one picture, cropped: look at {drawn}"
+                note = f"{like} pictures of {one!r} and {other!r} are alike, and may be one picture, cropped: look at {picture}"
                 self.notes.append(note)
                 warnings.warn(note, stacklevel=4)
             if same:
-                self._refuse_same(one, other, same, drawn)
+                self._refuse_same(one, other, same, picture)
 
-    def _refuse_same(self, one: str, other: str, same: list[str], drawn: Path) -> None:
+    def _refuse_same(self, one: str, other: str, same: list[str], picture: Path) -> None:
         message = (
             f"{len(same)} pictures of {one!r} are in {other!r} too, the first are {listed(same, 2)}, perhaps compressed anew or "
-            f"resized (look at {drawn}): the same patients would be in the training of one site and in the test of another "
+            f"resized (look at {picture}): the same patients would be in the training of one site and in the test of another "
             "(for example, RSNA Pneumonia and SIIM Pneumothorax are taken from NIH ChestX-ray14)"
         )
         if self.duplicates == "refuse":

@@ -8,9 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
-from fedlit.data import ImageTable, Organisations, near
+from fedlit.data import ImageTable, Organisations, PhantomCXR, near
 from fedlit.data.likeness import perceptual_hashes
 from fedlit.data.near import Chosen, Thumbs, cached_pairs, draw_pairs, near_pairs
+from fedlit.data.phantom.hospitals import Hospital
 from fedlit.data.store import ImageStore
 from fedlit.data.xrays.check import check, compare
 
@@ -165,6 +166,27 @@ def test_pictures_that_may_be_one_are_a_warning(tmp_path, monkeypatch):
         UserWarning, match="1 pictures of 'A' and 'B' are alike, and may be one picture, cropped: look at"
     ):
         data.setup()
+
+
+def hospital(**look) -> PhantomCXR:
+    return PhantomCXR(hospitals=[Hospital(images=300, **look)])
+
+
+@pytest.mark.filterwarnings("error")
+def test_drawn_pictures_of_two_hospitals_are_never_taken_for_one(tmp_path):
+    """Small and blurred ones look alike: the tables of surgical aggregation were refused for them."""
+    sources = {"coast": hospital(name="coast", contrast=0.65), "hills": hospital(name="hills", blur=0.7)}
+    data = Organisations(sources, image_size=48, split=(0.6, 0.1, 0.3), cache_dir=str(tmp_path))
+    data.setup()
+    assert not data.notes
+    found = cached_pairs(tmp_path, *(source.records().store for source in data.sources.values()), ("coast", "hills"))
+    assert found, "nothing here looks alike"
+
+
+def test_one_drawn_hospital_under_two_names_is_refused(tmp_path):
+    sources = {"A": hospital(name="coast"), "B": hospital(name="coast")}
+    with pytest.raises(ValueError, match="300 pictures of 'A' are in 'B' too"):
+        Organisations(sources, image_size=48, split=(0.6, 0.1, 0.3), cache_dir=str(tmp_path)).setup()
 
 
 def test_the_check_of_a_folder_finds_copies_under_two_patients(tmp_path):

@@ -62,6 +62,7 @@ class PhantomCXR(FederatedDataModule):
         if not names or len(set(names)) < len(names):
             raise ValueError(f"data.hospitals: expected at least one hospital and different names, found {names}")
         self.hospitals = tuple(hospitals)
+        self.drawn = frozenset((hospital.name, seed) for hospital in hospitals)
         self._classes = FINDINGS if classes is None else checked_classes(classes, FINDINGS)
         self._site_classes = {
             hospital.name: tuple(name for name in hospital.classes if name in self._classes)
