@@ -172,7 +172,7 @@ def hospital(**look) -> PhantomCXR:
     return PhantomCXR(hospitals=[Hospital(images=300, **look)])
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::UserWarning")
 def test_drawn_pictures_of_two_hospitals_are_never_taken_for_one(tmp_path):
     """Small and blurred ones look alike: the tables of surgical aggregation were refused for them."""
     sources = {"coast": hospital(name="coast", contrast=0.65), "hills": hospital(name="hills", blur=0.7)}
