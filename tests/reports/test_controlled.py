@@ -74,6 +74,7 @@ def test_runs_of_two_parts_are_never_one_row(sites):
 
 
 def test_every_row_of_every_document_is_of_one_run_a_seed():
+    seen = set()
     for name in (file.stem for file in HOME.glob("*/*-*.yaml")):
         document = read(find(name))
         for scale, chosen in document.scales.items():
@@ -90,6 +91,8 @@ def test_every_row_of_every_document_is_of_one_run_a_seed():
                 for case in part.cases.values()
             ]
             assert len(cells) == len(set(cells)), (name, scale)
+            seen.add(name)
+    assert {"fdam-fig1", "surgical-sites", "localscgdam-table1"} <= seen
 
 
 def test_a_round_that_was_not_measured_is_an_error(sites):

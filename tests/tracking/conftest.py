@@ -9,15 +9,13 @@ import pytest
 from fedlit.tracking import sender
 from fedlit.tracking import store as mlflow_store
 
-connect = mlflow_store.connect
-
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory):
     """An empty MLflow database; creating its tables takes seconds, copying it does not."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     path = tmp_path_factory.mktemp("mlflow") / "template.db"
-    connect(f"sqlite:///{path}").search_experiments()
+    mlflow_store.connect(f"sqlite:///{path}").search_experiments()
     return path
 
 
