@@ -68,7 +68,10 @@ class Correction:
             torch.addcmul(self.bias, self._decays, w, out=grad)
         else:
             for start, stop, decay in self._spans:
-                torch.add(self.bias[start:stop], w[start:stop], alpha=decay, out=grad[start:stop])
+                if decay:
+                    torch.add(self.bias[start:stop], w[start:stop], alpha=decay, out=grad[start:stop])
+                else:
+                    grad[start:stop] = self.bias[start:stop]
         grad[self.layout.slices["dual"]].neg_()
 
     def add_to(self, grad: Tensor, w: Tensor) -> None:

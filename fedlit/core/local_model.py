@@ -194,13 +194,13 @@ class LocalModel:
             return ""
         return "the optimizer leaves them as they are" if self.learns else "every gradient is zero"
 
-    def end(self, contexts: Sequence[ClientContext], down: Broadcast) -> State:
-        """What a client sends, each vector in memory of its own.
+    def end(self, contexts: Sequence[ClientContext], down: Broadcast, into: Tensor | None = None) -> State:
+        """What a client sends, each vector in memory of its own, ``w`` in that which is given.
 
         ``w`` and ``stats`` are the changes over the round, the former as the aggregators replace it; ``<i>/<name>`` is what
         aggregator i sends beside.
         """
-        change = self.flat.w - self.start
+        change = torch.sub(self.flat.w, self.start, out=into)
         if self._sending:
             for stretch in contexts[0].mask.unshared(self.layout):
                 change[stretch] = 0

@@ -17,12 +17,18 @@ from fedlit.core.randomness import seed_process
 
 
 def client_round(
-    local: LocalModel, stream: BatchStream, client: Client, state: ClientState, down: Broadcast, rnd: Round
+    local: LocalModel,
+    stream: BatchStream,
+    client: Client,
+    state: ClientState,
+    down: Broadcast,
+    rnd: Round,
+    into: Tensor | None = None,
 ) -> tuple[Payload, ClientState, ClientReport]:
     """One client's part of a round: ``window`` local steps from the federation's weights; none is a measuring round.
 
     ``state`` and ``down`` are left as they are; the engine commits the returned state only after the server has
-    accepted the payload.
+    accepted the payload. ``into`` is memory [P] for the payload's ``w``, which is new memory otherwise.
 
     Raises:
         TrainingError: a loss, or the update, is not finite.
@@ -48,7 +54,7 @@ def client_round(
     local.flat.check_parameters()
     still = local.still()
 
-    payload = _pack(local, local.end(contexts, down), client, rnd)
+    payload = _pack(local, local.end(contexts, down, into), client, rnd)
     after = local.state(client, state, draws.drawn, contexts)
     seconds = time.perf_counter() - began
     logged = local.fabric.means()

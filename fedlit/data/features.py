@@ -1,5 +1,6 @@
 """Features of a body that is not trained: computed once for all images of a store, then read from the cache."""
 
+import copy
 import hashlib
 import inspect
 import re
@@ -128,8 +129,7 @@ def _compute(body: nn.Module, images: LabelledImages, file: Path, fabric: Federa
         if intact(file, (len(images.store), None), np.float32):
             return
         rows = np.arange(len(images.store))
-        training, device, threads = body.training, next(body.parameters()).device, torch.get_num_threads()
-        body.eval().to(fabric.device)
+        body, threads = copy.deepcopy(body).eval().to(fabric.device), torch.get_num_threads()
 
         @torch.no_grad()
         def features(batch: np.ndarray) -> np.ndarray:
@@ -143,7 +143,6 @@ def _compute(body: nn.Module, images: LabelledImages, file: Path, fabric: Federa
             bar = {"description": "Features of all images", "total": len(batches), "transient": True}
             parts = list(track(pool.map(features, batches), console=Console(stderr=True), **bar))
         torch.set_num_threads(threads)
-        body.train(training).to(device)
         with whole(file) as draft, draft.open("wb") as out:
             np.save(out, np.ascontiguousarray(np.concatenate(parts)))
             out.close()

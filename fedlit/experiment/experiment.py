@@ -48,6 +48,7 @@ class Experiment:
     """The objects of one configuration.
 
     Attributes:
+        model: The model before training; it stays as it is.
         config: The resolved configuration as YAML, which is saved with the run.
         settings: The same as nested mappings, for the tracker's parameters.
         tags: Tags of the run in MLflow.
@@ -118,8 +119,7 @@ class Experiment:
         first = self.pending(run)[0]
         # Features of a body that a phase will change are not worth computing.
         if first.phase is not None and Parts.of(self.model).fixed_features is None:
-            main = replace(self, model=copy.deepcopy(self.model)).session()  # its algorithms change the model
-            with closing(main.engine):
+            with closing((main := self.session()).engine):
                 Monitor.chosen(self.federation, rehearse(main, main.restore(None)[0]), bool(self.callbacks))
         return self.session(run, first)
 

@@ -48,7 +48,7 @@ class Fitted:
 
         Args:
             outcome: How it ended.
-            start: A model of the same layers; it is copied.
+            start: A model of the same layers.
         """
         session = outcome.session
         names = [type(aggregator).__name__ for aggregator in session.federation.aggregators]

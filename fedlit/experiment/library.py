@@ -159,14 +159,15 @@ def fit(
     check_names(Namespace(experiment=experiment, name=name))
     check_module(model)
     data = _data(clients, model, test_sets, batch_size, eval_batch_size)
-    start = copy_of(model)
     with _generators_left_alone(), ExitStack() as held:
         federation = Federation(**settings)
         fabric = make_fabric(accelerator, devices, num_nodes, precision)
         launch(fabric)
         held.enter_context(workers_ahead(workers, threads, fabric))
+        start = model
         if fabric.world_size > 1:  # ranks may have drawn other weights
-            start.load_state_dict(fabric.broadcast(start.state_dict()))
+            start = copy_of(model)
+            start.load_state_dict(fabric.broadcast(model.state_dict()))
         whole = {
             "seed": seed,
             "experiment": experiment,
@@ -197,14 +198,14 @@ def fit(
             fast_dev_run,
             fabric,
             data,
-            copy_of(start),
+            start,
             federation,
             tracker_of(logger),
             whole["tags"],
             whole["phases"],
             list(callbacks or []),
         )
-        return _fitted(held.enter_context(ready(made)), start)
+        return _fitted(held.enter_context(ready(made)))
 
 
 OF_SITES = ("quorum", "deadline", "on_site_error")
@@ -214,7 +215,7 @@ SETTINGS = tuple(setting.name for setting in fields(Settings) if setting.name no
 """Arguments that are settings of the federation; ``clients`` are data here, and all of them take part."""
 
 
-def _fitted(experiment: Experiment, start: LightningModule) -> Fitted:
+def _fitted(experiment: Experiment) -> Fitted:
     console = experiment.console()
     outcome = fit_experiment(experiment, console.print)
     if outcome.signum:
@@ -224,7 +225,7 @@ def _fitted(experiment: Experiment, start: LightningModule) -> Fitted:
         console.print(f"run directory: {outcome.directory}")
     if experiment.fabric.is_global_zero and experiment.tracker.summary():
         console.print(experiment.tracker.summary())
-    return Fitted.of(outcome, start)
+    return Fitted.of(outcome, copy_of(experiment.model))
 
 
 def _data(

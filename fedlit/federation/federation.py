@@ -74,6 +74,7 @@ class Federation(Settings):
                         standstill.after(rnd, reports, type(session.module).__name__)
                         state.settled, state.sent = False, description.leaves_a_site(total, self.aggregators)
                         diagnostics = self.close_round(state.server, total, rnd, session)
+                        del total  # while the next round trains, its memory is wanted
                         state.done, state.reports = rnd.index + 1, reports
                         state.metrics = self._metrics(state, down.nbytes, diagnostics, time.perf_counter() - began)
                         self._evaluate(state, follow)

@@ -23,7 +23,7 @@ def server_round(
     Args:
         aggregators: The federation's algorithms, in list order.
         server: The server's state; it is changed.
-        total: Sum of the cohort's payloads; it is left as it is.
+        total: Sum of the cohort's payloads; its vectors become means.
         rnd: The round.
 
     Returns:
@@ -35,9 +35,10 @@ def server_round(
     for name, vector in total.vectors.items():
         if not torch.isfinite(vector.sum()):
             raise TrainingError(f"round {rnd.index + 1}: the sum of the clients' {name!r} is not finite")
+    sums = total.vectors.pop("squares")
     means = _means(server.layout, total)
     server.delta = means.pop("w")
-    metrics = drift_metrics(server.layout, total, total.vectors["squares"], server.delta, len(rnd.cohort))
+    metrics = drift_metrics(server.layout, total, sums, server.delta, len(rnd.cohort))
     for i, aggregator in enumerate(aggregators):
         mean = {name.partition("/")[2]: v for name, v in means.items() if name.startswith(f"{i}/")}
         aggregator.on_aggregate_end(server.aggregators[i], server, mean, rnd)
@@ -53,22 +54,21 @@ def server_round(
 
 
 def _means(layout: Layout, total: Payload) -> State:
-    """Means of what clients sent, as new vectors: [P] per element over its owners, [S] over those who share it."""
+    """Means of what clients sent, in the memory of the sums: [P] per element over its owners, [S] over those who share it."""
     share = torch.where(total.mask_weight > 0, 1.0 / total.mask_weight, 0.0)
     spans, means = layout.spans(share), {}
     for name, vector in total.vectors.items():
         if vector.numel() == layout.size:
             means[name] = _scaled(vector, spans)
         elif vector.numel() == layout.stats_size:
-            means[name] = vector * float(share[layout.stats_group])
+            means[name] = vector.mul_(float(share[layout.stats_group]))
         else:
-            means[name] = vector / total.weight
+            means[name] = vector.div_(total.weight)
     return means
 
 
 def _scaled(vector: Tensor, spans: Sequence[tuple[int, int, float]]) -> Tensor:
-    """A vector [P] times a factor for each of its stretches."""
-    scaled = torch.empty_like(vector)
+    """Multiply each stretch of a vector [P] by its factor."""
     for start, stop, factor in spans:
-        torch.mul(vector[start:stop], factor, out=scaled[start:stop])
-    return scaled
+        vector[start:stop].mul_(factor)
+    return vector

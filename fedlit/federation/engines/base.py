@@ -15,7 +15,7 @@ from fedlit.core.batches import BatchStream, ReadAhead, columns, fetch
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.local_model import LocalModel, LocalTraining, initial_client_state
 from fedlit.core.messages import Broadcast, Client, ClientData, ClientReport, ClientState, Payload, Round, ServerState
-from fedlit.core.module import in_words, overrides, scores_of, step_of
+from fedlit.core.module import copy_of, in_words, overrides, scores_of, step_of
 from fedlit.core.randomness import seed_process
 from fedlit.core.rounds import client_round
 from fedlit.core.stored_states import StateFolder, StoredState
@@ -81,7 +81,10 @@ class Scores:
 
 @dataclass
 class Program:
-    """Everything that a process needs to train and evaluate clients; travels to worker processes once."""
+    """Everything that a process needs to train and evaluate clients; travels to worker processes once.
+
+    Its module stays as it is: a process trains a copy.
+    """
 
     module: LightningModule
     aggregators: list[Aggregator]
@@ -161,10 +164,11 @@ class Worker:
         rnd: Round,
         folder: StateFolder | None = None,
         following: tuple[str, AnyState | None] | None = None,
+        into: Tensor | None = None,
     ) -> Reply:
         """Several clients' part of a round, one after the other; new states go to the folder, where there is one.
 
-        ``following`` is who comes after them, if that is known.
+        ``following`` is who comes after them, if that is known, and ``into`` memory [P] for the sum of their ``w``.
         """
         total, trained, down = None, [], self._here(down)
         for (name, state), after in pairwise(chain(clients, [following])):
@@ -174,8 +178,8 @@ class Worker:
             with in_words(self.local.module, self.doing):
                 stream, client = self._stream(name), self.program.clients[name]
                 before = state.load()
-                payload, new, report = client_round(self.local, stream, client, before, down, rnd)
-            total = added(total, payload)
+                payload, new, report = client_round(self.local, stream, client, before, down, rnd, into)
+            total, into = added(total, payload), None
             trained.append((None if new is before else folder.keep(new) if folder else new, report))
         return total, trained
 
@@ -236,7 +240,7 @@ class InProcess:
     """A pool of one: this process is the worker."""
 
     def __init__(self, program: Program, fabric: FederationFabric) -> None:
-        self.worker = Worker(program, fabric)
+        self.worker = Worker(replace(program, module=copy_of(program.module)), fabric)
 
     def train(
         self,

@@ -118,7 +118,7 @@ class ProcessPool:
         self._aggregators = len(program.aggregators)
         self._folder = SharedFolder()
         program_file = self._folder.path / "program.pkl"
-        program_file.write_bytes(_pickled(program, self._folder))
+        _pickle(program, program_file, self._folder)
         origin, device = context(), fabric.device
         options = {
             "accelerator": device.type,
@@ -258,9 +258,10 @@ class ProcessPool:
         return state
 
 
-def _pickled(program: Program, folder: SharedFolder) -> bytes:
+def _pickle(program: Program, file: Path, folder: SharedFolder) -> None:
     try:
-        return cloudpickle.dumps(program)
+        with file.open("wb") as out:
+            cloudpickle.dump(program, out)
     except Exception as error:  # whatever a class of somebody's own raises
         folder.close()
         raise ConfigError(
@@ -300,7 +301,8 @@ def _serve(connection: Connection, program_file: str, options: dict) -> None:
             break
         try:
             if worker is None:
-                program = cloudpickle.loads(path.read_bytes())
+                with path.open("rb") as file:
+                    program = cloudpickle.load(file)
                 path.unlink()
                 worker = Worker(program, make_fabric(**options))
             match message:
@@ -328,7 +330,9 @@ def _train(
     worker: Worker, folder: SharedFolder, job: Job, down: Broadcast, rnd: Round, states: StateFolder | None
 ) -> Trained:
     held = ((name, _resolve(worker, folder, state)) for name, state in zip(job.of, job.states, strict=True))
-    payload, trained = worker.train(held, down, rnd, states)
+    w = worker.local.flat.w
+    into = folder.memory(job.reply_in, w) if w.device.type == "cpu" else None
+    payload, trained = worker.train(held, down, rnd, states, into=into)
     clients = [(_kept(folder, file, state), report) for (state, report), file in zip(trained, job.keep_in, strict=True)]
     vectors = folder.write(job.reply_in, payload.cpu().vectors)
     return Trained(job.number, vectors, payload.weight, payload.mask_weight, clients)

@@ -57,8 +57,14 @@ class SharedFolder:
             offset += -(-tensor.numel() * tensor.element_size() // ALIGNMENT) * ALIGNMENT
         handle = Handle(str(self.path / name), tuple(entries), max(offset, ALIGNMENT))
         for key, tensor in self.open(handle).items():
-            tensor.copy_(state[key])
+            if tensor.data_ptr() != state[key].data_ptr():  # it was not made there
+                tensor.copy_(state[key])
         return handle
+
+    def memory(self, name: str, like: Tensor) -> Tensor:
+        """Memory for the first tensor that will be written into the file ``name``, of this size and dtype."""
+        first = ("", like.dtype, tuple(like.shape), 0)
+        return self.open(Handle(str(self.path / name), (first,), max(like.nbytes, ALIGNMENT)))[""]
 
     def open(self, handle: Handle) -> State:
         """The tensors behind a handle, as views of the mapped file."""

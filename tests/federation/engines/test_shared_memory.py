@@ -61,6 +61,17 @@ def test_writing_copies(folder):
     assert torch.equal(folder.open(handle)["w"], torch.ones(5))
 
 
+def test_what_is_made_where_it_will_lie_is_not_copied(folder):
+    w = folder.memory("state", STATE["w"])
+    assert w.shape == STATE["w"].shape and w.dtype == STATE["w"].dtype
+    w.copy_(STATE["w"])
+    for _ in range(2):  # the file grows once, and is mapped anew
+        found = folder.open(folder.write("state", STATE | {"w": w}))
+        assert same(found, STATE)
+        w = folder.memory("state", STATE["w"])
+        assert w.data_ptr() == found["w"].data_ptr()
+
+
 def test_a_file_that_grows_leaves_earlier_views_readable(folder):
     other = SharedFolder(folder.path)
     small = folder.write("a", {"w": torch.ones(10)})
