@@ -54,10 +54,14 @@ def drift_metrics(layout: Layout, total: Payload, sums: Tensor, mean: Tensor, cl
 
 
 def _by_group(layout: Layout, vector: Tensor) -> Tensor:
-    lengths = [stretch.stop - stretch.start for stretch in layout.stretches]
-    norms: dict[int, Tensor] = {}
-    for stretch, part in zip(layout.stretches, vector.split(lengths), strict=True):
-        norm = torch.dot(part, part)
-        norms[stretch.group] = norms[stretch.group] + norm if stretch.group in norms else norm
-    zero = vector.new_zeros(())
-    return torch.stack([norms.get(group, zero) for group in range(layout.num_groups)])
+    """Squared norms [num_groups]; the rows of a tensor that has one for each class are taken together."""
+    norms = vector.new_zeros(layout.num_groups)
+    for entry in layout.parameters:
+        if entry.per_class:
+            rows = vector[entry.offset : entry.offset + entry.size].view(entry.shape[0], -1)
+            norms[entry.group + 1 : entry.group + 1 + len(rows)] += rows.square().sum(1)
+    for stretch in layout.stretches:
+        if stretch.group % (len(layout.classes) + 1) == 0:  # of no class
+            part = vector[stretch.start : stretch.stop]
+            norms[stretch.group] += torch.dot(part, part)
+    return norms

@@ -21,7 +21,7 @@ import torch
 from fedlit.core.errors import ConfigError, TrainingError, WorkerError
 from fedlit.core.fabric import FederationFabric, make_fabric
 from fedlit.core.messages import Broadcast, ClientReport, ClientState, Payload, Round
-from fedlit.core.processes import context, without_main
+from fedlit.core.processes import context, keep_freed_memory, without_main
 from fedlit.core.small_states import is_small
 from fedlit.core.stored_states import StateFolder
 from fedlit.federation.engines.base import AnyState, Program, Reply, Scores, View, Worker, jobs_of
@@ -292,6 +292,7 @@ def _serve(connection: Connection, program_file: str, options: dict) -> None:
     path = Path(program_file)
     threading.Thread(target=_die_with_parent, args=(path.parent,), daemon=True).start()
     torch.set_num_threads(1)
+    keep_freed_memory()
     folder = SharedFolder(path.parent)
     worker, begin = None, None
     while True:
