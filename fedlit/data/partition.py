@@ -176,7 +176,8 @@ class IID(Partition):
                 dealt += len(group)
             else:
                 owner[rng.permutation(group)] = _in_shares(np.array(self.sizes) / sum(self.sizes), len(group), rng)
-        return _named(owner[of_record], self.clients, f"{len(units)} {self.unit}s")
+        advice = "Choose fewer clients" + (", or sizes that differ less" if self.sizes is not None else "")
+        return _named(owner[of_record], self.clients, f"{len(units)} {self.unit}s", advice=advice)
 
 
 class Dirichlet(Partition):
@@ -354,11 +355,13 @@ def _checked(clients: int) -> int:
     return clients
 
 
-def _named(owner: np.ndarray, clients: int, units: str, prefix: str = "client-") -> np.ndarray:
+def _named(
+    owner: np.ndarray, clients: int, units: str, prefix: str = "client-", advice: str = "Choose fewer clients"
+) -> np.ndarray:
     empty = clients - len(np.unique(owner))
     if empty:
         raise ValueError(
-            f"partition: {empty} of {clients} clients would have no image, found {units}. Choose fewer clients."
+            f"partition: {empty} of {clients} clients would have no image, found {units}. {advice}."
         )
     width = max(2, len(str(clients)))
     return np.array([f"{prefix}{index + 1:0{width}d}" for index in range(clients)])[owner]

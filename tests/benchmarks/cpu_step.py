@@ -62,13 +62,15 @@ def bare(batch: tuple[Tensor, Tensor], precision: str, images: bool, weights: bo
 
 
 def fedlit(batch: tuple[Tensor, Tensor], precision: str, channels_last: bool) -> Step:
-    """A step of a client's round, all its hooks included."""
+    """A step of a client's round, all its hooks included; of a process that has a round behind it."""
     training = LocalTraining(channels_last=channels_last)
     local = LocalModel(make_fabric("cpu", precision=precision), model(), [], training)
     client = Client("alone", CLASSES, len(batch[0]), 1.0)
     down = Broadcast(local.flat.w.clone(), local.flat.stats.clone(), [])
     rnd = Round(0, 0, 1.0, 1, "steps", 0, True, True, cohort=("alone",))
     contexts = local.begin(client, initial_client_state([], local.layout), down, rnd, 1, lambda: batch)
+    local.step(contexts, [batch], 0)
+    local.still()
     return lambda: local.step(contexts, [batch], 0)
 
 

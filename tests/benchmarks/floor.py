@@ -163,7 +163,7 @@ def bare_worker(work: Work, data, shared, total, begin, end, rounds: int) -> Non
 # ---------------------------------------------------------------- fedlit
 
 
-def with_fedlit(work: Work, rounds: int) -> None:
+def with_fedlit(work: Work, rounds: int, **options) -> None:
     import torch
     from lightning.pytorch import LightningModule
     from torch.utils.data import Dataset
@@ -216,6 +216,7 @@ def with_fedlit(work: Work, rounds: int) -> None:
         batch_size=work.batch,
         workers=WORKERS,
         callbacks=[Gate()],
+        **options,
     )
 
 
