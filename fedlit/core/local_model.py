@@ -292,8 +292,8 @@ class LocalModel:
         if not self._computing:
             loss = self.gradient(batches[0], number)
         flat.gather_statistics()
-        if not self.learns:
-            self._met.logical_or_(flat.grad.count_nonzero() > 0)  # read when the round is over: no step waits for the device
+        if not self.learns:  # read when the round is over: no step waits for the device
+            self._met.logical_or_(flat.grad.count_nonzero() > 0)
         flat.grad[self.layout.slices["dual"]].neg_()
         if self.training.bounds:
             self._bound(flat.grad)

@@ -360,8 +360,6 @@ def _named(
 ) -> np.ndarray:
     empty = clients - len(np.unique(owner))
     if empty:
-        raise ValueError(
-            f"partition: {empty} of {clients} clients would have no image, found {units}. {advice}."
-        )
+        raise ValueError(f"partition: {empty} of {clients} clients would have no image, found {units}. {advice}.")
     width = max(2, len(str(clients)))
     return np.array([f"{prefix}{index + 1:0{width}d}" for index in range(clients)])[owner]
