@@ -48,9 +48,9 @@ class Experiment:
     """The objects of one configuration.
 
     Attributes:
-        model: The model before training; it stays as it is.
         config: The resolved configuration as YAML, which is saved with the run.
         settings: The same as nested mappings, for the tracker's parameters.
+        model: The model before training; it stays as it is.
         tags: Tags of the run in MLflow.
         phases: The phases before the main part, in order.
         callbacks: What follows the rounds of every part.

@@ -164,9 +164,9 @@ def fit(
         fabric = make_fabric(accelerator, devices, num_nodes, precision)
         launch(fabric)
         held.enter_context(workers_ahead(workers, threads, fabric))
-        start = model
+        # The given one is somebody's, who may change it, as in a callback, before a later phase begins.
+        start = copy_of(model) if phases or fabric.world_size > 1 else model
         if fabric.world_size > 1:  # ranks may have drawn other weights
-            start = copy_of(model)
             start.load_state_dict(fabric.broadcast(model.state_dict()))
         whole = {
             "seed": seed,

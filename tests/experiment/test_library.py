@@ -161,6 +161,16 @@ class TestWhatItGives:
         assert tracked == [1, 2, 3, 3]
         assert list(fitted.metrics.index) == [1, 2, 3]
 
+    def test_a_callback_may_change_the_given_model_between_phases(self):
+        class Emptying(Callback):
+            def on_round_end(self, state):
+                torch.nn.init.zeros_(model.head.weight)
+
+        phases, model = [Phase("first", 1, keep="body")], net()  # the head starts afresh, from its initial values
+        plain, emptied = fit(phases=phases), fit(model, two(), phases=phases, callbacks=[Emptying()])
+        assert not model.head.weight.any()
+        assert torch.equal(plain.model.head.weight, emptied.model.head.weight)
+
     def test_a_logger_of_lightning(self):
         fitted = fit(logger=CSVLogger("logs", name="", version="mine"))
         logged = Path("logs/mine/metrics.csv").read_text()

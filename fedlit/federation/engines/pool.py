@@ -1,5 +1,6 @@
 """Worker processes of one machine that train clients side by side."""
 
+import errno
 import multiprocessing
 import os
 import pickle
@@ -26,7 +27,7 @@ from fedlit.core.small_states import is_small
 from fedlit.core.stored_states import StateFolder
 from fedlit.federation.engines.base import AnyState, Program, Reply, Scores, View, Worker, jobs_of
 from fedlit.federation.engines.packing import packed
-from fedlit.federation.engines.shared_memory import Handle, SharedFolder
+from fedlit.federation.engines.shared_memory import Handle, SharedFolder, no_room
 
 REPLIES = 4
 """Reply buffers of a worker: how far it may run ahead of a slower one, whose reply is due first."""
@@ -264,6 +265,8 @@ def _pickle(program: Program, file: Path, folder: SharedFolder) -> None:
             cloudpickle.dump(program, out)
     except Exception as error:  # whatever a class of somebody's own raises
         folder.close()
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            raise no_room(error, "the model and the data in shared memory", str(file)) from None
         raise ConfigError(
             f"{_unpicklable(program)} cannot travel to worker processes: {str(error).splitlines()[0]}; create open files, "
             "locks and connections where they are used, or set federation.workers: 1"

@@ -92,12 +92,16 @@ def _reserve(path: str, nbytes: int) -> None:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file.fileno(), 0, nbytes)
         except OSError as error:
-            raise OSError(
-                error.errno,
-                f"no room for {nbytes / 2**20:.0f} MiB of shared memory: give it more (docker: "
-                "--shm-size), set TMPDIR to a larger disk, or use federation.workers: 1",
-                path,
-            ) from None
+            raise no_room(error, f"{nbytes / 2**20:.0f} MiB of shared memory", path) from None
+
+
+def no_room(error: OSError, what: str, path: str) -> OSError:
+    """Say of a memory file system that is full what to do."""
+    return OSError(
+        error.errno,
+        f"no room for {what}: give it more (docker: --shm-size), set TMPDIR to a larger disk, or use federation.workers: 1",
+        path,
+    )
 
 
 def _place() -> Path:
