@@ -350,7 +350,7 @@ def gathered(tensors: Iterable[Tensor]) -> Tensor:
 
 
 def _check_parameters(name: str, trainable: list[tuple[str, nn.Parameter]], number: int) -> None:
-    """Refuse parameters that cannot lie in one vector: none, of several dtypes, of a wrong one, or in shared memory."""
+    """Refuse parameters that cannot lie in one vector: none, of several dtypes, or of a wrong one."""
     if not trainable:
         frozen = f"all {number} are frozen (requires_grad=False)" if number else "it has none at all"
         raise ConfigError(f"{name} has no trainable parameters: {frozen}")
@@ -367,14 +367,6 @@ def _check_parameters(name: str, trainable: list[tuple[str, nn.Parameter]], numb
             else "train real and imaginary parts"
         )
         raise ConfigError(f"{name}: expected parameters of torch.float32 or torch.float64, found {dtype}: {fix}")
-    places: dict[int, str] = {}
-    for parameter, p in trainable:
-        first = places.setdefault(p.data_ptr(), parameter) if p.numel() else parameter
-        if first != parameter:
-            raise ConfigError(
-                f"{name}: its parameters {first} and {parameter} share memory, which training would part; assign the one "
-                "parameter to both places instead of its data"
-            )
 
 
 def _frozen(module: nn.Module) -> str:

@@ -53,7 +53,7 @@ def check_module(module: LightningModule) -> None:
 
     Raises:
         ConfigError: no LightningModule, manual optimization, no ``training_step`` or ``configure_optimizers``, an
-            overridden hook that changes what is trained, or a lazy layer.
+            overridden hook that changes what is trained, a lazy layer, or parameters that share memory.
     """
     name = type(module).__name__
     if not isinstance(module, LightningModule):
@@ -77,9 +77,23 @@ def check_module(module: LightningModule) -> None:
     lazy = [parameter for parameter, value in module.named_parameters() if is_lazy(value)]
     if lazy:
         raise ConfigError(f"{name}: the shape of {lazy[0]} is unknown before the first batch; give the layer its size")
+    _check_memory(module)
     ignored = sorted(hook for hook in hooks if hook.startswith(LOOPS))
     if ignored:
         rank_zero_warn(f"{name} overrides {', '.join(ignored)}: there is no Trainer here that would call them")
+
+
+def _check_memory(module: LightningModule) -> None:
+    """Refuse parameters that share memory; a copy of the module would not tell."""
+    places: dict[int, str] = {}
+    for name, parameter in module.named_parameters():
+        trained = parameter.requires_grad and parameter.numel()
+        first = places.setdefault(parameter.data_ptr(), name) if trained else name
+        if first != name:
+            raise ConfigError(
+                f"{type(module).__name__}: its parameters {first} and {name} share memory, which training would part; "
+                "assign the one parameter to both places instead of its data"
+            )
 
 
 def copy_of(module: LightningModule) -> LightningModule:

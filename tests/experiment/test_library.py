@@ -66,6 +66,15 @@ class Untrainable(LightningModule):
     pass
 
 
+class Tied(Net):
+    """Two layers that share their memory, and not their parameter: copies of it would not."""
+
+    def __init__(self):
+        super().__init__()
+        self.tail = torch.nn.Linear(64, 2)
+        self.tail.weight.data = self.head.weight.data
+
+
 def part(size: int = 12, seed: int = 0) -> TensorDataset:
     g = torch.Generator().manual_seed(seed)
     images = torch.randn(size, 1, 8, 8, generator=g)
@@ -327,6 +336,7 @@ class Stream(IterableDataset):
         (lambda: fit(Net), "model: expected LightningModule, found the class Net; write Net\\(...\\)"),
         (lambda: fit(torch.nn.Linear(2, 2)), "model: expected LightningModule, found a Linear"),
         (lambda: fit(Untrainable()), "Untrainable has no training_step"),
+        (lambda: fit(Tied()), "Tied: its parameters head.weight and tail.weight share memory"),
         (lambda: fit(net(), {}), "clients: expected at least one, such as {'north': .*found none"),
         (lambda: fit(net(), [part(), part()]), "clients: expected .*found \\[a TensorDataset, a TensorDataset\\]"),
         (lambda: fit(net(), {"north": part(), "North ": part()}), "'north' and 'North ' are the same in files"),
@@ -355,7 +365,7 @@ class Stream(IterableDataset):
         (lambda: fit(net(), ToyData()), "batch_size: ToyData has its own"),
     ],
     ids=[
-        "class", "module", "untrainable", "nobody", "a list", "one name", "number as name", "number", "tensors", "loader",
+        "class", "module", "untrainable", "tied", "nobody", "a list", "one name", "number as name", "number", "tensors", "loader",
         "stream", "dict", "list of sets", "four sets", "no training set", "empty set", "one example", "one aggregator",
         "aggregator class", "aggregator name", "text", "no rounds", "word", "truth value", "schedule", "logger", "path",
         "precision", "batch size twice",
