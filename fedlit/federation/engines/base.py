@@ -81,10 +81,7 @@ class Scores:
 
 @dataclass
 class Program:
-    """Everything that a process needs to train and evaluate clients; travels to worker processes once.
-
-    Its module stays as it is: a process trains a copy.
-    """
+    """Everything that a process needs to train and evaluate clients; travels to worker processes once."""
 
     module: LightningModule
     aggregators: list[Aggregator]
@@ -237,7 +234,7 @@ class Worker:
 
 
 class InProcess:
-    """A pool of one: this process is the worker."""
+    """A pool of one: this process is the worker, on a copy of the module."""
 
     def __init__(self, program: Program, fabric: FederationFabric) -> None:
         self.worker = Worker(replace(program, module=copy_of(program.module)), fabric)
