@@ -7,6 +7,7 @@ from unittest.mock import MagicMock, call, create_autospec
 import pytest
 import torch
 
+from fedlit.core.batches import ReadAhead
 from fedlit.core.devices import to_device
 from fedlit.core.graphs import CUDARecorder
 from fedlit.federation.placement import free_memory
@@ -24,7 +25,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
         monkeypatch.setattr(torch.cuda, name, getattr(played, name))
     played.attach_mock(create_autospec(torch.cuda.graph), "graph")
     monkeypatch.setattr(torch.cuda, "graph", played.graph)
-    for name in ("CUDAGraph", "Stream"):
+    for name in ("CUDAGraph", "Stream", "set_device"):
         monkeypatch.setattr(torch.cuda, name, getattr(played, name))
     played.Stream.return_value.device_index = GPU.index
     played.get_sync_debug_mode.return_value = 0
@@ -93,6 +94,16 @@ def test_a_tensor_goes_to_a_gpu_from_page_locked_memory():
     there = MagicMock(device=GPU)
     assert to_device(there, GPU) is there
     assert to_device(there, torch.device("cpu")) is there.to.return_value
+
+
+def test_a_batch_that_is_read_ahead_is_page_locked_where_it_is_not_on_the_gpu(cuda: MagicMock):
+    here, there = MagicMock(device=torch.device("cpu")), MagicMock(device=GPU)
+    stream = MagicMock(**{"take.return_value": (here, there), "dataset.finish.side_effect": lambda taken: taken})
+    ahead = ReadAhead(GPU)
+    assert ahead.batch(stream, 3, last=False) == (here, there)  # nobody could know of it
+    assert ahead.batch(stream, 4, last=True) == (here.pin_memory.return_value, there)
+    assert stream.take.mock_calls == [call(3), call(4)]
+    assert cuda.set_device.mock_calls == [call(GPU)]
 
 
 def test_free_memory_is_the_devices(cuda: MagicMock):
