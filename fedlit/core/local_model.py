@@ -195,12 +195,12 @@ class LocalModel:
         return "the optimizer leaves them as they are" if self.learns else "every gradient is zero"
 
     def end(self, contexts: Sequence[ClientContext], down: Broadcast, into: Tensor | None = None) -> State:
-        """What a client sends, each vector in memory of its own, ``w`` in that which is given.
+        """What a client sends, each vector in memory of its own; ``w`` may be in that which is given, and is used again.
 
         ``w`` and ``stats`` are the changes over the round, the former as the aggregators replace it; ``<i>/<name>`` is what
         aggregator i sends beside.
         """
-        change = torch.sub(self.flat.w, self.start, out=into)
+        change = torch.sub(self.flat.w, self.start, out=None if self._sending else into)  # a hook may keep what it gets
         if self._sending:
             for stretch in contexts[0].mask.unshared(self.layout):
                 change[stretch] = 0

@@ -1,4 +1,4 @@
-"""Processes of this machine: what they are forked from, and that they do not run the script which started them."""
+"""Processes of this machine: what they are forked from, what they keep in memory, and that they do not run a script again."""
 
 import ctypes
 import gc
@@ -234,14 +234,15 @@ def _wait_for_parent() -> None:
 
 
 MALLOPT = {-1: 2**30, -3: 2**25}
-"""M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of the C library: what of freed memory it keeps, in bytes, and in blocks of what size."""
+"""Options of glibc's malloc and their bytes: up to M_TRIM_THRESHOLD of free memory stay with the process, and blocks up to
+M_MMAP_THRESHOLD are part of it."""
 
 
 def keep_freed_memory() -> None:
-    """Let each local step use the memory of the one before: glibc may give it back, and fetch it page by page, in every step.
+    """Let each local step use the memory that the step before has freed.
 
-    That takes a third of the time of a small model's step, in some processes and not in others. For processes that do
-    nothing but train; other C libraries are left as they are.
+    By default glibc gives free memory at the end of the heap back to the system, and a step fetches it again page by page. That
+    can take a third of a small model's step. For processes that do nothing but train; other C libraries are left as they are.
     """
     with suppress(OSError, AttributeError):
         for option, value in MALLOPT.items():

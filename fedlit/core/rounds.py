@@ -28,7 +28,7 @@ def client_round(
     """One client's part of a round: ``window`` local steps from the federation's weights; none is a measuring round.
 
     ``state`` and ``down`` are left as they are; the engine commits the returned state only after the server has
-    accepted the payload. ``into`` is memory [P] for the payload's ``w``, which is new memory otherwise.
+    accepted the payload. ``into`` is memory [P] for the payload's ``w``, where no hook gets hold of it.
 
     Raises:
         TrainingError: a loss, or the update, is not finite.

@@ -119,7 +119,8 @@ class Experiment:
         first = self.pending(run)[0]
         # Features of a body that a phase will change are not worth computing.
         if first.phase is not None and Parts.of(self.model).fixed_features is None:
-            with closing((main := self.session()).engine):
+            main = self.session()
+            with closing(main.engine):
                 Monitor.chosen(self.federation, rehearse(main, main.restore(None)[0]), bool(self.callbacks))
         return self.session(run, first)
 

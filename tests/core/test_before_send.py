@@ -67,6 +67,34 @@ def by_hand(rounds: int, lr: float, normalised: bool) -> float:
     return w
 
 
+class Keeps(Aggregator):
+    """Keeps the change that it was given, itself and no copy of it, as error feedback does."""
+
+    def client_state(self, layout):
+        return {"last": layout.zeros()}
+
+    def on_before_send(self, ctx: ClientContext, change: Tensor) -> Tensor:
+        ctx.state["last"] = change
+        return change
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_change_that_a_client_keeps_is_what_it_was(workers: int):
+    """The client's share of 1/3 multiplies what is sent, in place, and not what is kept."""
+    torch.manual_seed(0)
+    federation = Federation([Keeps()], rounds=1, schedule=ConstantSchedule(2, "steps"), workers=workers)
+    session = Session(federation, ToyNet(), ToyData(3), make_fabric("cpu"))
+    server, rnd = session.restore(None)[0], session.round(0)
+    try:
+        total, _ = session.engine.run(rnd.cohort, session.broadcast(server, rnd), rnd)
+        session.engine.commit()
+        kept = [state.load().aggregators[0]["last"] for state in session.engine.client_states().values()]
+        sent = sum(client.weight * last for client, last in zip(session.clients.values(), kept, strict=True))
+        torch.testing.assert_close(sent, total.vectors["w"], rtol=1e-5, atol=1e-8)
+    finally:
+        session.engine.close()
+
+
 def run(aggregators: list[Aggregator], rounds: int = 4) -> Simulation:
     torch.manual_seed(0)
     federation = Federation(aggregators, rounds=rounds, schedule=ConstantSchedule(3, "steps"), participation=0.6)
