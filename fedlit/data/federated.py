@@ -13,22 +13,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import pandas as pd
 
 from fedlit.core.errors import ConfigError
-from fedlit.data.partition import Partition
 from fedlit.data.records import SPLITS, LeftOut, Records, check_records, hidden_labels, listed
-from fedlit.data.schemes import LabelScheme
-from fedlit.data.splits import split_by_patient
 
 if TYPE_CHECKING:
-    # To read labels needs no PyTorch, which takes seconds: what does is imported where it is used.
+    # To read labels needs no PyTorch, which takes seconds, and data sets that are given in Python need no pandas: what does is
+    # imported where it is used.
+    import pandas as pd
     from torch import nn
     from torch.utils.data import Dataset
     from torchvision.transforms import v2
 
     from fedlit.core.messages import ClientData
     from fedlit.data.images import LabelledImages
+    from fedlit.data.partition import Partition
+    from fedlit.data.schemes import LabelScheme
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -175,7 +175,10 @@ class FederatedDataModule:
         """
         if self.assignment is not None:
             return
+        import pandas as pd
+
         from fedlit.core.messages import ClientData
+        from fedlit.data.splits import split_by_patient
 
         records = self._read()
         splits = split_by_patient(records, self.split, self.seed)
@@ -208,8 +211,10 @@ class FederatedDataModule:
 
     def _hidden(self, records: Records, owners: np.ndarray) -> np.ndarray:
         """Return which labels are hidden because the client does not label the class, [N, C] bool; fill ``schemes``."""
+        from pandas import Series
+
         hidden = hidden_labels(records)
-        rows_of = dict(sorted(pd.Series(owners).groupby(owners).indices.items()))
+        rows_of = dict(sorted(Series(owners).groupby(owners).indices.items()))
         declared = self.scheme.classes_of(list(rows_of), records.classes, self.seed) if self.scheme else {}
         for name, rows in rows_of.items():
             if name in declared:
@@ -255,7 +260,9 @@ class FederatedDataModule:
     def save_left_out(self, path: str | Path) -> bool:
         """Write the images that were left out to a CSV file, with their files and the reasons, and return whether there are any."""
         if self.left_out:
-            pd.DataFrame(self.left_out).to_csv(path, index=False)
+            from pandas import DataFrame
+
+            DataFrame(self.left_out).to_csv(path, index=False)
         return bool(self.left_out)
 
     @property
@@ -279,6 +286,8 @@ class FederatedDataModule:
         ``negatives`` and ``labelled`` (bool, whether the client labels the class). Hidden labels do not count. Counts
         of data sets without ``labels`` [n, C] are NaN.
         """
+        from pandas import DataFrame
+
         rows = []
         for client in self.clients.values():
             for split, data in parts_of(client):
@@ -289,7 +298,7 @@ class FederatedDataModule:
                 for name, positives, negatives in zip(self.classes, *counts, strict=True):
                     rows.append((client.name, split, name, len(data), positives, negatives, name in client.classes))
         columns = ["client", "split", "class", "images", "positives", "negatives", "labelled"]
-        return pd.DataFrame(rows, columns=columns)
+        return DataFrame(rows, columns=columns)
 
     def _has_records(self) -> bool:
         return type(self).records is not FederatedDataModule.records

@@ -1,13 +1,18 @@
 """Records: what a source knows about its images before they are split and divided among clients."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from fedlit.data.patients import warn_united
 from fedlit.data.store import ImageStore
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SPLITS = ("train", "val", "test")
 
@@ -71,6 +76,8 @@ def check_records(records: Records) -> Records:
         ValueError: Lengths differ, an image has no site or no patient, an image id occurs twice, a label is not 0, 1 or NaN, or the label scheme
             names a site or a class that is not there.
     """
+    from pandas import isna
+
     fields = ("store", "names", "labels", "patients", "sites", "table", "splits")
     lengths = {name: len(getattr(records, name)) for name in fields if getattr(records, name) is not None}
     if len(set(lengths.values())) != 1:
@@ -82,13 +89,13 @@ def check_records(records: Records) -> Records:
             f"records: expected labels [N, C] of C different classes, found {list(records.labels.shape)} "
             f"and classes {list(records.classes)}"
         )
-    nowhere = pd.isna(records.sites) | (np.char.strip(np.asarray(records.sites).astype(str)) == "")
+    nowhere = isna(records.sites) | (np.char.strip(np.asarray(records.sites).astype(str)) == "")
     if nowhere.any():
         raise ValueError(
             f"records: expected a site for each image, found none for {nowhere.sum()} of {len(nowhere)}, the first is image "
             f"{str(records.names[np.argmax(nowhere)])!r}. Fill its cell in, or leave the image out"
         )
-    nobody = pd.isna(records.patients) | (np.char.strip(np.asarray(records.patients).astype(str)) == "")
+    nobody = isna(records.patients) | (np.char.strip(np.asarray(records.patients).astype(str)) == "")
     if nobody.any():
         raise ValueError(
             f"records: expected a patient for each image, found none for {nobody.sum()} of {len(nobody)}, the first is image "

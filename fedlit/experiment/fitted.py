@@ -1,11 +1,12 @@
 """What ``fedlit.fit`` gives back."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
@@ -21,6 +22,9 @@ from fedlit.federation.session import Session
 from fedlit.predictions.export import kept_parts
 from fedlit.tracking.base import MetricsFile
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 @dataclass(frozen=True)
 class Fitted:
@@ -28,22 +32,20 @@ class Fitted:
 
     Attributes:
         directory: The run's directory, with checkpoints, predictions of the test sets and ``metrics.csv``.
-        metrics: A row for each round and a column for each metric, such as ``val/auroc_macro``; NaN where a round has it
-            not. Test metrics are in the last row.
         test: The test metrics by name, such as ``test/federation/auroc_macro``.
         best_round: Completed rounds of the model.
     """
 
     directory: Path
-    metrics: pd.DataFrame = field(repr=False)
     test: dict[str, float] = field(repr=False)
     best_round: int
     _session: Session = field(repr=False)
     _loaded: Loaded = field(repr=False)
     _start: LightningModule = field(repr=False)
+    _logged: list[tuple[int, str, float]] = field(repr=False)
 
     @classmethod
-    def of(cls, outcome: Outcome, start: LightningModule) -> "Fitted":
+    def of(cls, outcome: Outcome, start: LightningModule) -> Fitted:
         """Collect what a run has left.
 
         Args:
@@ -53,8 +55,23 @@ class Fitted:
         session = outcome.session
         names = [type(aggregator).__name__ for aggregator in session.federation.aggregators]
         loaded = checkpoint.load(outcome.best, session.layout, names)
-        metrics = by_round(outcome.directory / "metrics.csv")
-        return cls(outcome.directory, metrics, outcome.metrics, outcome.rounds, session, loaded, start)
+        logged = list(MetricsFile(outcome.directory / "metrics.csv").rows())
+        return cls(outcome.directory, outcome.metrics, outcome.rounds, session, loaded, start, logged)
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """A row for each round and a column for each metric, such as ``val/auroc_macro``; NaN where a round has it not.
+
+        Test metrics are in the last row.
+        """
+        from pandas import DataFrame, Index
+
+        rows: dict[int, dict[str, float]] = {}
+        for step, key, value in self._logged:
+            rows.setdefault(step, {})[key] = value
+        columns = list(dict.fromkeys(key for _, key, _ in self._logged))
+        index = Index(sorted(rows), name="round")
+        return DataFrame([rows[step] for step in index], index=index, columns=columns)
 
     @cached_property
     def model(self) -> LightningModule:
@@ -134,17 +151,6 @@ class Fitted:
         model = self._session.fabric.strategy.precision.convert_module(model)
         model.load_state_dict(trained.state_dict())
         return model.cpu().eval()
-
-
-def by_round(file: Path) -> pd.DataFrame:
-    """Read a ``metrics.csv`` as a table with a row for each round and a column for each metric, as they were logged."""
-    rows: dict[int, dict[str, float]] = {}
-    columns: dict[str, None] = {}
-    for step, key, value in MetricsFile(file).rows():
-        rows.setdefault(step, {})[key] = value
-        columns[key] = None
-    index = pd.Index(sorted(rows), name="round")
-    return pd.DataFrame([rows[step] for step in index], index=index, columns=list(columns))
 
 
 def _inputs(batch: Any) -> Any:

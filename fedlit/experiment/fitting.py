@@ -17,7 +17,6 @@ from fedlit.experiment.tested import keep, test_metrics
 from fedlit.federation.evaluation import evaluate_sets
 from fedlit.federation.session import Session
 from fedlit.predictions.export import export, owner
-from fedlit.predictions.serving import save_mlflow_model
 from fedlit.predictions.table import FOLDER
 from fedlit.tracking.full_disk import told
 from fedlit.tracking.run import Result, Run, check_same_config, check_writable, new_directory, run_of, runs_in
@@ -160,6 +159,8 @@ def _keep_model(session: Session, best: Loaded, run: Run, say: Say) -> None:
     """Log the best model as one of MLflow where the tracker takes it; one that cannot be is said, and ends no run."""
     if not (run.main and run.tracker.keeps_models):
         return
+    from fedlit.predictions.serving import save_mlflow_model
+
     folder = run.directory / "model"
     try:
         client = owner(session, None)

@@ -8,7 +8,6 @@ from fedlit.core.aggregator import Aggregator, governed
 from fedlit.core.messages import Payload
 from fedlit.core.optimizer import control_variates_warning
 from fedlit.data.cached import note_use
-from fedlit.data.organisations import save_classes
 from fedlit.federation.monitor import Monitor
 from fedlit.federation.session import Session
 from fedlit.tracking.run import Run
@@ -92,7 +91,9 @@ def save_partition(session: Session, run: Run) -> None:
     """Save the partition with the run, as a table and as a picture."""
     if not run.main or session.data.assignment is None:
         return
-    from fedlit.tracking.figures import partition_figure  # matplotlib takes a second to import
+    # matplotlib takes a second to import, and pandas half of one.
+    from fedlit.data.organisations import save_classes
+    from fedlit.tracking.figures import partition_figure
 
     note_use(session.data.cached(), run.directory)
     session.data.save_partition(run.directory / "partition.csv")

@@ -1,5 +1,7 @@
 """What a model said of every image of a test set, kept in a file: intervals and comparisons need no rerun."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,9 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 import torch
-from pyarrow import csv, parquet
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -19,6 +19,8 @@ from fedlit.data.opening import no_file
 from fedlit.federation.engines.base import Scores
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from fedlit.federation.session import Session
 
 FOLDER = "predictions"
@@ -70,7 +72,7 @@ class Predictions:
         return len(self.images)
 
 
-def collected(session: "Session", name: str, scores: Sequence[Scores], rounds: int) -> Predictions | None:
+def collected(session: Session, name: str, scores: Sequence[Scores], rounds: int) -> Predictions | None:
     """Put the scores of one test set's views, of a model after some rounds, beside what its data say of each image.
 
     None where the module gives no scores.
@@ -109,6 +111,8 @@ def write(predictions: Predictions, path: Path) -> Path:
     Raises:
         ValueError: The path has another suffix.
     """
+    from pyarrow import csv, parquet, table
+
     columns: dict[str, np.ndarray] = {column: getattr(predictions, field) for column, field in COLUMNS.items()}
     for kind in ("score", "label"):
         values = getattr(predictions, f"{kind}s").numpy()
@@ -117,12 +121,12 @@ def write(predictions: Predictions, path: Path) -> Path:
     metadata |= {"kind": predictions.kind, "classes": json.dumps(predictions.classes)}
     if predictions.trained_positives is not None:
         metadata["trained_positives"] = json.dumps(predictions.trained_positives)
-    table = pa.table(columns).replace_schema_metadata(metadata)
+    written = table(columns).replace_schema_metadata(metadata)
     writers = {".parquet": parquet.write_table, ".csv": csv.write_csv}
     if path.suffix not in writers:
         raise ValueError(f"{path}: expected a name that ends in .parquet or .csv")
     with whole(path) as draft:
-        writers[path.suffix](table, draft)
+        writers[path.suffix](written, draft)
     return path
 
 
@@ -132,13 +136,15 @@ def read(path: Path) -> Predictions:
     Raises:
         ValueError: The file holds no predictions of fedlit.
     """
+    from pyarrow import ArrowException, parquet
+
     if reason := no_file(path):
         raise ValueError(f"{path}: expected predictions as Parquet, found {reason}. {ANEW}")
     try:
         # As one file: pyarrow takes a folder such as lr=0.1 above it for a column otherwise.
         with parquet.ParquetFile(path) as file:
             table = file.read()
-    except (pa.ArrowException, OSError) as error:
+    except (ArrowException, OSError) as error:
         raise ValueError(
             f"{path}: expected predictions as Parquet, found none, or damaged ones: {error} {ANEW}"
         ) from error
@@ -199,10 +205,10 @@ def _numbers(path: Path, table: pa.Table, kind: str, classes: Sequence[str]) -> 
 
 
 def _texts(column: pa.ChunkedArray) -> np.ndarray:
-    return column.cast(pa.string()).fill_null("").to_numpy().astype(str)
+    return column.cast("string").fill_null("").to_numpy().astype(str)
 
 
-def _trained_positives(session: "Session") -> tuple[int, ...] | None:
+def _trained_positives(session: Session) -> tuple[int, ...] | None:
     """Count the positive training images of each class at the clients that take part; None where the data do not tell."""
     if session.data.assignment is None:
         return None

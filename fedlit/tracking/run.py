@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import pandas as pd
 import yaml
 
 from fedlit.core import checkpoint, documents
@@ -16,7 +15,7 @@ from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.files import whole
 from fedlit.tracking.addresses import marked
 from fedlit.tracking.base import MetricsFile, RunInfo, RunStatus, Tracker
-from fedlit.tracking.counts import counts_table
+from fedlit.tracking.counts import write_counts
 
 MAY_DIFFER = (
     "config", "ckpt_path", "experiment", "name", "run_dir", "fast_dev_run", "logger", "tags", "callbacks",
@@ -148,12 +147,12 @@ class Run:
         if not self.main:
             return
         if self.client_metrics.size():
-            table = pd.DataFrame(self.client_metrics.rows(), columns=["step", "key", "value"])
+            from pandas import DataFrame
+
+            table = DataFrame(self.client_metrics.rows(), columns=["step", "key", "value"])
             table.to_parquet(self.directory / "client_metrics.parquet", index=False)
             self.artifact(self.directory / "client_metrics.parquet")
-        counts = counts_table(self.metrics.rows())
-        if len(counts):
-            counts.to_csv(self.directory / "counts.csv", index=False)
+        if write_counts(self.metrics.rows(), self.directory / "counts.csv"):
             self.artifact(self.directory / "counts.csv")
         self.metrics.close()
         self.client_metrics.close()

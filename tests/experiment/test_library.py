@@ -5,8 +5,6 @@ import json
 import multiprocessing
 import random
 import signal
-import subprocess
-import sys
 import threading
 from dataclasses import fields
 from pathlib import Path
@@ -18,16 +16,15 @@ import yaml
 from lightning.pytorch import LightningModule
 from lightning.pytorch.loggers import CSVLogger
 from runs import Kept, assert_same_run, assert_same_tensors
-from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
+from scripted import STEPS, fit, net, part, two
 from toys import ToyData, ToyNet
 
 import fedlit
 from fedlit.aggregators import CODASCA, FedBN, Scaffold
-from fedlit.core.errors import CheckpointError, ConfigError, TrainingError
+from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.randomness import seed_process
 from fedlit.data import ClientData
 from fedlit.experiment.described import described
-from fedlit.experiment.fitted import Fitted
 from fedlit.experiment.library import OF_SITES
 from fedlit.experiment.phases import Phase
 from fedlit.federation.callbacks import Callback
@@ -35,69 +32,10 @@ from fedlit.federation.settings import Settings
 from fedlit.schedules import ConstantSchedule
 from fedlit.tracking.base import Tracker
 
-STEPS = ConstantSchedule(2, "steps")
-WORKERS = {"workers": 1}
-
-
-class Net(LightningModule):
-    """A linear layer; what is wrong with it is what a test says."""
-
-    classes = ("Edema", "Mass")
-
-    def __init__(self, width: int = 64):
-        super().__init__()
-        self.width = width
-        self.head = torch.nn.Linear(width, 2)
-
-    def forward(self, images):
-        return self.head(images.flatten(1))
-
-    def training_step(self, batch, batch_idx):
-        return torch.nn.functional.binary_cross_entropy_with_logits(self(batch[0]), batch[1])
-
-    def validation_step(self, batch, batch_idx):
-        return self(batch[0])
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-class Untrainable(LightningModule):
-    pass
-
-
-class Tied(Net):
-    """Two layers that share their memory, and not their parameter: copies of it would not."""
-
-    def __init__(self):
-        super().__init__()
-        self.tail = torch.nn.Linear(64, 2)
-        self.tail.weight.data = self.head.weight.data
-
-
-def part(size: int = 12, seed: int = 0) -> TensorDataset:
-    g = torch.Generator().manual_seed(seed)
-    images = torch.randn(size, 1, 8, 8, generator=g)
-    return TensorDataset(images, (images.mean((1, 2, 3))[:, None] * torch.tensor([1.0, -1.0]) > 0).float())
-
-
-def net() -> Net:
-    torch.manual_seed(0)
-    return Net()
-
-
-def two() -> dict:
-    return {"north": (part(12, 1), part(8, 2), part(8, 3)), "south": (part(10, 4), part(8, 5), part(8, 6))}
-
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def fit(*given, **options) -> Fitted:
-    model, clients = (*given, two())[:2] if given else (net(), two())
-    return fedlit.fit(model, clients, **{"rounds": 2, "schedule": STEPS, "batch_size": 4, **WORKERS, **options})
 
 
 class TestWhatItGives:
@@ -323,142 +261,3 @@ def test_a_composition_is_described_by_its_parts():
     told = json.dumps(composition_told())
     assert '"gamma": 0.5' in told
     assert "Scaffold" in told
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        yield from ()
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (lambda: fit(Net), "model: expected LightningModule, found the class Net; write Net\\(...\\)"),
-        (lambda: fit(torch.nn.Linear(2, 2)), "model: expected LightningModule, found a Linear"),
-        (lambda: fit(Untrainable()), "Untrainable has no training_step"),
-        (lambda: fit(Tied()), "Tied: its parameters head.weight and tail.weight share memory"),
-        (lambda: fit(net(), {}), "clients: expected at least one, such as {'north': .*found none"),
-        (lambda: fit(net(), [part(), part()]), "clients: expected .*found \\[a TensorDataset, a TensorDataset\\]"),
-        (lambda: fit(net(), {"north": part(), "North ": part()}), "'north' and 'North ' are the same in files"),
-        (lambda: fit(net(), {1: part()}), "clients: expected names that are texts, found 1; write '1'"),
-        (lambda: fit(net(), {"north": 3}), "client 'north', training: expected a data set .* found a int; it has no"),
-        (lambda: fit(net(), {"north": part().tensors}), "client 'north', training: .* found a Tensor; .*TensorDataset"),
-        (lambda: fit(net(), {"north": DataLoader(part())}), "found a DataLoader; give its data set"),
-        (lambda: fit(net(), {"north": Stream()}), "found a Stream; an example is asked for by its index"),
-        (lambda: fit(net(), {"north": {"train": part()}}), "found a dict; .* are a tuple"),
-        (lambda: fit(net(), {"north": [part(), part()]}), "found a list; .*are a tuple: \\(train, val, test\\)"),
-        (lambda: fit(net(), {"north": (part(),) * 4}), "client 'north': expected .*found a tuple of 4"),
-        (lambda: fit(net(), {"north": (None, part())}), "client 'north': .*without a training set"),
-        (lambda: fit(net(), {"north": (part(), Subset(part(), []))}), "client 'north', validation: .*is empty"),
-        (lambda: fit(net(), {"north": part(1)}), "at least 2 training samples.*'north' \\(1\\)"),
-        (lambda: fit(aggregators=Scaffold()), "aggregators: expected a list of Aggregator, .*write \\[Scaffold"),
-        (lambda: fit(aggregators=[Scaffold]), "found \\[the class Scaffold\\]; write Scaffold\\(...\\)"),
-        (lambda: fit(aggregators=["Scaffold"]), "aggregators: expected a list of Aggregator, found \\['Scaffold'\\]"),
-        (lambda: fit(rounds="3"), "rounds: expected a whole number, found '3'"),
-        (lambda: fit(rounds=0), "federation.rounds: expected at least 1, found 0"),
-        (lambda: fit(optimizer_state="drop"), "optimizer_state: expected 'reset' or 'keep', found 'drop'"),
-        (lambda: fit(seed=True), "seed: expected a whole number, found True"),
-        (lambda: fit(schedule={"window": 1}), "schedule: expected Schedule, found a dict"),
-        (lambda: fit(logger="csv"), "logger: expected Tracker or Logger or a list of Tracker or Logger or True or False"),
-        (lambda: fit(name="a/b"), "name: expected a name of letters"),
-        (lambda: fit(precision="16"), "fabric.precision"),
-        (lambda: fit(net(), ToyData()), "batch_size: ToyData has its own"),
-    ],
-    ids=[
-        "class", "module", "untrainable", "tied", "nobody", "a list", "one name", "number as name", "number", "tensors", "loader",
-        "stream", "dict", "list of sets", "four sets", "no training set", "empty set", "one example", "one aggregator",
-        "aggregator class", "aggregator name", "text", "no rounds", "word", "truth value", "schedule", "logger", "path",
-        "precision", "batch size twice",
-    ],
-)  # fmt: skip
-def test_mistakes_are_told_in_words(given, words):
-    with pytest.raises(ConfigError, match=words):
-        given()
-    assert not Path("runs").exists()
-
-
-def test_predictions_of_something_else():
-    fitted = fit()
-    with pytest.raises(ConfigError, match=r"predict: expected a data set .*found a Tensor"):
-        fitted.predict(torch.zeros(2, 1, 8, 8))
-    fitted.model.forward = lambda images: {"logits": images}
-    with pytest.raises(TrainingError, match=r"Net.forward returned a dict"):
-        fitted.predict(part())
-
-
-def test_a_model_that_cannot_predict_says_what_it_lacks():
-    class Silent(Net):
-        forward = LightningModule.forward
-
-        def training_step(self, batch, batch_idx):
-            return self.head(batch[0].flatten(1)).square().mean()
-
-        validation_step = LightningModule.validation_step
-
-    fitted = fit(Silent())
-    with pytest.raises(TrainingError, match=r"Silent has neither predict_step nor forward, .*def predict_step"):
-        fitted.predict(part())
-
-
-def test_names_of_algorithms_are_for_yaml():
-    words = r"aggregators: expected a list of Aggregator, found \['FedBN'\]; a name is for YAML, in Python write FedBN"
-    with pytest.raises(ConfigError, match=words):
-        fit(aggregators=["FedBN"])
-
-
-SCRIPT = """\
-print("begins")
-import sys
-
-import torch
-from lightning.pytorch import LightningModule
-from lightning.pytorch.loggers import CSVLogger
-from torch.utils.data import Dataset
-
-import fedlit
-from fedlit.aggregators import Aggregator
-from fedlit.testing import check_aggregator
-
-
-class Numbers(Dataset):
-    def __len__(self):
-        return 6
-
-    def __getitem__(self, index):
-        return torch.tensor([float(index)])
-
-
-class Mine(Aggregator):
-    def on_aggregate_end(self, state, server, mean, rnd):
-        server.delta = server.delta / 2
-
-
-class Number(LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.x = torch.nn.Parameter(torch.zeros(1))
-
-    def training_step(self, batch, batch_idx):
-        assert sys.begun or sys.platform != "linux"
-        return ((self.x - batch) ** 2).mean()
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-sys.begun = True  # on Linux a worker is a copy of this process, and imports nothing
-numbers = {"north": Numbers(), "south": Numbers()}
-alone, beside = (fedlit.fit(Number(), numbers, aggregators=[Mine()], rounds=2, workers=n) for n in (1, 2))
-assert torch.equal(alone.model.x, beside.model.x)
-check_aggregator(Mine())
-print("ends")
-"""
-
-
-@pytest.mark.slow
-def test_a_script_without_a_guard_has_workers(tmp_path):
-    (tmp_path / "script.py").write_text(SCRIPT)
-    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "2 workers" in done.stdout
-    assert [line for line in done.stdout.splitlines() if line in ("begins", "ends")] == ["begins", "ends"]

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from fedlit.tracking.base import MetricsFile, Tracker
-from fedlit.tracking.counts import counts_table
+from fedlit.tracking.counts import write_counts
 from fedlit.tracking.names import is_count, key_of, shown, shown_name
 from fedlit.tracking.run import Run
 
@@ -44,7 +44,8 @@ def test_counts_become_one_table(tmp_path):
     for step in (1, 2):
         file.append({"val/n_pos/Edema": 7.0, "val/n_neg/Edema": 3.0, "val/loss": 0.1}, step)
     file.append({"test/north/n_pos/Mass": 0.0, "test/north/n_neg/Mass": 9.0}, 2)
-    table = counts_table(file.rows())
+    assert write_counts(file.rows(), tmp_path / "counts.csv")
+    table = pd.read_csv(tmp_path / "counts.csv")
     expected = [("val", "Edema", 7, 3), ("test/north", "Mass", 0, 9)]
     assert list(table.itertuples(index=False, name=None)) == expected
     assert table.columns.tolist() == ["set", "class", "positives", "negatives"]
