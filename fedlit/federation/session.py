@@ -22,6 +22,7 @@ from fedlit.core.measuring import conclude, objective_of
 from fedlit.core.messages import Broadcast, ClientReport, ClientState, Mask, Measured, Round, ServerState
 from fedlit.core.module import check_module, copy_of
 from fedlit.core.optimizer import ADAPTIVE, FlatOptimizer
+from fedlit.core.processes import return_freed_memory
 from fedlit.core.randomness import generator
 from fedlit.core.stored_states import SHARE, StateFolder, check_room, free_memory
 from fedlit.data.features import with_fixed_features
@@ -148,6 +149,7 @@ class Session:
             self.engine = FabricEngine(program, fabric)
         else:
             self.engine = LocalEngine(program, fabric, workers)
+        return_freed_memory()  # of copies of the model, whose parameters have become one vector
 
     @property
     def algorithm(self) -> str:

@@ -164,11 +164,12 @@ def bare_worker(work: Work, data, shared, total, begin, end, rounds: int) -> Non
 
 
 def with_fedlit(work: Work, rounds: int, **options) -> None:
+    import fedlit  # isort: skip  # first, as where it is not the project's own
+
     import torch
     from lightning.pytorch import LightningModule
     from torch.utils.data import Dataset
 
-    import fedlit
     from fedlit.federation.callbacks import Callback
     from fedlit.objectives import BCE
     from fedlit.schedules import ConstantSchedule

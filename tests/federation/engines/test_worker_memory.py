@@ -1,7 +1,9 @@
-"""What a worker process does with the memory that a step frees."""
+"""What becomes of memory that is free again: in a worker it is for the next step, in the process of the run the system's."""
 
+import os
 import platform
 import resource
+import subprocess
 import sys
 
 import pytest
@@ -29,7 +31,12 @@ class Hungry(ToyNet):
         return super().training_step(batch, batch_idx)
 
 
-@pytest.mark.skipif(sys.platform != "linux" or platform.libc_ver()[0] != "glibc", reason="it is a setting of glibc")
+glibc = pytest.mark.skipif(
+    sys.platform != "linux" or platform.libc_ver()[0] != "glibc", reason="only glibc can be told what to do with it"
+)
+
+
+@glibc
 def test_a_worker_keeps_it_for_the_next_step():
     federation = Federation([], rounds=1, schedule=ConstantSchedule(2, "steps"), workers=2)
     session = Session(federation, Hungry(), ToyData(3), make_fabric("cpu"))
@@ -39,3 +46,36 @@ def test_a_worker_keeps_it_for_the_next_step():
     finally:
         session.engine.close()
     assert max(report.logged["pages"] for report in reports) < 1000  # 6,000 for each time that it was given back
+
+
+MODELS = """
+from toys import ToyData, ToyNet
+import torch
+from fedlit.core.fabric import make_fabric
+from fedlit.federation.federation import Federation
+from fedlit.federation.session import Session
+from fedlit.schedules import ConstantSchedule
+
+def held() -> int:
+    lines = open("/proc/self/smaps_rollup").read().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("Anonymous:"))
+
+class Deep(ToyNet):
+    def __init__(self):
+        super().__init__()
+        self.body.extend(torch.nn.Linear(128, 128) for _ in range(600))
+
+module, data = Deep(), ToyData(2)
+size, before = sum(p.nbytes for p in module.parameters()), held()
+federation = Federation([], rounds=1, schedule=ConstantSchedule(1, "steps"), workers=2)
+made = Session(federation, module, data, make_fabric("cpu"))
+print((held() - before) / size)
+made.engine.close()
+"""
+
+
+@glibc
+def test_a_session_holds_its_own_model_and_the_servers_weights_and_no_more(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    done = subprocess.run([sys.executable, "-c", MODELS], capture_output=True, text=True, timeout=120)
+    assert float(done.stdout) < 2.6, done.stdout + done.stderr  # 3.1 with the parameters that have become one vector
