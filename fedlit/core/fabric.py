@@ -41,6 +41,15 @@ class FederationFabric(Fabric):
         self.logged: dict[str, list[Any]] = defaultdict(list)
         self.asked, self._counts = False, (0, 0)
 
+    def setup_module(self, module: nn.Module, **options: Any) -> nn.Module:
+        """Set a module up without a hold on it: Fabric keeps each for its callbacks, which are not called here.
+
+        The two would refer to each other, and a trained model stay in memory until Python looks for garbage.
+        """
+        made = super().setup_module(module, **options)
+        self._callbacks[:] = (other for other in self._callbacks if other is not module)
+        return made
+
     @property
     def global_step(self) -> int:
         """Steps of the client's training so far, as a module reads it from ``self.global_step``."""

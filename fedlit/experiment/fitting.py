@@ -10,7 +10,6 @@ from fedlit.core import checkpoint
 from fedlit.core.checkpoint import Loaded
 from fedlit.core.errors import ConfigError
 from fedlit.core.manifest import Best
-from fedlit.core.processes import return_freed_memory
 from fedlit.experiment.experiment import Experiment
 from fedlit.experiment.naming import totals
 from fedlit.experiment.phases import Part
@@ -65,7 +64,6 @@ def fit(experiment: Experiment, say: Say) -> Outcome:
         directory = run_of(resume) if resume else experiment.begun
         if directory is None:
             check_writable(experiment.run_dir, experiment.experiment)
-        open_things.callback(return_freed_memory)
         first = experiment.first_session(directory)  # what is refused is refused before there is a directory
         open_things.callback(first.engine.close)
         if directory is None:

@@ -1,5 +1,6 @@
 """``fedlit.fit``: a federation from a script, with the numbers of the command line."""
 
+import gc
 import inspect
 import json
 import multiprocessing
@@ -16,7 +17,7 @@ import yaml
 from lightning.pytorch import LightningModule
 from lightning.pytorch.loggers import CSVLogger
 from runs import Kept, assert_same_run, assert_same_tensors
-from scripted import STEPS, fit, net, part, two
+from scripted import STEPS, Net, fit, net, part, two
 from toys import ToyData, ToyNet
 
 import fedlit
@@ -261,3 +262,18 @@ def test_a_composition_is_described_by_its_parts():
     told = json.dumps(composition_told())
     assert '"gamma": 0.5' in told
     assert "Scaffold" in told
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_run_leaves_no_copy_of_the_model_in_memory(workers: int):
+    model = net()
+    gc.collect()
+    gc.disable()  # in a notebook it may be long until it comes round
+    try:
+        fitted = fit(model, two(), workers=workers)
+        fitted.predict(part())
+        del fitted
+        left = [found for found in gc.get_objects() if isinstance(found, Net)]
+    finally:
+        gc.enable()
+    assert left == [model]
