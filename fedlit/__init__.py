@@ -7,7 +7,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from fedlit.core.imports import Uncollected, uncollected
+from fedlit.core.imports import Uncollected, loaded
 
 __version__ = "0.1.0"
 
@@ -23,8 +23,7 @@ CALLS = {"fit": "fedlit.experiment.library"}
 
 def __getattr__(name: str) -> object:
     if name in CALLS:
-        with uncollected():
-            return getattr(import_module(CALLS[name]), name)
+        return getattr(loaded(CALLS[name]), name)
     raise AttributeError(f"module 'fedlit' has no attribute {name!r}")
 
 

@@ -1,6 +1,7 @@
 """Imports that are fast: of what is asked for alone, and without looking for garbage in between."""
 
 import gc
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module, util
@@ -25,10 +26,17 @@ def lazily(
     def __getattr__(name: str) -> object:
         if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        with uncollected():
-            return getattr(import_module(home_of[name]), name)
+        return getattr(loaded(home_of[name]), name)
 
     return __getattr__, lambda: sorted(home_of), sorted(home_of)
+
+
+def loaded(name: str) -> ModuleType:
+    """Import a module, unless it has been, without looking for garbage in between."""
+    if name in sys.modules:
+        return sys.modules[name]
+    with uncollected():
+        return import_module(name)
 
 
 @contextmanager
