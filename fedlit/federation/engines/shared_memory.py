@@ -56,6 +56,7 @@ class SharedFolder:
             entries.append((key, tensor.dtype, tuple(tensor.shape), offset))
             offset += -(-tensor.numel() * tensor.element_size() // ALIGNMENT) * ALIGNMENT
         handle = Handle(str(self.path / name), tuple(entries), max(offset, ALIGNMENT))
+        _reserve(handle.path, handle.nbytes)
         for key, tensor in self.open(handle).items():
             if tensor.data_ptr() != state[key].data_ptr():  # it was not made there
                 tensor.copy_(state[key])
@@ -64,13 +65,19 @@ class SharedFolder:
     def memory(self, name: str, like: Tensor) -> Tensor:
         """Memory for the first tensor that will be written into the file ``name``, of this size and dtype."""
         first = ("", like.dtype, tuple(like.shape), 0)
-        return self.open(Handle(str(self.path / name), (first,), max(like.nbytes, ALIGNMENT)))[""]
+        handle = Handle(str(self.path / name), (first,), max(like.nbytes, ALIGNMENT))
+        _reserve(handle.path, handle.nbytes)
+        return self.open(handle)[""]
+
+    def empty(self, name: str) -> None:
+        """Give back the memory of a file that nobody reads any more, until it is written again."""
+        with suppress(FileNotFoundError):  # nobody has needed it
+            os.truncate(self.path / name, 0)
 
     def open(self, handle: Handle) -> State:
         """The tensors behind a handle, as views of the mapped file."""
         buffer = self._mapped.get(handle.path)
         if buffer is None or buffer.numel() < handle.nbytes:
-            _reserve(handle.path, handle.nbytes)
             buffer = torch.from_file(handle.path, shared=True, size=handle.nbytes, dtype=torch.uint8)
             self._mapped[handle.path] = buffer
         return {
@@ -88,9 +95,13 @@ class SharedFolder:
 def _reserve(path: str, nbytes: int) -> None:
     """Take the room now: writing to a full memory file system kills a process without a word."""
     with open(path, "ab") as file:
+        if os.fstat(file.fileno()).st_size >= nbytes:
+            return
         try:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file.fileno(), 0, nbytes)
+            else:
+                file.truncate(nbytes)
         except OSError as error:
             raise no_room(error, f"{nbytes / 2**20:.0f} MiB of shared memory", path) from None
 
