@@ -264,6 +264,15 @@ class FlatModel:
         for _, view, buffers, leaf in self._statistics:
             buffers[leaf] = view
 
+    def give_away(self) -> Tensor:
+        """Give the weights [P] to somebody who changes them; until others are loaded the module has none that mean anything.
+
+        Memory that nobody has written to takes no room.
+        """
+        given, self.w = self.w, torch.empty_like(self.w)
+        self._point_at(self.w)
+        return given
+
     def gather_gradients(self) -> None:
         """Bring gradients that lie beside the flat vector back: at first, and where ``zero_grad`` has cut them off."""
         for parameter, view in zip(self.parameters, self._gradients, strict=True):

@@ -88,9 +88,11 @@ class Session:
         self.federation, self.fabric, self.seed, self._personal_parts = federation, fabric, seed, personal_parts
         check_module(module)
         self._model = model = self._initial_model(module)
+        optimizer = FlatOptimizer(model.module, model)  # what it refuses, it refuses before any process starts
+        self.lr, self.optimizer = optimizer.rates[0], optimizer.name
         self.recording = graphs.Recording()
         if roster is None:  # sites decide for themselves
-            given = self.fabric.device, model, self._optimizer, federation.aggregators
+            given = self.fabric.device, model, optimizer, federation.aggregators
             self.recording = graphs.chosen(federation.cuda_graph, *given)
             graphs.check_compiler(federation.compile, fabric.device)
         self.objective = objective_of(model.module)
@@ -110,7 +112,7 @@ class Session:
         self.masks = {name: client_mask(aggregators, self.layout, c) for name, c in self.clients.items()}
         self._owners = sum(self.weights[name] * mask.owned.double() for name, mask in self.masks.items())
         states = [state_of(a, "server_state", self.layout, model.w) for a in aggregators]
-        self._initial = ServerState(self.layout, model.w.clone(), model.stats.clone(), states)
+        self._initial = ServerState(self.layout, model.give_away(), model.stats.clone(), states)
         self.personal = _keeping(self.masks, self.layout)
         clients, test_sets = with_fixed_features(module, self.everyone, fabric)
         self.memory_format = chosen(federation.memory_format, fabric, module)
@@ -285,7 +287,7 @@ class Session:
 
     @property
     def module(self) -> LightningModule:
-        """The server's own copy of the model; its values are those of the last :meth:`load` or :meth:`model`."""
+        """The server's own copy of the model; its values are those of the last :meth:`load` or :meth:`model`, and none before."""
         return self._model.module
 
     def load(self, w: torch.Tensor, stats: torch.Tensor) -> None:
@@ -337,10 +339,7 @@ class Session:
     def _initial_model(self, module: LightningModule) -> FlatModel:
         start = configured(self.fabric, copy_of(module), self.federation.aggregators)
         start.fabric = self.fabric
-        model = FlatModel(start)
-        self._optimizer = FlatOptimizer(start, model)  # what it refuses, it refuses before any process starts
-        self.lr, self.optimizer = self._optimizer.rates[0], self._optimizer.name
-        return model
+        return FlatModel(start)
 
     def _cohort_size(self) -> int:
         return max(1, round(self.federation.participation * len(self.clients)))

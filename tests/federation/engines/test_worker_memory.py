@@ -75,7 +75,9 @@ made.engine.close()
 
 
 @glibc
-def test_a_session_holds_its_own_model_and_the_servers_weights_and_no_more(monkeypatch: pytest.MonkeyPatch):
+def test_a_session_holds_the_servers_weights_and_no_more(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     done = subprocess.run([sys.executable, "-c", MODELS], capture_output=True, text=True, timeout=120)
-    assert float(done.stdout) < 2.6, done.stdout + done.stderr  # 3.1 with the parameters that have become one vector
+    assert float(done.stdout) < 1.6, (
+        done.stdout + done.stderr
+    )  # one more where its own model, or its parameters apart, are kept
