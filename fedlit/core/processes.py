@@ -115,11 +115,17 @@ def _descriptors() -> list[int]:
     return [fd for fd in map(int, os.listdir("/proc/self/fd")) if fd > 2]
 
 
+FONTS = (".ttf", ".ttc", ".otf")
+"""Ends of the names of fonts. matplotlib keeps those open with which it has drawn, and opens them anew in a copied process."""
+
+
 def _is_read(fd: int) -> bool:
-    """Whether a file is open for reading."""
+    """Whether a file is open for reading that a copy of this process would miss."""
     import fcntl
 
     with suppress(OSError):  # it has been closed
+        if os.readlink(f"/proc/self/fd/{fd}").endswith(FONTS):
+            return False
         return stat.S_ISREG(os.fstat(fd).st_mode) and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE != os.O_WRONLY
     return False
 

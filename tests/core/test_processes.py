@@ -197,6 +197,27 @@ class TestCopies:
         )
         assert done.stdout == "42\n", done.stderr
 
+    def test_fonts_that_a_picture_has_opened_are_no_hindrance_and_a_copy_draws_the_same(self):
+        done = ran(
+            f"""
+            import hashlib, io
+            from matplotlib.figure import Figure
+
+            def drawn():
+                figure, picture = Figure(), io.BytesIO()
+                figure.subplots().set_title("A title")
+                figure.savefig(picture, metadata={{"Software": None}})
+                return hashlib.sha256(picture.getvalue()).digest()[0]
+
+            sys.answer = drawn()
+            fonts = [fd for fd in processes._descriptors() if os.path.realpath(f"/proc/self/fd/{{fd}}").endswith(".ttf")]
+            with processes.started_ahead(alike=True):
+                print(len(fonts) > 0, ran({ANSWER!r}) == ran("import sys; sys.exit(sys.modules['__main__'].drawn())") == drawn())
+            """,
+            OWN,
+        )
+        assert done.stdout == "True True\n", done.stderr
+
     def test_it_keeps_no_pipe_open_and_answers_no_signal(self):
         """Whoever reads from a pipe sees its end, and a handler of this process does not run in another one."""
         done = ran(
