@@ -66,16 +66,19 @@ class Uncollected(MetaPathFinder):
     """
 
     def __init__(self, packages: Iterable[str]) -> None:
-        self._packages = set(packages)
+        self._packages, self._asked = set(packages), set()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Let the other finders find it."""
-        if name not in self._packages:
+        if name not in self._packages or name in self._asked:
             return None
-        self._packages.discard(name)
-        spec = util.find_spec(name)
+        self._asked.add(name)
+        try:
+            spec = util.find_spec(name)
+        finally:
+            self._asked.discard(name)
         if spec is not None and spec.loader is not None:
             spec.loader.exec_module = uncollected()(spec.loader.exec_module)
         return spec
