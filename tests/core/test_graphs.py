@@ -20,6 +20,7 @@ from fedlit.data.augmentation import XrayAugmentation
 from fedlit.data.given import GivenClients
 from fedlit.federation.description import announcement
 from fedlit.federation.federation import Federation
+from fedlit.federation.graphs import at_a_site
 from fedlit.federation.monitor import Monitor
 from fedlit.federation.session import Session
 from fedlit.models import ImageClassifier
@@ -249,6 +250,17 @@ def test_what_a_step_shows_ends_the_recording_in_words(kind, tmp_path, recorders
         trained(session(kind(), Federation(), tmp_path / "must", True))
 
 
+def test_what_shows_before_a_hook_leaves_the_rest_of_the_step(tmp_path, recorders):
+    """The optimizer's part of that step is taken as it is."""
+    results = []
+    for wish in (False, "auto"):
+        torch.manual_seed(1)
+        results.append(trained(session(Waiting(), Federation([Scaffold()]), tmp_path / str(wish), wish)))
+    wanted, found = results
+    assert (recorders[0].warmed, recorders[0].recorded) == (2 * graphs.WARM - 1, 0)
+    assert torch.equal(wanted["w"], found["w"])
+
+
 EARLY = {
     "gradient": (lambda: network(), lambda: Federation([LocalSGDM()]), "LocalSGDM computes the gradient itself"),
     "metric": (Metered, Federation, "it has metrics of torchmetrics, which count in Python"),
@@ -373,6 +385,20 @@ def test_a_cpu_records_nothing(tmp_path):
         session(network(), Federation(), tmp_path, True)
     with pytest.raises(ConfigError, match=r"cuda_graph: expected auto, true or false, found 'always'"):
         Federation(cuda_graph="always")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "device", "module", "records"),
+    [
+        ("auto", "cuda", Recordable, True),
+        ("auto", "cuda", Small, False),
+        (True, "cuda", Small, True),
+        (False, "cuda", Recordable, False),
+        (True, "cpu", Recordable, False),
+    ],
+)
+def test_a_site_records_with_a_gpu_of_its_own(wanted, device, module, records):
+    assert at_a_site(wanted, torch.device(device), module()) is records
 
 
 def test_the_record_says_so(tmp_path, recorders):
