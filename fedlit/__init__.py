@@ -15,7 +15,7 @@ ALIASES = {"fedlit.errors": "fedlit.core.errors", "fedlit.serving": "fedlit.pred
 """Public paths, and the modules behind them. MLflow models that were logged by earlier versions name ``fedlit.serving``."""
 
 LARGE = ("lightning", "mlflow", "timm", "torch", "torchvision")
-"""What takes seconds to import, and a quarter less in a script that imports fedlit first."""
+"""Packages that take long to import, and a quarter less time where fedlit was imported before them."""
 
 CALLS = {"fit": "fedlit.experiment.library"}
 """What Python code calls, and the modules behind it, which are imported when it is asked for."""

@@ -43,7 +43,7 @@ def loaded(name: str) -> ModuleType:
 def uncollected() -> Iterator[None]:
     """Import modules, or read long tables, without looking for garbage in between, which takes a third longer and finds nothing.
 
-    What there is then counts as old: it is not looked at three more times while it becomes so.
+    At the end all objects are put into the oldest generation, so that no later search goes through the new ones on their way there.
     """
     if not gc.isenabled():
         yield

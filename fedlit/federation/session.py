@@ -111,7 +111,7 @@ class Session:
         aggregators = federation.aggregators
         self.masks = {name: client_mask(aggregators, self.layout, c) for name, c in self.clients.items()}
         self._owners = sum(self.weights[name] * mask.owned.double() for name, mask in self.masks.items())
-        states = [state_of(a, "server_state", self.layout, model.w) for a in aggregators]
+        states = [state_of(a, "server_state", self.layout, model.w.clone()) for a in aggregators]  # each may keep it
         self._initial = ServerState(self.layout, model.give_away(), model.stats.clone(), states)
         self.personal = _keeping(self.masks, self.layout)
         clients, test_sets = with_fixed_features(module, self.everyone, fabric)

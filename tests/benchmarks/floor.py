@@ -164,7 +164,7 @@ def bare_worker(work: Work, data, shared, total, begin, end, rounds: int) -> Non
 
 
 def with_fedlit(work: Work, rounds: int, **options) -> None:
-    import fedlit  # isort: skip  # first, as where it is not the project's own
+    import fedlit  # isort: skip  # first, as import sorters put it in a user's project
 
     import torch
     from lightning.pytorch import LightningModule

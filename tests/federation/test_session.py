@@ -1,9 +1,10 @@
-"""What a session says before it trains."""
+"""What a session says before it trains, and what it starts from."""
 
 import pytest
+import torch
 from toys import ToyData, ToyNet
 
-from fedlit.aggregators import FedBN, FedBNPlus, PersonalHeads, SurgicalHeads
+from fedlit.aggregators import Aggregator, FedBN, FedBNPlus, PersonalHeads, SurgicalHeads
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.data import PhantomCXR
@@ -11,6 +12,7 @@ from fedlit.federation.description import label_schemes, without_positives
 from fedlit.federation.federation import Federation
 from fedlit.federation.session import Session
 from fedlit.models import ImageClassifier
+from fedlit.schedules import ConstantSchedule
 
 
 @pytest.mark.parametrize("images", [40, 900])
@@ -61,3 +63,22 @@ def test_each_round_draws_a_cohort_of_its_own():
     assert {len(cohort) for cohort in first} == {3}
     assert len(set(first)) > 4
     assert {name for cohort in first for name in cohort} == set(session.clients)
+
+
+class Anchored(Aggregator):
+    """Keeps the initial weights as they were given to it."""
+
+    def server_state(self, layout, w):
+        return {"start": w}
+
+
+def test_the_initial_weights_that_an_algorithm_keeps_stay_what_they_were():
+    federation = Federation([Anchored(), Anchored()], rounds=1, schedule=ConstantSchedule(2, "steps"), workers=1)
+    session = Session(federation, ToyNet(), ToyData(2), make_fabric("cpu"))
+    server, rnd = session.restore(None)[0], session.round(0)
+    before = server.w.clone()
+    total, _ = session.engine.run(rnd.cohort, federation.open_round(server, rnd, session), rnd)
+    federation.close_round(server, total, rnd, session)
+    session.model(server)
+    assert not torch.equal(server.w, before)
+    assert all(torch.equal(state["start"], before) for state in server.aggregators)
