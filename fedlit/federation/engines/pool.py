@@ -162,8 +162,8 @@ class ProcessPool:
             trained = [(self._state(report.client, state), report) for state, report in answer.clients]
             yield payload if answer.number else payload.clone(), trained
             free[w].appendleft(Path(answer.vectors.path).name)  # those that nobody has needed yet take no memory
-        for w, names in enumerate(free):
-            for name in set(names) - {f"reply-{w}-0"}:
+        for names in free:
+            for name in sorted(names)[1:]:  # each worker needs one in the next round
                 self._folder.empty(name)
 
     def evaluate(self, views: Sequence[View], states: Mapping[str, AnyState], down: Broadcast) -> Iterator[Scores]:
