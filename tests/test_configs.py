@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from jsonargparse import ArgumentParser, Namespace
-from PIL import Image, ImageOps
+from PIL import Image
 
 from fedlit.cli.main import main, parse
 from fedlit.experiment.sweep import load_sweep, plan
@@ -61,7 +61,7 @@ def roots(nih: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[
     chexpert = test_chexpert.write_folder(tmp_path_factory.mktemp("chexpert"))
     mimic = test_mimic.write_folder(tmp_path_factory.mktemp("mimic"))
     for file in mimic.glob("files/**/*.jpg"):  # the same pictures at two organisations are refused
-        ImageOps.mirror(Image.open(file)).save(file, quality=95)
+        Image.open(file).rotate(40).save(file, quality=95)
     test_mimic.write_long_tail(mimic / "labels.csv")
     stl, fashion = tmp_path_factory.mktemp("stl"), tmp_path_factory.mktemp("fashion")
     test_vision.write_stl(stl)

@@ -11,6 +11,9 @@ from rich.table import Table
 
 from fedlit.data.xrays.checked import SHOWN, Check, Problem
 
+PARTS = 12
+"""Most parts, of a site and a split, whose positives are shown."""
+
 
 def report(check: Check, console: Console) -> None:
     """Print what was found in a folder, and what is wrong."""
@@ -18,6 +21,8 @@ def report(check: Check, console: Console) -> None:
     if check.reading is not None:
         console.print(_summary(check))
         console.print(_labels(check))
+        if check.positives is not None:
+            console.print(_positives(check.positives))
     for remark in check.remarks:
         console.print(f"note: {remark}", style="yellow", soft_wrap=True)
     report_problems(check.problems, console)
@@ -35,6 +40,18 @@ def report_problems(problems: Sequence[Problem], console: Console) -> None:
             console.print(f"  {place}", style="red", soft_wrap=True)
         if len(problem.places) > SHOWN:
             console.print(f"  ... and {len(problem.places) - SHOWN:,} more", style="red", soft_wrap=True)
+
+
+def _positives(positives: pd.DataFrame) -> Table:
+    """Return a table of classes by site and split, or by split where there are many sites."""
+    if len(positives) > PARTS:
+        positives = positives.groupby(level=1).sum()
+    table = Table("positives of", box=box.SIMPLE_HEAD, show_edge=False)
+    for part in positives.index:
+        table.add_column(part if isinstance(part, str) else " ".join(part), justify="right")
+    for name in positives.columns.unique(0):
+        table.add_row(name, *(f"{ill:,} of {total:,}" for ill, total in positives[name].itertuples(index=False)))
+    return table
 
 
 def _summary(check: Check) -> Table:

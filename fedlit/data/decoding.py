@@ -1,6 +1,6 @@
 """Image files decoded into a store: in pieces that stay, whatever stops the work, and with a first look at a sample.
 
-Beside ``NAME.npy``, the store, lies ``NAME.rows`` with the identity and the perceptual hash of each picture, and
+Beside ``NAME.npy``, the store, lies ``NAME.rows`` with the identity and the perceptual hashes of each picture, and
 ``NAME.damaged`` with the files that cannot be decoded. While the work lasts the pictures are in ``NAME.partial``. A picture
 that another store or an unfinished one has is copied from there.
 """
@@ -23,6 +23,7 @@ from fedlit.core.files import whole
 from fedlit.core.processes import cores
 from fedlit.data.cache import damage, intact, seal, sweep
 from fedlit.data.decoders import Decoders, Job, bar, duration
+from fedlit.data.likeness import PARTS
 from fedlit.data.opening import no_file
 from fedlit.data.pixels import DEPTH, Resize
 from fedlit.data.store import ImageStore, cache_folder, check_space, make_cache_folder
@@ -30,7 +31,7 @@ from fedlit.data.store import ImageStore, cache_folder, check_space, make_cache_
 Damaged = Literal["refuse", "drop"]
 
 # Part of every identity: raise it when decoding changes, so that old pictures are not taken for new ones.
-_FORMAT = "2"
+_FORMAT = "3"
 
 MAX_FAILURES = 100
 """Damaged files after which the others are not looked at, where damage is refused."""
@@ -38,7 +39,7 @@ MAX_FAILURES = 100
 SAMPLE = 64
 """Files of the first look, from all over the list."""
 
-ROW = np.dtype([("id", "<u8"), ("hash", "<u8"), ("state", "u1")])
+ROW = np.dtype([("id", "<u8"), ("hash", "<u8", len(PARTS)), ("state", "u1")])
 OPEN, DONE, BROKEN = 0, 1, 2
 """States of a row."""
 

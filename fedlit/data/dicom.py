@@ -46,13 +46,35 @@ def read_dicom(file: Path) -> Image.Image:
 
     Stored values of any depth are rescaled (RescaleSlope and RescaleIntercept, or the Modality LUT). Then the first VOI LUT
     becomes 0 to 255, by the bits that it declares, or else the first VOI window (DICOM PS3.3, C.11.2), or else the range of
-    the picture. MONOCHROME1 is inverted.
+    the picture. MONOCHROME1 and the presentation shape INVERSE are inverted. Padding (C.7.5.1.1.2) is black.
 
     Raises:
         ConfigError: pydicom is not installed, or the package that decodes such pixels is not.
         ValueError: The file does not hold exactly one grey picture, or its pixels are damaged.
     """
     header = open_dicom(file)
+    refuse_other(header)
+    photometric = header.PhotometricInterpretation
+    values, padded = _values(file, header)
+    width = _number(header, "WindowWidth", 0)
+    if header.get("VOILUTSequence"):
+        grey = _looked_up(values, header)
+    elif width > 0:
+        grey = _window(values, _number(header, "WindowCenter", 0), width, header.get("VOILUTFunction") or "LINEAR")
+    else:
+        shown = values if padded.all() else values[~padded]
+        grey = np.clip((values - shown.min()) / max(np.ptp(shown), 1), 0, 1)
+    pixels = np.round(255 * grey).astype(np.uint8)
+    inverted = photometric == "MONOCHROME1" or header.get("PresentationLUTShape") == "INVERSE"
+    return Image.fromarray(np.where(padded, 0, 255 - pixels if inverted else pixels).astype(np.uint8))
+
+
+def refuse_other(header) -> None:
+    """Check that a header is of exactly one grey picture.
+
+    Raises:
+        ValueError: It is of something else.
+    """
     if "PixelData" not in header:
         raise ValueError("expected a DICOM file with a picture, found one without pixels")
     photometric = header.get("PhotometricInterpretation")
@@ -61,20 +83,10 @@ def read_dicom(file: Path) -> Image.Image:
             "expected one picture in MONOCHROME1 or MONOCHROME2, "
             f"found {header.get('NumberOfFrames') or 1} in {photometric}: convert the file"
         )
-    values = _values(file, header)
-    width = _number(header, "WindowWidth", 0)
-    if header.get("VOILUTSequence"):
-        grey = _looked_up(values, header)
-    elif width > 0:
-        grey = _window(values, _number(header, "WindowCenter", 0), width, header.get("VOILUTFunction") or "LINEAR")
-    else:
-        grey = (values - values.min()) / max(np.ptp(values), 1)
-    pixels = np.round(255 * grey).astype(np.uint8)
-    return Image.fromarray(255 - pixels if photometric == "MONOCHROME1" else pixels)
 
 
-def _values(file: Path, header) -> np.ndarray:
-    """Return the picture after the Modality LUT, or rescaled, [height, width]."""
+def _values(file: Path, header) -> tuple[np.ndarray, np.ndarray]:
+    """Return the picture after the Modality LUT, or rescaled, and which pixels are padding, each [height, width]."""
     from pydicom.pixels import apply_modality_lut, get_decoder
 
     syntax = getattr(header.file_meta, "TransferSyntaxUID", None)
@@ -92,7 +104,11 @@ def _values(file: Path, header) -> np.ndarray:
         stored = header.pixel_array
     except (RuntimeError, AttributeError) as error:  # of a decoder
         raise ValueError(f"{syntax.name if syntax else 'pixels'}: {str(error).splitlines()[0]}") from error
-    return apply_modality_lut(stored, header)
+    ends = header.get("PixelPaddingValue"), header.get("PixelPaddingRangeLimit", header.get("PixelPaddingValue"))
+    if ends[0] is None:
+        return apply_modality_lut(stored, header), np.zeros(stored.shape, dtype=bool)
+    low, high = sorted(int(np.array(int(end) & 0xFFFF, np.uint16).astype(stored.dtype)) for end in ends)
+    return apply_modality_lut(stored, header), (stored >= low) & (stored <= high)
 
 
 def _looked_up(values: np.ndarray, header) -> np.ndarray:

@@ -69,6 +69,8 @@ class FederatedDataModule:
         device: Where the pictures lie: ``auto`` copies them once to the GPU that trains, where they fit into 60% of its
             free memory, ``cpu`` leaves them in a memory map on disk, and ``cuda`` is ``auto`` that refuses data which no GPU
             can take. Augmentation and normalisation are on the device that trains. It changes no number.
+        same_person: Which ids are one patient: ``spellings`` also takes ids for one that are equal as numbers, or but for
+            blanks, case or a dash, and says so; with ``exact`` ids such as 3.1 and 3.10 are two.
 
     Attributes:
         drawn: What identifies each of the generators that draw the pictures, where they are drawn and no photographs: two such
@@ -94,6 +96,7 @@ class FederatedDataModule:
         mean: float | list[float] = 0.449,
         std: float | list[float] = 0.226,
         device: Literal["auto", "cpu", "cuda"] = "auto",
+        same_person: Literal["spellings", "exact"] = "spellings",
     ):
         for key, value in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size), ("in_chans", in_chans)):
             if value < 1:
@@ -108,13 +111,15 @@ class FederatedDataModule:
             )
         if missing_classes not in ("ignore", "negative"):
             raise ValueError(f"data.missing_classes: expected ignore or negative, found {missing_classes!r}")
+        if same_person not in ("spellings", "exact"):
+            raise ValueError(f"data.same_person: expected spellings or exact, found {same_person!r}")
         if device not in DEVICES:
             raise ValueError(f"data.device: expected {', '.join(DEVICES)}, found {device!r}")
         self.partition, self.scheme, self.missing_classes, self.pooled = partition, scheme, missing_classes, pooled
         self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
         self.image_size, self.in_chans, self.mean, self.std = image_size, in_chans, mean, std
         self.augment, self.split, self.seed, self.cache_dir = augment, split, seed, cache_dir
-        self.device = device
+        self.device, self.same_person = device, same_person
         self.clients: dict[str, ClientData] = {}
         self.test_sets: dict[str, Dataset] = {}
         self.assignment: pd.DataFrame | None = None
@@ -178,22 +183,11 @@ class FederatedDataModule:
         import pandas as pd
 
         from fedlit.core.messages import ClientData
-        from fedlit.data.splits import split_by_patient
 
-        records = self._read()
-        splits = split_by_patient(records, self.split, self.seed)
-        records = replace(records, splits=splits)
-        owners = np.asarray(self.partition.assign(records, self.seed)).astype(str)
-        check_clients(owners, splits)
-        kept = np.flatnonzero(self.keep(records, owners))
-        hidden = self._hidden(records, owners)
-        owners, splits = owners[kept], splits[kept]
-        if self.pooled:
-            owners = np.full(len(owners), POOLED)
-        names = check_clients(owners, splits)
-        visible = np.where(hidden, np.nan, records.labels).astype(np.float32)
+        records, owners, kept, hidden = self.divided()
+        names, visible = check_clients(owners[kept], records.splits[kept]), _without(records.labels, hidden)
         trained = visible if self.missing_classes == "ignore" else np.where(hidden, 0, visible).astype(np.float32)
-        self._warn_of_empty_classes(records, visible, kept)
+        owners, splits = owners[kept], records.splits[kept]
         rows_of = pd.DataFrame({"client": owners, "split": splits}).groupby(["client", "split"]).indices
         for name in names:
             train, val, test = (kept[rows_of.get((name, split), np.empty(0, np.int64))] for split in SPLITS)
@@ -208,6 +202,27 @@ class FederatedDataModule:
         self.assignment = pd.DataFrame(
             {"image": records.names[kept], "patient": records.patients[kept], "client": owners, "split": splits}
         )
+
+    def divided(self) -> tuple[Records, np.ndarray, np.ndarray, np.ndarray]:
+        """Return the records with their splits, the client of each, the rows that are kept, and which labels are hidden.
+
+        No picture is looked at.
+
+        Raises:
+            ValueError: As ``setup()``.
+        """
+        from fedlit.data.splits import split_by_patient
+
+        records = self._read()
+        records = replace(records, splits=split_by_patient(records, self.split, self.seed))
+        owners = np.asarray(self.partition.assign(records, self.seed)).astype(str)
+        check_clients(owners, records.splits)
+        kept = np.flatnonzero(self.keep(records, owners))
+        hidden = self._hidden(records, owners)
+        owners = np.full(len(owners), POOLED) if self.pooled else owners
+        check_clients(owners[kept], records.splits[kept])
+        self._warn_of_empty_classes(records, _without(records.labels, hidden), kept)
+        return records, owners, kept, hidden
 
     def _hidden(self, records: Records, owners: np.ndarray) -> np.ndarray:
         """Return which labels are hidden because the client does not label the class, [N, C] bool; fill ``schemes``."""
@@ -305,7 +320,7 @@ class FederatedDataModule:
 
     def _read(self) -> Records:
         if self._records is None:
-            self._records = check_records(self.records())
+            self._records = check_records(self.records(), self.same_person == "exact")
         return self._records
 
     def _augmentation(self) -> nn.Module | None:
@@ -342,7 +357,11 @@ class FederatedDataModule:
             (unseen, "a positive image that a client trains on: {}; nothing can be learned of them"),
         ):
             if names:
-                warnings.warn(f"classes without {what.format(listed(names, 20))}", stacklevel=3)
+                warnings.warn(f"classes without {what.format(listed(names, 20))}", stacklevel=4)
+
+
+def _without(labels: np.ndarray, hidden: np.ndarray) -> np.ndarray:
+    return np.where(hidden, np.nan, labels).astype(np.float32)
 
 
 def parts_of(client: ClientData) -> list[tuple[str, Dataset]]:

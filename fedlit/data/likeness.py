@@ -1,4 +1,4 @@
-"""Perceptual hashes: 64 bits that two copies of a picture share, also after compression, resizing or a small crop."""
+"""Perceptual hashes: 64 bits that two copies of a picture share, also after compression, resizing, equalising or a small crop."""
 
 from functools import cache
 from typing import TYPE_CHECKING
@@ -7,8 +7,20 @@ import numpy as np
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
 SIDE, FREQUENCIES = 32, 8
+
+PARTS = (None, 1.0, 0.95, 0.9)
+"""Parts of a picture that have a hash: all of it as it is; and the ranks of its pixels without borders, and of central shares of
+each side of that, which a copy that was cropped is like."""
+
+EVEN = 12
+"""Grey levels that the pixels of a row or column differ by at most where it is a part of a border."""
+
+
+LEVELS = 4
+"""Grey levels that have one rank, so that noise in the dark has none."""
 
 
 @cache
@@ -19,18 +31,60 @@ def _cosines() -> np.ndarray:
 
 
 def perceptual_hashes(pictures: "np.ndarray | torch.Tensor") -> np.ndarray:
-    """Return the hash of each picture, [N] uint64, given uint8 [N, channels, height, width].
+    """Return the hashes of the ``PARTS`` of each picture, [N, 4] uint64, given uint8 [N, channels, height, width].
 
-    A picture is averaged to 32 x 32 grey pixels. A bit says whether the cosine transform at one of 8 x 8 low frequencies is
-    above the median of the 64; the mean brightness, and stripes along one side, have no part in it. This is the hash that
-    is called pHash, without its first row and column: those are alike in all chest X-rays.
+    A part is averaged to 32 x 32 grey pixels, of which the ranks count where borders are left out, so that no monotone change
+    of brightness matters. A bit is the sign of the cosine transform at one of 8 x 8 low frequencies; the mean, and stripes along
+    one side, have no part in it. So a hash follows from that of the mirrored, turned or inverted picture, see ``turned``. A
+    picture that shows nothing, all of whose pixels are equal, has the hash 0, and no other has.
+    """
+    parts = np.stack([shrunk(pictures, SIDE, part) for part in PARTS], axis=1)
+    waves = _cosines() @ parts @ _cosines().T
+    bits = (waves > 0) & (np.ptp(parts, axis=(2, 3), keepdims=True) > 0)
+    return np.packbits(bits.reshape(*bits.shape[:2], -1), axis=2).view(">u8")[..., 0].astype(np.uint64)
+
+
+def shrunk(pictures: "np.ndarray | Tensor", side: int, part: float | None) -> np.ndarray:
+    """Return the pixels, or their ranks, of parts of pictures that were averaged to a small size, [N, side, side].
+
+    Args:
+        pictures: The pictures, uint8 [N, channels, height, width].
+        side: Height and width in pixels.
+        part: Which part, as in ``PARTS``.
     """
     import torch  # where a picture was decoded; it takes seconds
     from torch.nn.functional import adaptive_avg_pool2d
 
-    grey = torch.from_numpy(np.array(pictures, dtype=np.float32)).mean(dim=1, keepdim=True)
-    small = adaptive_avg_pool2d(grey, SIDE)[:, 0].double().numpy()
-    cosines = _cosines()
-    waves = (cosines @ small @ cosines.T).reshape(len(small), -1)
-    bits = waves > np.median(waves, axis=1, keepdims=True)
-    return np.packbits(bits, axis=1).view(">u8")[:, 0].astype(np.uint64)
+    small = np.empty((len(pictures), side, side))
+    for row, grey in enumerate(torch.from_numpy(np.array(pictures, dtype=np.float32)).mean(dim=1)):
+        edges = [_edges(grey, axis, part) if part else slice(None) for axis in (0, 1)]
+        pixels = adaptive_avg_pool2d(grey[tuple(edges)][None], side).flatten().numpy()
+        small[row] = (_ranks(pixels // LEVELS) if part else pixels).reshape(side, side)
+    return small
+
+
+def _ranks(pixels: np.ndarray) -> np.ndarray:
+    """Return twice the mean rank of each pixel; equal ones have one."""
+    ordered = np.sort(pixels)
+    return np.searchsorted(ordered, pixels, "left") + np.searchsorted(ordered, pixels, "right")
+
+
+def _edges(grey: "Tensor", axis: int, share: float) -> slice:
+    """Return where the central share of a picture's rows or columns is that are no border."""
+    size, across = grey.shape[axis], 1 - axis
+    uneven = np.flatnonzero((grey.amax(across) - grey.amin(across)).numpy() > EVEN)
+    first, last = (uneven[0], uneven[-1] + 1) if len(uneven) > size / 2 else (0, size)
+    cut = round((last - first) * (1 - share) / 2)
+    return slice(first + cut, last - cut)
+
+
+def turned(hashes: np.ndarray, quarters: int, mirrored: bool = False) -> np.ndarray:
+    """Return the hashes, uint64 [N], of pictures that are mirrored, and then turned to the left by quarters, as ``np.rot90``."""
+    bits = np.unpackbits(hashes.astype(">u8").view(np.uint8).reshape(-1, 8), axis=1).reshape(
+        -1, FREQUENCIES, FREQUENCIES
+    )
+    odd = np.arange(1, FREQUENCIES + 1) % 2
+    bits = bits ^ odd if mirrored else bits  # odd waves change their signs
+    for _ in range(quarters):
+        bits = bits.transpose(0, 2, 1) ^ odd[:, None]
+    return np.packbits(bits.reshape(len(bits), -1).astype(np.uint8), axis=1).view(">u8")[:, 0].astype(np.uint64)

@@ -1,6 +1,7 @@
 """Files as they are spelled on the disk, and which of them are there."""
 
 import os
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,27 +11,30 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".dcm", ".dicom", ".tif", ".tiff", ".bmp")
 """Suffixes that a name without one may have on the disk, in any case; of several the first is taken."""
 
 
+def plain(name: str) -> str:
+    """Return a name in the usual form of Unicode with its suffix in lower case."""
+    stem, suffix = os.path.splitext(unicodedata.normalize("NFC", name))
+    return stem + suffix.lower()
+
+
 class Folder:
     """The names in a folder, listed once."""
 
     def __init__(self, path: str) -> None:
         self.names = frozenset(os.listdir(path)) if os.path.isdir(path) else frozenset()
-        self._by_suffix: dict[tuple[str, str], str] | None = None
+        self._plain: dict[str, str] | None = None
 
     def spelled(self, name: str) -> str:
         """Return a name as it is on the disk, "" where it is not there.
 
-        The case of its suffix may be another, and a name without a suffix may have one.
+        The case of its suffix and the form of Unicode may be others, and a name without a suffix may have one.
         """
         if name in self.names:
             return name
-        if self._by_suffix is None:
-            split = ((os.path.splitext(each), each) for each in sorted(self.names, reverse=True))
-            self._by_suffix = {(stem, suffix.lower()): each for (stem, suffix), each in split}
-        stem, suffix = os.path.splitext(name)
-        if found := self._by_suffix.get((stem, suffix.lower())):
-            return found
-        return next((found for each in SUFFIXES if (found := self._by_suffix.get((name, each)))), "")
+        if self._plain is None:
+            self._plain = {plain(each): each for each in sorted(self.names, reverse=True)}
+        spellings = (plain(name), *(unicodedata.normalize("NFC", name) + each for each in SUFFIXES))
+        return next((self._plain[each] for each in spellings if each in self._plain), "")
 
 
 def located(files: Sequence[str | Path]) -> tuple[list[str], np.ndarray]:
@@ -41,7 +45,7 @@ def located(files: Sequence[str | Path]) -> tuple[list[str], np.ndarray]:
         parent, _, name = file.rpartition(os.sep)
         folder = folders.get(parent)
         if folder is None:
-            folder = folders[parent] = Folder(parent)
+            folder = folders[parent] = Folder(parent or os.curdir)
         found = folder.spelled(name)
         there[row] = bool(found)
         if found and found != name:

@@ -1,33 +1,40 @@
-"""Pictures of two stores that are one picture, compressed anew, resized, cropped or brightened; and pairs to look at."""
+"""Pictures of two stores that are one picture, compressed anew, resized, cropped, mirrored...; and pairs to look at."""
 
 import hashlib
 import tempfile
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import torch
 from PIL import Image, ImageDraw
-from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d
+from torch.nn.functional import avg_pool2d
 
 from fedlit.core.files import whole
-from fedlit.data.likeness import perceptual_hashes
-from fedlit.data.pixels import SIDE
+from fedlit.data.likeness import PARTS, perceptual_hashes, shrunk, turned
+from fedlit.data.pixels import SIDE, THUMB
 
 DISTANCE = 8
-"""Most bits in which the hashes of a pair differ. Of 1,000 X-rays of NIH (499,500 pairs) 28 pairs have as few, and of their
-copies cropped by 2% have 99.4%, of copies compressed (JPEG, quality 50 to 95) or resized by half all."""
+"""Most bits in which the hashes of a pair differ, or are equal where one is inverted."""
 
-SAME, LIKE = 0.9, 0.7
-"""Likeness from which on a pair is one picture, and from which on it is shown. Compressed and resized copies of these X-rays have
-0.99 and more, copies cropped by 2% 0.78 and more (median 0.91). Of pairs of different patients none has 0.7."""
+SAME, LIKE = 0.9, 0.65
+"""Likeness from which on a pair is one picture, and from which on it is shown. Of 499,500 pairs of 1,000 X-rays of NIH none of
+different patients has 0.65; `tests/benchmarks/likeness.py` measures which copies have."""
 
-CANDIDATES = 100_000
-"""Pairs whose pictures are compared; the distance is smaller where there are more."""
+CANDIDATES = 50_000
+"""Pairs of each view whose pictures are compared; the distance is smaller where there are more."""
 
-BLOCK, BLUR = 4096, 9
+VIEWS = (
+    (0, 0, 0, False), (1, 1, 0, False), (1, 1, 0, True), (1, 1, 1, False), (1, 1, 2, False), (1, 1, 3, False),
+    (2, 1, 0, False), (1, 2, 0, False), (3, 1, 0, False), (1, 3, 0, False),
+)  # fmt: skip
+"""How two pictures are compared: which of ``PARTS`` of each, and how often the first one is turned, or mirrored before."""
+
+ROWS, COLUMNS, BLUR = 64, 4096, 9
+FORMAT = "2"  # raise it when other pairs are found, so that old ones are not read from the cache
 SHOWN, EDGE = 12, 192
 
 
@@ -39,7 +46,7 @@ class Store(Protocol):
     def __getitem__(self, indices: np.ndarray) -> torch.Tensor: ...
 
     def hashes(self) -> np.ndarray:
-        """Return the perceptual hash of each picture, [N] uint64."""
+        """Return the perceptual hashes of each picture, [N, 4] uint64."""
         ...
 
 
@@ -50,7 +57,7 @@ class Pair:
     Attributes:
         one: Row in the first store.
         other: Row in the second one.
-        distance: Bits in which their hashes differ.
+        distance: Bits in which their hashes differ, of parts, turned and inverted as they are nearest.
         likeness: Correlation of their details, at most 1.
     """
 
@@ -73,12 +80,12 @@ class Thumbs:
     """
 
     def __init__(self, count: int) -> None:
-        self._hashes = np.zeros(count, dtype=np.uint64)
+        self._hashes = np.zeros((count, len(PARTS)), dtype=np.uint64)
         file = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the map
-        self.pictures = np.memmap(file, np.uint8, "w+", shape=(max(count, 1), 1, SIDE, SIDE))
+        self.pictures = np.memmap(file, np.uint8, "w+", shape=(max(count, 1), 1, THUMB, THUMB))
 
     def put(self, row: int, pixels: np.ndarray) -> None:
-        """Keep a picture, uint8 [1, 64, 64]."""
+        """Keep a picture, uint8 [1, 128, 128]."""
         self.pictures[row] = pixels
         self._hashes[row] = perceptual_hashes(pixels[None])[0]
 
@@ -86,11 +93,11 @@ class Thumbs:
         return len(self._hashes)
 
     def __getitem__(self, indices: np.ndarray) -> torch.Tensor:
-        """Return a copy of some pictures, uint8 [B, 1, 64, 64]."""
+        """Return a copy of some pictures, uint8 [B, 1, 128, 128]."""
         return torch.from_numpy(np.array(self.pictures[indices]))
 
     def hashes(self) -> np.ndarray:
-        """Return the perceptual hash of each picture, [N] uint64."""
+        """Return the perceptual hashes of each picture, [N, 4] uint64."""
         return self._hashes
 
 
@@ -113,17 +120,19 @@ class Chosen:
         return self._store[self._rows[indices]]
 
     def hashes(self) -> np.ndarray:
-        """Return the perceptual hash of each picture, [n] uint64."""
+        """Return the perceptual hashes of each picture, [n, 4] uint64."""
         return self._store.hashes()[self._rows]
 
 
-def cached_pairs(folder: Path, one: Store, other: Store, names: tuple[str, str]) -> list[Pair]:
+def cached_pairs(
+    folder: Path, one: Store, other: Store, names: tuple[str, str], apart: tuple[np.ndarray, np.ndarray] | None = None
+) -> list[Pair]:
     """Return ``near_pairs`` of two stores with these names, from the cache folder where they were looked for before."""
-    file = pairs_file(folder, *names).with_suffix(".npy")
+    file = pairs_file(folder, FORMAT, *names).with_suffix(".npy")
     try:
         rows = np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError):
-        rows = np.array([astuple(pair) for pair in near_pairs(one, other)], dtype=np.float64).reshape(-1, 4)
+        rows = np.array([astuple(pair) for pair in near_pairs(one, other, apart)], dtype=np.float64).reshape(-1, 4)
         with whole(file) as draft, draft.open("wb") as opened:
             np.save(opened, rows)
     return [Pair(int(a), int(b), int(distance), float(likeness)) for a, b, distance, likeness in rows]
@@ -137,32 +146,43 @@ def near_pairs(one: Store, other: Store, apart: tuple[np.ndarray, np.ndarray] | 
         other: The second one; it may be the first.
         apart: What the pictures of each store must differ in, such as patients, [N] and [M].
     """
-    pairs = _candidates(one.hashes(), other.hashes(), one is other, apart)
-    likeness = np.empty(len(pairs))
-    for start in range(0, len(pairs), 512):
-        part = pairs[start : start + 512]
-        likeness[start : start + 512] = (_details(one[part[:, 0]]) * _details(other[part[:, 1]])).sum(axis=1)
+    parts, ours, others = [], one.hashes(), other.hashes()
+    for view, (mine, theirs, quarters, mirrored) in enumerate(VIEWS):
+        pairs = _candidates(turned(ours[:, mine], quarters, mirrored), others[:, theirs], one is other, apart)
+        parts.append(np.column_stack([pairs, np.full(len(pairs), view)]))
+    pairs, likeness = np.concatenate(parts), []
+    for block in (each[start : start + 512] for each in parts for start in range(0, len(each), 512)):
+        mine, theirs, quarters, mirrored = VIEWS[block[0, 3]]
+        small = shrunk(one[block[:, 0]], SIDE, PARTS[mine])
+        small = np.rot90(small[..., ::-1] if mirrored else small, quarters, axes=(1, 2))
+        alike = (_details(small) * _details(shrunk(other[block[:, 1]], SIDE, PARTS[theirs]))).sum(axis=1)
+        likeness.append(np.where(block[:, 2] > 32, -alike, alike))
+    likeness = np.concatenate([*likeness, np.empty(0)])
     found: dict[int, Pair] = {}
     for row in np.argsort(-likeness.round(6), kind="stable").tolist():
-        first, second, distance = pairs[row].tolist()
+        first, second, distance, _ = pairs[row].tolist()
         if likeness[row] < LIKE:
             break
-        found.setdefault(first, Pair(first, second, distance, float(likeness[row])))
+        found.setdefault(first, Pair(first, second, min(distance, 64 - distance), float(likeness[row])))
     return list(found.values())
 
 
 def _candidates(
     one: np.ndarray, other: np.ndarray, itself: bool, apart: tuple[np.ndarray, np.ndarray] | None
 ) -> np.ndarray:
-    """Return pairs whose hashes are near, [P, 3] int64: two rows and the distance."""
-    # As plus and minus ones, whose product is 64 less twice the distance: matrices are faster than counting bits.
-    left, right = (torch.from_numpy(_signs(hashes)) for hashes in (one, other))
+    """Return pairs whose hashes, [N] and [M], are near or opposite, [P, 3] int64: two rows and the distance."""
     most, found, count = DISTANCE, [np.empty((0, 3), dtype=np.int64)], 0
-    for start in range(0, len(left), BLOCK):
-        product = left[start : start + BLOCK] @ right.T
-        rows, columns = (product >= 64 - 2 * most).nonzero(as_tuple=True)
-        distance = ((64 - product[rows, columns]) / 2).round()
-        block = torch.stack([rows + start, columns, distance.long()], dim=1).numpy()
+    differ, bits = np.empty((ROWS, COLUMNS), np.uint64), np.empty((ROWS, COLUMNS), np.uint8)
+    for row, column in product(range(0, len(one), ROWS), range(0, len(other), COLUMNS)):
+        if itself and column + COLUMNS <= row:
+            continue
+        left, right = one[row : row + ROWS, None], other[column : column + COLUMNS]
+        place = slice(len(left)), slice(len(right))
+        distance = np.bitwise_count(np.bitwise_xor(left, right, out=differ[place]), out=bits[place])
+        if distance.min() > most and distance.max() < 64 - most:
+            continue
+        rows, columns = np.nonzero((np.minimum(distance, 64 - distance) <= most) & (left != 0) & (right != 0))
+        block = np.stack([rows + row, columns + column, distance[rows, columns]], axis=1).astype(np.int64)
         if itself:
             block = block[block[:, 0] < block[:, 1]]
         if apart is not None:
@@ -171,20 +191,15 @@ def _candidates(
         count += len(block)
         while count > CANDIDATES and most > 0:
             most -= 1
-            found = [each[each[:, 2] <= most] for each in found]
+            found = [each[np.minimum(each[:, 2], 64 - each[:, 2]) <= most] for each in found]
             count = sum(map(len, found))
     return np.concatenate(found)[:CANDIDATES]
 
 
-def _signs(hashes: np.ndarray) -> np.ndarray:
-    bits = np.unpackbits(hashes.astype(">u8").view(np.uint8).reshape(len(hashes), 8), axis=1)
-    return bits.astype(np.float32) * 2 - 1
-
-
-def _details(pictures: torch.Tensor) -> np.ndarray:
-    """Return what pictures have beside their blurred selves, at 64 x 64, [N, 4096] with length 1; 0 where that is nothing."""
-    small = adaptive_avg_pool2d(pictures.float().mean(dim=1, keepdim=True), SIDE)
-    details = (small - avg_pool2d(small, BLUR, 1, BLUR // 2, count_include_pad=False)).flatten(1).double().numpy()
+def _details(small: np.ndarray) -> np.ndarray:
+    """Return what pictures [N, 64, 64] have beside their blurred selves, [N, 4096] with length 1; 0 where that is nothing."""
+    pictures = torch.from_numpy(small.astype(np.float32))[:, None]
+    details = (pictures - avg_pool2d(pictures, BLUR, 1, BLUR // 2, count_include_pad=False)).flatten(1).double().numpy()
     details -= details.mean(axis=1, keepdims=True)
     return details / np.maximum(np.linalg.norm(details, axis=1, keepdims=True), 1e-6)
 

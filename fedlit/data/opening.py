@@ -31,7 +31,7 @@ def open_picture(file: str | Path | BinaryIO) -> Image.Image:
     """Open an image file, or its bytes; a file that would never end is not waited for.
 
     Raises:
-        ValueError: It is no file, an empty one, no image, or a picture of a single row or column of pixels.
+        ValueError: It is no file, an empty one, no image, several pages or frames, or a picture of a single row or column of pixels.
         OSError: It cannot be read.
         ConfigError: It is DICOM, and pydicom, or what decodes its pixels, is not installed.
     """
@@ -49,6 +49,11 @@ def open_picture(file: str | Path | BinaryIO) -> Image.Image:
         raise ValueError("no image, or its header is damaged") from None
     if min(image.size) < 2:
         raise ValueError(f"expected a picture, found {image.size[0]} x {image.size[1]} pixels")
+    pages = (
+        1 if image.format == "MPO" else getattr(image, "n_frames", 1)
+    )  # a telephone's photograph has a second, small one
+    if pages > 1:
+        raise ValueError(f"expected one picture, found {pages} pages or frames: keep one of them")
     return image
 
 

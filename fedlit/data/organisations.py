@@ -14,12 +14,13 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from fedlit.data.copies import Copies, Duplicates
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import checked_classes
-from fedlit.data.near import cached_pairs, draw_pairs, pairs_file
 from fedlit.data.partition import ByOrganisation, Partition
+from fedlit.data.patients import keys
 from fedlit.data.pixels import Resize
-from fedlit.data.records import Records, hidden_labels, listed
+from fedlit.data.records import SPLITS, Records, hidden_labels, listed
 from fedlit.data.splits import split_by_patient
 from fedlit.data.store import cache_folder
 
@@ -88,6 +89,8 @@ class Organisations(FederatedDataModule):
             patient may be in training and test: ``refuse`` is an error, ``allow`` a warning. Copies that were compressed
             anew or resized are found too; of those that were cropped most, and pairs that are merely alike are a warning
             with a picture to look at (``near.py`` says what was measured).
+        patients: Whose ids the sources' patients have: ``own``, or ``shared`` ones, where an id in several sources is one
+            person, who is in one split: in the test if any source says so, else in the validation if any does.
         resize: What happens to images of all of them that are not square, ``squeeze`` or ``pad``; by default ``squeeze``.
         **kwargs: Further arguments of FederatedDataModule.
     """
@@ -98,16 +101,21 @@ class Organisations(FederatedDataModule):
         external: dict[str, FederatedDataModule] | None = None,
         classes: Literal["union", "shared"] | list[str] = "union",
         partition: Partition | None = None,
-        duplicates: Literal["refuse", "allow"] = "refuse",
+        duplicates: Duplicates = "refuse",
+        patients: Literal["own", "shared"] = "own",
         resize: Resize | None = None,
         **kwargs,
     ):
+        # Each source has its own word for its own ids.
+        kwargs = ({} if patients == "shared" else {"same_person": "exact"}) | kwargs
         super().__init__(ByOrganisation() if partition is None else partition, **kwargs)
         if not sources:
             raise ValueError("data.sources: expected at least one organisation, found none")
         # Sorted by name, so that their order in a YAML does not change the rows, and so the batches, of mixed clients.
         self.sources, self.external = dict(sorted(sources.items())), dict(sorted((external or {}).items()))
-        self.duplicates = duplicates
+        if patients not in ("own", "shared"):
+            raise ValueError(f"data.patients: expected own or shared, found {patients!r}")
+        self.duplicates, self.patients = duplicates, patients
         clash = [name for name in self.external if name in sources]
         if clash:
             raise ValueError(f"data.external: {clash[0]!r} is an organisation too; give the test set another name")
@@ -154,17 +162,30 @@ class Organisations(FederatedDataModule):
         ]
         self._refuse_duplicates(read)
         joined = [self._under(name, read[name]) for name in self.sources]
+        splits = np.concatenate([split_by_patient(r, self.split, self.seed) for r in joined])
+        patients = np.concatenate([r.patients for r in joined])
         return Records(
             store=JoinedStore([r.store for r in joined]),
             names=np.concatenate([r.names for r in joined]),
             labels=np.concatenate([r.labels for r in joined]),
             classes=self.classes,
-            patients=np.concatenate([r.patients for r in joined]),
+            patients=patients,
             sites=np.concatenate([r.sites for r in joined]),
             site_classes={name: tuple(c for c in self.classes if c in read[name].classes) for name in self.sources},
-            splits=np.concatenate([split_by_patient(r, self.split, self.seed) for r in joined]),
+            splits=self._one_split(patients, splits) if self.patients == "shared" else splits,
             table=pd.concat([r.table for r in joined], ignore_index=True),
         )
+
+    def _one_split(self, patients: np.ndarray, splits: np.ndarray) -> np.ndarray:
+        """Return splits, [N] str, in which each person is in the last one of train, validation and test that a source says."""
+        rank = pd.Series(splits).map(SPLITS.index)
+        people = patients if self.same_person == "exact" else keys(patients)
+        one = np.array(SPLITS)[rank.groupby(people).transform("max")]
+        if moved := len(np.unique(people[one != splits])):
+            self.notes.append(
+                f"{moved} patients are in several sources and were divided differently: each is in one split now"
+            )
+        return one
 
     def keep(self, records: Records, owners: np.ndarray) -> np.ndarray:
         """Return what each organisation's source keeps of its own records, [N] bool."""
@@ -238,43 +259,23 @@ class Organisations(FederatedDataModule):
             names=np.array([f"{organisation}/{name}" for name in records.names]),
             labels=labels,
             classes=self.classes,
-            patients=np.array([f"{organisation}/{patient}" for patient in records.patients]),
+            patients=records.patients
+            if self.patients == "shared"
+            else np.array([f"{organisation}/{patient}" for patient in records.patients]),
             sites=np.full(len(records.names), organisation),
             site_classes={},
             table=records.table.assign(organisation=organisation),
         )
 
     def _refuse_duplicates(self, read: dict[str, Records]) -> None:
-        folder, everything = cache_folder(self.cache_dir), self.sources | self.external
+        everything = self.sources | self.external
         for one, other in combinations(read, 2):
             if one not in self.sources:  # nobody trains on either
                 continue
             drawn, others = everything[one].drawn, everything[other].drawn
-            if drawn and others and not drawn & others:
-                continue
-            stores = read[one].store, read[other].store
-            pairs = cached_pairs(folder, *stores, (stores[0].path.name, stores[1].path.name))
-            if not pairs:
-                continue
-            names = read[one].names, read[other].names
-            picture = draw_pairs(pairs_file(folder, one, other), pairs, stores, names)
-            same = [f"{names[0][pair.one]} and {names[1][pair.other]}" for pair in pairs if pair.same]
-            if like := len(pairs) - len(same):
-                note = f"{like} pictures of {one!r} and {other!r} are alike, and may be one picture, cropped: look at {picture}"
-                self.notes.append(note)
-                warnings.warn(note, stacklevel=4)
-            if same:
-                self._refuse_same(one, other, same, picture)
-
-    def _refuse_same(self, one: str, other: str, same: list[str], picture: Path) -> None:
-        message = (
-            f"{len(same)} pictures of {one!r} are in {other!r} too, the first are {listed(same, 2)}, perhaps compressed anew or "
-            f"resized (look at {picture}): the same patients would be in the training of one site and in the test of another "
-            "(for example, RSNA Pneumonia and SIIM Pneumothorax are taken from NIH ChestX-ray14)"
-        )
-        if self.duplicates == "refuse":
-            raise ValueError(f"{message}. Leave one of them out, or set data.duplicates to allow.")
-        warnings.warn(message, stacklevel=5)
+            if not drawn or not others or drawn & others:
+                copies = Copies(cache_folder(self.cache_dir), self.duplicates)
+                self.notes += copies.between((one, other), (read[one], read[other]))
 
 
 def save_classes(data: FederatedDataModule, path: Path) -> None:

@@ -1,6 +1,7 @@
 """Who is who: spellings of a patient's id that are one patient."""
 
 import re
+import unicodedata
 import warnings
 
 import numpy as np
@@ -8,13 +9,21 @@ import numpy as np
 NUMBER = re.compile(r"0*(\d+)(?:\.(\d*?)0*)?")
 """A number in plain digits: its whole part without leading zeros, and its decimals without those at the end."""
 
+INVISIBLE = re.compile(r"[\u00ad\u200b-\u200f\u2060\ufeff]")
+DASH = re.compile(r"(?<=[^\W\d_])[-_ \u2010-\u2015\u2212](?=\d)")
+"""What stands between a letter and a number: P-12 is P12, and 1-12 is not 11-2."""
+
+NOBODY = ("", "nan", "none", "null", "n/a", "<na>", "nat", "?", "unknown", "unbekannt", "inconnu", "desconocido")
+"""What stands in the place of a name, in lower case."""
+
 SHOWN = 3
 
 
 def keys(patients: np.ndarray) -> np.ndarray:
-    """Return one text for all spellings of an id, [N] str: without blanks around it, and numbers by their value.
+    """Return one text for all spellings of an id, [N] str: numbers by their value, without case and a dash before digits.
 
-    So ``1``, ``01``, ``1.0`` and ``" 1"`` are one, as a spreadsheet or a data frame may have written them.
+    So ``1``, ``01``, ``1.0`` and ``" 1"`` are one, as a spreadsheet or a data frame may have written them, and ``P-12`` and
+    ``p12``; so are the forms of Unicode, with or without characters that nobody sees.
     """
     spellings, of_row = np.unique(np.asarray(patients).astype(str), return_inverse=True)
     return np.array([_key(spelling) for spelling in spellings.tolist()], dtype=str)[of_row]
@@ -37,8 +46,8 @@ def united(patients: np.ndarray) -> tuple[np.ndarray, str]:
     images = int(np.isin(of_row, people).sum())
     return one, (
         f"{len(people)} patient{'s' * (len(people) > 1)} with {images} images {'are' if len(people) > 1 else 'is'} spelled in "
-        f"more than one way ({'; '.join(shown)}{more}): ids that are equal as numbers or without blanks are taken for one "
-        "patient, so that none is in two splits. Spell each id in one way if they are different people"
+        f"more than one way ({'; '.join(shown)}{more}): ids that are equal as numbers, or but for blanks, case or a dash, are "
+        "taken for one patient, so that none is in two splits. If they are different people, set same_person: exact"
     )
 
 
@@ -50,8 +59,17 @@ def warn_united(patients: np.ndarray) -> np.ndarray:
     return one
 
 
+def nobody(values: np.ndarray) -> np.ndarray:
+    """Return which values are no name of a patient or a hospital, [N] bool."""
+    from pandas import isna
+
+    words = np.char.lower(np.char.strip(np.asarray(values).astype(str)))
+    return isna(values) | np.isin(words, NOBODY)
+
+
 def _key(spelling: str) -> str:
-    trimmed = spelling.strip()
+    trimmed = unicodedata.normalize("NFKC", INVISIBLE.sub("", spelling)).strip().casefold()
+    trimmed = DASH.sub("", trimmed)
     number = NUMBER.fullmatch(trimmed)
     if number is None:
         return trimmed

@@ -15,6 +15,9 @@ DEPTH = 16
 SIDE = 64
 """Height and width of the small pictures that are compared with each other."""
 
+THUMB = 128
+"""Height and width at which a check decodes pictures: enough for a border of some percent to be seen."""
+
 DRAFT = 2
 """How many times the wanted size a JPEG is decoded at, at least."""
 
@@ -28,7 +31,7 @@ def read_image(
 ) -> np.ndarray:
     """Read one image file as uint8 [channels, image_size, image_size].
 
-    A picture is resized with antialiasing; one that is not square is squeezed, or keeps its shape between black borders of
+    A picture is turned as its EXIF orientation says, and resized with antialiasing; one that is not square is squeezed, or keeps its shape between black borders of
     equal width. Colour becomes grey if ``channels`` is 1, and
     transparency is dropped. Pixels of more than 8 bits are scaled by ``depth``, so that white is white in all files of a data
     set, however dark one of them is. A JPEG that is more than four times as large is decoded at a half, a quarter or an eighth
@@ -48,6 +51,7 @@ def read_image(
         if image.format == "JPEG":
             image.draft("L" if channels == 1 else "RGB", (DRAFT * image_size, DRAFT * image_size))
         image.load()
+        ImageOps.exif_transpose(image, in_place=True)
         if image.mode.startswith("I"):
             image = _eight_bits(image, depth)
         elif image.mode == "F":

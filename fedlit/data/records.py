@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlit.data.patients import warn_united
+from fedlit.data.patients import nobody, warn_united
 from fedlit.data.store import ImageStore
 
 if TYPE_CHECKING:
@@ -69,15 +69,15 @@ def hidden_labels(records: Records) -> np.ndarray:
     return hidden
 
 
-def check_records(records: Records) -> Records:
+def check_records(records: Records, exact: bool = False) -> Records:
     """Return the records after checking that they do not contradict themselves; a patient has one spelling then.
+
+    With ``exact``, ids that are spelled in different ways are different patients.
 
     Raises:
         ValueError: Lengths differ, an image has no site or no patient, an image id occurs twice, a label is not 0, 1 or NaN, or the label scheme
             names a site or a class that is not there.
     """
-    from pandas import isna
-
     fields = ("store", "names", "labels", "patients", "sites", "table", "splits")
     lengths = {name: len(getattr(records, name)) for name in fields if getattr(records, name) is not None}
     if len(set(lengths.values())) != 1:
@@ -89,17 +89,17 @@ def check_records(records: Records) -> Records:
             f"records: expected labels [N, C] of C different classes, found {list(records.labels.shape)} "
             f"and classes {list(records.classes)}"
         )
-    nowhere = isna(records.sites) | (np.char.strip(np.asarray(records.sites).astype(str)) == "")
+    nowhere = nobody(records.sites)
     if nowhere.any():
         raise ValueError(
             f"records: expected a site for each image, found none for {nowhere.sum()} of {len(nowhere)}, the first is image "
             f"{str(records.names[np.argmax(nowhere)])!r}. Fill its cell in, or leave the image out"
         )
-    nobody = isna(records.patients) | (np.char.strip(np.asarray(records.patients).astype(str)) == "")
-    if nobody.any():
+    unnamed = nobody(records.patients)
+    if unnamed.any():
         raise ValueError(
-            f"records: expected a patient for each image, found none for {nobody.sum()} of {len(nobody)}, the first is image "
-            f"{str(records.names[np.argmax(nobody)])!r}. Where patients are unknown, give each image an id of its own"
+            f"records: expected a patient for each image, found none for {unnamed.sum()} of {len(unnamed)}, the first is image "
+            f"{str(records.names[np.argmax(unnamed)])!r}. Where patients are unknown, give each image an id of its own"
         )
     unique, occurrences = np.unique(np.asarray(records.names).astype(str), return_counts=True)
     if (occurrences > 1).any():
@@ -126,7 +126,7 @@ def check_records(records: Records) -> Records:
                 f"label scheme of site {site!r}: no image is of that site; sites are {listed(np.unique(records.sites))}"
             )
     texts = {name: np.array(getattr(records, name), dtype=str) for name in ("names", "sites", "patients")}
-    return replace(records, **texts | {"patients": warn_united(texts["patients"])})
+    return replace(records, **texts | ({} if exact else {"patients": warn_united(texts["patients"])}))
 
 
 def listed(values, limit: int = 8) -> str:

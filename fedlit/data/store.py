@@ -134,7 +134,7 @@ class ImageStore:
         return [self.path]
 
     def hashes(self) -> np.ndarray:
-        """Return the perceptual hash of each picture, [N] uint64; those of decoded files were made with them."""
+        """Return the perceptual hashes of each picture, [N, 4] uint64; those of decoded files were made with them."""
         known = self.path.with_suffix(".rows")
         if known.exists():
             rows = np.load(known, mmap_mode="r")
@@ -175,7 +175,7 @@ class PartOfStore:
         return self.store.paths
 
     def hashes(self) -> np.ndarray:
-        """Return the perceptual hash of each picture, [n] uint64."""
+        """Return the perceptual hashes of each picture, [n, 4] uint64."""
         return self.store.hashes()[self.rows]
 
     @property

@@ -44,6 +44,12 @@ class Table:
         """Return the file and the first line of a mask, for an error message."""
         return f"{self.path}, {self.unit} {self.lines[np.argmax(mask)]}"
 
+    def named(self, mask: np.ndarray, most: int = 5) -> str:
+        """Return the first lines of a mask, for an error message."""
+        lines = self.lines[mask].tolist()
+        more = ", ..." if len(lines) > most else ""
+        return f"{self.unit}{'s' * (len(lines) > 1)} {', '.join(map(str, lines[:most]))}{more}"
+
 
 def read_table(
     path: Path, needed: Sequence[str], filled: Sequence[str] = (), columns: Mapping[str, str] | None = None

@@ -1,26 +1,31 @@
-"""How well copies of pictures are told from different pictures: the thresholds of ``fedlit.data.near``, on real X-rays.
+"""How well copies of pictures are told from different pictures, and how long it takes: ``fedlit.data.near`` on real X-rays.
 
     python tests/benchmarks/likeness.py FOLDER
+    python tests/benchmarks/likeness.py --seconds 112120
 
-FOLDER holds ``images/*.png``, named ``PATIENT_NUMBER.png`` as in NIH ChestX-ray14.
+FOLDER holds ``images/*.png``, named ``PATIENT_NUMBER.png`` as in NIH ChestX-ray14. The seconds are those of looking for near
+pairs among so many random hashes, beside those of the product of matrices by which only equal views were compared before.
 """
 
 import io
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw, ImageOps
 
 from fedlit.data import near
-from fedlit.data.likeness import perceptual_hashes
+from fedlit.data.likeness import PARTS, perceptual_hashes
 
 SIZE = 224
 
+Copy = Callable[[Image.Image], Image.Image]
 
-def jpeg(quality: int) -> Callable[[Image.Image], Image.Image]:
+
+def jpeg(quality: int) -> Copy:
     """Compress a picture anew."""
 
     def copy(image: Image.Image) -> Image.Image:
@@ -31,8 +36,8 @@ def jpeg(quality: int) -> Callable[[Image.Image], Image.Image]:
     return copy
 
 
-def cropped(share: float) -> Callable[[Image.Image], Image.Image]:
-    """Cut a share of width and height off."""
+def cropped(share: float) -> Copy:
+    """Cut a share of width and height off, half of it on each side."""
 
     def copy(image: Image.Image) -> Image.Image:
         cut = [round(length * share / 2) for length in image.size]
@@ -41,50 +46,85 @@ def cropped(share: float) -> Callable[[Image.Image], Image.Image]:
     return copy
 
 
-COPIES = {
+def boxed(image: Image.Image) -> Image.Image:
+    """Burn a white box of a fifth by a tenth into a corner."""
+    copy = image.copy()
+    ImageDraw.Draw(copy).rectangle((0, 0, image.size[0] // 5, image.size[1] // 10), fill=255)
+    return copy
+
+
+COPIES: dict[str, Copy] = {
     "JPEG, quality 95": jpeg(95), "JPEG, quality 75": jpeg(75), "JPEG, quality 50": jpeg(50),
     "resized by half": lambda image: image.resize([length // 2 for length in image.size], Image.Resampling.BICUBIC),
-    "cropped by 2%": cropped(0.02), "cropped by 4%": cropped(0.04),
     "brighter by a fifth": lambda image: image.point(lambda value: min(255, int(value * 1.2))),
+    "equalised": ImageOps.equalize,
+    "mirrored": ImageOps.mirror, "inverted": ImageOps.invert,
+    "turned by 90 degrees": lambda image: image.transpose(Image.Transpose.ROTATE_90),
+    "turned by 180 degrees": lambda image: image.transpose(Image.Transpose.ROTATE_180),
+    "black border of 3%": lambda image: ImageOps.expand(image, round(0.03 * image.size[0]), 0),
+    "cropped by 2%": cropped(0.02), "cropped by 4%": cropped(0.04), "cropped by 5%": cropped(0.05),
+    "cropped by 7%": cropped(0.07), "cropped by 10%": cropped(0.10),
+    "one side cut by 4%": lambda image: image.crop((round(0.04 * image.size[0]), 0, *image.size)),
+    "box of 20% x 10%": boxed,
 }  # fmt: skip
 
 
-def store(images: list[Image.Image]) -> torch.Tensor:
-    """Pictures as they are decoded."""
-    return torch.from_numpy(
-        np.stack([np.asarray(i.resize((SIZE, SIZE), Image.Resampling.BILINEAR))[None] for i in images])
-    )
+class Pictures:
+    """Pictures in memory with their hashes."""
+
+    def __init__(self, images: list[Image.Image], size: int = SIZE) -> None:
+        resized = [np.asarray(image.resize((size, size), Image.Resampling.BILINEAR))[None] for image in images]
+        self.pictures = torch.from_numpy(np.stack(resized))
+        self._hashes = perceptual_hashes(self.pictures)
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def __getitem__(self, rows: np.ndarray) -> torch.Tensor:
+        return self.pictures[rows]
+
+    def hashes(self) -> np.ndarray:
+        """Return the hashes."""
+        return self._hashes
 
 
 def main(folder: Path) -> None:
-    """Print a table."""
+    """Print what of each kind of copy is found, and which of all that is found are copies."""
     files = sorted((folder / "images").glob("*.png"))
     images = [Image.open(file).convert("L") for file in files]
-    pictures = store(images)
-    hashes, details = perceptual_hashes(pictures), near._details(pictures)
     patients = np.array([file.name.partition("_")[0] for file in files])
-    distance = (64 - near._signs(hashes) @ near._signs(hashes).T) / 2
-    one, other = np.triu_indices(len(files), 1)
-    close = distance[one, other] <= near.DISTANCE
-    one, other = one[close], other[close]
-    likeness, apart = (details[one] * details[other]).sum(axis=1), patients[one] != patients[other]
-    total = len(files) * (len(files) - 1) // 2
+    for size in (SIZE, near.THUMB):  # of a run, and of `data check --decode`
+        ours = Pictures(images, size)
+        itself = near.near_pairs(ours, ours)
+        apart = [pair for pair in itself if patients[pair.one] != patients[pair.other]]
+        print(
+            f"{len(files)} images of {size} pixels: {len(itself)} pairs are alike, {len(apart)} of different patients"
+        )
+        right = total = 0
+        for name, copy in COPIES.items():
+            pairs = near.near_pairs(ours, Pictures([copy(image) for image in images], size))
+            true = [pair for pair in pairs if patients[pair.one] == patients[pair.other]]
+            right, total = right + len(true), total + len(pairs)
+            same = sum(pair.same for pair in true)
+            print(f"  {name}: found {len(true) / len(files):.1%}, as one picture {same / len(files):.1%}", flush=True)
+        print(f"  precision {right / total:.4f} ({total - right} of {total:,} pairs are of different patients)")
+
+
+def seconds(count: int) -> None:
+    """Print how long it takes to compare so many hashes with each other."""
+    hashes = np.random.default_rng(0).integers(1, 2**63, (count, len(PARTS)), dtype=np.uint64)
+    signs = torch.from_numpy(np.unpackbits(hashes[:, :1].view(np.uint8), axis=1).astype(np.float32) * 2 - 1)
+    start = time.perf_counter()
+    for row in range(0, count, 4096):
+        (signs[row : row + 4096] @ signs.T >= 48).nonzero()
+    before = time.perf_counter() - start
+    start = time.perf_counter()
+    for mine, theirs, quarters, mirrored in near.VIEWS:
+        near._candidates(near.turned(hashes[:, mine], quarters, mirrored), hashes[:, theirs], True, None)
     print(
-        f"{len(files)} images, {total:,} pairs: hashes within {near.DISTANCE} bits {close.sum()}, of different patients {apart.sum()}"
+        f"{count:,} pictures: {time.perf_counter() - start:.0f} s; a product of matrices for equal views {before:.0f} s"
     )
-    for name, least in (("like", near.LIKE), ("same", near.SAME)):
-        print(
-            f"  {name} (likeness {least}): {(likeness >= least).sum()}, of different patients {(apart & (likeness >= least)).sum()}"
-        )
-    for name, copy in COPIES.items():
-        copies = store([copy(image) for image in images])
-        bits = (64 - (near._signs(hashes) * near._signs(perceptual_hashes(copies))).sum(axis=1)) / 2
-        alike = (details * near._details(copies)).sum(axis=1)
-        like, same = ((bits <= near.DISTANCE) & (alike >= least) for least in (near.LIKE, near.SAME))
-        print(
-            f"{name}: found {like.mean():.1%}, as the same {same.mean():.1%}; likeness {alike.min():.3f} to {alike.max():.3f}"
-        )
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    seconds(int(sys.argv[2])) if sys.argv[1] == "--seconds" else main(Path(sys.argv[1]))

@@ -239,3 +239,31 @@ def test_dicom_is_recognised_by_its_content(tmp_path, name):
         (tmp_path / "notes.txt").write_text("no image")
         assert image_files(tmp_path) == [tmp_path / name]
         assert list(images_below(tmp_path)) == [name]
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int16])
+@pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
+def test_padding_is_black_and_no_part_of_the_range(tmp_path, dtype, photometric):
+    pixels = np.arange(64).reshape(8, 8).astype(dtype)
+    plain = grey(write_dicom(tmp_path / "plain.dicom", pixels[:, 2:], photometric))
+    pixels[:, :2] = np.iinfo(dtype).max if dtype is np.uint16 else -2000
+    header = {"PixelPaddingValue": int(pixels[0, 0])}
+    found = grey(write_dicom(tmp_path / "x.dicom", pixels, photometric, **header))
+    assert (found[:, :2] == 0).all()
+    np.testing.assert_array_equal(found[:, 2:], plain)
+
+
+def test_a_range_of_padding_and_nothing_but_padding(tmp_path):
+    pixels = np.arange(64, dtype=np.uint16).reshape(8, 8)
+    found = grey(write_dicom(tmp_path / "x.dicom", pixels, PixelPaddingValue=3, PixelPaddingRangeLimit=0))
+    assert (found.ravel()[:5] == 0).all()
+    assert found.ravel()[5] == round(255 / 59)
+    assert (grey(write_dicom(tmp_path / "y.dicom", pixels * 0 + 7, PixelPaddingValue=7)) == 0).all()
+
+
+def test_the_shape_inverse_inverts_once(tmp_path):
+    plain = grey(write_dicom(tmp_path / "plain.dicom", RAMP, BitsStored=12))
+    for photometric in ("MONOCHROME1", "MONOCHROME2"):
+        header = {"BitsStored": 12, "PresentationLUTShape": "INVERSE"}
+        found = grey(write_dicom(tmp_path / f"{photometric}.dicom", RAMP, photometric, **header))
+        np.testing.assert_array_equal(found, 255 - plain)

@@ -8,23 +8,39 @@ import pytest
 from PIL import Image
 from test_federated import make_records
 
-from fedlit.data import NIHChestXray14
+from fedlit.data import ImageTable, NIHChestXray14, Organisations
 from fedlit.data.patients import keys, united
 from fedlit.data.records import check_records
+from own_tables import people, picture, write_table
 
 HEADER = "Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,View Position"
 
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [("1", "01"), ("1", "1.0"), ("1", " 1 "), ("0", "000"), ("1.5", "01.50"), ("p1", " p1"), ("7", "7.")],
+    [
+        ("1", "01"),
+        ("1", "1.0"),
+        ("1", " 1 "),
+        ("0", "000"),
+        ("1.5", "01.50"),
+        ("p1", " p1"),
+        ("7", "7."),
+        ("p1", "P1"),
+        ("P-12", "p12"),
+        ("P\u201312", "P12"),
+        ("M\u00fcller", "Mu\u0308ller"),
+        ("p1", "p\u200b1"),
+        ("\uff11\uff12", "12"),
+    ],
 )
 def test_spellings_of_one_patient(one, other):
     assert len(set(keys(np.array([one, other])))) == 1
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [("1", "10"), ("p1", "p01"), ("1.2.3", "1.2.30"), ("1e2", "100"), ("-1", "1"), ("a", "A")]
+    ("one", "other"),
+    [("1", "10"), ("p1", "p01"), ("1.2.3", "1.2.30"), ("1e2", "100"), ("-1", "1"), ("1-12", "11-2"), ("a-b", "ab")],
 )
 def test_what_is_no_number_stays_what_it_is(one, other):
     assert len(set(keys(np.array([one, other])))) == 2
@@ -43,7 +59,7 @@ def test_ids_of_one_spelling_are_left_alone():
     assert note == ""
 
 
-def nih(folder: Path, spellings: list[str]) -> NIHChestXray14:
+def nih(folder: Path, spellings: list[str], **options) -> NIHChestXray14:
     """A copy of NIH with two images for each of forty patients; the second one's id is spelled in these ways."""
     (folder / "images").mkdir(parents=True)
     rows = [HEADER]
@@ -53,7 +69,7 @@ def nih(folder: Path, spellings: list[str]) -> NIHChestXray14:
         rows.append(f"{n:03d}.png,{'Effusion' if n % 3 else 'No Finding'},0,{spelled},50,M,PA")
         Image.fromarray(np.full((8, 8), 3 * n, dtype=np.uint8)).save(folder / "images" / f"{n:03d}.png")
     (folder / "Data_Entry_2017_v2020.csv").write_text("\n".join(rows) + "\n")
-    return NIHChestXray14(folder, image_size=8, cache_dir=str(folder / "cache"), augment=False)
+    return NIHChestXray14(folder, image_size=8, cache_dir=str(folder / "cache"), augment=False, **options)
 
 
 def test_a_patient_with_two_spellings_is_in_one_split_and_that_is_said(tmp_path):
@@ -76,6 +92,62 @@ def test_the_check_of_a_folder_says_it(tmp_path, fedlit_cli):
     nih(tmp_path, ["0{}", "{}"])
     _, out, _ = fedlit_cli(f"data check {tmp_path}")
     assert "spelled in more than one way" in " ".join(out.split())
+
+
+def test_exact_ids_stay_apart(tmp_path):
+    found = make_records(tmp_path)
+    found.patients = np.array(["3.1", "3.10", *found.patients[2:].tolist()])
+    with pytest.warns(UserWarning, match=r"same_person: exact"):
+        assert len(set(check_records(found).patients[:2])) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert check_records(found, exact=True).patients[:2].tolist() == ["3.1", "3.10"]
+    data = nih(tmp_path / "nih", ["0{}"], same_person="exact")
+    data.setup()
+    assert data.assignment["patient"].nunique() == 80
+    with pytest.raises(ValueError, match=r"data.same_person: expected spellings or exact, found 'no'"):
+        nih(tmp_path / "no", ["0{}"], same_person="no")
+
+
+@pytest.mark.parametrize("column", ["patient", "site"])
+@pytest.mark.parametrize("word", ["unknown", "nan", "None", "N/A", "unbekannt"])
+def test_nobody_is_no_patient_and_no_hospital(tmp_path, column, word):
+    columns = people(site=["north", "south"] * 20)
+    columns[column][5] = columns[column][9] = word
+    data = ImageTable(write_table(tmp_path, columns), image="file", patient="patient", site="site", labels=["Edema"])
+    with pytest.raises(ValueError, match=rf"line 7: column '{column}': expected .*, found '{word}' \(2 such lines\)"):
+        data.read()
+    found = make_records(tmp_path)
+    setattr(found, f"{column}s", np.array([word, *["x"] * 239]))
+    with pytest.raises(ValueError, match=f"expected a {column} for each image, found none for 1 of 240"):
+        check_records(found)
+
+
+def two_hospitals(root: Path, **options) -> Organisations:
+    """Two tables of people with the same ids, of which p0 to p4 are in the test of the first, and other pictures."""
+    tables = {}
+    for name, start in (("A", 0), ("B", 100)):
+        columns = people(split=["test"] * 10 + ["train_val"] * 30) if name == "A" else people()
+        file = write_table(root / name, columns, {n: picture(start + n) for n in range(40)})
+        given = {"split": "split"} if name == "A" else {}
+        tables[name] = ImageTable(file, image="file", patient="patient", labels=["Edema"], **given)
+    return Organisations(tables, image_size=16, cache_dir=str(root / "cache"), augment=False, **options)
+
+
+@pytest.mark.filterwarnings("ignore:classes without")
+def test_one_id_in_two_sources_may_be_one_person(tmp_path):
+    apart = two_hospitals(tmp_path)
+    apart.setup()
+    assert apart.assignment["patient"].nunique() == 40
+    data = two_hospitals(tmp_path, patients="shared")
+    data.setup()
+    assert data.assignment["patient"].nunique() == 20
+    assert data.assignment.groupby("patient")["split"].nunique().max() == 1
+    test = data.assignment.query("split == 'test'")
+    assert {f"p{n}" for n in range(5)} <= set(test["patient"])
+    assert any("are in several sources and were divided differently" in note for note in data.notes)
+    with pytest.raises(ValueError, match=r"data.patients: expected own or shared, found 'all'"):
+        two_hospitals(tmp_path, patients="all")
 
 
 @pytest.mark.parametrize("blank", [np.nan, None, "", " "])

@@ -1,6 +1,7 @@
 """What the cells of a table of one's own mean: labels, lists of findings, splits."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -24,6 +25,9 @@ SPELLED: dict[str, Meaning] = {
 
 NO_FINDING = ("no finding", "no findings", "normal", "none")
 """Words in a list of findings that say that there is none."""
+
+TOTALS = ("total", "totals", "sum", "summe", "gesamt", "insgesamt", "somme", "suma", "totale")
+"""Words of a last row that counts the others, and is of no image."""
 
 SPLITS = {
     **dict.fromkeys(("train", "training"), "train"),
@@ -70,9 +74,10 @@ def read_labels(table: Table, columns: Sequence[str], values: Mapping[str, str])
         if strange := [n for n, key in enumerate(keys) if key not in means]:
             wrong = np.isin(of_row, strange)
             found = spellings[of_row[np.argmax(wrong)]]
+            shown = ", ".join(f"{spellings[n]!r} ({table.named(of_row == n)})" for n in strange[:5])
             raise ValueError(
                 f"{table.at(wrong)}: column {column!r}: expected a label such as 1, 0, -1, yes, no, positive, negative, "
-                f"uncertain or nothing, found {found!r} ({wrong.sum()} such cells). Say what it means: "
+                f"uncertain or nothing, found {found!r} ({wrong.sum()} such cells). They are {shown}. Say what it means: "
                 f"data.values {{{found}: positive}}"
             )
         labels[:, position] = np.array([VALUE_OF[means[key]] for key in keys], dtype=np.float32)[of_row]
@@ -113,20 +118,77 @@ def read_findings(
     return labels[of_row]
 
 
-def read_splits(table: Table, column: str) -> np.ndarray:
+def refuse_totals(table: Table) -> None:
+    """Check that the last row is of an image, and does not count the others.
+
+    Raises:
+        ValueError: It does; the message names its line.
+    """
+    words = [cell for cell in table.rows.iloc[-1] if cell.casefold().rstrip(": ") in TOTALS]
+    if words:
+        last = np.arange(len(table.rows)) == len(table.rows) - 1
+        raise ValueError(f"{table.at(last)}: a row of totals ({words[0]!r}), not of an image: remove it")
+
+
+def split_words(splits: Mapping[str, str]) -> dict[str, str]:
+    """Return the split that each word means, in lower case, those of one's own included.
+
+    Raises:
+        ValueError: A word means something that is no split.
+    """
+    for word, split in splits.items():
+        if split not in SPLITS.values():
+            expected = ", ".join(dict.fromkeys(SPLITS.values()))
+            raise ValueError(f"data.splits: {word!r}: expected one of {expected}, found {split!r}")
+    return SPLITS | {str(word).strip().casefold(): split for word, split in splits.items()}
+
+
+def read_splits(table: Table, column: str, words: Mapping[str, str]) -> np.ndarray:
     """Return the split of each row, [N] "train", "val", "test" or "train_val".
+
+    Args:
+        table: The table.
+        column: Its column with splits.
+        words: The split that each word means.
 
     Raises:
         ValueError: A cell is empty, or says something else; the message names line and column.
     """
-    splits = table.rows[column].str.casefold().map(SPLITS)
+    splits = table.rows[column].str.casefold().map(words)
     wrong = splits.isna().to_numpy()
     if wrong.any():
         found = table.rows[column][wrong].iloc[0]
         raise ValueError(
-            f"{table.at(wrong)}: column {column!r}: expected {listed(SPLITS, 20)}, found {found!r} ({wrong.sum()} such lines)"
+            f"{table.at(wrong)}: column {column!r}: expected {listed(words, 20)}, found {found!r} ({wrong.sum()} such lines). "
+            f"Say which split it is: data.splits {{{found or repr(found)}: test}}; or set data.split to null, and all is divided"
         )
     return splits.to_numpy(dtype=str)
+
+
+def listed_rows(file: Path, table: str, ids: Sequence[np.ndarray]) -> np.ndarray:
+    """Return which rows a list names, [N] bool.
+
+    Args:
+        file: The list, one id a line.
+        table: Name of the table, for messages.
+        ids: Ids of the rows, each [N] str; a line may name any of them.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The list is empty, or a line names no row.
+    """
+    if not file.is_file():
+        raise FileNotFoundError(f"{file}: no such file")
+    lines = [line.strip().strip('"') for line in file.read_text(encoding="utf-8-sig").splitlines()]
+    if not any(lines):
+        raise ValueError(f"{file}: expected ids of patients or images, one a line, found none")
+    known = set().union(*(each.tolist() for each in ids))
+    if vain := [number for number, line in enumerate(lines, 1) if line and line not in known]:
+        found = lines[vain[0] - 1]
+        raise ValueError(
+            f"{file}, line {vain[0]}: {found!r} is no patient and no image of {table} ({len(vain)} such lines)"
+        )
+    return np.any([np.isin(each, lines) for each in ids], axis=0)
 
 
 def _parts(cell: str, separator: str) -> list[str]:

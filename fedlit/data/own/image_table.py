@@ -8,13 +8,27 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from fedlit.data.copies import Copies, Duplicates
 from fedlit.data.labels import UNCERTAIN, Names, Policy, harmonised, near
-from fedlit.data.own.cells import Meaning, findings_in, meanings, read_findings, read_labels, read_splits
+from fedlit.data.located import SUFFIXES, Folder
+from fedlit.data.own.cells import (
+    Meaning,
+    findings_in,
+    listed_rows,
+    meanings,
+    read_findings,
+    read_labels,
+    read_splits,
+    refuse_totals,
+    split_words,
+)
 from fedlit.data.own.written import read_any_table, typed
 from fedlit.data.partition import ByOrganisation, ByPatient, Partition
-from fedlit.data.records import listed
+from fedlit.data.patients import nobody
+from fedlit.data.records import Records, listed
+from fedlit.data.store import cache_folder
 from fedlit.data.tables import Table, refuse_empty
-from fedlit.data.xrays.base import ChestXrays, Reading
+from fedlit.data.xrays.base import ChestXrays, Reading, refuse
 
 PLACE = re.compile(r"\{([^{}]+)\}")
 """A column in a pattern of paths, such as ``{StudyUID}``."""
@@ -32,11 +46,16 @@ class ImageTable(ChestXrays):
         table: The table. There is no default.
         root: The folder with the images; by default that of the table.
         image: The column with the path of each image below ``root``, or a pattern of columns such as
-            ``{StudyUID}/{View}.dcm``. A path may lack its suffix.
+            ``{StudyUID}/{View}.dcm``. A path may lack its suffix, and ``{StudyUID}/*`` is the only image of a folder.
         patient: The column with the patient; by default each image is a patient of its own. Equal ids are one patient,
             also at different sites.
+        sheet: The sheet of a spreadsheet; by default the first.
         site: The column with the hospital. Each is then a client, unless a partition says otherwise.
+        sites: A map from cells of that column to hospitals that have another name, or are one: ``{St. Mary: Marys}``.
         split: The column with the official split: train, val, test or train_val.
+        splits: A map from other words in that column to these, such as ``{holdout: test}``.
+        test: A file with the ids of the test set, one patient or image a line; all others are then for training and
+            validation, unless ``split`` says otherwise.
         labels: The columns of labels, or the findings that the column ``findings`` may name.
         findings: The column with a list of findings, in the place of columns of labels. What it names is positive, all
             else is negative, and an empty cell is blank. "No Finding" and "normal" are no findings.
@@ -53,6 +72,8 @@ class ImageTable(ChestXrays):
             labels`` shows where a label is known there, or a map from each class to a label, or to several with a rule
             (``{any: [...]}`` or ``{all: [...]}``).
         colour: Whether the images are kept in colour. By default they become grey.
+        duplicates: What happens if one picture is there under two patients, also compressed anew or resized: ``refuse`` is
+            an error, ``allow`` a warning.
         partition: The rule that gives each record to a client; by default ``ByOrganisation`` where there is a ``site``,
             else ``ByPatient`` with four clients.
         **kwargs: Further arguments of ChestXrays.
@@ -69,6 +90,8 @@ class ImageTable(ChestXrays):
         patient: str | None = None,
         site: str | None = None,
         split: str | None = None,
+        splits: dict[str, str] | None = None,
+        test: Path | None = None,
         labels: list[str] | None = None,
         findings: str | None = None,
         separator: str = "|",
@@ -78,6 +101,9 @@ class ImageTable(ChestXrays):
         views: dict[str, list[str]] | None = None,
         names: str | Names = "source",
         colour: bool = False,
+        sheet: str | None = None,
+        sites: dict[str, str] | None = None,
+        duplicates: Duplicates = "refuse",
         partition: Partition | None = None,
         **kwargs,
     ):
@@ -88,7 +114,11 @@ class ImageTable(ChestXrays):
             raise ValueError(f"data.labels is missing: name columns of labels, or data.findings; {example}")
         if findings and not separator:
             raise ValueError("data.separator: expected the sign between two findings, found nothing")
-        self.file = Path(table).expanduser()
+        if splits and not split:
+            raise ValueError("data.splits: what words mean needs the column in which they are: data.split")
+        self.split_words = split_words(splits or {})
+        self.test_list = None if test is None else Path(test).expanduser()
+        self.file, self.sheet, self.renamed = Path(table).expanduser(), sheet, sites or {}
         self.source = self.file.name.partition(".")[0]
         self.image, self.patient, self.site, self.split_column = image, patient, site, split
         self.findings, self.separator = findings, separator
@@ -104,7 +134,12 @@ class ImageTable(ChestXrays):
             partition = ByOrganisation() if site else ByPatient(4)
         folder = self.file.parent if root is None else root
         super().__init__(folder, names=names, uncertain=uncertain, blank=blank, partition=partition, **kwargs)
-        self.colour = colour
+        if test is not None and not self.official_split:
+            raise ValueError(
+                "data.test: a list of the test set is a part of the official split; leave official_split out"
+            )
+        self.colour, self.duplicates = colour, duplicates
+        Copies(cache_folder(self.cache_dir), duplicates)
 
     @classmethod
     def lies_in(cls, root: Path) -> bool:
@@ -116,28 +151,38 @@ class ImageTable(ChestXrays):
         """Number of channels that are kept of an image."""
         return 3 if self.colour else 1
 
+    def records(self) -> Records:
+        """Read the table, decode the images, and look for pictures of two patients that are one."""
+        records = super().records()
+        self.notes += Copies(cache_folder(self.cache_dir), self.duplicates).within(self.source, records)
+        return records
+
     def read(self) -> Reading:
         """Read the table; no image is opened."""
         table, written = self._read_table
         used = [self.patient, self.site, self.split_column, self.findings, *self.filters, *self._image_columns()]
         for column in [*used, *(() if self.findings else self.labels)]:
             self._checked(column)
+        refuse_totals(table)
         notes = [written]
         table = self._of_filters(table, notes)
         for column in (self.patient, self.site, self.split_column):
-            if column:
+            if column and not (column == self.split_column and "" in self.split_words):
                 refuse_empty(table, column)
+        for column in filter(None, (self.patient, self.site)):
+            refuse(table, column, nobody(table.rows[column].to_numpy()), "a name, or leave the line out")
         paths = self._paths(table)
+        patients = table.rows[self.patient].to_numpy(dtype=str) if self.patient else paths
         reading = Reading(
             files=[self.root / path for path in paths],
             names=paths,
-            patients=table.rows[self.patient].to_numpy(dtype=str) if self.patient else paths,
+            patients=patients,
             labels=self._labels(table),
             source=self.file,
-            splits=read_splits(table, self.split_column) if self.split_column else None,
+            splits=self._splits(table, paths, patients, notes),
             table=typed(table.rows),
             notes=notes,
-            sites=table.rows[self.site].to_numpy(dtype=str) if self.site else None,
+            sites=self._sites(table) if self.site else None,
             lines=np.array([f"{table.unit} {line}" for line in table.lines.tolist()]),
         )
         notes += self._remarks(reading)
@@ -145,7 +190,7 @@ class ImageTable(ChestXrays):
 
     @cached_property
     def _read_table(self) -> tuple[Table, str]:
-        return read_any_table(self.file)
+        return read_any_table(self.file, self.sheet)
 
     def _checked(self, column: str | None) -> Table:
         """Return the table after checking that it has a column."""
@@ -181,6 +226,7 @@ class ImageTable(ChestXrays):
             paths = table.rows[self.image].tolist()
         # Windows writes backslashes; what begins with a slash would lead out of the folder, and is refused with its name.
         paths = [os.path.normpath(path.replace("\\", "/")) for path in paths]
+        paths = [self._only_image(path) if path.endswith("/*") else path for path in paths]
         repeated = pd.Series(paths).duplicated(keep=False).to_numpy()
         if repeated.any():
             name = paths[int(np.argmax(repeated))]
@@ -190,6 +236,32 @@ class ImageTable(ChestXrays):
                 "Keep one of them, or add a column to data.image that tells them apart"
             )
         return np.array(paths, dtype=str)
+
+    def _only_image(self, path: str) -> str:
+        """Return the path of the only image in a folder, given ``FOLDER/*``, which stays where there is none or several."""
+        folder = self.root / path[:-2]
+        images = [name for name in Folder(str(folder)).names if name.lower().endswith(SUFFIXES)]
+        return f"{path[:-1]}{images[0]}" if len(images) == 1 else path
+
+    def _splits(self, table: Table, paths: np.ndarray, patients: np.ndarray, notes: list[str]) -> np.ndarray | None:
+        splits = read_splits(table, self.split_column, self.split_words) if self.split_column else None
+        if self.test_list is None:
+            return splits
+        stems = np.array([os.path.splitext(path)[0] for path in paths.tolist()])
+        held = listed_rows(self.test_list, self.file.name, (patients, paths, stems))
+        if splits is None:
+            return np.where(held, "test", "train_val")
+        if moved := int((held & (splits != "test")).sum()):
+            by = f"{self.test_list.name}, and something else by {self.split_column!r}"
+            notes.append(f"{moved} images of {self.source} are test by {by}")
+        return np.where(held, "test", splits)
+
+    def _sites(self, table: Table) -> np.ndarray:
+        cells = table.rows[self.site]
+        if unknown := [name for name in self.renamed if name not in set(cells)]:
+            hint = near(unknown[0], sorted(set(cells)))
+            raise ValueError(f"data.sites: no row of {self.file.name} has the site {unknown[0]!r}; {hint}")
+        return cells.replace(self.renamed).to_numpy(dtype=str)
 
     def _labels(self, table: Table) -> np.ndarray:
         if self.findings:

@@ -15,24 +15,38 @@ import yaml
 
 from fedlit.core.errors import ConfigError
 from fedlit.data.dicom import has_mark
-from fedlit.data.located import SUFFIXES
-from fedlit.data.own.cells import NO_FINDING, SPELLED, SPLITS, folded
-from fedlit.data.own.written import read_any_table
+from fedlit.data.located import SUFFIXES, plain
+from fedlit.data.own.cells import NO_FINDING, SPELLED, SPLITS, folded, split_words
+from fedlit.data.own.written import is_numeric, read_any_table
 from fedlit.data.records import listed
 
 FRONTAL = ("pa", "ap", "ap_horizontal", "frontal")
 SEPARATORS = ("|", ";", ",", "/")
-ROWS, FILES, PATTERNS, SITES = 500, 300_000, 400, 50
-"""Rows and files that are looked at, patterns that are tried, and most sites that there may be."""
+ROWS, FILES, PATTERNS, SITES, WORDS = 500, 300_000, 400, 50, 10
+"""Rows and files that are looked at, patterns that are tried, and most sites and words for splits that there may be."""
 
 _NAMED = {
-    "patient": re.compile(r"patient|subject|person|\bpid\b|\bmrn\b|\bcase", re.IGNORECASE),
+    "patient": re.compile(
+        r"patient|subject|person|\bpid\b|\bmrn\b|\bcase|fall[ _-]?(nr|nummer|id)|\bpat[ ._-]*(id|nr|no|num)",
+        re.IGNORECASE,
+    ),
     "site": re.compile(
         r"site|hospital|instit|cent(er|re)|clinic|klinik|krankenhaus|organi[sz]ation|hopital", re.IGNORECASE
     ),
     "findings": re.compile(r"finding|label|diagnos|befund|patholog", re.IGNORECASE),
+    "split": re.compile(r"(data|train)?[ _-]?(split|fold|(sub)?set|partition)s?([ _-]?(name|id))?", re.IGNORECASE),
     "views": re.compile(r"view|projection|position", re.IGNORECASE),
 }
+
+_NO_FINDINGS = re.compile(
+    r"(patients?[ _]?)?(sex|gender|geschlecht|sexe|sexo|age|alter|portable|bedside|male|female|inpatient|follow[ _-]?up)",
+    re.IGNORECASE,
+)
+"""Names of columns that are no findings, though their cells look like labels."""
+
+MOST, ASKED, FEW = 0.9, (0.2, 1.0), 0.1
+"""Share of the cells of a column of labels that are labels at least, shares of different cells of ids that repeat, and share of
+the rows that must find their image by a pattern."""
 
 
 @dataclass
@@ -73,7 +87,8 @@ def propose(table: Path, root: Path | None = None, given: Mapping[str, Any] | No
     Raises:
         ConfigError: There is no image below the folder, none is named in the table, or no column is a label.
     """
-    read, written = read_any_table(table)
+    given = dict(given or {})
+    read, written = read_any_table(table, given.get("sheet"))
     folder = table.parent if root is None else root
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder of images; name it: --root FOLDER")
@@ -83,9 +98,10 @@ def propose(table: Path, root: Path | None = None, given: Mapping[str, Any] | No
             f"{folder}: found no image ({', '.join(SUFFIXES)}), in subfolders neither; name the folder: --root"
         )
     found = Proposal({"table": str(table), "root": str(folder)}, written=written)
-    given = dict(given or {})
     pattern, hits = (str(given["image"]), 0) if "image" in given else image_pattern(rows, files)
     if not pattern:
+        if why := _why_no_image(rows, files) or written.partition(": only ")[2]:
+            raise ConfigError(f"{table}: no column names the images below {folder}: {why}")
         examples = f"the first files are {listed(files, 3)}; columns are {listed(rows.columns, 40)}"
         raise ConfigError(f"{table}: no column, nor several, name the images below {folder}; {examples}")
     found.arguments["image"] = pattern
@@ -93,12 +109,11 @@ def propose(table: Path, root: Path | None = None, given: Mapping[str, Any] | No
         found.reasons["image"] = f"{hits:,} of {len(rows):,} rows have their image among {len(files):,} files"
     free = [name for name in rows.columns if name not in re.findall(r"\{([^{}]+)\}", pattern) and name != pattern]
     for key in [key for key in ("patient", "site", "split") if key not in given]:
-        _add(found, key, rows, free if key != "patient" else list(rows.columns))
+        _add(found, key, rows, free if key != "patient" else list(rows.columns), given.get("splits") or {})
     free = [name for name in free if name not in found.arguments.values()]
-    labels, negative = ([], []) if {"labels", "findings"} & given.keys() else _label_columns(rows, free)
+    labels, left_out = ([], "") if {"labels", "findings"} & given.keys() else _label_columns(rows, free)
     if labels:
-        found.arguments["labels"] = labels
-        found.reasons["labels"] = f"left out, as {listed(negative)} says that there is no finding" if negative else ""
+        found.arguments["labels"], found.reasons["labels"] = labels, left_out
     elif not {"labels", "findings"} & given.keys():
         _add_findings(found, rows, free)
     found.arguments |= given
@@ -110,6 +125,21 @@ def propose(table: Path, root: Path | None = None, given: Mapping[str, Any] | No
     if "views" not in given:
         _add_views(found, rows, [name for name in free if name not in labels])
     return found
+
+
+def _why_no_image(rows: pd.DataFrame, files: Sequence[str]) -> str:
+    """Return how a column nearly names the images, in words; "" where none does."""
+    names = {plain(os.path.basename(file)) for file in files}
+    bare = {_stem(name).lstrip("0"): name for name in names if name[0] == "0"}
+    for column, cells in rows.items():
+        for cell in cells:
+            path = cell.replace("\\", "/")
+            if "/" in path and plain(path.rpartition("/")[2]) in names:
+                where = "paths of another machine" if path[1:2] == ":" else "names of these files in other folders"
+                return f"{column!r} holds {where}, such as {cell!r}: keep what lies below --root, such as {files[0]!r}"
+            if cell.strip("0") and cell in bare:
+                return f"{column!r} has lost zeros: {cell!r} is the file {bare[cell]!r}; write the column as text"
+    return ""
 
 
 def images_below(folder: Path) -> Iterator[str]:
@@ -131,20 +161,21 @@ def image_pattern(rows: pd.DataFrame, files: Sequence[str]) -> tuple[str, int]:
 
     A path may lack its suffix, and begin with folders that all files share.
     """
-    known = frozenset(files) | frozenset(_stem(file) for file in files)
+    files = [plain(file) for file in files]
+    alone = Counter(os.path.dirname(file) for file in files)
+    known = {*files, *map(_stem, files), *(f"{folder}/*" for folder, images in alone.items() if images == 1)}
     sample = rows.iloc[np.unique(np.linspace(0, len(rows) - 1, min(ROWS, len(rows))).astype(int))]
     scored = []
     for pattern in _patterns(sample, files):
         paths = _filled(pattern, sample)
         hits = len(known.intersection(paths))  # of two rows with one path, one is of no use
-        scored.append((hits, -len(pattern), pattern))
-    best = max(scored, default=(0, 0, ""))
-    if not best[0]:
+        scored.append((-hits, "*" in pattern, len(pattern), pattern))
+    most, *_, pattern = min(scored, default=(0, ""))
+    if -most < FEW * len(sample):
         return "", 0
-    pattern = best[2]
     hits = len(known.intersection(_filled(pattern, rows)))
-    alone = re.fullmatch(r"\{([^{}]+)\}", pattern)
-    return alone[1] if alone else pattern, hits
+    column = re.fullmatch(r"\{([^{}]+)\}", pattern)
+    return column[1] if column else pattern, hits
 
 
 def _patterns(rows: pd.DataFrame, files: Sequence[str]) -> Iterator[str]:
@@ -176,19 +207,22 @@ def _choices(parts: Sequence[str], values: dict[str, set[str]], last: bool) -> l
             choices.append((len(cells & found), f"{{{name}}}"))
         elif cells & stems:
             choices.append((len(cells & stems), f"{{{name}}}" + ("" if mixed else suffix)))
-    return [choice for _, choice in sorted(choices, reverse=True)]
+    common = [name for name, count in Counter(parts).most_common(3) if count > 1]  # a folder per examination
+    return [choice for _, choice in sorted(choices, reverse=True)] + (common or ["*"] if last else [])
 
 
 def _filled(pattern: str, rows: pd.DataFrame) -> list[str]:
     columns = re.findall(r"\{([^{}]+)\}", pattern)
     text = re.sub(r"\{[^{}]+\}", "{}", pattern)
     cells = [rows[name] for name in columns]
-    return [os.path.normpath(text.format(*row).replace("\\", "/")) for row in zip(*cells, strict=True)]
+    return [plain(os.path.normpath(text.format(*row).replace("\\", "/"))) for row in zip(*cells, strict=True)]
 
 
-def _add(found: Proposal, key: str, rows: pd.DataFrame, columns: Sequence[str]) -> None:
+def _add(found: Proposal, key: str, rows: pd.DataFrame, columns: Sequence[str], words: Mapping[str, str]) -> None:
     named = [name for name in columns if key == "split" or _NAMED[key].search(name)]
-    fits = next((name for name in named if _fits(key, rows[name])), "")
+    fits = next((name for name in named if _fits(key, rows[name], words)), "")
+    if key == "split" and not fits:  # a word that is not known is refused with its line, not left out
+        fits = next((name for name in named if _may_be_split(name, rows[name])), "")
     if fits:
         found.arguments[key] = fits
         found.reasons[key] = f"{rows[fits].nunique():,} different"
@@ -199,24 +233,46 @@ def _add(found: Proposal, key: str, rows: pd.DataFrame, columns: Sequence[str]) 
             "split": "split: no column says train, val and test; patients are then divided by `split`",
         }
         found.reasons[key] = without[key].replace("`split`", "the fractions of the data")
+        repeated = [] if key != "patient" else _repeated(rows)
+        found.reasons[key] += f". Is it {' or '.join(repeated)}?" if repeated else ""
 
 
-def _fits(key: str, cells: pd.Series) -> bool:
+def _fits(key: str, cells: pd.Series, words: Mapping[str, str]) -> bool:
     if key == "split":
-        return set(cells.str.casefold()) <= set(SPLITS)
+        return set(cells.str.casefold()) <= split_words(words).keys()
     different = cells[cells != ""].nunique()
     return 1 < different <= SITES if key == "site" else different > 1
 
 
-def _label_columns(rows: pd.DataFrame, columns: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the columns whose cells are all labels, and those of them that say that there is no finding."""
+def _repeated(rows: pd.DataFrame) -> list[str]:
+    """Return the columns whose cells may be ids of patients with several images, with their numbers, at most three."""
+    counts = rows.nunique().sort_values(ascending=False, kind="stable")
+    counts = counts[(counts / len(rows) >= ASKED[0]) & (counts / len(rows) < ASKED[1])]
+    whole = [name for name in counts.index if is_numeric(rows[name]) in ("", None)]
+    return [f"{name!r} ({counts[name]:,} different)" for name in whole[:3]]
+
+
+def _may_be_split(name: str, cells: pd.Series) -> bool:
+    """Return whether a column says by its name, or by some of its words, that it divides the images."""
+    words = set(cells.str.casefold()) - {""}
+    named = _NAMED["split"].fullmatch(name) and 0 < len(words) <= WORDS
+    return bool(named or len({SPLITS[word] for word in words & SPLITS.keys()}) > 1)
+
+
+def _label_columns(rows: pd.DataFrame, columns: Sequence[str]) -> tuple[list[str], str]:
+    """Return the columns of which nearly all cells are labels, and why others with such cells are left out, in words."""
     labels = []
     for name in columns:
-        meanings = {SPELLED.get(folded(cell)) for cell in rows[name].unique()}
-        if None not in meanings and "positive" in meanings and len(meanings) > 1:
+        meanings = rows[name].map({cell: SPELLED.get(folded(cell), "") for cell in rows[name].unique()})
+        kinds = set(meanings) - {""}
+        if (meanings != "").mean() >= MOST and "positive" in kinds and len(kinds) > 1:
             labels.append(name)
     negative = [name for name in labels if folded(name).replace("_", " ") in NO_FINDING]
-    return [name for name in labels if name not in negative], negative
+    others = [name for name in labels if _NO_FINDINGS.fullmatch(name)]
+    words = [f"as {listed(negative)} says that there is no finding"] * bool(negative)
+    words += [f"as they are no findings by their names: {listed(others)}"] * bool(others)
+    left_out = f"left out, {'; '.join(words)}" if words else ""
+    return [name for name in labels if name not in negative and name not in others], left_out
 
 
 def _add_findings(found: Proposal, rows: pd.DataFrame, columns: Sequence[str]) -> None:

@@ -42,8 +42,8 @@ def is_table(path: Path) -> bool:
     return name.endswith((*TEXTS, *PARQUET, *SPREADSHEETS))
 
 
-def read_any_table(path: Path) -> tuple[Table, str]:
-    """Read a table: text (CSV, TSV; also as ``.gz``), Parquet, or a spreadsheet that pandas can read.
+def read_any_table(path: Path, sheet: str | None = None) -> tuple[Table, str]:
+    """Read a table: text (CSV, TSV; also as ``.gz``), Parquet, or a sheet, by default the first, of a spreadsheet.
 
     Returns:
         The table, whose cells are all text without blanks around it, "" where a cell is empty; and how it is written, in
@@ -58,7 +58,7 @@ def read_any_table(path: Path) -> tuple[Table, str]:
         raise FileNotFoundError(f"{path}: {'a folder, not a table' if path.is_dir() else 'no such file'}")
     suffix = path.suffix.lower()
     if suffix in SPREADSHEETS:
-        header, rows, lines, said = _spreadsheet(path, SPREADSHEETS[suffix])
+        header, rows, lines, said = _spreadsheet(path, SPREADSHEETS[suffix], sheet)
     elif suffix in PARQUET:
         header, rows, lines, said = _parquet(path)
     else:
@@ -119,7 +119,9 @@ def _text(path: Path) -> tuple[list[str], list[list[str]], list[int], str]:
     if not text.strip():
         raise ValueError(f"{path}: expected a table, found nothing")
     lines = text.splitlines(keepends=True)
-    delimiter = _delimiter(lines)
+    named = re.fullmatch(r'"?sep=(.)"?', lines[0].strip("\r\n"), re.IGNORECASE)  # as Excel writes it
+    delimiter = named[1] if named and named[1] in DELIMITERS else _delimiter(lines)
+    lines = ["\n", *lines[1:]] if named else lines
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     header: list[str] = []
     rows, numbers, started = [], [], 1
@@ -129,7 +131,7 @@ def _text(path: Path) -> tuple[list[str], list[list[str]], list[int], str]:
             if not header and any(cells):
                 header = cells
             elif header and any(cells):
-                rows.append(_fitted(cells, len(header), f"{path}, line {started}"))
+                rows.append(_fitted(cells, header, f"{path}, line {started}"))
                 numbers.append(started)
             started = reader.line_num + 1
     except csv.Error as error:
@@ -170,13 +172,14 @@ def _delimiter(lines: list[str]) -> str:
     return best
 
 
-def _fitted(cells: list[str], width: int, where: str) -> list[str]:
-    if any(cells[width:]):
+def _fitted(cells: list[str], header: list[str], where: str) -> list[str]:
+    width, least = len(header), max((n for n, name in enumerate(header, 1) if name), default=0)
+    if any(cells[width:]) or len(cells) < least:
         raise ValueError(f"{where}: expected {width} cells as in the header, found {len(cells)}")
     return cells[:width] + [""] * (width - len(cells))
 
 
-def _spreadsheet(path: Path, package: str) -> tuple[list[str], list[list[str]], list[int], str]:
+def _spreadsheet(path: Path, package: str, wanted: str | None) -> tuple[list[str], list[list[str]], list[int], str]:
     try:
         sheets = pd.read_excel(path, sheet_name=None, header=None, dtype=object)
     except ImportError:
@@ -186,10 +189,15 @@ def _spreadsheet(path: Path, package: str) -> tuple[list[str], list[list[str]], 
         ) from None
     except Exception as error:  # what damage shows as depends on the package
         raise ValueError(f"{path}: expected a spreadsheet, found: {error}") from None
-    name, sheet = next(iter(sheets.items()))
+    name = next(iter(sheets)) if wanted is None else wanted
+    if name not in sheets:
+        raise ValueError(f"{path}: expected a sheet {name!r}, found {listed(sheets)}")
+    sheet, others = sheets[name], [each for each in sheets if each != name]
     rows = [[_cell(value) for value in row] for row in sheet.itertuples(index=False, name=None)]
     first = next((number for number, row in enumerate(rows) if any(row)), 0)
-    said = f"the first of {len(sheets)} sheets, {name!r}" if len(sheets) > 1 else f"a spreadsheet, {name!r}"
+    said = f"a spreadsheet, {name!r}"
+    if others and wanted is None:
+        said = f"only the sheet {name!r} was read, and {listed(others)} was not: --set '{{sheet: {others[0]}}}'"
     return rows[first] if rows else [], rows[first + 1 :], list(range(first + 2, len(rows) + 1)), said
 
 

@@ -22,7 +22,7 @@ def within(result: Check, drawn: Path | None) -> None:
     where = _look_at_them(pairs, (store, store), (files, files), drawn, result.reader.source)
     if same := [f"{files[pair.one]} is {files[pair.other]}" for pair in pairs if pair.same]:
         text = f"{len(same)} pictures are there under more than one patient, compressed anew, resized or cropped{where}: {LEAK}"
-        result.problems.append(Problem(text, same))
+        result.add_leak(Problem(text, same))
     if like := sum(not pair.same for pair in pairs):
         result.remarks.append(
             f"{like} pictures of different patients are alike, and may be one picture, cropped{where}"

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 import numpy as np
 import pandas as pd
 
+from fedlit.data.copies import Duplicates
 from fedlit.data.decoding import Damaged, decode
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import (
@@ -119,6 +120,8 @@ class ChestXrays(FederatedDataModule):
         views: The views that are read, where a reader offers a choice.
         needs: Patterns of files; a folder with a file that matches one of them is recognised as this data set.
         channels: Number of channels that are kept of an image: 1 is grey, 3 is RGB.
+        duplicates: Whether one picture of two patients is refused or allowed; None where nobody looks for such before it
+            trains.
     """
 
     source: str = ""
@@ -127,6 +130,7 @@ class ChestXrays(FederatedDataModule):
     views: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     channels: int = 1
+    duplicates: Duplicates | None = None
 
     def __init__(
         self,
@@ -197,6 +201,10 @@ class ChestXrays(FederatedDataModule):
         self.left_out = []
         reading, store = self._decoded(self._present(self.read_within()))
         self.notes = reading.notes
+        return self.described(reading, store)
+
+    def described(self, reading: Reading, store: ImageStore | PartOfStore | Sequence[str]) -> Records:
+        """Return the records of a reading after deciding on uncertain and blank labels; ``store`` may be files so far."""
         labels = decided(reading.labels, np.isnan(reading.labels), self.blank)
         self._decided = labels = decided(labels, reading.labels == UNCERTAIN, self.uncertain)
         columns = [self.origins[name] for name in self.classes]
@@ -219,6 +227,9 @@ class ChestXrays(FederatedDataModule):
             ValueError: An image lies outside of the data set's folder.
         """
         reading, root = self.read(), os.path.join(self.root, "")
+        folder = reading.source if reading.source.is_dir() else reading.source.parent
+        packed = [file for file in sorted(folder.glob("*.csv.gz")) if file.with_suffix("").is_file()]
+        reading.notes += [f"{file.name} lies beside {file.stem}: only one of them was read" for file in packed]
         reading.files, reading.there = located(reading.files)
         if self.root != self.given_root:
             reading.notes.insert(0, f"{self.source} was found in {self.root}, not in {self.given_root} itself")
@@ -248,13 +259,17 @@ class ChestXrays(FederatedDataModule):
         """Return the images that can be decoded, and their pictures."""
         size, channels = self.image_size, self.channels
         decoded = decode(reading.files, size, channels, self.cache_dir, self.depth, self.damaged, self.resize)
-        self._warn_of_dark(decoded.store, reading.files)
+        self.warn_of_dark(decoded.store, reading.files)
+        blank = np.setdiff1d(np.flatnonzero(decoded.store.hashes()[:, 0] == 0), list(decoded.damaged))
+        if len(blank):
+            which = f"the first are {listed(reading.names[blank], 3)}"
+            reading.notes.append(f"{len(blank)} of {len(reading.names)} images of {self.source} show nothing, {which}")
         if not decoded.damaged:
             return reading, decoded.store
         kept = np.setdiff1d(np.arange(len(reading.names)), list(decoded.damaged))
         return self._without(reading, decoded.damaged, "are damaged"), PartOfStore(decoded.store, kept)
 
-    def _warn_of_dark(self, store: ImageStore, files: Sequence[str]) -> None:
+    def warn_of_dark(self, store: ImageStore | np.ndarray, files: Sequence[str]) -> None:
         """Warn where pictures from all over a store are so dark that their pixels have fewer bits than ``depth``."""
         rows = np.unique(np.linspace(0, len(store) - 1, min(len(store), DARK)).astype(int))
         brightest = int(store[rows].max())

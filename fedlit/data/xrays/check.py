@@ -2,21 +2,25 @@
 
 import gzip
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 from rich.console import Console
 from rich.progress import track
 
 from fedlit.core.errors import ConfigError
 from fedlit.data import xrays
 from fedlit.data.patients import keys, united
-from fedlit.data.records import contents
+from fedlit.data.pixels import SIDE, read_image
+from fedlit.data.records import check_records, contents
 from fedlit.data.splits import shared_patients
 from fedlit.data.xrays.ahead import CHUNK, Ahead
 from fedlit.data.xrays.base import ChestXrays, Reading
@@ -26,6 +30,9 @@ from fedlit.data.xrays.pictures import Picture, look_at
 
 if TYPE_CHECKING:
     from fedlit.data.near import Thumbs
+
+DEEP = 16
+"""Pictures of more than 8 bits in which the brightest pixel is looked for."""
 
 
 def readers() -> dict[str, type[ChestXrays]]:
@@ -78,15 +85,19 @@ def check(reader: ChestXrays, decode: bool = False, drawn: Path | None = None, a
         result.problems.append(Problem(f"{message}\nThe images were not looked at; mend this first"))
         return result
     result.remarks += reading.notes
-    reading.patients, united_patients = united(reading.patients)
-    result.remarks += [united_patients] if united_patients else []
+    if reader.same_person != "exact":
+        reading.patients, united_patients = united(reading.patients)
+        result.remarks += [united_patients] if united_patients else []
     if decode:
         from fedlit.data.near import Thumbs  # with PyTorch, which takes seconds
 
         result.thumbs = Thumbs(len(reading.files))
     result.pictures = _look_at(reading, result.thumbs, ahead)
     result.problems += _problems(result)
+    if same := _under_two_patients(result):
+        result.add_leak(Problem(f"{len(same)} pictures are there under more than one patient: {LEAK}", same))
     result.remarks += _remarks(result)
+    _as_fit_would(result)
     if decode:
         from fedlit.data.xrays import alike
 
@@ -165,8 +176,6 @@ def _problems(result: Check) -> Iterator[Problem]:
         text = f"{len(broken)} of {total} images are of no use; replace them, or remove their rows"
         reasons = [result.pictures[row].problem for row in broken]
         yield Problem(text, [f"{at}: {why}" for at, why in zip(_files(reading, broken), reasons, strict=True)])
-    if same := _under_two_patients(result):
-        yield Problem(f"{len(same)} pictures are there under more than one patient: {LEAK}", same)
 
 
 def _under_two_patients(result: Check) -> list[str]:
@@ -188,6 +197,40 @@ def _remarks(result: Check) -> Iterator[str]:
     if len(depths) > 1:
         numbers = " and ".join(f"{count:,} of {bits} bits" for bits, count in zip(depths, counts, strict=True))
         yield f"images differ in their bit depth: {numbers}; each is scaled by its own"
+
+
+def _as_fit_would(result: Check) -> None:
+    """Divide images of one's own as ``fit`` would, and add what it would refuse or warn of, and the positives of each part."""
+    reader, reading = copy(result.reader), result.reading.where(result.reading.there)
+    if reader.duplicates is None or not len(reading.names):
+        return
+    deep = [file for file, p in zip(reading.files, filter(None, result.pictures), strict=True) if p.is_deep]
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            reader._records = check_records(reader.described(reading, reading.files), reader.same_person == "exact")
+            records, _, kept, _ = reader.divided()
+            if some := deep[:: -(-len(deep) // DEEP) or 1]:
+                reader.warn_of_dark(np.stack([read_image(file, SIDE, depth=reader.depth) for file in some]), some)
+        except ValueError as error:
+            result.problems.append(Problem(str(error)))
+            return
+    result.remarks += dict.fromkeys(str(warning.message) for warning in warned)
+    positive, splits = pd.DataFrame(records.labels == 1, columns=list(records.classes)).iloc[kept], records.splits[kept]
+    result.positives = positive.groupby([records.sites[kept], splits]).agg(["sum", "size"])
+    for split, what in NO_IMAGE.items():
+        of = positive[splits == split]
+        absent = [name for name in positive if positive[name].any() and not of[name].any()]
+        if absent or not len(of):
+            word = f"of {split} is positive for {', '.join(absent)}" if len(of) else what
+            result.remarks.append(f"no image {word}")
+
+
+NO_IMAGE = {
+    "train": "is for training",
+    "val": "is for validation, by which the best round is chosen; splits: {train: train_val} takes a part of those for training",
+    "test": "is for the test",
+}
 
 
 def _by_digest(result: Check) -> dict[str, list[int]]:

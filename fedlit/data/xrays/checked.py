@@ -44,6 +44,7 @@ class Check:
         thumbs: Small pictures of the images, where they were decoded.
         problems: What is wrong.
         remarks: What is not wrong but good to know.
+        positives: Positive and all images of each class, by site and split; None where they cannot be divided.
     """
 
     reader: ChestXrays
@@ -53,11 +54,19 @@ class Check:
     thumbs: "Thumbs | None" = None
     problems: list[Problem] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    positives: pd.DataFrame | None = None
 
     @property
     def opened(self) -> list[Picture]:
         """The images whose header could be read."""
         return [picture for picture in self.pictures if picture is not None and picture.format]
+
+    def add_leak(self, problem: Problem) -> None:
+        """Add copies of pictures, which are a remark where the arguments allow them."""
+        if self.reader.duplicates == "allow":
+            self.remarks += ["; ".join([problem.text, *problem.places[:SHOWN]])]
+        else:
+            self.problems.append(problem)
 
     def labels(self) -> pd.DataFrame:
         """Return one row for each label of a source that was read: numbers of images by value, and the prevalence.

@@ -5,6 +5,7 @@ Localization of Common Thorax Diseases", CVPR 2017, https://nihcc.app.box.com/v/
 """
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -57,20 +58,24 @@ class NIHChestXray14(ChestXrays):
 
     def read(self) -> Reading:
         """Read the label file and the official lists; no image is opened."""
-        file = next((self.root / name for name in self.needs if (self.root / name).is_file()), None)
+        file, *others = [self.root / name for name in self.needs if (self.root / name).is_file()] or [None]
         if file is None:
             raise FileNotFoundError(f"{self.root}: found {contents(self.root)}; {self.layout}")
         table = read_table(file, _NEEDED, _NEEDED, _COLUMNS)
         refuse_repeats(table, "Image Index")
         names = table.rows["Image Index"].to_numpy(dtype=str)
+        notes = [
+            f"{other.name} lies beside {file.name}, and was not read" for other in others if other.stem != file.name
+        ]
         return Reading(
-            files=_image_files(self.root, names, self.layout),
+            files=_image_files(self.root, names, self.layout, notes),
             names=names,
             patients=table.rows["Patient ID"].to_numpy(dtype=str),
             labels=_parse_findings(table, self.labels),
             source=file,
             splits=_read_splits(self.root, names, file) if self.official_split else None,
             table=table.rows,
+            notes=notes,
         )
 
 
@@ -106,6 +111,10 @@ def _read_splits(root: Path, names: np.ndarray, label_file: Path) -> np.ndarray 
     for split, path in lists.items():
         lines = enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1)
         line_of = {name: number for number, line in lines if (name := line.strip())}
+        if not line_of:
+            raise ValueError(
+                f"{path}: expected names of images, found none. Restore it, or set official_split to false."
+            )
         if unknown := [name for name in line_of if name not in row_of]:
             raise ValueError(
                 f"{path}, line {line_of[unknown[0]]}: {unknown[0]!r} is not in {label_file.name} ({len(unknown)} such "
@@ -125,14 +134,19 @@ def _read_splits(root: Path, names: np.ndarray, label_file: Path) -> np.ndarray 
     return splits
 
 
-def _image_files(root: Path, names: np.ndarray, layout: str) -> list[str]:
-    """Return the path of each image; an image that is in none of the folders is expected in the first."""
+def _image_files(root: Path, names: np.ndarray, layout: str, notes: list[str]) -> list[str]:
+    """Return the path of each image, and note those in two folders; one that is in none is expected in the first."""
     folders = [folder for folder in (root / "images", *sorted(root.glob("images_*/images"))) if folder.is_dir()]
     if not folders:
         raise FileNotFoundError(f"{root}: found no folder of images; {layout}")
     # By stem, as a suffix may be spelled in capitals.
-    folder_of = {_stem(name): str(folder) for folder in reversed(folders) for name in os.listdir(folder)}
-    first = str(folders[0])
+    there = [(_stem(name), str(folder)) for folder in reversed(folders) for name in os.listdir(folder)]
+    folder_of, first = dict(there), str(folders[0])
+    if len(folder_of) < len(there):
+        twice = [stem for stem, count in Counter(stem for stem, _ in there).items() if count > 1]
+        notes.append(
+            f"{len(twice)} images are there more than once, the first are {listed(twice, 3)}: one file of each is read"
+        )
     return [os.path.join(folder_of.get(_stem(name), first), name) for name in names.tolist()]
 
 

@@ -9,12 +9,15 @@ from pathlib import Path
 import numpy as np
 
 from fedlit.core.errors import ConfigError
-from fedlit.data.dicom import is_dicom, open_dicom
+from fedlit.data.dicom import is_dicom, open_dicom, refuse_other
 from fedlit.data.opening import no_file, open_picture
-from fedlit.data.pixels import SIDE, read_image
+from fedlit.data.pixels import THUMB, read_image
 
 IMAGES = (".png", ".jpg", ".jpeg")
 """Suffixes that say what a file is, so that it need not be opened twice."""
+
+LARGE = 4096
+"""Bytes from which on an element of a DICOM file is no part of its header."""
 
 _GREY_16 = (16, "grey")
 # Some versions of Pillow open a PNG of 16 bits as "I".
@@ -45,13 +48,18 @@ class Picture:
     problem: str = ""
 
     @property
+    def is_deep(self) -> bool:
+        """Whether its pixels have more than 8 bits, and nothing says how many of them are used."""
+        return self.bits > 8 and self.format != "DICOM" and not self.problem
+
+    @property
     def kind(self) -> str:
         """Format, bit depth and colour in words."""
         return f"{self.format}, {self.bits}-bit {self.colour}"
 
 
 def look_at(file: str, decode: bool = False, keep: Callable[[np.ndarray], None] | None = None) -> Picture:
-    """Read the header of an image file, and its pixels if ``decode`` is true, which ``keep`` then gets, uint8 [1, 64, 64].
+    """Read the header of an image file, and its pixels if ``decode`` is true, which ``keep`` then gets, uint8 [1, 128, 128].
 
     Raises:
         ConfigError: The file is DICOM, and pydicom is not installed.
@@ -67,7 +75,7 @@ def look_at(file: str, decode: bool = False, keep: Callable[[np.ndarray], None] 
     if not decode:
         return Picture(*header)
     try:
-        pixels = read_image(file, SIDE)
+        pixels = read_image(file, THUMB)
     except Exception as error:
         return Picture(*header, problem=f"cannot be decoded: {error}")
     if pixels.min() == pixels.max():
@@ -79,7 +87,8 @@ def look_at(file: str, decode: bool = False, keep: Callable[[np.ndarray], None] 
 
 def _header(file: str) -> tuple[str, int, str, tuple[int, int]]:
     if os.path.splitext(file)[1].lower() not in IMAGES and not no_file(file) and is_dicom(Path(file)):
-        header = open_dicom(Path(file), stop_before_pixels=True)
+        header = open_dicom(Path(file), defer_size=LARGE)
+        refuse_other(header)
         return "DICOM", int(header.BitsStored), str(header.PhotometricInterpretation), (header.Columns, header.Rows)
     with open_picture(file) as image:
         return (image.format or "", *_KINDS.get(image.mode, (8, image.mode)), image.size)

@@ -281,7 +281,7 @@ REFUSED = {
     "a split of another name": (("p0,north,train", "p0,north,third"), {}, r"line 2: column 'part': expected 'train', .*found 'third'"),
     "a label of another name": (
         ("p0,north,train,1,no", "p0,north,train,1,maybe"), {},
-        r"line 2: column 'Mass': expected a label .* found 'maybe' \(1 such cells\). Say what it means: data.values \{maybe: positive\}",
+        r"line 2: column 'Mass': expected a label .* found 'maybe' \(1 such cells\). They are 'maybe' \(line 2\). Say what it means: data.values \{maybe: positive\}",
     ),
     "a row that is too long": (("north,train,1,no,0.5", "north,train,1,no,0.5,7"), {}, r"line 2: expected 7 cells as in the header, found 8"),
     "a column twice": (("Edema,Mass", "Mass,Mass"), {}, r"the header has the columns 'Mass' more than once"),

@@ -1,0 +1,66 @@
+"""One picture under two patients of one table is found, as it is between two organisations."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fedlit.data import ImageTable, Organisations
+from own_tables import people, picture, write_table
+
+pytestmark = pytest.mark.filterwarnings("ignore:classes without")
+
+SITES = ["north"] * 20 + ["south"] * 20
+COPIES = {20 + n: picture(n) for n in range(6)}
+
+
+def opened(table: Path, **options) -> ImageTable:
+    given = {"image": "file", "patient": "patient", "site": "site", "labels": ["Edema"], "image_size": 32}
+    return ImageTable(table, cache_dir=str(table.parent / "cache"), **given | options)
+
+
+def test_copies_at_two_sites_of_one_table_are_refused(tmp_path):
+    table = write_table(tmp_path, people(site=SITES), COPIES)
+    with pytest.raises(
+        ValueError,
+        match=r"6 pictures of 'ours' are there under more than one patient, the first are '\d+.png and \d+.png'.*data.duplicates to allow",
+    ) as refused:
+        opened(table).setup()
+    (drawn,) = (tmp_path / "cache").glob("pairs-*.png")
+    assert str(drawn) in str(refused.value)
+    with pytest.raises(ValueError, match="6 pictures of 'ours'"):
+        Organisations({"ours": opened(table)}, image_size=32, cache_dir=str(tmp_path / "cache")).setup()
+
+
+def test_they_are_a_warning_where_they_are_allowed(tmp_path):
+    table = write_table(tmp_path, people(site=SITES), COPIES)
+    data = opened(table, duplicates="allow")
+    with pytest.warns(UserWarning, match="6 pictures of 'ours' are there under more than one patient"):
+        data.setup()
+    with pytest.raises(ValueError, match=r"data\.duplicates: expected refuse or allow, found 'drop'"):
+        opened(table, duplicates="drop")
+
+
+def test_two_pictures_of_one_patient_may_be_equal(tmp_path):
+    data = opened(write_table(tmp_path, people(site=SITES), {1: picture(0)}))
+    data.setup()
+    assert len(data.assignment) == 40
+
+
+def test_without_patients_every_copy_is_one_too_many(tmp_path):
+    with pytest.raises(ValueError, match="1 pictures of 'ours' are there under more than one patient"):
+        opened(write_table(tmp_path, people(site=SITES), {1: picture(0)}), patient=None).setup()
+
+
+def test_data_check_says_so(tmp_path, fedlit_cli, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    table = write_table(tmp_path, people(site=SITES), COPIES)
+    shutil.copy(tmp_path / "12.png", tmp_path / "13.png")  # of one patient
+    code, out, _ = fedlit_cli(f"data check {table} --decode")
+    text = " ".join(out.split())
+    assert code == 1
+    assert "6 pictures are there under more than one patient" in text
+    assert f"{tmp_path}/0.png (patient p0) is {tmp_path}/20.png (patient p10)" in text
+    code, out, _ = fedlit_cli(f"data check {table} --decode --set '{{duplicates: allow}}'")
+    assert code == 0
+    assert "note: 6 pictures are there under more than one patient" in " ".join(out.split())

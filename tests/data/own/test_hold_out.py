@@ -1,0 +1,100 @@
+"""Images that are held out stay out, whatever the word for them is."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedlit.data import ImageTable
+from own_tables import people, write_table
+
+pytestmark = pytest.mark.filterwarnings("ignore:classes without")
+
+WORDS = ["train"] * 24 + ["holdout"] * 16
+
+
+def opened(table: Path, **options) -> ImageTable:
+    given = {"image": "file", "patient": "patient", "labels": ["Edema"], "image_size": 16}
+    return ImageTable(table, cache_dir=str(table.parent / "cache"), **given | options)
+
+
+@pytest.mark.parametrize("column", ["split", "Fold", "data_set", "Partition", "subset"])
+def test_a_word_that_is_not_known_is_refused(tmp_path, fedlit_cli, column):
+    table = write_table(tmp_path, people(**{column: WORDS}))
+    code, out, _ = fedlit_cli(f"data check {table}")
+    assert code == 1
+    assert f"split: {column}" in out
+    text = " ".join(out.split())
+    assert f"line 26: column {column!r}" in text
+    assert "'holdout' (16 such lines)" in text
+    assert "data.splits {holdout: test}" in text
+    assert "nothing is wrong" not in out
+
+
+def test_empty_cells_of_a_split_are_refused_unless_they_mean_something(tmp_path, fedlit_cli):
+    table = write_table(tmp_path, people(split=[word.replace("train", "") for word in WORDS]))
+    code, out, _ = fedlit_cli(f"data check {table}")
+    assert code == 1
+    assert "split: split" in out
+    data = opened(table, split="split", splits={"": "train_val", "holdout": "test"})
+    assert data.read().splits.tolist() == ["train_val"] * 24 + ["test"] * 16
+
+
+def test_one_may_say_what_words_mean(tmp_path, fedlit_cli):
+    table = write_table(tmp_path, people(split=WORDS))
+    code, out, _ = fedlit_cli(f"data check {table} --set '{{splits: {{HoldOut: test}}}}'")
+    assert code == 0, out
+    data = opened(table, split="split", splits={"HoldOut": "test", "train": "train_val"})
+    data.setup()
+    held = data.assignment.query("split == 'test'")
+    assert sorted(held["image"]) == sorted(f"{n}.png" for n in range(24, 40))
+    with pytest.raises(ValueError, match=r"data.splits: 'holdout': expected one of train, .*, found 'tset'"):
+        opened(table, split="split", splits={"holdout": "tset"})
+    with pytest.raises(ValueError, match=r"data.splits: .*data.split"):
+        opened(table, splits={"holdout": "test"})
+
+
+def test_a_column_of_another_kind_is_no_split(tmp_path, fedlit_cli):
+    table = write_table(tmp_path, people(set=[f"box {n}" for n in range(40)]))
+    assert fedlit_cli(f"data check {table}")[0] == 0
+    table = write_table(tmp_path / "b", people(split=WORDS))
+    code, out, _ = fedlit_cli(f"data check {table} --set '{{split: null}}'")
+    assert code == 0, out
+
+
+@pytest.mark.parametrize("ids", [["p12", "p13", "14.png"], ["24.png", "25", "p13", "28.png", "29.png"]])
+def test_a_list_of_ids_is_the_test_set(tmp_path, ids):
+    table = write_table(tmp_path, people())
+    (tmp_path / "test.txt").write_text("\n".join([*ids, ""]))
+    data = opened(table, test=tmp_path / "test.txt")
+    if "14.png" in ids:  # one image of a patient, whose other one would be trained on
+        with pytest.raises(ValueError, match=r"patient 'p7' in test .* and train_val"):
+            data.setup()
+        return
+    data.setup()
+    held = data.assignment.query("split == 'test'")
+    assert sorted(held["image"]) == sorted(f"{n}.png" for n in (24, 25, 26, 27, 28, 29))
+    assert set(np.unique(data.assignment["split"])) == {"train", "val", "test"}
+
+
+def test_what_a_list_names_in_vain_is_refused(tmp_path):
+    table = write_table(tmp_path, people())
+    (tmp_path / "test.txt").write_text("p12\n\nq99\n")
+    with pytest.raises(ValueError, match=r"test.txt, line 3: 'q99' is no patient and no image of ours.csv .1 such"):
+        opened(table, test=tmp_path / "test.txt").setup()
+    (tmp_path / "test.txt").write_text("\n")
+    with pytest.raises(ValueError, match=r"test.txt: expected ids of patients or images, one a line, found none"):
+        opened(table, test=tmp_path / "test.txt").setup()
+    with pytest.raises(ValueError, match=r"data\.test: .* leave official_split out"):
+        opened(table, test=tmp_path / "test.txt", official_split=False)
+    with pytest.raises(FileNotFoundError, match=r"none.txt: no such file"):
+        opened(table, test=tmp_path / "none.txt").setup()
+
+
+def test_a_list_comes_before_a_column(tmp_path):
+    table = write_table(tmp_path, people(split=["train"] * 20 + ["val"] * 10 + ["test"] * 10))
+    (tmp_path / "test.txt").write_text("p1\n")
+    data = opened(table, split="split", test=tmp_path / "test.txt")
+    data.setup()
+    assert (data.assignment["split"] == "test").sum() == 12
+    assert "2 images of ours are test by test.txt, and something else by 'split'" in data.notes

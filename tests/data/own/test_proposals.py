@@ -1,0 +1,104 @@
+"""What `data check` proposes for a table is what its columns mean, and what it does not know it says."""
+
+import numpy as np
+import pytest
+
+from own_tables import people, write_table
+
+
+def check(fedlit_cli, line: str) -> tuple[int, str]:
+    code, out, err = fedlit_cli(f"data check {line}")
+    return code, " ".join((out + err).split())
+
+
+def test_a_column_of_labels_with_a_strange_cell_is_shown_with_its_line(tmp_path, fedlit_cli):
+    cells = [str(n % 3 // 2) for n in range(40)]
+    cells[7], cells[9], cells[30] = "u", "u", "o"
+    code, out = check(fedlit_cli, str(write_table(tmp_path, people(Mass=cells))))
+    assert code == 1
+    assert "labels: [Edema, Mass]" in out
+    assert "line 9: column 'Mass': expected a label" in out
+    assert "'u' (lines 9, 11), 'o' (line 32)" in out
+
+
+def test_numbers_and_notes_are_no_labels(tmp_path, fedlit_cli):
+    columns = people(
+        lesions=[str(n % 4) for n in range(40)], Sex=["01"[n // 4 % 2] for n in range(40)],
+        patient_age=["01"[n // 6 % 2] for n in range(40)], Portable=["ny"[n // 8 % 2] for n in range(40)],
+    )  # fmt: skip
+    code, out = check(fedlit_cli, str(write_table(tmp_path, columns)))
+    assert code == 0
+    assert "labels: [Edema] # left out, as they are no findings by their names: 'Sex', 'patient_age', 'Portable'" in out
+    code, out = check(fedlit_cli, f"{tmp_path}/ours.csv --set '{{labels: [Edema, Portable]}}'")
+    assert code == 0
+    assert "labels: [Edema, Portable]" in out
+
+
+@pytest.mark.parametrize("name", ["PatID", "Fallnummer", "pat_nr", "Pat.-Nr.", "PID"])
+def test_columns_of_patients_are_found_by_more_names(tmp_path, fedlit_cli, name):
+    columns = people()
+    columns[name] = columns.pop("patient")
+    assert f"patient: {name} # 20 different" in check(fedlit_cli, str(write_table(tmp_path, columns)))[1]
+
+
+def test_ids_that_repeat_are_asked_about(tmp_path, fedlit_cli):
+    columns = people(ward=[str(n % 2) for n in range(40)])
+    columns["xyz"] = columns.pop("patient")
+    _, out = check(fedlit_cli, str(write_table(tmp_path, columns)))
+    assert "each image is then a patient of its own. Is it 'xyz' (20 different)?" in out
+
+
+def test_a_row_of_totals_is_named(tmp_path, fedlit_cli):
+    table = write_table(tmp_path, people())
+    table.write_text(table.read_text() + "Summe,,20\n")
+    code, out = check(fedlit_cli, str(table))
+    assert code == 1
+    assert "line 42: a row of totals ('Summe'), not of an image: remove it" in out
+
+
+@pytest.mark.parametrize(
+    ("names", "pattern"),
+    [
+        (["frontal.png"], "{study}/frontal.png"),
+        (["frontal.png", "lateral.png"], "{study}/frontal.png"),
+        ([], "{study}/*"),
+    ],
+)
+def test_a_folder_per_examination(tmp_path, fedlit_cli, names, pattern):
+    columns = {"study": [f"S{n}" for n in range(40)]} | people()
+    for name in names or [""]:
+        of = {"file": [f"S{n}/{name or f'{n * 7919 % 1009}.png'}" for n in range(40)]}
+        write_table(tmp_path / "images", of)
+        for n in range(40) if name == "lateral.png" else ():
+            (tmp_path / "images" / f"S{n}" / name).write_bytes((tmp_path / f"images/S{n}/frontal.png").read_bytes())
+    del columns["file"]
+    table = tmp_path / "studies.csv"
+    table.write_text("\n".join([",".join(columns), *map(",".join, zip(*columns.values(), strict=True))]))
+    code, out = check(fedlit_cli, f"{table} --root {tmp_path}/images")
+    assert code == 0, out
+    assert f"image: {pattern!r} # 40 of 40 rows" in out
+    if not names:
+        (tmp_path / "images" / "S3" / "more.png").write_bytes(b"x")
+        code, out = check(fedlit_cli, f"{table} --root {tmp_path}/images --set '{{image: \"{{study}}/*\"}}'")
+        assert code == 1
+        assert "1 of 40 images are missing" in out
+
+
+def test_positives_by_site_and_split_are_shown(tmp_path, fedlit_cli):
+    splits = np.repeat(["train", "val", "test"], [24, 8, 8])
+    ill = ["0"] * 24 + ["1"] * 8 + ["0"] * 8
+    columns = people(site=np.tile(["north", "north", "south", "south"], 10), split=splits, Mass=ill)
+    code, out = check(fedlit_cli, str(write_table(tmp_path, columns)))
+    assert code == 0
+    for word in ("positives of", "north train", "south test", "Edema 0 of 4 0 of 12", "Mass 0 of 4 0 of 12"):
+        assert word in out.replace("│", "")
+    assert "no image of train is positive for Mass" in out
+    assert "no image of test is positive for Mass" in out
+
+
+def test_no_validation_split_gets_a_word(tmp_path, fedlit_cli):
+    columns = people(split=np.repeat(["train", "test"], [30, 10]))
+    code, out = check(fedlit_cli, str(write_table(tmp_path, columns)))
+    assert code == 0
+    assert "no image is for validation" in out
+    assert "splits: {train: train_val}" in out

@@ -1,0 +1,117 @@
+"""What is spelled in another way than on the disk is read, or the message says which way it is."""
+
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from fedlit.data import ImageTable
+from own_tables import people, picture, write_table
+
+
+def check(fedlit_cli, line: str) -> tuple[int, str]:
+    code, out, err = fedlit_cli(f"data check {line}")
+    return code, " ".join((out + err).split())
+
+
+def written(root: Path, names: list[str]) -> Path:
+    """A table in which the 40 images have these names, and their files plain ones."""
+    table = write_table(root, people())
+    columns = people(file=names)
+    lines = [",".join(columns), *map(",".join, zip(*columns.values(), strict=True))]
+    table.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return table
+
+
+@pytest.mark.parametrize("suffix", [".PNG", ".Png"])
+def test_suffixes_in_capitals(tmp_path, fedlit_cli, suffix):
+    code, out = check(fedlit_cli, str(written(tmp_path, [f"{n}{suffix}" for n in range(40)])))
+    assert code == 0, out
+    assert "image: file # 40 of 40 rows" in out
+
+
+@pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])
+def test_forms_of_unicode(tmp_path, fedlit_cli, forms):
+    names = [f"Röntgen {n}.png" for n in range(40)]
+    table = written(tmp_path, [unicodedata.normalize(forms[0], name) for name in names])
+    for n, name in enumerate(names):
+        (tmp_path / f"{n}.png").rename(tmp_path / unicodedata.normalize(forms[1], name))
+    code, out = check(fedlit_cli, str(table))
+    assert code == 0, out
+    assert "40, 0 of them missing" in out
+
+
+def test_a_line_that_names_the_delimiter(tmp_path, fedlit_cli):
+    table = write_table(tmp_path, people())
+    table.write_text("sep=;\n" + table.read_text().replace(",", ";"))
+    code, out = check(fedlit_cli, str(table))
+    assert code == 0, out
+    assert "semicolons between cells" in out
+    code, out = check(fedlit_cli, f"{table} --set '{{labels: [patient]}}'")
+    assert "line 3: column 'patient'" in out
+
+
+def test_a_row_cut_short_is_named_by_its_line(tmp_path, fedlit_cli):
+    table = write_table(tmp_path, people(site=["north", "south"] * 20))
+    lines = table.read_text().splitlines()
+    lines[7] = "6.png,0,north"  # the patient's cell is lost
+    table.write_text("\n".join(lines))
+    code, out = check(fedlit_cli, str(table))
+    assert code == 2
+    assert "line 8: expected 4 cells as in the header, found 3" in out
+
+
+@pytest.mark.parametrize(
+    ("names", "word"),
+    [
+        ([rf"D:\scans\{n}.png" for n in range(40)], r"'file' holds paths of another machine, such as 'D:\\scans\\0.png'"),
+        ([f"elsewhere/{n}.png" for n in range(40)], "'file' holds names of these files in other folders, such as 'elsewhere/0.png'"),
+    ],
+)  # fmt: skip
+def test_why_no_column_names_the_images(tmp_path, fedlit_cli, names, word):
+    code, out = check(fedlit_cli, str(written(tmp_path, names)))
+    assert code == 2
+    assert word in out
+
+
+def test_lost_zeros(tmp_path, fedlit_cli):
+    table = written(tmp_path, [str(n) for n in range(40)])
+    for n in range(40):
+        (tmp_path / f"{n}.png").rename(tmp_path / f"{n:05d}.png")
+    code, out = check(fedlit_cli, str(table))
+    assert code == 2
+    assert "'file' has lost zeros: '1' is the file '00001.png'" in out
+
+
+def test_a_sheet_before_the_data(tmp_path, fedlit_cli):
+    pd = pytest.importorskip("pandas")
+    pytest.importorskip("openpyxl")
+    write_table(tmp_path, people())
+    with pd.ExcelWriter(tmp_path / "ours.xlsx") as book:
+        pd.DataFrame({"about": ["our study", "2026"]}).to_excel(book, sheet_name="Readme", index=False)
+        pd.DataFrame(people()).to_excel(book, sheet_name="Cases", index=False)
+    code, out = check(fedlit_cli, str(tmp_path / "ours.xlsx"))
+    assert code == 2
+    assert "the sheet 'Readme' was read, and 'Cases' was not: --set '{sheet: Cases}'" in out
+    code, out = check(fedlit_cli, f"{tmp_path}/ours.xlsx --set '{{sheet: Cases}}'")
+    assert code == 0, out
+    assert "sheet: Cases" in out
+    code, out = check(fedlit_cli, f"{tmp_path}/ours.xlsx --set '{{sheet: Case}}'")
+    assert code == 2
+    assert "expected a sheet 'Case', found 'Readme', 'Cases'" in out
+
+
+def test_sites_under_one_name(tmp_path):
+    table = write_table(tmp_path, people(site=["North", "north ward", "South", "south"] * 10), {0: picture(99)})
+    merged = {"north ward": "North", "south": "South"}
+    given = {"image": "file", "patient": "patient", "site": "site", "labels": ["Edema"]}
+    assert set(ImageTable(table, sites=merged, **given).read().sites) == {"North", "South"}
+    with pytest.raises(ValueError, match=r"data.sites: no row of ours.csv has the site 'east'; labels are North"):
+        ImageTable(table, sites={"east": "South", "weat": "x"}, **given).read()
+
+
+def test_a_table_and_its_images_in_the_working_directory(tmp_path, fedlit_cli, monkeypatch):
+    write_table(tmp_path, people())
+    monkeypatch.chdir(tmp_path)
+    code, out = check(fedlit_cli, "ours.csv")
+    assert code == 0, out

@@ -1,0 +1,74 @@
+"""`data check` says before what `fit` would refuse or warn of."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from own_tables import people, write_table
+
+
+def check(fedlit_cli, line: str) -> tuple[int, str]:
+    code, out, err = fedlit_cli(f"data check {line}")
+    return code, " ".join((out + err).split())
+
+
+def test_a_site_of_one_image_by_a_typo(tmp_path, fedlit_cli):
+    sites = ["north", "north", "south", "south"] * 10
+    sites[5] = "nroth"
+    code, out = check(fedlit_cli, str(write_table(tmp_path, people(site=sites))))
+    assert code == 1
+    assert "client 'nroth': expected at least 2 training images" in out
+
+
+def test_sites_that_differ_in_case(tmp_path, fedlit_cli):
+    sites = ["East", "East", "EAST", "EAST"] * 10
+    code, out = check(fedlit_cli, str(write_table(tmp_path, people(site=sites))))
+    assert code == 1
+    assert "client names 'EAST' and 'East' are the same" in out
+
+
+def test_twelve_of_sixteen_bits(tmp_path, fedlit_cli):
+    deep = {n: Image.fromarray(np.asarray(noise(n)).astype(np.uint16) << 4) for n in range(40)}
+    table = write_table(tmp_path, people(), deep)
+    code, out = check(fedlit_cli, str(table))
+    assert code == 0
+    assert "if their 16 bits are used up to 12 only, set data.depth to 12" in out
+    assert "set data.depth" not in check(fedlit_cli, f"{table} --set '{{depth: 12}}'")[1]
+
+
+def noise(seed: int) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (64, 64), dtype=np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"NumberOfFrames": 3}, "3 in MONOCHROME2"),
+        ({"PhotometricInterpretation": "RGB", "SamplesPerPixel": 3}, "1 in RGB"),
+        ({"PixelData": None}, "one without pixels"),
+        ({"Rows": None, "Columns": None, "BitsStored": None, "PixelData": None}, "one without pixels"),
+    ],
+)
+def test_what_a_dicom_header_says(tmp_path, fedlit_cli, change, word):
+    pydicom = pytest.importorskip("pydicom", reason="needs pydicom: pip install 'fedlit[dicom]'")
+    table = write_table(tmp_path, people())
+    meta = pydicom.dataset.FileMetaDataset()
+    meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+    meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = "1.2.840.10008.5.1.4.1.1.1.1", "1.2.3"
+    image = pydicom.dataset.FileDataset("", {}, file_meta=meta, preamble=b"\0" * 128)
+    image.Rows, image.Columns, image.SamplesPerPixel, image.PixelRepresentation = 24, 24, 1, 0
+    image.PhotometricInterpretation, image.BitsAllocated, image.BitsStored, image.HighBit = "MONOCHROME2", 8, 8, 7
+    samples = change.get("NumberOfFrames", 1) * change.get("SamplesPerPixel", 1)
+    image.PixelData = np.arange(576 * samples).astype(np.uint8).tobytes()
+    for name, value in change.items():
+        if value is None:
+            del image[name]
+        else:
+            setattr(image, name, value)
+    pydicom.dcmwrite(tmp_path / "image.dcm", image, enforce_file_format=True)
+    (tmp_path / "3.png").unlink()
+    (tmp_path / "image.dcm").rename(tmp_path / "3.dcm")
+    table.write_text(table.read_text().replace("3.png,", "3.dcm,", 1).replace("\n13.dcm", "\n13.png"))
+    code, out = check(fedlit_cli, str(table))
+    assert code == 1
+    assert word in out

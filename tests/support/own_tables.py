@@ -1,0 +1,39 @@
+"""Tables of one's own with pictures that differ, as people write them."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+
+def picture(seed: int, size: int = 32) -> Image.Image:
+    """A picture of noise, unlike any other."""
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (size, size), dtype=np.uint8))
+
+
+def people(count: int = 40, **columns: Sequence[str]) -> dict[str, list[str]]:
+    """Columns of a table with a row an image and two images a patient."""
+    plain = {
+        "file": [f"{n}.png" for n in range(count)],
+        "patient": [f"p{n // 2}" for n in range(count)],
+        "Edema": [str(n // 2 % 2) for n in range(count)],
+    }
+    return plain | {name: list(cells) for name, cells in columns.items()}
+
+
+def write_table(
+    root: Path,
+    columns: Mapping[str, Sequence[str]],
+    pictures: Mapping[int, Image.Image] | None = None,
+    name: str = "ours.csv",
+    file: str = "file",
+) -> Path:
+    """Write a table and a picture for each row; ``pictures`` says which rows have one of their own."""
+    root.mkdir(parents=True, exist_ok=True)
+    for row, path in enumerate(columns[file]):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        ((pictures or {}).get(row) or picture(row)).save(root / path)
+    lines = [",".join(columns), *(",".join(row) for row in zip(*columns.values(), strict=True))]
+    (root / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return root / name
