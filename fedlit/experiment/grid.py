@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 from argparse import ArgumentError
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from fedlit.experiment.options import DEFAULT_CLASSES, experiment_parser, resolv
 from fedlit.experiment.parser import Parser, is_mistake
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.lock import HOLDER, LOCK
+from fedlit.tracking.names import TEST
 from fedlit.tracking.run import RESERVED, Result, config_difference, flatten, read_config
 
 OWN_KEYS = ("config", "seed", "experiment", "name", "run_dir", "ckpt_path", "fast_dev_run")
@@ -34,8 +34,8 @@ OWN_KEYS = ("config", "seed", "experiment", "name", "run_dir", "ckpt_path", "fas
 LOG, WANTED = "console.log", ".wanted.yaml"
 """Files of a run's directory: what it printed, and the configuration that it is started with."""
 
-METRIC = "test/federation/auroc_macro"
-"""What is shown of runs, where nobody chooses."""
+METRIC, VALIDATION = "test/federation/auroc_macro", "val/auroc_macro"
+"""What is shown of runs by default: where nothing is chosen, and of a grid, from which somebody chooses."""
 
 WORD_LENGTH = 40
 """Largest part of a name that tells one value of the grid."""
@@ -55,7 +55,8 @@ class Sweep:
         cases: Named alternatives, each with keys of its own.
         grid: Lists of values by key. Runs take every combination.
         seeds: Seeds of the runs. They set the key ``seed``.
-        metric: Metric that the summary shows: a test metric, or another one whose last value is in ``metrics.csv``.
+        metric: Metric that the summary shows: a test metric, or another one of ``metrics.csv``, of the best model's round. By
+            default ``val/auroc_macro`` where there is a grid, ``test/federation/auroc_macro`` elsewhere.
         run_dir: Folder of all runs: RUN_DIR/EXPERIMENT/NAME/.
         file: File of the sweep, for messages.
 
@@ -69,7 +70,7 @@ class Sweep:
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
     grid: dict[str, list[Any]] = field(default_factory=dict)
     seeds: list[int] = field(default_factory=lambda: [0])
-    metric: str = METRIC
+    metric: str = ""
     run_dir: str = "runs"
     file: Path | None = None
 
@@ -77,6 +78,13 @@ class Sweep:
         for name, values in (("seeds", self.seeds), *((f"grid.{key}", values) for key, values in self.grid.items())):
             if not values:
                 raise ConfigError(f"{name}: expected at least one value, found none; leave the key out, or fill it")
+        if not self.metric:
+            object.__setattr__(self, "metric", VALIDATION if self.grid else METRIC)
+        elif self.grid and self.metric.startswith(TEST):
+            raise ConfigError(
+                f"metric: {self.metric!r} is of the test set, which may not choose among the points of a grid; use a "
+                "metric of the validation data, such as val/auroc_macro. `fedlit compare` shows the test AUROC of all runs"
+            )
         check_name("experiment", self.experiment, OF_RUNS)
         for name in self.cases:
             check_name("cases", name)
@@ -168,8 +176,10 @@ class PlannedRun:
         result = Result.read(self.directory)
         if result is None or key in result.metrics:
             return result.metrics[key] if result else float("nan")
-        rows = MetricsFile(self.directory / "metrics.csv").rows()
-        return next(iter(deque((value for _, name, value in rows if name == key), maxlen=1)), float("nan"))
+        values = {
+            step: value for step, name, value in MetricsFile(self.directory / "metrics.csv").rows() if name == key
+        }
+        return values.get(result.best_round, next(reversed(values.values()), float("nan")))
 
 
 @dataclass(frozen=True)

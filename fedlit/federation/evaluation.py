@@ -29,7 +29,7 @@ def validate(session: Session, down: Broadcast, metrics: dict[str, float]) -> li
     """Score the clients' validation sets, and add their ``val/...`` to the metrics."""
     began = time.perf_counter()
     scores = session.engine.evaluate(client_views(session.data, "val"), down)
-    metrics |= pooled_metrics(scores, session.classes, "val", by_sharing(session.schemes))
+    metrics |= pooled_metrics(scores, session.classes, "val", session.schemes)
     metrics |= _pooled_loss(session, scores, down)
     metrics["time/evaluate_s"] = time.perf_counter() - began
     return scores
@@ -48,7 +48,7 @@ def rehearse(session: Session, server: ServerState) -> dict[str, float]:
             f"{name}.validation_step returns no scores of shape (examples, {len(session.classes)}) for the classes that {name} "
             "declares: there is no AUROC"
         )
-    metrics = pooled_metrics(scores, session.classes, "val", by_sharing(session.schemes))
+    metrics = pooled_metrics(scores, session.classes, "val", session.schemes)
     metrics |= _pooled_loss(session, scores, down)
     few = len(session.clients) <= MAX_CLIENT_CURVES
     return metrics | (client_metrics(scores, (), session.classes) if few else {})
@@ -75,7 +75,7 @@ def test_curves(session: Session, server: ServerState) -> dict[str, float]:
     """Score all test sets in the course of training: ``test_curve/<set>/...``, for the record alone."""
     metrics: dict[str, float] = {}
     for name, scores in with_sites(session, evaluate_sets(session, server, "test")).items():
-        metrics |= pooled_metrics(scores, session.classes, f"test_curve/{slug(name)}", by_sharing(session.schemes))
+        metrics |= pooled_metrics(scores, session.classes, f"test_curve/{slug(name)}", session.schemes)
     return metrics
 
 
@@ -164,19 +164,22 @@ def by_site(groups: Mapping[str, list[Scores]], sites_of: Callable[[View], Seque
 
 
 def pooled_metrics(
-    scores: Sequence[Scores], classes: Sequence[str], prefix: str, sharing: Mapping[str, Sequence[str]] | None = None
+    scores: Sequence[Scores], classes: Sequence[str], prefix: str, schemes: Mapping[str, Sequence[str]] | None = None
 ) -> dict[str, float]:
     """Rank all scores together; add means of what the module logged, and the mean over clients of their own AUROC.
 
-    ``sharing`` has kinds of classes, for a mean over each: ``auroc_shared``, ``auroc_partly``, ``auroc_unique``.
+    ``schemes`` has the classes that each client labels, by default all. Where they differ there is a mean over each kind:
+    ``auroc_shared``, ``auroc_partly``, ``auroc_unique``.
     """
     metrics = {f"{prefix}/{k}": v for k, v in _logged(scores).items()}
     scored = [s for s in scores if s.ranks]
     if not scored:
         return metrics
-    metrics |= _ranked_together(scored, classes, prefix)
+    metrics |= _ranked_together(scored, classes, prefix, schemes or {})
     metrics |= {
-        f"{prefix}/auroc_{kind}": _mean_of(metrics, prefix, names) for kind, names in (sharing or {}).items() if names
+        f"{prefix}/auroc_{kind}": _mean_of(metrics, prefix, names)
+        for kind, names in by_sharing(schemes or {}).items()
+        if names
     }
     own = [s for s in scored if s.view.client is not None]
     if own:
@@ -185,12 +188,18 @@ def pooled_metrics(
     return metrics
 
 
-def _ranked_together(scored: Sequence[Scores], classes: Sequence[str], prefix: str) -> dict[str, float]:
+def _ranked_together(
+    scored: Sequence[Scores], classes: Sequence[str], prefix: str, schemes: Mapping[str, Sequence[str]]
+) -> dict[str, float]:
     """AUROC of all images together; where a site tells no scores, from histograms, with how far it may be away."""
     if all(s.tally is None for s in scored):
         pooled = class_auroc(torch.cat([s.scores for s in scored]), torch.cat([s.labels for s in scored]), classes)
         return pooled.as_metrics(prefix)
-    pooled, within = pooled_auroc([s.result(classes)[0] for s in scored], classes)
+    hidden = [
+        sum(s.examples for s in scored if s.hides(i) and name in schemes.get(s.view.holder or "", classes))
+        for i, name in enumerate(classes)
+    ]
+    pooled, within = pooled_auroc([s.result(classes)[0] for s in scored], classes, hidden)
     bounds = {f"{prefix}/auroc_within/{k}": v for k, v in zip(slugs(classes), within.tolist(), strict=True)}
     return pooled.as_metrics(prefix) | bounds
 

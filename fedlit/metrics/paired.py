@@ -29,13 +29,6 @@ class Paired:
     wilcoxon: float
 
     @property
-    def stars(self) -> str:
-        """``***`` below 0.001, ``**`` below 0.01, ``*`` below 0.05, else ``ns``; ``-`` where there is no test."""
-        if self.p != self.p:
-            return "-"
-        return next((mark for bound, mark in ((0.001, "***"), (0.01, "**"), (ALPHA, "*")) if self.p < bound), "ns")
-
-    @property
     def normal(self) -> bool:
         """Whether the Shapiro-Wilk test does not reject that the differences are normal, as the t-test assumes."""
         return not self.normality < ALPHA
@@ -63,6 +56,18 @@ def paired(first: Sequence[float], second: Sequence[float]) -> Paired:
         float(stats.shapiro(differences).pvalue) if n > 2 and varied else float("nan"),
         _wilcoxon(differences[differences != 0]),
     )
+
+
+def stars(p: float) -> str:
+    """Return ``***`` below 0.001, ``**`` below 0.01, ``*`` below 0.05, else ``ns``; ``-`` where p is NaN: no test."""
+    if p != p:
+        return "-"
+    return next((mark for bound, mark in ((0.001, "***"), (0.01, "**"), (ALPHA, "*")) if p < bound), "ns")
+
+
+def p_text(p: float) -> str:
+    """Return p in words: ``< 0.001``, ``0.034``, ``-`` where there is none."""
+    return "-" if p != p else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def holm(p: Sequence[float]) -> np.ndarray:

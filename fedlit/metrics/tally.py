@@ -71,23 +71,34 @@ def bin_of(scores: Tensor) -> Tensor:
     return ((share + 1) / 2 * BINS).floor().long().clamp(0, BINS - 1)
 
 
-def pooled_auroc(tallies: Sequence[Tally], classes: Sequence[str]) -> tuple[ClassAUROC, Tensor]:
+def pooled_auroc(
+    tallies: Sequence[Tally], classes: Sequence[str], hidden: Sequence[int] | None = None
+) -> tuple[ClassAUROC, Tensor]:
     """Rank the images of several tallies together.
 
     A pair of images in one bin counts half, as a tie. So AUROC of the scores themselves is at most half the share of such
-    pairs away.
+    pairs away, if all images are counted. Of hidden images nothing is assumed: each may be positive, negative or
+    unlabelled, and each pair that it is part of may be won or lost. The bound then is the worst case of these.
 
     Args:
         tallies: Of different images.
         classes: Names of the C classes.
+        hidden: [C] number of images whose labels and scores no tally counts; by default none.
 
     Returns:
-        AUROC and support of each class, and how far the exact AUROC may be away, [C] float64; NaN where there is none.
+        AUROC and support of each class among the images that are counted, and how far the exact AUROC of all images may
+        be away, [C] float64; NaN where there is none.
     """
     positives, negatives = (sum(getattr(tally, name) for tally in tallies) for name in ("positives", "negatives"))
     below = negatives.cumsum(1) - negatives
     pairs = (positives.sum(1) * negatives.sum(1)).double()
     wins, ties = ((positives * counts).sum(1).double() for counts in (below, negatives))
     value = torch.where(pairs > 0, (wins + ties / 2) / pairs, torch.nan)
-    within = torch.where(pairs > 0, ties / 2 / pairs, torch.nan)
+    n_pos, n_neg = positives.sum(1), negatives.sum(1)
+    more = torch.tensor(hidden if hidden is not None else [0] * len(classes))
+    # The certain wins, and the certain losses, weigh least where there are most pairs: hidden images on the rarer side.
+    side = torch.minimum(torch.maximum((n_pos + n_neg + more) // 2, n_pos), n_pos + more)
+    most = (side * (n_pos + n_neg + more - side)).double()
+    lowest, highest = wins / most, 1 - (pairs - wins - ties) / most
+    within = torch.where(pairs > 0, torch.maximum(value - lowest, highest - value), torch.nan)
     return ClassAUROC(tuple(classes), value, positives.sum(1), negatives.sum(1)), within

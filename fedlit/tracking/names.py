@@ -22,6 +22,9 @@ ORDER = (
 OTHERS = 5
 """The digit of single clients, and of what algorithms, objectives and callbacks log."""
 
+TEST = ("test/", "test_curve/")
+"""Beginnings of the keys of the test sets' metrics, by which nothing may be chosen."""
+
 COUNT = re.compile(r"(?P<set>.+)/n_(?P<sign>pos|neg)/(?P<class>[^/]+)")
 """Keys of what stays the same from round to round: the images of a class with and without it."""
 

@@ -118,10 +118,10 @@ class TestRuns:
         assert list(table["model.lr"]) == [0.1] * 4
         assert list(table["seed"]) == [0, 1, 0, 1]
         assert list(table["status"]) == ["finished"] * 4
-        for name, score in zip(NAMES, table["test/federation/auroc_macro"], strict=True):
+        for name, score in zip(NAMES, table["val/auroc_macro"], strict=True):
             result = json.loads((directory / name / "result.json").read_text())
             assert (result["status"], result["rounds"]) == ("FINISHED", 2)
-            assert result["metrics"]["test/federation/auroc_macro"] == score
+            assert (result["best_round"], "val/auroc_macro", repr(score)) in Kept(directory / name).metrics()
             assert "mean over defined classes" in (directory / name / "console.log").read_text()
         pd.testing.assert_frame_equal(pd.read_csv(directory / "sweep.csv"), table, check_dtype=False)
 
@@ -132,7 +132,7 @@ class TestRuns:
         assert code == 0, err
         assert "4 runs, 4 finished before" in out
         assert {path: path.stat().st_mtime_ns for path in directory.glob("*/*")} == before
-        scores = table["test/federation/auroc_macro"]
+        scores = table["val/auroc_macro"]
         assert re.search(rf"scaffold +│ 0.1 +│ {scores[2:].mean():.4f} │ +{scores[2:].std():.4f} │ +2/2 │", out)
 
     def test_what_to_do_next_is_told(self, folder: Path):
@@ -172,16 +172,25 @@ class TestRuns:
             assert recorded["cores"] == max(1, cores() // 2)
 
     def test_a_metric_that_no_run_has_is_said(self, finished, fedlit_cli, folder: Path):
-        sweep = write(folder, {**GRID, "metric": "test/federation/auroc_makro"})
+        sweep = write(folder, {**GRID, "metric": "val/auroc_makro"})
         code, out, _ = fedlit_cli(f"sweep --config {sweep} --run_dir {finished[0].parent}")
         assert code == 0
-        assert "no run has 'test/federation/auroc_makro'; did you mean test/federation/auroc_macro" in out
+        assert "no run has 'val/auroc_makro'" in out
 
-    def test_a_metric_of_the_rounds_is_the_last(self, finished):
+    @pytest.mark.parametrize("metric", ["test/federation/auroc_macro", "test_curve/federation/auroc_macro"])
+    def test_the_test_set_does_not_choose_among_the_points_of_a_grid(self, metric: str, folder: Path):
+        with pytest.raises(ConfigError, match="may not choose"):
+            load_sweep(write(folder, {**GRID, "metric": metric}))
+        assert load_sweep(write(folder, GRID)).metric == "val/auroc_macro"
+        methods = {key: value for key, value in GRID.items() if key != "grid"}
+        assert load_sweep(write(folder, {**methods, "metric": metric})).metric == metric
+
+    def test_a_metric_of_the_rounds_is_that_of_the_best_model(self, finished):
         directory, _ = finished
         sweep = replace(load_sweep(directory.parent.parent / "sweep.yaml"), metric="val/auroc_macro")
         (score, *_) = run_sweep(sweep, console=Console(quiet=True))["val/auroc_macro"]
-        assert (2, "val/auroc_macro", repr(score)) in Kept(directory / NAMES[0]).metrics()
+        best = json.loads((directory / NAMES[0] / "result.json").read_text())["best_round"]
+        assert (best, "val/auroc_macro", repr(score)) in Kept(directory / NAMES[0]).metrics()
 
     def test_tags_reach_the_tracker(self, uninterrupted: Path):
         recorded = json.loads((uninterrupted / "seed=1" / "recorded.json").read_text())["tags"]

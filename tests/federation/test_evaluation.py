@@ -3,6 +3,7 @@
 import csv
 import math
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from fedlit.federation.evaluation import (
 )
 from fedlit.federation.federation import Federation
 from fedlit.federation.session import Session
+from fedlit.metrics.tally import Tally
 from fedlit.schedules import ConstantSchedule
 from fedlit.tracking.base import Tracker
 from fedlit.tracking.run import Run
@@ -177,12 +179,44 @@ def test_scores_of_several_clients_are_grouped_by_site():
 
 def test_shared_and_unique_classes_have_means_of_their_own():
     schemes = {"a": ("Edema", "Effusion"), "b": ("Effusion", "Nodule"), "c": ("Effusion", "Nodule")}
-    sharing = by_sharing(schemes)
-    assert sharing == {"shared": ("Effusion",), "partly": ("Nodule",), "unique": ("Edema",)}
-    metrics = pooled_metrics([scores("a", 1)], CLASSES, "test/x", sharing)
+    assert by_sharing(schemes) == {"shared": ("Effusion",), "partly": ("Nodule",), "unique": ("Edema",)}
+    metrics = pooled_metrics([scores("a", 1)], CLASSES, "test/x", schemes)
     assert metrics["test/x/auroc_unique"] == metrics["test/x/auroc/Edema"]
     assert metrics["test/x/auroc_shared"] == metrics["test/x/auroc/Effusion"]
     assert by_sharing({"a": CLASSES, "b": CLASSES}) == {}
+
+
+def as_told(each: Scores, below: int) -> Scores:
+    """The same from a site that sends histograms, and nothing of a class with few images."""
+    return replace(each, scores=None, labels=None, tally=Tally.of(each.scores, each.labels, CLASSES, below))
+
+
+@pytest.mark.parametrize("shift", [-3.0, 0.0, 3.0])
+def test_images_that_a_site_does_not_count_are_in_the_bound(shift):
+    large, few = scores("a", 1, size=400), scores("b", 2, shift, size=60)
+    few.labels[9:, 0] = 0
+    few.labels[9:, 1] = math.nan
+    exact = pooled_metrics([large, few], CLASSES, "val")
+    told = pooled_metrics([as_told(large, 10), as_told(few, 10)], CLASSES, "val")
+    for name in CLASSES:
+        away = abs(told[f"val/auroc/{name}"] - exact[f"val/auroc/{name}"])
+        assert away <= told[f"val/auroc_within/{name}"] + 1e-12
+    assert told["val/n_pos/Edema"] == exact["val/n_pos/Edema"] - few.labels[:, 0].sum()
+    assert told["val/auroc_within/Edema"] > 0.01
+    assert told["val/auroc_within/Nodule"] < 0.01  # enough of both there
+
+
+def test_a_class_that_a_client_does_not_label_hides_nothing():
+    large, other = scores("a", 1, size=400), scores("b", 2, size=60)
+    other.labels[:, 2] = math.nan
+    told = [as_told(large, 10), as_told(other, 10)]
+    schemes = {"a": CLASSES, "b": CLASSES[:2]}
+    name = f"val/auroc_within/{CLASSES[2]}"
+    assert pooled_metrics(told, CLASSES, "val", schemes)[name] < 0.01
+    assert pooled_metrics(told, CLASSES, "val")[name] > 0.01
+    for each in told:
+        each.forget([False, False, each is told[1]])
+    assert pooled_metrics(told, CLASSES, "val")[name] < 0.01
 
 
 def test_a_global_model_is_scored_on_the_servers_test_sets_too(tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedlit.metrics.paired import paired
+from fedlit.metrics.paired import paired, stars
 
 
 def test_a_hand_derived_example():
@@ -16,7 +16,6 @@ def test_a_hand_derived_example():
     found = paired([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
     assert (found.classes, found.difference) == (3, 2.0)
     assert found.p == pytest.approx(0.07417990022744853, abs=1e-12)
-    assert found.stars == "ns"
     assert found.normality == pytest.approx(1.0)
 
 
@@ -27,7 +26,6 @@ def test_it_is_scipys_paired_test(pairs):
     found = paired(one, other)
     if len(set((one - other).tolist())) == 1:
         assert math.isnan(found.p)
-        assert found.stars == "-"
         return
     assert found.p == pytest.approx(stats.ttest_rel(one, other).pvalue, rel=1e-6, nan_ok=True)
     assert found.normality == pytest.approx(stats.shapiro(one - other).pvalue)
@@ -41,14 +39,21 @@ def test_classes_that_one_lacks_are_left_out():
     assert paired([math.nan], [0.5]).classes == 0
 
 
-def test_stars_and_normality_follow_the_paper():
+def test_normality_follows_the_paper():
     rng = np.random.default_rng(0)
     base = rng.uniform(0.5, 0.9, 20)
     clear = paired(base + 0.05 + 0.01 * rng.standard_normal(20), base)
-    assert clear.stars == "***"
+    assert clear.p < 0.001
     assert clear.normal
     skewed = paired(base + np.exp(4 * rng.standard_normal(20)), base)
     assert not skewed.normal
+
+
+@pytest.mark.parametrize(
+    ("p", "mark"), [(0.0009, "***"), (0.001, "**"), (0.01, "*"), (0.05, "ns"), (1.0, "ns"), (math.nan, "-")]
+)
+def test_stars_are_of_p_below_their_bound(p, mark):
+    assert stars(p) == mark
 
 
 def test_lengths_must_agree():

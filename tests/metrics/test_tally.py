@@ -36,6 +36,33 @@ def test_the_exact_value_is_within_the_bound(seed, shift, scale, sizes):
         assert math.isnan(true) or abs(value - true) <= bound + 1e-12
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.lists(st.integers(1, 60), min_size=2, max_size=5), st.integers(1, 20))
+def test_the_exact_value_is_within_the_bound_of_what_is_hidden(seed, sizes, below):
+    parts = [drawn(seed + i, n, 2.0 * i, 1.0) for i, n in enumerate(sizes)]
+    tallies = [Tally.of(*part, CLASSES, below) for part in parts]
+    counted = torch.stack([(t.positives.sum(1) + t.negatives.sum(1)) > 0 for t in tallies])
+    hidden = [sum(n for n, has in zip(sizes, told, strict=True) if not has) for told in counted.T.tolist()]
+    pooled, within = pooled_auroc(tallies, CLASSES, hidden)
+    exact = class_auroc(*(torch.cat(each) for each in zip(*parts, strict=True)), CLASSES)
+    for value, bound, true in zip(pooled.auroc.tolist(), within.tolist(), exact.auroc.tolist(), strict=True):
+        assert math.isnan(value) or abs(value - true) <= bound + 1e-12
+
+
+def test_the_bound_is_the_worst_case_of_hidden_images():
+    # Three of four pairs that are counted are won; one more image is positive or negative, above all others or below.
+    scores, labels = torch.tensor([[1.0, 3.0, 0.0, 2.0]]).T, torch.tensor([[1.0, 1.0, 0.0, 0.0]]).T
+    tally = Tally.of(scores, labels, ("Mass",))
+    values = []
+    for label in (0.0, 1.0):
+        for score in (-9.0, 9.0):
+            more = torch.cat([scores, torch.tensor([[score]])]), torch.cat([labels, torch.tensor([[label]])])
+            values.append(float(class_auroc(*more, ("Mass",)).auroc))
+    pooled, within = pooled_auroc([tally], ("Mass",), [1])
+    assert float(pooled.auroc) == 0.75
+    assert float(within) == pytest.approx(max(abs(value - 0.75) for value in values))
+
+
 def test_scores_in_bins_of_their_own_are_exact():
     scores, labels = torch.linspace(-9, 9, 60)[:, None].repeat(1, 2), drawn(3, 60, 0, 1)[1]
     pooled, within = pooled_auroc([Tally.of(scores, labels, CLASSES)], CLASSES)

@@ -36,7 +36,7 @@ def test_a_comparison_is_shown_and_written(
     changes = pd.read_csv(tmp_path / "out" / "differences.csv").set_index("class")
     assert (changes["difference"] > 0).all()
     assert (changes["low"] > 0).all()
-    assert set(changes["test"]) == {"bootstrap"}
+    assert set(changes["images_test"]) == {"bootstrap"}
     both = auroc.pivot(index="class", columns="method", values="auroc")
     pd.testing.assert_series_equal(
         changes["difference"], both["Scaffold"] - both["FedAvg"], check_names=False, check_like=True
@@ -56,12 +56,17 @@ def test_a_comparison_is_shown_and_written(
 
 
 @pytest.mark.slow
+def test_an_earlier_report_is_not_replaced_in_silence(runs: Path, tmp_path: Path, fedlit_cli: Cli) -> None:
+    shown = [fedlit_cli(f"compare {runs} --draws 100 --output {tmp_path}")[1] for _ in range(2)]
+    assert ["in the place of an earlier report" in out for out in shown] == [False, True]
+
+
 def test_the_baseline_and_the_metric_are_chosen(runs: Path, tmp_path: Path, fedlit_cli: Cli) -> None:
     options = f"--baseline Scaffold --metric drift/client_drift --draws 100 --level 0.9 --output {tmp_path}"
     code, out, err = fedlit_cli(f"compare {runs}/FedAvg-0 {runs}/Scaffold-0 {options}")
     assert code == 0, err
     assert "below Scaffold" in out
-    assert "90% interval" in out
+    assert "90% int." in out
     assert "drift/client_drift against rounds" in (tmp_path / "report.html").read_text()
     assert set(pd.read_csv(tmp_path / "differences.csv")["baseline"]) == {"Scaffold"}
 

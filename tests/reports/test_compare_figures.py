@@ -29,11 +29,7 @@ LOOKS = styles(METHODS)
 def number(value, low=NAN, high=NAN, p=NAN):
     """An AUROC, or with p a difference."""
     interval = Interval(low, high, 0.95)
-    return (
-        Estimate(value, NAN, interval)
-        if np.isnan(p)
-        else Difference(value, interval, p, p, NAN, NAN, several_seeds=True)
-    )
+    return Estimate(value, NAN, interval) if np.isnan(p) else Difference(value, interval, p, p, p, p)
 
 
 def numbers(points, classes, macro=None, counts=None, baseline="FedAvg"):
@@ -47,7 +43,7 @@ def numbers(points, classes, macro=None, counts=None, baseline="FedAvg"):
         if isinstance(of_classes[0], Difference):
             mean = (macro or {}).get(name, number(0.1, 0.0, 0.2, 0.5))
             nothing = paired(np.zeros(len(classes)), np.zeros(len(classes)))
-            against.append(Against(method, first, "DeLong", True, tuple(of_classes), mean, nothing))
+            against.append(Against(method, first, "DeLong", tuple(of_classes), mean, nothing))
         else:
             scored.append(Scored(method, np.zeros((1, len(classes))), tuple(of_classes), mean, "DeLong"))
     return Statistics(shared, support, tuple(scored), tuple(against), 0.95, 100)
@@ -196,7 +192,7 @@ def test_an_interval_need_not_hold_its_value():
 def test_differences_say_what_is_significant():
     points = {
         "CODASCA": [number(0.05, 0.02, 0.08, 0.0004), number(-0.01, -0.04, 0.02, 0.3)],
-        "FedProx": [number(0.02, 0.0, 0.04, 0.04), Difference(NAN, Interval(NAN, NAN, 0.95), NAN, NAN, NAN, NAN, True)],
+        "FedProx": [number(0.02, 0.0, 0.04, 0.04), Difference(NAN, Interval(NAN, NAN, 0.95), NAN, NAN, NAN)],
     }
     figure = differences_figure(numbers(points, ["Edema", "Mass"]), LOOKS)
     shown = texts(figure)

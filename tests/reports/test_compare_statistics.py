@@ -10,7 +10,7 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from fedlit.core.errors import ConfigError
-from fedlit.metrics.intervals import delong, paired_delong
+from fedlit.metrics.intervals import delong, paired_delong, score_intervals
 from fedlit.metrics.paired import holm, paired
 from fedlit.predictions.table import Predictions
 from fedlit.reports.compare.alignment import share
@@ -56,7 +56,7 @@ def test_means_and_deviations_over_seeds_are_those_of_sklearns_aurocs() -> None:
 def test_intervals_of_several_seeds_resample_the_same_patients_for_all_runs() -> None:
     found = {(name, seed): predictions(s, seed, 60, per_patient=2) for name, s in (("FedAvg", 1.0), ("FedProx", 1.4)) for seed in (0, 1)}  # fmt: skip
     numbers = compared(found, draws=100)
-    patients = np.arange(60) // 2
+    patients, labels = np.arange(60) // 2, found["FedAvg", 0].labels.numpy()
     drawn = np.random.default_rng(0).integers(30, size=(100, 30))
     ours, theirs = [], []
     for draw in drawn:
@@ -68,13 +68,19 @@ def test_intervals_of_several_seeds_resample_the_same_patients_for_all_runs() ->
     change = np.column_stack([change, change.mean(1)])
     (against,) = numbers.against
     entries = (*against.classes, against.macro)
-    values, reach = np.array([e.value for e in entries]), 1.959963984540054 * change.std(0, ddof=1)
-    np.testing.assert_allclose([e.interval.low for e in entries], values - reach)
-    np.testing.assert_allclose([e.interval.high for e in entries], values + reach)
     z = np.array([e.value for e in entries]) / change.std(0, ddof=1)
-    np.testing.assert_allclose([e.p for e in entries], 2 * stats.norm.sf(np.abs(z)))
-    low = [e.interval.low for e in numbers.scored[1].classes]
-    np.testing.assert_allclose(low, np.quantile(ours, 0.025, axis=0))
+    np.testing.assert_allclose([e.p_images for e in entries], 2 * stats.norm.sf(np.abs(z)))
+    counts = np.array([[len(np.unique(patients[column == value])) for column in labels.T] for value in (1, 0)])
+    fewest, scored = counts.min(0), numbers.scored[1]
+    variance = np.var(ours, axis=0, ddof=1) * fewest / (fewest - 1)
+    expected = score_intervals(np.array([e.value for e in scored.classes]), variance, *counts)
+    np.testing.assert_allclose([astuple(e.interval) for e in scored.classes], [astuple(i) for i in expected])
+    value, error = (
+        scored.macro.value,
+        np.mean(ours, axis=1).std(ddof=1) * (np.median(fewest) / (np.median(fewest) - 1)) ** 0.5,
+    )
+    ends = np.log(value / (1 - value)) + np.array([-1.959964, 1.959964]) * error / value / (1 - value)
+    np.testing.assert_allclose(astuple(scored.macro.interval)[:2], 1 / (1 + np.exp(-ends)), rtol=1e-6)
 
 
 def test_single_seeds_of_independent_images_are_tested_by_paired_delong() -> None:
@@ -82,14 +88,14 @@ def test_single_seeds_of_independent_images_are_tested_by_paired_delong() -> Non
     numbers = compared({("FedAvg", 0): one, ("FedProx", 0): other}, draws=100)
     (against,) = numbers.against
     expected = paired_delong(other.scores, one.scores, one.labels)
-    np.testing.assert_allclose([d.p for d in against.classes], expected.p)
-    np.testing.assert_allclose([d.p_holm for d in against.classes], holm(expected.p))
+    np.testing.assert_allclose([d.p_images for d in against.classes], expected.p)
+    assert np.isnan([d.p for d in against.classes] + [d.p_holm for d in against.classes]).all()
     assert [d.interval for d in against.classes] == list(expected.intervals())
     assert against.how == "DeLong"
     assert np.isnan(against.macro.p_seeds)
     over_classes = paired(aurocs(other), aurocs(one))
     np.testing.assert_allclose(astuple(against.over_classes), astuple(over_classes))
-    assert against.macro.p < 0.05
+    assert against.macro.p_images < 0.05
     assert "more than test images explain (p " in against.verdict(CLASSES)
     assert "but one seed cannot tell" in against.verdict(CLASSES)
 
@@ -114,31 +120,35 @@ def test_unknown_patients_give_delongs_intervals_and_a_note() -> None:
     found = predictions(1.0)
     found.patients[:] = ""
     numbers = compared({("FedAvg", 0): found}, draws=100)
-    assert [e.interval for e in numbers.scored[0].classes] == list(delong(found.scores, found.labels).intervals())
+    assert [e.interval for e in numbers.scored[0].classes] == list(
+        score_intervals(*astuple(delong(found.scores, found.labels)))
+    )
     assert numbers.scored[0].how == "DeLong"
     assert any("patients are unknown" in note for note in numbers.shared.notes)
 
 
-@pytest.mark.parametrize("seeds", [(0, 1, 2), (4, 5, 6)], ids=["paired", "not paired"])
+@pytest.mark.parametrize("seeds", [(0, 1, 2), (4, 5, 6), (4, 5)])
 def test_seed_noise_is_tested_between_runs(seeds: tuple[int, ...]) -> None:
     ours = {("FedProx", seed): predictions(1.3, seed) for seed in seeds}
     theirs = {("FedAvg", seed): predictions(1.0, seed + 10) for seed in (0, 1, 2)}
     (against,) = compared(theirs | ours, draws=100).against
     one, other = (np.array([np.mean(aurocs(p)) for p in each.values()]) for each in (ours, theirs))
-    test = stats.ttest_rel(one, other) if seeds == (0, 1, 2) else stats.ttest_ind(one, other, equal_var=False)
-    np.testing.assert_allclose(against.macro.p_seeds, test.pvalue)
-    assert against.seeds_paired == (seeds == (0, 1, 2))
-    sd = (one - other).std(ddof=1) if against.seeds_paired else np.nan
-    np.testing.assert_allclose(against.macro.sd, sd)
+    np.testing.assert_allclose(against.macro.p_seeds, stats.ttest_ind(one, other).pvalue)
+    parts = [one.var(ddof=1) / len(one), other.var(ddof=1) / 3]
+    images = (abs(against.macro.value) / stats.norm.isf(against.macro.p_images / 2)) ** 2
+    freedom = (sum(parts) + images) ** 2 / (parts[0] ** 2 / (len(one) - 1) + parts[1] ** 2 / 2)
+    both = stats.t(freedom, scale=np.sqrt(sum(parts) + images))
+    np.testing.assert_allclose(against.macro.p, max(2 * both.sf(abs(against.macro.value)), against.macro.p_seeds))
+    low, high = against.macro.interval.low, against.macro.interval.high
+    np.testing.assert_allclose((low, high), against.macro.value + np.array(both.interval(0.95)))
 
 
 def test_equal_runs_do_not_differ() -> None:
     found = predictions(1.0)
     (against,) = compared({("FedAvg", 0): found, ("FedProx", 0): found}, draws=100).against
     assert [d.value for d in against.classes] == [0, 0, 0]
-    assert [d.p_holm for d in against.classes] == [1, 1, 1]
-    assert against.macro.p == 1
-    assert {d.stars for d in against.classes} == {"ns"}
+    assert [d.p_images for d in (*against.classes, against.macro)] == [1, 1, 1, 1]
+    assert {d.stars for d in against.classes} == {"-"}
     assert "could be noise" in against.verdict(CLASSES)
 
 
@@ -153,6 +163,37 @@ def test_a_clear_difference_is_said_to_be_none_of_noise() -> None:
     assert {d.stars for d in against.classes} == {"***"}
 
 
+def test_holm_counts_methods_and_classes() -> None:
+    strengths = (("FedAvg", 1.0), ("FedProx", 1.2), ("Scaffold", 1.5))
+    numbers = compared({(n, s): predictions(k, 10 * i + s) for i, (n, k) in enumerate(strengths) for s in (0, 1, 2)})
+    found = [(d.p, d.p_holm) for each in numbers.against for d in each.classes]
+    np.testing.assert_allclose([p for _, p in found], holm([p for p, _ in found]))
+    assert len(found) == 6
+    macro = [each.macro for each in numbers.against]
+    np.testing.assert_allclose([d.p_holm for d in macro], holm([d.p for d in macro]))
+
+
+def test_what_either_noise_explains_is_not_claimed() -> None:
+    """Seeds that differ by far, on many images; and seeds that hardly differ, on few."""
+    for strengths, more, images in (((0.2, 1.6), 0.3, 2000), ((1.0, 1.0), 0.03, 60)):
+        found = {("FedAvg", s): predictions(strengths[s % 2], s, images) for s in range(4)}
+        found |= {("FedProx", s): predictions(strengths[s % 2] + more, s + 9, images) for s in range(4)}
+        (against,) = compared(found, draws=200).against
+        assert not any(d.claimed for d in (*against.classes, against.macro))
+        assert "could be noise" in against.verdict(CLASSES)
+        assert "no class by itself differs" in against.verdict(CLASSES)
+        assert "*" not in against.macro.stars
+
+
+def test_seeds_that_do_not_differ_are_no_several_seeds() -> None:
+    found = {("FedAvg", s): predictions(0.2, 0, 400) for s in (0, 1)}
+    found |= {("FedProx", s): predictions(2.0, 0, 400) for s in (0, 1)}
+    (against,) = compared(found, draws=100).against
+    assert against.macro.p_images < 0.001
+    assert np.isnan([against.macro.p_seeds, against.macro.p, against.macro.interval.low]).all()
+    assert against.macro.stars == "-"
+
+
 def test_the_bootstraps_p_is_below_5_percent_in_5_percent_of_comparisons_of_equals() -> None:
     below = []
     for trial in range(150):
@@ -165,7 +206,7 @@ def test_the_bootstraps_p_is_below_5_percent_in_5_percent_of_comparisons_of_equa
         for each in pair:
             each.scores[:] = each.scores.new_tensor(truth + noise + np.repeat(rng.normal(size=(50, 1)), 2, axis=0))
         (against,) = compared({("FedAvg", 0): pair[0], ("FedProx", 0): pair[1]}, draws=200).against
-        below.append(against.classes[0].p < 0.05)
+        below.append(against.classes[0].p_images < 0.05)
     assert 0.01 < np.mean(below) < 0.11
 
 
@@ -173,9 +214,8 @@ def test_a_perfect_auroc_has_an_interval_of_its_own() -> None:
     found = predictions(1.0, images=60)
     found.scores[:] = found.labels
     (scored,) = compared({("FedAvg", 0): found}, draws=100).scored
-    positives = int(found.labels[:, 0].sum())
     assert scored.classes[0].interval.high == 1
-    np.testing.assert_allclose(scored.classes[0].interval.low, 0.025 ** (1 / positives))
+    assert 0.8 < scored.classes[0].interval.low < 0.95
 
 
 def test_the_mean_over_classes_is_undefined_where_a_class_is() -> None:

@@ -15,7 +15,7 @@ from fedlit.cli.main import main
 from fedlit.core.errors import ConfigError
 from fedlit.reports.reproductions import NAMES, rates, reproduction
 from fedlit.reports.reproductions.comparison import compare, markdown
-from fedlit.reports.reproductions.document import HOME, find, patched, read
+from fedlit.reports.reproductions.document import HOME, Rates, find, patched, read
 from fedlit.reports.reproductions.reproduction import Reproduction
 from fedlit.reports.reproductions.seeds import SeedsReport
 
@@ -200,6 +200,11 @@ def test_list_reproductions_says_what_each_takes(fedlit_cli):
 
 def test_every_document_is_listed_and_no_name_lacks_one():
     assert {file.stem for file in HOME.glob("*/*-*.yaml") if file.stem.startswith(f"{file.parent.name}-")} == set(NAMES)
+
+
+def test_the_test_set_does_not_choose_rates():
+    with pytest.raises(ConfigError, match="may not choose a rate"):
+        Rates("model.optimizer.lr", [0.1], {}, 9, {}, "test/federation/auroc_macro", "")
 
 
 def test_listing_them_needs_neither_torch_nor_matplotlib():

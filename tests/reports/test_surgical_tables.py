@@ -12,6 +12,7 @@ from scipy import stats
 from fedlit.core.errors import ConfigError
 from fedlit.data.labels import harmonised_names
 from fedlit.data.schemes import by_sharing
+from fedlit.metrics.paired import p_text
 from fedlit.reports.reproductions import reproduction
 from fedlit.reports.reproductions.document import find, read
 from fedlit.reports.reproductions.reproduction import Reproduction
@@ -79,7 +80,7 @@ def test_individual_models_are_each_scored_at_their_own_site():
     assert math.isnan(own.value(m, "z", SITES))
 
 
-def test_differences_and_stars_are_those_of_a_paired_test_over_classes():
+def test_differences_and_p_are_those_of_a_paired_test_over_classes():
     rng = np.random.default_rng(0)
     one, other = rng.uniform(0.7, 0.9, 10), rng.uniform(0.6, 0.8, 10)
     rows = [
@@ -88,9 +89,9 @@ def test_differences_and_stars_are_those_of_a_paired_test_over_classes():
         for i, v in enumerate(vs)
     ]
     p = stats.ttest_rel(one, other).pvalue
-    stars = "***" if p < 0.001 else "**" if p < 0.01 else "*" if p < 0.05 else "ns"
     text = markdown("T", pd.DataFrame(rows), "S")
-    assert f"({(other - one).mean():+.3f} {stars})" in text
+    assert f"({(other - one).mean():+.3f}, p {p_text(p)})" in text
+    assert "***" not in text
     assert "Shapiro-Wilk p < 0.05" not in text
     rows[0]["auroc"] = 50.0
     assert "the t-test does not hold there: other, c" in markdown("T", pd.DataFrame(rows), "S")

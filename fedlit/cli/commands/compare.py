@@ -56,8 +56,9 @@ def execute(args: Namespace, parser: Parser) -> int:
         runs, notes = load(args.runs, args.experiment, tags, args.tracking_uri, Path(folder))
         comparison = compare(runs, notes, args.baseline, args.set, args.metric, args.level, args.draws, status.update)
         status.update("drawing")
+        earlier = " (in the place of an earlier report)" if (args.output / "report.html").exists() else ""
         report = write_report(comparison, args.output)
         status.stop()
         show(comparison, console)
-    console.print(f"report, figures, tables: {report}", soft_wrap=True)
+    console.print(f"report, figures, tables{earlier}: {report}", soft_wrap=True)
     return 0

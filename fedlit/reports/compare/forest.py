@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedlit.metrics.paired import ALPHA
-from fedlit.reports.compare.statistics import Difference, Estimate, Statistics, p_text
+from fedlit.metrics.paired import p_text
+from fedlit.reports.compare.statistics import Difference, Estimate, Statistics
 from fedlit.reports.compare.styles import PAGE, SMALL, TEXT, Style, method_figure, tidy
 from fedlit.tracking.figures import FAINT, INK, blank_figure, printed, wrapped
 
@@ -54,8 +54,7 @@ def intervals_figure(numbers: Statistics, styles: Mapping[str, Style]) -> Figure
 def differences_figure(numbers: Statistics, styles: Mapping[str, Style]) -> Figure:
     """Draw each method's difference to the baseline by class, a panel a method, all on one scale.
 
-    A point is filled where p (Holm) is below 0.05 and both methods have several seeds, hollow elsewhere; p and its stars
-    stand beside it.
+    A point is filled where the difference is claimed, hollow elsewhere; p (Holm) and its stars are printed beside it.
     """
     methods = [against.method.name for against in numbers.against]
     across = 2 if len(methods) == 4 else min(len(methods), 3)
@@ -102,7 +101,7 @@ def _difference(axes: Axes, row: int, difference: Difference, style: Style) -> N
     if math.isnan(difference.value):
         beside(4, "undefined", color=FAINT, style="italic")
         return
-    certain = difference.p_holm < ALPHA and difference.several_seeds
+    certain = difference.claimed
     _point(axes, row, difference, style, filled=certain)
     if not math.isnan(difference.p_holm):
         ink = INK if certain else FAINT
@@ -113,7 +112,7 @@ def _difference(axes: Axes, row: int, difference: Difference, style: Style) -> N
 def _point(axes: Axes, y: float, number: Estimate | Difference, style: Style, filled: bool = True) -> None:
     """Draw a value and its interval; either may be undefined."""
     low, high = number.interval.low, number.interval.high
-    # A percentile interval need not hold the value, so it has a middle of its own.
+    # An interval of an AUROC is not symmetric, so it has a middle of its own.
     axes.errorbar((low + high) / 2, y, xerr=(high - low) / 2, fmt="none", ecolor=style.colour, elinewidth=1.1)
     look = style.drawn(4.0 if filled else 3.7) | {"linestyle": "none"}
     hollow = {} if filled else {"markerfacecolor": "white", "markeredgecolor": style.colour, "markeredgewidth": 0.9}

@@ -15,10 +15,11 @@ from matplotlib.transforms import Affine2D
 
 from fedlit import __version__
 from fedlit.metrics.intervals import MIN_PATIENTS
+from fedlit.metrics.paired import p_text
 from fedlit.reports.compare.comparison import Comparison
 from fedlit.reports.compare.cost import cost
 from fedlit.reports.compare.methods import ABSENT, differences
-from fedlit.reports.compare.statistics import DELONG, p_text
+from fedlit.reports.compare.statistics import DELONG
 from fedlit.reports.compare.styles import LARGER, Style, svg
 from fedlit.reports.compare.words import ALONE, cost_row, interval_text, number, short
 

@@ -65,7 +65,8 @@ def _numbers(numbers: Statistics, looks: Mapping[str, Style]) -> dict[str, list[
     charts = {"auroc": [auroc], "roc": [roc]}
     if numbers.against:
         baseline = numbers.against[0].baseline.name
-        caption = f"Difference in AUROC to {baseline} with {level}; filled: p below 0.05, and several seeds of both."
+        noises = f"{100 * numbers.level:g}% intervals (test-set and seed noise; test-set noise alone where a method has one seed)"
+        caption = f"Difference in AUROC to {baseline} with {noises}; filled: p (Holm) of both noises below 0.05."
         alt = "Differences of each class and method; the tables have the numbers."
         charts["differences"] = [Chart("differences", differences_figure(numbers, looks), caption, alt)]
     return charts

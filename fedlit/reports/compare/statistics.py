@@ -1,24 +1,35 @@
 """Whether one method is better than another, per class: means over seeds, intervals, paired tests.
 
-Two things make a difference that is none. **Test-set noise**: other patients would have given other AUROCs to the same
-models; intervals and ``p`` are about that alone. **Seed noise**: training again would have given other models; the
-standard deviation over seeds and ``p_seeds`` are about that alone. A difference is taken for real here where it is
-beyond both.
+A difference can be noise for two reasons. **Test-set noise**: other patients would have given the same models other AUROCs;
+the interval of a method's AUROC and ``p_images`` are about that alone. **Seed noise**: training again would have given other
+models; the standard deviation over seeds and ``p_seeds`` are about that alone. A claim (stars, filled points, "beyond noise",
+a class that is named) needs both: its ``p`` is the larger of ``p_seeds`` and of one test whose variance is the sum of both,
+with the degrees of freedom of Welch and Satterthwaite, and Holm corrects it. Two separate tests that both reject would not
+do: each leaves out the other's variance. ``tests/benchmarks/claims.py`` measures how often this and other rules are wrong.
 
 Both need enough patients: a class with fewer than ten positive or negative ones has an AUROC, but no interval and
 no test. Neither has a class of which a run had no positive image to train on.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy import special, stats
 
 from fedlit.core.errors import ConfigError
-from fedlit.metrics.intervals import DRAWS, LEVEL, Bootstrap, DeLong, Interval, bootstrap, delong, paired_delong
-from fedlit.metrics.paired import ALPHA, Paired, holm, paired
+from fedlit.metrics.intervals import (
+    DRAWS,
+    LEVEL,
+    Bootstrap,
+    Interval,
+    bootstrap,
+    delong,
+    paired_delong,
+    score_intervals,
+)
+from fedlit.metrics.paired import ALPHA, Paired, holm, p_text, paired, stars
 from fedlit.reports.compare.alignment import Shared
 from fedlit.reports.compare.methods import Method
 from fedlit.reports.compare.support import Support
@@ -40,25 +51,24 @@ class Difference:
     """A method's AUROC minus the baseline's."""
 
     value: float  # Difference of the means over seeds.
-    interval: Interval  # Its interval: test-set noise.
-    p: float  # Two-sided p of no difference, under test-set noise.
-    p_holm: float  # The same corrected for the number of classes; for the mean over classes it is ``p``.
-    sd: float  # Standard deviation over seeds of the differences at equal seeds; NaN where seeds are not paired.
-    # Two-sided p of a t-test over seeds, paired where the methods have the same seeds, else Welch's; NaN where a method
-    # has one seed.
+    interval: Interval  # Its interval: both noises; test-set noise alone where a method has one seed.
+    p_images: float  # Two-sided p of no difference, under test-set noise alone.
+    # Two-sided p of Student's t-test over seeds, not paired: equal seeds on one draw of the data are separate trainings.
+    # NaN where a method has one seed.
     p_seeds: float
-    several_seeds: bool  # Whether both methods have several: a test of one training each earns no stars.
+    p: float  # The larger of ``p_seeds`` and of a test with both variances; NaN where a method has one seed.
+    # ``p`` corrected by Holm: of a class for all classes of all methods, of the mean over classes for all methods.
+    p_holm: float = float("nan")
+
+    @property
+    def claimed(self) -> bool:
+        """Whether the difference is beyond both noises, so that anything may be claimed of it."""
+        return self.p_holm < ALPHA
 
     @property
     def stars(self) -> str:
-        """Return ``***``, ``**``, ``*`` for ``p_holm`` below 0.001, 0.01, 0.05; ``ns`` above.
-
-        They are ``-`` without a test, and in the place of stars where a method has one seed.
-        """
-        if self.p_holm >= ALPHA:
-            return "ns"
-        bounds = ((0.001, "***"), (0.01, "**"), (ALPHA, "*")) if self.several_seeds else ()
-        return next((stars for bound, stars in bounds if self.p_holm < bound), "-")
+        """``***``, ``**``, ``*`` for ``p_holm`` below 0.001, 0.01, 0.05, else ``ns``; ``-`` where there is no test."""
+        return stars(self.p_holm)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +89,6 @@ class Against:
     method: Method
     baseline: Method  # What is subtracted.
     how: str  # What the classes' intervals and p are from, ``bootstrap`` or ``DeLong``.
-    seeds_paired: bool  # Whether both have the same seeds.
     classes: tuple[Difference, ...]  # Difference of each class.
     macro: Difference  # Difference of the mean over classes; always from the bootstrap.
     over_classes: Paired  # Paired t-test over classes, as in Kulkarni et al., section 4.3.
@@ -89,37 +98,30 @@ class Against:
         """Whether both methods have several seeds."""
         return min(len(self.method.runs), len(self.baseline.runs)) > 1
 
-    @property
-    def stars_over_classes(self) -> str:
-        """Return the stars of the test over classes; ``-`` where a method has one seed."""
-        return self.over_classes.stars if self.several_seeds else "-"
-
     def verdict(self, names: Sequence[str]) -> str:
         """Return whether it is noise, in a sentence with the names of the classes."""
-        macro, alpha = self.macro, 1 - self.macro.interval.level
+        macro = self.macro
         if macro.value != macro.value:
             return f"{self.method.name} and {self.baseline.name}: no class has an AUROC, nothing can be said."
         amount = f"{abs(macro.value):.4f}"
         place = f"{amount} {'above' if macro.value > 0 else 'below'}" if float(amount) else "level with"
-        size = f"{place} {self.baseline.name} on average over classes"
-        if macro.p != macro.p:
-            return f"{self.method.name} is {size}; no test can be made of that, so nothing can be said of it."
-        tested = macro.p < alpha
-        of_test = f"p {p_text(macro.p)} for test images"
+        size = f"{self.method.name} is {place} {self.baseline.name} on average over classes"
+        if macro.p_images != macro.p_images:
+            return f"{size}; no test can be made of that, so nothing can be said of it."
         if not self.several_seeds:
-            alone = "one seed cannot tell what another training would give"
-            judged = f"more than test images explain ({of_test}), but {alone}" if tested else f"noise ({of_test})"
-            judged = judged if tested else f"could be {judged}"
-        elif tested and macro.p_seeds < alpha:
-            judged = f"beyond noise ({of_test}, {p_text(macro.p_seeds)} for seeds)"
-        else:
-            judged = f"could be noise ({of_test}, {p_text(macro.p_seeds)} for seeds)"
-        better = [n for n, d in zip(names, self.classes, strict=True) if d.p_holm < alpha and d.value > 0]
-        worse = [n for n, d in zip(names, self.classes, strict=True) if d.p_holm < alpha and d.value < 0]
+            of_images = f"p {p_text(macro.p_images)} for test images"
+            if macro.p_images < ALPHA:
+                judged = f"more than test images explain ({of_images}), but"
+            else:
+                judged = f"could be noise ({of_images}), and"
+            return f"{size}: {judged} one seed cannot tell what another training would give."
+        alone = f"{p_text(macro.p_images)} for test images alone, {p_text(macro.p_seeds)} for seeds alone"
+        judged = f"{'beyond noise' if macro.claimed else 'could be noise'} (p {p_text(macro.p_holm)}; {alone})"
+        better = [n for n, d in zip(names, self.classes, strict=True) if d.claimed and d.value > 0]
+        worse = [n for n, d in zip(names, self.classes, strict=True) if d.claimed and d.value < 0]
         parts = [f"{word} in {_listed(which)}" for word, which in (("better", better), ("worse", worse)) if which]
-        by_class = "class by class" if self.several_seeds else "class by class, and on these test images alone,"
-        singly = f"; {by_class} it is {' and '.join(parts)}" if parts else "; no class by itself differs"
-        return f"{self.method.name} is {size}: {judged}{singly}."
+        singly = f"class by class it is {' and '.join(parts)}" if parts else "no class by itself differs"
+        return f"{size}: {judged}; {singly}."
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,16 +153,16 @@ class Statistics:
 
     def differences_table(self) -> pd.DataFrame:
         """Return a row a method and class, as in ``differences.csv``."""
-        columns = ["method", "baseline", "class", "difference", "low", "high", "level", "test", "p", "p_holm", "stars"]
-        columns += ["sd_over_seeds", "p_seeds", "seeds_paired"]
+        columns = ["method", "baseline", "class", "difference", "low", "high", "level", "images_test", "p_images"]
+        columns += ["p_seeds", "p", "p_holm", "stars"]
         rows = []
         for against in self.against:
             for name, change in zip(self._names, (*against.classes, against.macro), strict=True):
                 how = RESAMPLED if change is against.macro else against.how
                 interval = (change.interval.low, change.interval.high, change.interval.level)
                 names = (against.method.name, against.baseline.name, name)
-                tests = (how, change.p, change.p_holm, change.stars, change.sd, change.p_seeds, against.seeds_paired)
-                rows.append((*names, change.value, *interval, *tests))
+                alone = (how, change.p_images, change.p_seeds)
+                rows.append((*names, change.value, *interval, *alone, change.p, change.p_holm, change.stars))
         return pd.DataFrame(rows, columns=columns)
 
     @property
@@ -180,9 +182,8 @@ def statistics(
 
     Intervals are of the mean over seeds, from a bootstrap over patients in which all runs see the same draws; without
     patient ids, over images. Where it is sure that images are independent, DeLong's are used for single seeds: for a
-    method's AUROC where patients are unknown, for a difference also where each patient has one image. A difference's
-    interval and p are normal, with the standard deviation of the bootstrap's draws as the error: they agree with each
-    other, and a small p needs no million draws.
+    method's AUROC where patients are unknown, for a difference also where each patient has one image. The standard deviation
+    of the bootstrap's draws is the error of a difference under test-set noise, so a small p needs no million draws.
 
     Args:
         methods: Methods with the runs in the order of ``shared.scores``.
@@ -210,19 +211,14 @@ def statistics(
         means[method.name] = _mean(boots[slices[method.name]])
         single = shared.scores[start] if len(method.runs) == 1 else None
         of_runs = (boots[slices[method.name]], means[method.name], single)
-        scored.append(_scored(method, *of_runs, shared, judged, level))
+        scored.append(_scored(method, *of_runs, shared, support.independent, support.averaged, judged, level))
     against = []
     theirs = slices[baseline.name]
     for method in (each for each in methods if each is not baseline):
         ours, change = slices[method.name], means[method.name].minus(means[baseline.name])
         of_runs = (boots[ours], boots[theirs], change, shared.scores[ours], shared.scores[theirs])
         against.append(_against(method, baseline, *of_runs, shared, support.averaged, judged, level))
-    return Statistics(shared, support, tuple(scored), tuple(against), level, draws)
-
-
-def p_text(p: float) -> str:
-    """Return p in words: ``< 0.001``, ``0.034``, ``-`` where there is none."""
-    return "-" if p != p else "< 0.001" if p < 0.001 else f"{p:.3f}"
+    return Statistics(shared, support, tuple(scored), _corrected(against), level, draws)
 
 
 def _with_macro(boot: Bootstrap, averaged: np.ndarray) -> Bootstrap:
@@ -245,30 +241,38 @@ def _scored(
     mean: Bootstrap,
     single: np.ndarray | None,
     shared: Shared,
+    counts: Sequence[np.ndarray],
+    averaged: np.ndarray,
     judged: np.ndarray,
     level: float,
 ) -> Scored:
     by_seed = np.stack([boot.estimate for boot in boots])
     deviations = by_seed.std(0, ddof=1) if len(boots) > 1 else np.full(by_seed.shape[1], np.nan)
-    intervals, how = list(mean.intervals(level)), RESAMPLED
+    fewest = np.minimum(*counts).clip(2)
+    # The bootstrap's variance of k patients is k - 1 over k of the unbiased one.
+    variance, how = _error(mean)[:-1] ** 2 * fewest / (fewest - 1), RESAMPLED
     if single is not None and shared.patients is None:
-        intervals[:-1], how = delong(single, shared.labels).intervals(level), DELONG
-    # An AUROC of 1 is 1 in every draw, which is no evidence of certainty.
-    exact = _edges(mean.estimate[:-1], shared.labels, level)
-    intervals[:-1] = [e if i.low != i.low else i for i, e in zip(intervals[:-1], exact, strict=True)]
+        variance, how = delong(single, shared.labels).variance, DELONG
+    macro = _logit(mean, np.median(fewest[averaged]) if averaged.any() else np.nan, level)
+    intervals = [*score_intervals(mean.estimate[:-1], variance, *counts, level), macro]
     columns = (mean.estimate.tolist(), deviations.tolist(), _where(judged, intervals, level))
     estimates = [Estimate(*numbers) for numbers in zip(*columns, strict=True)]
     return Scored(method, by_seed[:, :-1], tuple(estimates[:-1]), estimates[-1], how)
 
 
+def _logit(mean: Bootstrap, fewest: float, level: float) -> Interval:
+    """Return the interval of the mean over classes, normal on the logit scale."""
+    value, error = mean.estimate[-1], _error(mean)[-1] * np.sqrt(fewest / (fewest - 1))
+    if not 0 < value < 1 or not error > 0:
+        return Interval(float("nan"), float("nan"), level)
+    reach = stats.norm.ppf((1 + level) / 2) * error / (value * (1 - value))
+    low, high = special.expit(special.logit(value) + np.array([-reach, reach])).tolist()
+    return Interval(low, high, level)
+
+
 def _where(judged: np.ndarray, intervals: Sequence[Interval], level: float) -> list[Interval]:
     nothing = Interval(float("nan"), float("nan"), level)
     return [interval if known else nothing for interval, known in zip(intervals, judged, strict=True)]
-
-
-def _edges(auroc: np.ndarray, labels: np.ndarray, level: float) -> tuple[Interval, ...]:
-    edge = np.where((auroc == 0) | (auroc == 1), auroc, np.nan)
-    return DeLong(edge, np.zeros_like(edge), (labels == 1).sum(0), (labels == 0).sum(0)).intervals(level)
 
 
 def _against(
@@ -284,54 +288,74 @@ def _against(
     judged: np.ndarray,
     level: float,
 ) -> Against:
-    intervals, p, how = *_normal(change, level), RESAMPLED
+    error, how = _error(change), RESAMPLED
     if len(ours) == len(theirs) == 1 and not shared.clustered:
         tested = paired_delong(our_scores[0], their_scores[0], shared.labels)
-        intervals[:-1], p[:-1], how = tested.intervals(level), tested.p, DELONG
-    seeds_paired = None not in method.seeds and method.seeds == baseline.seeds
-    by_seed = (np.stack([boot.estimate for boot in boots]) for boots in (ours, theirs))
-    sd, p_seeds = _over_seeds(*by_seed, seeds_paired)
-    p, p_seeds = np.where(judged, p, np.nan), np.where(judged, p_seeds, np.nan)
-    corrected = np.append(holm(p[:-1]), p[-1])
-    columns = (change.estimate, _where(judged, intervals, level), p, corrected, sd, p_seeds)
-    several = min(len(ours), len(theirs)) > 1
-    changes = [Difference(float(v), i, *map(float, rest), several) for v, i, *rest in zip(*columns, strict=True)]
-    means = [np.mean([boot.estimate[:-1] for boot in boots], axis=0) for boots in (ours, theirs)]
-    means = [np.where(averaged, mean, np.nan) for mean in means]
-    return Against(method, baseline, how, seeds_paired, tuple(changes[:-1]), changes[-1], paired(*means))
+        error[:-1], how = np.sqrt(tested.variance), DELONG
+    by_seed = [np.stack([boot.estimate for boot in boots]) for boots in (ours, theirs)]
+    numbers = [_tested(*column, level) for column in zip(*(each.T for each in by_seed), error, strict=True)]
+    changes = [d if known else _untested(d) for d, known in zip(numbers, judged, strict=True)]
+    means = [np.where(averaged, each[:, :-1].mean(0), np.nan) for each in by_seed]
+    return Against(method, baseline, how, tuple(changes[:-1]), changes[-1], paired(*means))
 
 
-def _normal(change: Bootstrap, level: float) -> tuple[list[Interval], np.ndarray]:
-    """Return intervals and two-sided p `[C]`; p is 1 where nothing differs in any draw, both are NaN with too few draws."""
-    defined = (~np.isnan(change.draws)).sum(0)
-    p, error = np.full((2, len(defined)), np.nan)
-    for column in np.flatnonzero(defined > 1):
-        error[column], value = np.nanstd(change.draws[:, column], ddof=1), change.estimate[column]
-        certain = 1.0 if value == 0 else np.nan
-        p[column] = 2 * stats.norm.sf(abs(value) / error[column]) if error[column] > 0 else certain
-    reach = stats.norm.ppf((1 + level) / 2) * error
-    ends = zip((change.estimate - reach).tolist(), (change.estimate + reach).tolist(), strict=True)
-    return [Interval(low, high, level) for low, high in ends], p
+def _tested(ours: np.ndarray, theirs: np.ndarray, error: float, level: float) -> Difference:
+    """Return the difference of AUROCs by seed, `[S]` and `[T]`, whose error on other test images is known (or NaN)."""
+    value = float(ours.mean() - theirs.mean())
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p_images = 1.0 if error == value == 0 else float(2 * stats.norm.sf(abs(value) / error)) if error else np.nan
+        if min(len(ours), len(theirs)) < 2:
+            reach = stats.norm.ppf((1 + level) / 2) * (error or np.nan)
+            return Difference(value, Interval(value - reach, value + reach, level), p_images, np.nan, np.nan)
+        p_seeds, variance, freedom = _over_seeds(ours, theirs)
+        total = variance + error**2
+        freedom *= (total / variance) ** 2
+        reach = stats.t.ppf((1 + level) / 2, freedom) * np.sqrt(total)
+        p = max(p_seeds, float(2 * stats.t.sf(abs(value) / np.sqrt(total), freedom)))
+    return Difference(value, Interval(value - reach, value + reach, level), p_images, p_seeds, p)
 
 
-def _over_seeds(ours: np.ndarray, theirs: np.ndarray, seeds_paired: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return `[C]` standard deviation over seeds of the differences, and p of a t-test over seeds, paired or Welch's."""
-    nothing = np.full(ours.shape[1], np.nan)
-    if min(len(ours), len(theirs)) < 2:
-        return nothing, nothing
-    # scipy warns of columns in which nothing varies; they have no test.
-    if seeds_paired:
-        change = ours - theirs
-        varied = np.ptp(change, axis=0) > 1e-12
-        p = np.where(varied, stats.ttest_1samp(np.where(varied, change, _spread_out(change)), 0).pvalue, np.nan)
-        return change.std(0, ddof=1), p
-    varied = np.maximum(np.ptp(ours, axis=0), np.ptp(theirs, axis=0)) > 1e-12
-    columns = (np.where(varied, each, _spread_out(each)) for each in (ours, theirs))
-    return nothing, np.where(varied, stats.ttest_ind(*columns, equal_var=False).pvalue, np.nan)
+def _over_seeds(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float, float]:
+    """Return p of a t-test over seeds, the variance of the difference of means, and its degrees of freedom; or NaN.
+
+    The t-test of two samples is Student's, which has more power with few seeds than Welch's. Where variances differ the
+    sum of both noises, of which the variance here is a part, guards against what it then misses.
+    """
+    samples = [ours, theirs]
+    if max(map(np.ptp, samples)) < 1e-12:
+        return np.nan, np.nan, np.nan
+    sizes = np.array([len(sample) for sample in samples])
+    variances = np.array([sample.var(ddof=1) for sample in samples])
+    parts = variances / sizes
+    pooled = (variances @ (sizes - 1)) / (sizes - 1).sum() * (1 / sizes).sum()
+    p = 2 * stats.t.sf(abs(ours.mean() - theirs.mean()) / np.sqrt(pooled), (sizes - 1).sum())
+    return float(p), float(parts.sum()), float(parts.sum() ** 2 / (parts**2 / (sizes - 1)).sum())
 
 
-def _spread_out(values: np.ndarray) -> np.ndarray:
-    return np.broadcast_to(np.arange(len(values), dtype=float)[:, None], values.shape)
+def _untested(change: Difference) -> Difference:
+    nothing = Interval(float("nan"), float("nan"), change.interval.level)
+    return replace(change, interval=nothing, p_images=np.nan, p_seeds=np.nan, p=np.nan)
+
+
+def _corrected(against: Sequence[Against]) -> tuple[Against, ...]:
+    """Return the same with Holm's p: of the mean over classes for the methods, of a class for methods and classes."""
+    macro = holm([each.macro.p for each in against])
+    classes = iter(holm([change.p for each in against for change in each.classes]).tolist())
+    return tuple(
+        replace(
+            each,
+            macro=replace(each.macro, p_holm=p),
+            classes=tuple(replace(change, p_holm=next(classes)) for change in each.classes),
+        )
+        for each, p in zip(against, macro.tolist(), strict=True)
+    )
+
+
+def _error(change: Bootstrap) -> np.ndarray:
+    """Return `[C]` standard deviation of the draws; NaN where fewer than two are defined."""
+    error, defined = np.full(len(change.estimate), np.nan), (~np.isnan(change.draws)).sum(0) > 1
+    error[defined] = np.nanstd(change.draws[:, defined], axis=0, ddof=1)
+    return error
 
 
 def _listed(names: Sequence[str], most: int = 4) -> str:

@@ -46,6 +46,12 @@ class Support:
         return cls(*images, *known, judged, averaged, notes)
 
     @property
+    def independent(self) -> tuple[np.ndarray, np.ndarray]:
+        """Two `[C]`, the positives and negatives that are independent: patients, or images where patients are unknown."""
+        unknown = self.patients_pos is None or self.patients_neg is None
+        return (self.n_pos, self.n_neg) if unknown else (self.patients_pos, self.patients_neg)
+
+    @property
     def macro_name(self) -> str:
         """Return ``macro``, or how many classes the mean is over where some are left out."""
         count, total = int(self.averaged.sum()), len(self.averaged)

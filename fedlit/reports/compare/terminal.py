@@ -7,19 +7,22 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedlit.metrics.paired import p_text
 from fedlit.reports.compare.comparison import Comparison
 from fedlit.reports.compare.cost import cost
 from fedlit.reports.compare.methods import differences
-from fedlit.reports.compare.statistics import Difference, Estimate, Statistics, p_text
+from fedlit.reports.compare.statistics import Difference, Estimate, Statistics
 from fedlit.reports.compare.words import ALONE, cost_row, interval_text, number, short
 
-NAME_WIDTH = 24
+NAME_WIDTH = 22
 MOST_SETTINGS = 12
 STARS = 3
-LEGEND = "SD: over seeds. p: of test images alone, Holm over classes. *.05 **.01 ***.001"
+LEGEND = """SD: over seeds. p img, p seed: of test images, of seeds alone; uncorrected.
+Stars need more: p seed and p of one test with both noises, corrected by Holm
+over methods and classes (of the mean: over methods). *.05 **.01 ***.001"""
 ONE_SEED = "One seed of a method earns no stars: it tells nothing of another training."
-WIDTHS = (5, 5, 14, 8, 5, STARS)
-"""Of mean, SD, interval, difference, p and stars on the terminal."""
+WIDTHS = (5, 5, 11, 6, 5, 6, STARS)
+"""Of mean, SD, interval, difference, both p and stars on the terminal."""
 
 
 def show(comparison: Comparison, console: Console) -> None:
@@ -74,7 +77,12 @@ def _auroc(comparison: Comparison, numbers: Statistics, labels: dict[str, str]) 
     )
     if shared.patients is not None:
         yield Text("Of each class: images, and in parentheses the patients that they are of", "dim")
-    head = ("mean", "SD", f"{100 * numbers.level:g}% interval", *(("diff.", "p", "") if numbers.against else ()))
+    head = (
+        "mean",
+        "SD",
+        f"{100 * numbers.level:g}% int.",
+        *(("diff.", "p img", "p seed", "") if numbers.against else ()),
+    )
     widths = (max(len("method"), *map(len, labels.values())), *WIDTHS)
     yield Text(_line(("  method", *head), widths), "bold")
     changes = {against.method.name: (*against.classes, against.macro) for against in numbers.against}
@@ -91,12 +99,12 @@ def _auroc(comparison: Comparison, numbers: Statistics, labels: dict[str, str]) 
 
 
 def _row(estimate: Estimate, change: Difference | None, compared: bool) -> tuple[str, ...]:
-    interval = interval_text(estimate.interval.low, estimate.interval.high)
+    interval = interval_text(estimate.interval.low, estimate.interval.high).replace(" to ", "-")
     first = (short(estimate.value), short(estimate.sd), interval)
     if change is None:
-        return (*first, "baseline", "", "") if compared else first
-    p = p_text(change.p_holm).replace("< 0.001", "<.001")
-    return (*first, number(change.value, "+.3f"), p, change.stars)
+        return (*first, "base", "", "", "") if compared else first
+    both = (p_text(p).replace("< 0.001", "<.001") for p in (change.p_images, change.p_seeds))
+    return (*first, number(change.value, "+.3f"), *both, change.stars)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -13,6 +13,7 @@ from fedlit.core import documents
 from fedlit.core.errors import ConfigError
 from fedlit.experiment.mistakes import near
 from fedlit.reports.reproductions import NAMES
+from fedlit.tracking.names import TEST
 
 HOME = Path(__file__).parent
 SCALES = ("laptop", "paper")
@@ -93,6 +94,13 @@ class Rates:
     label: str = "method"  # Label for each of whose values the choice is made.
     others: dict[str, Axis] = field(default_factory=dict, metadata={"each": Axis})  # Further settings by name.
     tries: int | None = None  # Number of combinations that each gets, drawn from ``seed``; by default all of them.
+
+    def __post_init__(self) -> None:
+        if self.metric.startswith(TEST):
+            raise ConfigError(
+                f"rates.metric: expected a metric of the validation data, such as val/auroc_macro, found {self.metric!r}: "
+                "the test set may not choose a rate"
+            )
 
     def of(self, method: str, rate: float) -> float:
         """Return what a rate of the grid is for a method."""

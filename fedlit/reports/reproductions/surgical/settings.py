@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from fedlit.metrics.auroc import slug
-from fedlit.metrics.paired import paired
+from fedlit.metrics.paired import p_text, paired
 from fedlit.reports.reproductions.document import Scale
 from fedlit.reports.reproductions.published import grid
 from fedlit.reports.reproductions.report import Report, measured
@@ -58,7 +58,7 @@ class SettingsReport:
             mean = f"{mine.mean():.3f} ± {mine.std():.3f}"
             if method != self.reference:
                 test = paired(rows.loc[self.reference], mine)
-                mean += f" ({-test.difference:+.3f} {test.stars})"
+                mean += f" ({-test.difference:+.3f}, p {p_text(test.p)})"
                 odd += [] if test.normal else [method]
             shown.append([method, *(f"{value:.3f}" for value in mine), mean, f"{everything - mine.mean():.3f}"])
         lines = [
@@ -67,8 +67,8 @@ class SettingsReport:
             *grid(["method", *map(str, rows.columns), "mean", "below all labels by"], shown),
             "",
             f"Mean test AUROC over classes; its mean ± standard deviation over the {rows.shape[1]} settings. In brackets the "
-            f"difference to {self.reference} and its paired t-test over settings: ns p >= 0.05, * p < 0.05, ** p < 0.01, *** p < "
-            f"0.001. The model of all labels has {everything:.3f}.",
+            f"difference to {self.reference} and p of its paired t-test over settings, which share images: it is too small to be "
+            f"evidence, and has no stars. The model of all labels has {everything:.3f}.",
         ]
         if odd:
             lines.append(f"Shapiro-Wilk p < 0.05, so the t-test does not hold for {', '.join(odd)}.")

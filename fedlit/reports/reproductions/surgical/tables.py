@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from fedlit.metrics.auroc import slug
-from fedlit.metrics.paired import paired
+from fedlit.metrics.paired import p_text, paired
 from fedlit.reports.reproductions.published import grid
 
 
@@ -90,7 +90,7 @@ def markdown(title: str, table: pd.DataFrame, reference: str, ddof: int = 1) -> 
             cell = f"{mine.mean():.3f} ± {mine.std(ddof=ddof):.3f}"
             if method != reference:
                 test = paired(best, mine)
-                cell += f" ({-test.difference:+.3f} {test.stars})"
+                cell += f" ({-test.difference:+.3f}, p {p_text(test.p)})"
                 if not test.normal:
                     odd.append(f"{method}, {column}")
             cells.append(cell)
@@ -102,7 +102,8 @@ def markdown(title: str, table: pd.DataFrame, reference: str, ddof: int = 1) -> 
         *grid(["method", *columns], shown),
         "",
         f"AUROC, mean ± standard deviation{f', ddof {ddof},' if ddof != 1 else ''} over classes ({', '.join(f'{c}: {n}' for c, n in counts.items())}). In brackets the "
-        f"difference to {reference} and its paired t-test over classes: ns p >= 0.05, * p < 0.05, ** p < 0.01, *** p < 0.001.",
+        f"difference to {reference} and p of its paired t-test over classes, the paper's own analysis. Classes share images and "
+        "trainings, so p is too small to be evidence, and has no stars.",
     ]
     if odd:
         lines.append(f"Shapiro-Wilk p < 0.05, so the t-test does not hold there: {'; '.join(odd)}.")
