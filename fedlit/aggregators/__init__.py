@@ -9,12 +9,14 @@ from fedlit.aggregators.fedavg import FedAvg
 from fedlit.aggregators.fedprox import FedProx
 from fedlit.aggregators.momentum import LocalSGDAM, LocalSGDM
 from fedlit.aggregators.personal import PersonalHeads
+from fedlit.aggregators.robust import CoordinateMedian, NormBound, TrimmedMean
 from fedlit.aggregators.scaffold import Scaffold
 from fedlit.aggregators.surgical import SurgicalHeads
 from fedlit.core.aggregator import Aggregator, ClientContext
 
 __all__ = [
-    "CODA", "CODASCA", "NPA", "Aggregator", "CODAPlus", "ClientContext", "FedAvg", "FedBN", "FedBNPlus", "FedProx",
+    "CODA", "CODASCA", "NPA", "Aggregator", "CODAPlus", "ClientContext", "CoordinateMedian", "FedAvg", "FedBN", "FedBNPlus", "FedProx",
     "GradientDissimilarity",
-    "LocalSCGDAM", "LocalSGDAM", "LocalSGDM", "PersonalHeads", "Scaffold", "SurgicalHeads",
+    "LocalSCGDAM", "LocalSGDAM", "LocalSGDM", "NormBound", "PersonalHeads", "Scaffold", "SurgicalHeads",
+    "TrimmedMean",
 ]  # fmt: skip

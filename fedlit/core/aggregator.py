@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import SLICES, FlatModel, Layout
 from fedlit.core.hooks import mask_of, numbers_of, replaced_change, state_of
-from fedlit.core.messages import Client, Mask, Measured, Round, ServerState, State
+from fedlit.core.messages import Client, Mask, Measured, Payload, Round, ServerState, State
 from fedlit.schedules import Schedule
 
 
@@ -256,6 +256,15 @@ class Aggregator:
         """
         return {}
 
+    def reduce(self, layout: Layout, replies: Sequence[Payload]) -> Payload:
+        """Called on the server after a round, of at most one aggregator of a list: what stands for the sum of the replies.
+
+        For medians and the like, which need single replies: ``replies`` has one for each client that took part, in cohort
+        order, which may be changed in place. The default adds them up as they come. What is returned has vectors of the same
+        names, sizes and types, and the sums of the replies' weights, by which it is divided. Measuring rounds are always added up.
+        """
+        raise NotImplementedError
+
     def on_aggregate_end(self, state: State, server: ServerState, mean: State, rnd: Round) -> None:
         """Called on the server with the means of what clients sent, before ``server.w += server.delta``.
 
@@ -304,11 +313,11 @@ class Composition(Aggregator, ABC):
     a federation, and in a checkpoint, a composition is one aggregator.
 
     Args:
-        parts: Aggregators, of which one at most computes the gradient.
+        parts: Aggregators, of which one at most computes the gradient, and one at most reduces the replies.
 
     Raises:
-        ConfigError: Two parts compute the gradient or govern one thing, or a part states client weights and the composition
-            does not state the same.
+        ConfigError: Two parts compute the gradient, reduce the replies or govern one thing, or a part states client weights
+            and the composition does not state the same.
     """
 
     @abstractmethod
@@ -316,8 +325,6 @@ class Composition(Aggregator, ABC):
         self.parts = parts
         self.batches_per_step = max(part.batches_per_step for part in parts)
         name = type(self).__name__
-        if len(self._having("compute_gradient")) > 1:
-            raise ConfigError(f"{name}: two of its parts compute the gradient; keep one")
         for part in parts:
             if part.weights not in (None, self.weights):
                 raise ConfigError(
@@ -356,6 +363,11 @@ class Composition(Aggregator, ABC):
         (part,) = self._having("compute_gradient")
         return part.compute_gradient(ctx, batches)
 
+    def reduce(self, layout: Layout, replies: Sequence[Payload]) -> Payload:
+        """Let the one part reduce that does."""
+        (part,) = self._having("reduce")
+        return part.reduce(layout, replies)
+
     def on_before_send(self, ctx: ClientContext, change: Tensor) -> Tensor:
         """Let the parts replace the change, one after the other."""
         for part in self._having("on_before_send"):
@@ -370,6 +382,10 @@ class Composition(Aggregator, ABC):
         return [part for part in self.parts if part.implements(hook)]
 
 
+ALONE = {"compute_gradient": "compute the gradient", "reduce": "reduce the replies"}
+"""Hooks that one aggregator of a list may have, and what those do that have them."""
+
+
 def governed(aggregator: Aggregator) -> tuple[str, ...]:
     """Return all that an aggregator alone may decide."""
     things = aggregator.governs or ()
@@ -377,7 +393,11 @@ def governed(aggregator: Aggregator) -> tuple[str, ...]:
 
 
 def governed_twice(aggregators: Sequence[Aggregator]) -> str:
-    """Say which two of a list govern one thing; "" where none do."""
+    """Say which of a list govern one thing, or have a hook that one alone may have; "" where none do."""
+    for hook, what in ALONE.items():
+        having = [type(a).__name__ for a in aggregators if a.implements(hook)]
+        if len(having) > 1:
+            return f"{' and '.join(having)} each {what}; keep one"
     owners: dict[str, str] = {}
     for aggregator in aggregators:
         name = type(aggregator).__name__

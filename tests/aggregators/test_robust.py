@@ -1,0 +1,322 @@
+"""Medians, trimmed means and bounded norms: their values, what one liar can do, and where single replies come from."""
+
+import math
+import statistics
+from contextlib import closing
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from saddle_toys import Scorer, Sites
+from simulation import Simulation, simulate
+from test_classics import Problems
+from torch import Tensor
+from toys import Quadratic, ToyData, ToyNet, program
+
+from fedlit.aggregators import (
+    Aggregator,
+    CoordinateMedian,
+    FedAvg,
+    FedBN,
+    FedProx,
+    NormBound,
+    Scaffold,
+    SurgicalHeads,
+    TrimmedMean,
+)
+from fedlit.core.aggregator import Composition
+from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.core.fabric import make_fabric
+from fedlit.core.messages import Mask
+from fedlit.federation.engines.ranks import FabricEngine
+from fedlit.federation.federation import Federation
+from fedlit.federation.session import Session
+from fedlit.schedules import ConstantSchedule
+from fedlit.testing import check_aggregator
+
+EACH = [CoordinateMedian(), TrimmedMean(0.2), NormBound(), NormBound(12.5)]
+
+
+def named(aggregator: Aggregator | bool) -> str:
+    if not isinstance(aggregator, Aggregator):
+        return str(aggregator)
+    return type(aggregator).__name__ + "".join(f"-{value}" for value in vars(aggregator).values())
+
+
+def federation(aggregators, rounds=1, window=1, **options) -> Federation:
+    return Federation(aggregators, rounds=rounds, schedule=ConstantSchedule(window, "steps"), **options)
+
+
+def vector(name: str, what: str, size: int) -> Tensor:
+    return torch.randn(
+        size, generator=torch.Generator().manual_seed(sum(f"{name}{what}".encode())), dtype=torch.float64
+    )
+
+
+class Push(Aggregator):
+    """Training whose result is known: a client's weights and statistics change by vectors of its own."""
+
+    def on_client_round_start(self, ctx) -> None:
+        ctx.scratch["stats"] = ctx.stats.clone()
+
+    def on_after_optimizer_step(self, ctx, batches) -> None:
+        ctx.stats.copy_(ctx.scratch["stats"] + vector(ctx.client.name, "stats", ctx.stats.numel()))
+
+    def on_before_send(self, ctx, change) -> Tensor:
+        return vector(ctx.client.name, "w", change.numel())
+
+
+class SomeNorms(FedBN):
+    """Three of eight clients keep their normalisation layers."""
+
+    def scope(self, layout, client):
+        return (
+            super().scope(layout, client) if client.name in ("site-1", "site-4", "site-6") else Mask.everything(layout)
+        )
+
+
+def median(values: dict[str, float], pi: dict[str, float]) -> float:
+    return statistics.median(values.values())
+
+
+def trimmed(values: dict[str, float], pi: dict[str, float]) -> float:
+    ranked = sorted(values.values())
+    number = math.ceil(0.2 * len(ranked))
+    while len(ranked) - 2 * number < 1:
+        number -= 1
+    kept = ranked[number : len(ranked) - number]
+    return sum(kept) / len(kept)
+
+
+def mean(values: dict[str, float], pi: dict[str, float]) -> float:
+    return sum(pi[n] * value for n, value in values.items()) / sum(pi[n] for n in values)
+
+
+def bounded(changes: dict[str, list[float]], bound: float | None) -> dict[str, list[float]]:
+    """Changes (of owners; None where an element is not shared), none longer than the bound."""
+    norms = {n: math.sqrt(sum(x * x for x in change if x is not None)) for n, change in changes.items()}
+    if bound is None:
+        bound = statistics.median_low([norms[n] for n in changes if any(x is not None for x in changes[n])])
+    scale = {n: min(1.0, bound / norm) if norm else 1.0 for n, norm in norms.items()}
+    return {n: [None if x is None else scale[n] * x for x in change] for n, change in changes.items()}
+
+
+def shared(done: Simulation, client, listed: list[Aggregator]) -> tuple[list[bool], bool]:
+    """Which weights a client shares, and whether its statistics, from the names of the parameters alone."""
+    own, kept = [], any(isinstance(a, FedBN) and not a.scope(done.session.layout, client).owned.all() for a in listed)
+    for entry in done.session.layout.parameters:
+        rows = [True] * entry.shape[0]
+        if any(isinstance(a, SurgicalHeads) for a in listed) and entry.name.startswith("head."):
+            rows = [c in client.classes for c in done.session.classes]
+        if kept and entry.name.startswith("body.1."):
+            rows = [False] * entry.shape[0]
+        own += [row for row in rows for _ in range(entry.size // entry.shape[0])]
+    return own, not kept
+
+
+@pytest.mark.parametrize(
+    "others",
+    [[], [SurgicalHeads()], [FedBN()], [FedBN(), SurgicalHeads()], [SomeNorms(), SurgicalHeads()]],
+    ids=["", "rows", "norms", "both", "some"],
+)
+@pytest.mark.parametrize("aggregator", EACH, ids=named)
+@pytest.mark.parametrize(("participation", "labelled"), [(1.0, 2), (0.5, 1)])
+def test_against_a_loop_over_elements(aggregator, others, participation, labelled):
+    listed = [Push(), aggregator, *others]
+    weights = "uniform" if isinstance(aggregator, CoordinateMedian | TrimmedMean) else "examples"
+    torch.manual_seed(0)
+    module, data = ToyNet().double(), ToyData(8, labelled=labelled)
+    still = Session(federation([]), module, data, make_fabric("cpu", precision="64-true")).restore(None)[0]
+    starts = [still.w.clone(), still.stats.clone()]
+    done = simulate(module, data, federation(listed, participation=participation, weights=weights))
+    clients = {name: done.session.clients[name] for name in done.cohorts[0]}
+    assert len(clients) == 8 * participation
+    pi = {name: client.weight for name, client in clients.items()}
+    owned = {name: shared(done, client, listed) for name, client in clients.items()}
+    for what, start, after in zip(("w", "stats"), starts, (done.server.w, done.server.stats), strict=True):
+        size = len(start)
+        changes = {}
+        for name in clients:
+            own = owned[name][0] if what == "w" else [owned[name][1]] * size
+            pushed = vector(name, what, size).tolist()
+            changes[name] = [x if mine else None for x, mine in zip(pushed, own, strict=True)]
+        rule = {CoordinateMedian: median, TrimmedMean: trimmed, NormBound: mean}[type(aggregator)]
+        if isinstance(aggregator, NormBound) and any(x is not None for c in changes.values() for x in c):
+            changes = bounded(changes, aggregator.norm if what == "w" else None)
+        expected = []
+        for j in range(size):
+            values = {name: change[j] for name, change in changes.items() if change[j] is not None}
+            expected.append(float(start[j]) + (rule(values, pi) if values else 0.0))
+        torch.testing.assert_close(after.tolist(), expected, rtol=1e-11, atol=1e-12)
+
+
+class Liar(Aggregator):
+    """One of the clients sends its update times -50; ``sent`` is what all of them would have sent."""
+
+    sent: dict[str, Tensor] = {}
+
+    def on_before_send(self, ctx, change) -> Tensor:
+        self.sent[ctx.client.name] = change.clone()
+        return change * -50 if ctx.client.name == "site-2" else change
+
+
+def moved_by_a_liar(aggregator: Aggregator) -> tuple[Tensor, Tensor]:
+    """The change of the weights in a round, and those of the honest clients [K, P]."""
+    torch.manual_seed(0)
+    module, data = ToyNet().double(), ToyData(7)
+    start = Session(federation([]), module, data, make_fabric("cpu", precision="64-true")).restore(None)[0].w.clone()
+    done = simulate(module, data, federation([Liar(), aggregator], window=4))
+    return done.server.w - start, torch.stack([sent for name, sent in Liar.sent.items() if name != "site-2"])
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "holds"),
+    [(CoordinateMedian(), True), (TrimmedMean(0.15), True), (TrimmedMean(0.3), True), (FedAvg("uniform"), False)],
+    ids=named,
+)
+def test_a_liar_does_not_move_a_weight_beyond_the_honest_clients(aggregator, holds):
+    delta, honest = moved_by_a_liar(aggregator)
+    assert honest.abs().max() > 1e-3
+    lowest, highest = honest.min(0).values - 1e-12, honest.max(0).values + 1e-12
+    within = (delta >= lowest) & (delta <= highest)
+    assert bool(within.all()) == holds
+    assert holds or within.double().mean() < 0.5
+
+
+@pytest.mark.parametrize("norm", [None, 0.05])
+def test_a_liar_is_no_longer_than_the_bound(norm):
+    delta, honest = moved_by_a_liar(NormBound(norm))
+    most = float(honest.norm(dim=1).max()) if norm is None else norm
+    assert 0 < float(delta.norm()) <= most
+    assert float(moved_by_a_liar(FedAvg())[0].norm()) > 2 * most
+
+
+def test_a_bound_that_nobody_reaches_is_fedavg():
+    torch.manual_seed(0)
+    module, data, given = ToyNet().double(), ToyData(4, labelled=2), {"rounds": 2, "participation": 0.8}
+    ends = [
+        simulate(module, data, federation([*mine, FedBN()], **given)).server
+        for mine in ([FedAvg()], [FedAvg(), NormBound(1e6)])
+    ]
+    assert torch.equal(ends[0].w, ends[1].w)
+
+
+def test_what_other_algorithms_send_stays_a_mean():
+    torch.manual_seed(0)
+    module, data = ToyNet().double(), ToyData(5)
+    robust, plain = (
+        simulate(module, data, federation([Scaffold(), a], window=3)).server for a in (TrimmedMean(), FedAvg("uniform"))
+    )
+    assert torch.equal(robust.aggregators[0]["c"], plain.aggregators[0]["c"])
+    assert plain.aggregators[0]["c"].abs().max() > 0
+    assert not torch.equal(robust.w, plain.w)
+
+
+def test_measuring_rounds_are_added_up():
+    """Sums of an objective, of other names and sizes than a round's, are those of any federation."""
+    module = Scorer(lr=0.0)
+    robust, plain = (simulate(module, Sites(), federation([a])).server for a in (CoordinateMedian(), FedAvg("uniform")))
+    torch.testing.assert_close(robust.w, plain.w, rtol=1e-14, atol=0)
+
+
+def many(workers: int, aggregator: Aggregator) -> Tensor:
+    """The end of two rounds over so many clients that a job would have several, of which most agree on 1."""
+    problems = {f"site {k:03}": (1.0, 1.0 if k % 5 else 1000.0) for k in range(130)}
+    given = federation([aggregator], rounds=2, workers=workers)
+    session = Session(given, Quadratic(lr=0.5).double(), Problems(**problems), make_fabric("cpu", precision="64-true"))
+    with closing(session.engine):
+        server, _, _ = session.restore(None)
+        for index in range(2):
+            rnd = session.round(index)
+            total, reports = session.engine.run(rnd.cohort, given.open_round(server, rnd, session), rnd)
+            assert [report.client for report in reports] == list(rnd.cohort)
+            given.close_round(server, total, rnd, session)
+    return server.w
+
+
+@pytest.mark.parametrize("aggregator", [CoordinateMedian(), TrimmedMean(0.25)], ids=named)
+def test_of_many_clients_each_is_a_reply_of_its_own_whatever_the_workers(aggregator):
+    one = many(1, aggregator)
+    assert float(one) == pytest.approx(0.75, rel=1e-12)
+    assert torch.equal(one, many(2, aggregator))
+    assert float(many(1, FedAvg())) > 100
+
+
+@pytest.mark.parametrize("aggregator", EACH, ids=named)
+def test_check_aggregator_finds_nothing(aggregator):
+    check_aggregator(aggregator)
+
+
+class Both(Composition):
+    def __init__(self) -> None:
+        super().__init__(NormBound(), NormBound(1.0))
+
+
+class Pulled(Composition):
+    """A composition of which one part reduces."""
+
+    def __init__(self) -> None:
+        super().__init__(FedProx(0.1), NormBound())
+
+
+def test_two_in_a_list_are_refused():
+    with pytest.raises(
+        ConfigError, match=r"federation\.aggregators: NormBound and TrimmedMean each reduce the replies"
+    ):
+        Federation([NormBound(), FedProx(), TrimmedMean()])
+    with pytest.raises(ConfigError, match="Both: NormBound and NormBound each reduce the replies; keep one"):
+        Both()
+
+
+def test_a_composition_reduces_as_the_part_that_does():
+    module = ToyNet()
+    composed, listed = (
+        simulate(module, ToyData(), federation(a, window=3)).server.w for a in ([Pulled()], [FedProx(0.1), NormBound()])
+    )
+    assert torch.equal(composed, listed)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: TrimmedMean(0.5), "TrimmedMean: expected trim between 0 and 0.5, found 0.5"),
+        (lambda: TrimmedMean(0.0), "found 0.0; FedAvg"),
+        (lambda: TrimmedMean(math.nan), "found nan"),
+        (lambda: NormBound(0.0), "NormBound: expected a norm above 0, found 0.0"),
+        (lambda: NormBound(math.inf), "found inf"),
+    ],
+)
+def test_parameters_out_of_range_are_refused(make, words):
+    with pytest.raises(ConfigError, match=words):
+        make()
+
+
+class Untrained(ToyNet):
+    def training_step(self, batch, batch_idx):
+        raise AssertionError("it trained")
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "clients", "cut"), [(CoordinateMedian(), 2, 0), (TrimmedMean(0.4), 4, 2), (TrimmedMean(), 2, 1)]
+)
+def test_too_small_a_cohort_is_refused_before_anybody_trains(aggregator, clients, cut):
+    name = type(aggregator).__name__
+    with pytest.raises(ConfigError, match=rf"{name}: of {clients} clients in a round it cuts {cut} at each end"):
+        simulate(Untrained(), ToyData(clients), federation([aggregator]))
+
+
+def test_too_few_replies_are_refused():
+    given = federation([CoordinateMedian()])
+    session = Session(given, ToyNet(), ToyData(3), make_fabric("cpu"))
+    server, _, _ = session.restore(None)
+    rnd = session.round(0)
+    down = given.open_round(server, rnd, session)
+    with pytest.raises(TrainingError, match=r"of 2 clients in a round it cuts 0 .* set federation\.quorum"):
+        session.engine.run(rnd.cohort[:2], down, replace(rnd, cohort=rnd.cohort[:2]))
+
+
+def test_several_processes_of_fabric_are_refused():
+    given = program(ToyNet(), [FedBN(), NormBound()], ToyData(3))
+    with pytest.raises(ConfigError, match=r"NormBound needs the single replies of a round, and 2 processes of Fabric"):
+        FabricEngine(given, SimpleNamespace(world_size=2))
