@@ -61,6 +61,13 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def private(folder: Path) -> None:
+    """Make a folder, if it is missing, and close it to all other users of the machine."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if folder.stat().st_mode & 0o077:
+        folder.chmod(0o700)
+
+
 def _discard(draft: Path) -> None:
     if draft.is_dir():
         shutil.rmtree(draft, ignore_errors=True)

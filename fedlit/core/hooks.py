@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.flat import Layout
-from fedlit.core.messages import Client, Mask, State
+from fedlit.core.messages import Client, Mask, Payload, State
 
 BEFORE = ("scope", "server_state", "client_state")
 """Hooks that are called before anything is trained."""
@@ -93,6 +93,19 @@ def check_correction(aggregator: object, bias: Any, size: int, first: bool) -> N
         refuse(aggregator, "on_client_round_start", f"ctx.correction.bias as a vector ({size},)", bias)
     if first and not torch.isfinite(bias.sum()):
         raise TrainingError(f"{type(aggregator).__name__}.on_client_round_start: ctx.correction.bias is not finite")
+
+
+def reduced(aggregator: Any, layout: Layout, replies: Sequence[Payload]) -> Payload:
+    """Let an aggregator make one payload of a round's single ones."""
+    forms = _forms(replies[0])
+    payload = aggregator.reduce(layout, replies)
+    if not isinstance(payload, Payload) or _forms(payload) != forms:
+        refuse(aggregator, "reduce", f"a Payload of {forms}", payload)
+    return payload
+
+
+def _forms(payload: Payload) -> str:
+    return ", ".join(f"{name} {tuple(v.shape)} {v.dtype}" for name, v in sorted(payload.vectors.items()))
 
 
 def check_delta(aggregator: object, delta: Any, like: Tensor, state: Any) -> None:

@@ -55,7 +55,12 @@ def measure(
         wrong = all_labels[~(all_labels.isnan() | (all_labels == 0) | (all_labels == 1))]
         if len(wrong):
             raise TrainingError(f"client {client.name!r}: expected labels 0, 1 or NaN, found {wrong[0]:g}")
-        sums = objective.measure(torch.cat(logits), torch.cat(labels), all_labels)
+        seen = torch.cat(labels)
+        for name, share in client.stand_ins:
+            column = local.layout.classes.index(name)
+            seen[:, column] = torch.nan
+            _stand_in(all_labels[:, column], share)
+        sums = objective.measure(torch.cat(logits), seen, all_labels)
         vectors |= {f"objective/{name}": vector for name, vector in sums.items()}
     weighted = {name: (vector.to(local.layout.dtype) * client.weight).cpu() for name, vector in vectors.items()}
     return Payload(weighted, client.weight, client.weight * local.mask(client).owned.double())
@@ -120,10 +125,16 @@ def _latest_batch_only(module: nn.Module) -> Iterator[None]:
             layer.momentum = momentum
 
 
+def _stand_in(labels: Tensor, share: float) -> None:
+    """Write as many positives as a share asks for over the labels [N] of a class, where it has any."""
+    known = (~labels.isnan()).nonzero().squeeze(1)
+    labels[known] = (torch.arange(len(known), device=labels.device) < round(share * len(known))).to(labels.dtype)
+
+
 def _all_labels(dataset: object, batch_size: int, classes: int) -> Tensor:
     """Labels [N, C] of a whole data set; read off it where it has ``labels``, else by fetching every example."""
     labels = getattr(dataset, "labels", None)
     if labels is not None:
-        return columns(torch.as_tensor(labels), classes)
+        return columns(torch.as_tensor(labels), classes).clone()
     batches = torch.arange(len(dataset)).split(batch_size)
     return torch.cat([columns(torch.as_tensor(fetch(dataset, indices)[1]), classes) for indices in batches])

@@ -89,6 +89,8 @@ class Client:
         examples: number of training examples n_k.
         weight: pi_k; the weights of all clients sum to 1.
         lr_factor: multiplies the learning rate of every parameter group, beside the round's factor.
+        stand_ins: classes whose labels its site hides, with the share of positives that a measuring round reports in the
+            place of their own; of their scores it reports none.
     """
 
     name: str
@@ -96,6 +98,7 @@ class Client:
     examples: int
     weight: float
     lr_factor: float = 1.0
+    stand_ins: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass

@@ -92,6 +92,11 @@ class Experiment:
             part.federation.one_step()
         return [*parts, Part(self.federation)]
 
+    @property
+    def eval_batches(self) -> int | None:
+        """Batches of each set that an evaluation looks at; None for all, also in a trial run where a site evaluates no less."""
+        return 1 if self.fast_dev_run and not (self.roster and self.roster.whole) else None
+
     def session(self, run: Path | None = None, part: Part | None = None) -> Session:
         """Make a part ready to run, from where a run's earlier parts have brought the model; by default the main part."""
         part = part or self.parts[-1]
@@ -104,7 +109,7 @@ class Experiment:
             self.fabric,
             part.seed(self.seed),
             tags,
-            1 if self.fast_dev_run else None,
+            self.eval_batches,
             personal_parts,
             self.roster,
             part.phase.name if part.phase else "",

@@ -64,6 +64,8 @@ def fit(experiment: Experiment, say: Say) -> Outcome:
         directory = run_of(resume) if resume else experiment.begun
         if directory is None:
             check_writable(experiment.run_dir, experiment.experiment)
+        if directory is not None and experiment.roster is not None:
+            experiment.roster.open(directory)
         first = experiment.first_session(directory)  # what is refused is refused before there is a directory
         open_things.callback(first.engine.close)
         if directory is None:

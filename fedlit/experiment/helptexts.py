@@ -26,7 +26,7 @@ SWEEP = """The YAML of a sweep:
   grid:                                   # optional: runs take every combination
     model.optimizer.lr: [0.1, 0.01]
   seeds: [0, 1, 2]                        # optional: 0 by default
-  metric: test/federation/auroc_macro     # optional: what the summary shows
+  metric: val/auroc_macro                 # optional: what the summary shows; with a grid no test metric
 
 Every configuration is checked before the first run starts.
 Each run is a run of `fedlit fit`, in RUN_DIR/EXPERIMENT/NAME/. Its name is like scaffold,lr=0.1,seed=0.
@@ -52,7 +52,7 @@ needed; remove nothing that a run is using."""
 METRICS = {
     "train/loss": "Mean loss of the clients in the round. Of a saddle function it is no measure of progress.",
     "val/auroc/CLASS, val/auroc_macro": "AUROC of each class on the validation data, and the mean over classes with one.",
-    "val/auroc_within/CLASS": "How far the exact AUROC may be away at most, where sites send histograms in place of scores.",
+    "val/auroc_within/CLASS": "How far the exact AUROC may be away at most, where sites send histograms; of what they hide, in the worst case.",
     "client/NAME/...": "The same for one client on its own validation data.",
     "drift/client_drift": "Spread of the clients' updates: mean |delta_k|^2 - |mean delta|^2.",
     "drift/alignment": "Mean pairwise alignment of the updates: 1 where all are equal, 0 where they are orthogonal, below 0 "

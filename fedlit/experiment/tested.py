@@ -5,7 +5,6 @@ from pathlib import Path
 
 import torch
 
-from fedlit.data.schemes import by_sharing
 from fedlit.federation.engines.base import Scores
 from fedlit.federation.evaluation import pooled_metrics, with_sites
 from fedlit.federation.session import Session
@@ -17,7 +16,7 @@ def test_metrics(session: Session, sets: dict[str, list[Scores]], directory: Pat
     """``test/<set>/...`` of every test set and organisation; with a directory, ROC curves are drawn there."""
     metrics: dict[str, float] = {}
     for name, scores in with_sites(session, sets).items():
-        metrics |= pooled_metrics(scores, session.classes, f"test/{slug(name)}", by_sharing(session.schemes))
+        metrics |= pooled_metrics(scores, session.classes, f"test/{slug(name)}", session.schemes)
         if directory and all(s.scores is not None for s in scores) and name in ("federation", *session.data.test_sets):
             from fedlit.tracking.figures import roc_figure  # matplotlib takes a second to import
 

@@ -23,7 +23,7 @@ def server_round(
     Args:
         aggregators: The federation's algorithms, in list order.
         server: The server's state; it is changed.
-        total: Sum of the cohort's payloads, which is used up: its vectors become means.
+        total: Sum of the cohort's payloads, or what an aggregator reduced them to; it is used up: its vectors become means.
         rnd: The round.
 
     Returns:

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from fedlit.core.checkpoint import Checkpoints, Loaded
 from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout
-from fedlit.core.hooks import state_of
+from fedlit.core.hooks import reduced, state_of
 from fedlit.core.local_model import client_mask, configured, initial_client_state
 from fedlit.core.manifest import Best
 from fedlit.core.measuring import conclude, objective_of
@@ -151,6 +152,8 @@ class Session:
             self.engine = FabricEngine(program, fabric)
         else:
             self.engine = LocalEngine(program, fabric, workers)
+        for reducing in (a for a in aggregators if a.implements("reduce")):
+            self.engine.reduce = partial(reduced, reducing, self.layout)
         return_freed_memory()  # of copies of the model, whose parameters have become one vector
 
     @property
@@ -169,6 +172,8 @@ class Session:
             CheckpointError: The checkpoint is of something else, or clients' states are where this session has none.
         """
         if path is None:
+            if training:
+                self.engine.go_back({}, 0)
             self._load_personal_parts(self._initial)
             return self._initial, 0, Best()
         names = [type(a).__name__ for a in self.federation.aggregators]
@@ -183,7 +188,7 @@ class Session:
                 f"{path}: it is of a run without sites, which have none of its clients' states; leave --sites out"
             )
         self.engine.load_client_states(loaded.clients)
-        self.engine.go_back(loaded.at_sites)
+        self.engine.go_back(loaded.at_sites, loaded.round)
         return loaded.server, loaded.round, loaded.best
 
     def store_states(self, folder: Path) -> None:

@@ -197,9 +197,6 @@ def _better(metric: str, mode: str) -> str:
 
 
 def _check_composition(aggregators: Sequence[Aggregator]) -> None:
-    computing = [type(a).__name__ for a in aggregators if a.implements("compute_gradient")]
-    if len(computing) > 1:
-        raise ConfigError(f"federation.aggregators: {' and '.join(computing)} each compute the gradient; keep one")
     if twice := governed_twice(aggregators):
         raise ConfigError(f"federation.aggregators: {twice}")
 

@@ -3,14 +3,14 @@
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-import yaml
 from rich.filesize import decimal
 
 from fedlit.core import documents
+from fedlit.core.batches import BatchStream
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.federation.description import leaves_a_site
@@ -22,10 +22,17 @@ from fedlit.sites import recipe
 from fedlit.sites.data import AtSites
 from fedlit.sites.ledger import TEXT
 from fedlit.sites.loopback import InProcess
-from fedlit.sites.messages import Told
+from fedlit.sites.messages import Presence, Told, Train
+from fedlit.sites.policy import Refused
+from fedlit.sites.recipe import Plan
 from fedlit.sites.roster import Roster, gather
 from fedlit.sites.settings import SiteSettings
 from fedlit.sites.site import Site
+from fedlit.sites.table import lacking, line_to_add, table_of
+from fedlit.sites.typed import Table
+
+BATCH = 32
+"""Examples in a batch where a configuration says nothing: the default of all data."""
 
 TRIED = 2**20
 """Bytes that are written to the folder of states, and removed: on a full disk a file without content goes well."""
@@ -48,38 +55,128 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
         TrainingError: The round fails, or the site's own policy refuses it.
     """
     yield _folder(settings.folder)
+    table = table_of(settings.policy.allow)
     with tempfile.TemporaryDirectory(prefix="fedlit-site-") as folder:
-        trial = replace(settings, state=folder)
+        trial = replace(settings, state=folder, policy=replace(settings.policy, configs=None))
         carrier = InProcess({settings.name: partial(_made, trial)})
-        presences = gather(carrier, ())
-        (presence,) = presences
+        gathered = gather(carrier, ())
+        (presence,) = gathered.presences
         yield f"site {presence.name!r}: fedlit {presence.fedlit}, torch {presence.torch}, trains on {presence.device}"
-        data = AtSites(presences)
+        data = AtSites(gathered.presences)
         for told in data.told.values():
             yield _client(told, presence.classes)
         yield from data.notes
         yield _rules(settings)
-        text = recipe.texts_of(_settings(config))[""] if config else _small(settings.data.in_chans)
-        settings.policy.check_config(text)
-        made = recipe.read(text, presence.classes)
+        whole = _settings(config) if config else _small(settings.data.in_chans)
+        plan = _plan(whole, presence, settings)
+        if odd := lacking(asdict(plan), table):
+            raise Refused(
+                f"the configuration names {', '.join(map(repr, odd))}; to take it, add {line_to_add(odd)} under policy"
+            )
+        made = _made_of(plan, presence, table, settings, config)
+        yield from _floors(settings, plan, made, data) if config else ()
+        window = -(-presence.examples // plan.batch_size)
         federation = Federation(
-            made.phase.aggregators, 1, ConstantSchedule(1, "steps"), workers=1, on_site_error="stop"
+            made.phase.aggregators,
+            1,
+            ConstantSchedule(window, "steps"),
+            workers=1,
+            on_site_error="stop",
+            threads=plan.threads,
         )
-        roster = Roster(carrier, presences, {"": text})
+        trial_plan = replace(plan, rounds=1, phase=plan.phase | {"schedule": _steps(window)})
+        data.batch_size = plan.batch_size
+        roster = Roster(carrier, gathered.presences, {"": asdict(trial_plan)})
         session = Session(federation, made.module, data, make_fabric("cpu"), roster=roster)
-        server, _, _ = session.restore(None)
+        server, _, _ = session.restore(None, training=True)
         session.settle(server)
         rnd = session.round(0)
         down = federation.open_round(server, rnd, session)
         total, reports = session.engine.run(rnd.cohort, down, rnd)
         federation.close_round(server, total, rnd, session)
         seconds, losses = (", ".join(f"{getattr(r, name):.3g}" for r in reports) for name in ("seconds", "loss"))
-        yield f"a round of one step: {seconds} s, loss {losses}; {leaves_a_site(total, federation.aggregators)}"
+        steps = f"{window} step{'s' * (window > 1)}"
+        yield f"a round of {steps}: {seconds} s, loss {losses}; {leaves_a_site(total, federation.aggregators)}"
         scores = session.engine.evaluate(client_views(data, "val"), session.broadcast(server, rnd))
         if scores:
             auroc = pooled_metrics(scores, session.classes, "val").get("val/auroc_macro", float("nan"))
             yield f"an evaluation of {sum(s.examples for s in scores):,} images: mean AUROC {auroc:.3f}, which means nothing yet"
         yield (Path(folder) / TEXT).read_text().rstrip()
+
+
+def _made_of(
+    plan: Plan, presence: Presence, table: Table, settings: SiteSettings, config: Path | None
+) -> recipe.Recipe:
+    try:
+        return recipe.read(asdict(plan), presence.classes, table, settings.policy.limits.parameters)
+    except ConfigError as error:
+        advice = (
+            f"; `fedlit fit --config {config} --print_config > whole.yaml` writes a whole configuration"
+            if config
+            else ""
+        )
+        raise ConfigError(f"{error}{advice}") from error
+
+
+def _plan(settings: dict, presence: Presence, own: SiteSettings) -> Plan:
+    """The main part of a configuration as a site is asked for it."""
+    part, federation = recipe.parts_of(settings)[""], settings["federation"]
+    rounds, schedule = federation.get("rounds"), part["phase"].get("schedule")
+    options = (settings.get("data") or {}).get("init_args") or {}
+    batch_size = max(options.get("batch_size", BATCH), 1)
+    seed = settings.get("seed", 0)
+    return Plan(
+        part["model"], part["phase"] | {"schedule": schedule or {"class_path": "ConstantSchedule"}}, rounds or 10,
+        seed if isinstance(seed, int) else 0, "", federation.get("lr_factors") or {},
+        federation.get("optimizer_state", "reset"), federation.get("gradient_clip"), federation.get("gradient_clamp"),
+        federation.get("measure_batches", 32), federation.get("memory_format"), federation.get("cuda_graph", "auto"),
+        federation.get("compile"), federation.get("threads", 1), batch_size, options.get("eval_batch_size", 128), None,
+        (settings.get("fabric") or {}).get("precision", "32-true"),
+    )  # fmt: skip
+
+
+def _floors(settings: SiteSettings, plan: Plan, made: recipe.Recipe, data: AtSites) -> Iterator[str]:
+    """Say how far the rounds of a configuration are from the policy's floors, the nearest first.
+
+    Raises:
+        Refused: One is below.
+    """
+    floors, sizes = settings.policy.floors, {told.name: told.train for told in data.told.values()}
+    settings.policy.check_plan(plan.batch_size, sizes, plan.threads, False)
+    found = []
+    for name, size in sizes.items():
+        for index in (0, plan.rounds - 1):
+            rnd = plan.round(Train(index, [name], True), made.schedule)
+            stream = BatchStream(data.clients[name].train, plan.batch_size, 0, name)
+            steps = rnd.window * (stream.steps_per_epoch if rnd.unit == "epochs" else 1)
+            seen = min(steps * max([1, *(a.batches_per_step for a in made.phase.aggregators)]) * plan.batch_size, size)
+            settings.policy.check_steps(steps, seen, size)
+            if floors is not None:
+                least = min(floors.examples, size)
+                found.append(
+                    (
+                        seen / least,
+                        f"client {name!r}: a round looks at {seen} examples, floors.examples asks for {least}",
+                    )
+                )
+                least = min(floors.batch_size, size)
+                found.append(
+                    (
+                        plan.batch_size / least,
+                        f"a batch has {plan.batch_size} examples, floors.batch_size asks for {least}",
+                    )
+                )
+    if settings.policy.rounds is not None:
+        most = settings.policy.rounds
+        found.append(
+            (most / plan.rounds, f"{plan.rounds} rounds, rounds: {most} in {settings.policy.days} days are allowed")
+        )
+    if found:
+        yield f"the nearest floor: {min(found)[1]}"
+
+
+def _steps(window: int) -> dict:
+    return {"class_path": "fedlit.schedules.ConstantSchedule", "init_args": {"window": window, "unit": "steps"}}
 
 
 def _made(settings: SiteSettings) -> Callable[[bytes], bytes]:
@@ -118,13 +215,18 @@ def _number(count: int | None) -> str:
 
 
 def _rules(settings: SiteSettings) -> str:
-    policy, leaves = settings.policy, settings.policy.leaves
+    policy, leaves, floors = settings.policy, settings.policy.leaves, settings.policy.floors
+    least = (
+        f"batches of {floors.batch_size} and rounds of {floors.examples} examples at least; "
+        if floors
+        else "no floors; "
+    )
     scores = "scores and labels of images leave" if leaves.scores else "no scores of images leave"
     return (
-        f"policy: {', '.join(policy.verbs)}; code of {', '.join(policy.modules) or 'anything installed'}; vectors "
+        f"policy: {', '.join(policy.verbs)}; classes of fedlit and torch.optim{''.join(f', {path}' for path in policy.allow)}; vectors "
         f"{', '.join(leaves.vectors)}; {scores}; numbers of positives and negatives below "
-        f"{leaves.counts_below} are not told, nor their AUROC; "
-        f"{'any number of' if policy.rounds is None else f'at most {policy.rounds}'} rounds; "
+        f"{leaves.counts_below} are not told, nor their AUROC; {least}"
+        f"{'any number of rounds' if policy.rounds is None else f'at most {policy.rounds} rounds in {policy.days} days'}; "
         f"{'any configuration' if policy.configs is None else f'{len(policy.configs)} approved configurations'}"
     )
 
@@ -136,25 +238,9 @@ def _settings(config: Path) -> dict:
         raise ConfigError(
             f"{config}: expected a whole configuration, such as config.yaml of a run; it lacks model or federation"
         )
-    if short := list(_short_names(settings)):
-        raise ConfigError(
-            f"{config}: expected classes with their modules, such as fedlit.models.ImageClassifier, found {short[0]!r}; "
-            f"`fedlit fit --config {config} --print_config > whole.yaml` writes a configuration with whole names"
-        )
     return settings
 
 
-def _short_names(value: object) -> Iterator[str]:
-    """Classes that are named without their module, which nothing but ``fedlit fit`` looks up."""
-    if isinstance(value, dict):
-        path = value.get("class_path")
-        if isinstance(path, str) and "." not in path:
-            yield path
-    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _short_names(part)
-
-
-def _small(in_chans: int) -> str:
+def _small(in_chans: int) -> dict:
     options = {"backbone": "small_cnn", "in_chans": in_chans}
-    model = {"class_path": "fedlit.models.ImageClassifier", "init_args": options}
-    return yaml.safe_dump({"model": model, "phase": {"name": "main", "aggregators": []}})
+    return {"model": {"class_path": "fedlit.models.ImageClassifier", "init_args": options}, "federation": {}}

@@ -8,10 +8,13 @@ import pandas as pd
 from torch.utils.data import Dataset
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.messages import ClientData
+from fedlit.core.messages import ClientData, State
 from fedlit.data.federated import FederatedDataModule, distinct_names
 from fedlit.data.records import SPLITS
 from fedlit.sites.messages import Presence, Told
+
+LARGE = 0.9
+"""Share of all training images from which on a client is named."""
 
 
 class Elsewhere(Dataset):
@@ -21,10 +24,11 @@ class Elsewhere(Dataset):
         client: Whose.
         size: How many.
         augmented: Whether they are augmented.
+        sites: Organisation of each, [size]; () where the site does not tell.
     """
 
-    def __init__(self, client: str, size: int, augmented: bool = False) -> None:
-        self.client, self.size = client, size
+    def __init__(self, client: str, size: int, augmented: bool = False, sites: Sequence[str] = ()) -> None:
+        self.client, self.size, self.sites = client, size, sites
         self.augment = True if augmented else None
 
     def __len__(self) -> int:
@@ -44,6 +48,7 @@ class AtSites(FederatedDataModule):
         batch_size: Number of examples in a training batch of one client.
         eval_batch_size: Number of examples in a batch of an evaluation.
         test_sets: Test sets of the server.
+        arrays: Numbers of the organisations of each site's images, by site.
 
     Raises:
         ConfigError: Two sites have a client of one name.
@@ -55,10 +60,11 @@ class AtSites(FederatedDataModule):
         batch_size: int = 32,
         eval_batch_size: int = 128,
         test_sets: Mapping[str, Dataset] | None = None,
+        arrays: Mapping[str, State] | None = None,
     ) -> None:
         super().__init__(None, batch_size=batch_size, eval_batch_size=eval_batch_size)
         self.classes = tuple(sites[0].classes)
-        rows = zip_longest(*([(site.name, told) for told in site.told] for site in sites))
+        rows = zip_longest(*([(site.name, told) for told in site.clients] for site in sites))
         self.told: dict[str, Told] = {}
         self.site_of: dict[str, str] = {}
         for site, told in filter(None, chain.from_iterable(rows)):
@@ -70,7 +76,9 @@ class AtSites(FederatedDataModule):
                 )
             self.told[told.name], self.site_of[told.name] = told, site
         distinct_names(self.told)
-        self.clients = {name: _without_images(told) for name, told in self.told.items()}
+        self.clients = {
+            name: _without_images(told, (arrays or {}).get(self.site_of[name], {})) for name, told in self.told.items()
+        }
         self.schemes = {name: tuple(told.scheme) for name, told in self.told.items() if told.scheme is not None}
         self.test_sets = dict(test_sets or {})
         if silent := [site.name for site in sites if not site.scores]:
@@ -81,12 +89,34 @@ class AtSites(FederatedDataModule):
         for site in sites:
             if not site.scores:
                 self.notes += _untold(site)
+        self.notes += [*self._large(), *self._unranked()]
 
     def prepare_data(self) -> None:
         """Do nothing: the sites have done it."""
 
     def setup(self, stage: str | None = None) -> None:
         """Do nothing: what is known is there."""
+
+    def _large(self) -> Iterator[str]:
+        """Say which client outweighs all others: a site may claim any number of images."""
+        total = sum(told.train for told in self.told.values())
+        for name, told in self.told.items():
+            if len(self.told) > 1 and told.train > LARGE * total:
+                yield (
+                    f"client {name!r} of {self.site_of[name]} says that it has {told.train:,} of the {total:,} training images; with "
+                    "federation.weights: uniform each client counts the same"
+                )
+
+    def _unranked(self) -> Iterator[str]:
+        """Say that no class has an AUROC in validation, as each site hides its own: there is no sum that would hide the parts."""
+        told = [counts for each in self.told.values() if (counts := each.counts.get("val"))]
+        if told and all(
+            None in pair for counts in told for pair in zip(*counts, strict=True) if any(n != 0 for n in pair)
+        ):
+            yield (
+                "no site tells the AUROC of any class in validation, so that val/auroc_macro is NaN and the model of the last round counts "
+                "as the best; federation.monitor: train/loss chooses by another metric"
+            )
 
     def counts(self) -> pd.DataFrame:
         """Return what the sites have told, in the columns of any data; numbers that they do not tell are NaN."""
@@ -104,12 +134,22 @@ class AtSites(FederatedDataModule):
         return pd.DataFrame(rows, columns=columns)
 
 
-def _without_images(told: Told) -> ClientData:
+def _without_images(told: Told, arrays: State) -> ClientData:
     parts = [
-        None if size is None else Elsewhere(told.name, size, told.augmented and number == 0)
-        for number, size in enumerate((told.train, told.val, told.test))
+        None
+        if size is None
+        else Elsewhere(told.name, size, told.augmented and part == "train", _sites(told, part, arrays))
+        for part, size in zip(SPLITS, (told.train, told.val, told.test), strict=True)
     ]
     return ClientData(told.name, tuple(told.classes), *parts)
+
+
+def _sites(told: Told, part: str, arrays: State) -> Sequence[str]:
+    """Organisation of each image of a part; () where they are not told, or do not fit."""
+    numbers, names = arrays.get(f"organisation/{told.name}/{part}"), told.organisations.get(part, [])
+    if numbers is None or len(numbers) != getattr(told, part) or not all(0 <= n < len(names) for n in numbers.unique()):
+        return ()
+    return np.asarray(names)[numbers.numpy()]
 
 
 def _untold(site: Presence) -> Iterator[str]:
@@ -117,10 +157,13 @@ def _untold(site: Presence) -> Iterator[str]:
     for split in ("val", "test"):
         few = {
             name
-            for told in site.told
+            for told in site.clients
             for name, *numbers in zip(site.classes, *told.counts.get(split, ((), ())), strict=False)
             if None in numbers and name in told.classes
         }
         if few:
             named = ", ".join(name for name in site.classes if name in few)
-            yield f"{site.name} tells no AUROC of {named} in {split}: fewer images there than its counts_below"
+            yield (
+                f"{site.name} tells no AUROC of {named} in {split}: fewer than {site.hides_below} images there are positive or negative, "
+                "its counts_below; nor does it tell a loss of that part"
+            )

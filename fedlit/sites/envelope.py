@@ -12,18 +12,23 @@ import math
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
+
+from fedlit.sites.typed import Mistyped, built, made
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Number of what is said here; sites and server that speak different ones do not talk to each other."""
 
 LARGEST_HEADER = 2**16
 """Bytes of a header at most."""
+
+DEEPEST = 32
+"""Maps and lists within each other in a header, at most."""
 
 MAGIC = b"FEDLIT"
 PREFIX = struct.Struct("<6sHI")
@@ -48,6 +53,7 @@ class Header:
         listed: Name, type and number of values of each array.
         shapes: Shape of each array that has more than one dimension.
         sha256: Of the bytes of the arrays.
+        ledger: Head of the ledger of the site that has answered; "" of what a server asks.
     """
 
     verb: str
@@ -55,6 +61,7 @@ class Header:
     listed: list[tuple[str, str, int]]
     shapes: dict[str, tuple[int, ...]]
     sha256: str
+    ledger: str = ""
 
     @classmethod
     def read(cls, header: bytes) -> "Header":
@@ -64,18 +71,21 @@ class Header:
             Damaged: It is none.
         """
         try:
-            told = json.loads(header)
-            shapes = {name: tuple(map(int, shape)) for name, shape in told["shapes"].items()}
-            listed = [(str(name), str(dtype), int(size)) for name, dtype, size in told["vectors"]]
-            found = cls(str(told["verb"]), _numbers(told["content"]), listed, shapes, str(told.get("sha256")))
+            told = strict_json(header)
+            shapes = built(dict[str, tuple[int, ...]], told["shapes"], "shapes")
+            listed = built(list[tuple[str, Literal[DTYPES], int]], told["vectors"], "vectors")
+            content = _numbers(built(dict[str, Any], told["content"], "content"))
+            words = [built(str, told[key], key) for key in ("verb", "sha256", "ledger")]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise Damaged(f"the header of a message cannot be read: {type(error).__name__} {error}") from error
-        for number, (name, dtype, size) in enumerate(listed):
-            if dtype not in DTYPES or size < 0 or name in [other for other, _, _ in listed[:number]]:
-                raise Damaged(f"the array {name!r} of {size} numbers of the type {dtype} is none that travels")
-            if name in shapes and math.prod(shapes[name]) != size:
-                raise Damaged(f"the array {name!r} has {size} numbers, which are none of the shape {shapes[name]}")
-        return found
+        for name, dtype, size in listed:
+            if size < 0 or (name in shapes and (min(shapes[name], default=0) < 0 or math.prod(shapes[name]) != size)):
+                raise Damaged(
+                    f"the array {name!r} of {size} {dtype} and the shape {shapes.get(name)} is none that travels"
+                )
+        if len({name for name, _, _ in listed}) < len(listed):
+            raise Damaged("two arrays of a message have one name")
+        return cls(words[0], content, listed, shapes, words[1], words[2])
 
     def cut(self, arrays: memoryview) -> dict[str, np.ndarray]:
         """Give the arrays as views of the bytes that follow the header.
@@ -106,6 +116,7 @@ class Envelope:
         vectors: Named arrays, each 1-D and contiguous.
         shapes: Shape of each array where it was another one.
         sha256: Of the bytes of the arrays; "" where it is not known yet.
+        ledger: Head of the ledger of the site that has answered.
     """
 
     verb: str
@@ -113,6 +124,7 @@ class Envelope:
     vectors: dict[str, np.ndarray] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     sha256: str = ""
+    ledger: str = ""
 
     @classmethod
     def of(cls, verb: str, message: Any, tensors: "Mapping[str, Tensor] | None" = None) -> "Envelope":
@@ -138,13 +150,16 @@ class Envelope:
         """Read the fields as a dataclass.
 
         Raises:
-            Damaged: They are those of another one.
+            Damaged: They are those of another one, or a value is of another type.
         """
         wanted = {each.name for each in fields(kind)}
         if wanted != self.content.keys():
             odd = sorted(wanted ^ self.content.keys())
             raise Damaged(f"a message {self.verb!r} with other fields than fedlit's own: {', '.join(odd)}")
-        return kind(**self.content)
+        try:
+            return made(kind, self.content, self.verb)
+        except Mistyped as error:
+            raise Damaged(f"a message {self.verb!r} with a value that is not fedlit's: {error}") from error
 
     def tensors(self) -> "dict[str, Tensor]":
         """Give the arrays as tensors, in the shapes that they had."""
@@ -160,6 +175,11 @@ class Envelope:
         """Bytes of the arrays."""
         return sum(vector.nbytes for vector in self.vectors.values())
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the bytes of the arrays, in hexadecimal."""
+        return self.sha256 or _hash(self.vectors)
+
     def header(self) -> bytes:
         """Give the header, with the hash of the arrays.
 
@@ -171,7 +191,8 @@ class Envelope:
             "content": _plain(self.content),
             "vectors": [[name, vector.dtype.name, vector.size] for name, vector in self.vectors.items()],
             "shapes": self.shapes,
-            "sha256": self.sha256 or _hash(self.vectors),
+            "sha256": self.digest,
+            "ledger": self.ledger,
         }
         text = json.dumps(told, allow_nan=False, separators=(",", ":")).encode()
         if len(text) > LARGEST_HEADER:
@@ -208,7 +229,7 @@ class Envelope:
             raise Damaged("the arrays of a message are none of those that its header names")
         if head.sha256 != _hash(arrays):
             raise Damaged("the arrays of a message are not those that were sent: their SHA-256 is another one")
-        return cls(head.verb, head.content, dict(arrays), head.shapes)
+        return cls(head.verb, head.content, dict(arrays), head.shapes, head.sha256, head.ledger)
 
 
 def joined(header: bytes, arrays: Iterable[np.ndarray]) -> bytes:
@@ -260,10 +281,41 @@ def _plain(value: Any) -> Any:
     return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
-def _numbers(value: Any) -> Any:
-    """The inverse of :func:`_plain`."""
+def _numbers(value: Any, depth: int = 0) -> Any:
+    """The inverse of :func:`_plain`.
+
+    Raises:
+        ValueError: It is too deep.
+    """
+    if depth > DEEPEST:
+        raise ValueError(f"more than {DEEPEST} maps and lists within each other")
     if isinstance(value, dict):
         if value.keys() == {""}:
             return NOT_FINITE[value[""]]
-        return {key: _numbers(each) for key, each in value.items()}
-    return [_numbers(each) for each in value] if isinstance(value, list) else value
+        return {key: _numbers(each, depth + 1) for key, each in value.items()}
+    return [_numbers(each, depth + 1) for each in value] if isinstance(value, list) else value
+
+
+def strict_json(text: bytes) -> Any:
+    """Read JSON whose maps have each key once, and whose numbers are finite.
+
+    Raises:
+        ValueError: It is something else.
+    """
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        read = dict(pairs)
+        if len(read) < len(pairs):
+            raise ValueError("a key is there twice")
+        return read
+
+    return json.loads(text, object_pairs_hook=once, parse_constant=_no_number, parse_float=_finite)
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is not a number of JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _no_number(text)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
@@ -36,9 +35,6 @@ HEARD = 15
 
 LOOK = 0.2
 """Seconds between two looks at whether a job is still wanted."""
-
-OTHER_JOB = 120
-"""Seconds for which a site's job waits until an earlier one of the same run has ended."""
 
 
 class Rounds(Controller):
@@ -192,7 +188,6 @@ class Site(Executor):
     def __init__(self) -> None:
         super().__init__()
         self._process: SiteProcess | None = None
-        self._locks: dict[str, FileLock] = {}
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Start the site's process with the job, as it imports for some seconds, and end it with the job."""
@@ -200,7 +195,8 @@ class Site(Executor):
             workspace = fl_ctx.get_engine().get_workspace()
             os.chdir(workspace.get_root_dir())  # relative paths in the site's own file begin there
             file = Path(workspace.get_site_config_dir()).absolute() / SITE_FILE
-            self._process = SiteProcess(fl_ctx.get_identity_name(), file)
+            lead = (fl_ctx.get_prop(FLContextKey.JOB_META) or {}).get(JobMetaKey.SUBMITTER_NAME.value, "")
+            self._process = SiteProcess(fl_ctx.get_identity_name(), file, str(lead))
             self._process.start()
         elif event_type == EventType.END_RUN and self._process is not None:
             self._process.close()
@@ -209,12 +205,8 @@ class Site(Executor):
         """Let the site's process answer a message."""
         if task_name != TASK:
             return make_reply(ReturnCode.TASK_UNKNOWN)
-        folder, content = Path(fl_ctx.get_engine().get_workspace().get_root_dir()), unpacked(shareable)
         try:
-            run = Header.read(split(content)[0]).content.get("run")
-            if run and not self._alone(folder, str(run), abort_signal):
-                return _failure("an earlier job of this run is still at work there")
-            header, arrays = split(self._answer(content, lambda: abort_signal.triggered))
+            header, arrays = split(self._answer(unpacked(shareable), lambda: abort_signal.triggered))
             return packed(header, Header.read(header).cut(arrays))  # whose hash is the server's to check
         except Damaged as error:
             return _failure(f"what has arrived is damaged: {error}")
@@ -232,20 +224,6 @@ class Site(Executor):
         except (EOFError, OSError):
             site.close()
             return Envelope.of(FAILED, Failure("failed", DIED)).to_bytes()
-
-    def _alone(self, folder: Path, run: str, abort_signal: Signal) -> bool:
-        """Take a run for this job: one that was ended may take a moment to go."""
-        if run in self._locks:
-            return True
-        lock, until = FileLock(folder / f".fedlit-{run}.lock"), time.monotonic() + OTHER_JOB
-        while time.monotonic() < until and not abort_signal.triggered:
-            try:
-                lock.acquire(timeout=LOOK)
-            except Timeout:
-                continue
-            self._locks[run] = lock
-            return True
-        return False
 
 
 def packed(header: bytes, arrays: Mapping[str, np.ndarray]) -> Shareable:

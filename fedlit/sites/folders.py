@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.files import whole
+from fedlit.core.files import private, whole
 from fedlit.sites import rules
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -122,9 +122,12 @@ class Folder:
             raise ConfigError(
                 f"{', '.join(there)}: there already, and stays as it is; choose another folder, or remove it"
             )
+        private(self.path)  # what lies in it, keys and states among it, is no other user's
         for name, text in texts.items():
+            private((self.path / name).parent)
             with whole(self.path / name, replace=False) as draft:
                 draft.write_text(text)
+                draft.chmod(0o600)
         return [self.path / name for name in texts]
 
     def _texts(self) -> dict[str, str]:

@@ -10,22 +10,23 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedlit.core import checkpoint, documents
+from fedlit.core import checkpoint
 from fedlit.core.errors import CheckpointError, ConfigError
-from fedlit.experiment.experiment import Experiment, composed
+from fedlit.experiment.experiment import Experiment
 from fedlit.experiment.fitting import fit
-from fedlit.experiment.mistakes import explain
-from fedlit.experiment.options import DEFAULT_CLASSES, experiment_parser
 from fedlit.experiment.parser import is_mistake
 from fedlit.federation.interrupts import ask_to_end
 from fedlit.sites.carrier import Carrier, CutOff
 from fedlit.sites.joining import with_sites
+from fedlit.sites.messages import check_run
 from fedlit.sites.roster import Roster, run_with
 from fedlit.sites.submission import Resumed
+from fedlit.sites.submitted import ServerSettings, experiment_of
+from fedlit.sites.typed import made
 from fedlit.tracking.addresses import without_credentials
 from fedlit.tracking.lock import is_held
 from fedlit.tracking.run import last_checkpoint
@@ -39,12 +40,11 @@ class Order:
     """What a lead has asked for.
 
     Attributes:
-        config: File of the configuration.
+        config: File of the configuration, see :mod:`fedlit.sites.submitted`.
         run: The run's id; "" for the one that the configuration's ``ckpt_path`` names.
         name: Name of a new run.
         fresh: Sites whose clients go on without a state that is missing.
-        server: The server's own file, which need not be there. Its ``home`` is the folder in which relative paths of a
-            configuration begin, such as ``run_dir: runs``; by default that of the process.
+        server: The server's own file, which need not be there.
     """
 
     config: Path
@@ -52,22 +52,6 @@ class Order:
     name: str
     fresh: Sequence[str] = ()
     server: Path | None = None
-
-    def home(self) -> Path:
-        """Read in which folder relative paths begin.
-
-        Raises:
-            ConfigError: The server's own file does not say it.
-        """
-        if self.server is None or not self.server.exists():
-            return Path.cwd()
-        values = documents.load(self.server)
-        home = values.get("home") if isinstance(values, dict) and values.keys() == {"home"} else None
-        if not isinstance(home, str) or not Path(home).is_dir():
-            raise ConfigError(
-                f"{self.server} at the server: expected home: and a folder that is there, found {values!r}"
-            )
-        return Path(home).absolute()
 
 
 @dataclass(frozen=True)
@@ -151,7 +135,7 @@ class Hosted:
             "lines": self.lines.since(int(asked.get("since", 0))),
             "run": self._run,
             "kept": self._kept(),
-            "means": self._is_meant(Resumed(**asked["means"])) if asked.get("means") else None,
+            "means": self._is_meant(made(Resumed, asked["means"], "means")) if asked.get("means") else None,
             "away": sorted(name for name, there in self.carrier.sites().items() if not there),
             "ended": asdict(self.ending) if self.ending else None,
         }
@@ -171,25 +155,27 @@ class Hosted:
             warnings.showwarning = shown
 
     def _train(self) -> Ending:
-        parser = experiment_parser()
-        parser.exit_on_error = False
+        os.umask(0o077)
         try:
-            os.chdir(self.order.home())
-            args = parser.parse_args([*DEFAULT_CLASSES, "--config", str(self.order.config)])
-            args.name = args.name or self.order.name
-            self._folder = Path(args.run_dir) / args.experiment
-            begun = self._begun()
-            if begun is not None and last_checkpoint(begun):
-                args.ckpt_path = str(begun)
-            with composed(args, parser, tracked=True) as experiment:
-                joined = with_sites(experiment, self.carrier, self.order.fresh)
-                return self._fit(replace(joined, begun=None if args.ckpt_path else begun))
+            own = ServerSettings.read(self.order.server)
+            if self.order.run:
+                check_run(self.order.run)
+            os.chdir(own.home)
+            with experiment_of(self.order.config.read_text(), own, self.order.name) as experiment:
+                self._folder = experiment.run_dir / experiment.experiment
+                begun = self._begun()
+                if begun is not None and last_checkpoint(begun):
+                    experiment.ckpt_path = str(begun)
+                elif begun is not None and not experiment.ckpt_path:
+                    experiment.begun = begun
+                ledgers = experiment.run_dir / "ledgers.json"
+                return self._fit(with_sites(experiment, self.carrier, self.order.fresh, ledgers, self.order.run))
         except CutOff as error:
             return Ending("away", str(error))
         except Exception as error:
             where = "away" if not all(self.carrier.sites().values()) else "failed"
             if is_mistake(error):
-                return Ending(where, explain(error, parser.sources))
+                return Ending(where, str(error))
             traceback.print_exception(error, file=self.lines._own)
             return Ending(where, f"{type(error).__name__}: {(str(error) or '-').splitlines()[0]}")
 
@@ -208,8 +194,9 @@ class Hosted:
 
     def _fit(self, experiment: Experiment) -> Ending:
         self._roster = experiment.roster
-        self._roster.run = self.order.run
         outcome = fit(experiment, print)
+        heads = (f"{site} {head}" for site, head in sorted(self._roster.ledgers.heads.items()))
+        print(f"heads of the sites' ledgers (lines, hash of the last): {', '.join(heads)}")
         told = {"directory": str(outcome.directory.absolute()), "summary": experiment.tracker.summary() or ""}
         if outcome.signum:
             return Ending("stopped", **told)
@@ -223,12 +210,7 @@ class Hosted:
         """Whether it is this run that somebody names; None as long as it is not known where it is."""
         if self._folder is None:
             return None
-        if named.ckpt_path in ("last", "best"):
-            return (Path(named.run_dir) / named.experiment).resolve() == self._folder.resolve()
-        if not self._run:
-            return None
-        begun, path = run_with(self._folder, self._run), Path(named.ckpt_path).resolve()
-        return begun is not None and begun.resolve() in (path, *path.parents)
+        return named.experiment == self._folder.name
 
     def _kept(self) -> int:
         """Rounds of the run that a server which dies now does not lose, over all phases."""

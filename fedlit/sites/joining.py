@@ -3,18 +3,26 @@
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from fedlit.core.errors import ConfigError
 from fedlit.experiment.experiment import Experiment
+from fedlit.schedules import ConstantSchedule
+from fedlit.sites import recipe
 from fedlit.sites.carrier import Carrier
 from fedlit.sites.data import AtSites
+from fedlit.sites.envelope import Envelope
 from fedlit.sites.loopback import Processes
-from fedlit.sites.recipe import texts_of
-from fedlit.sites.roster import Roster, gather
+from fedlit.sites.messages import Done, new_run
+from fedlit.sites.payloads import module_tensors
+from fedlit.sites.recipe import Plan
+from fedlit.sites.roster import Ledgers, Roster, gather
+from fedlit.sites.table import lacking
+from fedlit.sites.typed import class_paths
 
 LOOPBACK = "loopback:"
 
@@ -46,19 +54,56 @@ def joined(experiment: Experiment, sites: str | None, fresh: Sequence[str] = ())
     with ExitStack() as open_things:
         carrier = _loopback(experiment, int(number), open_things)
         open_things.callback(carrier.close)
-        yield with_sites(experiment, carrier, fresh)
+        ledgers = None if experiment.fast_dev_run else _states(experiment) / "ledgers.json"
+        yield with_sites(experiment, carrier, fresh, ledgers)
 
 
-def with_sites(experiment: Experiment, carrier: Carrier, fresh: Sequence[str] = ()) -> Experiment:
+def with_sites(
+    experiment: Experiment, carrier: Carrier, fresh: Sequence[str] = (), ledgers: Path | None = None, run: str = ""
+) -> Experiment:
     """Give the experiment with its clients where a carrier leads to.
+
+    Args:
+        experiment: What is to be trained; of its data the classes, the sizes of batches and the server's own test sets count.
+        carrier: How the sites are reached.
+        fresh: Sites whose clients go on without a state that is missing.
+        ledgers: File of the heads of the sites' ledgers.
+        run: The run's id; "" makes one.
 
     Raises:
         ConfigError: The sites do not fit the experiment.
     """
-    presences = gather(carrier, experiment.data.classes)
+    parts, heads = recipe.parts_of(experiment.settings), Ledgers(ledgers)
+    gathered = gather(carrier, experiment.data.classes, class_paths(list(parts.values())), heads)
     sizes = experiment.data.batch_size, experiment.data.eval_batch_size
-    data = AtSites(presences, *sizes, experiment.data.test_sets)
-    return replace(experiment, data=data, roster=Roster(carrier, presences, texts_of(experiment.settings), list(fresh)))
+    data = AtSites(gathered.presences, *sizes, experiment.data.test_sets, gathered.arrays)
+    roster = Roster(carrier, gathered.presences, {}, list(fresh), run or new_run(), heads)
+    joined = replace(experiment, data=data, roster=roster)
+    for part in joined.parts if experiment.fast_dev_run else ():
+        window = -(-roster.examples // experiment.data.batch_size)
+        part.federation.schedule = ConstantSchedule(window, "steps")
+    roster.plans = {name: asdict(plan) for name, plan in _plans(joined, parts).items()}
+    return joined
+
+
+def _plans(experiment: Experiment, parts: Mapping[str, dict[str, Any]]) -> dict[str, Plan]:
+    """Write down all that is known of each phase before it begins."""
+    plans = {}
+    for number, part in enumerate(experiment.parts):
+        name, federation = part.phase.name if part.phase else "", part.federation
+        phase = dict(parts[name]["phase"])
+        if experiment.fast_dev_run:
+            options = {"window": federation.schedule.window, "unit": federation.schedule.unit}
+            phase["schedule"] = {"class_path": "fedlit.schedules.ConstantSchedule", "init_args": options}
+        start = Envelope.of("start", Done(), module_tensors(part.model(experiment.model).state_dict())).digest
+        plans[name] = Plan(
+            parts[name]["model"], phase, federation.rounds, part.seed(experiment.seed), "" if number else start,
+            federation.lr_factors or {}, federation.optimizer_state, federation.gradient_clip, federation.gradient_clamp,
+            federation.measure_batches, federation.memory_format, federation.cuda_graph, federation.compile, federation.threads,
+            experiment.data.batch_size, experiment.data.eval_batch_size, experiment.eval_batches,
+            experiment.fabric.strategy.precision.precision,
+        )  # fmt: skip
+    return plans
 
 
 def loopback_files(experiment: Experiment, number: int, folder: Path, state: Path) -> Mapping[str, Path]:
@@ -79,7 +124,11 @@ def loopback_files(experiment: Experiment, number: int, folder: Path, state: Pat
             "state": str((state / name).absolute()),
             "share": f"{position} of {number}",
             "accelerator": experiment.settings["fabric"]["accelerator"],
-            "policy": {"modules": [], "leaves": {"scores": True, "counts_below": 0}},
+            "policy": {
+                "allow": lacking(list(recipe.parts_of(experiment.settings).values())),
+                "leaves": {"scores": True, "counts_below": 0, "errors": True},
+                "floors": None,
+            },
         }
         files[name] = folder / f"{name}.yaml"
         files[name].write_text(yaml.safe_dump(values, sort_keys=False))
@@ -94,5 +143,9 @@ def _loopback(experiment: Experiment, number: int, open_things: ExitStack) -> Ca
     if number > clients:
         raise ConfigError(f"--sites: {number} sites for {clients} clients: expected at most one site a client")
     folder = open_things.enter_context(tempfile.TemporaryDirectory(prefix="fedlit-sites-"))
-    state = Path(folder) if experiment.fast_dev_run else experiment.run_dir / experiment.experiment / "sites"
+    state = Path(folder) if experiment.fast_dev_run else _states(experiment)
     return Processes(loopback_files(experiment, number, Path(folder), state))
+
+
+def _states(experiment: Experiment) -> Path:
+    return experiment.run_dir / experiment.experiment / "sites"

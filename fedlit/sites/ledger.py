@@ -1,91 +1,193 @@
-"""What a site has really sent, kept at the site: ``leaves_a_site.txt`` for people, ``leaves_a_site.json`` for the site."""
+"""What a site was asked, and what it has really sent: ``ledger.jsonl`` with a line a message, ``leaves_a_site.txt`` for people.
 
+Each line holds the hash of the one before it, so that no line can be changed, left out or put between others without all
+that follow being made again. The server remembers the head it has seen last: a ledger that was put back from an older copy
+is noticed there.
+"""
+
+import hashlib
 import json
+import os
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rich.filesize import decimal
 
-from fedlit.core.files import whole
-from fedlit.sites.envelope import Envelope
-from fedlit.sites.messages import REPLY
+from fedlit.core.errors import ConfigError
+from fedlit.core.files import private, sync, whole
+from fedlit.sites.messages import REPLY, printable
 
-TEXT, COUNTS = "leaves_a_site.txt", "leaves_a_site.json"
+TEXT, LINES = "leaves_a_site.txt", "ledger.jsonl"
+
+DAY = 86400.0
 
 INTRODUCTION = (
     "What this site has sent, by run, phase and what was asked: number of messages, bytes of arrays, names of the numbers in the "
-    "header, and each array with its number of values in the last message.\n"
+    "header, and each array with its number of values in the last message. ledger.jsonl has a line for each message.\n"
 )
 
 
-@dataclass
+@dataclass(frozen=True)
 class Entry:
-    """Messages of one kind.
+    """A message that was answered.
 
     Attributes:
-        messages: How many.
-        nbytes: Bytes of the arrays of all of them.
-        header: Names of what the last one's header holds.
-        arrays: The last one's arrays, with their numbers of values.
+        time: Seconds since 1970.
+        lead: Who has asked for the run, as far as the site knows.
+        run, phase, verb, client: What was asked, and of whom.
+        config: SHA-256 of the phase's plan; "" where it is not known.
+        question: SHA-256 of what was asked, weights included.
+        view: What was evaluated, such as ``north/val``, and ``at`` after how many rounds.
+        examples, steps: Of the answer.
+        answer: ``reply`` or ``failed``.
+        refused: Why nothing was done; "" otherwise.
+        header: Names of what the header of the answer holds.
+        arrays: Type and number of values of each array.
+        nbytes: Bytes of the arrays.
     """
 
-    messages: int = 0
-    nbytes: int = 0
+    time: float
+    lead: str = ""
+    run: str = ""
+    phase: str = ""
+    verb: str = ""
+    client: str = ""
+    config: str = ""
+    question: str = ""
+    view: str = ""
+    at: int = 0
+    examples: int = 0
+    steps: int = 0
+    answer: str = ""
+    refused: str = ""
     header: list[str] = field(default_factory=list)
-    arrays: dict[str, int] = field(default_factory=dict)
+    arrays: dict[str, tuple[str, int]] = field(default_factory=dict)
+    nbytes: int = 0
+
+    @property
+    def trains(self) -> bool:
+        """Whether it counts for the number of rounds: a round, or a measuring round, that was answered."""
+        return self.verb in ("train", "measure") and self.answer == REPLY
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether it is an evaluation that was answered."""
+        return self.verb == "evaluate" and self.answer == REPLY
 
 
 class Ledger:
-    """Count what leaves; it outlives the site's process.
+    """The messages of a site, which outlive its process.
 
     Args:
         folder: The site's folder of states.
+        now: The clock, in seconds since 1970.
+
+    Raises:
+        ConfigError: A line does not follow from the one before it.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._entries: dict[str, Entry] = {}
-        self._rounds: dict[str, int] = {}
+    def __init__(self, folder: Path, now: Callable[[], float] = time.time) -> None:
+        self.folder, self._now = folder, now
+        self.entries: list[Entry] = []
+        self._heads = [""]
+        self._sums: dict[str, tuple[int, int, Entry]] = {}
+        self._drop_half_a_line()
+        for number, line in enumerate(self._lines(), 1):
+            try:
+                held = json.loads(line)
+                head = held.pop("head")
+                entry = Entry(**held)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise ConfigError(
+                    f"{folder / LINES}, line {number}: it cannot be read; move the file away, and keep it"
+                ) from error
+            if head != self._next(held):
+                raise ConfigError(
+                    f"{folder / LINES}, line {number}: it does not follow from the line before it: somebody has changed the file; "
+                    "move it away, and keep it"
+                )
+            self._take(head, entry)
+
+    @property
+    def head(self) -> str:
+        """The number of lines and the hash of the last one, such as ``57:9f2a...``; "" of an empty ledger."""
+        return self.head_after(len(self.entries))
+
+    def head_after(self, lines: int) -> str:
+        """Give the head as it was after so many lines; "" where there are fewer, or none."""
+        return f"{lines}:{self._heads[lines]}" if 0 < lines < len(self._heads) else ""
+
+    def since(self, days: float) -> Iterator[Entry]:
+        """Give what was answered in the last days, the newest first."""
+        start = self._now() - days * DAY
+        for entry in reversed(self.entries):
+            if entry.time < start:
+                return
+            yield entry
+
+    def note(self, entry: Entry) -> None:
+        """Write a message down, so that it is on the disk before the answer leaves.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        held = asdict(entry)
+        head = self._next(held)
+        file = self.folder / LINES
+        private(self.folder)
+        line = json.dumps({**held, "head": head}) + "\n"
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            held = json.loads((folder / COUNTS).read_text())
-            self._entries = {key: Entry(**entry) for key, entry in held["sent"].items()}
-            self._rounds = held["rounds"]
-        except FileNotFoundError:
-            pass
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{folder / COUNTS} cannot be read ({error}); move it away, and keep it") from error
+            before = os.fstat(descriptor).st_size
+            try:
+                if os.write(descriptor, line.encode()) < len(line.encode()):
+                    raise OSError("only half of a line was written")
+                os.fsync(descriptor)
+            except OSError:
+                os.ftruncate(descriptor, before)
+                raise
+        finally:
+            os.close(descriptor)
+        if not self.entries:
+            sync(self.folder)
+        self._take(head, entry)
+        self._write_text()
 
-    def trained(self, run: str, client: str) -> int:
-        """Count the rounds of a run for which a client has trained, those that were repeated included."""
-        return self._rounds.get(f"{run} {client}", 0)
+    def _take(self, head: str, entry: Entry) -> None:
+        self._heads.append(head)
+        self.entries.append(entry)
+        part = f"phase {entry.phase!r}" if entry.phase else "main part"
+        key = f"run {entry.run or '(not begun)'}, {part}, {entry.verb}: {entry.answer}"
+        messages, nbytes, _ = self._sums.get(key, (0, 0, entry))
+        self._sums[key] = messages + 1, nbytes + entry.nbytes, entry
 
-    def note(self, run: str, phase: str, verb: str, client: str, sent: Envelope) -> None:
-        """Write down a message before it leaves."""
-        key = f"run {run or '(not begun)'}, {f'phase {phase!r}' if phase else 'main part'}, {verb}: {sent.verb}"
-        entry = self._entries.setdefault(key, Entry())
-        entry.messages, entry.nbytes = entry.messages + 1, entry.nbytes + sent.nbytes
-        entry.header = sorted(_names(sent.content))
-        entry.arrays = {name: vector.size for name, vector in sent.vectors.items()}
-        if verb == "train" and sent.verb == REPLY:
-            self._rounds[f"{run} {client}"] = self.trained(run, client) + 1
-        self._write()
+    def _next(self, held: dict) -> str:
+        told = json.dumps(held, sort_keys=True)
+        return hashlib.sha256(f"{self._heads[-1]}\n{told}".encode()).hexdigest()
 
-    def _write(self) -> None:
-        told = {"sent": {key: asdict(entry) for key, entry in self._entries.items()}, "rounds": self._rounds}
-        with whole(self.folder / COUNTS) as draft:
-            draft.write_text(json.dumps(told, indent=1))
+    def _lines(self) -> list[str]:
+        file = self.folder / LINES
+        return file.read_text().splitlines() if file.exists() else []
+
+    def _drop_half_a_line(self) -> None:
+        """Of a process that died while it wrote: the answer has not left."""
+        file = self.folder / LINES
+        content = file.read_bytes() if file.exists() else b""
+        if content and not content.endswith(b"\n"):
+            with file.open("r+b") as opened:
+                opened.truncate(content.rfind(b"\n") + 1)
+
+    def _write_text(self) -> None:
+        """Sum the lines up for people."""
         lines = [INTRODUCTION]
-        for key, entry in self._entries.items():
-            arrays = ", ".join(f"{name} [{size:,}]" for name, size in entry.arrays.items()) or "no arrays"
+        for key, (messages, nbytes, last) in self._sums.items():
+            arrays = ", ".join(f"{name} [{size:,}]" for name, (_, size) in last.arrays.items()) or "no arrays"
+            header = ", ".join(last.header) or "nothing"
             lines.append(
-                f"{key}: {entry.messages:,} messages, {decimal(entry.nbytes)}; header: {', '.join(entry.header) or 'nothing'}; "
-                f"arrays: {arrays}"
+                printable(f"{key}: {messages:,} messages, {decimal(nbytes)}; header: {header}; arrays: {arrays}", 10**6)
             )
         with whole(self.folder / TEXT) as draft:
             draft.write_text("\n".join(lines) + "\n")
-
-
-def _names(content: dict) -> list[str]:
-    """Names in a header, those of inner objects included."""
-    inner = [f"{key}.{name}" for key, value in content.items() if isinstance(value, dict) for name in value]
-    return [key for key, value in content.items() if not isinstance(value, dict)] + inner
+            draft.chmod(0o600)

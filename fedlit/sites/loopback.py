@@ -169,10 +169,11 @@ class SiteProcess:
     Args:
         name: Name of the site.
         file: The site's own file.
+        lead: Who has asked for the run, as far as the site knows.
     """
 
-    def __init__(self, name: str, file: Path) -> None:
-        self._context, self._name, self._file = context(), name, file
+    def __init__(self, name: str, file: Path, lead: str = "") -> None:
+        self._context, self._name, self._file, self._lead = context(), name, file, lead
         self.waiting: deque[tuple[Ticket, bytes, float | None]] = deque()
         self.answering: Ticket | None = None
         self.until: float | None = None
@@ -183,7 +184,10 @@ class SiteProcess:
         """Start it; it ends with this process."""
         self.connection, theirs = self._context.Pipe()
         self.process = self._context.Process(
-            target=serve, args=(theirs, str(self._file), os.getcwd()), daemon=True, name=f"fedlit-site-{self._name}"
+            target=serve,
+            args=(theirs, str(self._file), os.getcwd(), self._lead),
+            daemon=True,
+            name=f"fedlit-site-{self._name}",
         )
         with without_main():
             self.process.start()
@@ -201,7 +205,7 @@ class SiteProcess:
         self.process = self.answering = self.until = None
 
 
-def serve(connection: Connection, file: str, home: str) -> None:
+def serve(connection: Connection, file: str, home: str, lead: str = "") -> None:
     """Body of a site's process: answer messages until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -212,7 +216,7 @@ def serve(connection: Connection, file: str, home: str) -> None:
         sys.path.insert(0, home)
     from fedlit.sites.serving import answering
 
-    answer = answering(Path(file))
+    answer = answering(Path(file), lead, own_process=True)
     while True:
         try:
             connection.send_bytes(answer(connection.recv_bytes()))

@@ -1,8 +1,12 @@
-"""What server and sites say to each other: one dataclass a message, plain enough for JSON."""
+"""What server and sites say to each other: one dataclass a message, whose fields are checked against their types."""
 
+import re
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
+from uuid import uuid4
+
+from fedlit.sites.typed import AnyFloat
 
 VERBS = ("hello", "prepare", "start", "train", "measure", "evaluate", "end")
 """What a site can be asked."""
@@ -16,6 +20,30 @@ SOON = timedelta(days=30)
 LASTING = ("refused", "unfit", "state")
 """Kinds of failures that asking again does not mend."""
 
+RUN = re.compile(r"[0-9a-f]{32}")
+"""The id of a run, which becomes the name of folders at the sites."""
+
+
+def new_run() -> str:
+    """Make the id of a new run."""
+    return uuid4().hex
+
+
+def check_run(run: str) -> None:
+    """Refuse what is no id of a run.
+
+    Raises:
+        ValueError: Says what it is.
+    """
+    if not RUN.fullmatch(run):
+        raise ValueError(f"run: expected 32 hexadecimal digits, found {run[:60]!r}")
+
+
+def printable(text: str, most: int = 2000) -> str:
+    """Write a text of somebody else so that no terminal takes it for commands, and no line of it for one of ours."""
+    shown = text if len(text) <= most else f"{text[:most]}..."
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
+
 
 @dataclass
 class Told:
@@ -27,7 +55,10 @@ class Told:
         scheme: What its label scheme says, or nothing.
         train, val, test: Number of examples; None where it has no such part.
         augmented: Whether its training images are augmented.
-        counts: For each part positives and negatives of each class; None for numbers that the site does not tell.
+        counts: For each part positives and negatives of each class; None for both where the site hides one of them.
+        organisations: Names of the organisations of its images by part, in whose order ``organisation/CLIENT/PART`` counts
+            them; only where scores of single images leave.
+        data: Fingerprint of its data, which the site alone can make.
     """
 
     name: str
@@ -38,6 +69,8 @@ class Told:
     test: int | None
     augmented: bool
     counts: dict[str, list[list[int | None]]]
+    organisations: dict[str, list[str]]
+    data: str
 
     def __post_init__(self) -> None:
         self.classes = [str(name) for name in self.classes]
@@ -45,10 +78,19 @@ class Told:
 
 @dataclass
 class Hello:
-    """To a site, first of all: who asks."""
+    """To a site, first of all: who asks.
+
+    Attributes:
+        fedlit: Version.
+        time: Seconds since 1970.
+        needs: Classes that the run's configuration names, of which the site says whether it takes them.
+        lines: How many lines of the site's ledger the server has heard of.
+    """
 
     fedlit: str
     time: float
+    needs: list[str]
+    lines: int
 
 
 @dataclass
@@ -63,7 +105,11 @@ class Presence:
         classes: The classes of its data, in their order.
         clients: Its clients.
         scores: Whether scores of single images leave it.
+        whole: Whether it evaluates whole views only.
+        examples: Examples that a client's round has at least.
+        hides_below: Its ``counts_below``.
         until: When its certificate ends, in seconds since 1970; None where it has none.
+        ledger: Head of its ledger after as many lines as the server has heard of; "" where it has fewer.
     """
 
     name: str
@@ -73,14 +119,26 @@ class Presence:
     device: str
     time: float
     classes: list[str]
-    clients: list[dict[str, Any]]
+    clients: list[Told]
     scores: bool
+    whole: bool
+    examples: int
+    hides_below: int
     until: float | None
+    ledger: str
 
-    @property
-    def told(self) -> list[Told]:
-        """What it tells of its clients."""
-        return [Told(**each) for each in self.clients]
+
+@dataclass
+class Member:
+    """A client of a site in the federation.
+
+    Attributes:
+        name: The client.
+        weight: Its share pi_k, in (0, 1].
+    """
+
+    name: str
+    weight: float
 
 
 @dataclass
@@ -88,36 +146,18 @@ class Prepare:
     """To a site, with the tensors of the module: what is trained in a phase.
 
     Attributes:
-        run: The run, by an id of its own; "" before there is one.
+        run: The run, by an id of its own.
         phase: Name of the phase; "" for the main part.
-        config: Model, aggregators and what a phase changes, as YAML.
+        config: All that is known of the phase before it begins, see :class:`fedlit.sites.recipe.Plan`.
         fingerprint: Of the server's layout.
-        seed: Of the phase.
         clients: The site's clients, with their weights in the federation.
-        optimizer_state, gradient_clip, gradient_clamp, measure_batches, memory_format, cuda_graph, compile, threads: The federation's
-            settings.
-        batch_size, eval_batch_size, limit_eval_batches: How many examples a batch has, and batches an evaluation.
-        precision: Of the arithmetic.
     """
 
     run: str
     phase: str
-    config: str
+    config: dict[str, Any]
     fingerprint: str
-    seed: int
-    clients: list[dict[str, Any]]
-    optimizer_state: str
-    gradient_clip: float | None
-    gradient_clamp: float | None
-    measure_batches: int
-    memory_format: str | None
-    cuda_graph: bool | str
-    compile: bool | None
-    threads: int
-    batch_size: int
-    eval_batch_size: int
-    limit_eval_batches: int | None
-    precision: str
+    clients: list[Member]
 
 
 @dataclass
@@ -132,6 +172,40 @@ class Prepared:
 
 
 @dataclass
+class Train:
+    """What is asked of a client in a round; all else is the plan's.
+
+    Attributes:
+        index: Of the round, from 0.
+        cohort: The clients of the round.
+        moments: Of a measuring round, whether BatchNorm's statistics are estimated anew.
+    """
+
+    index: int
+    cohort: list[str]
+    moments: bool
+
+
+@dataclass
+class Look:
+    """What is asked of an evaluation.
+
+    Attributes:
+        holder: Whose images.
+        part: Which of them.
+        at: Number of completed rounds; -1 for a first look before the run has begun.
+        method: The module's method that scores a batch.
+        limit: No more than so many examples; None for all.
+    """
+
+    holder: str
+    part: Literal["train", "val", "test"]
+    at: int
+    method: Literal["validation_step", "predict_step"]
+    limit: int | None
+
+
+@dataclass
 class Task:
     """To a site, with the federation's vectors: a client's part of a round, or an evaluation.
 
@@ -141,7 +215,7 @@ class Task:
         accepted: Round after which the client's state is wanted, as the server has accepted it; None before its first.
         durable: Rounds of the client's states that checkpoints of the server go back to.
         fresh: Whether the client starts afresh where its state is missing.
-        asked: Fields of the round, or of the view.
+        asked: The round, or the evaluation.
     """
 
     run: str
@@ -151,7 +225,7 @@ class Task:
     accepted: int | None
     durable: list[int]
     fresh: bool
-    asked: dict[str, Any]
+    asked: Train | Look
 
 
 @dataclass
@@ -162,7 +236,7 @@ class Start:
         run, phase, fingerprint: What was prepared.
         client: Whose state.
         before: Name of the earlier phase.
-        config: The earlier phase as YAML.
+        config: The earlier phase's plan.
         accepted: Round of the earlier phase after which the client's state is wanted.
         fresh: Whether the client starts afresh where it is missing.
     """
@@ -172,7 +246,7 @@ class Start:
     fingerprint: str
     client: str
     before: str
-    config: str
+    config: dict[str, Any]
     accepted: int
     fresh: bool
 
@@ -185,20 +259,44 @@ class Started:
 
 
 @dataclass
+class Report:
+    """How a client's round went, see :class:`fedlit.core.messages.ClientReport`."""
+
+    client: str
+    steps: int
+    examples: int
+    loss: AnyFloat
+    seconds: float
+    bytes_up: int
+    logged: dict[str, AnyFloat]
+    error: str
+    still: str
+
+
+@dataclass
 class Sent:
-    """From a site, with the payload's vectors: a client's part of a round."""
+    """From a site, with the payload's vectors: a client's part of a round, and the fingerprint of its data."""
 
     weight: float
-    report: dict[str, Any]
+    report: Report
+    data: str
 
 
 @dataclass
 class Scored:
-    """From a site, with scores and labels or with what may leave in their place: an evaluation."""
+    """From a site, with scores and labels or with what may leave in their place: an evaluation.
+
+    Attributes:
+        examples: Number of images.
+        logged: Means over them of what the module logs; nothing where the site hides a class of the view.
+        kind: ``scores``, ``tally``, or ``none`` where the module gives no scores.
+        data: Fingerprint of the client's data.
+    """
 
     examples: int
-    logged: dict[str, float]
-    kind: str
+    logged: dict[str, AnyFloat]
+    kind: Literal["scores", "tally", "none"]
+    data: str
 
 
 @dataclass
@@ -226,4 +324,4 @@ class End:
 class Done:
     """From a site: it has been done."""
 
-    said: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, AnyFloat] = field(default_factory=dict)

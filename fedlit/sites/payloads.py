@@ -1,13 +1,8 @@
-"""What messages carry beside their fields: payloads, the tensors of a module, rounds and clients."""
-
-from dataclasses import asdict
-from typing import Any
+"""What messages carry beside their fields: payloads, and the tensors of a module."""
 
 import torch
 
-from fedlit.core.messages import Client, ClientReport, Payload, Round, State
-from fedlit.sites.envelope import Damaged, Envelope
-from fedlit.sites.messages import Sent
+from fedlit.core.messages import Payload, State
 
 MASK, VECTORS = "mask_weight", "vectors/"
 """Names of a payload's arrays."""
@@ -53,38 +48,3 @@ def _numbers(sizes: dict[str, int]) -> str:
 def payload_tensors(payload: Payload) -> State:
     """Give a payload as named tensors."""
     return {MASK: payload.mask_weight} | {f"{VECTORS}{name}": vector for name, vector in payload.vectors.items()}
-
-
-def payload_of(envelope: Envelope) -> tuple[Payload, ClientReport]:
-    """Read a client's part of a round.
-
-    Raises:
-        Damaged: It is none.
-    """
-    sent, tensors = envelope.message(Sent), envelope.tensors()
-    if MASK not in tensors:
-        raise Damaged(f"a payload without {MASK!r}")
-    mask = tensors.pop(MASK)
-    return Payload({n.removeprefix(VECTORS): t for n, t in tensors.items()}, float(sent.weight), mask), ClientReport(
-        **sent.report
-    )
-
-
-def of_round(rnd: Round) -> dict[str, Any]:
-    """Give what a site is told of a round."""
-    return {k: v for k, v in vars(rnd).items() if k != "participation"} | {"cohort": list(rnd.cohort)}
-
-
-def to_round(asked: dict[str, Any]) -> Round:
-    """Read it."""
-    return Round(**asked | {"cohort": tuple(asked["cohort"]), "participation": torch.tensor(1.0)})
-
-
-def to_clients(clients: list[dict[str, Any]]) -> dict[str, Client]:
-    """Read clients with their weights, by name."""
-    return {each["name"]: Client(**each | {"classes": tuple(each["classes"])}) for each in clients}
-
-
-def of_client(client: Client) -> dict[str, Any]:
-    """Give what a site is told of a client's place in the federation."""
-    return asdict(client) | {"classes": list(client.classes)}

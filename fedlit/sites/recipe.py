@@ -1,36 +1,101 @@
-"""What is trained in a phase, as YAML that a server sends and a site makes a model and algorithms of."""
+"""What is trained in a phase: all that is known before it begins, as JSON that a server sends and a site checks."""
 
-from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from inspect import signature
+from typing import Any, Literal
 
 import torch
-import yaml
 from lightning.pytorch import LightningModule
 
 from fedlit.core.errors import ConfigError
-from fedlit.experiment.choices import shipped
-from fedlit.experiment.mistakes import Sources, explain
-from fedlit.experiment.parser import Parser
+from fedlit.core.messages import Round
 from fedlit.experiment.phases import Part, Phase
+from fedlit.schedules import ConstantSchedule, Schedule
+from fedlit.sites.messages import Train
+from fedlit.sites.typed import Mistyped, Table, built, made
 
-OF_A_PHASE = ("aggregators", "objective", "optimizer", "trainable", "keep")
-"""Keys of a phase that decide what its clients train."""
+OF_A_PHASE = ("aggregators", "objective", "optimizer", "trainable", "keep", "schedule")
+"""Keys of a phase that decide what its clients train, and how long."""
 
-STARTS = {"pretrained": False, "weights": None}
-"""Where an `ImageClassifier` would start from: the server sends its tensors."""
+STARTS = ("pretrained", "weights")
+"""Where a model would start from: the server sends its tensors."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A phase as it is approved: nothing that a round does is asked for beside it, but the weights.
+
+    Attributes:
+        model: The model of the main part: ``class_path`` and ``init_args``.
+        phase: What the phase changes: its name and some of :data:`OF_A_PHASE`.
+        rounds: Number of rounds.
+        seed: Of the phase.
+        weights: SHA-256 of the tensors from which the run's first part starts; "" of a later part.
+        lr_factors: Factors of the learning rates of single clients.
+        optimizer_state, gradient_clip, gradient_clamp, measure_batches, memory_format, cuda_graph, compile, threads: The
+            federation's settings.
+        batch_size, eval_batch_size, limit_eval_batches: How many examples a batch has, and batches an evaluation.
+        precision: Of the arithmetic.
+    """
+
+    model: dict[str, Any]
+    phase: dict[str, Any]
+    rounds: int
+    seed: int
+    weights: str
+    lr_factors: dict[str, float]
+    optimizer_state: Literal["reset", "keep"]
+    gradient_clip: float | None
+    gradient_clamp: float | None
+    measure_batches: int
+    memory_format: Literal["contiguous", "channels_last"] | None
+    cuda_graph: bool | Literal["auto"]
+    compile: bool | None
+    threads: int
+    batch_size: int
+    eval_batch_size: int
+    limit_eval_batches: int | None
+    precision: str
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "measure_batches", "threads", "batch_size", "eval_batch_size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: expected at least 1, found {getattr(self, name)}")
+        if not all(factor > 0 for factor in self.lr_factors.values()):
+            raise ConfigError("lr_factors: expected factors above 0")
+
+    def round(self, asked: Train, schedule: Schedule, measures: bool = False) -> Round:
+        """Give a round as the schedule has it; a measuring round trains nothing.
+
+        Raises:
+            ConfigError: There is no such round.
+        """
+        if not 0 <= asked.index < self.rounds:
+            raise ConfigError(f"round {asked.index + 1} of {self.rounds}")
+        plan = vars(schedule.plan(asked.index)) | ({"window": 0} if measures else {})
+        share, cohort = torch.tensor(1.0), tuple(asked.cohort)
+        return Round(
+            asked.index,
+            seed=self.seed,
+            cohort=cohort,
+            participation=share,
+            moments=not measures or asked.moments,
+            **plan,
+        )
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A model, and the phase in which it is trained.
+    """The objects of a plan.
 
     Attributes:
+        plan: The plan.
         model: As the main part has it.
-        phase: What the phase changes, and its algorithms.
+        phase: What the phase changes, its algorithms and its schedule.
     """
 
+    plan: Plan
     model: LightningModule
     phase: Phase
 
@@ -44,55 +109,79 @@ class Recipe:
         """The model as the phase trains it."""
         return self.part.model(self.model)
 
+    @property
+    def schedule(self) -> Schedule:
+        """What each round does."""
+        return self.phase.schedule or ConstantSchedule()
 
-def texts_of(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Write down each phase of a resolved configuration, by its name; the main part's is "".
 
-    Args:
-        settings: The configuration.
-
-    Returns:
-        A YAML each.
-    """
-    main = {"name": "main", "aggregators": settings["federation"].get("aggregators") or []}
+def parts_of(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Write down model and phase of each phase of a resolved configuration, by its name; the main part's is ""."""
+    federation = settings["federation"]
+    main = {"name": "main", "aggregators": federation.get("aggregators") or [], "schedule": federation.get("schedule")}
     phases = {"": main} | {
         phase["name"]: {"name": phase["name"]} | {key: phase[key] for key in OF_A_PHASE if key in phase}
         for phase in settings.get("phases") or []
     }
-    return {
-        name: yaml.safe_dump({"model": _without_start(settings["model"]), "phase": phase}, sort_keys=False)
-        for name, phase in phases.items()
-    }
+    return {name: {"model": without_start(settings["model"]), "phase": phase} for name, phase in phases.items()}
 
 
-def read(text: str, classes: Sequence[str]) -> Recipe:
-    """Make the objects of a text, on the CPU and with weights of no meaning.
+def read(config: Mapping[str, Any], classes: Sequence[str], table: Table, parameters: float = float("inf")) -> Recipe:
+    """Make the objects of a plan, on the CPU and with weights of no meaning.
 
     Args:
-        text: The YAML.
+        config: The plan out of JSON.
         classes: Of the data.
+        table: The classes that it may name.
+        parameters: Weights that the model may have.
 
     Raises:
-        ConfigError: They cannot be made here.
+        ConfigError: They cannot be made here, or start from a file or a hub.
     """
-    for axis in ("aggregators", "models", "objectives"):
-        shipped(axis)  # a class is known by its short name once it is imported
-    parser = Parser(exit_on_error=False)
-    parser.add_argument("--classes", type=list[str])
-    parser.add_subclass_arguments(LightningModule, "model")
-    parser.add_argument("--phase", type=Phase)
-    parser.link_arguments("classes", "model.init_args.classes")
     try:
+        plan = made(Plan, config, "")
+        if starts := [key for key in STARTS if (plan.model.get("init_args") or {}).get(key)]:
+            raise Mistyped(f"model.{starts[0]}: expected nothing, as the server sends the weights")
+        model = with_classes(plan.model, classes, table)
         with torch.random.fork_rng(devices=[]):
-            given = {"classes": list(classes), **yaml.safe_load(text)}
-            made = parser.instantiate(parser.parse_object(given))
-    except (ArgumentError, ImportError, AttributeError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError(
-            f"what is to be trained cannot be made here: {explain(error, Sources(()))}; install the code that it names"
-        ) from error
-    return Recipe(made.model, made.phase)
+            check_size(model, table, parameters)
+            return Recipe(plan, built(LightningModule, model, "model", table), built(Phase, plan.phase, "phase", table))
+    except Mistyped as error:
+        raise ConfigError(f"what is to be trained cannot be made here: {error}") from error
 
 
-def _without_start(model: Mapping[str, Any]) -> dict[str, Any]:
-    options = {key: STARTS.get(key, value) for key, value in (model.get("init_args") or {}).items() if key != "classes"}
+def with_classes(model: Mapping[str, Any], classes: Sequence[str], table: Table) -> dict[str, Any]:
+    """Give a model's ``class_path`` and ``init_args`` with the classes of the data, where it takes them.
+
+    Raises:
+        Mistyped: It is none of the table.
+    """
+    if not isinstance(model.get("class_path"), str):
+        raise Mistyped("model: expected a class_path")
+    cls, options = table.get(model["class_path"], LightningModule, "model"), dict(model.get("init_args") or {})
+    if "classes" in signature(cls).parameters:
+        options["classes"] = list(classes)
+    return {**model, "init_args": options}
+
+
+def check_size(model: Mapping[str, Any], table: Table, parameters: float) -> None:
+    """Count the weights of a model before they take memory; one that cannot be made without is left to the limit of memory.
+
+    Raises:
+        ConfigError: It has too many.
+    """
+    try:
+        with torch.device("meta"):
+            count = sum(p.numel() for p in built(LightningModule, model, "model", table).parameters())
+    except (
+        Exception
+    ):  # code that reads a value while it is made; what is wrong with it shows when it is made in earnest
+        return
+    if count > parameters:
+        raise ConfigError(f"a model of {count:,} weights, and limits.parameters: {parameters:,} are allowed")
+
+
+def without_start(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Give a model's configuration without where its weights start from, and without the classes of the data."""
+    options = {key: value for key, value in (model.get("init_args") or {}).items() if key not in ("classes", *STARTS)}
     return {"class_path": model["class_path"], "init_args": options}

@@ -1,74 +1,59 @@
 """The half that stays at a site: it has the data, the states and the rules, and answers one message after the other."""
 
-import copy
-import errno
 import platform
 import sys
 import time
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedlit import __version__
-from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import Layout
 from fedlit.core.local_model import LocalTraining, configured
-from fedlit.core.messages import Broadcast, ClientState, ServerState
+from fedlit.core.measuring import objective_of
+from fedlit.core.messages import Broadcast, Client, ClientState, Payload, ServerState
 from fedlit.data.features import with_fixed_features
-from fedlit.data.federated import FederatedDataModule, parts_of
 from fedlit.federation import graphs, placement
 from fedlit.federation.engines.base import Program, View, Worker
 from fedlit.federation.handover import PersonalParts
 from fedlit.federation.memory_format import chosen
 from fedlit.metrics.tally import Tally
+from fedlit.schedules import Schedule
 from fedlit.sites import recipe
 from fedlit.sites.envelope import Damaged, Envelope
-from fedlit.sites.ledger import Ledger
+from fedlit.sites.failures import Unfit, Unprepared, failure_of
+from fedlit.sites.ledger import Entry, Ledger
 from fedlit.sites.messages import (
     FAILED,
     REPLY,
     Done,
+    End,
     Failure,
     Hello,
+    Look,
+    Member,
     Prepare,
     Prepared,
     Presence,
+    Report,
     Scored,
     Sent,
     Start,
     Started,
     Task,
-    Told,
-)
-from fedlit.sites.payloads import module_state, payload_tensors, to_clients, to_round
-from fedlit.sites.policy import Refused
+    Train,
+    check_run,
+)  # fmt: skip
+from fedlit.sites.own_data import OwnData, reading
+from fedlit.sites.payloads import module_state, payload_tensors
+from fedlit.sites.policy import Refused, digest, view_of
 from fedlit.sites.settings import SiteSettings
-from fedlit.sites.states import MissingState, NotKept, SiteStates
-
-
-class Unprepared(Exception):
-    """The site's process does not know what is trained: it is new, or the phase is."""
-
-
-class Unfit(Exception):
-    """The site and the server do not fit together."""
-
-
-KINDS: dict[type[Exception], str] = {
-    Refused: "refused",
-    Unfit: "unfit",
-    MissingState: "state",
-    Unprepared: "unprepared",
-    Damaged: "damaged",
-}
-"""What the server is told of a failure; all others are ``failed``."""
-
-IN_WORDS = (*KINDS, NotKept, ConfigError, TrainingError)
-"""Errors whose texts are for people; of others the first line is sent, and the rest stays in the site's own log."""
+from fedlit.sites.states import SiteStates
+from fedlit.sites.table import lacking, line_to_add, table_of
 
 
 @dataclass
@@ -77,8 +62,10 @@ class Ready:
 
     asked: Prepare
     recipe: recipe.Recipe
+    schedule: Schedule
     worker: Worker
     states: SiteStates
+    start: Tensor
 
     @property
     def layout(self) -> Layout:
@@ -93,22 +80,27 @@ class Site:
         settings: The site's own file.
         now: The clock, in seconds since 1970.
         until: When the site's certificate ends, in seconds since 1970; None where it has none.
+        lead: Who has asked for the run, as far as the site knows.
+
+    Raises:
+        ConfigError: A class that the file allows cannot be imported, or the ledger was changed.
     """
 
     def __init__(
-        self, settings: SiteSettings, now: Callable[[], float] = time.time, until: float | None = None
+        self, settings: SiteSettings, now: Callable[[], float] = time.time, until: float | None = None, lead: str = ""
     ) -> None:
         self.settings, self.policy, self.name, self._now = settings, settings.policy, settings.name, now
-        self._until = until
-        self._ledger = Ledger(settings.folder)
-        self._data: FederatedDataModule | None = None
+        self._until, self._lead = until, lead
+        self._table = table_of(self.policy.allow)
+        self._ledger = Ledger(settings.folder, now)
+        self._data = OwnData(settings)
         self._ready: Ready | None = None
         self._verbs = {
             "hello": self._hello,
             "prepare": self._prepare,
             "start": self._start,
             "train": self._train,
-            "measure": self._measure,
+            "measure": self._train,
             "evaluate": self._evaluate,
             "end": self._end,
         }
@@ -116,29 +108,37 @@ class Site:
     def answer_bytes(self, content: bytes) -> bytes:
         """Answer a message in bytes."""
         try:
+            self.policy.check_message(len(content), self._ledger)
             envelope = Envelope.from_bytes(content)
-        except Damaged as error:
-            return self._failed("message", error).to_bytes()
+        except (Damaged, Refused) as error:
+            return self._noted(
+                Entry(self._now(), self._lead, verb="message"), self._failed("message", error)
+            ).to_bytes()
         return self.answer(envelope).to_bytes()
 
     def answer(self, envelope: Envelope) -> Envelope:
         """Do what is asked; a failure of any kind is an answer in words, and the site is there for the next message."""
+        entry = Entry(self._now(), self._lead, verb=envelope.verb[:20])
         try:
             if envelope.verb not in self._verbs:
-                raise Damaged(f"{envelope.verb!r} is nothing that a site can be asked")
+                raise Damaged(f"{envelope.verb[:20]!r} is nothing that a site can be asked")
             self.policy.check_verb(envelope.verb)
-            reply = self._verbs[envelope.verb](envelope)
+            entry, reply = self._verbs[envelope.verb](envelope, entry)
         except Exception as error:  # whatever a module of somebody's own raises
             reply = self._failed(envelope.verb, error)
-        return self._noted(envelope, reply)
+        return self._noted(entry, reply)
 
-    def _hello(self, envelope: Envelope) -> Envelope:
-        asked, data = envelope.message(Hello), self._own_data()
+    def _hello(self, envelope: Envelope, entry: Entry) -> tuple[Entry, Envelope]:
+        asked, policy = envelope.message(Hello), self.policy
         if asked.fedlit != __version__:
             raise Unfit(
                 f"it has fedlit {__version__}, and the server {asked.fedlit}: rounds of two versions may differ; install the same"
             )
-        told = [self._told(data, name) for name in data.clients]
+        if odd := lacking([{"class_path": path} for path in asked.needs], self._table):
+            raise Refused(
+                f"its policy does not take {', '.join(odd)}; the site may add {line_to_add([*policy.allow, *odd])} under policy"
+            )
+        floors = policy.floors
         presence = Presence(
             self.name,
             __version__,
@@ -146,145 +146,186 @@ class Site:
             platform.python_version(),
             str(make_fabric(self.settings.accelerator).device),
             self._now(),
-            list(data.classes),
-            [asdict(each) for each in told],
-            self.policy.leaves.scores,
+            list(self._data.module.classes),
+            self._data.told(),
+            policy.leaves.scores,
+            bool(floors and floors.whole),
+            floors.examples if floors else 1,
+            policy.leaves.counts_below,
             self._until,
+            self._ledger.head_after(asked.lines),
         )
-        return Envelope.of(REPLY, presence)
+        return entry, Envelope.of(REPLY, presence, self._data.organisations())
 
-    def _prepare(self, envelope: Envelope) -> Envelope:
-        asked, data = envelope.message(Prepare), self._own_data()
+    def _prepare(self, envelope: Envelope, entry: Entry) -> tuple[Entry, Envelope]:
+        asked, data = _checked(envelope.message(Prepare)), self._data.module
+        entry = replace(entry, run=asked.run, phase=asked.phase, config=digest(asked.config), question=envelope.digest)
         self.policy.check_config(asked.config)
         self._ready = None
-        made, fabric = (
-            recipe.read(asked.config, data.classes),
-            make_fabric(self.settings.accelerator, precision=asked.precision),
-        )
-        module, clients = made.module, to_clients(asked.clients)
-        if unknown := [name for name in clients if name not in data.clients]:
-            raise Unfit(f"it has no client {unknown[0]!r}; it has {', '.join(data.clients)}")
+        made = self._read(asked.config)
+        plan, fabric = made.plan, make_fabric(self.settings.accelerator, precision=made.plan.precision)
+        if plan.weights and plan.weights != envelope.digest:
+            raise Refused(
+                f"the run's first weights have the SHA-256 {envelope.digest}, and those of its plan {plan.weights}"
+            )
+        clients = self._members(asked.clients, plan)
+        sizes = {name: client.examples for name, client in clients.items()}
+        self.policy.check_plan(plan.batch_size, sizes, plan.threads, plan.limit_eval_batches is not None)
+        module = made.module
         try:
             module.load_state_dict(module_state(envelope.tensors(), module.state_dict()))
         except ValueError as error:
             raise Unfit(f"the model is another one here: {error}; install the same code") from error
         trained, _ = with_fixed_features(module, data, fabric)
         training = LocalTraining(
-            asked.optimizer_state,
-            asked.gradient_clip,
-            asked.gradient_clamp,
-            asked.measure_batches,
-            chosen(asked.memory_format, fabric, module) == "channels_last",
-            asked.batch_size * graphs.at_a_site(asked.cuda_graph, fabric.device, module),
-            compiled=bool(asked.compile),
+            plan.optimizer_state,
+            plan.gradient_clip,
+            plan.gradient_clamp,
+            plan.measure_batches,
+            chosen(plan.memory_format, fabric, module) == "channels_last",
+            plan.batch_size * graphs.at_a_site(plan.cuda_graph, fabric.device, module),
+            compiled=bool(plan.compile),
         )
-        graphs.check_compiler(asked.compile, fabric.device)
+        graphs.check_compiler(plan.compile, fabric.device)
         place = placement.chosen(data.device, fabric.device, trained, {})
         program = Program(
-            module, made.phase.aggregators, clients, trained, {}, training, asked.batch_size, asked.eval_batch_size, asked.seed,
-            asked.threads, asked.limit_eval_batches, place.name,
+            module, made.phase.aggregators, clients, trained, {}, training, plan.batch_size, plan.eval_batch_size, plan.seed,
+            plan.threads, plan.limit_eval_batches, place.name,
         )  # fmt: skip
         worker = Worker(program, fabric)
-        self._ready = ready = Ready(asked, made, worker, self._states(asked.run, asked.phase, made))
+        states, start = self._states(asked.run, asked.phase, made), worker.local.flat.w.cpu().clone()
+        self._ready = ready = Ready(asked, made, made.schedule, worker, states, start)
         told = ready.layout
-        return Envelope.of(
-            REPLY, Prepared(told.fingerprint, told.size, told.stats_size, list(told.classes), told.frozen)
-        )
+        prepared = Prepared(told.fingerprint, told.size, told.stats_size, list(told.classes), told.frozen)
+        return entry, Envelope.of(REPLY, prepared)
 
-    def _start(self, envelope: Envelope) -> Envelope:
-        asked = envelope.message(Start)
-        ready, data = self._ready_for(asked.run, asked.phase, asked.fingerprint), self._own_data()
+    def _members(self, members: list[Member], plan: recipe.Plan) -> dict[str, Client]:
+        """The site's clients that take part, by name."""
+        data, clients = self._data.module, {}
+        for member in members:
+            if member.name not in data.clients:
+                raise Unfit(f"it has no client {member.name!r}; it has {', '.join(data.clients)}")
+            if not 0 < member.weight <= 1:
+                raise Unfit(f"client {member.name!r}: expected a weight in (0, 1], found {member.weight}")
+            own, factor = data.clients[member.name], plan.lr_factors.get(member.name, 1.0)
+            hidden = tuple(self._data.stand_ins(member.name).items())
+            clients[member.name] = Client(member.name, own.classes, len(own.train), member.weight, factor, hidden)
+        return clients
+
+    def _start(self, envelope: Envelope, entry: Entry) -> tuple[Entry, Envelope]:
+        asked = _checked(envelope.message(Start))
+        entry = replace(entry, run=asked.run, phase=asked.phase, client=asked.client, question=envelope.digest)
+        ready = self._ready_for(asked.run, asked.phase, asked.fingerprint)
+        self._own_client(ready, asked.client)
         self.policy.check_config(asked.config)
-        before = recipe.read(asked.config, data.classes)
+        before = self._read(asked.config)
         state = self._states(asked.run, asked.before, before).read(asked.client, asked.accepted, asked.fresh)
         local, program = ready.worker.local, ready.worker.program
         layout = Layout.of(configured(local.fabric, before.module, before.phase.aggregators))
         parts = PersonalParts(None, layout, before.phase.aggregators, before.part.dropped(before.model))
-        down, held = envelope.tensors(), [(asked.client, state)] if state else []
-        server = ServerState(ready.layout, down["w"], down["stats"], [])
+        down, held = self._down(ready, envelope), [(asked.client, state)] if state else []
+        server = ServerState(ready.layout, down.w, down.stats, [])
         clients = {asked.client: program.clients[asked.client]}
         begun = parts.states(clients, local.module, server, program.aggregators, held)
         kept = False
         for name, own in begun:
             ready.states.keep(name, 0, own, accepted=True)
             kept = True
-        return Envelope.of(REPLY, Started(kept))
+        return entry, Envelope.of(REPLY, Started(kept))
 
-    def _train(self, envelope: Envelope) -> Envelope:
-        task = envelope.message(Task)
+    def _train(self, envelope: Envelope, entry: Entry) -> tuple[Entry, Envelope]:
+        """A client's part of a round; of a measuring round there is no new state."""
+        task = _checked(envelope.message(Task))
+        asked, entry = task.asked, self._entry(entry, task, envelope)
+        if not isinstance(asked, Train):
+            raise Damaged(f"{envelope.verb!r} asks for a round, and none came")
         ready = self._ready_for(task.run, task.phase, task.fingerprint)
-        self.policy.check_round(self._ledger.trained(task.run, task.client))
-        ready.states.settle(task.client, task.accepted, task.durable, task.fresh)
-        sent, after = self._round(ready, task, envelope)
-        ready.states.keep(task.client, task.asked["index"] + 1, after)
-        return sent
-
-    def _measure(self, envelope: Envelope) -> Envelope:
-        task = envelope.message(Task)
-        sent, _ = self._round(self._ready_for(task.run, task.phase, task.fingerprint), task, envelope)
-        return sent
-
-    def _round(self, ready: Ready, task: Task, envelope: Envelope) -> tuple[Envelope, ClientState | None]:
-        """A client's part of a round: what is sent, and its new state, which a measuring round has not."""
+        client, trains = self._own_client(ready, task.client), envelope.verb == "train"
+        entry = replace(entry, at=asked.index, config=digest(ready.asked.config))
+        self.policy.check_round(self._ledger, client.name)
+        rnd = ready.recipe.plan.round(asked, ready.schedule, measures=not trains)
+        epoch = ready.worker.stream(client.name).steps_per_epoch
+        steps = min(ready.recipe.plan.measure_batches, epoch)  # a measuring round looks at batches, too
+        if trains:
+            steps = rnd.window * (epoch if rnd.unit == "epochs" else 1)
+        batches = steps * (ready.worker.local.batches_per_step if trains else 1)
+        seen = min(batches * ready.recipe.plan.batch_size, client.examples)
+        self.policy.check_steps(steps, client.examples if steps == epoch else seen, client.examples)
+        if trains:
+            ready.states.settle(client.name, task.accepted, task.durable, task.fresh)
         state, down = self._state(ready, task), self._down(ready, envelope)
-        with self._reading():
-            payload, [(after, report)] = ready.worker.train([(task.client, state)], down, to_round(task.asked))
+        self._check_start(ready, asked, down)
+        with reading():
+            payload, [(after, report)] = ready.worker.train([(client.name, state)], down, rnd)
         self.policy.check_vectors(payload.vectors)
-        return Envelope.of(REPLY, Sent(payload.weight, asdict(report)), payload_tensors(payload.cpu())), after
+        if trains:
+            ready.states.keep(client.name, asked.index + 1, after)
+        entry = replace(entry, examples=report.examples, steps=report.steps)
+        return entry, self._sent(client.name, payload, Report(**asdict(report)))
 
-    def _evaluate(self, envelope: Envelope) -> Envelope:
-        task = envelope.message(Task)
-        ready, view = self._ready_for(task.run, task.phase, task.fingerprint), View(**task.asked)
-        state = None if view.client is None else self._state(ready, task)
-        with self._reading():
+    def _sent(self, client: str, payload: Payload, report: Report) -> Envelope:
+        sent = Sent(payload.weight, report, self._data.fingerprint(client))
+        return Envelope.of(REPLY, sent, payload_tensors(payload.cpu()))
+
+    def _check_start(self, ready: Ready, asked: Train, down: Broadcast) -> None:
+        """Refuse other first weights than those of an approved plan, but for the variables of the objective."""
+        if self.policy.configs is None or not ready.recipe.plan.weights or asked.index > 0:
+            return
+        objective = objective_of(ready.worker.local.module)
+        own = [] if objective is None else list(objective.parameters())
+        variables = {name for name, p in ready.worker.local.module.named_parameters() if any(p is each for each in own)}
+        for entry in ready.layout.parameters:
+            if entry.name not in variables and not torch.equal(entry.view(down.w), entry.view(ready.start)):
+                raise Refused(f"the weights of {entry.name} in the first round are not those of the approved plan")
+
+    def _evaluate(self, envelope: Envelope, entry: Entry) -> tuple[Entry, Envelope]:
+        task = _checked(envelope.message(Task))
+        look, entry = task.asked, self._entry(entry, task, envelope)
+        if not isinstance(look, Look):
+            raise Damaged("'evaluate' asks for an evaluation, and none came")
+        ready = self._ready_for(task.run, task.phase, task.fingerprint)
+        if look.holder not in self._data.module.clients:
+            raise Unfit(f"it has no client {look.holder!r}")
+        if not -1 <= look.at <= ready.recipe.plan.rounds:
+            raise Unfit(f"an evaluation after round {look.at} of {ready.recipe.plan.rounds}")
+        entry = replace(entry, view=view_of(look), at=look.at, config=digest(ready.asked.config))
+        self.policy.check_look(look, task.run, task.phase, entry.question, self._ledger)
+        state = None if task.client is None else self._state(ready, task)
+        view = View(task.client, look.holder, look.part, look.method, look.limit)
+        if getattr(self._data.module.clients[look.holder], look.part) is None:
+            raise Unfit(f"client {look.holder!r} has no part {look.part!r}")
+        with reading():
             scored = ready.worker.evaluate(view, state, self._down(ready, envelope))
-        if scored.scores is None:
-            return Envelope.of(REPLY, Scored(scored.examples, scored.logged, "none"))
-        if self.policy.leaves.scores:
-            tensors = {"scores": scored.scores, "labels": scored.labels}
-            return Envelope.of(REPLY, Scored(scored.examples, scored.logged, "scores"), tensors)
-        below = self.policy.leaves.counts_below
-        tally = Tally.of(scored.scores, scored.labels, ready.layout.classes, below)
-        return Envelope.of(REPLY, Scored(scored.examples, scored.logged, "tally"), vars(tally))
+        entry = replace(entry, examples=scored.examples)
+        scores = self.policy.leaves.scores
+        logged = {} if not scores and self._data.hidden(look.holder, look.part) else scored.logged
+        kind, tensors = "none", {}
+        if scored.scores is not None and scores:
+            kind, tensors = "scores", {"scores": scored.scores, "labels": scored.labels}
+        elif scored.scores is not None:
+            below = self.policy.leaves.counts_below
+            kind, tensors = "tally", vars(Tally.of(scored.scores, scored.labels, ready.layout.classes, below))
+        data = self._data.fingerprint(look.holder)
+        return entry, Envelope.of(REPLY, Scored(scored.examples, logged, kind, data), tensors)
 
-    def _end(self, envelope: Envelope) -> Envelope:
+    def _end(self, envelope: Envelope, entry: Entry) -> tuple[Entry, Envelope]:
+        asked = _checked(envelope.message(End))
         self._ready = None
-        return Envelope.of(REPLY, Done())
+        return replace(entry, run=asked.run), Envelope.of(REPLY, Done())
 
-    def _own_data(self) -> FederatedDataModule:
-        """The site's own clients alone; they are read once."""
-        if self._data is None:
-            whole = self.settings.data
-            with self._reading():
-                whole.prepare_data()
-                whole.setup("fit")
-            own = self.settings.own(list(whole.clients))
-            if not own:
-                raise ConfigError(
-                    f"share: {self.settings.share} of the {len(whole.clients)} clients of its data is none"
-                )
-            data = copy.copy(whole)
-            data.clients, data.test_sets = {name: whole.clients[name] for name in own}, {}
-            self._data = data
-        return self._data
+    def _entry(self, entry: Entry, task: Task, envelope: Envelope) -> Entry:
+        """What the ledger has of a task; the question is whose model is asked what, with which weights and which state."""
+        named = {key: value for key, value in envelope.content.items() if key not in ("durable", "fresh")}
+        question = digest({"asked": named, "vectors": envelope.digest})
+        return replace(entry, run=task.run, phase=task.phase, client=task.client or "", question=question)
 
-    def _told(self, data: FederatedDataModule, name: str) -> Told:
-        client = data.clients[name]
-        sizes, counts = dict(parts_of(client)), {}
-        for split, part in sizes.items():
-            labels = getattr(part, "labels", None)
-            if labels is not None:
-                counts[split] = [self.policy.told((labels == value).sum(0).tolist()) for value in (1, 0)]
-        return Told(
-            name,
-            list(client.classes),
-            list(data.schemes[name]) if name in data.schemes else None,
-            len(client.train),
-            len(sizes["val"]) if "val" in sizes else None,
-            len(sizes["test"]) if "test" in sizes else None,
-            getattr(client.train, "augment", None) is not None,
-            counts,
-        )
+    def _read(self, config: Mapping[str, Any]) -> recipe.Recipe:
+        """Make the objects of a plan out of the site's own table."""
+        if odd := lacking(config, self._table):
+            raise Refused(
+                f"the configuration names {', '.join(map(repr, odd))}; to take it, add {line_to_add(odd)} to the policy"
+            )
+        return recipe.read(config, self._data.module.classes, self._table, self.policy.limits.parameters)
 
     def _ready_for(self, run: str, phase: str, fingerprint: str) -> Ready:
         ready = self._ready
@@ -296,47 +337,71 @@ class Site:
             )
         return ready
 
+    def _own_client(self, ready: Ready, name: str | None) -> Client:
+        if name not in ready.worker.program.clients:
+            raise Unfit(f"it has no client {name!r} in this phase")
+        return ready.worker.program.clients[name]
+
     def _state(self, ready: Ready, task: Task) -> ClientState:
-        if task.client not in ready.worker.program.clients:
-            raise Unfit(f"it has no client {task.client!r} in this phase")
-        return ready.states.read(task.client, task.accepted, task.fresh) or ready.worker.fresh_state()
+        name = self._own_client(ready, task.client).name
+        return ready.states.read(name, task.accepted, task.fresh) or ready.worker.fresh_state()
 
     def _states(self, run: str, phase: str, made: recipe.Recipe) -> SiteStates:
         return SiteStates(self.settings.folder, run, phase, len(made.phase.aggregators))
 
     def _down(self, ready: Ready, envelope: Envelope) -> Broadcast:
-        down = Broadcast.from_tensors(envelope.tensors(), len(ready.worker.program.aggregators))
+        tensors, own = envelope.tensors(), ready.layout.dtype
+        if not {"w", "stats"} <= tensors.keys() or any(tensors[name].dtype != own for name in ("w", "stats")):
+            raise Damaged(
+                f"expected w and stats of {own}, found {', '.join(f'{n} of {t.dtype}' for n, t in tensors.items())}"
+            )
+        if unsound := [
+            n for n, t in tensors.items() if n != "stats" and not torch.isfinite(t).all()
+        ]:  # p is NaN at first
+            raise Damaged(f"{unsound[0]!r} is not finite")
+        down = Broadcast.from_tensors(tensors, len(ready.worker.program.aggregators))
         if (len(down.w), len(down.stats)) != (ready.layout.size, ready.layout.stats_size):
             raise Unfit(f"{len(down.w):,} weights came, and the model has {ready.layout.size:,}")
         return down
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Within, files that cannot be read are the site's data."""
-        try:
-            yield
-        except OSError as error:
-            full = error.errno == errno.ENOSPC
-            why = "its disk is full" if full else f"its data cannot be read: {error.strerror or error}"
-            where = f" ({error.filename})" if error.filename else ""
-            raise ConfigError(f"{why}{where}; look at data in the site's own file, and at the disk") from error
-
-    def _noted(self, envelope: Envelope, reply: Envelope) -> Envelope:
+    def _noted(self, entry: Entry, reply: Envelope) -> Envelope:
         """Write down what leaves before it does; what cannot be written down does not leave."""
-        asked = envelope.content
+        failed = reply.verb == FAILED
+        said = {
+            "answer": reply.verb,
+            "refused": reply.content["reason"] if failed else "",
+            "header": sorted(_names(reply.content)),
+            "arrays": {name: (vector.dtype.name, vector.size) for name, vector in reply.vectors.items()},
+            "nbytes": reply.nbytes,
+        }
         try:
-            said = [str(asked.get(key) or "") for key in ("run", "phase", "client")]
-            self._ledger.note(said[0], said[1], envelope.verb, said[2], reply)
+            self._ledger.note(replace(entry, **said))
         except OSError as error:
-            reason = f"what leaves it cannot be written to {self.settings.folder}: {error.strerror or error}; make room there"
+            print(f"site {self.name!r}: {self.settings.folder} cannot be written: {error}", file=sys.stderr)
+            reason = (
+                f"what leaves it cannot be written to its folder of states: {error.strerror or error}; make room there"
+            )
             return Envelope.of(FAILED, Failure("failed", reason))
-        return reply
+        return replace(reply, ledger=self._ledger.head)
 
     def _failed(self, verb: str, error: Exception) -> Envelope:
-        words = isinstance(error, IN_WORDS)
-        text = str(error) if words else f"{type(error).__name__}: {(str(error) or '-').splitlines()[0]}"
-        print(f"site {self.name!r}, {verb}: {text}", file=sys.stderr)
-        if not words:
-            traceback.print_exception(error)
-        kind = next((told for cls, told in KINDS.items() if isinstance(error, cls)), "failed")
-        return Envelope.of(FAILED, Failure(kind, text[:2000]))
+        return Envelope.of(FAILED, failure_of(error, f"site {self.name!r}, {verb!r}", self.policy.leaves.errors))
+
+
+def _checked(message: Any) -> Any:
+    """A message whose run has an id that may name a folder.
+
+    Raises:
+        Damaged: It has none.
+    """
+    try:
+        check_run(message.run)
+    except ValueError as error:
+        raise Damaged(str(error)) from error
+    return message
+
+
+def _names(content: Mapping[str, Any]) -> list[str]:
+    """Names in a header, those of inner objects included."""
+    inner = [f"{key}.{name}" for key, value in content.items() if isinstance(value, dict) for name in value]
+    return [key for key, value in content.items() if not isinstance(value, dict)] + inner

@@ -16,6 +16,7 @@ import torch
 from fedlit.core.files import sync, whole
 from fedlit.core.messages import ClientState
 from fedlit.core.stored_states import write
+from fedlit.sites.messages import check_run
 
 FILE = re.compile(r"(round|pending)-(\d{6})\.pt")
 
@@ -23,9 +24,13 @@ FILE = re.compile(r"(round|pending)-(\d{6})\.pt")
 class MissingState(ValueError):
     """The state that the server wants is not here."""
 
+    public = "the state of a client that is wanted is not there; it may be restored from a copy"
+
 
 class NotKept(ValueError):
     """The state after a round cannot be written."""
+
+    public = "the state of a client cannot be written"
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class SiteStates:
 
     Args:
         folder: The site's folder of states.
-        run: The run; "" before it has begun, when no client has a state.
+        run: The run, by its id.
         phase: The phase; "" for the main part.
         aggregators: How many the phase has.
     """
@@ -103,12 +108,11 @@ class SiteStates:
         Raises:
             NotKept: It cannot be written.
         """
-        if not self.run:
-            return
         file = self._file(client, "round" if accepted else "pending", number)
         try:
             with whole(file, durable=True) as draft:
                 write(state.tensors(), draft)
+                draft.chmod(0o600)
             sync(file.parent)
         except (OSError, RuntimeError) as error:  # torch wraps what the disk says
             reason = error if isinstance(error, OSError) else error.__context__ or error
@@ -118,7 +122,7 @@ class SiteStates:
             ) from error
 
     def _find(self, client: str, accepted: int | None, fresh: bool) -> Path | None:
-        if accepted is None or not self.run:
+        if accepted is None:
             return None
         for kind in ("round", "pending"):
             file = self._file(client, kind, accepted)
@@ -139,13 +143,11 @@ class SiteStates:
         return [(match[1], int(match[2]), path) for match, path in found if match]
 
     def _file(self, client: str, kind: str, number: int) -> Path:
-        return (
-            self.folder
-            / _named(self.run)
-            / _named(self.phase or "main part")
-            / _named(client)
-            / f"{kind}-{number:06d}.pt"
-        )
+        check_run(self.run)
+        folder = self.folder / self.run / _named(self.phase or "main part") / _named(client)
+        if not folder.resolve().is_relative_to(self.folder.resolve()):
+            raise MissingState(f"{folder} is not in {self.folder}")
+        return folder / f"{kind}-{number:06d}.pt"
 
 
 def _named(name: str) -> str:

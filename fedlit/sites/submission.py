@@ -12,7 +12,7 @@ from fedlit.sites.rules import CLASSES, SILENT
 LEAD_FILE, ADMIN_FILE = "local/fedlit-lead.yaml", "startup/fed_admin.json"
 """In the lead's folder: which sites take part, and who the lead is."""
 
-CONFIG = "fedlit.yaml"
+CONFIG = "fedlit.json"
 """Name of the configuration in a job."""
 
 JOB = TASK = TOPIC = "fedlit"
@@ -27,16 +27,13 @@ GRACE = {"dead_client_grace_period": 5.0, "dead_client_check_lead_time": 5.0}
 
 @dataclass(frozen=True)
 class Resumed:
-    """Which run is to be gone on with, as a configuration names it; paths are those of the server.
+    """Which run is to be gone on with: the newest of an experiment.
 
     Attributes:
-        run_dir, experiment: Where its directory is.
-        ckpt_path: ``last``, ``best``, its directory or one of its checkpoints.
+        experiment: Its name.
     """
 
-    run_dir: str
     experiment: str
-    ckpt_path: str
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ class Submission:
     """What is to be run.
 
     Attributes:
-        config: The resolved configuration, as YAML.
+        config: The resolved configuration, as JSON.
         name: Name of a new run.
         resumes: Which run it goes on with; None for a new one.
         fresh: Sites whose clients go on without a state that is missing.

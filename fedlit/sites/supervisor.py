@@ -18,6 +18,7 @@ from nvflare.fuel.hci.proto import MetaKey, MetaStatusValue
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.sites.hosting import Ending
 from fedlit.sites.link import Link
+from fedlit.sites.messages import new_run, printable
 from fedlit.sites.submission import JOB, TOPIC, Lead, Submission, write_job
 
 LOOK = 0.5
@@ -87,9 +88,10 @@ class Supervisor:
     """
 
     def __init__(self, lead: Lead, submission: Submission, say: Callable[[str], None]) -> None:
-        self._lead, self._submission, self._say = lead, submission, say
-        self._link = Link(lead, say)
-        self._run = "" if submission.resumes else uuid4().hex
+        self._lead, self._submission = lead, submission
+        self._say: Callable[[str], None] = lambda line: say(printable(line))
+        self._link = Link(lead, self._say)
+        self._run = "" if submission.resumes else new_run()
         self._asked_to_stop = False
         self._job: Watched | None = None
         self._lock: FileLock | None = None

@@ -58,7 +58,14 @@ def main() -> None:
         },
     }  # fmt: skip
     for number, site in enumerate(network.sites, 1):
-        network.write_site(site, data=data, share=f"{number} of 2", state=str(folder / site), accelerator="cpu")
+        own = {
+            "share": f"{number} of 2",
+            "state": str(folder / site),
+            "policy": {"floors": None},
+        }  # rounds of eight images
+        network.write_site(site, data=data, accelerator="cpu", **own)
+    server = {"run_dir": str(folder / "runs"), "logger": False, "accelerator": "cpu"}
+    (network.workspace(SERVER) / "local" / "fedlit-server.yaml").write_text(yaml.safe_dump(server))
     schedule = {"class_path": "ConstantSchedule", "init_args": {"window": 2, "unit": "steps"}}
     settings = {
         "data": data,
@@ -68,7 +75,7 @@ def main() -> None:
     }
     file = folder / "x.yaml"
     file.write_text(yaml.safe_dump(settings))
-    fit = "fit", "--config", str(file), "--logger", "false", "--name", "one", "--run_dir", str(folder / "runs")
+    fit = "fit", "--config", str(file), "--name", "one"
     peak: dict[str, list[float]] = {}
     try:
         network.start()

@@ -130,7 +130,7 @@ class TwoVariates(Composition):
 @pytest.mark.parametrize(
     ("composed", "words"),
     [
-        (TwoGradients, "TwoGradients: two of its parts compute"),
+        (TwoGradients, "TwoGradients: LocalSGDM and LocalSGDM each compute the gradient; keep one"),
         (Unsaid, "its part LocalSGDM has weights = 'uniform'"),
         (TwoVariates, "TwoVariates: Scaffold and CODASCA each bring the control variates"),
     ],

@@ -1,5 +1,7 @@
 """Hooks of aggregators that return what nobody can use: named before the first round, or in it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from toys import ToyData, ToyNet
 from fedlit.aggregators import Aggregator
 from fedlit.core.aggregator import Composition
 from fedlit.core.errors import ConfigError, TrainingError
-from fedlit.core.messages import Mask
+from fedlit.core.messages import Mask, Payload
 from fedlit.federation.federation import Federation
 from fedlit.schedules import ConstantSchedule
 from fedlit.testing import check_aggregator
@@ -66,6 +68,11 @@ def added(value: float):
     return hook
 
 
+def reduced(replies, **vectors):
+    """The first reply with other vectors."""
+    return replace(replies[0], vectors=replies[0].vectors | vectors)
+
+
 def noted(state, server, mean, rnd):
     state["mine"] = 3
 
@@ -105,6 +112,10 @@ HOOKS = [
         "is not finite, and its weights are",
     ),
     ("on_client_round_end", left(None), TrainingError, "a tensor as 'mine'; found NoneType"),
+    ("reduce", None, TrainingError, "a Payload of squares ("),
+    ("reduce", lambda layout, replies: reduced(replies, w=torch.zeros(3)), TrainingError, "found Payload"),
+    ("reduce", lambda layout, replies: reduced(replies, own=torch.zeros(3)), TrainingError, "found Payload"),
+    ("reduce", lambda layout, replies: Payload({}, 1.0, replies[0].mask_weight), TrainingError, "found Payload"),
     ("on_aggregate_end", put(None), TrainingError, "server.delta as a tensor"),
     ("on_aggregate_end", put(torch.zeros(2)), TrainingError, "found (2,)"),
     ("on_aggregate_end", scaled(float("nan")), TrainingError, "server.delta is not finite"),

@@ -1,5 +1,6 @@
 """The whole path: a server and two sites of NVFlare with mutual TLS, a site's job killed, and the run of one process comes of it."""
 
+import json
 import os
 import signal
 import sqlite3
@@ -10,8 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 from at_sites import Ended, assert_same
-from flare_network import SERVER, Network
+from flare_network import LEAD, SERVER, Network
 from runs import Place
+
+from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.sites.submission import Lead, Submission
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -35,6 +39,9 @@ CONFIG = {
 }
 
 
+Supervisor = pytest.importorskip("fedlit.sites.supervisor").Supervisor
+
+
 @pytest.fixture
 def network(tmp_path):
     made = Network.provision(tmp_path / "network")
@@ -50,6 +57,8 @@ def written(folder: Path, network: Network) -> Path:
         network.write_site(
             site, data=data, share=f"{number} of 2", state=state, accelerator="cpu", policy={"leaves": rules}
         )
+    own = {"run_dir": str(folder / "there"), "accelerator": "cpu"}  # the lead's own run_dir counts for nothing
+    (network.workspace(SERVER) / "local" / "fedlit-server.yaml").write_text(yaml.safe_dump(own))
     file = folder / "x.yaml"
     file.write_text(yaml.safe_dump(CONFIG | {"data": data}))
     return file
@@ -68,7 +77,7 @@ def test_a_killed_site_job_changes_nothing(tmp_path, network):
     network.start()
     here = Place(tmp_path / "here", f"--config {file} --name one").fit()
     there = Place(tmp_path / "there").start(
-        f"fit --config {file} --name one --run_dir {tmp_path / 'there'} --sites {network.lead}"
+        f"fit --config {file} --name one --run_dir {tmp_path / 'nowhere'} --sites {network.lead}"
     )
     assert here.wait(300) == 0, here.output
     wait_for("round 1/3", there)
@@ -77,8 +86,42 @@ def test_a_killed_site_job_changes_nothing(tmp_path, network):
     assert there.wait(300) == 0, there.output
     assert "after 1 rounds" in there.output
     assert there.output.count("the run goes on from its last checkpoint, in a new job") == 1
-    own_test_sets = "test/hospital-"  # of which a server has none
-    assert_same(Ended(tmp_path / "there"), Ended(tmp_path / "here"), only_here=own_test_sets)
+    assert_same(Ended(tmp_path / "there"), Ended(tmp_path / "here"))
+    assert not (tmp_path / "nowhere").exists()
     assert [file.parent.name for file in (tmp_path / "there" / "default").glob("*/config.yaml")] == ["one"]
     with closing(sqlite3.connect(network.workspace(SERVER) / "mlflow.db")) as store:
         assert store.execute("select status from runs").fetchall() == [("FINISHED",)]
+
+
+def test_code_of_a_lead_runs_nowhere(tmp_path, network):
+    """At the server its table decides, and at a site its own, whatever the server takes."""
+    mark = tmp_path / "ran"
+    network.start()
+    lead = Lead.read(network.lead)
+
+    def run(model: dict) -> tuple[str, list[str]]:
+        settings = {
+            "seed": 0, "experiment": "x", "name": "one", "tags": {}, "ckpt_path": None, "fast_dev_run": False, "phases": [],
+            "callbacks": None, "fabric": {"precision": "32-true"}, "model": model, "federation": {"rounds": 1}, "run_dir": "x",
+        }  # fmt: skip
+        data = {"classes": [], "batch_size": 8, "eval_batch_size": 8}
+        config, said = json.dumps({"data": data, "settings": settings}), []
+        with pytest.raises((TrainingError, ConfigError)) as ended:
+            Supervisor(lead, Submission(config, "one"), said.append).run()
+        return str(ended.value), said
+
+    for site in network.sites:
+        own = {"data": DATA, "state": str(tmp_path / site), "accelerator": "cpu"}
+        network.write_site(site, **own)
+    shell = {"class_path": "fedlit.tracking.run.os.system", "init_args": {"command": f"touch {mark}"}}
+    reason, _ = run({"class_path": "ImageClassifier", "init_args": {"backbone": "small_cnn", "optimizer": shell}})
+    assert "the server does not take fedlit.tracking.run.os.system" in reason
+    server = network.workspace(SERVER) / "local" / "fedlit-server.yaml"
+    server.write_text(yaml.safe_dump({"allow": ["fedlit.testing.ToyNet"], "accelerator": "cpu"}))
+    reason, _ = run({"class_path": "fedlit.testing.ToyNet", "init_args": {}})
+    assert "site 'site-1': its policy does not take fedlit.testing.ToyNet" in reason
+    assert "add allow: [fedlit.testing.ToyNet] under policy" in reason
+    assert not mark.exists()
+    lines = [json.loads(line) for line in (tmp_path / "site-1" / "ledger.jsonl").read_text().splitlines()]
+    assert {line["verb"] for line in lines} == {"hello"}
+    assert lines[-1]["lead"] == LEAD

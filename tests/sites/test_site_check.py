@@ -33,7 +33,7 @@ def test_a_site_that_is_well(fedlit_cli, file):
     assert "Atelectasis few/" in out  # fewer than ten positives
     assert "no scores of images leave; numbers of positives and negatives below 10 are not told" in out
     assert "north tells no AUROC of " in out
-    assert "a round of one step: " in out
+    assert "a round of 2 steps: " in out
     assert "each round a site sends" in out
     assert "main part, evaluate: reply: 2 messages" in out
     assert "warning" not in err
@@ -42,10 +42,10 @@ def test_a_site_that_is_well(fedlit_cli, file):
 
 def test_a_configuration_with_short_names_is_refused_with_the_command_that_writes_whole_ones(fedlit_cli, file):
     config = file.parent / "mine.yaml"
-    config.write_text("model: {class_path: ImageClassifier}\nfederation: {rounds: 1}\n")
+    config.write_text("model: {class_path: ImageClassifier}\nfederation: {rounds: 1, aggregators: [FedBN]}\n")
     code, _, err = fedlit_cli(f"site check {written(file)} --config {config}")
     assert code == 1
-    assert "found 'ImageClassifier'" in err
+    assert "found 'FedBN'" in err
     assert f"`fedlit fit --config {config} --print_config > whole.yaml`" in err
 
 
@@ -56,8 +56,8 @@ def test_a_whole_configuration_is_tried_under_the_policy(fedlit_cli, sites, file
     toys = {"data": {"class_path": "toys.ToyData"}}
     code, _, err = fedlit_cli(f"site check {written(file, **toys)} --config {config}")
     assert code == 1
-    assert "names 'toys.ToyNet', which is not of its modules" in err
-    allowed = {"policy": {"modules": ["fedlit", "toys"]}}
+    assert "names 'toys.ToyNet'; to take it, add allow: [toys.ToyNet] under policy" in err
+    allowed = {"policy": {"allow": ["toys.ToyNet"], "floors": {"batch_size": 4, "examples": 8}}}
     code, out, err = fedlit_cli(f"site check {written(file, **toys, **allowed)} --config {config}")
     assert code == 0, err
     assert "w [483]" in out

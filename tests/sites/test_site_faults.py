@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from at_sites import TOYS, Answer, Ended, assert_same
+from at_sites import TOYS, Answer, Ended, assert_same, dying, failing
 from certificates import Authority, packed
 
 import fedlit
 from fedlit.federation.session import Session
 from fedlit.sites import serving, site, states
 from fedlit.sites.envelope import Envelope
-from fedlit.sites.loopback import Died
 from fedlit.sites.messages import REPLY, Hello, Presence
 
 OPTIONS = (
@@ -26,32 +25,10 @@ OPTIONS = (
 )
 
 
-def is_train(envelope: Envelope, index: int) -> bool:
-    return envelope.verb == "train" and envelope.content["asked"]["index"] == index
-
-
-def failing(name: str, index: int, times: int, how: Callable[[Envelope, Answer], bytes]) -> Callable:
-    """A site whose part of a round goes wrong, so many times."""
-    left = [times]
-
-    def between(site_name: str, envelope: Envelope, answer: Answer) -> bytes:
-        if site_name == name and is_train(envelope, index) and left[0]:
-            left[0] -= 1
-            return how(envelope, answer)
-        return answer(envelope.to_bytes())
-
-    return between
-
-
-def dying(envelope: Envelope, answer: Answer) -> bytes:
-    answer(envelope.to_bytes())
-    raise Died
-
-
 def with_nan(envelope: Envelope, answer: Answer) -> bytes:
     reply = Envelope.from_bytes(answer(envelope.to_bytes()))
     reply.vectors["vectors/w"][3] = float("nan")
-    return reply.to_bytes()
+    return replace(reply, sha256="").to_bytes()
 
 
 def flipped(envelope: Envelope, answer: Answer) -> bytes:
@@ -167,7 +144,10 @@ def changed(**fields) -> Callable:
     ("fields", "said"),
     [
         ({"fedlit": "9.9"}, f"site 'site-2': it has fedlit 9.9, and the server {fedlit.__version__}; install the same"),
-        ({"classes": ["Edema", "Mass"]}, "its classes are Edema, Mass, and the model's Edema, Effusion, Nodule"),
+        (
+            {"classes": ["Edema", "Mass", "Nodule"], "clients": []},
+            "its classes are Edema, Mass, Nodule, and the model's Edema, Effusion, Nodule",
+        ),
         ({"name": "site-1"}, "sites 'site-1' and 'site-2' both call themselves 'site-1': give each a name of its own"),
         ({"name": "other"}, "site 'site-2' calls itself 'other'"),
     ],
@@ -203,7 +183,7 @@ def test_a_site_tells_when_its_certificate_ends(tmp_path):
     file = tmp_path / "local" / "fedlit-site.yaml"
     file.parent.mkdir()
     file.write_text(yaml.safe_dump(values))
-    hello = Envelope.of("hello", Hello(fedlit.__version__, time.time()))
+    hello = Envelope.of("hello", Hello(fedlit.__version__, time.time(), [], 0))
     found = Envelope.from_bytes(serving.answering(file)(hello.to_bytes())).message(Presence)
     assert found.until == own.certificate.not_valid_after_utc.timestamp()
 
@@ -226,8 +206,8 @@ def test_another_layout_is_told_with_what_differs(fedlit_cli, sites, monkeypatch
     """The code of a model is another one at a site: same tensors, other roles."""
     read = site.recipe.read
 
-    def other(text, classes):
-        made = read(text, classes)
+    def other(*given):
+        made = read(*given)
         made.model.body[0].weight.requires_grad = False
         return made
 
@@ -340,8 +320,9 @@ def test_a_state_that_is_gone_is_a_clear_refusal_and_fresh_state_goes_on(fedlit_
     assert len(Ended(tmp_path).states()) == 3
 
 
-def test_serving_reads_the_file_once(sites, tmp_path):
+def test_serving_reads_the_file_once(sites, tmp_path, capsys):
     answer = serving.answering(tmp_path / "none.yaml")
     reply = Envelope.from_bytes(answer(b""))
     assert reply.content["kind"] == "unfit"
-    assert "none.yaml" in reply.content["reason"]
+    assert "none.yaml" in capsys.readouterr().err
+    assert "none.yaml" not in reply.content["reason"]  # paths stay

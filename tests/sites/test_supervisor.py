@@ -197,7 +197,7 @@ def test_a_site_that_does_not_answer_is_not_one_that_came_back(supervised):
     assert len(server.submitted) == 1
 
 
-LAST = Resumed("runs", "default", "last")
+LAST = Resumed("default")
 
 
 def running(**values: str) -> dict:
@@ -334,15 +334,15 @@ def test_a_lead_that_names_no_sites(tmp_path, sites, said):
 
 
 def test_a_job_holds_configuration_alone(tmp_path):
-    folder = write_job(tmp_path / "job", SITES, "abc", Submission("seed: 1\n", "one"))
+    folder = write_job(tmp_path / "job", SITES, "abc", Submission('{"seed": 1}', "one"))
     files = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
     assert files == {
         "meta.json",
         "app_server/config/config_fed_server.json",
-        "app_server/config/fedlit.yaml",
+        "app_server/config/fedlit.json",
         "app_site/config/config_fed_client.json",
     }
-    text = "".join((folder / file).read_text() for file in files if file.endswith(".json"))
-    assert {word for word in text.split('"') if word.startswith("fedlit.") and word != "fedlit.yaml"} == {
+    text = "".join((folder / file).read_text() for file in files if file.endswith("fedlit.json") is False)
+    assert {word for word in text.split('"') if word.startswith("fedlit.") and word != "fedlit.json"} == {
         "fedlit.sites.flare.Rounds", "fedlit.sites.flare.Site"
     }  # fmt: skip

@@ -1,7 +1,5 @@
 """What the server makes of what sites tell: clients of one name are refused, classes without AUROC are named."""
 
-from dataclasses import asdict
-
 import pytest
 
 from fedlit.core.errors import ConfigError
@@ -10,8 +8,10 @@ from fedlit.sites.messages import Presence, Told
 
 
 def site(name: str, client: str, counts: dict, scores: bool = False) -> Presence:
-    told = Told(client, ["Edema", "Mass"], None, 20, 5, 5, False, counts)
-    return Presence(name, "0.1.0", "2.14", "3.11", "cpu", 0.0, ["Edema", "Mass"], [asdict(told)], scores, None)
+    told = Told(client, ["Edema", "Mass"], None, 20, 5, 5, False, counts, {}, "")
+    return Presence(
+        name, "0.1.0", "2.14", "3.11", "cpu", 0.0, ["Edema", "Mass"], [told], scores, True, 64, 10, None, ""
+    )
 
 
 def test_clients_of_one_name_are_refused_with_what_gives_them_another():
@@ -32,3 +32,13 @@ def test_clients_of_one_name_are_refused_with_what_gives_them_another():
 def test_classes_whose_auroc_a_site_does_not_tell_are_named(counts, scores, said):
     notes = AtSites([site("north", "north", counts, scores)]).notes
     assert [note.partition(":")[0] for note in notes if "tells no AUROC" in note] == said
+
+
+def test_a_federation_in_which_no_class_is_ranked_is_told():
+    """There is no secure sum: a pooled count would show each site's own."""
+    said = "no site tells the AUROC of any class in validation"
+    hidden, shown = {"val": [[None, None], [None, None]]}, {"val": [[None, 12], [None, 30]]}
+    both = AtSites([site("north", "a", hidden), site("south", "b", hidden)]).notes
+    assert any(note.startswith(said) for note in both)
+    one = AtSites([site("north", "a", hidden), site("south", "b", shown)]).notes
+    assert not any(note.startswith(said) for note in one)

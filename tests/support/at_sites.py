@@ -14,7 +14,7 @@ from runs import Kept
 from fedlit.cli.main import main
 from fedlit.core.manifest import Manifest
 from fedlit.sites.envelope import Envelope
-from fedlit.sites.loopback import InProcess
+from fedlit.sites.loopback import Died, InProcess
 from fedlit.sites.serving import answering
 
 TOYS = (
@@ -115,3 +115,25 @@ def assert_same(at_sites: Ended, here: Ended, only_here: str = "-") -> None:
         part, _, key = name.partition("/")
         if part != "server":
             assert torch.equal(states[part][key], tensor), name
+
+
+def is_train(envelope: Envelope, index: int) -> bool:
+    return envelope.verb == "train" and envelope.content["asked"]["index"] == index
+
+
+def failing(name: str, index: int, times: int, how: Callable[[Envelope, Answer], bytes]) -> Callable:
+    """A site whose part of a round goes wrong, so many times."""
+    left = [times]
+
+    def between(site_name: str, envelope: Envelope, answer: Answer) -> bytes:
+        if site_name == name and is_train(envelope, index) and left[0]:
+            left[0] -= 1
+            return how(envelope, answer)
+        return answer(envelope.to_bytes())
+
+    return between
+
+
+def dying(envelope: Envelope, answer: Answer) -> bytes:
+    answer(envelope.to_bytes())
+    raise Died

@@ -20,6 +20,8 @@ from fedlit.experiment.parser import Parser
 from fedlit.experiment.sweep import next_steps, run_all
 from fedlit.sites.joining import LOOPBACK, joined
 from fedlit.sites.submission import Lead, Resumed, Submission
+from fedlit.sites.submitted import to_json
+from fedlit.sites.table import lacking, line_to_add
 from fedlit.tracking.run import Result
 
 
@@ -94,13 +96,24 @@ def run_elsewhere(args: Namespace, parser: Parser, fresh: Sequence[str]) -> int:
         raise ConfigError(
             f"--sites {args.sites}: NVFlare is not installed here; pip install 'fedlit[sites]'"
         ) from error
+    if args.ckpt_path not in (None, "last", "best"):
+        raise ConfigError(
+            f"--ckpt_path: runs are the server's; expected last, best or nothing, found {args.ckpt_path!r}"
+        )
+    named = args.get("model.init_args.weights")  # a name in the server's own file, which says where they are
+    if named is not None:
+        args["model.init_args.weights"] = None
     with without_fetching(), composed(args, parser, tracked=True) as experiment:  # what is refused is refused here
         console = experiment.console()
-        resumed = Resumed(str(args.run_dir), args.experiment, str(args.ckpt_path)) if args.ckpt_path else None
-        submission = Submission(experiment.config, experiment.run_name, resumed, fresh)
+        config = to_json(experiment, None if named is None else str(named))
+        submission = Submission(
+            config, experiment.run_name, Resumed(args.experiment) if args.ckpt_path else None, fresh
+        )
+        if needed := lacking({key: experiment.settings[key] for key in ("model", "federation", "phases", "callbacks")}):
+            console.print(f"the files of the server and of every site must have these classes: {line_to_add(needed)}")
     ending = Supervisor(lead, submission, console.print).run()
     if ending.kind == "stopped":
-        console.print(f"stopped; to continue: --ckpt_path {ending.directory or 'last'}")
+        console.print("stopped; to continue: --ckpt_path last")
         return 130
     print_results(ending.metrics, f"best model (after {ending.rounds} rounds)", console)
     for line in (f"run directory at the server: {ending.directory}", ending.summary):

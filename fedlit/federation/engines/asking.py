@@ -9,7 +9,7 @@ from fedlit.core.errors import TrainingError
 from fedlit.core.messages import State
 from fedlit.sites.carrier import Carrier, Lost
 from fedlit.sites.envelope import Damaged, Envelope
-from fedlit.sites.messages import FAILED, LASTING, Failure
+from fedlit.sites.messages import FAILED, LASTING, Failure, printable
 
 TRIES = 3
 """How often a site is asked for one thing before a run ends."""
@@ -63,6 +63,7 @@ class Asking:
         on_error: What happens when a site fails.
         quorum: Least number of answers with ``skip``.
         deadline: Seconds for all that is asked at once; None waits.
+        heard: Called with a site's name and each of its answers.
         failed: Whether a site has failed since something was asked last, be it mended or not.
     """
 
@@ -72,6 +73,7 @@ class Asking:
     on_error: OnError = "repeat"
     quorum: int = 1
     deadline: float | None = None
+    heard: Callable[[str, Envelope], None] = lambda site, answer: None
     failed: bool = False
 
     def __post_init__(self) -> None:
@@ -112,6 +114,8 @@ class Asking:
             enough = on_error == "skip" and came >= min(self.quorum, len(requests))
             if not failures or enough or on_error == "stop" or (on_error == "repeat" and lasting):
                 break
+            told = "; ".join(dict.fromkeys(failure.told for failure in failures.values()))
+            warnings.warn(f"{what}: {told}; asking again", stacklevel=2)
         if failures:
             told = "; ".join(dict.fromkeys(failure.told for failure in failures.values()))
             if not enough:
@@ -161,6 +165,8 @@ class Asking:
             tickets[self.carrier.send(request.site, envelope, deadline)] = number
         for ticket, answer in self.carrier.collect(list(tickets)):
             number = tickets[ticket]
+            if isinstance(answer, Envelope):
+                self.heard(ticket.site, answer)
             yield number, _read(requests[number], answer, read)
 
     def _advice(self, on_error: OnError, lasting: bool, came: int, asked: int) -> str:
@@ -179,11 +185,11 @@ def _read(request: Request, answer: Envelope | Lost, read: Callable[[Request, En
         if answer.verb != FAILED:
             return read(request, answer)
         failure = answer.message(Failure)
-    except (Damaged, ValueError, TypeError, KeyError) as error:
+    except (Damaged, ValueError, TypeError, KeyError, RuntimeError) as error:
         return _failed(request, "damaged", f"its answer cannot be used: {error}")
     return _failed(request, failure.kind, failure.reason)
 
 
 def _failed(request: Request, kind: str, reason: str) -> Failed:
     client = f", client {request.client!r}" if request.client else ""
-    return Failed(kind, f"site {request.site!r}{client} ({request.verb}): {reason}")
+    return Failed(kind, f"site {request.site!r}{client} ({request.verb}): {printable(reason)}")

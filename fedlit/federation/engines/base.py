@@ -52,6 +52,7 @@ class Scores:
         labels: [N, C] in {0, 1, NaN}, or None likewise.
         logged: means over examples of what the module passed to ``self.log``.
         tally: what a site tells in the place of scores and labels; None else.
+        forgotten: columns of the classes whose labels are taken for unknown here.
     """
 
     view: View
@@ -60,6 +61,7 @@ class Scores:
     labels: Tensor | None
     logged: dict[str, float]
     tally: Tally | None = None
+    forgotten: frozenset[int] = frozenset()
 
     @property
     def ranks(self) -> bool:
@@ -68,6 +70,7 @@ class Scores:
 
     def forget(self, columns: Sequence[bool]) -> None:
         """Take the labels of some classes for unknown."""
+        self.forgotten |= {column for column, gone in enumerate(columns) if gone}
         if self.labels is not None:
             self.labels[:, columns] = torch.nan
         if self.tally is not None:
@@ -77,6 +80,12 @@ class Scores:
         """Give its tally, and AUROC and support of each class; for what ranks."""
         tally = self.tally or Tally.of(self.scores, self.labels, classes)
         return tally, tally.class_auroc(classes)
+
+    def hides(self, column: int) -> bool:
+        """Whether images of a class may be labelled of which nothing is told: neither positives nor negatives are counted."""
+        if self.tally is None or column in self.forgotten:
+            return False
+        return not (self.tally.positives[column].any() or self.tally.negatives[column].any())
 
 
 @dataclass
@@ -117,13 +126,13 @@ JOBS = 64
 """A cohort of twice as many clients or more goes to the workers in about so many jobs, each of several clients."""
 
 
-def jobs_of(items: Sequence[Item]) -> list[Sequence[Item]]:
+def jobs_of(items: Sequence[Item], singly: bool = False) -> list[Sequence[Item]]:
     """Cut a cohort, or a list of views, into jobs of neighbours.
 
     The number of items alone says how: payloads are added within a job first, so that the order of additions is the same
-    whatever the number of workers.
+    whatever the number of workers. With ``singly`` each is a job by itself.
     """
-    size = max(1, len(items) // JOBS)
+    size = 1 if singly else max(1, len(items) // JOBS)
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
@@ -170,10 +179,10 @@ class Worker:
         total, trained, down = None, [], self._here(down)
         for (name, state), after in pairwise(chain(clients, [following])):
             if self._ahead is not None:
-                self._ahead.following = after and (self._stream(after[0]), after[1].load().batches if after[1] else 0)
+                self._ahead.following = after and (self.stream(after[0]), after[1].load().batches if after[1] else 0)
             self.doing = f"training client {name!r}"
             with in_words(self.local.module, self.doing):
-                stream, client = self._stream(name), self.program.clients[name]
+                stream, client = self.stream(name), self.program.clients[name]
                 before = state.load()
                 payload, new, report = client_round(self.local, stream, client, before, down, rnd, into)
             total, into = added(total, payload), None
@@ -189,7 +198,8 @@ class Worker:
             self._down = down, down.to(device)
         return self._down[1]
 
-    def _stream(self, name: str) -> BatchStream:
+    def stream(self, name: str) -> BatchStream:
+        """Return the batches of a client."""
         if name not in self._streams:
             dataset = self.program.data[name].train
             self._streams[name] = BatchStream(
@@ -208,7 +218,7 @@ class Worker:
             local.flat.own.load({})
         else:
             local.adopt(local.mask(program.clients[view.client]), state, down)
-            local.count(state.batches, self._stream(view.client))
+            local.count(state.batches, self.stream(view.client))
         seed_process(program.seed, "evaluate", view.holder or "", view.part)
         module.eval()
         if not overrides(module, view.method):
@@ -246,9 +256,10 @@ class InProcess:
         down: Broadcast,
         rnd: Round,
         folder: StateFolder | None = None,
+        singly: bool = False,
     ) -> Iterator[Reply]:
-        """Replies in cohort order; new states go to the folder, where there is one."""
-        jobs = jobs_of(cohort)
+        """Replies in cohort order, with ``singly`` one a client; new states go to the folder, where there is one."""
+        jobs = jobs_of(cohort, singly)
         for job, after in zip_longest(jobs, jobs[1:]):
             held = ((name, states.get(name) or self.worker.fresh_state()) for name in job)
             yield self.worker.train(held, down, rnd, folder, after and (after[0], states.get(after[0])))
@@ -271,6 +282,7 @@ class Engine:
         where: in words, for the person at the keyboard.
         folder: of the clients' states, where they do not stay in memory.
         keeps_states: whether clients' states are here, and in checkpoints; otherwise they are at sites.
+        reduce: what makes one payload of a round's single ones; without, they are added up as they come.
 
     Args:
         pool: an :class:`InProcess`, or what has its methods.
@@ -279,6 +291,7 @@ class Engine:
     where: str
     folder: StateFolder | None = None
     keeps_states = True
+    reduce: Callable[[Sequence[Payload]], Payload] | None = None
 
     def __init__(self, pool: InProcess) -> None:
         self._pool = pool
@@ -288,17 +301,19 @@ class Engine:
     def run(
         self, cohort: Sequence[str], down: Broadcast, rnd: Round, on_reply: OnReply = lambda report: None
     ) -> tuple[Payload, list[ClientReport]]:
-        """One round: the sum of the cohort's payloads, and how it went for each. New client states wait."""
+        """One round: the sum of the cohort's payloads, or what stands for it, and how it went for each. New client states wait."""
         self._drop(self._waiting)
-        total, reports, self._waiting = None, [], {}
-        for payload, trained in self._pool.train(cohort, self._states, down, rnd, self.folder):
+        total, reports, self._waiting, single = None, [], {}, []
+        singly = self.reduce is not None and rnd.window > 0
+        for payload, trained in self._pool.train(cohort, self._states, down, rnd, self.folder, singly):
             for state, report in trained:
                 if state is not None:
                     self._waiting[report.client] = state
                 reports.append(report)
                 on_reply(report)
-            total = added(total, payload)
-        return total and total.cpu(), reports
+            single += [payload.cpu()] if singly else []
+            total = payload if singly else added(total, payload)
+        return self.reduce(single) if singly else total and total.cpu(), reports
 
     def commit(self) -> None:
         """Make the waiting client states the clients' own: the server has accepted the round."""
@@ -325,8 +340,8 @@ class Engine:
         """Return after which round the state of each client at its site is the federation's; {} where they are here."""
         return {}
 
-    def go_back(self, at_sites: Mapping[str, int | None]) -> None:
-        """Go on from the states at sites that a checkpoint names."""
+    def go_back(self, at_sites: Mapping[str, int | None], rounds: int) -> None:
+        """Go on from the states at sites that a checkpoint after so many rounds names."""
 
     def saved(self, places: Sequence[Mapping[str, int | None]]) -> None:
         """Learn to which states at sites the checkpoints go back."""

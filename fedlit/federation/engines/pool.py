@@ -149,18 +149,19 @@ class ProcessPool:
         down: Broadcast,
         rnd: Round,
         folder: StateFolder | None = None,
+        singly: bool = False,
     ) -> Iterator[Reply]:
-        """Replies in cohort order; the first payload is the caller's own, others are good until the next is asked for."""
+        """Replies in cohort order; the first payload, with ``singly`` each, is the caller's own, others are good until the next."""
         self._begin(down, replace(rnd, participation=torch.tensor(1.0)), folder)
         free = [deque(f"reply-{w}-{i}" for i in range(REPLIES)) for w in range(len(self._workers))]
         jobs = [
             Job(number, names, [self._refer(n, states.get(n)) for n in names], [self._next_file(n) for n in names])
-            for number, names in enumerate(jobs_of(cohort))
+            for number, names in enumerate(jobs_of(cohort, singly))
         ]
         for w, answer in self._answered(jobs, free):
             payload = Payload(self._folder.open(answer.vectors), answer.weight, answer.mask_weight)
             trained = [(self._state(report.client, state), report) for state, report in answer.clients]
-            yield payload if answer.number else payload.clone(), trained
+            yield payload if answer.number and not singly else payload.clone(), trained
             free[w].appendleft(Path(answer.vectors.path).name)  # those that nobody has needed yet take no memory
         for names in free:
             for name in sorted(names)[1:]:  # each worker needs one in the next round

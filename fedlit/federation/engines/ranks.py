@@ -33,7 +33,8 @@ class FabricEngine(Engine):
         fabric: launched, with a world of more than one process.
 
     Raises:
-        ConfigError: more processes than clients, or ranks that built different models.
+        ConfigError: more processes than clients, an aggregator that reduces single replies, or ranks that built different
+            models.
     """
 
     def __init__(self, program: Program, fabric: FederationFabric) -> None:
@@ -41,6 +42,11 @@ class FabricEngine(Engine):
             raise ConfigError(
                 f"{fabric.world_size} processes for {len(program.clients)} clients: expected at most one "
                 "process a client; lower fabric.devices or fabric.num_nodes"
+            )
+        if single := [type(a).__name__ for a in program.aggregators if a.implements("reduce")]:
+            raise ConfigError(
+                f"{single[0]} needs the single replies of a round, and {fabric.world_size} processes of Fabric exchange sums; "
+                "set fabric.devices and fabric.num_nodes to 1, and federation.workers to train clients side by side"
             )
         super().__init__(InProcess(program, fabric))
         self.where = f"{fabric.world_size} ranks"

@@ -3,7 +3,6 @@
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 
 import torch
 from lightning.pytorch import LightningModule
@@ -11,18 +10,21 @@ from rich.filesize import decimal
 
 from fedlit.core import checkpoint
 from fedlit.core.aggregator import Aggregator, composed_name
+from fedlit.core.batches import BatchStream
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Layout
+from fedlit.core.local_model import client_mask
+from fedlit.core.measuring import objective_of
 from fedlit.core.messages import Broadcast, Client, ClientReport, Payload, Round, ServerState, State
 from fedlit.federation.engines.asking import Asking, Request
 from fedlit.federation.engines.base import AnyState, Engine, InProcess, OnReply, Program, Scores, View, added, jobs_of
 from fedlit.federation.handover import PersonalParts
 from fedlit.federation.settings import Settings
-from fedlit.metrics.tally import BINS, Tally
+from fedlit.sites.answers import Expected, Norms, disagreeing, not_agreed, read_scores
 from fedlit.sites.envelope import Damaged, Envelope
-from fedlit.sites.messages import Prepare, Prepared, Scored, Start, Started, Task
-from fedlit.sites.payloads import module_tensors, of_client, of_round, payload_of
+from fedlit.sites.messages import Look, Member, Prepare, Prepared, Start, Started, Task, Train
+from fedlit.sites.payloads import module_tensors
 from fedlit.sites.roster import Roster
 
 SHORT = 10
@@ -67,10 +69,16 @@ class SiteEngine(Engine):
             settings.on_site_error or "repeat",
             settings.quorum or 1,
             settings.deadline,
+            heard=roster.heard,
         )
         _check_windows(settings, layout)
+        self._masks = {name: client_mask(program.aggregators, layout, c) for name, c in program.clients.items()}
+        self._told = {told.name: told for site in roster.presences for told in site.clients}
+        self._sites = {site.name: site for site in roster.presences}
+        self._norms, self._rounds = Norms(), -1
         self._accepted: dict[str, int | None] = dict.fromkeys(program.clients)
         self._trained: dict[str, int | None] = {}
+        self._trained_round = -1
         self._durable: dict[str, set[int]] = {}
         self._said = False
 
@@ -80,14 +88,16 @@ class SiteEngine(Engine):
         """Run a round; reports are of the clients that took part, who may be fewer than were asked."""
         verb, began = "train" if rnd.window else "measure", time.perf_counter()
         tensors = down.tensors()
-        asked = [self._task(verb, name, tensors, of_round(rnd)) for name in cohort]
+        asked = [self._task(verb, name, tensors, Train(rnd.index, list(rnd.cohort), rnd.moments)) for name in cohort]
         parts: dict[str, tuple[Payload, ClientReport]] = {}
         what = f"round {rnd.index + 1}" if rnd.window else f"the measuring round before round {rnd.index + 1}"
-        names: set[str] = set()
-        for request, answer in self._ask(asked, lambda request, reply: self._part(request, reply, names), what):
+        for request, answer in self._ask(asked, lambda request, reply: self._part(request, reply, rnd), what):
             parts[request.client] = answer
             on_reply(answer[1])
+        self._leave_out(parts, what)
         total, reports = None, [report for _, report in parts.values()]
+        if self.reduce is not None and rnd.window:
+            total = self.reduce([parts.pop(name)[0] for name in cohort if name in parts])
         for job in jobs_of(cohort):  # the order of additions is that of any other engine
             within = None
             for name in (name for name in job if name in parts):
@@ -95,21 +105,43 @@ class SiteEngine(Engine):
             if within is not None:
                 total = added(total, within)
         if rnd.window:
-            self._trained = {report.client: rnd.index + 1 for report in reports}
+            self._trained, self._trained_round = {report.client: rnd.index + 1 for report in reports}, rnd.index + 1
             if not self._ask.failed:  # waiting for somebody is no message
                 self._compare(reports, down, time.perf_counter() - began)
         return total, reports
 
+    def _leave_out(self, parts: dict[str, tuple[Payload, ClientReport]], what: str) -> None:
+        """Take out what differs from most others' in its form, and say which updates are far beyond the usual.
+
+        Raises:
+            TrainingError: Too few are left, or a run does not go on without a site that has failed.
+        """
+        odd = disagreeing({name: payload for name, (payload, _) in parts.items()})
+        if odd:
+            error, left = not_agreed(what, odd, self._site_of), len(parts) - len(odd)
+            if self._ask.on_error != "skip" or left < max(self._ask.quorum, 1):
+                raise error
+            warnings.warn(f"{error}; it goes on with {left} of {len(parts)}", stacklevel=2)
+            for name in odd:
+                del parts[name]
+        self._norms.watch({name: payload for name, (payload, _) in parts.items()}, self._site_of)
+
     def commit(self) -> None:
         """Take the states after the round for the clients' own: sites learn of it with their next message."""
         self._accepted |= self._trained
-        self._trained = {}
+        self._rounds, self._trained = self._trained_round, {}
 
     def evaluate(self, views: Sequence[View], down: Broadcast) -> list[Scores]:
         """Score each view at the site that has its images, and the server's test sets here, in order."""
-        away, tensors = [view for view in views if view.holder is not None], down.tensors()
-        asked = [self._task("evaluate", view.client, tensors, asdict(view), view.holder) for view in away]
-        scored = {View(**request.message.asked): answer for request, answer in self._ask(asked, _scores, "evaluation")}
+        away, tensors = [view for view in views if view.holder is not None], {"w": down.w, "stats": down.stats}
+        asked = [self._task("evaluate", v.client, tensors, self._look(v), v.holder) for v in away]
+        numbers = {id(request): view for request, view in zip(asked, away, strict=True)}
+        scored = {
+            numbers[id(request)]: scores
+            for request, scores in self._ask(
+                asked, lambda request, reply: self._scores(numbers[id(request)], request, reply), "evaluation"
+            )
+        }
         here = [view for view in views if view.holder is None and view.client is None]
         if left := sorted({view.part for view in views if view.holder is None and view.client is not None}):
             warnings.warn(
@@ -130,16 +162,17 @@ class SiteEngine(Engine):
         """Return after which round the state of each client at its site is the federation's; None where it has none."""
         return dict(self._accepted)
 
-    def go_back(self, at_sites: Mapping[str, int | None]) -> None:
+    def go_back(self, at_sites: Mapping[str, int | None], rounds: int) -> None:
         """Go on from the states at sites that a checkpoint names."""
         self._accepted = {name: at_sites.get(name) for name in self._accepted}
-        self._trained = {}
+        self._rounds, self._trained = rounds, {}
 
     def saved(self, places: Sequence[Mapping[str, int | None]]) -> None:
         """Learn to which states at sites the server's checkpoints go back."""
         self._durable = {
             name: {place[name] for place in places if place.get(name) is not None} for name in self._accepted
         }
+        self._roster.remember()
 
     def hand_over(
         self,
@@ -150,8 +183,6 @@ class SiteEngine(Engine):
         aggregators: Sequence[Aggregator],
     ) -> None:
         """Let clients begin with what they kept at their sites in an earlier phase."""
-        if not self._roster.run:
-            return
         kept, tensors = checkpoint.at_sites(parts.path), {"w": server.w, "stats": server.stats}
         asked = [
             Request(
@@ -160,7 +191,7 @@ class SiteEngine(Engine):
                 name,
                 Start(
                     self._roster.run, self._phase, self._layout.fingerprint, name, parts.phase,
-                    self._roster.texts[parts.phase], kept[name], self._site_of[name] in self._roster.fresh,
+                    self._roster.plans[parts.phase], kept[name], self._site_of[name] in self._roster.fresh,
                 ),
                 tensors,
             )
@@ -175,6 +206,7 @@ class SiteEngine(Engine):
     def close(self) -> None:
         """Let go of the server's own model; the sites go on with the next phase."""
         vars(self).pop("_worker", None)
+        self._roster.remember()
 
     @property
     def _own(self) -> InProcess:
@@ -183,7 +215,9 @@ class SiteEngine(Engine):
             self._worker = InProcess(self._program, self._fabric)
         return self._worker
 
-    def _task(self, verb: str, client: str | None, tensors: State, asked: dict, holder: str | None = None) -> Request:
+    def _task(
+        self, verb: str, client: str | None, tensors: State, asked: Train | Look, holder: str | None = None
+    ) -> Request:
         accepted = self._accepted.get(client) if client else None
         durable = sorted(self._durable.get(client, ())) if client else []
         site = self._site_of[holder or client]
@@ -192,26 +226,9 @@ class SiteEngine(Engine):
         return Request(verb, site, client or holder, task, tensors)
 
     def _prepare(self, site: str) -> Request:
-        program, training = self._program, self._program.training
+        members = [Member(c.name, c.weight) for name, c in self._program.clients.items() if self._site_of[name] == site]
         asked = Prepare(
-            self._roster.run,
-            self._phase,
-            self._roster.texts[self._phase],
-            self._layout.fingerprint,
-            program.seed,
-            [of_client(client) for name, client in program.clients.items() if self._site_of[name] == site],
-            training.optimizer_state,
-            training.gradient_clip,
-            training.gradient_clamp,
-            training.measure_batches,
-            self._settings.memory_format,
-            self._settings.cuda_graph,
-            self._settings.compile,
-            program.threads,
-            program.batch_size,
-            program.eval_batch_size,
-            program.limit_eval_batches,
-            self._fabric.strategy.precision.precision,
+            self._roster.run, self._phase, self._roster.plans[self._phase], self._layout.fingerprint, members
         )
         return Request("prepare", site, "", asked, self._tensors)
 
@@ -234,24 +251,66 @@ class SiteEngine(Engine):
         name, (theirs, ours) = next((n, pair) for n, pair in pairs.items() if pair[0] != pair[1])
         raise Damaged(f"its model has another layout: {name} {theirs} there, {ours} here; install the same code")
 
-    def _part(self, request: Request, reply: Envelope, names: set[str]) -> tuple[Payload, ClientReport]:
+    def _look(self, view: View) -> Look:
+        """What is asked of a site for a view; one with floors evaluates whole views."""
+        whole = self._sites[self._site_of[view.holder]].whole
+        return Look(view.holder, view.part, self._rounds, view.method, None if whole else view.limit)
+
+    def _scores(self, view: View, request: Request, reply: Envelope) -> Scores:
+        """Read an evaluation.
+
+        Raises:
+            Damaged: It is not of this view, or contradicts what the site has told.
+        """
+        told, site, look = self._told[view.holder], self._sites[request.site], request.message.asked
+        examples, batches = getattr(told, view.part), self._program.limit_eval_batches
+        if look.limit is not None:
+            examples = min(examples, look.limit)
+        if batches is not None:
+            examples = min(examples, batches * self._program.eval_batch_size)
+        scores, data = read_scores(view, reply, told, self._layout.classes, examples, site.scores)
+        self._check_data(request, data)
+        return scores
+
+    def _part(self, request: Request, reply: Envelope, rnd: Round) -> tuple[Payload, ClientReport]:
         """Read a client's part of a round.
 
         Raises:
             Damaged: It is none of this client, of this model, or not finite.
         """
-        payload, report = payload_of(reply)
-        if report.client != request.client or payload.weight != self._program.clients[request.client].weight:
-            raise Damaged(f"it is of client {report.client!r} with the weight {payload.weight:g}")
-        names |= names or payload.vectors.keys()
-        if names != payload.vectors.keys():
-            raise Damaged(f"it has the vectors {sorted(payload.vectors)}, and those before it {sorted(names)}")
-        for name, vector in payload.vectors.items():
-            if name == "w" and len(vector) != self._layout.size:
-                raise Damaged(f"it has {len(vector):,} weights, and the model {self._layout.size:,}")
-            if not torch.isfinite(vector.sum()):
-                raise Damaged(f"its {name!r} is not finite")
+        client = self._program.clients[request.client]
+        steps = rnd.window
+        if rnd.unit == "epochs":
+            stream = BatchStream(self._program.data[client.name].train, self._program.batch_size, 0, client.name)
+            steps *= stream.steps_per_epoch
+        measured = None if rnd.window else self._measured(rnd)
+        expected = Expected(
+            client, self._masks[client.name], self._layout, len(self._program.aggregators), steps, measured
+        )
+        payload, report, data = expected.read(reply)
+        self._check_data(request, data)
         return payload, report
+
+    def _measured(self, rnd: Round) -> dict[str, int]:
+        """Names and sizes of what a client sends in a measuring round."""
+        sizes = dict.fromkeys(("mean", "square"), self._layout.stats_size) if rnd.moments else {}
+        objective, classes = objective_of(self._program.module), len(self._layout.classes)
+        if objective is None:
+            return sizes
+        blank = torch.zeros(2, classes, dtype=self._layout.dtype)
+        sums = objective.measure(blank, blank, blank)
+        return sizes | {f"objective/{name}": vector.numel() for name, vector in sums.items()}
+
+    def _check_data(self, request: Request, data: str) -> None:
+        """Say once that a client's data are not those that its site has told of."""
+        told = self._told[request.client]
+        if data != told.data:
+            told.data = data
+            warnings.warn(
+                f"site {request.site!r}, client {request.client!r}: its data have changed since the run began there; what it sends from "
+                "now on is of other images or labels",
+                stacklevel=2,
+            )
 
     def _compare(self, reports: Sequence[ClientReport], down: Broadcast, seconds: float) -> None:
         """Warn once where messages take a large part of the rounds."""
@@ -269,26 +328,6 @@ class SiteEngine(Engine):
             f"{SHORT} times as long; raise federation.schedule.window",
             stacklevel=3,
         )
-
-
-def _scores(request: Request, reply: Envelope) -> Scores:
-    """Read an evaluation.
-
-    Raises:
-        Damaged: Its scores are not those of its examples.
-    """
-    scored, tensors = reply.message(Scored), reply.tensors()
-    view = View(**request.message.asked)
-    if scored.kind == "none":
-        return Scores(view, scored.examples, None, None, scored.logged)
-    if scored.kind == "tally":
-        if tensors.keys() != {"auroc", "positives", "negatives"} or tensors["positives"].shape[1:] != (BINS,):
-            raise Damaged("its histograms are none of fedlit")
-        return Scores(view, scored.examples, None, None, scored.logged, Tally(**tensors))
-    scores, labels = tensors["scores"], tensors["labels"]
-    if scores.ndim != 2 or scores.shape != labels.shape or len(scores) != scored.examples:
-        raise Damaged(f"scores {tuple(scores.shape)} and labels {tuple(labels.shape)} of {scored.examples} examples")
-    return Scores(view, scored.examples, scores, labels, scored.logged)
 
 
 def _tensors_of(program: Program) -> State:

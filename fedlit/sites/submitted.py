@@ -1,0 +1,246 @@
+"""A lead's configuration as the objects of a run at a server: everything that it names is in the server's own table."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from lightning.pytorch import LightningModule
+
+from fedlit.core import documents
+from fedlit.core.errors import ConfigError
+from fedlit.core.fabric import PRECISIONS, launch, make_fabric
+from fedlit.core.randomness import seed_process
+from fedlit.data.federated import FederatedDataModule
+from fedlit.experiment.experiment import Experiment, ready
+from fedlit.experiment.naming import OF_RUNS, check_name
+from fedlit.experiment.phases import Phase
+from fedlit.federation.callbacks import Callback
+from fedlit.federation.federation import Federation
+from fedlit.sites import recipe
+from fedlit.sites.envelope import strict_json
+from fedlit.sites.table import lacking, line_to_add, table_of
+from fedlit.sites.typed import Mistyped, Table, built, made
+from fedlit.tracking.base import Tracker
+from fedlit.tracking.mlflow import MLflowTracker
+
+
+@dataclass
+class ServerSettings:
+    """Say what a server does for leads; its own file, which no job writes.
+
+    Args:
+        home: Folder in which relative paths begin, and in which ``mlflow.db`` is. By default that of the process.
+        run_dir: Folder of all runs.
+        logger: Whether runs are logged to MLflow.
+        tracking_uri: MLflow's store. By default ``mlflow.db`` in ``home``.
+        weights: Files from which a model may start, by the names that leads use.
+        allow: Paths of classes that a configuration may name beside those of fedlit and ``torch.optim``.
+        accelerator: Device of the server.
+        parameters: Weights that a model may have.
+    """
+
+    home: str = "."
+    run_dir: str = "runs"
+    logger: bool = True
+    tracking_uri: str | None = None
+    weights: dict[str, str] = field(default_factory=dict)
+    allow: list[str] = field(default_factory=list)
+    accelerator: str = "auto"
+    parameters: int = 1_000_000_000
+
+    @classmethod
+    def read(cls, file: Path | None) -> "ServerSettings":
+        """Read the file, which need not be there.
+
+        Raises:
+            ConfigError: It says something else; names the key.
+        """
+        values = (documents.load(file) if file is not None and file.exists() else None) or {}
+        try:
+            settings = made(cls, values, "")
+        except Mistyped as error:
+            raise ConfigError(f"{file} at the server: {error}") from error
+        if not Path(settings.home).is_dir():
+            raise ConfigError(f"{file} at the server: home: expected a folder that is there, found {settings.home!r}")
+        return settings
+
+    def tracker(self) -> Tracker:
+        """Make what metrics go to."""
+        if not self.logger:
+            return Tracker()
+        return MLflowTracker(self.tracking_uri) if self.tracking_uri else MLflowTracker()
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a lead's data are to a server, which does not read them.
+
+    Attributes:
+        classes: Their classes, in order.
+        batch_size, eval_batch_size: Examples in a batch.
+    """
+
+    classes: list[str]
+    batch_size: int
+    eval_batch_size: int
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A lead's whole configuration. Its data, folders and loggers are for the record: no object is made of them.
+
+    Attributes:
+        data: What of the lead's data counts.
+        settings: The resolved configuration.
+    """
+
+    data: Described
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The keys of a configuration of which a server makes something."""
+
+    seed: int
+    experiment: str
+    name: str | None
+    tags: dict[str, str]
+    ckpt_path: Literal["last", "best"] | None
+    fast_dev_run: bool
+    model: dict[str, Any]
+    federation: dict[str, Any]
+    phases: list[dict[str, Any]] | None
+    callbacks: list[dict[str, Any]] | None
+    precision: str
+
+
+def to_json(experiment: Experiment, weights: str | None = None) -> str:
+    """Write down a lead's configuration.
+
+    Args:
+        experiment: What is to be trained.
+        weights: Name of the server's weights from which the model starts.
+
+    Raises:
+        ConfigError: It holds something that JSON does not, such as infinity.
+    """
+    data, settings = experiment.data, json.loads(json.dumps(experiment.settings, default=str))
+    if weights is not None:
+        settings["model"]["init_args"]["weights"] = weights
+    described = {"classes": list(data.classes), "batch_size": data.batch_size, "eval_batch_size": data.eval_batch_size}
+    try:
+        return json.dumps({"data": described, "settings": settings}, indent=1, allow_nan=False)
+    except ValueError as error:
+        raise ConfigError(
+            f"--sites: the configuration holds NaN or infinity, which does not travel ({error})"
+        ) from error
+
+
+@contextmanager
+def experiment_of(text: str, own: ServerSettings, name: str) -> Iterator[Experiment]:
+    """Context manager that gives the objects of a lead's configuration.
+
+    Args:
+        text: What :func:`to_json` has written.
+        own: The server's own file.
+        name: Name of a new run.
+
+    Raises:
+        ConfigError: It names a class or a file that the server does not take, or values cannot work; names the key.
+    """
+    table = table_of(own.allow)
+    try:
+        submitted = made(Submitted, _json(text), "")
+        settings = {**submitted.settings, "run_dir": own.run_dir, "logger": own.logger}
+        wanted = _wanted(settings)
+        if odd := lacking([wanted.model, wanted.federation, wanted.phases, wanted.callbacks], table):
+            raise Mistyped(
+                f"the server does not take {', '.join(odd)}; its people may add {line_to_add([*own.allow, *odd])} to its file"
+            )
+        with ready(_made(submitted, settings, wanted, own, table, name)) as experiment:
+            yield experiment
+    except (Mistyped, RecursionError) as error:
+        raise ConfigError(f"the configuration at the server: {str(error) or 'it is too deep'}") from error
+
+
+def _json(text: str) -> Any:
+    try:
+        return strict_json(text.encode())
+    except ValueError as error:
+        raise Mistyped(f"it is not JSON as fedlit writes it: {error}") from error
+
+
+def _wanted(settings: Mapping[str, Any]) -> Wanted:
+    keys = (
+        "seed",
+        "experiment",
+        "name",
+        "tags",
+        "ckpt_path",
+        "fast_dev_run",
+        "model",
+        "federation",
+        "phases",
+        "callbacks",
+    )
+    if missing := [key for key in keys if key not in settings]:
+        raise Mistyped(f"{missing[0]} is missing")
+    precision = built(dict[str, Any], settings.get("fabric", {}), "fabric").get("precision", "32-true")
+    wanted = made(Wanted, {key: settings[key] for key in keys} | {"precision": precision}, "")
+    check_name("experiment", wanted.experiment, OF_RUNS)
+    if wanted.precision not in PRECISIONS:
+        raise Mistyped(f"fabric.precision: expected one of {', '.join(PRECISIONS)}, found {wanted.precision!r}")
+    return wanted
+
+
+def _made(
+    submitted: Submitted, settings: dict[str, Any], wanted: Wanted, own: ServerSettings, table: Table, name: str
+) -> Experiment:
+    data = FederatedDataModule(
+        None, batch_size=submitted.data.batch_size, eval_batch_size=submitted.data.eval_batch_size
+    )
+    data.classes = submitted.data.classes
+    model = recipe.with_classes(_with_weights(wanted.model, own), submitted.data.classes, table)
+    recipe.check_size(model, table, own.parameters)
+    fabric = make_fabric(own.accelerator, precision=wanted.precision)
+    launch(fabric)
+    seed_process(wanted.seed, "initial weights")
+    given = wanted.name or name
+    check_name("name", given, OF_RUNS)
+    return Experiment(
+        yaml.safe_dump(settings, sort_keys=False, allow_unicode=True),
+        settings,
+        wanted.seed,
+        wanted.experiment,
+        given,
+        Path(own.run_dir),
+        wanted.ckpt_path,
+        wanted.fast_dev_run,
+        fabric,
+        data,
+        built(LightningModule, model, "model", table),
+        made(Federation, wanted.federation, "federation", table),
+        own.tracker(),
+        wanted.tags,
+        built(list[Phase], wanted.phases or [], "phases", table),
+        built(list[Callback], wanted.callbacks or [], "callbacks", table),
+    )
+
+
+def _with_weights(model: Mapping[str, Any], own: ServerSettings) -> dict[str, Any]:
+    """A model's configuration with the file that the server's own list gives for a name."""
+    options = dict(model.get("init_args") or {})
+    asked = options.get("weights")
+    if asked is not None:
+        if asked not in own.weights:
+            known = ", ".join(own.weights) or "none"
+            raise Mistyped(
+                f"model.weights: expected a name that the server's file lists ({known}), found {str(asked)[:60]!r}"
+            )
+        options["weights"] = Path(own.weights[asked])
+    return {**model, "init_args": options}

@@ -1,0 +1,249 @@
+"""Values out of JSON, checked against the types that a constructor declares; classes come out of a table, never by import.
+
+Whatever crosses a boundary is built here: the fields of every message, and the model, algorithms and schedule of a
+configuration. A class is an entry of the receiver's own table (:mod:`fedlit.sites.table`); no string is ever imported.
+"""
+
+import inspect
+import types
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+LARGEST = 2**63
+"""Whole numbers are smaller than this."""
+
+AnyFloat = Annotated[float, "also NaN and infinity"]
+"""A number that may be none, such as a mean loss that was never logged; all others are finite."""
+
+SPEC = {"class_path", "init_args", "dict_kwargs"}
+"""Keys of a value that names a class; the last are arguments of a constructor that takes any."""
+
+Kind = TypeVar("Kind")
+
+
+class Mistyped(ValueError):
+    """A value that is not what its place takes; names the place."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The classes that a configuration may name.
+
+    Attributes:
+        classes: Every class by each of its names.
+        bases: Base classes of the kinds of parts, the narrower of two first: a class belongs where its own kind is asked for.
+    """
+
+    classes: Mapping[str, type]
+    bases: tuple[type, ...] = ()
+
+    def get(self, name: str, kind: type, where: str) -> type:
+        """Look a class up for a place.
+
+        Raises:
+            Mistyped: It is not in the table, or of another kind than the place takes.
+        """
+        cls = self.classes.get(name)
+        if cls is None:
+            raise Mistyped(f"{where}: {_shown(name)} is not in the table of classes")
+        if not issubclass(cls, kind) or self._base(cls) is not self._base(kind):
+            raise Mistyped(f"{where}: expected a {kind.__name__}, found {_shown(name)}")
+        return cls
+
+    def _base(self, cls: type) -> type | None:
+        return next((base for base in self.bases if issubclass(cls, base)), None)
+
+
+NO_CLASSES = Table({})
+
+
+def built(kind: Any, value: Any, where: str = "", table: Table = NO_CLASSES) -> Any:
+    """Make what a place takes of a value out of JSON.
+
+    Args:
+        kind: The declared type, such as ``int | None``, ``list[str]``, a dataclass, or a base class.
+        value: The value.
+        where: The place, for errors.
+        table: The classes that a value may name; none by default.
+
+    Returns:
+        The value: a tuple for a sequence of fixed length, an instance for a dataclass or a class of the table.
+
+    Raises:
+        Mistyped: It is of another type, or names a class that is not in the table or does not belong there.
+    """
+    origin = get_origin(kind)
+    if kind is Any or kind is inspect.Parameter.empty or isinstance(kind, str | TypeVar):
+        return _plain(value, where)
+    if kind == AnyFloat and isinstance(value, float):
+        return value
+    if origin is Annotated:
+        return built(get_args(kind)[0], value, where, table)
+    if origin in (Union, types.UnionType):
+        return _one_of(get_args(kind), value, where, table)
+    if origin is Literal:
+        if not any(type(value) is type(each) and value == each for each in get_args(kind)):
+            raise Mistyped(f"{where}: expected one of {', '.join(map(str, get_args(kind)))}, found {_shown(value)}")
+        return value
+    if origin is tuple and get_args(kind)[-1:] != (Ellipsis,):
+        parts = _sequence(value, where)
+        if len(parts) != len(get_args(kind)):
+            raise Mistyped(f"{where}: expected {len(get_args(kind))} values, found {len(parts)}")
+        return tuple(
+            built(k, part, f"{where}.{i}", table) for i, (k, part) in enumerate(zip(get_args(kind), parts, strict=True))
+        )
+    if origin in (list, tuple, Sequence, Iterable, Collection):
+        items = [
+            built(get_args(kind)[0], part, f"{where}.{i}", table) for i, part in enumerate(_sequence(value, where))
+        ]
+        return tuple(items) if origin is tuple else items
+    if origin in (dict, Mapping):
+        if not isinstance(value, dict):
+            raise Mistyped(f"{where}: expected a map, found {_shown(value)}")
+        return {key: built(get_args(kind)[1], part, f"{where}.{key}", table) for key, part in value.items()}
+    if origin is Callable:
+        return _factory(get_args(kind), value, where, table)
+    if kind in (None, type(None), bool, int, float, str):
+        return _simple(kind, value, where)
+    if kind in (list, tuple, dict):
+        return _plain(value, where)
+    if not isinstance(kind, type):
+        raise Mistyped(f"{where}: nothing that travels fits {kind}")
+    if is_dataclass(kind) and not (isinstance(value, dict) and "class_path" in value):
+        return made(kind, value, where, table)
+    if issubclass(kind, Path):
+        if isinstance(value, Path):  # the receiver's own, as no JSON holds one
+            return value
+        raise Mistyped(f"{where}: expected nothing, as no path comes from elsewhere, found {_shown(value)}")
+    cls, arguments = _entry(kind, value, where, table)
+    return made(cls, arguments, where, table)
+
+
+def made(cls: Callable[..., Kind], arguments: Any, where: str, table: Table = NO_CLASSES) -> Kind:
+    """Call a class with checked arguments.
+
+    Args:
+        cls: The class.
+        arguments: Its arguments by name, out of JSON.
+        where: The place, for errors.
+        table: See :func:`built`.
+
+    Raises:
+        Mistyped: An argument is none of its own, is missing, or of another type, or the class refuses them.
+    """
+    checked = _arguments(cls, arguments, where, table)
+    try:
+        return cls(**checked)
+    except (TypeError, ValueError, ArithmeticError, AttributeError, KeyError, RuntimeError) as error:
+        raise Mistyped(f"{where}: {str(error) or type(error).__name__}") from error
+
+
+def class_paths(value: Any) -> list[str]:
+    """List the classes that a configuration names, each once, in their order."""
+    found: dict[str, None] = {}
+    if isinstance(value, dict):
+        if isinstance(value.get("class_path"), str):
+            found[value["class_path"]] = None
+        for part in value.values():
+            found |= dict.fromkeys(class_paths(part))
+    elif isinstance(value, list):
+        for part in value:
+            found |= dict.fromkeys(class_paths(part))
+    return list(found)
+
+
+def _arguments(cls: Any, arguments: Any, where: str, table: Table, skipped: int = 0) -> dict[str, Any]:
+    if not isinstance(arguments, dict):
+        raise Mistyped(f"{where}: expected arguments by name, found {_shown(arguments)}")
+    kinds = inspect.Parameter
+    parameters = [
+        p for p in list(inspect.signature(cls).parameters.values())[skipped:] if p.kind != kinds.VAR_POSITIONAL
+    ]
+    named = {p.name: p for p in parameters if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)}
+    open_ended = any(p.kind == kinds.VAR_KEYWORD for p in parameters)
+    hints = _hints(cls)
+    odd = [name for name in arguments if name not in named and not open_ended]
+    if odd:
+        raise Mistyped(f"{where}: {getattr(cls, '__name__', cls)} has no {_shown(odd[0])}")
+    needed = [name for name, p in named.items() if p.default is kinds.empty and name not in arguments]
+    if needed:
+        raise Mistyped(f"{where}: {getattr(cls, '__name__', cls)} needs {needed[0]!r}")
+    return {
+        name: built(hints.get(name, Any) if name in named else Any, value, f"{where}.{name}" if where else name, table)
+        for name, value in arguments.items()
+    }
+
+
+def _hints(cls: Any) -> dict[str, Any]:
+    """The declared types; of code whose types cannot be resolved none, so that its arguments are plain values."""
+    try:
+        return get_type_hints(cls.__init__ if isinstance(cls, type) else cls, include_extras=True)
+    except Exception:  # a name that exists for type checkers alone, or anything else in somebody's own code
+        return {}
+
+
+def _one_of(kinds: Sequence[Any], value: Any, where: str, table: Table) -> Any:
+    problems = []
+    for kind in kinds:
+        try:
+            return built(kind, value, where, table)
+        except Mistyped as error:
+            if kind is not type(None):
+                problems.append(str(error))
+    raise Mistyped(problems[0] if len(problems) == 1 else f"{where}: none of its types fits {_shown(value)}")
+
+
+def _factory(signature: Sequence[Any], value: Any, where: str, table: Table) -> Callable[..., Any]:
+    """A class with all of its arguments but the first, such as an optimizer without its parameters."""
+    wanted = signature[1]
+    if not isinstance(wanted, type):
+        raise Mistyped(f"{where}: nothing that travels fits {wanted}")
+    cls, arguments = _entry(wanted, value, where, table)
+    return partial(cls, **_arguments(cls, arguments, where, table, skipped=1))
+
+
+def _entry(kind: type, value: Any, where: str, table: Table) -> tuple[type, Any]:
+    if not isinstance(value, dict) or not isinstance(value.get("class_path"), str) or not value.keys() <= SPEC:
+        raise Mistyped(f"{where}: expected class_path and init_args of a {kind.__name__}, found {_shown(value)}")
+    given = [value.get(key) or {} for key in ("init_args", "dict_kwargs")]
+    if not all(isinstance(each, dict) for each in given):
+        raise Mistyped(f"{where}: expected arguments by name, found {_shown(given)}")
+    return table.get(value["class_path"], kind, where), given[0] | given[1]
+
+
+def _simple(kind: Any, value: Any, where: str) -> Any:
+    if kind in (None, type(None)):
+        fits = value is None
+    elif kind is float:
+        fits = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST**8
+        value = float(value) if fits else value
+    else:
+        fits = type(value) is kind and (kind is not int or abs(value) < LARGEST)
+    if not fits:
+        raise Mistyped(f"{where}: expected {getattr(kind, '__name__', 'null')}, found {_shown(value)}")
+    return value
+
+
+def _sequence(value: Any, where: str) -> Sequence[Any]:
+    if not isinstance(value, list | tuple):
+        raise Mistyped(f"{where}: expected a list, found {_shown(value)}")
+    return value
+
+
+def _plain(value: Any, where: str) -> Any:
+    """A value that is no object: numbers, strings, lists and maps of them."""
+    if isinstance(value, dict):
+        return {key: _plain(part, f"{where}.{key}") for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part, f"{where}.{i}") for i, part in enumerate(value)]
+    if value is None or isinstance(value, bool | str):
+        return value
+    return _simple(int if isinstance(value, int) else float, value, where)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."

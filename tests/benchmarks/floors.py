@@ -1,0 +1,579 @@
+"""What a server that chooses weights, model and optimizer still learns from one site whose floors hold.
+
+    python tests/benchmarks/floors.py
+    python tests/benchmarks/floors.py --quick
+
+The site is a process of its own, with the file that ``fedlit site init`` writes; each answer below was given by it. Images are
+the NIH X-rays in ``../shared/data`` if they exist, otherwise those of PhantomCXR. It prints a Markdown table for each attack.
+
+Images (the idea is that of Fowl et al., "Robbing the Fed", ICLR 2022, arXiv:2110.13057; this form for a vision transformer is
+ours): attention of the first block writes one number of the whole image, such as its brightness, into every token. A row
+of an MLP fires at one position only, and only if that number is above the row's threshold. The gradients of two rows with
+neighbouring thresholds differ by the images in between; if there is one, the difference is its patch at that position.
+"""
+
+import argparse
+import copy
+import csv
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "support"))
+
+from attacker import EPOCH, Attacker, write_site  # noqa: E402
+
+from fedlit.core.batches import BatchStream  # noqa: E402
+from fedlit.core.fabric import make_fabric  # noqa: E402
+from fedlit.core.flat import FlatModel  # noqa: E402
+from fedlit.core.local_model import configured  # noqa: E402
+from fedlit.data import NIHChestXray14, PhantomCXR  # noqa: E402
+from fedlit.data.federated import FederatedDataModule, parts_of  # noqa: E402
+from fedlit.data.partition import ByPatient  # noqa: E402
+from fedlit.metrics.auroc import auroc  # noqa: E402
+from fedlit.metrics.tally import bin_of  # noqa: E402
+from fedlit.sites import recipe  # noqa: E402
+from fedlit.sites.envelope import Envelope  # noqa: E402
+from fedlit.sites.messages import FAILED, REPLY, Scored, Sent, new_run  # noqa: E402
+from fedlit.sites.own_data import OwnData  # noqa: E402
+from fedlit.sites.payloads import module_tensors  # noqa: E402
+from fedlit.sites.settings import read_settings  # noqa: E402
+from fedlit.sites.table import table_of  # noqa: E402
+
+NIH, TABLE = HERE.parents[1] / ".." / "shared" / "data" / "nih-cxr14-mini", "Data_Entry_2017_v2020.csv"
+
+SEED = 0
+"""Of the plans, and so of the order in which a site takes its images."""
+
+SIZE, HOSPITAL = 224, 300
+"""Pixels of an image's side, and images of the hospital: about 210 to train, 30 to validate, 60 to test."""
+
+VIT, SMALL = "vit_small_patch32_224", "lcnet_035"
+"""Backbones of timm: one with 22 million weights to read images, and a small one for all else."""
+
+CONSTANT, OPPOSITE, NUMBER, OUT, ZERO, BLANK, CODE = 0, 1, 2, 3, 4, 5, slice(6, 14)
+"""Dimensions of a token: +M, -M, the image's number, the way to the loss, two zeros, and the position; then come pixels."""
+
+M, PIXEL, SLOPE, GATE, FAINT, LR = 1e3, 1e-2, 1e5, 4e6, 1e-8, 1e-12
+"""M dwarfs the rest of a token, so that LayerNorm divides each by the same; the rate moves no weight that was chosen."""
+
+STEP = {"class_path": "ConstantSchedule", "init_args": {"window": 1, "unit": "steps"}}
+
+
+class Server(Attacker):
+    """A malicious server that waits as long as a slow machine needs."""
+
+    def raw(self, content: bytes, seconds: float = 1800) -> Envelope:
+        """Send bytes, and return the answer."""
+        return super().raw(content, seconds)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Make the model, of whatever size."""
+        made = recipe.read(self.config, self.classes, table_of())
+        self.model = FlatModel(configured(make_fabric("cpu"), made.module, made.phase.aggregators))
+        self.fingerprint = self.model.layout.fingerprint
+        return module_tensors(made.module.state_dict())
+
+    def begin(self, backbone: str, lr: float, aggregators: Sequence[str] = (), **plan: Any) -> None:
+        """Begin a run with plain SGD.
+
+        Raises:
+            RuntimeError: The site refuses it.
+        """
+        rate = {"class_path": "torch.optim.SGD", "init_args": {"lr": lr}}
+        model = {
+            "class_path": "ImageClassifier",
+            "init_args": {"backbone": backbone, "norm": plan.pop("norm", "batch"), "optimizer": rate},
+        }
+        phase = {"schedule": plan.pop("schedule", EPOCH), "aggregators": [{"class_path": name} for name in aggregators]}
+        answered(self.prepare(run=new_run(), model=model, phase=phase, seed=SEED, rounds=100, **plan))
+
+    @property
+    def weights(self) -> dict[str, nn.Parameter]:
+        """Parameters of the model that was prepared, by name; they are views of the vector that is sent."""
+        return dict(self.model.module.named_parameters())
+
+    def parts(self, vector: Tensor) -> dict[str, Tensor]:
+        """Cut a vector into the parameters."""
+        return {entry.name: entry.view(vector) for entry in self.model.layout.parameters}
+
+
+@dataclass
+class Hospital:
+    """A site, and what only it should know.
+
+    Attributes:
+        server: Who attacks it.
+        images, labels: Its training images [n, 1, S, S] and their labels [n, C].
+        hidden: Classes that the site hides in its training set.
+        told: Classes that it does not hide.
+        public: Images of other patients [m, 1, S, S], which the attacker has from elsewhere.
+        foreign: Their labels.
+    """
+
+    server: Server
+    images: Tensor
+    labels: Tensor
+    hidden: list[int]
+    told: list[int]
+    public: Tensor
+    foreign: Tensor
+
+    def first(self, count: int) -> Tensor:
+        """Return which training images the first round sees, if those are so many."""
+        return BatchStream(Positions(len(self.images)), count, SEED, self.server.client)[0]
+
+
+class Positions:
+    """A data set of its own indices."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def batch(self, indices: Tensor) -> Tensor:
+        """Return the indices."""
+        return indices
+
+
+def open_hospital(folder: Path, augment: bool = False) -> Hospital:
+    """Write a hospital's folder, and start its process."""
+    real = NIH.is_dir()
+    options = {"image_size": SIZE, "augment": augment, "seed": 3}
+    if real:
+        roots = [folder / "hospital", folder / "public"]
+        divide(*roots)
+        one = {"class_path": "ByPatient", "init_args": {"clients": 1}}
+        data = {"class_path": "NIHChestXray14", "init_args": options | {"root": str(roots[0]), "partition": one}}
+        other = NIHChestXray14(roots[1], partition=ByPatient(1), image_size=SIZE, cache_dir=str(folder / "elsewhere"))
+    else:
+        data = {"class_path": "PhantomCXR", "init_args": options | {"hospitals": 1, "images": HOSPITAL}}
+        other = PhantomCXR(
+            hospitals=1, images=2 * HOSPITAL, image_size=SIZE, seed=71, cache_dir=str(folder / "elsewhere")
+        )
+    server = Server(write_site(folder / "north", data))
+    presence = server.presence
+    server.client = presence.clients[0].name
+    own = OwnData(read_settings(server.file)).module
+    images, labels = plain(own, ["train"])
+    other.prepare_data()
+    other.setup("fit")
+    gone = [column for column, count in enumerate(presence.clients[0].counts["train"][0]) if count is None]
+    told = [column for column in range(len(presence.classes)) if column not in gone]
+    return Hospital(server, images, labels, gone, told, *plain(other, ["train", "val", "test"]))
+
+
+def divide(hospital: Path, public: Path) -> None:
+    """Copy the NIH images into two folders without a patient in common."""
+    rows = list(csv.reader((NIH / TABLE).open()))
+    patients = sorted({row[3] for row in rows[1:]})
+    order = torch.randperm(len(patients), generator=torch.Generator().manual_seed(SEED)).tolist()
+    ours: set[str] = set()
+    for number in order:
+        if sum(row[3] in ours for row in rows[1:]) < HOSPITAL:
+            ours.add(patients[number])
+    for folder, mine in ((hospital, True), (public, False)):
+        (folder / "images").mkdir(parents=True)
+        kept = [row for row in rows[1:] if (row[3] in ours) == mine]
+        with (folder / TABLE).open("w", newline="") as file:
+            csv.writer(file).writerows([rows[0], *kept])
+        for row in kept:
+            shutil.copy(NIH / "images" / row[0], folder / "images")
+
+
+def plain(data: FederatedDataModule, wanted: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """Return images and labels of some parts, without augmentation."""
+    images, labels = [], []
+    for client in data.clients.values():
+        for name, part in parts_of(client):
+            if name in wanted:
+                part = copy.copy(part)
+                part.augment = None
+                batch = part.batch(range(len(part)))
+                images.append(batch[0])
+                labels.append(batch[1])
+    return torch.cat(images), torch.cat(labels)
+
+
+def answered(answer: Envelope) -> Envelope:
+    """Return an answer that is none of a refusal.
+
+    Raises:
+        RuntimeError: The site refuses; has its words.
+    """
+    if answer.verb != REPLY:
+        raise RuntimeError(f"the site refuses: {answer.content['reason']}")
+    return answer
+
+
+# Images
+
+
+def low_frequencies(size: int, count: int) -> Tensor:
+    """Return the lowest cosines of a square patch, [count, size, size], orthonormal."""
+    k = torch.arange(size, dtype=torch.float64)
+    waves = torch.cos(torch.pi * (k + 0.5) * k[:, None] / size) * (2 / size) ** 0.5
+    waves[0] /= 2**0.5
+    pairs = sorted(((a, b) for a in range(size) for b in range(size)), key=lambda pair: (sum(pair), pair))[:count]
+    return torch.stack([torch.outer(waves[a], waves[b]) for a, b in pairs]).float()
+
+
+@torch.enable_grad()
+def apart(count: int, size: int) -> Tensor:
+    """Return unit vectors [count, size] that are far from each other."""
+    vectors = torch.randn(count, size, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    optimizer = torch.optim.Adam([vectors], lr=0.02)
+    for _ in range(300):
+        units = F.normalize(vectors, dim=1)
+        optimizer.zero_grad()
+        (30 * (units @ units.T - 2 * torch.eye(count))).flatten().logsumexp(0).backward()
+        optimizer.step()
+    return F.normalize(vectors.detach(), dim=1)
+
+
+class Trap:
+    """Weights of a vision transformer whose update shows the images that it was trained on.
+
+    Args:
+        server: A server that has prepared such a model.
+        public: Images [m, 1, S, S] from which it guesses how an image's number is distributed.
+        number: Which number of an image the thresholds are for; 0 is its brightness.
+    """
+
+    def __init__(self, server: Server, public: Tensor, number: int = 0) -> None:
+        self.server, self.weights = server, server.weights
+        self.body = body = server.model.module.body
+        self.blocks = len(body.blocks)
+        self.width, self.positions = body.embed_dim, body.patch_embed.num_patches
+        self.patch = body.patch_embed.patch_size[0]
+        self.pixels = slice(CODE.stop, self.width)
+        self.basis = low_frequencies(self.patch, self.width - CODE.stop)
+        self.spread = M * (2 / self.width) ** 0.5  # by which LayerNorm divides
+        self.rows = body.blocks[0].mlp.fc1.out_features // self.positions
+        with torch.no_grad():
+            self._write(public, number)
+
+    def _write(self, public: Tensor, number: int) -> None:
+        for name, weight in self.weights.items():
+            weight.fill_(float("norm" in name and name.endswith("weight")))
+        at = self.weights.__getitem__
+        at("body.patch_embed.proj.weight")[self.pixels, 0] = self.basis * PIXEL
+        tokens = at("body.pos_embed")
+        tokens[..., CONSTANT], tokens[..., OPPOSITE] = M, -M
+        tokens[0, 1:, CODE] = codes = apart(self.positions, CODE.stop - CODE.start)
+        self.numbers = self._choose_number(public, number)
+        thresholds = torch.quantile(
+            self.numbers.double(), ((torch.arange(self.bins) + 0.5) / self.bins).double()
+        ).float()
+        for block, values in enumerate(thresholds.split(self.rows)):
+            first = torch.zeros(self.positions, self.rows, self.width, dtype=torch.float64)
+            first[..., NUMBER] = SLOPE * self.spread
+            first[..., CODE] = (codes * self.spread * GATE)[:, None]
+            first[..., ZERO] = -first.sum(-1)  # the mean that LayerNorm subtracts has no say
+            used = self.positions * self.rows
+            at(f"body.blocks.{block}.mlp.fc1.weight")[:used] = first.flatten(0, 1).float()
+            at(f"body.blocks.{block}.mlp.fc1.bias")[:used] = (-SLOPE * values - GATE).repeat(self.positions)
+            at(f"body.blocks.{block}.mlp.fc2.weight")[OUT, :used] = FAINT
+        self._average(self.blocks - 1, OUT, torch.tensor([OUT]), torch.tensor([1.0]))
+
+    @property
+    def bins(self) -> int:
+        """Number of thresholds at each position; the last block has none, as nothing of it would reach the loss."""
+        return (self.blocks - 1) * self.rows
+
+    def _average(self, block: int, into: int, dimensions: Tensor, factors: Tensor) -> None:
+        """Let attention add the mean over all tokens of a sum of dimensions to one dimension."""
+        value = self.weights[f"body.blocks.{block}.attn.qkv.weight"][2 * self.width]
+        value[dimensions] = factors
+        value[ZERO] = -factors.sum()
+        self.weights[f"body.blocks.{block}.attn.proj.weight"][into, 0] = 1.0
+
+    def _choose_number(self, public: Tensor, number: int) -> Tensor:
+        """Write what an image's number is into the first block, scaled to mean 0 and variance 1; returns the numbers [m]."""
+        few = torch.arange(self.pixels.start, self.pixels.start + 15)
+        factors = torch.randn(15, generator=torch.Generator().manual_seed(number)) if number else torch.eye(15)[0]
+        if number:
+            factors /= torch.stack([self._numbers_of(public, few[i : i + 1], torch.ones(1)).std() for i in range(15)])
+        found = self._numbers_of(public, few, factors)
+        mean, std = found.mean(), found.std()
+        self.weights["body.blocks.0.attn.proj.weight"][NUMBER, 0] = 1 / std
+        self.weights["body.blocks.0.attn.proj.bias"][NUMBER] = -mean / std
+        return (found - mean) / std
+
+    def _numbers_of(self, images: Tensor, dimensions: Tensor, factors: Tensor) -> Tensor:
+        self.weights["body.blocks.0.attn.qkv.weight"][2 * self.width] = 0
+        self._average(0, NUMBER, dimensions, factors)
+        return self.number_of(images)
+
+    @torch.no_grad()
+    def number_of(self, images: Tensor) -> Tensor:
+        """Return the number [n] of images [n, 1, S, S], as the first block computes it."""
+        body, found = self.body, []
+        for batch in images.split(100):
+            tokens = body._pos_embed(body.patch_embed(batch))
+            found.append((tokens + body.blocks[0].attn(body.blocks[0].norm1(tokens)))[:, 0, NUMBER])
+        return torch.cat(found)
+
+    @torch.no_grad()
+    def read_all(self) -> None:
+        """Let each image count, with a factor from which its labels follow: class c takes 2^c of it away."""
+        factors = 2.0 ** torch.arange(len(self.weights["head.bias"]))
+        self.weights["head.weight"][:, OUT] = factors / factors.sum()
+        self.weights["head.bias"].fill_(20.0)
+
+    @torch.no_grad()
+    def read_only(self, column: int) -> None:
+        """Let the images alone count that are positive for a class: the model is sure that there are none."""
+        self.weights["head.weight"].zero_()
+        self.weights["head.weight"][column, OUT] = 1.0
+        self.weights["head.bias"].fill_(-20.0)
+
+    @torch.no_grad()
+    def show_number(self) -> None:
+        """Let the logit of each class be twice the image's number, so that the bins of histograms are bins of it."""
+        for block in range(self.blocks):
+            self.weights[f"body.blocks.{block}.mlp.fc2.weight"].zero_()
+        head = self.weights["head.weight"].zero_()
+        head[:, NUMBER], head[:, ZERO] = 2 * self.spread, -2 * self.spread
+        self.weights["head.bias"].zero_()
+
+    def unit(self, image: Tensor, batch: int) -> float:
+        """Return the factor with which an image without findings counts in a batch, tried on an image of one's own."""
+        module, server = self.server.model.module, self.server.model
+        loss = module.training_step((image[None], torch.zeros(1, len(module.classes))), 0)
+        gradients = torch.autograd.grad(loss, server.parameters)
+        return float(self.images(-LR * torch.cat([g.flatten() for g in gradients]))[1].abs().max()) / batch
+
+    def images(self, update: Tensor) -> tuple[Tensor, Tensor]:
+        """Read images [m, 1, S, S] out of an update [P], and the factor [m] with which each has counted."""
+        parts, used = self.server.parts(update), self.positions * self.rows
+        rows = [parts[f"body.blocks.{block}.mlp.fc1.weight"][:used] for block in range(self.blocks - 1)]
+        sums = torch.cat([part.view(self.positions, self.rows, -1) for part in rows], dim=1).double()
+        between = sums - F.pad(sums[:, 1:], (0, 0, 0, 1))
+        between = between - between[..., BLANK : BLANK + 1]  # the mean that LayerNorm has subtracted
+        counted = between[..., CONSTANT]
+        typical = counted.median(dim=0).values
+        found = (typical.abs() > 1e-4 * typical.abs().max()).nonzero()[:, 0]
+        cosines = between[:, found, self.pixels] / counted[:, found, None] * M / PIXEL
+        patches = torch.einsum("pmk,khw->mphw", cosines.float(), self.basis)
+        side, patch = int(self.positions**0.5), self.patch
+        squares = patches.view(-1, side, side, patch, patch).transpose(2, 3)
+        return squares.reshape(-1, 1, side * patch, side * patch), typical[found]
+
+
+def likeness(one: Tensor, other: Tensor) -> Tensor:
+    """Return the correlation [n, m] of each image of one set with each of another, pixel by pixel."""
+    flat = [F.normalize((images - images.mean((1, 2, 3), keepdim=True)).flatten(1), dim=1) for images in (one, other)]
+    return flat[0] @ flat[1].T
+
+
+@dataclass
+class Found:
+    """What was read out of a round, or of several.
+
+    Attributes:
+        images: [m, 1, S, S].
+        labels: [m, C] in {0, 1}, or None.
+    """
+
+    images: Tensor
+    labels: Tensor | None = None
+
+    def row(self, what: str, hospital: Hospital, seen: Tensor) -> str:
+        """Compare it with the training images that took part, and write a row of the table."""
+        alike = likeness(hospital.images[seen], self.images)
+        best, which = alike.max(1).values, alike.argmax(1)
+        right = "-"
+        if self.labels is not None:
+            same = (self.labels[which] == hospital.labels[seen]).all(1) & (best > 0.99)
+            right = f"{int(same.sum())}"
+        counts = f"{int((best > 0.9).sum())} | {int((best > 0.99).sum())} | {right}"
+        return f"| {what} | {len(seen)} | {counts} | {best.max():.4f} | {best.median():.4f} |"
+
+
+HEAD = "| round | images in it | read, r > 0.9 | r > 0.99 | with all labels | best r | median r |\n|---|---|---|---|---|---|---|"
+
+
+def read_round(hospital: Hospital, number: int = 0, only: int | None = None, vector: str = "w", **plan: Any) -> Found:
+    """Read images out of one round of the site."""
+    server = hospital.server
+    server.begin(VIT, LR, **plan)
+    trap = Trap(server, hospital.public, number)
+    trap.read_all() if only is None else trap.read_only(only)
+    control = {"0/c": torch.zeros_like(server.model.w)} if plan.get("aggregators") else {}
+    answer = answered(server.train(**control))
+    images, factors = trap.images(answer.tensors()[f"vectors/{vector}"])
+    if only is not None or vector != "w" or plan.get("schedule") != STEP:
+        return Found(images)
+    classes = hospital.labels.shape[1]
+    code = (1 - factors.abs() / trap.unit(hospital.public[0], plan["batch_size"])) * (2**classes - 1)
+    return Found(images, code.round().long()[:, None].bitwise_and(2 ** torch.arange(classes)).bool().float())
+
+
+def images_table(folder: Path, hospital: Hospital, quick: bool) -> None:
+    """Print what updates show of images."""
+    everyone, first = torch.arange(len(hospital.images)), hospital.first(64)
+    one_step = {"batch_size": 64, "schedule": STEP}
+    print(HEAD)
+    print(read_round(hospital, **one_step).row("one step of 64", hospital, first), flush=True)
+    if not quick:
+        eight = {"batch_size": 8, "schedule": {**STEP, "init_args": {"window": 8, "unit": "steps"}}}
+        order = BatchStream(Positions(len(everyone)), 8, SEED, hospital.server.client)
+        seen = torch.cat([order[step] for step in range(8)])
+        print(read_round(hospital, **eight).row("8 steps of 8", hospital, seen), flush=True)
+        rounds = [read_round(hospital, number, batch_size=16) for number in range(3)]
+        print(rounds[0].row("one epoch, batches of 16", hospital, everyone), flush=True)
+        joined = Found(torch.cat([each.images for each in rounds]))
+        print(joined.row("three such rounds, another number of the image each", hospital, everyone), flush=True)
+        rare = min(hospital.hidden, key=lambda column: abs(int(hospital.labels[:, column].sum()) - 5))
+        seen = (hospital.labels[:, rare] == 1).nonzero()[:, 0]
+        found, name = read_round(hospital, only=rare, batch_size=16), hospital.server.classes[rare]
+        print(found.row(f"one epoch, only the positives of {name}, which is hidden", hospital, seen), flush=True)
+        control = read_round(hospital, vector="0/c", aggregators=["Scaffold"], **one_step)
+        print(control.row("one step of 64, the control variate of Scaffold alone", hospital, first), flush=True)
+        other = open_hospital(folder / "augmented", augment=True)
+        print(read_round(other, **one_step).row("one step of 64, augmented images", other, other.first(64)), flush=True)
+        other.server.close()
+    public = Found(hospital.public)
+    print(public.row("no round: the most similar X-ray of another patient", hospital, everyone))
+    refused = hospital.server.prepare(run=new_run(), batch_size=1)
+    assert refused.verb == FAILED
+    print(f"\nBelow the floor, one step of 1: refused ({refused.content['reason']})")
+
+
+# Counts
+
+
+def counts_table(hospital: Hospital) -> None:
+    """Print whose numbers of positives follow from a round or an evaluation."""
+    server, labels = hospital.server, hospital.labels
+    examples, classes = labels.shape
+    truth, names = (labels == 1).sum(0), server.classes
+    server.begin(SMALL, 1.0, batch_size=examples)
+    head, bias = server.weights["head.weight"], server.weights["head.bias"]
+    with torch.no_grad():
+        head.zero_()
+        bias.zero_()
+    answer = answered(server.train())
+    change = server.parts(answer.tensors()["vectors/w"])["head.bias"].double()
+    of_bias = (change * examples * classes + examples / 2).round().long()
+    of_loss = torch.zeros(classes, dtype=torch.long)
+    for pair in torch.arange(classes).split(2):
+        server.begin(SMALL, 1e-9, batch_size=examples)
+        chosen = torch.zeros(classes)
+        chosen[pair] = torch.tensor([1.0, examples + 1.0])[: len(pair)]  # so that both counts follow from one sum
+        with torch.no_grad():
+            server.weights["head.weight"].zero_()
+            server.weights["head.bias"].copy_(chosen)
+        loss = answered(server.train()).message(Sent).report.loss
+        both = round((float(F.softplus(chosen.double()).sum()) - loss * classes) * examples)
+        of_loss[pair] = torch.tensor([both % (examples + 1), both // (examples + 1)])[: len(pair)]
+    scored = answered(server.evaluate(at=1, accepted=1, part="train"))
+    of_view, logged = scored.tensors()["positives"].sum(1), scored.message(Scored).logged
+    print("\n| from | classes told | classes hidden |\n|---|---|---|")
+    found = {
+        "change of the head's bias, one round": of_bias,
+        "training loss, one round for two classes": of_loss,
+        "evaluation of the whole training set: histograms": of_view,
+    }
+    for what, counts in found.items():
+        parts = [sum(counts[c] == truth[c] for c in columns) for columns in (hospital.told, hospital.hidden)]
+        if counts is of_view:
+            parts[1] = sum(counts[c] > 0 for c in hospital.hidden)
+        print(f"| {what} | {parts[0]} of {len(hospital.told)} exactly | {parts[1]} of {len(hospital.hidden)} exactly |")
+    said = ", ".join(logged) or "nothing"
+    print(f"\nLosses of that evaluation: {said}. Hidden: {', '.join(names[column] for column in hospital.hidden)}.")
+
+
+# Histograms
+
+
+def histograms_table(hospital: Hospital, rounds: int) -> None:
+    """Print what histograms tell about images that the server has from elsewhere."""
+    server, told = hospital.server, hospital.told
+    candidates = torch.cat([hospital.images, hospital.public])
+    members = torch.arange(len(candidates)) < len(hospital.images)
+    possible = torch.ones(len(candidates), dtype=torch.bool)
+    known = torch.zeros(len(candidates), len(told), dtype=torch.bool)
+    wrong = 0
+    server.begin(VIT, LR, batch_size=16)
+    print("\n| evaluations | its images found | others taken for its images | all labels told of | wrong labels |")
+    print("|---|---|---|---|---|")
+    for at in range(rounds):
+        trap = Trap(server, hospital.public, at)
+        trap.show_number()
+        tensors = answered(server.evaluate(at=at, part="train", accepted=None)).tensors()
+        bins = bin_of(2 * trap.number_of(candidates))
+        positives, negatives = (tensors[name][told][:, bins].T for name in ("positives", "negatives"))
+        possible &= (positives + negatives > 0).all(1)
+        sure = (positives > 0) != (negatives > 0)
+        known |= sure
+        truth = hospital.labels[:, told] == 1
+        wrong += int((sure[members] & ((positives[members] > 0) != truth)).sum())
+        complete = int(known[members].all(1).sum())
+        found, false = int(possible[members].sum()), int(possible[~members].sum())
+        print(
+            f"| {at + 1} | {found} of {int(members.sum())} | {false} of {int((~members).sum())} | {complete} | {wrong} |",
+            flush=True,
+        )
+
+
+# Membership
+
+
+def membership_table(hospital: Hospital, rounds: int) -> None:
+    """Print how well a server that trains honestly tells training images from others, by its updates alone."""
+    server, few = hospital.server, 150
+    images = torch.cat([hospital.images[:few], hospital.public[:few]])
+    labels = torch.cat([hospital.labels[:few], hospital.foreign[:few]])
+    member = (torch.arange(2 * few) < few).float()[:, None]
+    server.begin(SMALL, 0.1, batch_size=16, norm="group")
+    module, total = server.model.module, torch.zeros(2 * few)
+    print("\n| rounds | AUROC by gradients | AUROC by the loss at the end |\n|---|---|---|")
+    for index in range(rounds):
+        w, change = server.model.w, answered(server.train(index)).tensors()["vectors/w"]
+        losses = torch.zeros(2 * few)
+        for i in range(2 * few):
+            loss = module.training_step((images[i : i + 1], labels[i : i + 1]), 0)
+            gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, server.model.parameters)])
+            total[i] -= gradient @ change / gradient.norm()
+            losses[i] = loss.detach()
+        w += change
+        if index + 1 in (1, rounds // 2, rounds):
+            by = [float(auroc(scores[:, None], member)) for scores in (total, -losses)]
+            print(f"| {index + 1} | {by[0]:.2f} | {by[1]:.2f} |", flush=True)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="one round of images, the counts, and one evaluation")
+    quick = parser.parse_args().quick
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as made:
+        hospital = open_hospital(Path(made) / "plain")
+        shown = "NIH ChestX-ray14" if NIH.is_dir() else "PhantomCXR"
+        print(f"\nImages: {shown}, {SIZE} pixels; {len(hospital.images)} train at the site.\n")
+        images_table(Path(made), hospital, quick)
+        counts_table(hospital)
+        histograms_table(hospital, 1 if quick else 4)
+        if not quick:
+            membership_table(hospital, 10)
+        answers = hospital.server.ledger()
+        print(f"\nThe site's ledger: {len(answers)} lines, {sum(bool(line['refused']) for line in answers)} refused.")
+        hospital.server.close()
+
+
+if __name__ == "__main__":
+    main()

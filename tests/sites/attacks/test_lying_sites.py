@@ -1,0 +1,315 @@
+"""A site that lies ends and steers nobody else's run: what it sends is checked whole, and it is named."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from at_sites import TOYS, Answer, Ended
+
+from fedlit.federation.engines.base import View
+from fedlit.metrics.tally import Tally
+from fedlit.sites import joining, roster
+from fedlit.sites.answers import read_scores
+from fedlit.sites.carrier import Lost
+from fedlit.sites.envelope import Damaged, Envelope
+from fedlit.sites.messages import REPLY, Scored, Told
+
+OPTIONS = "--federation.rounds 4 --federation.aggregators='[Scaffold, SurgicalHeads]' --data.labelled 2"
+
+
+def lying(
+    verb: str, change: Callable[[Envelope], Envelope | None], times: int = 99, name: str = "site-2", after: int = 0
+) -> Callable:
+    """A site whose answers to a verb are changed, from the ``after``-th on."""
+    left = [times, after]
+
+    def between(site: str, envelope: Envelope, answer: Answer) -> bytes:
+        reply = Envelope.from_bytes(answer(envelope.to_bytes()))
+        if site == name and envelope.verb == verb and reply.verb == REPLY:
+            left[1] -= 1
+            if left[1] < 0 and left[0]:
+                left[0] -= 1
+                reply = replace(change(reply) or reply, sha256="")
+        return reply.to_bytes()
+
+    return between
+
+
+def array(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Envelope], Envelope]:
+    def changed(reply: Envelope) -> Envelope:
+        return replace(reply, vectors=reply.vectors | {name: change(reply.vectors[name])})
+
+    return changed
+
+
+def said(**values) -> Callable[[Envelope], Envelope]:
+    """Change values of the header, those of the report among them."""
+
+    def changed(reply: Envelope) -> Envelope:
+        content = dict(reply.content)
+        for key, value in values.items():
+            if key in content:
+                content[key] = value
+            else:
+                content["report"] = content["report"] | {key: value}
+        return replace(reply, content=content)
+
+    return changed
+
+
+LIES = {
+    "stats that are shorter": ("train", array("vectors/stats", lambda v: v[:-1]), "its 'stats' has 7 values, expected 8"),
+    "weights that are longer": ("train", array("vectors/w", lambda v: np.append(v, v[:1])), "its 'w' has 484 values, expected 483"),
+    "squares that are longer": ("train", array("vectors/squares", lambda v: np.append(v, v[:1])), "its 'squares' has"),
+    "a mask weight of another length": ("train", array("mask_weight", lambda v: v[:-1]), "its 'mask_weight' or its weight"),
+    "a tiny mask weight": ("train", array("mask_weight", lambda v: v * 1e-6), "its 'mask_weight' or its weight"),
+    "a negative mask weight": ("train", array("mask_weight", lambda v: -v), "its 'mask_weight' or its weight"),
+    "a mask weight where it shares nothing": ("train", array("mask_weight", lambda v: np.full_like(v, v.max())), "its 'mask_weight'"),
+    "whole numbers": ("train", array("vectors/w", lambda v: v.astype("int8")), "its 'w' is of torch.int8, expected torch.float32"),
+    "double precision": ("train", array("vectors/w", lambda v: v.astype("float64")), "its 'w' is of torch.float64"),
+    "control variates of whole numbers": ("train", array("vectors/0/c", lambda v: v.astype("int32")), "its '0/c' is of torch.int32"),
+    "rows of classes that it lacks": ("train", array("vectors/w", lambda v: v + 1), "its 'w' is not zero where the client shares nothing"),
+    "infinity": ("train", array("vectors/0/c", lambda v: v + np.inf), "its '0/c' is not finite"),
+    "two infinities that cancel": (
+        "train", array("vectors/w", lambda v: np.concatenate([[np.inf, -np.inf], v[2:]]).astype("float32")), "its 'w' is not finite"
+    ),
+    "a vector more": ("train", lambda r: replace(r, vectors=r.vectors | {"vectors/v": r.vectors["vectors/w"]}), "it sends 'v'"),
+    "a vector of no aggregator": ("train", lambda r: replace(r, vectors=r.vectors | {"vectors/7/c": r.vectors["vectors/0/c"]}), "'7/c'"),
+    "weights that are missing": (
+        "train", lambda r: replace(r, vectors={k: v for k, v in r.vectors.items() if k != "vectors/w"}), "'w' is missing"
+    ),
+    "another weight": ("train", said(weight=0.9), "its 'mask_weight' or its weight 0.9"),
+    "another client": ("train", said(client="site-0"), "it says client site-0, expected site-1"),
+    "more steps": ("train", said(steps=10**9), "it says steps 1000000000, expected 2"),
+    "more images": ("train", said(examples=10**9), "it says examples 1000000000"),
+    "time that runs backwards": ("train", said(seconds=-5.0), "it says that it took -5 s"),
+    "a report of text": ("train", said(loss="low"), "value that is not fedlit's"),
+    "a measuring round of a vector more": (
+        "measure", lambda r: replace(r, vectors=r.vectors | {"vectors/w": r.vectors["mask_weight"]}), "it sends 'w'"
+    ),
+    "an evaluation of more images": ("evaluate", said(examples=10**9), "an evaluation of 1000000000 images, expected"),
+    "labels of 7": ("evaluate", array("labels", lambda v: v * 7), "labels other than 0, 1 and NaN"),
+    "scores of other classes": ("evaluate", lambda r: replace(r, shapes={"scores": (-1,)}), ""),
+    "a kind that there is not": ("evaluate", said(kind="pickle"), "value that is not fedlit's"),
+}  # fmt: skip
+FAST = ("stats that are shorter", "a tiny mask weight", "rows of classes that it lacks", "labels of 7", "a vector more")
+
+
+@pytest.mark.parametrize("lie", [lie if lie in FAST else pytest.param(lie, marks=pytest.mark.slow) for lie in LIES])
+def test_a_lie_is_told_by_name_and_round(fedlit_cli, sites, tmp_path, lie):
+    verb, change, words = LIES[lie]
+    sites.between = lying(verb, change)
+    options = OPTIONS.replace("Scaffold", "CODA") if verb == "measure" else OPTIONS
+    extra = "--model saddle_toys.Scorer --data saddle_toys.Sites" if verb == "measure" else ""
+    options = "--federation.rounds 2" if extra else options
+    code, _, err = fedlit_cli(f"{TOYS} {options} {extra} --run_dir {tmp_path} --sites loopback:3")
+    assert code == 1
+    assert "Traceback" not in err
+    assert "site 'site-2'" in err
+    assert words in err
+    assert verb == "evaluate" or "round 1" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lie", ["stats that are shorter", "a vector more", "two infinities that cancel"])
+def test_the_others_go_on_without_the_liar(fedlit_cli, sites, tmp_path, lie):
+    sites.between = lying(LIES[lie][0], LIES[lie][1])
+    code, _, err = fedlit_cli(
+        f"{TOYS} {OPTIONS} --federation.on_site_error skip --run_dir {tmp_path} --sites loopback:3"
+    )
+    assert code == 0, err
+    assert [float(v) for _, key, v in Ended(tmp_path).kept.metrics() if key == "round/clients"] == [2, 2, 2, 2]
+
+
+def test_a_vector_whose_size_nobody_knows_is_that_of_most(fedlit_cli, sites, tmp_path):
+    """The first to answer is not believed more than the others."""
+    sites.between = lying("train", array("vectors/0/squares", lambda v: np.append(v, v)), name="site-1")
+    line = f"{TOYS} --federation.rounds 1 --federation.aggregators='[Scaffold]' --run_dir {tmp_path}"
+    code, _, err = fedlit_cli(f"{line} --sites loopback:3")
+    assert code == 1
+    assert "sites do not send the same vectors: site 'site-1', client 'site-0': it sends 0/squares [4]" in err
+    assert "site 'site-2'" not in err
+    code, _, err = fedlit_cli(f"{line} --sites loopback:2 --data.clients 2")
+    assert code == 1
+    assert "site 'site-1', client 'site-0': it sends 0/squares [4]" in err
+    assert "site 'site-2', client 'site-1': it sends 0/squares [2]" in err  # nobody can say who is right
+
+
+def test_an_update_that_is_far_beyond_the_usual_is_told(fedlit_cli, sites, tmp_path):
+    """Of three sites each is measured by its own past; of four and more by the others."""
+    turned = array("vectors/w", lambda v: v * -50)
+    sites.between = lying("train", turned, times=1, after=3)
+    code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 5 --run_dir {tmp_path / 'a'} --sites loopback:3")
+    assert code == 0, err
+    assert err.count("the norm of its update is") == 1
+    assert "site 'site-2', client 'site-1': the norm of its update is" in err
+    assert "times that of its own past rounds" in err
+    sites.between = lying("train", turned, times=1)
+    code, _, err = fedlit_cli(
+        f"{TOYS} --federation.rounds 1 --data.clients 5 --run_dir {tmp_path / 'b'} --sites loopback:5"
+    )
+    assert "times that of the others in this round" in err
+
+
+def test_a_client_that_claims_nearly_all_images_is_named(fedlit_cli, sites, tmp_path):
+    def between(site: str, envelope: Envelope, answer: Answer) -> bytes:
+        reply = Envelope.from_bytes(answer(envelope.to_bytes()))
+        if site == "site-2" and envelope.verb == "hello":
+            clients = [each | {"train": 10**9, "counts": {}} for each in reply.content["clients"]]
+            reply = replace(reply, content=reply.content | {"clients": clients}, vectors={}, sha256="")
+        return reply.to_bytes()
+
+    sites.between = between
+    code, out, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:3")
+    assert "client 'site-1' of site-2 says that it has 1,000,000,000 of the 1,000,000,028 training images" in out
+    assert code == 1
+    assert "expected 1000000000" in err  # and it trained on others
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"name": "site-1\x1b[2J"}, "a client's name 'site-1\\\\x1b[2J'"),
+        ({"train": -3}, "has -3 images in train"),
+        ({"train": 10**30}, "expected int, found 1000"),
+        ({"counts": {"train": [[1], [2]]}}, "counts of 'train' that are not of its classes"),
+        ({"counts": {"train": [[99, 1, 1], [1, 1, 1]]}}, "99 positives and 1 negatives of 14 images"),
+        ({"counts": {"train": [[None, 1, 1], [1, 1, 1]]}}, "None positives and 1 negatives"),
+        ({"classes": ["x"]}, "labels 'x', which is none of its classes"),
+        ({"surprise": 1}, "value that is not fedlit's"),
+    ],
+)
+def test_what_a_site_tells_of_itself_is_checked(fedlit_cli, sites, tmp_path, changes, words):
+    def between(site: str, envelope: Envelope, answer: Answer) -> bytes:
+        reply = Envelope.from_bytes(answer(envelope.to_bytes()))
+        if site == "site-2" and envelope.verb == "hello":
+            reply = replace(reply, content=reply.content | {"clients": [reply.content["clients"][0] | changes]})
+        return reply.to_bytes()
+
+    sites.between = between
+    code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
+    assert code == 1
+    assert "site 'site-2': " in err
+    assert words in err
+    assert "\x1b[2J" not in err
+
+
+def test_what_a_site_says_is_shown_escaped(fedlit_cli, sites, tmp_path):
+    def between(site: str, envelope: Envelope, answer: Answer) -> bytes:
+        reply = Envelope.from_bytes(answer(envelope.to_bytes()))
+        if site == "site-2" and envelope.verb == "train":
+            odd = {"kind": "failed", "reason": "\x1b[2J\r\nround 1/1 all is well"}
+            reply = Envelope("failed", odd)
+        return reply.to_bytes()
+
+    sites.between = between
+    code, out, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
+    assert code == 1
+    assert "\x1b[2J" not in out + err
+    assert "\\x1b[2J\\r\\nround 1/1 all is well" in err
+
+
+def test_data_that_change_are_told_once(fedlit_cli, sites, tmp_path):
+    sites.between = lying("train", said(data="0" * 32), after=1)
+    code, _, err = fedlit_cli(
+        f"{TOYS} --federation.rounds 4 --federation.eval_every 4 --run_dir {tmp_path} --sites loopback:2"
+    )
+    assert code == 0, err
+    assert err.count("site 'site-2', client 'site-1': its data have changed since the run began there") in (1, 2)
+
+
+def test_an_older_ledger_is_told(fedlit_cli, sites, tmp_path):
+    """The server has heard of more lines than there are."""
+    line = f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2"
+    assert fedlit_cli(line)[0] == 0
+    file = tmp_path / "default" / "sites" / "site-2" / "ledger.jsonl"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:2]))
+    code, _, err = fedlit_cli(line.replace("--name one", "--name two"))
+    assert code == 0, err
+    assert "site 'site-2': its ledger is not the one that this server has seen" in err
+    assert "site 'site-1': its ledger" not in err
+    assert "its ledger" not in fedlit_cli(line.replace("--name one", "--name three"))[2]
+
+
+def test_a_site_that_never_says_hello_ends_in_words(fedlit_cli, sites, monkeypatch, tmp_path):
+    collect = type(sites).carrier
+
+    def silent(self, files):
+        carrier = collect(self, files)
+        inner = carrier.collect
+        carrier.collect = lambda tickets: (
+            (ticket, Lost("no reply within the deadline") if ticket.site == "site-2" else answer)
+            for ticket, answer in inner(tickets)
+        )
+        return carrier
+
+    monkeypatch.setattr(roster, "TRIES", 2)
+    monkeypatch.setattr(joining, "Processes", lambda files: silent(sites, files))
+    code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
+    assert code == 1
+    assert "site 'site-2': no reply within the deadline; asking again who it is (try 2 of 2)" in err
+    assert "--sites: site 'site-2': no reply within the deadline" in err
+
+
+def test_a_failure_that_was_mended_is_told(fedlit_cli, sites, tmp_path):
+    sites.between = lying("train", array("vectors/w", lambda v: v + np.nan), times=1)
+    code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
+    assert code == 0
+    assert (
+        "round 1: site 'site-2', client 'site-1' (train): its answer cannot be used: its 'w' is not finite; asking again"
+        in err
+    )
+
+
+CLASSES = ("Edema", "Mass")
+SCORES = torch.tensor([[3.0, -1.0], [1.0, 2.0], [-2.0, 0.5], [0.1, -3.0]])
+LABELS = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0], [0.0, torch.nan]])
+TOLD = Told("north", list(CLASSES), None, 4, 4, None, False, {"val": [[2, 2], [2, 1]]}, {}, "d")
+VIEW = View("north", "north", "val")
+
+
+def evaluated(kind: str, tensors: dict, told: Told = TOLD, may_score: bool = True):
+    answer = Envelope.of(REPLY, Scored(4, {}, kind, "d"), tensors)
+    return read_scores(VIEW, answer, told, CLASSES, 4, may_score)[0]
+
+
+def test_an_honest_evaluation_is_read():
+    assert torch.equal(evaluated("scores", {"scores": SCORES, "labels": LABELS}).scores, SCORES)
+    tally = Tally.of(SCORES, LABELS, CLASSES)
+    assert evaluated("tally", vars(tally), may_score=False).tally.auroc.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t: {"positives": t["positives"] - 1}, "not counts of fedlit's bins"),
+        (lambda t: {"positives": t["positives"].int()}, "not counts of fedlit's bins"),
+        (lambda t: {"positives": t["positives"][:, :-1]}, "not counts of fedlit's bins"),
+        (lambda t: {"negatives": t["negatives"] * 9}, "histograms of more images than there are"),
+        (
+            lambda t: {"positives": t["negatives"], "negatives": t["positives"]},
+            "other numbers of positives and negatives",
+        ),
+        (lambda t: {"auroc": t["auroc"] - 0.5}, "AUROC that its own histograms contradict"),
+        (lambda t: {"auroc": t["auroc"] * torch.nan}, "AUROC that its own histograms contradict"),
+        (lambda t: {"auroc": t["auroc"].float()}, "AUROC of other classes"),
+        (lambda t: {"more": t["auroc"]}, "an evaluation of kind 'tally'"),
+    ],
+)
+def test_histograms_that_cannot_be_are_refused(change, words):
+    tensors = vars(Tally.of(SCORES, LABELS, CLASSES))
+    with pytest.raises(Damaged, match=words):
+        evaluated("tally", tensors | change(tensors))
+
+
+def test_scores_that_cannot_be_are_refused():
+    for scores, labels, may_score, words in (
+        (SCORES, 1 - LABELS, True, "other numbers of positives and negatives"),
+        (SCORES[:, :1], LABELS, True, "scores"),
+        (SCORES.long(), LABELS, True, "scores"),
+        (SCORES, LABELS, False, "an evaluation of kind 'scores'"),
+    ):
+        with pytest.raises(Damaged, match=words):
+            evaluated("scores", {"scores": scores, "labels": labels}, may_score=may_score)

@@ -1,0 +1,335 @@
+"""What a server may use up of a site, and where it may make it write: nothing hangs, nothing dies, nothing lies outside."""
+
+import hashlib
+import json
+import os
+import random
+import struct
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import torch
+from attacker import Attacker, a_plan, write_site
+
+from fedlit.sites.envelope import MAGIC, PREFIX, PROTOCOL, Envelope
+from fedlit.sites.messages import FAILED, REPLY, End, Look, Member, Prepare, Start, Train, new_run
+
+NOTHING = hashlib.sha256().hexdigest()
+"""Of no arrays at all."""
+
+
+def framed(header: bytes, arrays: bytes = b"") -> bytes:
+    return PREFIX.pack(MAGIC, PROTOCOL, len(header)) + header + arrays
+
+
+def header(**changes) -> dict:
+    return {
+        "verb": "end",
+        "content": {"run": new_run()},
+        "vectors": [],
+        "shapes": {},
+        "sha256": NOTHING,
+        "ledger": "",
+    } | changes
+
+
+NO_MESSAGES = {
+    "nothing": b"",
+    "a prefix": MAGIC,
+    "a header that is said to be huge": PREFIX.pack(MAGIC, PROTOCOL, 2**31),
+    "a list for content": framed(json.dumps(header(content=[1, 2])).encode()),
+    "a number for content": framed(json.dumps(header(content=7)).encode()),
+    "a list": framed(b"[]"),
+    "a key twice": framed(json.dumps(header()).encode().replace(b'"verb"', b'"verb": "end", "verb"')),
+    "NaN": framed(json.dumps(header(content={"run": float("nan")})).encode()),
+    "an infinite number": framed(json.dumps(header(content={"run": 1})).encode().replace(b'"run": 1', b'"run": 1e999')),
+    "a deep header": framed(json.dumps(header()).encode().replace(b'"content": {', b'"content": {"x": ' + b"[" * 9000)),
+    "depth": framed(json.dumps(header(content={"x": json.loads("[" * 60 + "]" * 60), "run": new_run()})).encode()),
+    "a huge number": framed(json.dumps(header()).encode().replace(b'"shapes": {}', b'"shapes": {"x": [' + b"9" * 5000 + b"]}")),
+    "a huge array that is not there": framed(json.dumps(header(vectors=[["w", "float32", 10**15]])).encode()),
+    "a negative array": framed(json.dumps(header(vectors=[["w", "float32", -4]])).encode()),
+    "an array of objects": framed(json.dumps(header(vectors=[["w", "object", 1]])).encode(), b"12345678"),
+    "two arrays of one name": framed(json.dumps(header(vectors=[["w", "int8", 1], ["w", "int8", 1]])).encode(), b"12"),
+    "a shape of nothing": framed(json.dumps(header(vectors=[["w", "int8", 1]], shapes={"w": [-1, -1]})).encode(), b"1"),
+    "bytes that are no text": framed(b"\xff\xfe\x00"),
+}  # fmt: skip
+
+
+WHY = {
+    "a key twice": "a key is there twice",
+    "depth": "within each other",
+    "two arrays of one name": "two arrays of a message",
+}
+
+
+def test_the_message_that_they_are_made_of_is_one(attacked):
+    assert attacked.raw(framed(json.dumps(header()).encode())).verb == REPLY
+
+
+@pytest.mark.parametrize("what", NO_MESSAGES)
+def test_what_is_no_message_is_answered_in_words(attacked, what):
+    attacked.refuses(attacked.raw(NO_MESSAGES[what]), WHY.get(what, ""), "damaged")
+
+
+@pytest.mark.parametrize("run", ["/../../x", "..", "", "a" * 31, "A" * 32, "a" * 33, f"{'a' * 31}\n", "0" * 31 + "/"])
+def test_a_run_that_is_no_id_makes_no_folder(attacked, run):
+    attacked.prepare()
+    state = attacked.file.parents[1] / "state"
+    before = {path for path in attacked.file.parents[2].rglob("*") if path.is_dir()}
+    asked = attacked.task(Train(0, [], True))
+    asked.run = run
+    attacked.refuses(attacked.ask("train", asked, attacked.down()), "run: expected 32 hexadecimal digits", "damaged")
+    members = [Member(attacked.client, 1.0)]
+    answer = attacked.ask("prepare", Prepare(run, "", a_plan(), attacked.fingerprint, members), attacked.tensors())
+    attacked.refuses(answer, "run: expected 32 hexadecimal digits", "damaged")
+    attacked.refuses(attacked.ask("end", End(run)), "run: expected 32")
+    assert {path for path in attacked.file.parents[2].rglob("*") if path.is_dir()} == before
+    assert state in before
+
+
+@pytest.mark.parametrize("phase", ["../../x", "/etc/x", "..", "a/../../b"])
+def test_a_phase_lies_in_the_folder_of_its_run(attacked, phase):
+    """It may have any name; what is written lies below the run all the same."""
+    run = new_run()
+    attacked.prepare(run=run, named=phase)
+    asked = attacked.task(Train(0, [attacked.client], True))
+    asked.phase = phase
+    assert attacked.ask("train", asked, attacked.down()).verb == REPLY
+    (written,) = attacked.file.parents[2].rglob("pending-*.pt") if phase == "../../x" else [None]
+    folder = attacked.file.parents[1] / "state" / run
+    found = list(folder.rglob("pending-000001.pt"))
+    assert len(found) == 1
+    assert written is None or written == found[0]
+    assert all(path.resolve().is_relative_to(folder.resolve()) for path in found)
+
+
+def test_lines_of_the_ledger_are_not_forged(attacked):
+    """What a message names is escaped: one message is one line."""
+    before = attacked.ledger()
+    odd = "train\n2026-01-01 all is well\x1b[2J"
+    attacked.refuses(attacked.content(odd, {"run": new_run()}), "nothing that a site can be asked")
+    attacked.refuses(attacked.content("train", {"run": odd}), "other fields than fedlit's own")
+    attacked.prepare(run=new_run(), named=odd)
+    after = attacked.ledger()
+    assert len(after) == len(before) + 3
+    text = (attacked.file.parents[1] / "state" / "leaves_a_site.txt").read_text()
+    assert "\n2026-01-01" not in text
+    assert "\x1b" not in text
+
+
+def test_verbs_out_of_order_are_answered(attack):
+    site = attack()
+    site.refuses(
+        site.train() if hasattr(site, "model") else site.ask("train", _task(site), {"w": torch.zeros(1)}),
+        "not prepared",
+    )
+    site.prepare()
+    asked = site.task(Look(site.client, "val", 0, "validation_step", None))
+    site.refuses(site.ask("train", asked, site.down()), "asks for a round", "damaged")
+    site.refuses(site.ask("evaluate", site.task(Train(0, [], True)), site.down()), "asks for an evaluation", "damaged")
+    site.refuses(site.train(accepted=7), "the state of a client that is wanted is not there", "state")
+    start = Start(site.run, "", site.fingerprint, site.client, "before", a_plan(), 3, False)
+    site.refuses(site.ask("start", start, site.down()), "is not there", "state")
+    site.refuses(
+        site.ask("start", Start(site.run, "", site.fingerprint, "../x", "b", a_plan(), 3, False), site.down()),
+        "has no client",
+    )
+    assert site.ask("end", End(site.run)).verb == REPLY
+    site.refuses(site.train(), "not prepared", "unprepared")
+    other = site.task(Train(0, [], True), client="../../x")
+    site.prepare()
+    site.refuses(site.ask("train", other, site.down()), "has no client", "unfit")
+
+
+def _task(site: Attacker):
+    site.hello()
+    return site.task(Train(0, [], True))
+
+
+def test_a_message_that_is_too_large_is_refused_before_it_is_read(attack):
+    site = attack(limits={"megabytes": 1})
+    site.hello()
+    answer = site.raw(Envelope.of("end", End(new_run()), {"w": torch.zeros(300_000)}).to_bytes())
+    site.refuses(answer, "limits.megabytes: 1 are allowed", "refused")
+
+
+def test_messages_of_a_day_are_counted(attack):
+    site = attack(limits={"messages": 3})
+    for _ in range(3):
+        assert site.hello().verb == REPLY
+    site.refuses(site.hello(), "limits.messages: 3 in a day", "refused")
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="memory is not limited here")
+def test_memory_that_is_not_allowed_is_not_had(attack):
+    """A model that would take it all is a failure in words, and the site is there for the next message."""
+    site = attack(limits={"memory": 1.5})
+    wide = {"class_path": "ImageClassifier", "init_args": {"backbone": "small_cnn", "hidden": 2_000_000}}
+    site.refuses(site.prepare(run=new_run(), model=wide, tensors={}), "allocate memory", "failed")
+    assert site.prepare(run=new_run()).verb == REPLY
+    assert site.train().verb == REPLY
+
+
+def test_an_answer_that_takes_too_long_ends_in_words(attack):
+    """Stages without number would be made for days."""
+    site = attack(limits={"seconds": 3.0})
+    slow = {"class_path": "TheorySchedule", "init_args": {"stages": 10**9, "growth": 1.0}}
+    site.refuses(site.prepare(run=new_run(), phase={"schedule": slow}), "OutOfTime", "failed")
+    assert site.prepare(run=new_run()).verb == REPLY
+
+
+def test_one_process_answers_for_a_folder(attack, monkeypatch, tmp_path):
+    first = attack()
+    assert first.hello().verb == REPLY
+    file = tmp_path / "north" / "local" / "fedlit-site.yaml"
+    monkeypatch.setattr("fedlit.sites.serving.OTHER", 0.2)
+    from fedlit.sites.serving import answering
+
+    answer = Envelope.from_bytes(answering(file)(Envelope.of("end", End(new_run())).to_bytes()))
+    assert answer.verb == FAILED
+    assert "another process answers for its folder of states" in answer.content["reason"]
+
+
+def test_files_of_a_site_are_its_users_own(attacked):
+    attacked.prepare(run=new_run())
+    assert attacked.train().verb == REPLY
+    folder = attacked.file.parents[1]
+    assert folder.stat().st_mode & 0o077 == 0
+    for part in ("state", "cache", "local"):
+        for path in [folder / part, *(folder / part).rglob("*")]:
+            assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_a_ledger_that_was_changed_is_refused(attack, tmp_path):
+    site = attack()
+    for _ in range(3):
+        site.hello()
+    site.close()
+    file = tmp_path / "north" / "state" / "ledger.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    for changed in (
+        lines[:1] + lines[2:],
+        [lines[0].replace("hello", "howdy"), *lines[1:]],
+        [lines[1], lines[0], lines[2]],
+    ):
+        file.write_text("".join(changed))
+        with closing(Attacker(tmp_path / "north" / "local" / "fedlit-site.yaml")) as again:
+            assert again.hello().content["kind"] == "unfit"
+    file.write_text("".join(lines) + '{"time": 1')  # of a process that died while it wrote
+    with closing(Attacker(tmp_path / "north" / "local" / "fedlit-site.yaml")) as again:
+        assert again.hello().ledger.startswith("4:")
+
+
+def test_an_older_copy_of_a_ledger_is_told_by_its_head(attack, tmp_path):
+    """The server remembers how far it has heard of it; a copy from before has no such line, or another one."""
+    site = attack()
+    heads = [site.hello().ledger for _ in range(4)]
+    file = tmp_path / "north" / "state" / "ledger.jsonl"
+    assert site.hello(lines=4).content["ledger"] == heads[3]
+    site.close()
+    kept = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(kept[:2]))
+    with closing(Attacker(tmp_path / "north" / "local" / "fedlit-site.yaml")) as again:
+        assert again.hello(lines=4).content["ledger"] == ""
+        again.hello()
+        assert again.hello(lines=4).content["ledger"] not in ("", heads[3])
+
+
+def mutated(content: bytes, draw: random.Random) -> bytes:
+    """A message with something changed: a bit, a piece, a number of its header, a name."""
+    start = PREFIX.size + PREFIX.unpack_from(content)[2]
+    told = json.loads(content[PREFIX.size : start])
+    kind = draw.randrange(7)
+    if kind == 0:
+        place = draw.randrange(len(content))
+        return content[:place] + bytes([content[place] ^ (1 << draw.randrange(8))]) + content[place + 1 :]
+    if kind == 1:
+        return content[: draw.randrange(len(content))]
+    if kind == 2:
+        return content + os.urandom(draw.randrange(1, 20))
+    if kind == 3:
+        return (
+            struct.pack("<6sHI", MAGIC, draw.choice((0, 1, 2, 3, 65535)), draw.randrange(2**20))
+            + content[PREFIX.size :]
+        )
+    values = (
+        None,
+        True,
+        -1,
+        0,
+        10**18,
+        10**30,
+        0.5,
+        "",
+        "x" * 300,
+        "../..",
+        [],
+        {},
+        [[]],
+        {"": "NaN"},
+        {"": 3},
+        "train",
+        "NaN",
+    )
+    if kind == 4:
+        told[draw.choice(list(told))] = draw.choice(values)
+    elif kind == 5:
+        _change(told["content"], draw, values)
+    else:
+        told["verb"] = draw.choice(
+            ("hello", "prepare", "start", "train", "measure", "evaluate", "end", "reply", "failed")
+        )
+        if draw.random() < 0.5:
+            _change(told["content"], draw, values)
+    text = json.dumps(told).encode()
+    if draw.random() < 0.1:
+        text = text.replace(b'"', b"'", 1) if draw.random() < 0.5 else text.replace(b"{", b'{"verb": "end", ', 1)
+    return framed(text, content[start:])
+
+
+def _change(content, draw: random.Random, values) -> None:
+    """Change one value somewhere in a message's fields."""
+    if isinstance(content, dict) and content:
+        key = draw.choice(list(content))
+        if isinstance(content[key], dict | list) and content[key] and draw.random() < 0.7:
+            return _change(content[key], draw, values)
+        if draw.random() < 0.15:
+            content.pop(key)
+        elif draw.random() < 0.15:
+            content[f"{key}2"] = draw.choice(values)
+        else:
+            content[key] = draw.choice(values)
+    elif isinstance(content, list) and content:
+        content[draw.randrange(len(content))] = draw.choice(values)
+    return None
+
+
+FUZZED = 10_000
+
+
+@pytest.mark.slow
+def test_ten_thousand_mutated_messages_kill_nothing(tmp_path):
+    """Envelopes and their contents, verbs out of order among them: each is answered, and nothing lies outside of the folder."""
+    with closing(
+        Attacker(write_site(tmp_path / "north", rounds=None, limits={"messages": 10**6, "seconds": 20.0}))
+    ) as site:
+        site.prepare()
+        members = [Member(site.client, 1.0)]
+        model = site.tensors()
+        good = [
+            Envelope.of("prepare", Prepare(site.run, "", site.config, site.fingerprint, members), model).to_bytes(),
+            Envelope.of("measure", site.task(Train(0, [site.client], True)), site.down()).to_bytes(),
+            Envelope.of("evaluate", site.task(Look(site.client, "val", 0, "validation_step", None)), site.down()).to_bytes(),
+            Envelope.of("start", Start(site.run, "", site.fingerprint, site.client, "b", a_plan(), 3, False), site.down()).to_bytes(),
+            Envelope.of("end", End(site.run)).to_bytes(),
+        ]  # fmt: skip
+        draw, before = random.Random(1), set(tmp_path.parent.rglob("*")) - set((tmp_path / "north").rglob("*"))
+        refused = 0
+        for _ in range(FUZZED):
+            refused += site.raw(mutated(draw.choice(good), draw), seconds=60).verb == FAILED
+        assert refused > FUZZED * 0.8
+        assert len(site.ledger()) > FUZZED
+        assert site.prepare(run=new_run()).verb == REPLY
+        assert site.train().verb == REPLY
+    assert set(tmp_path.parent.rglob("*")) - set((tmp_path / "north").rglob("*")) == before

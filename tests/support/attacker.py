@@ -1,0 +1,181 @@
+"""A server that asks a site for whatever it likes: the site's process is that of the loopback, its file that of ``site init``."""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor
+
+import fedlit
+from fedlit.core.fabric import make_fabric
+from fedlit.core.flat import FlatModel
+from fedlit.core.local_model import configured
+from fedlit.sites import recipe
+from fedlit.sites.envelope import Envelope
+from fedlit.sites.folders import Folder
+from fedlit.sites.loopback import SiteProcess
+from fedlit.sites.messages import FAILED, End, Hello, Look, Member, Prepare, Presence, Task, Train, new_run  # fmt: skip
+from fedlit.sites.payloads import module_tensors
+from fedlit.sites.recipe import Plan
+from fedlit.sites.table import table_of
+
+HOSPITAL = {
+    "class_path": "PhantomCXR",
+    "init_args": {"hospitals": 1, "images": 300, "image_size": 16, "seed": 3, "augment": False},
+}
+"""A hospital of 300 images: 210 to train, 30 to validate, 60 to test."""
+
+MODEL = {
+    "class_path": "ImageClassifier",
+    "init_args": {"backbone": "small_cnn", "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.01}}},
+}
+EPOCH = {"class_path": "ConstantSchedule", "init_args": {"window": 1, "unit": "epochs"}}
+
+
+def a_plan(**changes: Any) -> dict[str, Any]:
+    """A plan as JSON: three rounds of one epoch of FedAvg, with changes."""
+    phase = {"name": "main", "aggregators": [], "schedule": EPOCH} | changes.pop("phase", {})
+    plan = Plan(
+        MODEL, phase, 3, 0, "", {}, "reset", None, None, 4, None, "auto", None, 1, 16, 64, None, "32-true"
+    )  # fmt: skip
+    return asdict(plan) | changes
+
+
+def write_site(folder: Path, data: Mapping[str, Any] = HOSPITAL, **policy: Any) -> Path:
+    """Write a site's folder as ``fedlit site init`` does, with some keys of its policy changed; returns its own file."""
+    Folder(
+        folder,
+        folder.name,
+        "attacked",
+        data=dict(data) | {"init_args": {**data["init_args"], "cache_dir": str(folder / "cache")}},
+    ).write()
+    file = folder / "local" / "fedlit-site.yaml"
+    values = yaml.safe_load(file.read_text())
+    for key, value in policy.items():
+        merged = values["policy"][key] | value if isinstance(value, dict) else value
+        values["policy"][key] = merged
+    file.write_text(yaml.safe_dump(values))
+    return file
+
+
+@dataclass
+class Attacker:
+    """A server that has one site's process at the other end of a pipe.
+
+    Attributes:
+        file: The site's own file.
+        run: The run that it claims.
+        config: The plan that it has sent last.
+    """
+
+    file: Path
+    run: str = field(default_factory=new_run)
+    config: dict[str, Any] = field(default_factory=a_plan)
+    fingerprint: str = ""
+
+    def __post_init__(self) -> None:
+        self.site = SiteProcess("attacked", self.file, lead="mallory@example.org")
+        self.site.start()
+        self.pid = self.site.process.pid
+        self.client = ""
+
+    def raw(self, content: bytes, seconds: float = 120) -> Envelope:
+        """Send bytes, and return what comes back from the process that was there before."""
+        self.site.connection.send_bytes(content)
+        assert self.site.connection.poll(seconds), "the site's process hangs"
+        answer = Envelope.from_bytes(self.site.connection.recv_bytes())
+        assert self.site.process.is_alive()
+        assert self.site.process.pid == self.pid
+        return answer
+
+    def ask(self, verb: str, message: Any, tensors: Mapping[str, Tensor] | None = None) -> Envelope:
+        return self.raw(Envelope.of(verb, message, tensors).to_bytes())
+
+    def content(self, verb: str, content: Any, tensors: Mapping[str, Tensor] | None = None) -> Envelope:
+        """Send a message whose fields no dataclass has checked."""
+        return self.raw(replace(Envelope.of(verb, End(""), tensors), content=content).to_bytes())
+
+    def hello(self, needs: list[str] | None = None, lines: int = 0) -> Envelope:
+        reply = self.ask("hello", Hello(fedlit.__version__, time.time(), needs or [], lines))
+        if reply.verb != FAILED:
+            self.client = reply.message(Presence).clients[0].name
+        return reply
+
+    @property
+    def presence(self) -> Presence:
+        return self.hello().message(Presence)
+
+    def prepare(
+        self,
+        config: dict[str, Any] | None = None,
+        run: str | None = None,
+        named: str = "",
+        tensors: dict[str, Tensor] | None = None,
+        **changes: Any,
+    ) -> Envelope:
+        """Prepare a plan, with the tensors of the model that it describes where there is one."""
+        self.config = config if config is not None else a_plan(**changes)
+        self.run = run or self.run
+        if not self.client:
+            self.hello()
+        try:
+            tensors = self.tensors() if tensors is None else tensors
+        except Exception:  # a plan that is no plan
+            tensors = {}
+        members = [Member(self.client, 1.0)]
+        return self.ask("prepare", Prepare(self.run, named, self.config, self.fingerprint, members), tensors)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Make the model as a server does, and take its layout's fingerprint."""
+        config = self.config | {"phase": {k: v for k, v in self.config["phase"].items() if k != "schedule"}}
+        made = recipe.read(config, self.classes, table_of(), 10**7)
+        self.model = FlatModel(configured(make_fabric("cpu"), made.module, made.phase.aggregators))
+        self.fingerprint = self.model.layout.fingerprint
+        return module_tensors(made.module.state_dict())
+
+    @property
+    def classes(self) -> list[str]:
+        if not hasattr(self, "_classes"):
+            self._classes = self.presence.classes
+        return self._classes
+
+    def down(self, **values: Tensor) -> dict[str, Tensor]:
+        """The federation's vectors: those of the model as it is, or others."""
+        stats = torch.nan_to_num(self.model.stats.clone(), nan=0.5)
+        return {"w": self.model.w.clone(), "stats": stats} | values
+
+    def task(self, asked: Train | Look, accepted: int | None = None, client: str | None = None) -> Task:
+        return Task(self.run, "", self.fingerprint, client or self.client, accepted, [], False, asked)
+
+    def train(self, index: int = 0, verb: str = "train", **given: Any) -> Envelope:
+        accepted = given.pop("accepted", index or None)
+        return self.ask(verb, self.task(Train(index, [self.client], True), accepted), self.down(**given))
+
+    def evaluate(
+        self, at: int = 0, part: str = "val", limit: int | None = None, accepted: int | None = None, **given: Any
+    ) -> Envelope:
+        look = Look(self.client, part, at, given.pop("method", "validation_step"), limit)
+        return self.ask("evaluate", self.task(look, accepted), self.down(**given))
+
+    def ledger(self) -> list[dict[str, Any]]:
+        file = Path(yaml.safe_load(self.file.read_text())["state"]) / "ledger.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def close(self) -> None:
+        self.site.close()
+
+    def refuses(self, answer: Envelope, words: str, kind: str | None = None) -> None:
+        """Assert that an answer is a refusal in words, that the process lives, and that the ledger has a line of it."""
+        assert answer.verb == FAILED, answer.content
+        assert words in answer.content["reason"], answer.content["reason"]
+        assert kind is None or answer.content["kind"] == kind, answer.content
+        assert not answer.vectors
+        last = self.ledger()[-1]
+        assert last["refused"] == answer.content["reason"]
+        assert last["answer"] == "failed"
+        assert last["lead"] == "mallory@example.org"
