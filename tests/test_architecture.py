@@ -91,8 +91,8 @@ def test_nothing_imports_the_command_line():
 
 
 def test_what_travels_between_sites_knows_the_core_alone():
-    """The federation's engine uses it, and whoever looks at what leaves a site reads five files."""
-    below = [f"fedlit.sites.{name}" for name in ("typed", "envelope", "messages", "carrier", "roster")]
+    """The federation's engine uses it, and whoever looks at what leaves a site reads four files."""
+    below = [f"fedlit.sites.{name}" for name in ("envelope", "messages", "carrier", "roster")]
     allowed = ("fedlit.core", "fedlit.__init__", *below)
     wrong = [f"{m} imports {i}" for m in below for i in imports(m) if i != "fedlit" and not within(i, allowed)]
     assert wrong == []

@@ -1,14 +1,23 @@
 """What an exported file says of its model: read, checked, and made of known code alone."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
+from lightning.pytorch import LightningModule
+from torch import nn
+from torch.optim import Optimizer
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.known_code import PATH, foreign
+from fedlit.core.typed import Mistyped, Table, built, class_paths
+
+PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+"""The path of a class."""
 
 PLAIN = ("fedlit", "model", "config", "client")
 """Notes that are text; the others are JSON."""
@@ -33,9 +42,6 @@ OPTIONAL = ("round", "resize", "image_size", "channels", "in_chans", "mean", "st
 
 TOGETHER = ("image_size", "channels", "in_chans", "mean", "std")
 """Notes that a model of images has, all of them."""
-
-KNOWN = ("fedlit", "timm", "torch.nn", "torch.optim")
-"""Where the code of a model may be that a file names, without being trusted: what is installed with fedlit."""
 
 ELSEWHERE = {"pretrained": False, "weights": None}
 """Where an `ImageClassifier` would start from: its weights are in the file."""
@@ -93,24 +99,55 @@ def recipe(file: Path, notes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     return model, fabric.get("precision", "32-true")
 
 
-def refuse_foreign(file: Path, model: Mapping[str, Any]) -> None:
-    """Refuse a model that is made of other code than fedlit's, timm's and torch's; nothing is imported for that.
+def without_start(cls: type, model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a model's configuration without what an `ImageClassifier` starts from: its weights are in the file."""
+    from fedlit.models import ImageClassifier  # with all of timm, which a module of one's own does not need
+
+    options = dict(model.get("init_args") or {})
+    if issubclass(cls, ImageClassifier):
+        options |= {key: value for key, value in ELSEWHERE.items() if key in options}
+    return {**model, "init_args": options}
+
+
+def known_module(file: Path, model: Mapping[str, Any], classes: Sequence[str]) -> LightningModule:
+    """Make a model of classes of fedlit, torch.nn and torch.optim alone; nothing that the file names is imported.
 
     Raises:
-        ConfigError: The configuration names such code.
+        ConfigError: The configuration names another class, or an argument is not what its class takes.
     """
+    advice = (
+        "To load it is to run code that the file names. If you trust it, and whoever wrote the file, add --trust; where MLflow "
+        "loads the model, set the environment variable FEDLIT_TRUST=1"
+    )
     if foreign := foreign_code(model):
         raise ConfigError(
-            f"{file}: its model is made of {', '.join(foreign)}, which is not of fedlit, timm or torch. To load it is to run "
-            "that code. If you trust it, and whoever wrote the file, add --trust; where MLflow loads the model, set the "
-            "environment variable FEDLIT_TRUST=1"
+            f"{file}: its model is made of {', '.join(foreign)}, which fedlit, torch.nn and torch.optim do not have. {advice}"
         )
+    try:
+        model = without_start(known_classes().get(model["class_path"], LightningModule, "model"), model)
+        model["init_args"]["classes"] = list(classes)
+        with torch.random.fork_rng(devices=[]):
+            return built(LightningModule, model, "model", known_classes())
+    except Mistyped as error:
+        raise ConfigError(f"{file}: {error}. {advice}") from error
 
 
 def foreign_code(model: Mapping[str, Any]) -> list[str]:
-    """Return the code that a model's configuration names and that is not known, each once, without importing it."""
-    options = {name: value for name, value in (model.get("init_args") or {}).items() if name not in ELSEWHERE}
-    return foreign({**model, "init_args": options}, KNOWN)
+    """Return the classes that a model's configuration names and that are not known, each once, without importing them."""
+    return [path for path in class_paths(model) if path not in known_classes().classes]
+
+
+@cache
+def known_classes() -> Table:
+    """Return the classes of which a model may be made that a file describes without being trusted."""
+    from fedlit import models, objectives  # with all of timm
+
+    table = {}
+    for home in (models, objectives, nn, torch.optim):
+        for name, cls in vars(home).items():
+            if isinstance(cls, type) and issubclass(cls, (nn.Module, Optimizer)):
+                table |= dict.fromkeys((f"{home.__name__}.{name}", f"{cls.__module__}.{cls.__qualname__}"), cls)
+    return Table(table, (Optimizer, LightningModule, nn.Module))
 
 
 def _whole(value: object) -> bool:

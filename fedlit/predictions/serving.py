@@ -27,14 +27,14 @@ from fedlit.core.files import whole
 from fedlit.core.module import overrides, step_of
 from fedlit.data.dicom import SUFFIXES
 from fedlit.data.images import model_input, read_image
-from fedlit.predictions.notes import ELSEWHERE, read_notes, recipe, refuse_foreign
+from fedlit.predictions.notes import known_module, read_notes, recipe, without_start
 from fedlit.tracking.store import first_line, import_mlflow
 
 FILE = "model.safetensors"
 """An exported model, in the folder of an MLflow model."""
 
 TRUST = "FEDLIT_TRUST"
-"""An environment variable; 1 lets MLflow load models of modules that are not of fedlit, timm or torch."""
+"""An environment variable; 1 lets MLflow load models of classes that are not of fedlit, torch.nn or torch.optim."""
 
 BATCH = 32
 COLUMN = "image"
@@ -57,7 +57,7 @@ class ImageScorer:
     Args:
         file: A file that ``fedlit export`` has written.
         accelerator: ``auto``, ``cpu``, ``cuda`` or ``mps``.
-        trust: Whether to run code that the file names and that is not of fedlit, timm or torch: a module of one's own.
+        trust: Whether to run code that the file names and that is not of fedlit, torch.nn or torch.optim: a module of one's own.
 
     Attributes:
         classes: Names of the columns.
@@ -73,10 +73,9 @@ class ImageScorer:
         if not self.classes or "channels" not in self.metadata:
             raise ConfigError("expected a model with classes of images that fedlit decodes, found another kind")
         model, precision = recipe(file, self.metadata)
-        if not trust:
-            refuse_foreign(file, model)
         self._fabric = make_fabric(accelerator, precision=precision)
-        module = self._fabric.strategy.precision.convert_module(_made(file, model, self.classes))
+        make = _trusted if trust else known_module
+        module = self._fabric.strategy.precision.convert_module(make(file, model, self.classes))
         _load(file, module)
         if not overrides(module, "predict_step"):
             raise ConfigError(f"{type(module).__name__} has no predict_step, which returns probabilities [B, C]")
@@ -156,8 +155,8 @@ def described(file: Path) -> dict[str, Any]:
     return read_notes(file, texts)
 
 
-def _made(file: Path, model: dict[str, Any], classes: Sequence[str]) -> LightningModule:
-    """Make the module of a file.
+def _trusted(file: Path, model: dict[str, Any], classes: Sequence[str]) -> LightningModule:
+    """Make the module of a file, whatever code it names.
 
     Raises:
         ConfigError: It cannot be made here.
@@ -228,20 +227,14 @@ def _load_pyfunc(path: str) -> ImageScorer:
 
 def _instantiated(section: dict[str, Any], classes: Sequence[str]) -> LightningModule:
     """Make the module that the ``model`` of a run's configuration describes, as it was made for training."""
-    from fedlit.models import (
-        ImageClassifier,
-    )  # imports all of timm, which who trains a module of their own does not need
-
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--classes", type=list[str])
     parser.add_subclass_arguments(LightningModule, "model")
     parser.link_arguments("classes", "model.init_args.classes")
     home, _, name = section["class_path"].rpartition(".")
-    options = dict(section.get("init_args") or {})
-    if issubclass(getattr(import_module(home), name), ImageClassifier):
-        options |= {key: value for key, value in ELSEWHERE.items() if key in options}
     with torch.random.fork_rng(devices=[]):
-        given = {"classes": list(classes), "model": section | {"init_args": options}}
+        model = without_start(getattr(import_module(home), name), section)
+        given = {"classes": list(classes), "model": model}
         return parser.instantiate(parser.parse_object(given)).model
 
 

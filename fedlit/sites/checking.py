@@ -13,6 +13,7 @@ from fedlit.core import documents
 from fedlit.core.batches import BatchStream
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
+from fedlit.core.typed import Table
 from fedlit.federation.description import leaves_a_site
 from fedlit.federation.evaluation import client_views, pooled_metrics
 from fedlit.federation.federation import Federation
@@ -29,7 +30,6 @@ from fedlit.sites.roster import Roster, gather
 from fedlit.sites.settings import SiteSettings
 from fedlit.sites.site import Site
 from fedlit.sites.table import lacking, line_to_add, table_of
-from fedlit.sites.typed import Table
 
 BATCH = 32
 """Examples in a batch where a configuration says nothing: the default of all data."""

@@ -16,6 +16,7 @@ from typing import Any
 
 from fedlit.core import checkpoint
 from fedlit.core.errors import CheckpointError, ConfigError
+from fedlit.core.typed import made
 from fedlit.experiment.experiment import Experiment
 from fedlit.experiment.fitting import fit
 from fedlit.experiment.parser import is_mistake
@@ -26,7 +27,6 @@ from fedlit.sites.messages import check_run
 from fedlit.sites.roster import Roster, run_with
 from fedlit.sites.submission import Resumed
 from fedlit.sites.submitted import ServerSettings, experiment_of
-from fedlit.sites.typed import made
 from fedlit.tracking.addresses import without_credentials
 from fedlit.tracking.lock import is_held
 from fedlit.tracking.run import last_checkpoint

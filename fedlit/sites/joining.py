@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from fedlit.core.errors import ConfigError
+from fedlit.core.typed import class_paths
 from fedlit.experiment.experiment import Experiment
 from fedlit.schedules import ConstantSchedule
 from fedlit.sites import recipe
@@ -22,7 +23,6 @@ from fedlit.sites.payloads import module_tensors
 from fedlit.sites.recipe import Plan
 from fedlit.sites.roster import Ledgers, Roster, gather
 from fedlit.sites.table import lacking
-from fedlit.sites.typed import class_paths
 
 LOOPBACK = "loopback:"
 

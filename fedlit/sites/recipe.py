@@ -10,10 +10,10 @@ from lightning.pytorch import LightningModule
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.messages import Round
+from fedlit.core.typed import Mistyped, Table, built, made
 from fedlit.experiment.phases import Part, Phase
 from fedlit.schedules import ConstantSchedule, Schedule
 from fedlit.sites.messages import Train
-from fedlit.sites.typed import Mistyped, Table, built, made
 
 OF_A_PHASE = ("aggregators", "objective", "optimizer", "trainable", "keep", "schedule")
 """Keys of a phase that decide what its clients train, and how long."""

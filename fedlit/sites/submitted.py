@@ -14,6 +14,7 @@ from fedlit.core import documents
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import PRECISIONS, launch, make_fabric
 from fedlit.core.randomness import seed_process
+from fedlit.core.typed import Mistyped, Table, built, made
 from fedlit.data.federated import FederatedDataModule
 from fedlit.experiment.experiment import Experiment, ready
 from fedlit.experiment.naming import OF_RUNS, check_name
@@ -23,7 +24,6 @@ from fedlit.federation.federation import Federation
 from fedlit.sites import recipe
 from fedlit.sites.envelope import strict_json
 from fedlit.sites.table import lacking, line_to_add, table_of
-from fedlit.sites.typed import Mistyped, Table, built, made
 from fedlit.tracking.base import Tracker
 from fedlit.tracking.mlflow import MLflowTracker
 

@@ -16,10 +16,10 @@ from torch.optim import Optimizer
 
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.errors import ConfigError
+from fedlit.core.typed import Table, class_paths
 from fedlit.experiment.choices import AXES, shipped
 from fedlit.federation.callbacks import Callback
 from fedlit.schedules import Schedule
-from fedlit.sites.typed import Table, class_paths
 
 SHIPPED = ("aggregators", "models", "objectives", "schedules")
 """What fedlit exports for a configuration; optimizers are those of ``torch.optim``."""

@@ -76,8 +76,8 @@ INPUTS = [
     row("a configuration that is a list", exported(config="[1, 2]"), "lacks model.class_path"),
     row("a configuration without a model", exported(config="seed: 1"), "lacks model.class_path"),
     row("a class path that is a number", exported(config(class_path=3)), "lacks model.class_path"),
-    row("a class that fedlit has not", exported(config("fedlit.models.Absent")), "fedlit.models.Absent cannot be made here"),
-    row("a room that fedlit has not", exported(config("fedlit.nowhere.Net")), "fedlit.nowhere.Net cannot be made here"),
+    row("a class that fedlit has not", exported(config("fedlit.models.Absent")), "fedlit.models.Absent", "--trust"),
+    row("a room that fedlit has not", exported(config("fedlit.nowhere.Net")), "fedlit.nowhere.Net", "--trust"),
     row("tensors of another model", WHOLE, "its tensors are not those of the ImageClassifier", "Missing key"),
     Refused("a precision that there is not", PREDICT, ("fabric.precision", "12-bits"), {"m.safetensors": exported(config().replace("32-true", "12-bits"))}),
     evil("a module of somebody", "evil.Evil", class_path="evil.Evil"),
@@ -92,6 +92,8 @@ INPUTS = [
     evil("somebody in a list", "evil.Evil", objective={"class_path": "fedlit.objectives.BCE", "init_args": {"x": ["evil.Evil"]}}),
     evil("somebody in other arguments", "evil.Evil", objective={"class_path": "torch.nn.BCELoss", "dict_kwargs": {"x": {"class_path": "evil.Evil"}}}),
     evil("a name that begins as torch does", "torchevil.Evil", class_path="torchevil.Evil"),
+    evil("a shell that torch.optim imports", "torch.optim.lr_scheduler.os.system", optimizer={"class_path": "torch.optim.lr_scheduler.os.system", "init_args": {"command": "touch ran"}}),
+    evil("a shell that fedlit imports", "fedlit.tracking.run.os.system", objective={"class_path": "fedlit.tracking.run.os.system", "init_args": {"command": "touch ran"}}),
     evil("what torch fetches from a hub", "torch.hub.load", objective={"class_path": "torch.hub.load"}),
 ]  # fmt: skip
 

@@ -57,9 +57,7 @@ def _folder_parser() -> Parser:
     options.add_argument("--output", type=Path, default=Path("scores.csv"), help=scores)
     options.add_argument("--tracking_uri", type=str, default="sqlite:///mlflow.db", help="Address of MLflow.")
     options.add_argument("--accelerator", type=str, default="auto", help="Device: auto, cpu, cuda or mps.")
-    trust = (
-        "Run the code that the model names where it is not of fedlit, timm or torch, as that of a module of one's own."
-    )
+    trust = "Run the code that the model names where it is not of fedlit, torch.nn or torch.optim, as that of a module of one's own."
     options.add_argument("--trust", action="store_true", help=trust)
     return options
 

@@ -12,13 +12,13 @@ from attacker import MODEL, Attacker, a_plan, write_site
 from lightning.pytorch import LightningModule
 
 from fedlit.core.errors import ConfigError
+from fedlit.core.typed import Mistyped, Table, built
 from fedlit.experiment.phases import Phase
 from fedlit.sites import recipe
 from fedlit.sites.hosting import Hosted, Order
 from fedlit.sites.messages import FAILED, REPLY, Member, Prepare, new_run
 from fedlit.sites.submitted import ServerSettings, experiment_of
 from fedlit.sites.table import shipped_classes, table_of
-from fedlit.sites.typed import Mistyped, Table, built
 
 ROUTES = [
     "fedlit.tracking.run.os.system",
