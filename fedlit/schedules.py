@@ -5,21 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedlit.core.errors import ConfigError
-
-Unit = Literal["steps", "epochs"]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The schedule's word on one round; see :class:`fedlit.core.messages.Round`."""
-
-    stage: int
-    lr_factor: float
-    window: int
-    unit: Unit
-    first_of_stage: bool
-    last_of_stage: bool
-    restarts: bool = False
+from fedlit.core.schedule import Plan, Schedule, Unit
 
 
 @dataclass
@@ -55,22 +41,6 @@ class Stage:
             self.rounds = _whole_rounds(self.iterations, self.window)
         if self.rounds < 1:
             raise ConfigError(f"schedule: rounds must be at least 1, found {self.rounds}")
-
-
-class Schedule:
-    """Maps the index of a round to its plan; a pure function, so that a resume needs no state.
-
-    Attributes:
-        rounds: how many rounds it describes, None where it has no end.
-        notice: what the user should know of how it was rounded.
-    """
-
-    rounds: int | None = None
-    notice: str = ""
-
-    def plan(self, index: int) -> Plan:
-        """Return what the round of this index, from 0, does."""
-        raise NotImplementedError
 
 
 class ConstantSchedule(Schedule):

@@ -19,7 +19,7 @@ PACKAGE = Path(fedlit.__file__).parent
 CORE = ("fedlit.core", "fedlit.federation")
 ABOVE = tuple(
     f"fedlit.{room}"
-    for room in ("aggregators", "objectives", "models", "reports", "experiment", "cli", "predictions", "data.phantom",
+    for room in ("aggregators", "objectives", "models", "reports", "sites", "experiment", "cli", "predictions", "data.phantom",
                  "data.xrays", "data.binary", "data.own", "data.flamby")
 )  # fmt: skip
 
@@ -75,6 +75,32 @@ def test_no_import_leads_in_a_circle():
     assert " -> ".join(circle()) == ""
 
 
+def rooms_reached() -> dict[str, set[str]]:
+    """The rooms that each room imports, itself or through others."""
+    direct: dict[str, set[str]] = {}
+    for name in modules():
+        room = name.split(".")[1:2]
+        for there in (each.split(".")[1:2] for each in imports(name)):
+            if room and there and room != there:
+                direct.setdefault(room[0], set()).add(there[0])
+
+    def reached(room: str, seen: set[str]) -> set[str]:
+        for there in direct.get(room, set()) - seen:
+            seen |= {there} | reached(there, seen | {there})
+        return seen
+
+    return {room: reached(room, set()) for room in direct}
+
+
+def test_no_two_rooms_reach_each_other():
+    reached = rooms_reached()
+    both = sorted(
+        f"{one} and {two}" for one in reached for two in reached[one] if one < two and one in reached.get(two, ())
+    )
+    assert both == []
+    assert {"core", "federation", "experiment"} <= reached["sites"]
+
+
 def test_core_and_federation_import_no_room_above_them():
     wrong = [f"{m} imports {i}" for m in modules() if within(m, CORE) for i in sorted(imports(m)) if within(i, ABOVE)]
     assert wrong == []
@@ -91,7 +117,7 @@ def test_nothing_imports_the_command_line():
 
 
 def test_what_travels_between_sites_knows_the_core_alone():
-    """The federation's engine uses it, and whoever looks at what leaves a site reads four files."""
+    """Whoever looks at what leaves a site reads four files."""
     below = [f"fedlit.sites.{name}" for name in ("envelope", "messages", "carrier", "roster")]
     allowed = ("fedlit.core", "fedlit.__init__", *below)
     wrong = [f"{m} imports {i}" for m in below for i in imports(m) if i != "fedlit" and not within(i, allowed)]

@@ -14,7 +14,7 @@ from fedlit.core.errors import ConfigError
 from fedlit.core.flat import SLICES, FlatModel, Layout
 from fedlit.core.hooks import mask_of, numbers_of, replaced_change, state_of
 from fedlit.core.messages import Client, Mask, Measured, Payload, Round, ServerState, State
-from fedlit.schedules import Schedule
+from fedlit.core.schedule import Schedule
 
 
 class Correction:

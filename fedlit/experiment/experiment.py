@@ -29,13 +29,13 @@ from fedlit.experiment.parameters import parameters
 from fedlit.experiment.parser import Parser
 from fedlit.experiment.phases import Part, Phase
 from fedlit.federation.callbacks import Callback
+from fedlit.federation.engines.base import Away
 from fedlit.federation.engines.local import wanted_workers
 from fedlit.federation.evaluation import rehearse
 from fedlit.federation.federation import Federation
 from fedlit.federation.handover import PersonalParts
 from fedlit.federation.monitor import Monitor
 from fedlit.federation.session import Session
-from fedlit.sites.roster import Roster
 from fedlit.tracking.addresses import MARK, without_credentials
 from fedlit.tracking.base import Tracker
 from fedlit.tracking.lock import RunLock, is_held
@@ -54,7 +54,7 @@ class Experiment:
         tags: Tags of the run in MLflow.
         phases: The phases before the main part, in order.
         callbacks: What follows the rounds of every part.
-        roster: The sites that have the clients, where they are not here.
+        away: Who has the clients, where they are not here.
         begun: Directory of a run that was killed before its first checkpoint, and begins there again.
     """
 
@@ -74,7 +74,7 @@ class Experiment:
     tags: dict[str, str] = field(default_factory=dict)
     phases: list[Phase] = field(default_factory=list)
     callbacks: list[Callback] = field(default_factory=list)
-    roster: Roster | None = None
+    away: Away | None = None
     begun: Path | None = None
 
     @cached_property
@@ -95,7 +95,7 @@ class Experiment:
     @property
     def eval_batches(self) -> int | None:
         """Batches of each set that an evaluation looks at; None for all, also in a trial run where a site evaluates no less."""
-        return 1 if self.fast_dev_run and not (self.roster and self.roster.whole) else None
+        return 1 if self.fast_dev_run and not (self.away and self.away.whole) else None
 
     def session(self, run: Path | None = None, part: Part | None = None) -> Session:
         """Make a part ready to run, from where a run's earlier parts have brought the model; by default the main part."""
@@ -111,7 +111,7 @@ class Experiment:
             tags,
             self.eval_batches,
             personal_parts,
-            self.roster,
+            self.away,
             part.phase.name if part.phase else "",
         )
 

@@ -64,8 +64,8 @@ def fit(experiment: Experiment, say: Say) -> Outcome:
         directory = run_of(resume) if resume else experiment.begun
         if directory is None:
             check_writable(experiment.run_dir, experiment.experiment)
-        if directory is not None and experiment.roster is not None:
-            experiment.roster.open(directory)
+        if directory is not None and experiment.away is not None:
+            experiment.away.open(directory)
         first = experiment.first_session(directory)  # what is refused is refused before there is a directory
         open_things.callback(first.engine.close)
         if directory is None:
@@ -75,8 +75,8 @@ def fit(experiment: Experiment, say: Say) -> Outcome:
             directory = fabric.broadcast(made)
         if resume is None:
             open_things.enter_context(experiment.alone(directory))
-        if experiment.roster is not None:
-            experiment.roster.open(directory)
+        if experiment.away is not None:
+            experiment.away.open(directory)
         run = Run(directory, experiment.tracker, bool(resume or experiment.begun), fabric.is_global_zero)
         with told(directory):
             return _fit(experiment, first, run, resume, say)

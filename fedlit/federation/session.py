@@ -30,14 +30,12 @@ from fedlit.data.features import with_fixed_features
 from fedlit.data.federated import FederatedDataModule
 from fedlit.federation import graphs, placement
 from fedlit.federation.clients import only, taking_part
-from fedlit.federation.engines.base import Engine, Program, View
+from fedlit.federation.engines.base import Away, Engine, Program, View
 from fedlit.federation.engines.local import LocalEngine, wanted_workers
 from fedlit.federation.engines.ranks import FabricEngine
-from fedlit.federation.engines.sites import SiteEngine
 from fedlit.federation.handover import PersonalParts
 from fedlit.federation.memory_format import chosen
 from fedlit.federation.settings import Settings
-from fedlit.sites.roster import Roster
 
 
 class Session:
@@ -52,7 +50,7 @@ class Session:
         tags: Tags of the run, beside the session's own or in their place.
         limit_eval_batches: The largest number of batches of each set that an evaluation looks at.
         personal_parts: What clients kept to themselves in an earlier phase, and start with.
-        roster: The sites that have the clients, where they are not here; ``data`` are then what the sites have told.
+        away: Who has the clients, where they are not here; ``data`` are then what they have told.
         phase: Name of the phase; "" for the main part.
 
     Attributes:
@@ -83,7 +81,7 @@ class Session:
         tags: Mapping[str, str] | None = None,
         limit_eval_batches: int | None = None,
         personal_parts: PersonalParts | None = None,
-        roster: Roster | None = None,
+        away: Away | None = None,
         phase: str = "",
     ) -> None:
         self.federation, self.fabric, self.seed, self._personal_parts = federation, fabric, seed, personal_parts
@@ -92,7 +90,7 @@ class Session:
         optimizer = FlatOptimizer(model.module, model)  # what it refuses, it refuses before any process starts
         self.lr, self.optimizer = optimizer.rates[0], optimizer.name
         self.recording = graphs.Recording()
-        if roster is None:  # sites decide for themselves
+        if away is None:  # sites decide for themselves
             given = self.fabric.device, model, optimizer, federation.aggregators
             self.recording = graphs.chosen(federation.cuda_graph, *given)
             graphs.check_compiler(federation.compile, fabric.device)
@@ -141,13 +139,12 @@ class Session:
         )
         limit = federation.state_bytes
         self.stored = self._state_bytes() * len(self.clients) > (SHARE * free_memory() if limit is None else limit)
-        self.stored = self.stored and roster is None
+        self.stored = self.stored and away is None
         if fabric.world_size > 1:  # one answer for all ranks
             self.stored = bool(fabric.broadcast(self.stored))
         self.engine: Engine
-        if roster is not None:
-            where = self.everyone.site_of
-            self.engine = SiteEngine(program, fabric, roster, where, federation, phase, self.layout)
+        if away is not None:
+            self.engine = away.engine(program, fabric, federation, phase, self.layout)
         elif fabric.world_size > 1:
             self.engine = FabricEngine(program, fabric)
         else:

@@ -21,12 +21,13 @@ from fedlit.federation.session import Session
 from fedlit.schedules import ConstantSchedule
 from fedlit.sites import recipe
 from fedlit.sites.data import AtSites
+from fedlit.sites.engine import Sites
 from fedlit.sites.ledger import TEXT
 from fedlit.sites.loopback import InProcess
 from fedlit.sites.messages import Presence, Told, Train
 from fedlit.sites.policy import Refused
 from fedlit.sites.recipe import Plan
-from fedlit.sites.roster import Roster, gather
+from fedlit.sites.roster import gather
 from fedlit.sites.settings import SiteSettings
 from fedlit.sites.site import Site
 from fedlit.sites.table import lacking, line_to_add, table_of
@@ -86,8 +87,8 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
         )
         trial_plan = replace(plan, rounds=1, phase=plan.phase | {"schedule": _steps(window)})
         data.batch_size = plan.batch_size
-        roster = Roster(carrier, gathered.presences, {"": asdict(trial_plan)})
-        session = Session(federation, made.module, data, make_fabric("cpu"), roster=roster)
+        sites = Sites(carrier, gathered.presences, {"": asdict(trial_plan)})
+        session = Session(federation, made.module, data, make_fabric("cpu"), away=sites)
         server, _, _ = session.restore(None, training=True)
         session.settle(server)
         rnd = session.round(0)

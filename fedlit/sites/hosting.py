@@ -193,7 +193,7 @@ class Hosted:
         return begun
 
     def _fit(self, experiment: Experiment) -> Ending:
-        self._roster = experiment.roster
+        self._roster = experiment.away
         outcome = fit(experiment, print)
         heads = (f"{site} {head}" for site, head in sorted(self._roster.ledgers.heads.items()))
         print(f"heads of the sites' ledgers (lines, hash of the last): {', '.join(heads)}")

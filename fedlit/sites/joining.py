@@ -16,12 +16,13 @@ from fedlit.schedules import ConstantSchedule
 from fedlit.sites import recipe
 from fedlit.sites.carrier import Carrier
 from fedlit.sites.data import AtSites
+from fedlit.sites.engine import Sites
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.loopback import Processes
 from fedlit.sites.messages import Done, new_run
 from fedlit.sites.payloads import module_tensors
 from fedlit.sites.recipe import Plan
-from fedlit.sites.roster import Ledgers, Roster, gather
+from fedlit.sites.roster import Ledgers, gather
 from fedlit.sites.table import lacking
 
 LOOPBACK = "loopback:"
@@ -77,12 +78,12 @@ def with_sites(
     gathered = gather(carrier, experiment.data.classes, class_paths(list(parts.values())), heads)
     sizes = experiment.data.batch_size, experiment.data.eval_batch_size
     data = AtSites(gathered.presences, *sizes, experiment.data.test_sets, gathered.arrays)
-    roster = Roster(carrier, gathered.presences, {}, list(fresh), run or new_run(), heads)
-    joined = replace(experiment, data=data, roster=roster)
+    sites = Sites(carrier, gathered.presences, {}, list(fresh), run or new_run(), heads)
+    joined = replace(experiment, data=data, away=sites)
     for part in joined.parts if experiment.fast_dev_run else ():
-        window = -(-roster.examples // experiment.data.batch_size)
+        window = -(-sites.examples // experiment.data.batch_size)
         part.federation.schedule = ConstantSchedule(window, "steps")
-    roster.plans = {name: asdict(plan) for name, plan in _plans(joined, parts).items()}
+    sites.plans = {name: asdict(plan) for name, plan in _plans(joined, parts).items()}
     return joined
 
 

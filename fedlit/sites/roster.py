@@ -57,6 +57,11 @@ class Roster:
             raise ConfigError(f"--fresh_state {unknown[0]}: there is no such site; sites are {', '.join(names)}")
 
     @property
+    def site_of(self) -> dict[str, str]:
+        """Which site has which client."""
+        return {told.name: presence.name for presence in self.presences for told in presence.clients}
+
+    @property
     def whole(self) -> bool:
         """Whether a site evaluates whole views only."""
         return any(presence.whole for presence in self.presences)

@@ -183,7 +183,7 @@ MUTANTS = (
            "sites/attacks/test_lying_sites.py"),
     Mutant("text of a site as it came", "sites/messages.py", 'c if c.isprintable() else c.encode("unicode_escape").decode()', "c",
            "sites/attacks/test_lying_sites.py"),
-    Mutant("data that changed are not told", "federation/engines/sites.py", "if data != told.data:", "if False:",
+    Mutant("data that changed are not told", "sites/engine.py", "if data != told.data:", "if False:",
            "sites/attacks/test_lying_sites.py"),
 )  # fmt: skip
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise, zip_longest
-from typing import Literal, TypeVar
+from pathlib import Path
+from typing import Literal, Protocol, TypeVar
 
 import torch
 from lightning.pytorch import LightningModule
@@ -13,6 +14,7 @@ from torch.utils.data import Dataset
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.batches import BatchStream, ReadAhead, columns, fetch
 from fedlit.core.fabric import FederationFabric
+from fedlit.core.flat import Layout
 from fedlit.core.local_model import LocalModel, LocalTraining, initial_client_state
 from fedlit.core.messages import Broadcast, Client, ClientData, ClientReport, ClientState, Payload, Round, ServerState
 from fedlit.core.module import copy_of, in_words, overrides, scores_of, step_of
@@ -20,6 +22,7 @@ from fedlit.core.randomness import seed_process
 from fedlit.core.rounds import client_round
 from fedlit.core.stored_states import StateFolder, StoredState
 from fedlit.federation.handover import PersonalParts
+from fedlit.federation.settings import Settings
 from fedlit.metrics.auroc import ClassAUROC
 from fedlit.metrics.tally import Tally
 
@@ -377,3 +380,21 @@ def added(total: Payload | None, payload: Payload) -> Payload:
         return payload
     total.add_(payload)
     return total
+
+
+class Away(Protocol):
+    """Whoever has the clients, where this machine does not have them: it makes the engine of each phase.
+
+    Attributes:
+        whole: whether some evaluate whole data sets alone, also in a trial run.
+    """
+
+    whole: bool
+
+    def open(self, directory: Path) -> None:
+        """Learn the id of the run in a directory, or give a new run one."""
+
+    def engine(
+        self, program: Program, fabric: FederationFabric, settings: Settings, phase: str, layout: Layout
+    ) -> Engine:
+        """Make the engine of a phase; the main part's name is ""."""

@@ -17,11 +17,11 @@ from fedlit.core.flat import Layout
 from fedlit.core.local_model import client_mask
 from fedlit.core.measuring import objective_of
 from fedlit.core.messages import Broadcast, Client, ClientReport, Payload, Round, ServerState, State
-from fedlit.federation.engines.asking import Asking, Request
 from fedlit.federation.engines.base import AnyState, Engine, InProcess, OnReply, Program, Scores, View, added, jobs_of
 from fedlit.federation.handover import PersonalParts
 from fedlit.federation.settings import Settings
 from fedlit.sites.answers import Expected, Norms, disagreeing, not_agreed, read_scores
+from fedlit.sites.asking import Asking, Request
 from fedlit.sites.envelope import Damaged, Envelope
 from fedlit.sites.messages import Look, Member, Prepare, Prepared, Start, Started, Task, Train
 from fedlit.sites.payloads import module_tensors
@@ -31,6 +31,16 @@ SHORT = 10
 """A round should take at least so many times as long as its messages."""
 
 
+class Sites(Roster):
+    """The sites of a federation, as a session is given them: see `fedlit.federation.engines.base.Away`."""
+
+    def engine(
+        self, program: Program, fabric: FederationFabric, settings: Settings, phase: str, layout: Layout
+    ) -> Engine:
+        """Make the engine of a phase."""
+        return SiteEngine(program, fabric, self, settings, phase, layout)
+
+
 class SiteEngine(Engine):
     """Every site trains and keeps its own clients; here is what they have sent, added in cohort order.
 
@@ -38,7 +48,6 @@ class SiteEngine(Engine):
         program: What is trained; its clients have names and numbers here, and no images.
         fabric: Device and precision of the server.
         roster: The sites.
-        site_of: Which site has which client.
         settings: What happens when a site fails.
         phase: Name of the phase; "" for the main part.
         layout: Of the server's model.
@@ -47,20 +56,14 @@ class SiteEngine(Engine):
     keeps_states = False
 
     def __init__(
-        self,
-        program: Program,
-        fabric: FederationFabric,
-        roster: Roster,
-        site_of: Mapping[str, str],
-        settings: Settings,
-        phase: str,
-        layout: Layout,
+        self, program: Program, fabric: FederationFabric, roster: Roster, settings: Settings, phase: str, layout: Layout
     ) -> None:
         super().__init__(None)
+        site_of = roster.site_of
         sites = len({site_of[name] for name in program.clients})
         self.where = f"{sites} site{'s' * (sites != 1)}, {roster.carrier.name}"
         self._program, self._fabric, self._roster, self._settings = program, fabric, roster, settings
-        self._site_of, self._phase, self._layout = dict(site_of), phase, layout
+        self._site_of, self._phase, self._layout = site_of, phase, layout
         self._tensors = _tensors_of(program)
         self._ask = Asking(
             roster.carrier,
