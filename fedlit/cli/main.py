@@ -1,10 +1,8 @@
 """The command line: ``fedlit COMMAND``, where each command is a file in ``fedlit/cli/commands/``."""
 
 import atexit
-import multiprocessing
 import os
 import sys
-import threading
 import traceback
 import warnings
 from contextlib import suppress
@@ -15,7 +13,6 @@ from rich.console import Console
 import fedlit
 from fedlit.cli.commands import COMMANDS, command
 from fedlit.core.imports import uncollected
-from fedlit.core.processes import start_early
 from fedlit.experiment.mistakes import explain
 from fedlit.experiment.parser import SUBCOMMANDS, Parser, complain, is_mistake
 from fedlit.federation.interrupts import ending_on_sigterm
@@ -23,24 +20,32 @@ from fedlit.tracking.addresses import without_credentials
 
 
 def run() -> None:
-    """`main` in a process of its own, which ends as soon as it is done: to take all modules apart costs two seconds."""
-    try:
-        main()
-    except SystemExit as stopped:
-        if multiprocessing.parent_process() is not None or isinstance(stopped.code, str) or _has_work_left():
-            raise
-        atexit._run_exitfuncs()
+    """`main` in a process of its own, which ends as soon as it is done.
+
+    To take all modules apart costs seconds, and some of them complain about it. What was registered first is called last, after
+    whatever others have registered.
+    """
+    code = 1
+
+    def end() -> None:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError):  # nobody reads any more
                 stream.flush()
-        os._exit(stopped.code or 0)
+        if not _is_watched():
+            os._exit(code)
+
+    atexit.register(end)
+    try:
+        main()
+    except SystemExit as stopped:
+        code = stopped.code if isinstance(stopped.code, int) else int(stopped.code is not None)
+        raise
 
 
-def _has_work_left() -> bool:
-    """Whether a profiler has something to write, or a thread of a logger of one's own something to send."""
+def _is_watched() -> bool:
+    """Tell whether a profiler has something to write at the end."""
     tools = getattr(sys, "monitoring", None)  # from Python 3.12 on
-    profiled = sys.getprofile() or sys.gettrace() or (tools and any(map(tools.get_tool, range(6))))
-    return bool(profiled) or any(not t.daemon for t in threading.enumerate() if t is not threading.main_thread())
+    return bool(sys.getprofile() or sys.gettrace() or (tools and any(map(tools.get_tool, range(6)))))
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -99,16 +104,11 @@ def parse(argv: list[str]) -> tuple[Namespace, Parser]:
 
 
 def _greet(argv: list[str]) -> None:
-    """Say that a run starts, before the seconds that the import of PyTorch takes; the first of several ranks does.
-
-    What workers are forked from imports at the same time, unless it will be a copy of this process.
-    """
+    """Say that a run starts, before the seconds that the import of PyTorch takes; the first of several ranks does."""
     rank = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or "0"
     asking = {"-h", "--help", "--print_config"} & {word.partition("=")[0] for word in argv}
     if argv[:1] == ["fit"] and not asking and rank == "0" and "torch" not in sys.modules:
         print(f"fedlit {fedlit.__version__}: loading PyTorch", flush=True)
-        if "LOCAL_WORLD_SIZE" not in os.environ:
-            start_early()
 
 
 def _asked_by(error: Exception) -> str:

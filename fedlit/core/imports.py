@@ -2,11 +2,9 @@
 
 import gc
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module, util
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib import import_module
 from types import ModuleType
 
 
@@ -56,29 +54,3 @@ def uncollected() -> Iterator[None]:
             gc.freeze()
             gc.unfreeze()
         gc.enable()
-
-
-class Uncollected(MetaPathFinder):
-    """Have packages imported without looking for garbage in between, whoever imports them.
-
-    Args:
-        packages: Their names.
-    """
-
-    def __init__(self, packages: Iterable[str]) -> None:
-        self._packages, self._asked = set(packages), set()
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Let the other finders find it."""
-        if name not in self._packages or name in self._asked:
-            return None
-        self._asked.add(name)
-        try:
-            spec = util.find_spec(name)
-        finally:
-            self._asked.discard(name)
-        if spec is not None and spec.loader is not None:
-            spec.loader.exec_module = uncollected()(spec.loader.exec_module)
-        return spec

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.processes import context, cores, end_with_parent, without_main
+from fedlit.core.processes import context, cores, end_with_parent, starting
 from fedlit.data import pixels
 from fedlit.data.likeness import perceptual_hashes
 
@@ -105,7 +105,7 @@ class Decoders:
         """Decode rows in processes, and yield them as ``threads`` does."""
         job = self.job
         self._close()
-        with without_main():
+        with starting():
             self._pool = ProcessPoolExecutor(cores(), context(), _begin, self._files)
             chunks = [
                 [
@@ -114,8 +114,9 @@ class Decoders:
                 ]
                 for start in range(0, len(rows), CHUNK)
             ]
-            for answers in self._pool.map(_take, chunks):
-                yield from answers
+            answered = self._pool.map(_take, chunks)
+        for answers in answered:
+            yield from answers
 
     def _close(self) -> None:
         # Not as a context manager: after Ctrl-C that would decode all the other files before it lets go.

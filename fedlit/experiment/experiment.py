@@ -7,7 +7,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 from jsonargparse import Namespace
 from lightning.pytorch import LightningModule
@@ -19,7 +18,6 @@ from fedlit.core.aggregator import composed_name
 from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.fabric import FederationFabric, launch, make_fabric
 from fedlit.core.parts import Parts
-from fedlit.core.processes import started_ahead, stop_unneeded
 from fedlit.core.randomness import seed_process
 from fedlit.data.federated import FederatedDataModule
 from fedlit.experiment.credentials import complete
@@ -30,7 +28,6 @@ from fedlit.experiment.parser import Parser
 from fedlit.experiment.phases import Part, Phase
 from fedlit.federation.callbacks import Callback
 from fedlit.federation.engines.base import Away
-from fedlit.federation.engines.local import wanted_workers
 from fedlit.federation.evaluation import rehearse
 from fedlit.federation.federation import Federation
 from fedlit.federation.handover import PersonalParts
@@ -215,17 +212,6 @@ class Experiment:
 
 
 @contextmanager
-def workers_ahead(workers: int | Literal["auto"], threads: int, fabric: FederationFabric) -> Iterator[None]:
-    """Within, there is the process that workers are forked from, if there are to be any, before the data are read."""
-    if fabric.world_size > 1 or wanted_workers(workers, fabric) == 1:
-        stop_unneeded()
-        yield
-    else:
-        with started_ahead(alike=threads == 1 and fabric.device.type == "cpu"):
-            yield
-
-
-@contextmanager
 def composed(args: Namespace, parser: Parser, tracked: bool = False) -> Iterator[Experiment]:
     """The objects of a configuration; what a trial run leaves goes with it.
 
@@ -256,8 +242,7 @@ def composed(args: Namespace, parser: Parser, tracked: bool = False) -> Iterator
     complete(args)
     fabric = make_fabric(**args.fabric)
     launch(fabric)
-    ahead = workers_ahead(args.federation.workers, args.federation.threads, fabric)
-    with ahead, _composed(args, parser, config, fabric) as experiment:
+    with _composed(args, parser, config, fabric) as experiment:
         yield experiment
 
 

@@ -14,7 +14,7 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from fedlit.core.processes import CORES, cores, end_with_parent, stop_unneeded
+from fedlit.core.processes import CORES, cores, end_with_parent
 from fedlit.federation.interrupts import Interrupts, remember_ctrl_c
 
 POLL_SECONDS = 0.2
@@ -60,7 +60,6 @@ def run_jobs(
         The number of the signal that came, or 0.
     """
     waiting, running, passed_on = deque(jobs), {}, False
-    stop_unneeded()  # that of jobs has imported more, and is deaf to signals
     with Interrupts() as interrupts:
         try:
             while running or (waiting and not interrupts.signum):

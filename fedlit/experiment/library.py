@@ -24,7 +24,7 @@ from fedlit.core.randomness import seed_process
 from fedlit.data.federated import FederatedDataModule, parts_of
 from fedlit.data.given import GivenClients
 from fedlit.experiment.described import described, plain
-from fedlit.experiment.experiment import Experiment, ready, workers_ahead
+from fedlit.experiment.experiment import Experiment, ready
 from fedlit.experiment.fitted import Fitted
 from fedlit.experiment.fitting import fit as fit_experiment
 from fedlit.experiment.kinds import check_kinds
@@ -163,7 +163,6 @@ def fit(
         federation = Federation(**settings)
         fabric = make_fabric(accelerator, devices, num_nodes, precision)
         launch(fabric)
-        held.enter_context(workers_ahead(workers, threads, fabric))
         # The given one is somebody's, who may change it, as in a callback, before a later phase begins.
         start = copy_of(model) if phases or fabric.world_size > 1 else model
         if fabric.world_size > 1:  # ranks may have drawn other weights

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from fedlit.core.processes import context, without_main
+from fedlit.core.processes import context, starting
 from fedlit.sites.carrier import Carrier, Lost, Ticket
 from fedlit.sites.envelope import Damaged, Envelope
 
@@ -189,7 +189,7 @@ class SiteProcess:
             daemon=True,
             name=f"fedlit-site-{self._name}",
         )
-        with without_main():
+        with starting():
             self.process.start()
         theirs.close()
 

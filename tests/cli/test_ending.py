@@ -7,17 +7,20 @@ import pytest
 
 ENDING = """
 import atexit, sys, threading, time
-from fedlit.cli.main import run
+import fedlit.cli.main
+
+command_line = sys.modules["fedlit.cli.main"]
 
 class Apart:
     def __del__(self):
         print("taken apart")
 
-kept = Apart()
-atexit.register(print, "at exit")
+kept, library = Apart(), dict(main=command_line.main, register=atexit.register)
+exec("def begun(): register(print, 'at exit'); main()", library)  # as a library that a command imports
+command_line.main = library["begun"]
 {before}
 sys.argv = ["fedlit", *{words!r}]
-run()
+command_line.run()
 """
 
 

@@ -79,10 +79,10 @@ def test_a_killed_site_job_changes_nothing(tmp_path, network):
     there = Place(tmp_path / "there").start(
         f"fit --config {file} --name one --run_dir {tmp_path / 'nowhere'} --sites {network.lead}"
     )
-    assert here.wait(300) == 0, here.output
     wait_for("round 1/3", there)
     (job,) = network.jobs("site-1")
     os.kill(job, signal.SIGKILL)
+    assert here.wait(300) == 0, here.output
     assert there.wait(300) == 0, there.output
     assert "after 1 rounds" in there.output
     assert there.output.count("the run goes on from its last checkpoint, in a new job") == 1

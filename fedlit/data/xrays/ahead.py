@@ -9,7 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from multiprocessing.synchronize import Event
 
-from fedlit.core.processes import cores, end_with_parent, without_main
+from fedlit.core.processes import cores, end_with_parent, starting
 from fedlit.data.xrays.pictures import IMAGES, Picture, look_at
 
 CHUNK = 256
@@ -32,7 +32,7 @@ class Ahead:
         spawning = multiprocessing.get_context("spawn")
         self._enough, shares = spawning.Event(), cores()
         self._pool = ProcessPoolExecutor(shares, spawning, _begin, (self._enough,))
-        with without_main():
+        with starting():
             self._shares = [self._pool.submit(_below, list(roots), each, shares) for each in range(shares)]
 
     def __enter__(self) -> "Ahead":

@@ -22,7 +22,7 @@ import torch
 from fedlit.core.errors import ConfigError, TrainingError, WorkerError
 from fedlit.core.fabric import FederationFabric, make_fabric
 from fedlit.core.messages import Broadcast, ClientReport, ClientState, Payload, Round
-from fedlit.core.processes import context, keep_freed_memory, without_main
+from fedlit.core.processes import context, keep_freed_memory, let_go, starting
 from fedlit.core.small_states import is_small
 from fedlit.core.stored_states import StateFolder
 from fedlit.federation.engines.base import AnyState, Program, Reply, Scores, View, Worker, jobs_of
@@ -120,7 +120,8 @@ class ProcessPool:
         self._folder = SharedFolder()
         program_file = self._folder.path / "program.pkl"
         _pickle(program, program_file, self._folder)
-        origin, device = context(), fabric.device
+        device = fabric.device
+        origin = context(alike=program.threads == 1 and device.type == "cpu")
         options = {
             "accelerator": device.type,
             "devices": 1 if device.index is None else [device.index],
@@ -132,9 +133,12 @@ class ProcessPool:
             own = program_file.with_name(f"program-{index}.pkl")  # each removes its own: the memory goes with the last
             os.link(program_file, own)
             process = origin.Process(
-                target=_serve, args=(theirs, str(own), options), daemon=True, name=f"fedlit-worker-{index}"
+                target=_serve,
+                args=(theirs, str(own), options, origin.get_start_method() == "fork"),
+                daemon=True,
+                name=f"fedlit-worker-{index}",
             )
-            with without_main():
+            with starting():
                 process.start()
             theirs.close()
             self._workers.append((process, ours))
@@ -290,8 +294,10 @@ def _unpicklable(program: Program) -> str:
     return "a test set"
 
 
-def _serve(connection: Connection, program_file: str, options: dict) -> None:
+def _serve(connection: Connection, program_file: str, options: dict, copied: bool) -> None:
     """Body of a worker process: answer jobs until the pipe closes."""
+    if copied:
+        let_go((connection.fileno(), multiprocessing.parent_process().sentinel))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):  # a fork server that a sweep has started blocks it
