@@ -1,6 +1,8 @@
 """What the cells of a table of one's own mean: labels, lists of findings, splits."""
 
-from collections.abc import Mapping, Sequence
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -37,17 +39,19 @@ SPLITS = {
 }  # fmt: skip
 
 
+RANGE = re.compile(r"\s*(<=|>=|<|>)\s*([+-]?\d+(?:[.,]\d+)?)\s*")
+"""One end of a range of numbers."""
+
+COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
+
 def folded(text: object) -> str:
     """Return a spelling without blanks and case, and a number by its value: ``1``, ``1.0`` and ``1,00`` are one."""
-    plain = str(text).strip().casefold()
-    try:
-        number = float(plain.replace(",", "."))
-    except ValueError:
-        return plain
-    return f"{number:g}" if np.isfinite(number) else plain
+    number = _number(str(text))
+    return str(text).strip().casefold() if number is None else f"{number:g}"
 
 
-def meanings(values: Mapping[str, str]) -> dict[str, str]:
+def meanings(values: Mapping[str, str], where: str = "data.values") -> dict[str, str]:
     """Return the meaning of each spelling, those of one's own included.
 
     Raises:
@@ -56,31 +60,62 @@ def meanings(values: Mapping[str, str]) -> dict[str, str]:
     for spelling, meaning in values.items():
         if meaning not in VALUE_OF:
             expected = ", ".join(VALUE_OF)
-            raise ValueError(f"data.values: {spelling!r}: expected one of {expected}, found {meaning!r}")
+            raise ValueError(f"{where}: {spelling!r}: expected one of {expected}, found {meaning!r}")
     return SPELLED | {folded(spelling): meaning for spelling, meaning in values.items()}
 
 
-def read_labels(table: Table, columns: Sequence[str], values: Mapping[str, str]) -> np.ndarray:
-    """Return columns of labels, [N, L] float32 in {0, 1, ``UNCERTAIN``, NaN}.
+def reader_of(values: Mapping[str, str], own: Mapping[str, str], column: str) -> Callable[[str], str | None]:
+    """Return a function that gives the meaning of a cell of a column, None where it has none.
+
+    Args:
+        values: Meanings of spellings in all columns.
+        own: Meanings of spellings, and of ranges of numbers such as ``>= 18 and < 65``, in this one, which count first.
+        column: Its name, for messages.
+
+    Raises:
+        ValueError: A meaning is none, or a range is none.
+    """
+    where = f"data.values: {column!r}"
+    spelled = meanings(values) | {folded(spelling): meaning for spelling, meaning in own.items()}
+    meanings(own, where)
+    ranges = [(_ends(spelling, where), meaning) for spelling, meaning in own.items() if spelling.lstrip()[:1] in "<>"]
+    named = {folded(spelling) for spelling in own}
+
+    def meaning_of(cell: str) -> str | None:
+        key, number = folded(cell), _number(cell)
+        if not ranges or number is None or key in named:
+            return spelled.get(key)
+        within = {meaning for ends, meaning in ranges if all(compare(number, end) for compare, end in ends)}
+        return within.pop() if len(within) == 1 else None
+
+    return meaning_of
+
+
+def read_labels(
+    table: Table, columns: Sequence[str], values: Mapping[str, str], own: Mapping[str, Mapping[str, str]] | None = None
+) -> np.ndarray:
+    """Return columns of labels, [N, L] float32 in {0, 1, ``UNCERTAIN``, NaN}; ``own`` has the values of single columns.
 
     Raises:
         ValueError: A cell has no meaning; the message names line and column.
     """
-    means = meanings(values)
     labels = np.empty((len(table.rows), len(columns)), dtype=np.float32)
     for position, column in enumerate(columns):
+        special = (own or {}).get(column, {})
         of_row, spellings = pd.factorize(table.rows[column])
-        keys = [folded(spelling) for spelling in spellings]
-        if strange := [n for n, key in enumerate(keys) if key not in means]:
+        means = [*map(reader_of(values, special, column), spellings)]
+        if strange := [n for n, meaning in enumerate(means) if meaning is None]:
             wrong = np.isin(of_row, strange)
             found = spellings[of_row[np.argmax(wrong)]]
             shown = ", ".join(f"{spellings[n]!r} ({table.named(of_row == n)})" for n in strange[:5])
+            expected = "a label such as 1, 0, -1, yes, no, positive, negative, uncertain or nothing"
+            expected = f"what data.values says of this column ({', '.join(special)})" if special else expected
+            example = f"{column}: {{{found}: positive}}" if special else f"{found}: positive"
             raise ValueError(
-                f"{table.at(wrong)}: column {column!r}: expected a label such as 1, 0, -1, yes, no, positive, negative, "
-                f"uncertain or nothing, found {found!r} ({wrong.sum()} such cells). They are {shown}. Say what it means: "
-                f"data.values {{{found}: positive}}"
+                f"{table.at(wrong)}: column {column!r}: expected {expected}, found {found!r} ({wrong.sum()} such cells). They are "
+                f"{shown}. Say what it means: data.values {{{example}}}"
             )
-        labels[:, position] = np.array([VALUE_OF[means[key]] for key in keys], dtype=np.float32)[of_row]
+        labels[:, position] = np.array([VALUE_OF[meaning] for meaning in means], dtype=np.float32)[of_row]
     return labels
 
 
@@ -189,6 +224,22 @@ def listed_rows(file: Path, table: str, ids: Sequence[np.ndarray]) -> np.ndarray
             f"{file}, line {vain[0]}: {found!r} is no patient and no image of {table} ({len(vain)} such lines)"
         )
     return np.any([np.isin(each, lines) for each in ids], axis=0)
+
+
+def _number(cell: str) -> float | None:
+    try:
+        number = float(cell.replace(",", "."))
+    except ValueError:
+        return None
+    return number if np.isfinite(number) else None
+
+
+def _ends(text: str, where: str) -> list[tuple[Callable[[float, float], bool], float]]:
+    """Return what a number in a range is compared with, and how."""
+    ends = [RANGE.fullmatch(end) for end in text.split("and")]
+    if None in ends:
+        raise ValueError(f"{where}: expected a range such as '>= 18' or '>= 18 and < 65', found {text!r}")
+    return [(COMPARISONS[end[1]], _number(end[2])) for end in ends]
 
 
 def _parts(cell: str, separator: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from fedlit.data.own.cells import (
     read_findings,
     read_labels,
     read_splits,
+    reader_of,
     refuse_totals,
     split_words,
 )
@@ -62,7 +64,8 @@ class ImageTable(ChestXrays):
         separator: The sign between two findings.
         values: A map from spellings in the cells to ``positive``, ``negative``, ``uncertain`` or ``blank``, beside 1, 0,
             -1, yes, no, true, false, positive, negative, uncertain and an empty cell. For ``findings``, words that say
-            that there is none (``negative``), or that nothing is known (``blank``).
+            that there is none (``negative``), or that nothing is known (``blank``). A column may have a map of its own, with
+            spellings or ranges of numbers: ``{ja: positive, Age: {'>= 18': positive, '< 18': negative}}``.
         uncertain: Meaning of an uncertain label: ``ignore`` (no loss, no metric), ``zeros``, ``ones``, or a map from
             labels to these words, with ``default`` for the others.
         blank: Meaning of a label that is neither positive, negative nor uncertain, in the same words.
@@ -95,7 +98,7 @@ class ImageTable(ChestXrays):
         labels: list[str] | None = None,
         findings: str | None = None,
         separator: str = "|",
-        values: dict[str, Meaning] | None = None,
+        values: dict[str, Meaning | dict[str, Meaning]] | None = None,
         uncertain: Policy | dict[str, Policy] = "ignore",
         blank: Policy | dict[str, Policy] = "ignore",
         views: dict[str, list[str]] | None = None,
@@ -122,12 +125,15 @@ class ImageTable(ChestXrays):
         self.source = self.file.name.partition(".")[0]
         self.image, self.patient, self.site, self.split_column = image, patient, site, split
         self.findings, self.separator = findings, separator
-        self.values = {str(spelling): meaning for spelling, meaning in (values or {}).items()}
+        given = {str(spelling): meaning for spelling, meaning in (values or {}).items()}
+        of = {column: own for column, own in given.items() if isinstance(own, Mapping)}
+        self.own_values = {column: {str(cell): meaning for cell, meaning in own.items()} for column, own in of.items()}
+        self.values = {spelling: meaning for spelling, meaning in given.items() if spelling not in self.own_values}
         self.filters = {column: [str(value) for value in kept] for column, kept in (views or {}).items()}
-        self._check_values()
         self.labels = (
             tuple(labels) if labels else findings_in(self._checked(findings), findings, separator, self.values)
         )
+        self._check_values()
         if not self.labels or len(set(self.labels)) < len(self.labels):
             raise ValueError(f"data.labels: expected one or more different labels, found {listed(self.labels)}")
         if partition is None:
@@ -204,10 +210,20 @@ class ImageTable(ChestXrays):
 
     def _check_values(self) -> None:
         meanings(self.values)
-        wrong = [word for word, meaning in self.values.items() if meaning not in ("negative", "blank")]
+        wrong = [word for word, meaning in self.values.items() if meaning not in ("negative", "blank")] or [
+            *self.own_values
+        ]
         if self.findings and wrong:
             raise ValueError(
                 f"data.values: with data.findings a word is negative (no finding) or blank, found {wrong[0]!r}"
+            )
+        for column, own in self.own_values.items():
+            if column not in self.labels:
+                raise ValueError(f"data.values: {column!r} is no column of data.labels; {near(column, self.labels)}")
+            reader_of(self.values, own, column)
+        if ranges := [word for word in self.values if word.lstrip()[:1] in ("<", ">")]:
+            raise ValueError(
+                f"data.values: the range {ranges[0]!r} needs its column: {{COLUMN: {{'{ranges[0]}': {self.values[ranges[0]]}}}}}"
             )
 
     def _image_columns(self) -> list[str]:
@@ -266,7 +282,7 @@ class ImageTable(ChestXrays):
     def _labels(self, table: Table) -> np.ndarray:
         if self.findings:
             return read_findings(table, self.findings, self.separator, self.labels, self.values)
-        return read_labels(table, self.labels, self.values)
+        return read_labels(table, self.labels, self.values, self.own_values)
 
     def _of_filters(self, table: Table, notes: list[str]) -> Table:
         for column, kept in self.filters.items():

@@ -9,8 +9,10 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from fedlit.data.labels import near
+from fedlit.data.patients import keys
 from fedlit.data.records import contents, listed
 from fedlit.data.tables import Table, read_table, refuse_repeats
 from fedlit.data.xrays.base import ChestXrays, Reading
@@ -64,9 +66,7 @@ class NIHChestXray14(ChestXrays):
         table = read_table(file, _NEEDED, _NEEDED, _COLUMNS)
         refuse_repeats(table, "Image Index")
         names = table.rows["Image Index"].to_numpy(dtype=str)
-        notes = [
-            f"{other.name} lies beside {file.name}, and was not read" for other in others if other.stem != file.name
-        ]
+        notes = [_compared(table, other) for other in others if other.stem != file.name]
         return Reading(
             files=_image_files(self.root, names, self.layout, notes),
             names=names,
@@ -77,6 +77,38 @@ class NIHChestXray14(ChestXrays):
             table=table.rows,
             notes=notes,
         )
+
+
+def _compared(table: Table, other: Path) -> str:
+    """Return how another label file differs from the one that is read, in words."""
+    said = f"{other.name} lies beside {table.path.name}, and was not read: "
+    try:
+        rows = [
+            each.drop_duplicates(_NEEDED[0])
+            for each in (table.rows, read_table(other, _NEEDED, _NEEDED, _COLUMNS).rows)
+        ]
+    except ValueError as error:
+        return f"{said}{error}"
+    here, there = (
+        pd.DataFrame(
+            {"findings": each[_NEEDED[1]].map(_sorted).to_numpy(), "patient": keys(each[_NEEDED[2]])}, each[_NEEDED[0]]
+        )
+        for each in rows
+    )
+    both, alone = here.index.intersection(there.index), len(here.index.symmetric_difference(there.index))
+    apart = both[(here.loc[both] != there.loc[both]).any(axis=1)]
+    words = [f"{alone} images are in one of them only"] * bool(alone)
+    if len(apart):
+        ours, theirs = (" of patient ".join(each.loc[apart[0]]) for each in (here, there))
+        words.append(
+            f"{len(apart)} of {len(both)} images have other findings or patients there, the first is {apart[0]!r} "
+            f"({ours} here, {theirs} there)"
+        )
+    return said + ("; ".join(words) or "both say the same")
+
+
+def _sorted(findings: str) -> str:
+    return "|".join(sorted(part.strip() for part in findings.split("|")))
 
 
 def _parse_findings(table: Table, findings: tuple[str, ...]) -> np.ndarray:
