@@ -109,7 +109,7 @@ def read_labels(
             found = spellings[of_row[np.argmax(wrong)]]
             shown = ", ".join(f"{spellings[n]!r} ({table.named(of_row == n)})" for n in strange[:5])
             expected = "a label such as 1, 0, -1, yes, no, positive, negative, uncertain or nothing"
-            expected = f"what data.values says of this column ({', '.join(special)})" if special else expected
+            expected += f", or what data.values says of this column ({', '.join(special)})" if special else ""
             example = f"{column}: {{{found}: positive}}" if special else f"{found}: positive"
             raise ValueError(
                 f"{table.at(wrong)}: column {column!r}: expected {expected}, found {found!r} ({wrong.sum()} such cells). They are "
@@ -122,18 +122,18 @@ def read_labels(
 def findings_in(table: Table, column: str, separator: str, values: Mapping[str, str]) -> tuple[str, ...]:
     """Return all findings that the lists of a column name, in alphabetical order."""
     found = {part for cell in table.rows[column].unique() for part in _parts(cell, separator)}
-    return tuple(sorted(part for part in found if not _no_finding(part, values)))
+    return tuple(sorted(part for part in found if folded(part) not in _words(values)))
 
 
 def read_findings(
     table: Table, column: str, separator: str, findings: Sequence[str], values: Mapping[str, str]
 ) -> np.ndarray:
-    """Return lists such as ``Effusion|Mass`` as labels, [N, L] float32: 1 where named, else 0; NaN where a cell is empty.
+    """Return lists such as ``Effusion|Mass`` as labels, [N, L] float32: 1 where named, else 0; NaN where nothing is known.
 
     Raises:
         ValueError: A list names something else; the message names line and column.
     """
-    means = meanings(values)
+    words = _words(values)
     position = {finding: number for number, finding in enumerate(findings)}
     of_row, lists = pd.factorize(table.rows[column])
     labels = np.zeros((len(lists), len(findings)), dtype=np.float32)
@@ -143,12 +143,12 @@ def read_findings(
             where = f"{table.at(of_row == row)}: column {column!r}"
             if part in position:
                 labels[row, position[part]] = 1
-            elif not _no_finding(part, values):
+            elif folded(part) not in words:
                 hint = near(part, findings)
                 raise ValueError(f"{where}: unknown finding {part!r} in {text!r}; {hint}. Add it to data.labels")
-            elif len(parts) > 1 and means.get(folded(part)) != "blank":
+            elif len(parts) > 1 and words[folded(part)] != "blank":
                 raise ValueError(f"{where}: expected {part!r} alone or findings, found {text!r}")
-        if not parts or any(means.get(folded(part)) == "blank" and _given(part, values) for part in parts):
+        if not parts or any(words.get(folded(part)) == "blank" and part not in position for part in parts):
             labels[row] = np.nan
     return labels[of_row]
 
@@ -246,9 +246,7 @@ def _parts(cell: str, separator: str) -> list[str]:
     return [stripped for part in cell.split(separator) if (stripped := part.strip())]
 
 
-def _given(part: str, values: Mapping[str, str]) -> bool:
-    return folded(part) in {folded(spelling) for spelling in values}
-
-
-def _no_finding(part: str, values: Mapping[str, str]) -> bool:
-    return folded(part) in NO_FINDING or _given(part, values)
+def _words(values: Mapping[str, str]) -> dict[str, str]:
+    """Return the words in lists of findings that are none: what is negative, and what is blank."""
+    blank = {word: meaning for word, meaning in SPELLED.items() if meaning == "blank"}
+    return blank | dict.fromkeys(NO_FINDING, "negative") | {folded(word): meaning for word, meaning in values.items()}
