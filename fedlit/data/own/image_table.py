@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fedlit.data.copies import Copies, Duplicates
+from fedlit.data.copies import Duplicates, checked_duplicates, notes_of_copies
 from fedlit.data.labels import UNCERTAIN, Names, Policy, harmonised, near
 from fedlit.data.located import SUFFIXES, Folder
 from fedlit.data.own.cells import (
@@ -144,8 +144,7 @@ class ImageTable(ChestXrays):
             raise ValueError(
                 "data.test: a list of the test set is a part of the official split; leave official_split out"
             )
-        self.colour, self.duplicates = colour, duplicates
-        Copies(cache_folder(self.cache_dir), duplicates)
+        self.colour, self.duplicates = colour, checked_duplicates(duplicates)
 
     @classmethod
     def lies_in(cls, root: Path) -> bool:
@@ -160,7 +159,7 @@ class ImageTable(ChestXrays):
     def records(self) -> Records:
         """Read the table, decode the images, and look for pictures of two patients that are one."""
         records = super().records()
-        self.notes += Copies(cache_folder(self.cache_dir), self.duplicates).within(self.source, records)
+        self.notes += notes_of_copies(cache_folder(self.cache_dir), self.duplicates, [self.source], [records])
         return records
 
     def read(self) -> Reading:

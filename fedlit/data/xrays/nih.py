@@ -83,32 +83,25 @@ def _compared(table: Table, other: Path) -> str:
     """Return how another label file differs from the one that is read, in words."""
     said = f"{other.name} lies beside {table.path.name}, and was not read: "
     try:
-        rows = [
-            each.drop_duplicates(_NEEDED[0])
-            for each in (table.rows, read_table(other, _NEEDED, _NEEDED, _COLUMNS).rows)
-        ]
+        here, there = (_facts(rows) for rows in (table.rows, read_table(other, _NEEDED, _NEEDED, _COLUMNS).rows))
     except ValueError as error:
         return f"{said}{error}"
-    here, there = (
-        pd.DataFrame(
-            {"findings": each[_NEEDED[1]].map(_sorted).to_numpy(), "patient": keys(each[_NEEDED[2]])}, each[_NEEDED[0]]
-        )
-        for each in rows
-    )
-    both, alone = here.index.intersection(there.index), len(here.index.symmetric_difference(there.index))
-    apart = both[(here.loc[both] != there.loc[both]).any(axis=1)]
+    both = here.index.intersection(there.index)
+    alone, apart = len(here) + len(there) - 2 * len(both), both[here[both] != there[both]]
     words = [f"{alone} images are in one of them only"] * bool(alone)
     if len(apart):
-        ours, theirs = (" of patient ".join(each.loc[apart[0]]) for each in (here, there))
         words.append(
             f"{len(apart)} of {len(both)} images have other findings or patients there, the first is {apart[0]!r} "
-            f"({ours} here, {theirs} there)"
+            f"({here[apart[0]]} here, {there[apart[0]]} there)"
         )
     return said + ("; ".join(words) or "both say the same")
 
 
-def _sorted(findings: str) -> str:
-    return "|".join(sorted(part.strip() for part in findings.split("|")))
+def _facts(rows: pd.DataFrame) -> pd.Series:
+    """Return findings and patient of each image, as one text, by its name."""
+    findings = rows["Finding Labels"].map(lambda cell: "|".join(sorted(part.strip() for part in cell.split("|"))))
+    facts = pd.Series((findings + " of patient " + keys(rows["Patient ID"])).to_numpy(), rows["Image Index"])
+    return facts[~facts.index.duplicated()]
 
 
 def _parse_findings(table: Table, findings: tuple[str, ...]) -> np.ndarray:

@@ -91,7 +91,13 @@ def test_positives_by_site_and_split_are_shown(tmp_path, fedlit_cli):
     columns = people(site=np.tile(["north", "north", "south", "south"], 10), split=splits, Mass=ill)
     code, out = check(fedlit_cli, str(write_table(tmp_path, columns)))
     assert code == 0
-    for word in ("positives of", "north train", "south test", "Edema 0 of 12 0 of 4 0 of 4", "Mass 0 of 12 4 of 4 0 of 4"):
+    for word in (
+        "positives of",
+        "north train",
+        "south test",
+        "Edema 0 of 12 0 of 4 0 of 4",
+        "Mass 0 of 12 4 of 4 0 of 4",
+    ):
         assert word in out.replace("│", "")
     assert "no image of train is positive for Mass" in out
     assert "no image of test is positive for Mass" in out
