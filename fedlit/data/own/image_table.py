@@ -125,10 +125,9 @@ class ImageTable(ChestXrays):
         self.source = self.file.name.partition(".")[0]
         self.image, self.patient, self.site, self.split_column = image, patient, site, split
         self.findings, self.separator = findings, separator
-        given = {str(spelling): meaning for spelling, meaning in (values or {}).items()}
-        of = {column: own for column, own in given.items() if isinstance(own, Mapping)}
-        self.own_values = {column: {str(cell): meaning for cell, meaning in own.items()} for column, own in of.items()}
-        self.values = {spelling: meaning for spelling, meaning in given.items() if spelling not in self.own_values}
+        self.values = {str(word): meaning for word, meaning in (values or {}).items()}
+        own = {name: self.values.pop(str(name)) for name, of in (values or {}).items() if isinstance(of, Mapping)}
+        self.own_values = {name: {str(word): meaning for word, meaning in of.items()} for name, of in own.items()}
         self.filters = {column: [str(value) for value in kept] for column, kept in (views or {}).items()}
         self.labels = (
             tuple(labels) if labels else findings_in(self._checked(findings), findings, separator, self.values)
