@@ -45,7 +45,7 @@ def report_problems(problems: Sequence[Problem], console: Console) -> None:
 def _positives(positives: pd.DataFrame) -> Table:
     """Return a table of classes by site and split, or by split where there are many sites."""
     if len(positives) > PARTS:
-        positives = positives.groupby(level=1).sum()
+        positives = positives.groupby(level=1, sort=False).sum()
     table = Table("positives of", box=box.SIMPLE_HEAD, show_edge=False)
     for part in positives.index:
         table.add_column(part if isinstance(part, str) else " ".join(part), justify="right")

@@ -406,6 +406,7 @@ def distinct_names(names: Iterable[str]) -> None:
             raise ConfigError("client names: expected at least a letter, found an empty name")
         if key in seen:
             raise ConfigError(
-                f"client names {seen[key]!r} and {name!r} are the same in files and metrics: rename one in the source"
+                f"client names {seen[key]!r} and {name!r} are the same in files and metrics: rename one in the source, or "
+                f"merge them, of a table by data.sites {{{name}: {seen[key]}}}"
             )
         seen[key] = name

@@ -34,7 +34,7 @@ VIEWS = (
 """How two pictures are compared: which of ``PARTS`` of each, and how often the first one is turned, or mirrored before."""
 
 ROWS, COLUMNS, BLUR = 64, 4096, 9
-FORMAT = "2"  # raise it when other pairs are found, so that old ones are not read from the cache
+FORMAT = "3"  # raise it when other pairs are found, so that old ones are not read from the cache
 SHOWN, EDGE = 12, 192
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from fedlit.data.copies import Copies, Duplicates
+from fedlit.data.copies import Duplicates, checked_duplicates, notes_of_copies
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import checked_classes
 from fedlit.data.partition import ByOrganisation, Partition
@@ -115,7 +115,7 @@ class Organisations(FederatedDataModule):
         self.sources, self.external = dict(sorted(sources.items())), dict(sorted((external or {}).items()))
         if patients not in ("own", "shared"):
             raise ValueError(f"data.patients: expected own or shared, found {patients!r}")
-        self.duplicates, self.patients = duplicates, patients
+        self.duplicates, self.patients = checked_duplicates(duplicates), patients
         clash = [name for name in self.external if name in sources]
         if clash:
             raise ValueError(f"data.external: {clash[0]!r} is an organisation too; give the test set another name")
@@ -250,6 +250,7 @@ class Organisations(FederatedDataModule):
     def _under(self, organisation: str, records: Records) -> Records:
         """Return the records of a source with the classes of the federation and unique names of images and patients."""
         labels = np.full((len(records.names), len(self.classes)), np.nan, dtype=np.float32)
+        prefix = "" if self.patients == "shared" else f"{organisation}/"
         visible = np.where(hidden_labels(records), np.nan, records.labels)
         for column, label in enumerate(self.classes):
             if label in records.classes:
@@ -259,9 +260,7 @@ class Organisations(FederatedDataModule):
             names=np.array([f"{organisation}/{name}" for name in records.names]),
             labels=labels,
             classes=self.classes,
-            patients=records.patients
-            if self.patients == "shared"
-            else np.array([f"{organisation}/{patient}" for patient in records.patients]),
+            patients=np.array([f"{prefix}{patient}" for patient in records.patients]),
             sites=np.full(len(records.names), organisation),
             site_classes={},
             table=records.table.assign(organisation=organisation),
@@ -274,8 +273,8 @@ class Organisations(FederatedDataModule):
                 continue
             drawn, others = everything[one].drawn, everything[other].drawn
             if not drawn or not others or drawn & others:
-                copies = Copies(cache_folder(self.cache_dir), self.duplicates)
-                self.notes += copies.between((one, other), (read[one], read[other]))
+                folder, both = cache_folder(self.cache_dir), (read[one], read[other])
+                self.notes += notes_of_copies(folder, self.duplicates, (one, other), both)
 
 
 def save_classes(data: FederatedDataModule, path: Path) -> None:

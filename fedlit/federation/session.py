@@ -19,7 +19,7 @@ from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.hooks import reduced, state_of
 from fedlit.core.local_model import client_mask, configured, initial_client_state
 from fedlit.core.manifest import Best
-from fedlit.core.measuring import conclude, objective_of
+from fedlit.core.measuring import check_labels, conclude, objective_of
 from fedlit.core.messages import Broadcast, ClientReport, ClientState, Mask, Measured, Round, ServerState
 from fedlit.core.module import check_module, copy_of
 from fedlit.core.optimizer import ADAPTIVE, FlatOptimizer
@@ -107,6 +107,8 @@ class Session:
         self.layout, self.classes = model.layout, model.layout.classes
         if self.classes and data.classes and self.classes != tuple(data.classes):
             raise ConfigError(f"the model's classes {self.classes} are not the data's {tuple(data.classes)}")
+        for name, client in data.clients.items():
+            check_labels(name, client.train, self.classes)
         aggregators = federation.aggregators
         self.masks = {name: client_mask(aggregators, self.layout, c) for name, c in self.clients.items()}
         self._owners = sum(self.weights[name] * mask.owned.double() for name, mask in self.masks.items())

@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.files import private
+from fedlit.core.measuring import check_labels
 from fedlit.core.messages import State
 from fedlit.data.federated import FederatedDataModule, parts_of
 from fedlit.data.images import LabelledImages
@@ -59,6 +60,8 @@ class OwnData:
             with reading():
                 whole.prepare_data()
                 whole.setup("fit")
+                for name, client in whole.clients.items():
+                    check_labels(name, client.train, whole.classes)
         except ValueError as error:  # which may name a cell of a table
             raise error if isinstance(error, Unreadable) else Unreadable(str(error)) from error
         own = self.settings.own(list(whole.clients))

@@ -3,34 +3,41 @@
 import copy
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from simulation import simulate
+from torch.utils.data import Dataset, Subset, TensorDataset
 from toys import CLASSES, ToyData, ToyNet
 
 from fedlit.aggregators import CODA, CODASCA, CODAPlus
 from fedlit.core.batches import BatchStream
-from fedlit.core.errors import TrainingError
+from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
+from fedlit.core.measuring import check_labels
 from fedlit.federation.federation import Federation
 from fedlit.federation.session import Session
-from fedlit.objectives import AUCSaddle
+from fedlit.objectives import BCE, AUCSaddle
 from fedlit.schedules import ConstantSchedule, Stage, StageSchedule
 
 NAN = float("nan")
 
 
 class Relabelled(ToyData):
-    """Toy data in which some labels are set: (client, class) -> value of all its training labels."""
+    """Toy data in which some labels are set: (client, class) -> value of all its training labels; ``wrap`` makes other data sets."""
 
-    def __init__(self, changed=None, **options) -> None:
+    def __init__(self, changed=None, wrap=lambda whole: whole, **options) -> None:
         super().__init__(**options)
-        self.changed = changed or {}
+        self.changed, self.wrap = changed or {}, wrap
 
     def setup(self, stage=None):
+        if self.clients:
+            return
         super().setup(stage)
         for (client, column), value in self.changed.items():
             self.clients[client].train.tensors[1][:, column] = value
+        for client in self.clients.values():
+            client.train = self.wrap(client.train)
 
 
 def net(**objective) -> ToyNet:
@@ -177,11 +184,58 @@ def test_normalisation_is_that_of_all_sampled_activations_together():
         assert torch.equal(*(entry(ready, f"body.1.running_{name}", v) for v in (found.stats, server.stats)))
 
 
+class Fetched(Dataset):
+    """Examples of another data set, which are known only once they are fetched."""
+
+    def __init__(self, whole: Dataset) -> None:
+        self.whole = whole
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+    def __getitem__(self, i: int) -> tuple:
+        return self.whole[i]
+
+
+class Attribute(Fetched):
+    """The same with its labels as a NumPy array of whole numbers, as some readers have them."""
+
+    @property
+    def labels(self) -> np.ndarray:
+        return self.whole.tensors[1].nan_to_num(255).long().numpy()
+
+
+KINDS = {
+    "tensors": lambda data: data,
+    "labels": Attribute,
+    "a part of tensors": lambda data: Subset(data, range(1, len(data))),
+}
+
+
+@pytest.mark.parametrize("value", [-1.0, 255.0])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("objective", [BCE, AUCSaddle])
+def test_labels_outside_0_1_nan_are_refused_before_any_round(kind, value, objective):
+    module, data = net(), Relabelled({("site-1", 2): value}, KINDS[kind])
+    module.objective = objective()
+    count = 14 - (kind == "a part of tensors")
+    said = f"client 'site-1': expected training labels 0, 1 or NaN, found {value:g} for class {CLASSES[2]!r} .{count} of {count} "
+    with pytest.raises(ConfigError, match=said):
+        session(module, data)
+
+
 @pytest.mark.parametrize("value", [-1.0, 2.0, 0.5, float("inf")])
-def test_labels_outside_0_1_nan_are_refused(value):
-    data = Relabelled({("site-1", 2): value})
-    with pytest.raises(TrainingError, match=f"'site-1'.*0, 1 or NaN, found {value:g}"):
+def test_labels_that_are_fetched_first_are_refused_where_they_are_measured(value):
+    data = Relabelled({("site-1", 2): value}, Fetched)
+    with pytest.raises(ConfigError, match=f"'site-1'.*0, 1 or NaN, found {value:g}"):
         settled(net(), data)
+
+
+def test_indices_of_classes_and_targets_of_a_model_without_classes_stay():
+    images = torch.randn(8, 3)
+    for labels, classes in ((torch.tensor([0, 1, 2, -100] * 2), ("a", "b", "c")), (torch.randn(8, 2), ())):
+        check_labels("site-0", TensorDataset(images, labels), classes)
+    check_labels("site-0", TensorDataset(images), ("a",))
 
 
 def test_a_client_without_positives_trains():

@@ -12,6 +12,7 @@ from fedlit.data import ImageTable, Organisations, PhantomCXR, near
 from fedlit.data.likeness import perceptual_hashes, turned
 from fedlit.data.near import Chosen, Thumbs, cached_pairs, draw_pairs, near_pairs
 from fedlit.data.phantom.hospitals import Hospital
+from fedlit.data.pixels import THUMB
 from fedlit.data.store import ImageStore
 from fedlit.data.xrays.check import check, compare
 
@@ -72,7 +73,10 @@ def test_real_xrays_and_their_copies(tmp_path):
     found = {(pair.one, pair.other) for pair in near_pairs(ours, cut)}
     assert sum((n, n) in found for n in range(150)) >= 147
     assert all(pair.same for pair in near_pairs(ours, store(tmp_path, [jpeg(image) for image in images])))
-    bordered = store(tmp_path, [ImageOps.expand(image, round(0.03 * image.size[0]), 0) for image in images], 224)
+    borders = [ImageOps.expand(image, round(0.03 * image.size[0]), 0) for image in images]
+    small = near_pairs(store(tmp_path, images, THUMB), store(tmp_path, borders, THUMB))
+    assert sum(pair.one == pair.other for pair in small) >= 147
+    bordered = store(tmp_path, borders, 224)
     by_five = store(
         tmp_path,
         [
@@ -86,6 +90,14 @@ def test_real_xrays_and_their_copies(tmp_path):
         assert sum((n, n) in found for n in range(150)) >= 141
     patients = np.array([file.name.partition("_")[0] for file in files])
     assert near_pairs(ours, ours, (patients, patients)) == []
+
+
+def test_a_border_that_resizing_has_mixed_with_the_picture_is_cut_off(tmp_path):
+    """A border of 3.8 pixels: the fourth row is black for the most part."""
+    images = [drawn(n, 224) for n in range(8)]
+    ours = store(tmp_path, images, THUMB)
+    pairs = near_pairs(ours, store(tmp_path, [ImageOps.expand(image, 7, 0) for image in images], THUMB))
+    assert sorted((pair.one, pair.other, pair.same) for pair in pairs) == [(n, n, True) for n in range(8)]
 
 
 def test_the_hash_of_a_picture_follows_its_shape_not_its_brightness():

@@ -1,10 +1,14 @@
 """What the server makes of what sites tell: clients of one name are refused, classes without AUROC are named."""
 
+from types import SimpleNamespace
+
 import pytest
+from toys import ToyData
 
 from fedlit.core.errors import ConfigError
 from fedlit.sites.data import AtSites
 from fedlit.sites.messages import Presence, Told
+from fedlit.sites.own_data import OwnData, Unreadable
 
 
 def site(name: str, client: str, counts: dict, scores: bool = False) -> Presence:
@@ -42,3 +46,12 @@ def test_a_federation_in_which_no_class_is_ranked_is_told():
     assert any(note.startswith(said) for note in both)
     one = AtSites([site("north", "a", hidden), site("south", "b", shown)]).notes
     assert not any(note.startswith(said) for note in one)
+
+
+def test_labels_that_are_none_are_refused_at_the_site_and_not_sent():
+    """The text of an Unreadable stays in the site's own log."""
+    data = ToyData(clients=1)
+    data.setup()
+    data.clients["site-0"].train.tensors[1][3, 0] = -1
+    with pytest.raises(Unreadable, match=r"client 'site-0': expected training labels 0, 1 or NaN, found -1 .*1 of 12"):
+        OwnData(SimpleNamespace(data=data, policy=None)).module  # noqa: B018

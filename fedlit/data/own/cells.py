@@ -1,6 +1,8 @@
 """What the cells of a table of one's own mean: labels, lists of findings, splits."""
 
-from collections.abc import Mapping, Sequence
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -37,17 +39,19 @@ SPLITS = {
 }  # fmt: skip
 
 
+RANGE = re.compile(r"\s*(<=|>=|<|>)\s*([+-]?\d+(?:[.,]\d+)?)\s*")
+"""One end of a range of numbers."""
+
+COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
+
 def folded(text: object) -> str:
     """Return a spelling without blanks and case, and a number by its value: ``1``, ``1.0`` and ``1,00`` are one."""
-    plain = str(text).strip().casefold()
-    try:
-        number = float(plain.replace(",", "."))
-    except ValueError:
-        return plain
-    return f"{number:g}" if np.isfinite(number) else plain
+    number = _number(str(text))
+    return str(text).strip().casefold() if number is None else f"{number:g}"
 
 
-def meanings(values: Mapping[str, str]) -> dict[str, str]:
+def meanings(values: Mapping[str, str], where: str = "data.values") -> dict[str, str]:
     """Return the meaning of each spelling, those of one's own included.
 
     Raises:
@@ -56,49 +60,80 @@ def meanings(values: Mapping[str, str]) -> dict[str, str]:
     for spelling, meaning in values.items():
         if meaning not in VALUE_OF:
             expected = ", ".join(VALUE_OF)
-            raise ValueError(f"data.values: {spelling!r}: expected one of {expected}, found {meaning!r}")
+            raise ValueError(f"{where}: {spelling!r}: expected one of {expected}, found {meaning!r}")
     return SPELLED | {folded(spelling): meaning for spelling, meaning in values.items()}
 
 
-def read_labels(table: Table, columns: Sequence[str], values: Mapping[str, str]) -> np.ndarray:
-    """Return columns of labels, [N, L] float32 in {0, 1, ``UNCERTAIN``, NaN}.
+def reader_of(values: Mapping[str, str], own: Mapping[str, str], column: str) -> Callable[[str], str | None]:
+    """Return a function that gives the meaning of a cell of a column, None where it has none.
+
+    Args:
+        values: Meanings of spellings in all columns.
+        own: Meanings of spellings, and of ranges of numbers such as ``>= 18 and < 65``, in this one, which count first.
+        column: Its name, for messages.
+
+    Raises:
+        ValueError: A meaning is none, or a range is none.
+    """
+    where = f"data.values: {column!r}"
+    spelled = meanings(values) | {folded(spelling): meaning for spelling, meaning in own.items()}
+    meanings(own, where)
+    ranges = [(_ends(spelling, where), meaning) for spelling, meaning in own.items() if spelling.lstrip()[:1] in "<>"]
+    named = {folded(spelling) for spelling in own}
+
+    def meaning_of(cell: str) -> str | None:
+        key, number = folded(cell), _number(cell)
+        if not ranges or number is None or key in named:
+            return spelled.get(key)
+        within = {meaning for ends, meaning in ranges if all(compare(number, end) for compare, end in ends)}
+        return within.pop() if len(within) == 1 else None
+
+    return meaning_of
+
+
+def read_labels(
+    table: Table, columns: Sequence[str], values: Mapping[str, str], own: Mapping[str, Mapping[str, str]] | None = None
+) -> np.ndarray:
+    """Return columns of labels, [N, L] float32 in {0, 1, ``UNCERTAIN``, NaN}; ``own`` has the values of single columns.
 
     Raises:
         ValueError: A cell has no meaning; the message names line and column.
     """
-    means = meanings(values)
     labels = np.empty((len(table.rows), len(columns)), dtype=np.float32)
     for position, column in enumerate(columns):
+        special = (own or {}).get(column, {})
         of_row, spellings = pd.factorize(table.rows[column])
-        keys = [folded(spelling) for spelling in spellings]
-        if strange := [n for n, key in enumerate(keys) if key not in means]:
+        means = [*map(reader_of(values, special, column), spellings)]
+        if strange := [n for n, meaning in enumerate(means) if meaning is None]:
             wrong = np.isin(of_row, strange)
             found = spellings[of_row[np.argmax(wrong)]]
             shown = ", ".join(f"{spellings[n]!r} ({table.named(of_row == n)})" for n in strange[:5])
+            expected = "a label such as 1, 0, -1, yes, no, positive, negative, uncertain or nothing"
+            expected += f", or what data.values says of this column ({', '.join(special)})" if special else ""
+            example = f"{column}: {{{found}: positive}}" if special else f"{found}: positive"
             raise ValueError(
-                f"{table.at(wrong)}: column {column!r}: expected a label such as 1, 0, -1, yes, no, positive, negative, "
-                f"uncertain or nothing, found {found!r} ({wrong.sum()} such cells). They are {shown}. Say what it means: "
-                f"data.values {{{found}: positive}}"
+                f"{table.at(wrong)}: column {column!r}: expected {expected}, found {found!r} ({wrong.sum()} such cells). They are "
+                f"{shown}. Say what it means: data.values {{{example}}}"
             )
-        labels[:, position] = np.array([VALUE_OF[means[key]] for key in keys], dtype=np.float32)[of_row]
+        labels[:, position] = np.array([VALUE_OF[meaning] for meaning in means], dtype=np.float32)[of_row]
     return labels
 
 
 def findings_in(table: Table, column: str, separator: str, values: Mapping[str, str]) -> tuple[str, ...]:
     """Return all findings that the lists of a column name, in alphabetical order."""
     found = {part for cell in table.rows[column].unique() for part in _parts(cell, separator)}
-    return tuple(sorted(part for part in found if not _no_finding(part, values)))
+    return tuple(sorted(part for part in found if folded(part) not in _words(values)))
 
 
 def read_findings(
     table: Table, column: str, separator: str, findings: Sequence[str], values: Mapping[str, str]
 ) -> np.ndarray:
-    """Return lists such as ``Effusion|Mass`` as labels, [N, L] float32: 1 where named, else 0; NaN where a cell is empty.
+    """Return lists such as ``Effusion|Mass`` as labels, [N, L] float32: 1 where named, else 0; NaN where nothing is known.
 
     Raises:
         ValueError: A list names something else; the message names line and column.
     """
-    means = meanings(values)
+    words = _words(values)
     position = {finding: number for number, finding in enumerate(findings)}
     of_row, lists = pd.factorize(table.rows[column])
     labels = np.zeros((len(lists), len(findings)), dtype=np.float32)
@@ -108,12 +143,12 @@ def read_findings(
             where = f"{table.at(of_row == row)}: column {column!r}"
             if part in position:
                 labels[row, position[part]] = 1
-            elif not _no_finding(part, values):
+            elif folded(part) not in words:
                 hint = near(part, findings)
                 raise ValueError(f"{where}: unknown finding {part!r} in {text!r}; {hint}. Add it to data.labels")
-            elif len(parts) > 1 and means.get(folded(part)) != "blank":
+            elif len(parts) > 1 and words[folded(part)] != "blank":
                 raise ValueError(f"{where}: expected {part!r} alone or findings, found {text!r}")
-        if not parts or any(means.get(folded(part)) == "blank" and _given(part, values) for part in parts):
+        if not parts or any(words.get(folded(part)) == "blank" and part not in position for part in parts):
             labels[row] = np.nan
     return labels[of_row]
 
@@ -191,13 +226,27 @@ def listed_rows(file: Path, table: str, ids: Sequence[np.ndarray]) -> np.ndarray
     return np.any([np.isin(each, lines) for each in ids], axis=0)
 
 
+def _number(cell: str) -> float | None:
+    try:
+        number = float(cell.replace(",", "."))
+    except ValueError:
+        return None
+    return number if np.isfinite(number) else None
+
+
+def _ends(text: str, where: str) -> list[tuple[Callable[[float, float], bool], float]]:
+    """Return what a number in a range is compared with, and how."""
+    ends = [RANGE.fullmatch(end) for end in text.split("and")]
+    if None in ends:
+        raise ValueError(f"{where}: expected a range such as '>= 18' or '>= 18 and < 65', found {text!r}")
+    return [(COMPARISONS[end[1]], _number(end[2])) for end in ends]
+
+
 def _parts(cell: str, separator: str) -> list[str]:
     return [stripped for part in cell.split(separator) if (stripped := part.strip())]
 
 
-def _given(part: str, values: Mapping[str, str]) -> bool:
-    return folded(part) in {folded(spelling) for spelling in values}
-
-
-def _no_finding(part: str, values: Mapping[str, str]) -> bool:
-    return folded(part) in NO_FINDING or _given(part, values)
+def _words(values: Mapping[str, str]) -> dict[str, str]:
+    """Return the words in lists of findings that are none: what is negative, and what is blank."""
+    blank = {word: meaning for word, meaning in SPELLED.items() if meaning == "blank"}
+    return blank | dict.fromkeys(NO_FINDING, "negative") | {folded(word): meaning for word, meaning in values.items()}

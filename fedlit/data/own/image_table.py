@@ -2,13 +2,14 @@
 
 import os
 import re
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from fedlit.data.copies import Copies, Duplicates
+from fedlit.data.copies import Duplicates, checked_duplicates, notes_of_copies
 from fedlit.data.labels import UNCERTAIN, Names, Policy, harmonised, near
 from fedlit.data.located import SUFFIXES, Folder
 from fedlit.data.own.cells import (
@@ -19,6 +20,7 @@ from fedlit.data.own.cells import (
     read_findings,
     read_labels,
     read_splits,
+    reader_of,
     refuse_totals,
     split_words,
 )
@@ -62,7 +64,8 @@ class ImageTable(ChestXrays):
         separator: The sign between two findings.
         values: A map from spellings in the cells to ``positive``, ``negative``, ``uncertain`` or ``blank``, beside 1, 0,
             -1, yes, no, true, false, positive, negative, uncertain and an empty cell. For ``findings``, words that say
-            that there is none (``negative``), or that nothing is known (``blank``).
+            that there is none (``negative``), or that nothing is known (``blank``). A column may have a map of its own, with
+            spellings or ranges of numbers: ``{ja: positive, Age: {'>= 18': positive, '< 18': negative}}``.
         uncertain: Meaning of an uncertain label: ``ignore`` (no loss, no metric), ``zeros``, ``ones``, or a map from
             labels to these words, with ``default`` for the others.
         blank: Meaning of a label that is neither positive, negative nor uncertain, in the same words.
@@ -95,7 +98,7 @@ class ImageTable(ChestXrays):
         labels: list[str] | None = None,
         findings: str | None = None,
         separator: str = "|",
-        values: dict[str, Meaning] | None = None,
+        values: dict[str, Meaning | dict[str, Meaning]] | None = None,
         uncertain: Policy | dict[str, Policy] = "ignore",
         blank: Policy | dict[str, Policy] = "ignore",
         views: dict[str, list[str]] | None = None,
@@ -122,12 +125,14 @@ class ImageTable(ChestXrays):
         self.source = self.file.name.partition(".")[0]
         self.image, self.patient, self.site, self.split_column = image, patient, site, split
         self.findings, self.separator = findings, separator
-        self.values = {str(spelling): meaning for spelling, meaning in (values or {}).items()}
+        self.values = {str(word): meaning for word, meaning in (values or {}).items()}
+        own = {name: self.values.pop(str(name)) for name, of in (values or {}).items() if isinstance(of, Mapping)}
+        self.own_values = {name: {str(word): meaning for word, meaning in of.items()} for name, of in own.items()}
         self.filters = {column: [str(value) for value in kept] for column, kept in (views or {}).items()}
-        self._check_values()
         self.labels = (
             tuple(labels) if labels else findings_in(self._checked(findings), findings, separator, self.values)
         )
+        self._check_values()
         if not self.labels or len(set(self.labels)) < len(self.labels):
             raise ValueError(f"data.labels: expected one or more different labels, found {listed(self.labels)}")
         if partition is None:
@@ -138,8 +143,7 @@ class ImageTable(ChestXrays):
             raise ValueError(
                 "data.test: a list of the test set is a part of the official split; leave official_split out"
             )
-        self.colour, self.duplicates = colour, duplicates
-        Copies(cache_folder(self.cache_dir), duplicates)
+        self.colour, self.duplicates = colour, checked_duplicates(duplicates)
 
     @classmethod
     def lies_in(cls, root: Path) -> bool:
@@ -154,7 +158,7 @@ class ImageTable(ChestXrays):
     def records(self) -> Records:
         """Read the table, decode the images, and look for pictures of two patients that are one."""
         records = super().records()
-        self.notes += Copies(cache_folder(self.cache_dir), self.duplicates).within(self.source, records)
+        self.notes += notes_of_copies(cache_folder(self.cache_dir), self.duplicates, [self.source], [records])
         return records
 
     def read(self) -> Reading:
@@ -204,10 +208,20 @@ class ImageTable(ChestXrays):
 
     def _check_values(self) -> None:
         meanings(self.values)
-        wrong = [word for word, meaning in self.values.items() if meaning not in ("negative", "blank")]
+        wrong = [word for word, meaning in self.values.items() if meaning not in ("negative", "blank")] or [
+            *self.own_values
+        ]
         if self.findings and wrong:
             raise ValueError(
                 f"data.values: with data.findings a word is negative (no finding) or blank, found {wrong[0]!r}"
+            )
+        for column, own in self.own_values.items():
+            if column not in self.labels:
+                raise ValueError(f"data.values: {column!r} is no column of data.labels; {near(column, self.labels)}")
+            reader_of(self.values, own, column)
+        if ranges := [word for word in self.values if word.lstrip()[:1] in ("<", ">")]:
+            raise ValueError(
+                f"data.values: the range {ranges[0]!r} needs its column: {{COLUMN: {{'{ranges[0]}': {self.values[ranges[0]]}}}}}"
             )
 
     def _image_columns(self) -> list[str]:
@@ -266,7 +280,7 @@ class ImageTable(ChestXrays):
     def _labels(self, table: Table) -> np.ndarray:
         if self.findings:
             return read_findings(table, self.findings, self.separator, self.labels, self.values)
-        return read_labels(table, self.labels, self.values)
+        return read_labels(table, self.labels, self.values, self.own_values)
 
     def _of_filters(self, table: Table, notes: list[str]) -> Table:
         for column, kept in self.filters.items():

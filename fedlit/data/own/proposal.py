@@ -22,8 +22,8 @@ from fedlit.data.records import listed
 
 FRONTAL = ("pa", "ap", "ap_horizontal", "frontal")
 SEPARATORS = ("|", ";", ",", "/")
-ROWS, FILES, PATTERNS, SITES, WORDS = 500, 300_000, 400, 50, 10
-"""Rows and files that are looked at, patterns that are tried, and most sites and words for splits that there may be."""
+ROWS, FILES, PATTERNS, SITES, WORDS, FEW_WORDS = 500, 300_000, 400, 50, 10, 5
+"""Rows and files that are looked at, patterns that are tried, and most sites, words for splits and words of a label."""
 
 _NAMED = {
     "patient": re.compile(
@@ -111,6 +111,7 @@ def propose(table: Path, root: Path | None = None, given: Mapping[str, Any] | No
     for key in [key for key in ("patient", "site", "split") if key not in given]:
         _add(found, key, rows, free if key != "patient" else list(rows.columns), given.get("splits") or {})
     free = [name for name in free if name not in found.arguments.values()]
+    words = _few_words(rows, free)
     labels, left_out = ([], "") if {"labels", "findings"} & given.keys() else _label_columns(rows, free)
     if labels:
         found.arguments["labels"], found.reasons["labels"] = labels, left_out
@@ -120,10 +121,14 @@ def propose(table: Path, root: Path | None = None, given: Mapping[str, Any] | No
     if "labels" not in found.arguments and "findings" not in found.arguments:
         raise ConfigError(
             f"{table}: no column has labels such as 1, 0, -1, yes, no, positive, negative, nor lists of findings; columns are "
-            f"{listed(rows.columns, 40)}. Say what the cells mean: --set '{{labels: [COLUMN], values: {{WORD: positive}}}}'"
+            f"{listed(rows.columns, 40)}{f'; of few words are {words}' * bool(words)}. Say what the cells mean: --set '{{labels: [COLUMN], values: {{WORD: positive}}}}'"
         )
     if "views" not in given:
         _add_views(found, rows, [name for name in free if name not in labels])
+    arguments = found.arguments
+    used = {*labels, *arguments.get("labels", ()), *arguments.get("views", ()), *map(str, arguments.values())}
+    if words := _few_words(rows, [name for name in free if name not in used]):
+        found.reasons["unused"] = f"not used: {words}. Is one a label (labels, values) or the split (split, splits)?"
     return found
 
 
@@ -273,6 +278,16 @@ def _label_columns(rows: pd.DataFrame, columns: Sequence[str]) -> tuple[list[str
     words += [f"as they are no findings by their names: {listed(others)}"] * bool(others)
     left_out = f"left out, {'; '.join(words)}" if words else ""
     return [name for name in labels if name not in negative and name not in others], left_out
+
+
+def _few_words(rows: pd.DataFrame, columns: Sequence[str]) -> str:
+    """Return the columns that have two to five different words, so that they may mean something, with these."""
+    few = {name: sorted(set(rows[name]) - {""}) for name in columns if not _NO_FINDINGS.fullmatch(name)}
+    return "; ".join(
+        f"{name!r} ({', '.join(words)})"
+        for name, words in few.items()
+        if 1 < len(words) <= FEW_WORDS and not is_numeric(words)
+    )
 
 
 def _add_findings(found: Proposal, rows: pd.DataFrame, columns: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ from fedlit.core.errors import ConfigError
 from fedlit.data import xrays
 from fedlit.data.patients import keys, united
 from fedlit.data.pixels import SIDE, read_image
-from fedlit.data.records import check_records, contents
+from fedlit.data.records import SPLITS, check_records, contents
 from fedlit.data.splits import shared_patients
 from fedlit.data.xrays.ahead import CHUNK, Ahead
 from fedlit.data.xrays.base import ChestXrays, Reading
@@ -168,7 +168,8 @@ def _problems(result: Check) -> Iterator[Problem]:
         yield Problem(f"{len(repeated)} images are there more than once", _places(reading, repeated, repeated))
     official = reading.splits is not None and result.reader.official_split
     if official and (patients := shared_patients(reading.patients, reading.splits)):
-        yield Problem(f"{len(patients)} patients are in more than one official split: {LEAK}", patients)
+        advice = "keep each patient in one, or set data.official_split to false"
+        yield Problem(f"{len(patients)} patients are in more than one official split: {advice}", patients)
     if absent := [row for row, picture in enumerate(result.pictures) if picture is None]:
         advice = "add them, remove their rows, or set data.missing to drop"
         yield Problem(f"{len(absent)} of {total} images are missing; {advice}", _files(reading, absent))
@@ -213,11 +214,14 @@ def _as_fit_would(result: Check) -> None:
             if some := deep[:: -(-len(deep) // DEEP) or 1]:
                 reader.warn_of_dark(np.stack([read_image(file, SIDE, depth=reader.depth) for file in some]), some)
         except ValueError as error:
-            result.problems.append(Problem(str(error)))
+            head = str(error).partition(":")[0]
+            if not any(problem.text.startswith(head) for problem in result.problems):
+                result.problems.append(Problem(str(error)))
             return
     result.remarks += dict.fromkeys(str(warning.message) for warning in warned)
     positive, splits = pd.DataFrame(records.labels == 1, columns=list(records.classes)).iloc[kept], records.splits[kept]
-    result.positives = positive.groupby([records.sites[kept], splits]).agg(["sum", "size"])
+    positives = positive.groupby([records.sites[kept], splits]).agg(["sum", "size"])
+    result.positives = positives.reindex(SPLITS, level=1)
     for split, what in NO_IMAGE.items():
         of = positive[splits == split]
         absent = [name for name in positive if positive[name].any() and not of[name].any()]

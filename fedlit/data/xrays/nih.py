@@ -9,8 +9,10 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from fedlit.data.labels import near
+from fedlit.data.patients import keys
 from fedlit.data.records import contents, listed
 from fedlit.data.tables import Table, read_table, refuse_repeats
 from fedlit.data.xrays.base import ChestXrays, Reading
@@ -64,9 +66,7 @@ class NIHChestXray14(ChestXrays):
         table = read_table(file, _NEEDED, _NEEDED, _COLUMNS)
         refuse_repeats(table, "Image Index")
         names = table.rows["Image Index"].to_numpy(dtype=str)
-        notes = [
-            f"{other.name} lies beside {file.name}, and was not read" for other in others if other.stem != file.name
-        ]
+        notes = [_compared(table, other) for other in others if other.stem != file.name]
         return Reading(
             files=_image_files(self.root, names, self.layout, notes),
             names=names,
@@ -77,6 +77,31 @@ class NIHChestXray14(ChestXrays):
             table=table.rows,
             notes=notes,
         )
+
+
+def _compared(table: Table, other: Path) -> str:
+    """Return how another label file differs from the one that is read, in words."""
+    said = f"{other.name} lies beside {table.path.name}, and was not read: "
+    try:
+        here, there = (_facts(rows) for rows in (table.rows, read_table(other, _NEEDED, _NEEDED, _COLUMNS).rows))
+    except ValueError as error:
+        return f"{said}{error}"
+    both = here.index.intersection(there.index)
+    alone, apart = len(here) + len(there) - 2 * len(both), both[here[both] != there[both]]
+    words = [f"{alone} images are in one of them only"] * bool(alone)
+    if len(apart):
+        words.append(
+            f"{len(apart)} of {len(both)} images have other findings or patients there, the first is {apart[0]!r} "
+            f"({here[apart[0]]} here, {there[apart[0]]} there)"
+        )
+    return said + ("; ".join(words) or "both say the same")
+
+
+def _facts(rows: pd.DataFrame) -> pd.Series:
+    """Return findings and patient of each image, as one text, by its name."""
+    findings = rows["Finding Labels"].map(lambda cell: "|".join(sorted(part.strip() for part in cell.split("|"))))
+    facts = pd.Series((findings + " of patient " + keys(rows["Patient ID"])).to_numpy(), rows["Image Index"])
+    return facts[~facts.index.duplicated()]
 
 
 def _parse_findings(table: Table, findings: tuple[str, ...]) -> np.ndarray:

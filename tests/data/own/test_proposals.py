@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from own_tables import people, write_table
 
+from fedlit.data import ImageTable
+
 
 def check(fedlit_cli, line: str) -> tuple[int, str]:
     code, out, err = fedlit_cli(f"data check {line}")
@@ -89,7 +91,13 @@ def test_positives_by_site_and_split_are_shown(tmp_path, fedlit_cli):
     columns = people(site=np.tile(["north", "north", "south", "south"], 10), split=splits, Mass=ill)
     code, out = check(fedlit_cli, str(write_table(tmp_path, columns)))
     assert code == 0
-    for word in ("positives of", "north train", "south test", "Edema 0 of 4 0 of 12", "Mass 0 of 4 0 of 12"):
+    for word in (
+        "positives of",
+        "north train",
+        "south test",
+        "Edema 0 of 12 0 of 4 0 of 4",
+        "Mass 0 of 12 4 of 4 0 of 4",
+    ):
         assert word in out.replace("│", "")
     assert "no image of train is positive for Mass" in out
     assert "no image of test is positive for Mass" in out
@@ -101,3 +109,37 @@ def test_no_validation_split_gets_a_word(tmp_path, fedlit_cli):
     assert code == 0
     assert "no image is for validation" in out
     assert "splits: {train: train_val}" in out
+
+
+def test_columns_of_few_words_that_are_not_used_are_named(tmp_path, fedlit_cli):
+    columns = people(Lunge=["ja", "nein", "unklar", ""] * 10, Gruppe=["Lernen", "Halt"] * 20, Sex=["M", "F"] * 20)
+    code, out, _ = fedlit_cli(f"data check {write_table(tmp_path, columns)}")
+    assert code == 0
+    assert "# not used: 'Lunge' (ja, nein, unklar); 'Gruppe' (Halt, Lernen). Is one a label" in out
+    del columns["Edema"]
+    code, out, err = fedlit_cli(f"data check {write_table(tmp_path, columns)}")
+    assert code == 2
+    assert "of few words are 'Lunge' (ja, nein, unklar); 'Gruppe'" in err
+    given = "{labels: [Lunge], values: {ja: positive, nein: negative, unklar: blank}, split: Gruppe, splits: {Lernen: train, Halt: test}}"
+    code, out, _ = fedlit_cli(f"data check {write_table(tmp_path, columns)} --set '{given}'")
+    assert "not used" not in out
+
+
+def test_an_unknown_finding_is_no_class(tmp_path, fedlit_cli):
+    columns = people(Diagnosis=["Edema|Mass", "unknown", "Mass", "n/a"] * 10)
+    given = {"image": "file", "patient": "patient", "findings": "Diagnosis"}
+    reading = ImageTable(write_table(tmp_path, columns), **given).read()
+    np.testing.assert_array_equal(reading.labels[:4], [[1, 1], [np.nan] * 2, [0, 1], [np.nan] * 2])
+    explicit = ImageTable(tmp_path / "ours.csv", labels=["Edema", "Mass", "unknown"], **given).read()
+    np.testing.assert_array_equal(explicit.labels[1], [0, 0, 1])
+
+
+def test_one_problem_is_one(tmp_path, fedlit_cli):
+    """What a check finds itself is not told a second time as what fit would refuse; sites can be merged."""
+    code, out, _ = fedlit_cli(f"data check {write_table(tmp_path / 'a', people(split=['train', 'test'] * 20))}")
+    assert code == 1
+    assert out.count("wrong:") == out.count("more than one official split") == 1
+    code, out, _ = fedlit_cli(f"data check {write_table(tmp_path / 'b', people(site=['North'] * 20 + ['north'] * 20))}")
+    assert code == 1
+    assert "data.sites {north: North}" in out
+    assert fedlit_cli(f"data check {tmp_path}/b/ours.csv --set '{{sites: {{north: North}}}}'")[0] == 0

@@ -3,6 +3,7 @@
 import unicodedata
 from pathlib import Path
 
+import numpy as np
 import pytest
 from own_tables import people, picture, write_table
 
@@ -115,3 +116,53 @@ def test_a_table_and_its_images_in_the_working_directory(tmp_path, fedlit_cli, m
     monkeypatch.chdir(tmp_path)
     code, out = check(fedlit_cli, "ours.csv")
     assert code == 0, out
+
+
+def read(table: Path, values: dict):
+    return ImageTable(table, image="file", patient="patient", labels=["Edema", "Age"], values=values).read()
+
+
+AGES = ["17", "18", "17,5", "64.9", "65", "", "Erwachsen", "1"]
+RANGES = {">= 18 and < 65": "positive", "< 18": "negative", ">=65": "uncertain", "erwachsen": "positive"}
+
+
+def test_values_of_one_column_and_ranges_of_numbers(tmp_path):
+    """1 is a number in a column with ranges, and positive in another."""
+    columns = people(8, Age=[f'"{age}"' for age in AGES], Edema=["ja", "1", "0", "nein"] * 2)
+    table = write_table(tmp_path, columns)
+    words = {"ja": "positive", "Edema": {"nein": "negative"}}
+    labels = read(table, words | {"Age": RANGES}).labels
+    np.testing.assert_array_equal(labels[:, 0], [1, 1, 0, 0] * 2)
+    np.testing.assert_array_equal(labels[:, 1], [0, 1, 0, 1, -1, np.nan, 1, 0])
+    with pytest.raises(
+        ValueError, match=r"line 6: column 'Age': .*\(>= 18 and < 65, < 18, > 65, erwachsen\), found '65' \(1 such"
+    ):
+        read(table, words | {"Age": {{">=65": "> 65"}.get(key, key): value for key, value in RANGES.items()}})
+    with pytest.raises(ValueError, match=r"line 6: column 'Age': .*found '65'.*data.values \{Age: \{65: positive\}\}"):
+        read(table, words | {"Age": RANGES | {"> 60": "positive"}})  # in two ranges of different meanings
+    with pytest.raises(ValueError, match=r"line 5: column 'Edema': expected a label such as .*'nein'"):
+        read(table, {"ja": "positive", "Age": RANGES})
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"Age": {">= x": "positive"}}, "data.values: 'Age': expected a range such as '>= 18' or .*, found '>= x'"),
+        ({"Age": {">= 18": "yes"}}, "data.values: 'Age': '>= 18': expected one of positive"),
+        ({"Agee": {">= 18": "positive"}}, "data.values: 'Agee' is no column of data.labels; near names are Age"),
+        ({">= 18": "positive"}, r"the range '>= 18' needs its column: \{COLUMN: \{'>= 18': positive\}\}"),
+    ],
+)
+def test_values_that_mean_nothing(tmp_path, values, said):
+    table = write_table(tmp_path, people(4, Age=["17", "18", "19", "20"]))
+    with pytest.raises(ValueError, match=said):
+        read(table, values)
+
+
+def test_ranges_on_the_command_line(tmp_path, fedlit_cli):
+    table = write_table(tmp_path, people(Age=[str(age) for age in range(1, 41)]))
+    code, out = check(
+        fedlit_cli, f"""{table} --set '{{labels: [Age], values: {{Age: {{">= 18": positive, "< 18": negative}}}}}}'"""
+    )
+    assert code == 0, out
+    assert "Age - 23 17 0 0" in out

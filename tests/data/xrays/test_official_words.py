@@ -19,10 +19,25 @@ def test_two_files_of_one_name_in_two_folders(tmp_path):
 
 
 def test_two_label_files(tmp_path):
+    """Which is read counts only where they disagree: in how many rows, and where first."""
     root = test_nih.write_folder(tmp_path)
-    shutil.copy(root / "Data_Entry_2017_v2020.csv", root / "Data_Entry_2017.csv")
+    old, new = root / "Data_Entry_2017.csv", root / "Data_Entry_2017_v2020.csv"
+    said = "Data_Entry_2017.csv lies beside Data_Entry_2017_v2020.csv, and was not read: "
+    lines = new.read_text(encoding="utf-8-sig").splitlines()
+    old.write_text("\n".join([lines[0], *(line.replace("Effusion|Mass", "Mass|Effusion") for line in lines[:0:-1])]))
     (note,) = NIHChestXray14(root).read_within().notes
-    assert note == "Data_Entry_2017.csv lies beside Data_Entry_2017_v2020.csv, and was not read"
+    assert note == f"{said}both say the same"
+    lines[3] = lines[3].replace("Hernia,2,1,", "Edema,2,1,")
+    lines[4] = lines[4].replace(",0,2,", ",0,7,")
+    old.write_text("\n".join(lines[:-1]))
+    (note,) = NIHChestXray14(root).read_within().notes
+    assert note == (
+        f"{said}1 images are in one of them only; 2 of 59 images have other findings or patients there, the first is "
+        "'00000001_002.png' (Hernia of patient 1 here, Edema of patient 1 there)"
+    )
+    old.write_text("Image Index\n1.png\n")
+    (note,) = NIHChestXray14(root).read_within().notes
+    assert note.startswith(f"{said}{old}: expected a column 'Finding Labels'")
 
 
 def test_a_table_and_the_packed_one(tmp_path):
