@@ -12,12 +12,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from lightning.fabric.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from torchmetrics import Metric
 
-from fedlit.core.aggregator import Aggregator
+from fedlit.core.aggregator import Aggregator, ClientContext
 from fedlit.core.errors import TrainingError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel
@@ -94,8 +93,6 @@ class Part:
 
     def __call__(self) -> Values:
         """Take it in one of the three ways."""
-        if self._steps.reason:
-            return self._run()
         if self._replay is None and self._taken < WARM:
             return self._warm()
         if self._replay is None:
@@ -103,8 +100,7 @@ class Part:
             try:
                 self._replay = self._steps.recorder.record(self._write)
             except (RuntimeError, ValueError) as error:
-                self._steps.give_up(f"it cannot be captured: {str(error).splitlines()[0]:.200}")
-                return self._run()
+                raise self._steps.refused(f"it cannot be captured: {str(error).splitlines()[0]:.200}") from error
         self._replay()
         return [(name, value.clone()) for name, value in self._values]
 
@@ -115,25 +111,27 @@ class Part:
         with self._steps.recorder.beside() as waits:
             values = self._run()
         if self._taken == WARM:
-            numbers = [name for name, value in values if not torch.is_tensor(value)]
-            reasons = [
-                (waits, lambda: f"it waits for the device ({waits[0]:.120})"),
-                (
-                    fabric.asked,
-                    lambda: "it reads self.global_step or self.current_epoch, which a graph would not count",
-                ),
-                (drawn != _drawn(), lambda: "it draws from the generators of Python or NumPy, which a graph cannot"),
-                (numbers, lambda: f"it logs {numbers[0]!r} as a number, which a graph would repeat; log a tensor"),
-                (
-                    [name for name, _ in values] != [name for name, _ in self._values],
-                    lambda: "it does not log the same at every step",
-                ),
-            ]
-            for reason in (say() for found, say in reasons if found):
-                self._steps.give_up(reason)
-                break
+            self._check(values, waits, fabric.asked, drawn != _drawn())
         self._values = values
         return values
+
+    def _check(self, values: Values, waits: Sequence[str], counts: bool, draws: bool) -> None:
+        """Refuse what a recording would do otherwise than the step.
+
+        Raises:
+            TrainingError: Says what.
+        """
+        numbers = [name for name, value in values if not torch.is_tensor(value)]
+        others = [name for name, _ in values] != [name for name, _ in self._values]
+        reasons = {
+            f"it waits for the device ({next(iter(waits), ''):.120})": waits,
+            "it reads self.global_step or self.current_epoch, which a graph would not count": counts,
+            "it draws from the generators of Python or NumPy, which a graph cannot": draws,
+            f"it logs {next(iter(numbers), '')!r} as a number, which a graph would repeat; log a tensor": numbers,
+            "it does not log the same at every step": others,
+        }
+        if found := [reason for reason, holds in reasons.items() if holds]:
+            raise self._steps.refused(found[0])
 
     def _write(self) -> None:
         for (_, place), (_, value) in zip(self._values, self._run(), strict=True):
@@ -165,23 +163,31 @@ class Form:
 
     def _run(self) -> Values:
         with self._steps.fabric.apart() as logged:
-            loss = self._steps.descend(self._batch)
+            loss = self._steps.whole(self._batch)
         return [("", loss), *((name, value) for name, values in logged.items() for value in values)]
+
+
+class Steps(Protocol):
+    """How local steps are taken: one by one, or replayed."""
+
+    def descend(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
+        """Take a step until ``on_before_optimizer_step``: the gradient; returns the loss."""
+
+    def update(self) -> None:
+        """Take the rest of the step: along the gradient."""
 
 
 class RecordedSteps:
     """The steps of one model that are replayed; those on batches of another size are taken as they are.
 
-    Attributes:
-        reason: Why nothing is recorded any more, or "".
-
     Args:
         recorder: Of the device.
         fabric: Collects what the module logs.
-        descend: The step on a batch until the aggregators' hook, or all of it where there is no hook; returns the loss.
-        update: The rest, after the hook.
+        plain: The same steps, taken one by one.
+        moved: Gives a batch on the device.
+        ready: Whether steps may be recorded yet: the first ones tell more of a module than later ones.
         size: Number of examples in a batch whose step is recorded.
-        must: Whether it is an error that a step cannot be recorded.
+        hooked: Whether an aggregator looks at the gradient before the optimizer, so that the rest is recorded by itself.
         name: Of the module's class.
     """
 
@@ -189,49 +195,59 @@ class RecordedSteps:
         self,
         recorder: Recorder,
         fabric: FederationFabric,
-        descend: Callable[[Any], Tensor],
-        update: Callable[[], None],
+        plain: Steps,
+        moved: Callable[[Any], Any],
+        ready: Callable[[], bool],
         size: int,
-        must: bool,
+        hooked: bool,
         name: str,
     ) -> None:
-        self.recorder, self.fabric, self.descend, self.reason = recorder, fabric, descend, ""
-        self._size, self._must, self._name = size, must, name
+        self.recorder, self.fabric = recorder, fabric
+        self._plain, self._moved, self._ready = plain, moved, ready
+        self._size, self._hooked, self._name = size, hooked, name
         self._forms: dict[Any, Form] = {}
-        self._update = Part(self, lambda: update() or [])
+        self._rest = Part(self, lambda: plain.update() or [])
+        self._replayed = False
 
-    def has(self, batch: Any) -> bool:
-        """Tell whether the step on a batch is taken here."""
-        if self.reason:
-            return False
-        leaves, _ = tree_flatten(batch)
-        if others := [leaf for leaf in leaves if not torch.is_tensor(leaf)]:
-            self.give_up(f"its batches hold a {type(others[0]).__name__} beside tensors")
-            return False
-        return bool(leaves) and leaves[0].shape[:1] == (self._size,)
-
-    def take(self, batch: Any) -> Tensor:
-        """Take a step on a batch that is on the device, up to the hook; returns its loss."""
-        leaves, tree = tree_flatten(batch)
+    def descend(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
+        """Take a step until the hook, or all of it where there is no hook."""
+        self._replayed = self._ready() and self._has(batches[0])
+        if not self._replayed:
+            return self._plain.descend(contexts, batches, number)
+        leaves, tree = tree_flatten(self._moved(batches[0]))
         key = (tree, *((leaf.shape, leaf.stride(), leaf.dtype) for leaf in leaves))
         if key not in self._forms:
             self._forms[key] = Form(self, leaves, tree)
         return self._forms[key](leaves)
 
     def update(self) -> None:
-        """Take the rest of the step, after the hook."""
-        self._update()
+        """Take the rest of the step, if it is left."""
+        if not self._replayed:
+            self._plain.update()
+        elif self._hooked:
+            self._rest()
 
-    def give_up(self, reason: str) -> None:
-        """Record nothing any more, and say why.
+    def whole(self, batch: Any) -> Tensor:
+        """Take, of the step on a batch, what is recorded together; returns the loss."""
+        loss = self._plain.descend((), (batch,), 0)
+        if not self._hooked:
+            self._plain.update()
+        return loss
+
+    def refused(self, reason: str) -> TrainingError:
+        """Say why a step cannot be recorded."""
+        return TrainingError(refusal(self._name, reason))
+
+    def _has(self, batch: Any) -> bool:
+        """Tell whether the step on a batch is recorded.
 
         Raises:
-            TrainingError: It was asked for.
+            TrainingError: It holds something else than tensors.
         """
-        self.reason = reason
-        if self._must:
-            raise TrainingError(refusal(self._name, reason))
-        rank_zero_warn(notice(self._name, reason))
+        leaves, _ = tree_flatten(batch)
+        if others := [leaf for leaf in leaves if not torch.is_tensor(leaf)]:
+            raise self.refused(f"its batches hold a {type(others[0]).__name__} beside tensors")
+        return bool(leaves) and leaves[0].shape[:1] == (self._size,)
 
 
 def hindrance(model: FlatModel, optimizer: FlatOptimizer, aggregators: Sequence[Aggregator]) -> str:
@@ -247,12 +263,7 @@ def hindrance(model: FlatModel, optimizer: FlatOptimizer, aggregators: Sequence[
 
 def refusal(name: str, reason: str) -> str:
     """Refuse ``federation.cuda_graph: true`` in words."""
-    return f"federation.cuda_graph: true, but the steps of {name} cannot be recorded: {reason}; set auto or false"
-
-
-def notice(name: str, reason: str) -> str:
-    """Say that steps are not recorded."""
-    return f"{name} trains without a CUDA graph: {reason}"
+    return f"federation.cuda_graph: true, but the steps of {name} cannot be recorded: {reason}; leave it out"
 
 
 def _drawn() -> tuple:

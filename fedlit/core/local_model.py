@@ -14,7 +14,7 @@ from fedlit.core.batches import BatchStream
 from fedlit.core.errors import TrainingError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Entry, FlatModel, Layout
-from fedlit.core.graphs import RECORDERS, RecordedSteps, hindrance, refusal
+from fedlit.core.graphs import RECORDERS, RecordedSteps, Steps, hindrance, refusal
 from fedlit.core.hooks import check_correction, computed_loss, mask_of, replaced_change, sent_by, state_of, tensors
 from fedlit.core.memory_format import as_it_is, with_channels_last
 from fedlit.core.messages import Broadcast, Client, ClientState, Mask, Round, State
@@ -37,7 +37,6 @@ class LocalTraining:
         measure_batches: Batches of each client that a measuring round looks at.
         channels_last: Whether convolutions compute in that memory format.
         recorded: Number of examples in a batch whose step is recorded as a CUDA graph and replayed; 0 for none.
-        must_record: Whether it is an error where that cannot be done.
         compiled: Whether the module's forward pass is compiled.
     """
 
@@ -47,7 +46,6 @@ class LocalTraining:
     measure_batches: int = 32
     channels_last: bool = False
     recorded: int = 0
-    must_record: bool = False
     compiled: bool = False
 
     @property
@@ -106,7 +104,7 @@ class LocalModel:
         self._sending = self._implementing("on_before_send")
         self._ending = self._implementing("on_client_round_end")
         self._looking = any((self._starting, self._computing, self._before, self._after, self._sending, self._ending))
-        self._recorded = self._recording()
+        self._steps: Steps = self._recorded() if training.recorded else self
         if training.compiled:
             module.compile(**COMPILING)
 
@@ -168,14 +166,10 @@ class LocalModel:
         clipping or clamping (the correction is added after it instead); ``on_before_optimizer_step``; optimizer; projection of the
         objective's variables; ``on_after_optimizer_step``.
         """
-        recorded = self._recorded is not None and self.learns and self.watched and self._recorded.has(batches[0])
-        loss = self._recorded.take(self.moved(batches[0])) if recorded else self._descend(contexts, batches, number)
+        loss = self._steps.descend(contexts, batches, number)
         for i in self._before:
             self.aggregators[i].on_before_optimizer_step(contexts[i])
-        if not recorded:
-            self._update()
-        elif self._before:
-            self._recorded.update()
+        self._steps.update()
         for context in contexts:
             context.num_steps = number + 1
         for i in self._after:
@@ -283,8 +277,8 @@ class LocalModel:
             self._clear_gradient()
         return loss_of(self.module, output)
 
-    def _descend(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
-        """A step until ``on_before_optimizer_step``: the gradient; returns the loss."""
+    def descend(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
+        """Take a step until ``on_before_optimizer_step``: the gradient; returns the loss."""
         flat = self.flat
         self._clear_gradient()
         for i in self._computing:
@@ -301,34 +295,33 @@ class LocalModel:
                 self.correction.add_to(flat.grad, flat.w)
         return loss
 
-    def _update(self) -> None:
-        """A step after ``on_before_optimizer_step``: along the gradient."""
+    def update(self) -> None:
+        """Take the rest of a step: along the gradient."""
         self.optimizer.step()
         for project in self._projections:
             project()
 
-    def _recording(self) -> RecordedSteps | None:
-        """What records the steps, where that is wanted and can be done."""
-        device, training = self.flat.w.device, self.training
-        if not training.recorded:
-            return None
+    def _recorded(self) -> RecordedSteps:
+        """Record the steps.
+
+        Raises:
+            TrainingError: That cannot be done.
+        """
+        device, name = self.flat.w.device, type(self.module).__name__
         if reason := hindrance(self.flat, self.optimizer, self.aggregators):
-            if training.must_record:
-                raise TrainingError(refusal(type(self.module).__name__, reason))
-            return None
+            raise TrainingError(refusal(name, reason))
         self.optimizer.hold_still()
         if self._starting:
             self.correction.hold_still()
-
-        def descend(batch: Any) -> Tensor:
-            loss = self._descend((), (batch,), 0)
-            if not self._before:
-                self._update()
-            return loss
-
-        recorder, name = RECORDERS[device.type](device), type(self.module).__name__
         return RecordedSteps(
-            recorder, self.fabric, descend, self._update, training.recorded, training.must_record, name
+            RECORDERS[device.type](device),
+            self.fabric,
+            self,
+            self.moved,
+            lambda: self.learns and self.watched,
+            self.training.recorded,
+            bool(self._before),
+            name,
         )
 
     def _bound(self, gradient: Tensor) -> None:

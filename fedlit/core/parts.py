@@ -25,8 +25,6 @@ class Parts:
         train_only: Called with ``head`` or ``all``: freezes the rest, or nothing.
         any_memory_format: Whether it computes on images of any memory format: nothing in it calls ``view`` on what a
             convolution returns.
-        recordable: Whether a training step does the same operations on every batch of one shape and takes nothing else from
-            Python, so that it can be recorded as a CUDA graph.
     """
 
     classes: tuple[str, ...] = ()
@@ -35,7 +33,6 @@ class Parts:
     fixed_features: nn.Module | None = None
     train_only: Callable[[str], None] | None = None
     any_memory_format: bool = False
-    recordable: bool = False
 
     @classmethod
     def of(cls, module: nn.Module) -> "Parts":
@@ -56,7 +53,6 @@ class Parts:
             layers("fixed_features"),
             getattr(module, "train_only", None),
             getattr(module, "any_memory_format", False) is True,
-            getattr(module, "recordable", False) is True,
         )
 
 

@@ -112,8 +112,8 @@ def fit(
         threads: Number of threads of each worker. Another number gives other bits.
         memory_format: Order in which convolutions find images in memory: ``contiguous``, or ``channels_last``, which gives
             other bits. By default ``channels_last`` for ImageClassifier where that is faster.
-        cuda_graph: Whether local steps are recorded once, as a CUDA graph, and replayed for every client: ``auto``, ``True``
-            or ``False``. By default they are on a GPU for ImageClassifier and what says that it can be recorded.
+        cuda_graph: Whether local steps are recorded once, as a CUDA graph, and replayed for every client: ``true``, or
+            ``false``. By default (``auto``) they are not.
         compile: Whether torch.compile compiles the model's forward pass, which gives other bits.
         eval_every: Number of rounds between evaluations.
         test_curves: Whether each evaluation scores the test sets too, for the record alone.

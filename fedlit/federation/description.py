@@ -19,13 +19,7 @@ def announcement(session: Session, monitor: Monitor) -> list[str]:
     correcting = [type(a).__name__ for a in session.federation.aggregators if "control variates" in governed(a)]
     if warned := control_variates_warning(correcting, session.optimizer):
         lines += (f"warning: {warned}",)
-    notices = (
-        session.placement.notice,
-        session.recording.notice,
-        session.stored_where,
-        session.federation.schedule.notice,
-        monitor.notice,
-    )
+    notices = (session.placement.notice, session.stored_where, session.federation.schedule.notice, monitor.notice)
     lines += notices
     return [line for line in lines if line]
 
@@ -37,7 +31,9 @@ def introduction(session: Session) -> str:
     more = f", and {len(clients) - 6} more" if len(clients) > 6 else ""
     computing = f"; {session.memory_format}" * bool(session.memory_format)
     resident = "; pictures on the device" * (session.placement.name == "resident")
-    computing += "; compiled" * bool(session.federation.compile) + "; one CUDA graph a step" * session.recording.wanted
+    computing += "; compiled" * bool(session.federation.compile) + "; one CUDA graph a step" * (
+        session.federation.cuda_graph is True
+    )
     return (
         f"{session.algorithm} over {len(clients)} client{'s' * (len(clients) != 1)} (training images): {shown}{more}; "
         f"{session.layout.size:,} parameters; {session.engine.where}{computing}{resident}"

@@ -28,13 +28,12 @@ from fedlit.core.randomness import generator
 from fedlit.core.stored_states import SHARE, StateFolder, check_room, free_memory
 from fedlit.data.features import with_fixed_features
 from fedlit.data.federated import FederatedDataModule
-from fedlit.federation import graphs, placement
+from fedlit.federation import devices
 from fedlit.federation.clients import only, taking_part
 from fedlit.federation.engines.base import Away, Engine, Program, View
 from fedlit.federation.engines.local import LocalEngine, wanted_workers
 from fedlit.federation.engines.ranks import FabricEngine
 from fedlit.federation.handover import PersonalParts
-from fedlit.federation.memory_format import chosen
 from fedlit.federation.settings import Settings
 
 
@@ -65,7 +64,6 @@ class Session:
         optimizer: The name of its class.
         memory_format: ``contiguous`` or ``channels_last``; "" for a model without 2-D convolutions.
         placement: Where the pictures lie.
-        recording: Whether steps are replayed from a CUDA graph.
 
     Raises:
         ConfigError: Model, data and federation do not fit together.
@@ -89,11 +87,10 @@ class Session:
         self._model = model = self._initial_model(module)
         optimizer = FlatOptimizer(model.module, model)  # what it refuses, it refuses before any process starts
         self.lr, self.optimizer = optimizer.rates[0], optimizer.name
-        self.recording = graphs.Recording()
         if away is None:  # sites decide for themselves
-            given = self.fabric.device, model, optimizer, federation.aggregators
-            self.recording = graphs.chosen(federation.cuda_graph, *given)
-            graphs.check_compiler(federation.compile, fabric.device)
+            if federation.cuda_graph is True:
+                devices.check_recording(fabric.device, model, optimizer, federation.aggregators)
+            devices.check_compiler(federation.compile, fabric.device)
         self.objective = objective_of(model.module)
         self.tags = dict(tags or {})
         if fabric.local_rank == 0:
@@ -116,9 +113,9 @@ class Session:
         self._initial = ServerState(self.layout, model.give_away(), model.stats.clone(), states)
         self.personal = _keeping(self.masks, self.layout)
         clients, test_sets = with_fixed_features(module, self.everyone, fabric)
-        self.memory_format = chosen(federation.memory_format, fabric, module)
+        self.memory_format = devices.memory_format(federation.memory_format, fabric, module)
         workers = self._workers() if fabric.world_size == 1 else 1
-        self.placement = placement.chosen(data.device, fabric.device, clients, test_sets, workers)
+        self.placement = devices.placement(data.device, fabric.device, clients, test_sets, workers)
         self._program = program = Program(
             module,
             aggregators,
@@ -128,8 +125,7 @@ class Session:
             replace(
                 federation.training,
                 channels_last=self.memory_format == "channels_last",
-                recorded=data.batch_size * self.recording.wanted,
-                must_record=self.recording.must,
+                recorded=data.batch_size * (federation.cuda_graph is True and away is None),
                 compiled=bool(federation.compile),
             ),
             data.batch_size,

@@ -45,8 +45,8 @@ class Settings:
         memory_format: Order in which convolutions find images in memory: ``contiguous``, or ``channels_last``, which gives
             other bits. By default ``channels_last`` for ImageClassifier on a GPU, and on a CPU for backbones
             that are faster with it, such as DenseNet; ``contiguous`` else.
-        cuda_graph: Whether local steps are recorded once, as a CUDA graph, and replayed for every client: ``auto``, ``true``
-            or ``false``. By default (``auto``) they are on a GPU for ImageClassifier and what says that it can be recorded.
+        cuda_graph: Whether local steps are recorded once, as a CUDA graph, and replayed for every client: ``true``, or
+            ``false``. By default (``auto``) they are not.
         compile: Whether torch.compile compiles the model's forward pass, which gives other bits and takes about a minute at
             the start. By default it is not compiled.
         eval_every: Number of rounds between evaluations. The last round is always evaluated.

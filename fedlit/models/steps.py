@@ -32,11 +32,6 @@ class Classifier(LightningModule):
                 "module of one's own sets as self.classes in __init__"
             )
 
-    @property
-    def recordable(self) -> bool:
-        """Whether its steps can be recorded: with a loss of PyTorch or fedlit; see :class:`fedlit.core.parts.Parts`."""
-        return type(self.objective).__module__.startswith(("fedlit.", "torch.nn."))
-
     def train_with(self, objective: nn.Module | None, optimizer: OptimizerCallable) -> None:
         """Set the loss, by default ``BCE``, and the optimizer; last, as variables of a loss stand behind all layers."""
         self.objective = BCE() if objective is None else objective

@@ -13,14 +13,14 @@ from torch import Tensor
 from fedlit import __version__
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import Layout
+from fedlit.core.graphs import RECORDERS
 from fedlit.core.local_model import LocalTraining, configured
 from fedlit.core.measuring import objective_of
 from fedlit.core.messages import Broadcast, Client, ClientState, Payload, ServerState
 from fedlit.data.features import with_fixed_features
-from fedlit.federation import graphs, placement
+from fedlit.federation import devices
 from fedlit.federation.engines.base import Program, View, Worker
 from fedlit.federation.handover import PersonalParts
-from fedlit.federation.memory_format import chosen
 from fedlit.metrics.tally import Tally
 from fedlit.schedules import Schedule
 from fedlit.sites import recipe
@@ -182,12 +182,12 @@ class Site:
             plan.gradient_clip,
             plan.gradient_clamp,
             plan.measure_batches,
-            chosen(plan.memory_format, fabric, module) == "channels_last",
-            plan.batch_size * graphs.at_a_site(plan.cuda_graph, fabric.device, module),
+            devices.memory_format(plan.memory_format, fabric, module) == "channels_last",
+            plan.batch_size * (plan.cuda_graph is True and fabric.device.type in RECORDERS),
             compiled=bool(plan.compile),
         )
-        graphs.check_compiler(plan.compile, fabric.device)
-        place = placement.chosen(data.device, fabric.device, trained, {})
+        devices.check_compiler(plan.compile, fabric.device)
+        place = devices.placement(data.device, fabric.device, trained, {})
         program = Program(
             module, made.phase.aggregators, clients, trained, {}, training, plan.batch_size, plan.eval_batch_size, plan.seed,
             plan.threads, plan.limit_eval_batches, place.name,

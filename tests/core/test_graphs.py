@@ -2,16 +2,17 @@
 
 import copy
 import itertools
+import re
 
 import numpy as np
 import pytest
 import torch
 from pictures import CLASSES, Small, data
 from tape import TapeRecorder
-from torch import Tensor, nn
+from torch import Tensor
 from torchmetrics import MeanMetric
 
-from fedlit.aggregators import CODASCA, FedBN, FedProx, LocalSCGDAM, LocalSGDM, Scaffold, SurgicalHeads
+from fedlit.aggregators import CODASCA, FedBN, FedProx, LocalSGDM, Scaffold, SurgicalHeads
 from fedlit.core import graphs, optimizer
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.fabric import make_fabric
@@ -20,7 +21,6 @@ from fedlit.data.augmentation import XrayAugmentation
 from fedlit.data.given import GivenClients
 from fedlit.federation.description import announcement
 from fedlit.federation.federation import Federation
-from fedlit.federation.graphs import at_a_site
 from fedlit.federation.monitor import Monitor
 from fedlit.federation.session import Session
 from fedlit.models import ImageClassifier
@@ -32,8 +32,6 @@ STEPS = 6
 
 class Recordable(Small):
     """A convolution, BatchNorm, dropout, and an optimizer of one's own."""
-
-    recordable = True
 
     def __init__(self, make=lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)) -> None:
         super().__init__()
@@ -89,7 +87,7 @@ def recorders(monkeypatch) -> list[TapeRecorder]:
 
     monkeypatch.setattr(graphs, "RECORDERS", {"cpu": make})
     monkeypatch.setattr("fedlit.core.local_model.RECORDERS", {"cpu": make})
-    monkeypatch.setattr("fedlit.federation.graphs.RECORDERS", {"cpu": make})
+    monkeypatch.setattr("fedlit.federation.devices.RECORDERS", {"cpu": make})
     monkeypatch.setattr(optimizer, "FUSED", {"cpu"})
     return made
 
@@ -129,10 +127,9 @@ def trained(ready: Session) -> dict[str, Tensor]:
 def both(case, tmp_path, device: str = "cpu", **options) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     make_module, make_federation = CASES[case]
     results = []
-    for number, cuda_graph in enumerate((False, "auto")):
+    for number, cuda_graph in enumerate((False, True)):
         torch.manual_seed(1)
         ready = session(make_module(), make_federation(), tmp_path / str(number), cuda_graph, device, **options)
-        assert ready.recording.wanted == (cuda_graph == "auto")
         results.append(trained(ready))
         ready.engine.close()
     return results[0], results[1]
@@ -234,31 +231,13 @@ LATE = {
 
 
 @pytest.mark.parametrize("kind", LATE)
-def test_what_a_step_shows_ends_the_recording_in_words(kind, tmp_path, recorders, recwarn):
-    results = []
-    for number, cuda_graph in enumerate((False, "auto")):
-        torch.manual_seed(1)
-        results.append(trained(session(kind(), Federation(), tmp_path / str(number), cuda_graph)))
-    wanted, found = results
-    assert recorders[0].recorded == 0
-    assert torch.equal(wanted["w"], found["w"])
-    (said,) = [str(w.message) for w in recwarn if "CUDA graph" in str(w.message)]
-    assert said.startswith(f"{kind.__name__} trains without a CUDA graph: ")
+@pytest.mark.parametrize("aggregators", [[], [Scaffold()]], ids=["alone", "before a hook"])
+def test_what_a_step_shows_ends_the_run_in_words(kind, aggregators, tmp_path, recorders):
     with pytest.raises(
         TrainingError, match=f"cuda_graph: true, but the steps of {kind.__name__} cannot .*{LATE[kind]}"
     ):
-        trained(session(kind(), Federation(), tmp_path / "must", True))
-
-
-def test_what_shows_before_a_hook_leaves_the_rest_of_the_step(tmp_path, recorders):
-    """The optimizer's part of that step is taken as it is."""
-    results = []
-    for wish in (False, "auto"):
-        torch.manual_seed(1)
-        results.append(trained(session(Waiting(), Federation([Scaffold()]), tmp_path / str(wish), wish)))
-    wanted, found = results
-    assert (recorders[0].warmed, recorders[0].recorded) == (2 * graphs.WARM - 1, 0)
-    assert torch.equal(wanted["w"], found["w"])
+        trained(session(kind(), Federation(copy.deepcopy(aggregators)), tmp_path, True))
+    assert recorders[0].recorded == 0
 
 
 EARLY = {
@@ -286,60 +265,32 @@ EARLY = {
 @pytest.mark.parametrize("case", EARLY)
 def test_what_is_known_before_is_said_before(case, tmp_path, recorders):
     make_module, make_federation, reason = EARLY[case]
-    ready = session(make_module(), make_federation(), tmp_path, "auto")
     name = type(make_module()).__name__
-    assert f"{name} trains without a CUDA graph: {reason}" in announcement(ready, monitor(ready))
-    trained(ready)
-    assert not recorders
-    with pytest.raises(ConfigError, match=f"cuda_graph: true, but the steps of {name} cannot be recorded: "):
+    words = f"cuda_graph: true, but the steps of {name} cannot be recorded: {reason}; leave it out"
+    with pytest.raises(ConfigError, match=re.escape(words)):
         session(make_module(), make_federation(), tmp_path, True)
+    assert not recorders
 
 
 def monitor(ready: Session) -> Monitor:
     return Monitor.chosen(ready.federation, {"val/loss": 0.0})
 
 
-def test_the_compositional_step_is_not_recorded(tmp_path, recorders):
-    names = CLASSES[:1]
-    given = uneven(tmp_path)
-    for held in given.clients.values():
-        held.train.labels = held.train.labels[:, :1]
-    module = ImageClassifier(names, "small_cnn", objective=AUCSaddle())
-    federation = Federation([LocalSCGDAM()], schedule=ConstantSchedule(2, "steps"), workers=1)
-    clients = {name: ClientData(name, names, d.train) for name, d in given.clients.items()}
-    ready = Session(federation, module, GivenClients(clients, names, batch_size=4), make_fabric("cpu"))
-    assert "LocalSCGDAM computes the gradient itself" in ready.recording.notice
-
-
-def test_a_module_of_ones_own_says_that_it_can(tmp_path, recorders):
-    ready = session(Small(), Federation(), tmp_path, "auto")
-    assert "Small trains without a CUDA graph: it does not say recordable = True" in ready.recording.notice
-    trained(ready)
+def test_nothing_is_recorded_unless_it_is_asked_for(tmp_path, recorders):
+    for wish in ("auto", False):
+        trained(session(network(), Federation(), tmp_path / str(wish), wish))
     assert not recorders
-    trained(session(Small(), Federation(), tmp_path, True))
-    assert recorders[0].recorded == 1
 
 
-class OwnLoss(nn.Module):
-    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return (logits.sigmoid() - labels).square().mean()
-
-
-def test_a_loss_of_ones_own_is_not_taken_for_recordable():
-    assert network().recordable
-    assert network(objective=nn.BCEWithLogitsLoss()).recordable
-    assert not network(objective=OwnLoss()).recordable
-
-
-def test_what_cannot_be_captured_goes_on_without(tmp_path, recorders, monkeypatch, recwarn):
+def test_what_cannot_be_captured_is_an_error(tmp_path, recorders, monkeypatch):
     def refusing(self, work):
         raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
 
     monkeypatch.setattr(TapeRecorder, "record", refusing)
-    wanted, found = both("momentum kept", tmp_path)
-    assert not [name for name, tensor in wanted.items() if not torch.equal(tensor, found[name])]
-    (said,) = [str(w.message) for w in recwarn if "CUDA graph" in str(w.message)]
-    assert said.endswith("it cannot be captured: CUDA error: operation not permitted when stream is capturing")
+    with pytest.raises(
+        TrainingError, match="cannot be captured: CUDA error: operation not permitted when stream is capturing; leave"
+    ):
+        trained(session(network(), Federation(), tmp_path, True))
 
 
 class Named(torch.utils.data.Dataset):
@@ -355,21 +306,20 @@ class Named(torch.utils.data.Dataset):
         return *self.images[i], f"image {i}"
 
 
-def test_batches_that_hold_more_than_tensors_are_not_recorded(tmp_path, recorders, recwarn):
+def test_batches_that_hold_more_than_tensors_are_refused(tmp_path, recorders):
     clients = {name: ClientData(name, CLASSES, Named(d.train)) for name, d in uneven(tmp_path).clients.items()}
-    federation = Federation(schedule=ConstantSchedule(STEPS, "steps"), workers=1)
+    federation = Federation(schedule=ConstantSchedule(STEPS, "steps"), workers=1, cuda_graph=True)
     ready = Session(federation, Recordable(), GivenClients(clients, CLASSES, batch_size=4), make_fabric("cpu"))
-    trained(ready)
+    with pytest.raises(TrainingError, match="its batches hold a str beside tensors"):
+        trained(ready)
     assert recorders[0].warmed == 0
-    assert any("its batches hold a str beside tensors" in str(w.message) for w in recwarn)
 
 
 def test_what_depends_on_python_would_be_frozen_and_the_tape_shows_it(tmp_path, recorders, monkeypatch):
     """The stand-in does not run Python again: without the checks a step that counts would differ."""
-    monkeypatch.setattr(graphs, "rank_zero_warn", lambda words: None)
-    monkeypatch.setattr(graphs.RecordedSteps, "give_up", lambda self, reason: None)
+    monkeypatch.setattr(graphs.Part, "_check", lambda *found: None)
     results = []
-    for number, cuda_graph in enumerate((False, "auto")):
+    for number, cuda_graph in enumerate((False, True)):
         torch.manual_seed(1)
         results.append(trained(session(Counting(), Federation(), tmp_path / str(number), cuda_graph)))
     assert recorders[0].recorded == 1
@@ -378,8 +328,6 @@ def test_what_depends_on_python_would_be_frozen_and_the_tape_shows_it(tmp_path, 
 
 def test_a_cpu_records_nothing(tmp_path):
     ready = session(network(), Federation(), tmp_path, "auto")
-    assert not ready.recording.wanted
-    assert not ready.recording.notice
     assert "CUDA" not in announcement(ready, monitor(ready))[0]
     with pytest.raises(ConfigError, match=r"cuda_graph: true is for models that train on a CUDA GPU, .* on cpu; set"):
         session(network(), Federation(), tmp_path, True)
@@ -387,20 +335,6 @@ def test_a_cpu_records_nothing(tmp_path):
         Federation(cuda_graph="always")
 
 
-@pytest.mark.parametrize(
-    ("wanted", "device", "module", "records"),
-    [
-        ("auto", "cuda", Recordable, True),
-        ("auto", "cuda", Small, False),
-        (True, "cuda", Small, True),
-        (False, "cuda", Recordable, False),
-        (True, "cpu", Recordable, False),
-    ],
-)
-def test_a_site_records_with_a_gpu_of_its_own(wanted, device, module, records):
-    assert at_a_site(wanted, torch.device(device), module()) is records
-
-
 def test_the_record_says_so(tmp_path, recorders):
-    ready = session(network(), Federation(), tmp_path, "auto")
+    ready = session(network(), Federation(), tmp_path, True)
     assert announcement(ready, monitor(ready))[0].endswith("; one CUDA graph a step")

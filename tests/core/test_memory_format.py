@@ -15,7 +15,7 @@ from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import FlatModel
 from fedlit.core.memory_format import with_channels_last
 from fedlit.data import ClientData, FederatedDataModule
-from fedlit.federation import memory_format
+from fedlit.federation import devices
 from fedlit.federation.description import announcement
 from fedlit.federation.federation import Federation
 from fedlit.federation.monitor import Monitor
@@ -311,7 +311,7 @@ def test_on_a_gpu_every_backbone_computes_so(precision, double, name):
     )
     network = ImageClassifier(CLASSES, "resnet18")
     network = network.double() if double else network
-    assert memory_format.chosen(None, fabric, network) == name
+    assert devices.memory_format(None, fabric, network) == name
 
 
 def test_bad_values_are_refused_in_words():

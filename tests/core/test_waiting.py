@@ -15,9 +15,9 @@ from fedlit.core.batches import Draws
 from fedlit.core.fabric import make_fabric
 from fedlit.core.local_model import LocalModel
 from fedlit.data.augmentation import FlipCropAugmentation, XrayAugmentation
-from fedlit.federation import placement
+from fedlit.federation import devices
+from fedlit.federation.devices import Placement
 from fedlit.federation.federation import Federation
-from fedlit.federation.placement import Placement
 from fedlit.federation.session import Session
 from fedlit.models import ImageClassifier
 from fedlit.objectives import AUCSaddle
@@ -78,7 +78,7 @@ def run(
     torch.manual_seed(1)
     federation, guarded = make_federation(), []
     if device == "cpu":
-        monkeypatch.setattr(placement, "chosen", lambda *given: Placement("resident"))
+        monkeypatch.setattr(devices, "placement", lambda *given: Placement("resident"))
     if not isinstance(federation.schedule, PracticeSchedule):
         federation.schedule = ConstantSchedule(3, "steps")
     federation.workers = 1

@@ -12,7 +12,7 @@ from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientData
 from fedlit.data.given import GivenClients
-from fedlit.federation import graphs
+from fedlit.federation import devices
 from fedlit.federation.description import introduction
 from fedlit.federation.evaluation import client_views
 from fedlit.federation.federation import Federation
@@ -30,7 +30,7 @@ class OneLayer(Small):
 
 def has_compiler() -> bool:
     try:
-        graphs.check_compiler(True, torch.device("cpu"))
+        devices.check_compiler(True, torch.device("cpu"))
     except ConfigError:
         return False
     return True
@@ -92,4 +92,4 @@ def test_without_a_compiler_it_is_refused_before_training(tmp_path, monkeypatch)
     with pytest.raises(ConfigError, match=r"federation.compile: PyTorch finds no C\+\+ compiler, .* install g\+\+"):
         session(tmp_path, compile=True)
     session(tmp_path, compile=False)
-    graphs.check_compiler(True, SimpleNamespace(type="cuda"))
+    devices.check_compiler(True, SimpleNamespace(type="cuda"))

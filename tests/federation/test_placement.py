@@ -22,13 +22,13 @@ from fedlit.data.federated import FederatedDataModule
 from fedlit.data.given import GivenClients
 from fedlit.data.images import ImageStore, LabelledImages
 from fedlit.data.partition import ByOrganisation
-from fedlit.federation import placement
+from fedlit.federation import devices
 from fedlit.federation.description import announcement, introduction
+from fedlit.federation.devices import Placement, placed, placement
 from fedlit.federation.engines import base
 from fedlit.federation.evaluation import client_views
 from fedlit.federation.federation import Federation
 from fedlit.federation.monitor import Monitor
-from fedlit.federation.placement import Placement, chosen, placed
 from fedlit.federation.server import server_round
 from fedlit.federation.session import Session
 from fedlit.schedules import ConstantSchedule
@@ -72,7 +72,7 @@ def test_a_federation_has_the_same_bits_wherever_the_pictures_lie(tmp_path, monk
     given, module = data(tmp_path, augment), Small()
     mapped = play(given, module)
     for name, workers in (("resident", 1), ("ahead", 1), ("resident", 2), ("ahead", 2)):
-        monkeypatch.setattr(placement, "chosen", lambda *given, name=name: Placement(name))
+        monkeypatch.setattr(devices, "placement", lambda *given, name=name: Placement(name))
         assert_same_tensors(play(given, module, workers), mapped)
 
 
@@ -85,7 +85,7 @@ def test_batches_are_taken_in_a_thread_one_ahead_and_the_next_clients_first(tmp_
         taken.append(threading.current_thread() is threading.main_thread())
         return take(images, rows)
 
-    monkeypatch.setattr(placement, "chosen", lambda *given: Placement("ahead"))
+    monkeypatch.setattr(devices, "placement", lambda *given: Placement("ahead"))
     monkeypatch.setattr(base, "JOBS", 3 // job)
     federation = Federation(rounds=1, schedule=ConstantSchedule(3, "steps"))
     made = session(given, federation, Small())
@@ -111,7 +111,7 @@ class Curious(Aggregator):
 def test_an_algorithm_that_draws_more_than_its_steps_gets_the_batches_in_their_order(tmp_path, monkeypatch):
     module, given = Small(), data(tmp_path, XrayAugmentation())
     mapped = play(given, module, aggregators=[Curious()])
-    monkeypatch.setattr(placement, "chosen", lambda *given: Placement("ahead"))
+    monkeypatch.setattr(devices, "placement", lambda *given: Placement("ahead"))
     assert_same_tensors(play(given, module, aggregators=[Curious()]), mapped)
 
 
@@ -147,25 +147,25 @@ def test_data_of_ones_own_and_images_augmented_one_by_one_stay_where_they_are(tm
 def test_pictures_go_to_a_gpu_where_they_fit(tmp_path, monkeypatch):
     given, size = fields(data(tmp_path, XrayAugmentation())), 53 * 144
     for copies, free, name in ((1, size / 0.6 + 1, "resident"), (1, size, "ahead"), (2, size / 0.6 + 1, "ahead")):
-        monkeypatch.setattr(placement, "free_memory", lambda device, free=free: free)
-        found = chosen("auto", GPU, *given, copies)
+        monkeypatch.setattr(devices, "free_memory", lambda device, free=free: free)
+        found = placement("auto", GPU, *given, copies)
         assert found.name == name
         assert ("do not fit into 60% of the" in found.notice) == (name == "ahead")
-    assert chosen("cpu", GPU, *given) == Placement("ahead")
+    assert placement("cpu", GPU, *given) == Placement("ahead")
     for wanted, device in itertools.product(("auto", "cpu"), ("cpu", "mps")):
-        assert chosen(wanted, torch.device(device), *given) == Placement()
+        assert placement(wanted, torch.device(device), *given) == Placement()
 
 
 def test_what_cannot_be_copied_is_read_ahead_and_refused_only_where_it_was_asked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(placement, "free_memory", lambda device: 1e12)
+    monkeypatch.setattr(devices, "free_memory", lambda device: 1e12)
     single = fields(data(tmp_path, PerImage(v2.Compose([v2.RandomRotation(9)]))))
     foreign = fields(GivenClients({"one": [(torch.zeros(3), torch.zeros(2))] * 4}))
     for given, reason in ((single, "PerImage augments on the CPU; use auto"), (foreign, "no pictures in a store")):
-        assert chosen("auto", GPU, *given) == Placement("ahead")
+        assert placement("auto", GPU, *given) == Placement("ahead")
         with pytest.raises(ConfigError, match=rf"data.device: the data cannot be copied to cuda:0: .*{reason}"):
-            chosen("cuda", GPU, *given)
+            placement("cuda", GPU, *given)
     with pytest.raises(ConfigError, match=r"data.device: cuda .* train on cpu; set fabric.accelerator: cuda, or use"):
-        chosen("cuda", torch.device("cpu"), *single)
+        placement("cuda", torch.device("cpu"), *single)
 
 
 def test_bad_values_are_refused_in_words():
@@ -174,7 +174,7 @@ def test_bad_values_are_refused_in_words():
 
 
 def test_people_are_told_where_the_pictures_are(tmp_path, monkeypatch):
-    monkeypatch.setattr(placement, "chosen", lambda *given: Placement("resident", "they fit"))
+    monkeypatch.setattr(devices, "placement", lambda *given: Placement("resident", "they fit"))
     made = session(data(tmp_path), Federation(rounds=1), Small())
     assert introduction(made).endswith("; pictures on the device")
     assert "they fit" in announcement(made, Monitor("val/loss", "min"))

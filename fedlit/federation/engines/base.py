@@ -152,7 +152,7 @@ class Worker:
         # One thread or two give different bits, so a client's number of threads is the run's, not the machine's.
         torch.set_num_threads(program.threads)
         if program.pictures != "mapped":
-            from fedlit.federation.placement import placed  # which imports what reads pictures
+            from fedlit.federation.devices import placed  # which imports what reads pictures
 
             data, test_sets = placed(program.data, program.test_sets, program.pictures, fabric.device)
             program = replace(program, data=data, test_sets=test_sets)

@@ -1,17 +1,67 @@
-"""Where pictures lie while a federation trains: in a memory map, read ahead from there, or on the device."""
+"""What a federation makes of its device: the memory format, where pictures lie, recorded steps and compiled ones."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from rich.filesize import decimal
+from torch import nn
 from torch.utils.data import Dataset
 
+from fedlit.core.aggregator import Aggregator
 from fedlit.core.errors import ConfigError
+from fedlit.core.fabric import FederationFabric
+from fedlit.core.flat import FlatModel
+from fedlit.core.graphs import RECORDERS, hindrance, refusal
+from fedlit.core.memory_format import convolutions, turned
 from fedlit.core.messages import ClientData
+from fedlit.core.optimizer import FlatOptimizer
+from fedlit.core.parts import Parts
 from fedlit.data.images import LabelledImages
 from fedlit.data.resident import ResidentStore, nbytes
+
+
+def memory_format(
+    wanted: Literal["contiguous", "channels_last"] | None, fabric: FederationFabric, module: nn.Module
+) -> Literal["contiguous", "channels_last", ""]:
+    """Choose the memory format of a federation; the same on every machine and at every start.
+
+    By default it is ``channels_last``, in single precision or bf16, for a module that says that it computes on either format
+    (:attr:`fedlit.core.parts.Parts.any_memory_format`): always on a CUDA GPU, and on a CPU if half of its convolutions'
+    weights or more need not be turned into the other order at every step (DenseNet, ResNet-50, MobileNet; ResNet-18 gains
+    nothing).
+
+    Args:
+        wanted: What the settings say; None for the default.
+        fabric: Device and precision.
+        module: What is trained.
+
+    Returns:
+        The format; "" for a model to which it makes no difference.
+
+    Raises:
+        ConfigError: ``channels_last`` was asked for, and the model has no such convolution.
+    """
+    if not convolutions(module):
+        if wanted != "channels_last":
+            return ""
+        raise ConfigError(
+            f"federation.memory_format: channels_last is for 2-D convolutions, and {type(module).__name__} has none; leave it out"
+        )
+    if wanted is not None:
+        return wanted
+    turning, weights = turned(module)
+    pays = fabric.device.type == "cuda" or 2 * turning <= weights
+    pays = pays and _fast(fabric, module) and Parts.of(module).any_memory_format
+    return "channels_last" if pays else "contiguous"
+
+
+def _fast(fabric: FederationFabric, module: nn.Module) -> bool:
+    """Whether convolutions are oneDNN's or cuDNN's, in single precision or less."""
+    double = any(parameter.dtype == torch.float64 for parameter in module.parameters())
+    return fabric.device.type in ("cpu", "cuda") and not double and fabric.strategy.precision.precision != "64-true"
+
 
 SHARE = 0.6
 """Of a device's free memory, how much pictures may take; the rest is the model's."""
@@ -31,7 +81,7 @@ class Placement:
     notice: str = ""
 
 
-def chosen(
+def placement(
     wanted: Literal["auto", "cpu", "cuda"],
     device: torch.device,
     clients: Mapping[str, ClientData],
@@ -115,3 +165,46 @@ def _of_clients(clients: Mapping[str, ClientData]) -> Iterable[Dataset]:
 def _can(data: LabelledImages) -> bool:
     """Whether a data set's batches can be made on a device; torchvision's transforms go image by image, on the CPU."""
     return data.augment is None or getattr(data.augment, "on_device", False)
+
+
+def check_recording(
+    device: torch.device, model: FlatModel, optimizer: FlatOptimizer, aggregators: Sequence[Aggregator]
+) -> None:
+    """Refuse to record steps as a CUDA graph that cannot be.
+
+    Args:
+        device: Where models are trained.
+        model: What is trained.
+        optimizer: Its optimizer.
+        aggregators: The federation's algorithms.
+
+    Raises:
+        ConfigError: Gives the reason, as far as it is known before the first step.
+    """
+    if device.type not in RECORDERS:
+        raise ConfigError(
+            f"federation.cuda_graph: true is for models that train on a CUDA GPU, and these train on {device}; set "
+            "fabric.accelerator: cuda, or leave it out"
+        )
+    if reason := hindrance(model, optimizer, aggregators):
+        raise ConfigError(refusal(type(model.module).__name__, reason))
+
+
+def check_compiler(wanted: bool | None, device: torch.device) -> None:
+    """Refuse to compile for a CPU without a compiler.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if not wanted or device.type != "cpu":
+        return
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler as error:
+        raise ConfigError(
+            "federation.compile: PyTorch finds no C++ compiler, which it needs on a CPU; install g++ or clang, or leave "
+            "compile out"
+        ) from error
