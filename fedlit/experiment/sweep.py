@@ -100,6 +100,8 @@ def run_all(runs: Sequence[PlannedRun], file: Path, metric: str, jobs: int, cons
             signum = run_jobs([run.job() for run in todo.values()], jobs, started, ended, progress.tick)
         table = _table(runs, metric, statuses)
         _write(table, file)
+        for line in _own_images(table, metric):
+            console.print(line, style="yellow")
     if signum:
         console.print("stopped by a signal; to continue, the same command again")
         raise SystemExit(128 + signum)
@@ -124,6 +126,19 @@ def _table(runs: Sequence[PlannedRun], metric: str, statuses: Mapping[str, Statu
         row[metric] = run.metric(metric) if result else float("nan")
         rows.append(row | {"best_round": result.best_round if result else None, "directory": str(run.directory)})
     return pd.DataFrame(rows).astype({"best_round": "Int64"})
+
+
+def _own_images(table: pd.DataFrame, metric: str) -> list[str]:
+    """Return a line for each run of personal heads, whose mean is of other images than the metric of the table."""
+    own, images = (metric.replace("auroc_macro", word) for word in ("auroc_own_macro", "auroc_images"))
+    lacking = table[table[metric].isna() & (table["status"] == "finished")]
+    results = [(run.name, Result.read(Path(run.directory)).metrics) for run in lacking.itertuples()]
+    return [
+        f"{name}: no {metric}, because personal heads rank fewer images: {own} is {found[own]:.4f}, of {found[images]:,.0f} "
+        "images a class; `fedlit compare` ranks the same images of all runs"
+        for name, found in results
+        if own != metric and {own, images} <= found.keys()
+    ]
 
 
 def _write(table: pd.DataFrame, file: Path) -> None:

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from own_tables import people, picture, write_table
 from PIL import Image
 
 from fedlit.data import ImageTable
 from fedlit.data.pixels import read_image
 from fedlit.data.xrays.check import look_at
-from own_tables import people, picture, write_table
 
 pytestmark = pytest.mark.filterwarnings("ignore:classes without")
 

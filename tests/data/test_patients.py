@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from own_tables import people, picture, write_table
 from PIL import Image
 from test_federated import make_records
 
 from fedlit.data import ImageTable, NIHChestXray14, Organisations
 from fedlit.data.patients import keys, united
 from fedlit.data.records import check_records
-from own_tables import people, picture, write_table
 
 HEADER = "Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,View Position"
 

@@ -4,9 +4,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from own_tables import people, picture, write_table
 
 from fedlit.data import ImageTable, Organisations
-from own_tables import people, picture, write_table
 
 pytestmark = pytest.mark.filterwarnings("ignore:classes without")
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from own_tables import people, write_table
 
 from fedlit.data import ImageTable
-from own_tables import people, write_table
 
 pytestmark = pytest.mark.filterwarnings("ignore:classes without")
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 from own_tables import people, write_table
 
 

@@ -4,9 +4,9 @@ import unicodedata
 from pathlib import Path
 
 import pytest
+from own_tables import people, picture, write_table
 
 from fedlit.data import ImageTable
-from own_tables import people, picture, write_table
 
 
 def check(fedlit_cli, line: str) -> tuple[int, str]:

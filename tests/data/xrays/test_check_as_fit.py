@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from PIL import Image
-
 from own_tables import people, write_table
+from PIL import Image
 
 
 def check(fedlit_cli, line: str) -> tuple[int, str]:
