@@ -103,10 +103,13 @@ def sets_tables(metrics: Mapping[str, float], sets: Sequence[str], title: str, w
         yield table
 
 
-def sweep_table(sweep: "Sweep", table: pd.DataFrame, width: int = 80) -> Table:
-    """Show mean and standard deviation of the metric over the seeds, by case and point, from the table of the runs."""
+def sweep_table(sweep: "Sweep", table: pd.DataFrame, draws: str, width: int = 80) -> Table:
+    """Show mean and standard deviation of the metric over the seeds, by case and point, from the table of the runs.
+
+    The title says which ``draws`` of the data the seeds have.
+    """
     by = [*(["case"] if sweep.cases else []), *sweep.grid]
-    shown = Table(title=f"{sweep.metric}, mean over seeds", title_justify="left")
+    shown = Table(title=f"{sweep.metric}, mean over seeds {draws}", title_justify="left")
     room = max(8, (width - 34) // max(1, len(by)) - 3)
     for name in by:
         shown.add_column(shortened(name, room), no_wrap=True)
@@ -119,11 +122,11 @@ def sweep_table(sweep: "Sweep", table: pd.DataFrame, width: int = 80) -> Table:
     return shown
 
 
-def seeds_table(results: Sequence["Result"], width: int = 80) -> Table:
+def seeds_table(results: Sequence["Result"], draws: str, width: int = 80) -> Table:
     """Show mean and standard deviation over seeds of each test set's AUROC; of one set that of each class too."""
     keys = [key for key in results[0].metrics if re.fullmatch(r"test/[^/]+/auroc(_(?!images).*|/.*)", key)]
     macro = [key for key in keys if key.endswith(("/auroc_macro", "/auroc_own_macro"))]
-    shown = Table(title=f"over {len(results)} seeds", title_justify="left")
+    shown = Table(title=f"over {len(results)} seeds {draws}", title_justify="left")
     shown.add_column("metric", no_wrap=True)
     _number_columns(shown, ("mean", "SD"))
     for key in keys if len(macro) == 1 else macro:

@@ -23,9 +23,9 @@ from pathlib import Path
 import numpy as np
 import yaml
 from scipy.special import expit, logit, ndtri
-from scipy.stats import norm, t
+from scipy.stats import norm
 
-from fedlit.metrics.intervals import Interval, bootstrap
+from fedlit.metrics.intervals import logit_intervals
 from fedlit.metrics.paired import ALPHA, holm
 from fedlit.predictions.table import read
 from fedlit.reports.compare.alignment import Shared, share
@@ -195,53 +195,65 @@ def _dealt(shared: Shared, seeds: int, trials: int) -> Iterator[Statistics]:
 
 
 def intervals(trials: int) -> None:
-    """Print how often 95% intervals cover the AUROC, and their mean width: per class, and of the mean over ten classes."""
-    names = tuple("ABCDEFGHIJ")
-    print(f"% of {trials} data sets whose 95% interval covers the true AUROC (mean width)")
-    print(f"{'':58}{'fedlit':>20}{'percentiles':>20}{'logit, normal':>20}{'logit, t':>20}{'mean of ten classes':>22}")
+    """Print how many data sets have an interval, and how many of these cover the AUROC: of a class and of a mean over ten."""
+    print(f"% of {trials} data sets with a 95% interval; % of these intervals that cover the true AUROC")
+    heads = ("fedlit", "percentiles", "logit, normal", "mean of ten classes")
+    print(f"{'':58}" + "".join(f"{name:>20}" for name in heads))
     for kind in ("equal variances", "positives vary more"):
         for each in (1, 3):
-            for rare, other in ((10, 10), (10, 150), (20, 150), (40, 150)):
-                for truth in (0.6, 0.76, 0.92, 0.97):
-                    found = {name: [] for name in ("fedlit", "percentiles", "normal", "t", "mean")}
-                    for trial in range(-(-trials // len(names))):
-                        rng = np.random.default_rng((trial, rare, other, each))
-                        shared = _one_run(rng, names, rare, other, truth, each, 1.0 if kind[0] == "e" else 1.6)
-                        method = _method("A", range(1))
-                        (scored,) = statistics([method], method, shared, draws=DRAWS).scored
-                        boot = bootstrap(shared.scores[0], shared.labels, shared.units, DRAWS)
-                        ends = {"fedlit": [e.interval for e in scored.classes], "mean": [scored.macro.interval]}
-                        ends["percentiles"] = boot.intervals()
-                        error, area = boot.draws.std(0, ddof=1), boot.estimate.clip(1e-9, 1 - 1e-9)
-                        for name, q in (("normal", norm.ppf(0.975)), ("t", t.ppf(0.975, rare - 1))):
-                            reach = q * error / (area * (1 - area))
-                            ends[name] = [
-                                Interval(*map(float, e), 0.95)
-                                for e in zip(*expit(logit(area) + np.outer((-1, 1), reach)), strict=True)
-                            ]
-                        for name, each_of in ends.items():
-                            found[name] += [(i.low <= truth <= i.high, i.high - i.low) for i in each_of]
-                    cells = "".join(
-                        f"{rate([hit for hit, _ in f]):>13} ({np.mean([w for _, w in f]):.2f})" for f in found.values()
-                    )
+            for rare, other in ((50, 50), (50, 150), (100, 300)):
+                for truth in (0.6, 0.76, 0.92, 0.97, 0.99):
+                    rng, rows = np.random.default_rng((rare, other, each)), []
+                    for _ in range(-(-trials // 500)):
+                        rows.append(_resampled(rng, 500, rare, other, truth, each, 1.0 if kind[0] == "e" else 1.6))
+                    cells = "".join(_covered(rows, place, truth) for place in range(len(heads)))
                     where = f"{kind}, {rare} and {other} patients x {each}, AUROC {truth}"
                     print(f"{where:58}{cells}", flush=True)
 
 
-def _one_run(
-    rng: np.random.Generator, names: tuple[str, ...], rare: int, other: int, truth: float, each: int, spread: float
-) -> Shared:
-    """Draw binormal scores of patients with so many images each, of which half of the variance is the patient's."""
-    labels = np.repeat([1.0, 0.0], [rare, other])
-    noise = rng.normal(size=(rare + other, 1, len(names)))
-    if each > 1:
-        noise = 0.5**0.5 * (noise + rng.normal(size=(rare + other, each, len(names))))
-    noise = np.where(labels[:, None, None] == 1, spread, 1.0) * noise
-    scores = noise + (1 + spread**2) ** 0.5 * ndtri(truth) * labels[:, None, None]
-    patients = np.repeat([f"p{n:04d}" for n in range(rare + other)], each)
-    columns = np.repeat(labels, each)[:, None].repeat(len(names), 1).astype(np.float32)
-    nothing = np.zeros(len(names), dtype=bool)
-    return Shared(names, columns, patients, (scores.reshape(-1, len(names)),), nothing, [])
+def _covered(rows: list[list[np.ndarray]], place: int, truth: float) -> str:
+    low, high = np.concatenate([found[place] for found in rows], axis=1)
+    shown = ~np.isnan(low)
+    return f"{100 * shown.mean():8.1f} {rate(((low <= truth) & (truth <= high))[shown]) if shown.any() else '-':>11}"
+
+
+def _resampled(
+    rng: np.random.Generator, sets: int, rare: int, other: int, truth: float, each: int, spread: float
+) -> list[np.ndarray]:
+    """Draw binormal scores of patients with so many images, of which half of the variance is the patient's; `[2, sets]` ends.
+
+    A bootstrap over patients counts the pairs that each two patients win, as fedlit's does, of many data sets at once.
+    """
+
+    def noise(patients: int) -> np.ndarray:
+        own = rng.normal(size=(sets, patients, 1))
+        return own if each == 1 else 0.5**0.5 * (own + rng.normal(size=(sets, patients, each)))
+
+    positive, negative = spread * noise(rare) + (1 + spread**2) ** 0.5 * ndtri(truth), noise(other)
+    wins = sum(
+        positive[:, :, None, i] > negative[:, None, :, j] for i in range(each) for j in range(each)
+    ) / np.float32(each**2)
+    drawn = rng.multinomial(rare + other, np.full(rare + other, 1 / (rare + other)), size=DRAWS // 2).astype(np.float32)
+    ours, theirs = drawn[:, :rare], drawn[:, rare:]
+    draws = ((ours @ wins) * theirs).sum(2) / (ours.sum(1) * theirs.sum(1))
+    area, fewest = wins.mean((1, 2), dtype=float), min(rare, other)
+    variance = draws.var(1, ddof=1, dtype=float) * fewest / (fewest - 1)
+    error, middle = np.sqrt(variance), area.clip(1e-9, 1 - 1e-9)
+    reach = norm.ppf(0.975) * error / (middle * (1 - middle))
+    mean, total = (part.reshape(-1, 10) for part in (area, variance))
+    ends = [
+        _ends(area, variance, fewest, fewest * each),
+        np.quantile(draws, [0.025, 0.975], axis=1),
+        expit(logit(middle) + np.array([[-1], [1]]) * reach),
+        _ends(mean.mean(1), total.sum(1) / 100, fewest, 10 * fewest * each),
+    ]
+    ends[1][:, ends[1][0] == ends[1][1]] = np.nan
+    return ends
+
+
+def _ends(area: np.ndarray, variance: np.ndarray, patients: int, images: int) -> np.ndarray:
+    found = logit_intervals(area, variance, np.full(len(area), patients), np.full(len(area), images))
+    return np.array([(each.low, each.high) for each in found]).T
 
 
 def main() -> None:

@@ -13,8 +13,11 @@ NAMING_TAGS = ("fedlit.case", "fedlit.method")
 """Tags that say what people call a method, the best first."""
 
 LAST = ("federation.rounds", "federation.schedule", "model", "data")
+OF_THE_RUN = "that of the run"
+"""What a seed of the data is in words where it follows the seed of the run."""
 WORD_LENGTH = 28
 ABSENT = "-"
+Draw = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,16 +33,34 @@ class Method:
         """Seeds of the runs, None where unknown."""
         return tuple(run.seed for run in self.runs)
 
+    @property
+    def draws(self) -> tuple[Draw, ...]:
+        """Draws of the data, one for each run."""
+        return tuple(run.draw for run in self.runs)
+
 
 def grouped(runs: Sequence[PastRun]) -> list[Method]:
     """Group runs by method, in the order in which methods appear."""
     groups: dict[tuple, list[PastRun]] = {}
     for run in runs:
         groups.setdefault(tuple(sorted((k, str(v)) for k, v in run.settings.items())), []).append(run)
-    members = [sorted(group, key=lambda run: run.seed or 0) for group in groups.values()]
-    words = [in_words(group[0].settings) for group in members]
+    members = [part for group in groups.values() for part in _by_draw(sorted(group, key=lambda run: run.seed or 0))]
+    words = [in_words(group[0].settings | _drawn(group)) for group in members]
     names = _names([_name(group, settings) for group, settings in zip(members, words, strict=True)], words)
     return [Method(n, tuple(group), settings) for n, group, settings in zip(names, members, words, strict=True)]
+
+
+def _by_draw(group: list[PastRun]) -> list[list[PastRun]]:
+    """Return the runs whole if each has drawn its own data by its seed, else those of each draw."""
+    if len({tuple((key, value - (run.seed or 0)) for key, value in run.draw) for run in group}) == 1:
+        return [group]
+    return [[run for run in group if run.draw == draw] for draw in dict.fromkeys(run.draw for run in group)]
+
+
+def _drawn(group: Sequence[PastRun]) -> dict[str, object]:
+    """Return the seeds of the data as settings."""
+    own = len({run.draw for run in group}) > 1
+    return {key: OF_THE_RUN if own else value for key, value in group[0].draw}
 
 
 def chosen_baseline(methods: Sequence[Method], name: str | None) -> Method:
