@@ -3,6 +3,7 @@
     python tests/benchmarks/claims.py null             # simulated methods that are equal
     python tests/benchmarks/claims.py power            # simulated methods that differ
     python tests/benchmarks/claims.py intervals        # simulated runs; --trials 10000
+    python tests/benchmarks/claims.py histograms       # sites that hide rare classes
     python tests/benchmarks/claims.py real FOLDER      # 24 real runs of one configuration, dealt into two "methods"
 
 Every rate is printed with its standard error. `--trials` sets how many comparisons each is of. FOLDER keeps the runs: on
@@ -21,12 +22,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import torch
 import yaml
 from scipy.special import expit, logit, ndtri
 from scipy.stats import norm
 
+from fedlit.metrics.auroc import class_auroc
 from fedlit.metrics.intervals import logit_intervals
 from fedlit.metrics.paired import ALPHA, holm
+from fedlit.metrics.tally import Tally, pooled_auroc
 from fedlit.predictions.table import read
 from fedlit.reports.compare.alignment import Shared, share
 from fedlit.reports.compare.methods import Method
@@ -55,6 +59,7 @@ RUNS = {
         "federation.rounds": 4,
         "federation.schedule": {"class_path": "ConstantSchedule", "init_args": {"window": 1, "unit": "epochs"}},
         "federation.workers": 1,
+        "data.seed": 0,  # one draw for all, which are then dealt
         "logger": [],
     },
     "seeds": list(range(24)),
@@ -256,10 +261,30 @@ def _ends(area: np.ndarray, variance: np.ndarray, patients: int, images: int) ->
     return np.array([(each.low, each.high) for each in found]).T
 
 
+def histograms(trials: int) -> None:
+    """Print how often the exact AUROC of all images is outside of the bound that sites without scores give it."""
+    outside, widths = [], []
+    for trial in range(trials):
+        rng = np.random.default_rng(trial)
+        sizes, shift = rng.integers(20, 120, size=4), rng.normal(size=4)
+        labels = [torch.from_numpy((rng.random((n, 1)) < rng.uniform(0.03, 0.5)).astype(np.float32)) for n in sizes]
+        scores = [torch.from_numpy(rng.normal(size=y.shape)) + 1.2 * y + s for y, s in zip(labels, shift, strict=True)]
+        tallies = [Tally.of(*each, ("A",), 5) for each in zip(scores, labels, strict=True)]
+        told = [int(tally.positives.sum() + tally.negatives.sum()) > 0 for tally in tallies]
+        hidden = sum(int(n) for n, has in zip(sizes, told, strict=True) if not has)
+        pooled, within = pooled_auroc(tallies, ("A",), [hidden])
+        exact = class_auroc(torch.cat(scores), torch.cat(labels), ("A",)).auroc
+        if hidden and any(told):
+            outside.append(float((pooled.auroc - exact).abs() > within + 1e-12))
+            widths.append(float(within))
+    print(f"% of {len(outside)} federations with a hidden class whose exact AUROC is outside: {rate(outside)}")
+    print(f"median bound {np.median(widths):.2f}, largest {max(widths):.2f}")
+
+
 def main() -> None:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("null", "power", "intervals", "real"))
+    parser.add_argument("what", choices=("null", "power", "intervals", "histograms", "real"))
     parser.add_argument("folder", nargs="?", type=Path, help="folder of the real runs")
     parser.add_argument("--trials", type=int, default=200)
     args = parser.parse_args()
@@ -268,7 +293,7 @@ def main() -> None:
     if args.what == "real":
         real(args.trials, args.folder)
     else:
-        {"null": null, "power": power, "intervals": intervals}[args.what](args.trials)
+        {"null": null, "power": power, "intervals": intervals, "histograms": histograms}[args.what](args.trials)
 
 
 if __name__ == "__main__":
