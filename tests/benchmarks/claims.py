@@ -93,8 +93,28 @@ def simulated(
     return found, [_method(f"m{m}", range(seeds)) for m in range(methods + 1)]
 
 
-def _method(name: str, seeds: range) -> Method:
-    return Method(name, tuple(PastRun(f"{name}-{s}", "", s, "", {}, {}, Path()) for s in seeds), {})
+def redrawn(
+    rng: np.random.Generator, methods: int, seeds: int, sd: float, images: int, more: float, shared: float = 0.5
+) -> tuple[Shared, list[Method]]:
+    """Draw the same, with test images of its own for each seed."""
+    parts = [simulated(rng, methods, 1, sd, images, more, shared)[0] for _ in range(seeds)]
+    places = [(seed, method) for method in range(methods + 1) for seed in range(seeds)]
+    found = Shared(
+        CLASSES,
+        np.concatenate([part.labels for part in parts]),
+        np.concatenate([np.char.add(f"{seed}/", part.patients) for seed, part in enumerate(parts)]),
+        tuple(parts[seed].scores[method] for seed, method in places),
+        parts[0].unlearned,
+        [],
+        tuple(slice(images * seed, images * (seed + 1)) for seed, _ in places),
+    )
+    return found, [_method(f"m{m}", range(seeds), True) for m in range(methods + 1)]
+
+
+def _method(name: str, seeds: range, drawn: bool = False) -> Method:
+    draws = [(("data.seed", seed),) * drawn for seed in seeds]
+    runs = [PastRun(f"{name}-{s}", "", s, "", {}, {}, Path(), draw) for s, draw in zip(seeds, draws, strict=True)]
+    return Method(name, tuple(runs), {})
 
 
 def claimed(numbers: Statistics) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -121,7 +141,7 @@ def null(trials: int) -> None:
     """Print how often a report claims something where all methods are equal."""
     print(f"% of {trials} reports with a false claim; of a mean over classes / of a class")
     print(f"{'':46}" + "".join(f"{rule:>26}" for rule in RULES) + f"{'t-test over classes':>22}")
-    for interaction in (0.0, 0.5):
+    for interaction, draw in ((0.0, simulated), (0.5, simulated), (0.5, redrawn)):
         for methods in (1, 10):
             for seeds in (2, 3, 5) if methods == 1 else (3,):
                 for sd, images in ((0.01, 320), (0.03, 320), (0.03, 1000)):
@@ -130,7 +150,7 @@ def null(trials: int) -> None:
                     found, over = {rule: ([], []) for rule in RULES}, []
                     for trial in range(trials):
                         rng = np.random.default_rng((trial, seeds, methods, images))
-                        shared, named = simulated(rng, methods, seeds, sd, images, 0.0, interaction)
+                        shared, named = draw(rng, methods, seeds, sd, images, 0.0, interaction)
                         numbers = statistics(named, named[0], shared, draws=DRAWS)
                         over.append(any(each.over_classes.p < ALPHA for each in numbers.against))
                         for rule, (mean, classes) in claimed(numbers).items():
@@ -138,6 +158,7 @@ def null(trials: int) -> None:
                             found[rule][1].append(classes.any())
                     cells = "".join(f"{rate(m):>13} /{rate(c):>11}" for m, c in found.values())
                     where = f"{methods:2} x {seeds} seeds, SD {sd}, {images:4} images, {interaction:.0%} shared"
+                    where += ", redrawn" * (draw is redrawn)
                     print(f"{where:46}{cells}{rate(over):>22}", flush=True)
 
 
@@ -145,19 +166,20 @@ def power(trials: int) -> None:
     """Print how often a true difference is claimed: of the mean over classes, and the share of classes."""
     print(f"% of {trials} reports that claim a true difference of the mean / % of classes")
     print(f"{'':46}" + "".join(f"{rule:>26}" for rule in RULES))
-    for more in (0.03, 0.05):
+    for more, draw in ((0.03, simulated), (0.05, simulated), (0.03, redrawn), (0.05, redrawn)):
         for sd in (0.01, 0.03):
             for seeds in (3, 5):
                 for images in (320, 1000):
                     found = {rule: ([], []) for rule in RULES}
                     for trial in range(trials):
                         rng = np.random.default_rng((trial, seeds, images))
-                        shared, named = simulated(rng, 1, seeds, sd, images, more)
+                        shared, named = draw(rng, 1, seeds, sd, images, more)
                         for rule, (mean, classes) in claimed(statistics(named, named[0], shared, draws=DRAWS)).items():
                             found[rule][0].append(mean.all())
                             found[rule][1].append(classes.mean())
                     cells = "".join(f"{rate(m):>13} /{rate(c):>11}" for m, c in found.values())
-                    print(f"{f'+{more}, SD {sd}, {seeds} seeds, {images:4} images':46}{cells}", flush=True)
+                    where = f"+{more}, SD {sd}, {seeds} seeds, {images:4} images" + ", redrawn" * (draw is redrawn)
+                    print(f"{where:46}{cells}", flush=True)
 
 
 def real(trials: int, folder: Path) -> None:
