@@ -25,7 +25,8 @@ PIPE_WIDTH = 240
 """Columns of a console that is no terminal: a table there is never cut."""
 
 MEANS = {"macro": "mean over defined classes"} | {kind: f"mean over {name} classes" for kind, name in KINDS.items()}
-"""Means over classes, and what a table calls them."""
+MEANS |= {f"own_{kind}": f"{shown}, own images" for kind, shown in MEANS.items()}
+"""Means over classes, and what a table calls them; with personal heads each image counts for its client's classes alone."""
 
 
 def wide_console() -> Console:
@@ -68,6 +69,8 @@ def auroc_table(metrics: Mapping[str, float], prefix: str, title: str, width: in
     for kind, shown in MEANS.items():
         if f"{prefix}/auroc_{kind}" in metrics:
             table.add_row(shown, _number(metrics[f"{prefix}/auroc_{kind}"]), "", "")
+    if f"{prefix}/auroc_images" in metrics:
+        table.caption = f"a class is ranked on {metrics[f'{prefix}/auroc_images']:,.0f} images, on average"
     return table
 
 
@@ -79,7 +82,11 @@ def sets_tables(metrics: Mapping[str, float], sets: Sequence[str], title: str, w
     start = f"test/{sets[0]}/auroc/"
     classes = {key.removeprefix(start): key.removeprefix(start) for key in metrics if key.startswith(start)}
     rows = {f"auroc/{name}": shortened(shown, 32) for name, shown in classes.items()}
-    means = {f"auroc_{kind}": shown for kind, shown in MEANS.items() if f"test/{sets[0]}/auroc_{kind}" in metrics}
+    means = {
+        f"auroc_{kind}": shown
+        for kind, shown in MEANS.items()
+        if any(f"test/{name}/auroc_{kind}" in metrics for name in sets)
+    }
     first = max(map(len, (*rows.values(), *means.values())))
     shown = {name: shortened(name, 16) for name in sets}
     if len(set(shown.values())) < len(sets):
@@ -90,15 +97,19 @@ def sets_tables(metrics: Mapping[str, float], sets: Sequence[str], title: str, w
         _number_columns(table, [shown[name] for name in sets[part]])
         for keys in (rows, means):
             for key, name in keys.items():
-                table.add_row(name, *(_number(metrics[f"test/{each}/{key}"], "-") for each in sets[part]))
+                values = (metrics.get(f"test/{each}/{key}", float("nan")) for each in sets[part])
+                table.add_row(name, *(_number(value, "-") for value in values))
             table.add_section()
         yield table
 
 
-def sweep_table(sweep: "Sweep", table: pd.DataFrame, width: int = 80) -> Table:
-    """Show mean and standard deviation of the metric over the seeds, by case and point, from the table of the runs."""
+def sweep_table(sweep: "Sweep", table: pd.DataFrame, draws: str, width: int = 80) -> Table:
+    """Show mean and standard deviation of the metric over the seeds, by case and point, from the table of the runs.
+
+    The title says which ``draws`` of the data the seeds have.
+    """
     by = [*(["case"] if sweep.cases else []), *sweep.grid]
-    shown = Table(title=f"{sweep.metric}, mean over seeds", title_justify="left")
+    shown = Table(title=f"{sweep.metric}, mean over seeds {draws}", title_justify="left")
     room = max(8, (width - 34) // max(1, len(by)) - 3)
     for name in by:
         shown.add_column(shortened(name, room), no_wrap=True)
@@ -111,11 +122,11 @@ def sweep_table(sweep: "Sweep", table: pd.DataFrame, width: int = 80) -> Table:
     return shown
 
 
-def seeds_table(results: Sequence["Result"], width: int = 80) -> Table:
+def seeds_table(results: Sequence["Result"], draws: str, width: int = 80) -> Table:
     """Show mean and standard deviation over seeds of each test set's AUROC; of one set that of each class too."""
-    keys = [key for key in results[0].metrics if re.fullmatch(r"test/[^/]+/auroc(_.*|/.*)", key)]
-    macro = [key for key in keys if key.endswith("/auroc_macro")]
-    shown = Table(title=f"over {len(results)} seeds", title_justify="left")
+    keys = [key for key in results[0].metrics if re.fullmatch(r"test/[^/]+/auroc(_(?!images).*|/.*)", key)]
+    macro = [key for key in keys if key.endswith(("/auroc_macro", "/auroc_own_macro"))]
+    shown = Table(title=f"over {len(results)} seeds {draws}", title_justify="left")
     shown.add_column("metric", no_wrap=True)
     _number_columns(shown, ("mean", "SD"))
     for key in keys if len(macro) == 1 else macro:

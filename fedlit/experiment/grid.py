@@ -5,7 +5,7 @@ import json
 import re
 import shutil
 from argparse import ArgumentError
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,11 +54,13 @@ class Sweep:
         set: Keys for all runs.
         cases: Named alternatives, each with keys of its own.
         grid: Lists of values by key. Runs take every combination.
-        seeds: Seeds of the runs. They set the key ``seed``.
+        seeds: Seeds of the runs. They set the key ``seed``, and are added to ``data.seed``: each draws its own data, split
+            and partition, as far as the source does not fix them. ``data.seed`` in any section keeps one draw for all seeds.
         metric: Metric that the summary shows: a test metric, or another one of ``metrics.csv``, of the best model's round. By
             default ``val/auroc_macro`` where there is a grid, ``test/federation/auroc_macro`` elsewhere.
         run_dir: Folder of all runs: RUN_DIR/EXPERIMENT/NAME/.
         file: File of the sweep, for messages.
+        starts: Weights that the runs of a seed start from, by seed.
 
     Raises:
         ConfigError: A list is empty, a folder cannot have a name, or the sweep itself sets a key.
@@ -73,6 +75,7 @@ class Sweep:
     metric: str = ""
     run_dir: str = "runs"
     file: Path | None = None
+    starts: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, values in (("seeds", self.seeds), *((f"grid.{key}", values) for key, values in self.grid.items())):
@@ -118,6 +121,7 @@ class PlannedRun:
     config: str  # Whole configuration, as YAML.
     rounds: int  # Number of rounds that it trains.
     credentials: tuple[str, ...] = ()  # Words with what no file may hold.
+    data_seed: int | None = None  # Seed of its data; None where they have none.
 
     @property
     def has_checkpoint(self) -> bool:
@@ -214,7 +218,7 @@ def load_sweep(path: str | Path) -> Sweep:
     path = Path(path)
     sources = Sources(("sweep", "--config", str(path)))
     parser = Parser(exit_on_error=False)
-    parser.add_class_arguments(Sweep, skip={"file"})
+    parser.add_class_arguments(Sweep, skip={"file", "starts"})
     try:
         written = documents.load_mapping(path)
     except OSError as error:
@@ -261,7 +265,11 @@ def plan(sweep: Sweep) -> list[PlannedRun]:
                 made |= fresh
         args.experiment, args.run_dir, args.ckpt_path, args.fast_dev_run = sweep.experiment, sweep.run_dir, None, False
         tags, args.tags = {**args.tags, **point.tags(sweep.experiment)}, {}
+        data = args.data
         for seed in sweep.seeds:
+            args.data = data if one_draw(sources, point.settings) else of_seed(data, seed)
+            if seed in sweep.starts:
+                args["model.init_args.weights"] = sweep.starts[seed]
             name = ",".join([point.group] * bool(point.group) + [f"seed={seed}"])
             args.seed, args.name, args.tags = seed, None, {}
             check_name(f"run {name[:80]}", name, OF_RUNS)
@@ -271,7 +279,16 @@ def plan(sweep: Sweep) -> list[PlannedRun]:
                 raise ConfigError(f"runs {same} and {name} have the same configuration; remove one of them")
             args.name, args.tags = name, tags
             directory, config, length = sweep.directory / name, resolved(args, parser), rounds[parts["federation"]]
-            settings = (point.case, point.shown, seed, directory, config, length, credentials)
+            settings = (
+                point.case,
+                point.shown,
+                seed,
+                directory,
+                config,
+                length,
+                credentials,
+                args.get("data.init_args.seed"),
+            )
             runs.append(PlannedRun(name, point.group, *settings))
     return runs
 
@@ -307,12 +324,37 @@ def plan_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> list[Pl
     group = group_name(documents.parse(resolved(args, parser)), method)
     point = args.name or group
     runs = []
+    data = args.data
     for seed in seeds:
+        args.data = data if one_draw(parser.sources) else of_seed(data, seed)
         args.seed, args.name = seed, f"{point},seed={seed}"
         directory, config = Path(args.run_dir) / args.experiment / args.name, resolved(args, parser)
-        settings = (seed, directory, config, objects.federation.rounds, as_words(args))
+        settings = (seed, directory, config, objects.federation.rounds, as_words(args), args.get("data.init_args.seed"))
         runs.append(PlannedRun(args.name, point, "", {}, *settings))
     return runs
+
+
+def one_draw(sources: Sources, settings: Iterable[str] = ()) -> bool:
+    """Return whether ``data.seed`` is given, so that all seeds share one draw of the data."""
+    keys = ("data.seed", "data.init_args.seed")
+    return any(key in settings or sources.where(key) for key in keys)
+
+
+def of_seed(data: Any, seed: int) -> Any:
+    """Return the data's configuration with a run's seed added to every seed in it.
+
+    Raises:
+        ConfigError: A seed is negative, from which no data can be drawn.
+    """
+    values = vars(data) if isinstance(data, Namespace) else data
+    if isinstance(values, dict):
+        moved = {k: v + seed if k == "seed" and type(v) is int else of_seed(v, seed) for k, v in values.items()}
+        if seed < 0 and "seed" in moved:
+            raise ConfigError(
+                f"seed: data are drawn from 0 and above, found {seed}; data.seed keeps one draw for all seeds"
+            )
+        return type(data)(**moved)
+    return [of_seed(each, seed) for each in data] if isinstance(data, list) else data
 
 
 @contextmanager

@@ -53,14 +53,18 @@ METRICS = {
     "train/loss": "Mean loss of the clients in the round. Of a saddle function it is no measure of progress.",
     "val/auroc/CLASS, val/auroc_macro": "AUROC of each class on the validation data, and the mean over classes with one.",
     "val/auroc_within/CLASS": "How far the exact AUROC may be away at most, where sites send histograms; of what they hide, in the worst case.",
+    "test/SET/auroc_macro, test/SET/auroc_images": "The best model's mean AUROC on a test set, and how many images a class is "
+    "ranked on, on average.",
+    "test/SET/auroc_own_macro": "The same of personal heads, which rank fewer images: a client's count for its classes alone.",
     "client/NAME/...": "The same for one client on its own validation data.",
-    "drift/client_drift": "Spread of the clients' updates: mean |delta_k|^2 - |mean delta|^2.",
+    "drift/client_drift": "Spread of the clients' updates: mean |delta_k|^2 - |mean delta|^2. Updates are as they are sent: "
+    "what an aggregator scales or normalises before that has the drift of the scaled one.",
     "drift/alignment": "Mean pairwise alignment of the updates: 1 where all are equal, 0 where they are orthogonal, below 0 "
     "where they cancel.",
     "drift/update_norm": "Length of the mean update, |mean delta|.",
     "round/lr, round/stage": "Learning rate and stage of the schedule.",
     "round/steps": "Local steps of all clients in the round.",
-    "bytes/up, bytes/down": "Bytes that all clients sent and received in the round.",
+    "bytes/up, bytes/down": "Bytes that all clients sent and received in the round, with zeros for what a client keeps.",
     "time/round_s, time/evaluate_s": "Seconds of the round and of its evaluation.",
     "total/steps, total/bytes_up, total/bytes_down": "Sums over all rounds, logged at the end of the run.",
 }

@@ -23,6 +23,12 @@ LENGTHENS = ("federation.rounds", "federation.patience", "callbacks")
 APART = ("seed", *(key for key in MAY_DIFFER if key not in LENGTHENS))
 """Beginnings of the keys in which runs of one group may differ."""
 
+
+def is_data_seed(key: str) -> bool:
+    """Return whether a flat key is a seed of the data, in which runs of one group may differ too."""
+    return key.startswith("data.") and key.endswith(".seed")
+
+
 TOTALS = {"bytes/up": "total/bytes_up", "bytes/down": "total/bytes_down", "round/steps": "total/steps"}
 """What a round logs, and its sum over all rounds and phases."""
 
@@ -91,7 +97,11 @@ def method_name(federation: Federation, model: LightningModule) -> str:
 def group_name(settings: Mapping[str, Any], method: str) -> str:
     """Return one name, which begins with the method, for all runs whose settings differ in the seed alone."""
     # Options that are not set are left out: a later version with one more of them has the same groups.
-    own = {k: v for k, v in flatten(dict(settings)).items() if v is not None and not k.startswith(APART)}
+    own = {
+        k: v
+        for k, v in flatten(dict(settings)).items()
+        if v is not None and not k.startswith(APART) and not is_data_seed(k)
+    }
     digest = hashlib.sha256(json.dumps(own, sort_keys=True, default=str).encode()).hexdigest()
     return f"{method}-{digest[:8]}"
 

@@ -69,8 +69,9 @@ def parameters(settings: Mapping[str, Any], federation: Federation, model: Light
         "objective": objective_name(model),
         "window": federation.schedule.plan(0).window,
         "rounds": federation.rounds,
+        "weights": federation.client_weights,
     }
-    used = set(KNOWN)
+    used = {*KNOWN, "federation.weights"}
     for name, keys in SHORT.items():
         if key := next((key for key in keys if key in flat), None):
             chosen[name] = flat[key]

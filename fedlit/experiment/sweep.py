@@ -22,7 +22,7 @@ from fedlit.tracking.lock import refuse_held
 from fedlit.tracking.mlflow import noted_opening
 from fedlit.tracking.run import Result
 
-__all__ = ["Sweep", "alone", "load_sweep", "next_steps", "plan", "run_all", "run_sweep"]
+__all__ = ["Sweep", "alone", "draws_of", "load_sweep", "next_steps", "plan", "run_all", "run_sweep"]
 
 Status = Literal["finished", "failed", "stopped", "waiting"]
 
@@ -60,7 +60,7 @@ def run_all(runs: Sequence[PlannedRun], file: Path, metric: str, jobs: int, cons
         console: Console to print to.
 
     Returns:
-        The columns are name, case, one for each key of the grid, seed, status (``finished``, ``failed``, ``stopped`` or
+        The columns are name, case, one for each key of the grid, seed, data_seed, status (``finished``, ``failed``, ``stopped`` or
         ``waiting``), the metric, best_round, and directory.
 
     Raises:
@@ -100,6 +100,8 @@ def run_all(runs: Sequence[PlannedRun], file: Path, metric: str, jobs: int, cons
             signum = run_jobs([run.job() for run in todo.values()], jobs, started, ended, progress.tick)
         table = _table(runs, metric, statuses)
         _write(table, file)
+        for line in _own_images(table, metric):
+            console.print(line, style="yellow")
     if signum:
         console.print("stopped by a signal; to continue, the same command again")
         raise SystemExit(128 + signum)
@@ -120,10 +122,35 @@ def _table(runs: Sequence[PlannedRun], metric: str, statuses: Mapping[str, Statu
     rows = []
     for run in runs:
         result = Result.read(run.directory) if statuses[run.name] == "finished" else None
-        row = {"name": run.name, "case": run.case, **run.point, "seed": run.seed, "status": statuses[run.name]}
+        row = {
+            "name": run.name,
+            "case": run.case,
+            **run.point,
+            "seed": run.seed,
+            "data_seed": run.data_seed,
+            "status": statuses[run.name],
+        }
         row[metric] = run.metric(metric) if result else float("nan")
         rows.append(row | {"best_round": result.best_round if result else None, "directory": str(run.directory)})
-    return pd.DataFrame(rows).astype({"best_round": "Int64"})
+    return pd.DataFrame(rows).astype({"best_round": "Int64", "data_seed": "Int64"})
+
+
+def draws_of(table: pd.DataFrame) -> str:
+    """Return which draws of the data the seeds of a table have."""
+    return "each with its own draw of the data" if table["data_seed"].nunique() > 1 else "on one draw of the data"
+
+
+def _own_images(table: pd.DataFrame, metric: str) -> list[str]:
+    """Return a line for each run of personal heads, whose mean is of other images than the metric of the table."""
+    own, images = (metric.replace("auroc_macro", word) for word in ("auroc_own_macro", "auroc_images"))
+    lacking = table[table[metric].isna() & (table["status"] == "finished")]
+    results = [(run.name, Result.read(Path(run.directory)).metrics) for run in lacking.itertuples()]
+    return [
+        f"{name}: no {metric}, because personal heads rank fewer images: {own} is {found[own]:.4f}, of {found[images]:,.0f} "
+        "images a class; `fedlit compare` ranks the same images of all runs"
+        for name, found in results
+        if own != metric and {own, images} <= found.keys()
+    ]
 
 
 def _write(table: pd.DataFrame, file: Path) -> None:

@@ -16,7 +16,9 @@ def test_metrics(session: Session, sets: dict[str, list[Scores]], directory: Pat
     """``test/<set>/...`` of every test set and organisation; with a directory, ROC curves are drawn there."""
     metrics: dict[str, float] = {}
     for name, scores in with_sites(session, sets).items():
-        metrics |= pooled_metrics(scores, session.classes, f"test/{slug(name)}", session.schemes)
+        prefix = f"test/{slug(name)}"
+        metrics |= pooled_metrics(scores, session.classes, prefix, session.schemes)
+        metrics |= images_ranked(metrics, prefix)
         if directory and all(s.scores is not None for s in scores) and name in ("federation", *session.data.test_sets):
             from fedlit.tracking.figures import roc_figure  # matplotlib takes a second to import
 
@@ -24,6 +26,14 @@ def test_metrics(session: Session, sets: dict[str, list[Scores]], directory: Pat
             figure = roc_figure(*together, session.classes, f"Test set: {name}")
             figure.savefig(directory / f"roc_{slug(name)}.png", dpi=150)
     return metrics
+
+
+def images_ranked(metrics: Mapping[str, float], prefix: str) -> dict[str, float]:
+    """Return ``{prefix}/auroc_images``, of how many images each AUROC of the mean is, on average over its classes."""
+    start = f"{prefix}/auroc/"
+    names = [key.removeprefix(start) for key, value in metrics.items() if key.startswith(start) and value == value]
+    counts = [metrics[f"{prefix}/n_pos/{name}"] + metrics[f"{prefix}/n_neg/{name}"] for name in names]
+    return {f"{prefix}/auroc_images": sum(counts) / len(counts)} if counts else {}
 
 
 def keep(session: Session, sets: Mapping[str, Sequence[Scores]], rounds: int, folder: Path) -> list[Path]:

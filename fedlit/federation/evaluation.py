@@ -1,5 +1,6 @@
 """A federation's models scored, and from scores to metrics: AUROC per class, pooled and per client."""
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -68,6 +69,7 @@ def evaluate_sets(
     for scored in (s for scores in groups.values() for s in scores):
         learned = session.learned(scored.view.client)
         scored.forget([name not in learned for name in session.classes])
+        scored.fewer = learned != session.learned(None)
     return groups
 
 
@@ -169,7 +171,8 @@ def pooled_metrics(
     """Rank all scores together; add means of what the module logged, and the mean over clients of their own AUROC.
 
     ``schemes`` has the classes that each client labels, by default all. Where they differ there is a mean over each kind:
-    ``auroc_shared``, ``auroc_partly``, ``auroc_unique``.
+    ``auroc_shared``, ``auroc_partly``, ``auroc_unique``. Where personal heads rank fewer images than one model would, all
+    means have keys of their own, such as ``auroc_own_macro``: they are of other images.
     """
     metrics = {f"{prefix}/{k}": v for k, v in _logged(scores).items()}
     scored = [s for s in scores if s.ranks]
@@ -185,7 +188,14 @@ def pooled_metrics(
     if own:
         by_client = dict(zip((s.view.client for s in own), _each(own, classes), strict=True))
         metrics[f"{prefix}/auroc_client_mean_macro"] = mean_auroc(by_client).mean
-    return metrics
+    return own_means(metrics, prefix) if any(s.fewer for s in scored) else metrics
+
+
+def own_means(metrics: Mapping[str, float], prefix: str) -> dict[str, float]:
+    """Return metrics with the means over classes under the keys of personal heads."""
+    start = f"{prefix}/auroc_"
+    means = re.compile(re.escape(start) + r"(macro|shared|partly|unique|client_mean_macro)")
+    return {means.sub(rf"{start}own_\1", key): value for key, value in metrics.items()}
 
 
 def _ranked_together(

@@ -5,7 +5,6 @@ images, only the intervals of the bootstrap are wide enough.
 """
 
 import hashlib
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,7 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import ArrayLike
-from scipy import optimize, sparse, special, stats
+from scipy import sparse, special, stats
 
 from fedlit.metrics.auroc import label_codes
 
@@ -28,8 +27,8 @@ normal one. So a 5% test rejects a true null hypothesis in 71%, 13%, 11% and 6% 
 5 and 10 positive patients beside 150 negative ones (two runs of AUROC 0.76 whose scores correlate by a half), and a 95%
 bootstrap interval covers an AUROC of 0.76 in 17%, 74%, 86% and 92%, and one of 0.92 in 20%, 67%, 77% and 86%. ``tests/metrics/test_few_patients.py`` repeats a part of it.
 """
-NEAREST, LEAST, TINY = 0.02, 0.5, 1e-6
-"""Of ``score_intervals``: nearest to 1 that a variance is compared with the expected one, least ratio, ends of the search."""
+FEWEST, LEFT, CORRECTION = 50, 0.5, 0.15
+"""Of ``logit_intervals``: fewest patients of the rarer side, least share of them that is ranked wrongly, size of the correction."""
 CHUNK = 2**20  # elements of one work array of the bootstrap (int32: 4 MB); a few exist at a time
 
 
@@ -98,52 +97,30 @@ class DeLong:
         return _intervals(low, high, level)
 
 
-def score_intervals(
-    auroc: np.ndarray, variance: np.ndarray, n_pos: np.ndarray, n_neg: np.ndarray, level: float = LEVEL
+def logit_intervals(
+    auroc: np.ndarray, variance: np.ndarray, patients: np.ndarray, images: np.ndarray, level: float = LEVEL
 ) -> tuple[Interval, ...]:
-    """Return an interval of each class that also holds with few patients and AUROCs near 1.
+    """Return an interval of each class, or NaN where none covers the AUROC as often as its level says.
 
-    As Wilson's interval of a proportion, it has all AUROCs that a test does not reject, with the variance of the AUROC that is
-    tested instead of the one that was found. That variance is ``theta (1 - theta) + (n_pos - 1)(q1 - theta^2) + (n_neg -
-    1)(q2 - theta^2)`` over ``n_pos n_neg`` (Hanley and McNeil 1982), the mean of its values for exponential scores, and for
-    normal ones of equal variance, times what was found over it. So ties, several models and several images of a patient
-    count as the estimate says. ``tests/benchmarks/claims.py intervals`` measures its coverage, and that of others.
+    It is Student's on the logit scale, with the patients of the rarer side less one as degrees of freedom. Its end towards
+    0.5 is further away by ``0.15 |2 AUROC - 1|`` over the images of that side, because near 1 a few images decide about
+    the variance that was found. There is none for fewer than 50 patients of the rarer side, nor where half of a patient or
+    less is ranked wrongly. `tests/benchmarks/claims.py intervals` measures its coverage, and what others cover.
 
     Args:
         auroc: ``[C]`` in [0, 1], or NaN.
-        variance: ``[C]`` an estimate of its variance; of an AUROC of 0 or 1 it is not read.
-        n_pos: ``[C]`` independent positives: patients, where known.
-        n_neg: ``[C]`` independent negatives.
+        variance: ``[C]`` an unbiased estimate of its variance.
+        patients: ``[C]`` independent positives or negatives, of which there are fewer: patients, where known.
+        images: ``[C]`` images of the same side.
         level: Confidence, in (0, 1).
     """
-    columns = zip(auroc.tolist(), variance.tolist(), n_pos.tolist(), n_neg.tolist(), strict=True)
-    return tuple(_score_interval(*column, level) for column in columns)
-
-
-def _score_interval(auroc: float, variance: float, n_pos: int, n_neg: int, level: float) -> Interval:
-    def expected(theta: float) -> float:
-        normal = theta - 2 * special.owens_t(special.ndtri(theta), 3**-0.5)
-        both = (normal + theta / (2 - theta)) / 2, (normal + 2 * theta**2 / (1 + theta)) / 2
-        pairs = (n_pos - 1) * (both[0] - theta**2) + (n_neg - 1) * (both[1] - theta**2)
-        return (theta * (1 - theta) + pairs) / (n_pos * n_neg)
-
-    if auroc < 0.5:  # the same of the classes in each other's places, so that it is the mirror image
-        mirrored = _score_interval(1 - auroc, variance, n_neg, n_pos, level)
-        return Interval(1 - mirrored.high, 1 - mirrored.low, level)
-    edge = auroc == 1
-    if min(n_pos, n_neg) < 1 or math.isnan(auroc) or (not edge and not variance > 0):
-        return Interval(math.nan, math.nan, level)
-    # Near 1 a few images decide about the variance that was found, so it is believed within limits.
-    scale = 1.0 if edge else max(variance / expected(min(auroc, 1 - NEAREST)), LEAST)
-    reach = stats.norm.ppf((1 + level) / 2) ** 2 * scale
-
-    def rejected(theta: float) -> float:
-        return (auroc - theta) ** 2 - reach * expected(theta)
-
-    inside = min(auroc, 1 - 2 * TINY)
-    low = optimize.brentq(rejected, TINY, inside) if rejected(TINY) > 0 else 0.0
-    high = optimize.brentq(rejected, inside, 1 - TINY) if rejected(1 - TINY) > 0 else 1.0
-    return Interval(low, high, level)
+    wrong = patients * np.minimum(auroc, 1 - auroc)
+    known = (patients >= FEWEST) & (wrong > LEFT) & (variance > 0)
+    centre, error = np.where(known, auroc, 0.5), np.sqrt(np.where(known, variance, np.nan))
+    reach = stats.t.ppf((1 + level) / 2, np.maximum(patients - 1, 1)) * error / (centre * (1 - centre))
+    low, high = (special.expit(special.logit(centre) + sign * reach) for sign in (-1, 1))
+    shift = CORRECTION * (2 * centre - 1) / np.maximum(images, 1)
+    return _intervals(np.maximum(low - shift.clip(0), 0), np.minimum(high - shift.clip(max=0), 1), level)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 ORDER = (
     (1, r"val/auroc_macro"),
     (2, r"val/auroc/.+"),
-    (3, r"test(_curve)?/.+/auroc(_macro|/.+)"),
+    (3, r"test(_curve)?/.+/auroc(_macro|_own_macro|_images|/.+)"),
     (9, r"(bytes|time|total)/.+|client/.+/seconds"),
     (4, r"(val|test|test_curve|train)/.+"),
     (6, r"drift/.+"),

@@ -3,6 +3,7 @@
     python tests/benchmarks/claims.py null             # simulated methods that are equal
     python tests/benchmarks/claims.py power            # simulated methods that differ
     python tests/benchmarks/claims.py intervals        # simulated runs; --trials 10000
+    python tests/benchmarks/claims.py histograms       # sites that hide rare classes
     python tests/benchmarks/claims.py real FOLDER      # 24 real runs of one configuration, dealt into two "methods"
 
 Every rate is printed with its standard error. `--trials` sets how many comparisons each is of. FOLDER keeps the runs: on
@@ -21,12 +22,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import torch
 import yaml
 from scipy.special import expit, logit, ndtri
-from scipy.stats import norm, t
+from scipy.stats import norm
 
-from fedlit.metrics.intervals import Interval, bootstrap
+from fedlit.metrics.auroc import class_auroc
+from fedlit.metrics.intervals import logit_intervals
 from fedlit.metrics.paired import ALPHA, holm
+from fedlit.metrics.tally import Tally, pooled_auroc
 from fedlit.predictions.table import read
 from fedlit.reports.compare.alignment import Shared, share
 from fedlit.reports.compare.methods import Method
@@ -55,6 +59,7 @@ RUNS = {
         "federation.rounds": 4,
         "federation.schedule": {"class_path": "ConstantSchedule", "init_args": {"window": 1, "unit": "epochs"}},
         "federation.workers": 1,
+        "data.seed": 0,  # one draw for all, which are then dealt
         "logger": [],
     },
     "seeds": list(range(24)),
@@ -88,8 +93,28 @@ def simulated(
     return found, [_method(f"m{m}", range(seeds)) for m in range(methods + 1)]
 
 
-def _method(name: str, seeds: range) -> Method:
-    return Method(name, tuple(PastRun(f"{name}-{s}", "", s, "", {}, {}, Path()) for s in seeds), {})
+def redrawn(
+    rng: np.random.Generator, methods: int, seeds: int, sd: float, images: int, more: float, shared: float = 0.5
+) -> tuple[Shared, list[Method]]:
+    """Draw the same, with test images of its own for each seed."""
+    parts = [simulated(rng, methods, 1, sd, images, more, shared)[0] for _ in range(seeds)]
+    places = [(seed, method) for method in range(methods + 1) for seed in range(seeds)]
+    found = Shared(
+        CLASSES,
+        np.concatenate([part.labels for part in parts]),
+        np.concatenate([np.char.add(f"{seed}/", part.patients) for seed, part in enumerate(parts)]),
+        tuple(parts[seed].scores[method] for seed, method in places),
+        parts[0].unlearned,
+        [],
+        tuple(slice(images * seed, images * (seed + 1)) for seed, _ in places),
+    )
+    return found, [_method(f"m{m}", range(seeds), True) for m in range(methods + 1)]
+
+
+def _method(name: str, seeds: range, drawn: bool = False) -> Method:
+    draws = [(("data.seed", seed),) * drawn for seed in seeds]
+    runs = [PastRun(f"{name}-{s}", "", s, "", {}, {}, Path(), draw) for s, draw in zip(seeds, draws, strict=True)]
+    return Method(name, tuple(runs), {})
 
 
 def claimed(numbers: Statistics) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -116,7 +141,7 @@ def null(trials: int) -> None:
     """Print how often a report claims something where all methods are equal."""
     print(f"% of {trials} reports with a false claim; of a mean over classes / of a class")
     print(f"{'':46}" + "".join(f"{rule:>26}" for rule in RULES) + f"{'t-test over classes':>22}")
-    for interaction in (0.0, 0.5):
+    for interaction, draw in ((0.0, simulated), (0.5, simulated), (0.5, redrawn)):
         for methods in (1, 10):
             for seeds in (2, 3, 5) if methods == 1 else (3,):
                 for sd, images in ((0.01, 320), (0.03, 320), (0.03, 1000)):
@@ -125,7 +150,7 @@ def null(trials: int) -> None:
                     found, over = {rule: ([], []) for rule in RULES}, []
                     for trial in range(trials):
                         rng = np.random.default_rng((trial, seeds, methods, images))
-                        shared, named = simulated(rng, methods, seeds, sd, images, 0.0, interaction)
+                        shared, named = draw(rng, methods, seeds, sd, images, 0.0, interaction)
                         numbers = statistics(named, named[0], shared, draws=DRAWS)
                         over.append(any(each.over_classes.p < ALPHA for each in numbers.against))
                         for rule, (mean, classes) in claimed(numbers).items():
@@ -133,6 +158,7 @@ def null(trials: int) -> None:
                             found[rule][1].append(classes.any())
                     cells = "".join(f"{rate(m):>13} /{rate(c):>11}" for m, c in found.values())
                     where = f"{methods:2} x {seeds} seeds, SD {sd}, {images:4} images, {interaction:.0%} shared"
+                    where += ", redrawn" * (draw is redrawn)
                     print(f"{where:46}{cells}{rate(over):>22}", flush=True)
 
 
@@ -140,19 +166,20 @@ def power(trials: int) -> None:
     """Print how often a true difference is claimed: of the mean over classes, and the share of classes."""
     print(f"% of {trials} reports that claim a true difference of the mean / % of classes")
     print(f"{'':46}" + "".join(f"{rule:>26}" for rule in RULES))
-    for more in (0.03, 0.05):
+    for more, draw in ((0.03, simulated), (0.05, simulated), (0.03, redrawn), (0.05, redrawn)):
         for sd in (0.01, 0.03):
             for seeds in (3, 5):
                 for images in (320, 1000):
                     found = {rule: ([], []) for rule in RULES}
                     for trial in range(trials):
                         rng = np.random.default_rng((trial, seeds, images))
-                        shared, named = simulated(rng, 1, seeds, sd, images, more)
+                        shared, named = draw(rng, 1, seeds, sd, images, more)
                         for rule, (mean, classes) in claimed(statistics(named, named[0], shared, draws=DRAWS)).items():
                             found[rule][0].append(mean.all())
                             found[rule][1].append(classes.mean())
                     cells = "".join(f"{rate(m):>13} /{rate(c):>11}" for m, c in found.values())
-                    print(f"{f'+{more}, SD {sd}, {seeds} seeds, {images:4} images':46}{cells}", flush=True)
+                    where = f"+{more}, SD {sd}, {seeds} seeds, {images:4} images" + ", redrawn" * (draw is redrawn)
+                    print(f"{where:46}{cells}", flush=True)
 
 
 def real(trials: int, folder: Path) -> None:
@@ -195,59 +222,91 @@ def _dealt(shared: Shared, seeds: int, trials: int) -> Iterator[Statistics]:
 
 
 def intervals(trials: int) -> None:
-    """Print how often 95% intervals cover the AUROC, and their mean width: per class, and of the mean over ten classes."""
-    names = tuple("ABCDEFGHIJ")
-    print(f"% of {trials} data sets whose 95% interval covers the true AUROC (mean width)")
-    print(f"{'':58}{'fedlit':>20}{'percentiles':>20}{'logit, normal':>20}{'logit, t':>20}{'mean of ten classes':>22}")
+    """Print how many data sets have an interval, and how many of these cover the AUROC: of a class and of a mean over ten."""
+    print(f"% of {trials} data sets with a 95% interval; % of these intervals that cover the true AUROC")
+    heads = ("fedlit", "percentiles", "logit, normal", "mean of ten classes")
+    print(f"{'':58}" + "".join(f"{name:>20}" for name in heads))
     for kind in ("equal variances", "positives vary more"):
         for each in (1, 3):
-            for rare, other in ((10, 10), (10, 150), (20, 150), (40, 150)):
-                for truth in (0.6, 0.76, 0.92, 0.97):
-                    found = {name: [] for name in ("fedlit", "percentiles", "normal", "t", "mean")}
-                    for trial in range(-(-trials // len(names))):
-                        rng = np.random.default_rng((trial, rare, other, each))
-                        shared = _one_run(rng, names, rare, other, truth, each, 1.0 if kind[0] == "e" else 1.6)
-                        method = _method("A", range(1))
-                        (scored,) = statistics([method], method, shared, draws=DRAWS).scored
-                        boot = bootstrap(shared.scores[0], shared.labels, shared.units, DRAWS)
-                        ends = {"fedlit": [e.interval for e in scored.classes], "mean": [scored.macro.interval]}
-                        ends["percentiles"] = boot.intervals()
-                        error, area = boot.draws.std(0, ddof=1), boot.estimate.clip(1e-9, 1 - 1e-9)
-                        for name, q in (("normal", norm.ppf(0.975)), ("t", t.ppf(0.975, rare - 1))):
-                            reach = q * error / (area * (1 - area))
-                            ends[name] = [
-                                Interval(*map(float, e), 0.95)
-                                for e in zip(*expit(logit(area) + np.outer((-1, 1), reach)), strict=True)
-                            ]
-                        for name, each_of in ends.items():
-                            found[name] += [(i.low <= truth <= i.high, i.high - i.low) for i in each_of]
-                    cells = "".join(
-                        f"{rate([hit for hit, _ in f]):>13} ({np.mean([w for _, w in f]):.2f})" for f in found.values()
-                    )
+            for rare, other in ((50, 50), (50, 150), (100, 300)):
+                for truth in (0.6, 0.76, 0.92, 0.97, 0.99):
+                    rng, rows = np.random.default_rng((rare, other, each)), []
+                    for _ in range(-(-trials // 500)):
+                        rows.append(_resampled(rng, 500, rare, other, truth, each, 1.0 if kind[0] == "e" else 1.6))
+                    cells = "".join(_covered(rows, place, truth) for place in range(len(heads)))
                     where = f"{kind}, {rare} and {other} patients x {each}, AUROC {truth}"
                     print(f"{where:58}{cells}", flush=True)
 
 
-def _one_run(
-    rng: np.random.Generator, names: tuple[str, ...], rare: int, other: int, truth: float, each: int, spread: float
-) -> Shared:
-    """Draw binormal scores of patients with so many images each, of which half of the variance is the patient's."""
-    labels = np.repeat([1.0, 0.0], [rare, other])
-    noise = rng.normal(size=(rare + other, 1, len(names)))
-    if each > 1:
-        noise = 0.5**0.5 * (noise + rng.normal(size=(rare + other, each, len(names))))
-    noise = np.where(labels[:, None, None] == 1, spread, 1.0) * noise
-    scores = noise + (1 + spread**2) ** 0.5 * ndtri(truth) * labels[:, None, None]
-    patients = np.repeat([f"p{n:04d}" for n in range(rare + other)], each)
-    columns = np.repeat(labels, each)[:, None].repeat(len(names), 1).astype(np.float32)
-    nothing = np.zeros(len(names), dtype=bool)
-    return Shared(names, columns, patients, (scores.reshape(-1, len(names)),), nothing, [])
+def _covered(rows: list[list[np.ndarray]], place: int, truth: float) -> str:
+    low, high = np.concatenate([found[place] for found in rows], axis=1)
+    shown = ~np.isnan(low)
+    return f"{100 * shown.mean():8.1f} {rate(((low <= truth) & (truth <= high))[shown]) if shown.any() else '-':>11}"
+
+
+def _resampled(
+    rng: np.random.Generator, sets: int, rare: int, other: int, truth: float, each: int, spread: float
+) -> list[np.ndarray]:
+    """Draw binormal scores of patients with so many images, of which half of the variance is the patient's; `[2, sets]` ends.
+
+    A bootstrap over patients counts the pairs that each two patients win, as fedlit's does, of many data sets at once.
+    """
+
+    def noise(patients: int) -> np.ndarray:
+        own = rng.normal(size=(sets, patients, 1))
+        return own if each == 1 else 0.5**0.5 * (own + rng.normal(size=(sets, patients, each)))
+
+    positive, negative = spread * noise(rare) + (1 + spread**2) ** 0.5 * ndtri(truth), noise(other)
+    wins = sum(
+        positive[:, :, None, i] > negative[:, None, :, j] for i in range(each) for j in range(each)
+    ) / np.float32(each**2)
+    drawn = rng.multinomial(rare + other, np.full(rare + other, 1 / (rare + other)), size=DRAWS // 2).astype(np.float32)
+    ours, theirs = drawn[:, :rare], drawn[:, rare:]
+    draws = ((ours @ wins) * theirs).sum(2) / (ours.sum(1) * theirs.sum(1))
+    area, fewest = wins.mean((1, 2), dtype=float), min(rare, other)
+    variance = draws.var(1, ddof=1, dtype=float) * fewest / (fewest - 1)
+    error, middle = np.sqrt(variance), area.clip(1e-9, 1 - 1e-9)
+    reach = norm.ppf(0.975) * error / (middle * (1 - middle))
+    mean, total = (part.reshape(-1, 10) for part in (area, variance))
+    ends = [
+        _ends(area, variance, fewest, fewest * each),
+        np.quantile(draws, [0.025, 0.975], axis=1),
+        expit(logit(middle) + np.array([[-1], [1]]) * reach),
+        _ends(mean.mean(1), total.sum(1) / 100, fewest, 10 * fewest * each),
+    ]
+    ends[1][:, ends[1][0] == ends[1][1]] = np.nan
+    return ends
+
+
+def _ends(area: np.ndarray, variance: np.ndarray, patients: int, images: int) -> np.ndarray:
+    found = logit_intervals(area, variance, np.full(len(area), patients), np.full(len(area), images))
+    return np.array([(each.low, each.high) for each in found]).T
+
+
+def histograms(trials: int) -> None:
+    """Print how often the exact AUROC of all images is outside of the bound that sites without scores give it."""
+    outside, widths = [], []
+    for trial in range(trials):
+        rng = np.random.default_rng(trial)
+        sizes, shift = rng.integers(20, 120, size=4), rng.normal(size=4)
+        labels = [torch.from_numpy((rng.random((n, 1)) < rng.uniform(0.03, 0.5)).astype(np.float32)) for n in sizes]
+        scores = [torch.from_numpy(rng.normal(size=y.shape)) + 1.2 * y + s for y, s in zip(labels, shift, strict=True)]
+        tallies = [Tally.of(*each, ("A",), 5) for each in zip(scores, labels, strict=True)]
+        told = [int(tally.positives.sum() + tally.negatives.sum()) > 0 for tally in tallies]
+        hidden = sum(int(n) for n, has in zip(sizes, told, strict=True) if not has)
+        pooled, within = pooled_auroc(tallies, ("A",), [hidden])
+        exact = class_auroc(torch.cat(scores), torch.cat(labels), ("A",)).auroc
+        if hidden and any(told):
+            outside.append(float((pooled.auroc - exact).abs() > within + 1e-12))
+            widths.append(float(within))
+    print(f"% of {len(outside)} federations with a hidden class whose exact AUROC is outside: {rate(outside)}")
+    print(f"median bound {np.median(widths):.2f}, largest {max(widths):.2f}")
 
 
 def main() -> None:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("null", "power", "intervals", "real"))
+    parser.add_argument("what", choices=("null", "power", "intervals", "histograms", "real"))
     parser.add_argument("folder", nargs="?", type=Path, help="folder of the real runs")
     parser.add_argument("--trials", type=int, default=200)
     args = parser.parse_args()
@@ -256,7 +315,7 @@ def main() -> None:
     if args.what == "real":
         real(args.trials, args.folder)
     else:
-        {"null": null, "power": power, "intervals": intervals}[args.what](args.trials)
+        {"null": null, "power": power, "intervals": intervals, "histograms": histograms}[args.what](args.trials)
 
 
 if __name__ == "__main__":

@@ -92,8 +92,8 @@ def test_no_table_breaks_a_number_or_a_name_at_80_columns():
     metrics = {f"test/a-test-set-from-elsewhere/auroc/{LONG}": 0.5, "test/a-test-set-from-elsewhere/auroc_macro": 0.5}
     tables = [
         auroc_table(values_of(["a"], [LONG]), "test/a", "AUROC"),
-        sweep_table(sweep, runs),
-        seeds_table([Result(1, 1, 1.0, metrics)] * 2),
+        sweep_table(sweep, runs, "on one draw of the data"),
+        seeds_table([Result(1, 1, 1.0, metrics)] * 2, "on one draw of the data"),
     ]
     for table, number in zip(tables, ("98765", "0.1235", "0.5000"), strict=True):
         shown = printed(table)

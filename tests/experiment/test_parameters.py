@@ -50,7 +50,7 @@ def test_short_names_come_first_then_algorithms_then_the_rest():
     federation = Federation([Scaffold(), FedProx(0.1)], rounds=5, schedule=ConstantSchedule(4, "steps"))
     assert list(parameters(SETTINGS, federation, model(AUCSaddle())).items()) == [
         ("method", "Scaffold+FedProx-AUCSaddle"), ("aggregator", "Scaffold+FedProx"), ("objective", "AUCSaddle"),
-        ("window", 4), ("rounds", 5), ("lr", 0.1), ("seed", 3), ("data", "PhantomCXR"), ("model", "ImageClassifier"),
+        ("window", 4), ("rounds", 5), ("weights", "examples"), ("lr", 0.1), ("seed", 3), ("data", "PhantomCXR"), ("model", "ImageClassifier"),
         ("backbone", "densenet121"), ("optimizer", "SGD"), ("batch_size", 16), ("schedule", "ConstantSchedule"),
         ("with.AUCSaddle.margin", 1.0), ("with.Scaffold.eta_g", 1.0), ("with.FedProx.mu", 0.1),
         ("yaml.data.hospitals", 3), ("yaml.federation.schedule.unit", "steps"),
@@ -61,7 +61,7 @@ def test_short_names_come_first_then_algorithms_then_the_rest():
 def test_pages_that_sort_show_short_names_first():
     federation = Federation([Scaffold(), FedProx(0.1)], rounds=5, schedule=ConstantSchedule(4, "steps"))
     names = sorted(parameters(SETTINGS, federation, model(AUCSaddle())))
-    assert [name for name in names if "." not in name] == names[:13]
+    assert [name for name in names if "." not in name] == names[:14]
     assert names[0] == "aggregator"
 
 

@@ -10,6 +10,9 @@ import pytest
 import yaml
 from runs import Kept, assert_same_run
 
+from fedlit.core.errors import ConfigError
+from fedlit.experiment.grid import PlannedRun, Sweep, plan
+
 BASE = {
     "data": {"class_path": "toys.ToyData"},
     "model": {"class_path": "toys.ToyNet"},
@@ -120,3 +123,29 @@ def test_ranks_that_a_launcher_started_have_one_seed(fedlit_cli, monkeypatch: py
     code, _, err = fedlit_cli("fit -c base.yaml --seed 0,1")
     assert code == 1
     assert "seed (command line): expected one under torchrun or fabric run, found 0, 1" in err
+
+
+def data_seeds(runs: list[PlannedRun]) -> list[int | None]:
+    return [run.data_seed for run in runs]
+
+
+def test_the_data_follow_the_seed_unless_one_draw_is_asked_for(folder: Path):
+    """Seeds shared one split, one partition and one PhantomCXR."""
+    nested = {"class_path": "Organisations", "init_args": {"image_size": 32, "sources": {
+        "a": {"class_path": "PhantomCXR", "init_args": {"seed": 7}}, "b": {"class_path": "PhantomCXR"}}}}  # fmt: skip
+    base = {"experiment": "draws", "seeds": [0, 2]}
+    runs = plan(Sweep(**base, set={"data": {"class_path": "PhantomCXR"}}))
+    assert data_seeds(runs) == [0, 2]
+    assert runs[1].point == runs[0].point
+    for given in ("data.seed", "data.init_args.seed"):
+        assert data_seeds(plan(Sweep(**base, set={given: 5}))) == [5, 5]
+    (folder / "base.yaml").write_text(yaml.safe_dump({"data": {"class_path": "PhantomCXR", "init_args": {"seed": 0}}}))
+    assert data_seeds(plan(Sweep(**base, config=["base.yaml"]))) == [0, 0]
+    (folder / "nested.yaml").write_text(yaml.safe_dump({"data": nested}))
+    sources = [
+        yaml.safe_load(run.config)["data"]["init_args"]["sources"]
+        for run in plan(Sweep(**base, config=["nested.yaml"]))
+    ]
+    assert [[each[name]["init_args"]["seed"] for name in "ab"] for each in sources] == [[7, 0], [9, 2]]
+    with pytest.raises(ConfigError, match="data are drawn from 0 and above, found -1"):
+        plan(Sweep("draws", seeds=[-1]))

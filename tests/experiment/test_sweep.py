@@ -21,9 +21,10 @@ from runs import Command, Kept, Place, assert_same_run
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.processes import cores
-from fedlit.experiment.sweep import alone, load_sweep, next_steps, plan, run_sweep
+from fedlit.experiment.sweep import _own_images, alone, load_sweep, next_steps, plan, run_sweep
 from fedlit.tracking.base import Tracker
 from fedlit.tracking.mlflow import ALL_RUNS
+from fedlit.tracking.run import Result
 
 BASE = {
     "data": {"class_path": "toys.ToyData"},
@@ -403,3 +404,13 @@ class TestGoingOn:
             code, _, err = fedlit_cli(f"sweep --config {write(folder, GRID)}")
         assert (code, "another process is at work on the runs of runs/trial/sweep.csv" in err) == (2, True)
         assert [p.name for p in Path("runs/trial").iterdir()] == [".sweep.lock"]
+
+
+def test_runs_without_the_metric_because_heads_are_personal_say_what_they_have_instead(folder: Path):
+    metrics = {"test/federation/auroc_own_macro": 0.658, "test/federation/auroc_images": 213.0}
+    Result(1, 1, 1.0, metrics).write(folder)
+    row = {"name": "pfl", "status": "finished", "directory": str(folder), "test/federation/auroc_macro": float("nan")}
+    (line,) = _own_images(pd.DataFrame([row]), "test/federation/auroc_macro")
+    assert "auroc_own_macro is 0.6580, of 213 images a class" in line
+    assert not _own_images(pd.DataFrame([row | {"status": "failed"}]), "test/federation/auroc_macro")
+    assert not _own_images(pd.DataFrame([row]).assign(**{"val/loss": float("nan")}), "val/loss")

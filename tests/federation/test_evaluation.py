@@ -14,6 +14,7 @@ from fedlit.aggregators import FedBN, PersonalHeads, SurgicalHeads
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientData, ClientReport
 from fedlit.data.schemes import by_sharing
+from fedlit.experiment.tested import test_metrics as metrics_of
 from fedlit.federation.engines.base import Scores, View
 from fedlit.federation.evaluation import (
     by_site,
@@ -146,6 +147,24 @@ def test_a_class_counts_only_where_a_personal_head_has_learned_it(tmp_path):
         for scored in (own, *sets[f"external by {name}"]):
             assert scored.labels.isnan().all(0).tolist() == lacking
     assert session.learned("site-0") == set(session.clients["site-0"].classes)
+
+
+def test_means_of_personal_heads_have_keys_of_their_own_where_they_are_of_other_images(tmp_path):
+    """One key would put a mean over each client's own classes beside a mean over all classes of all images."""
+    session, _ = fit(WithServerTest(labelled=2), [PersonalHeads()], tmp_path)
+    server, _, _ = session.restore(tmp_path / "runs/toy/one/checkpoints/round-000002")
+    own = metrics_of(session, evaluate_sets(session, server, "test"), None)
+    assert not [key for key in own if key.endswith("/auroc_macro")]
+    assert own["test/federation/auroc_own_macro"] == own["test/federation/auroc_own_macro"]
+    assert "test/external by site-0/auroc_own_macro" in own
+    ranked = [own[f"test/federation/n_pos/{c}"] + own[f"test/federation/n_neg/{c}"] for c in CLASSES]
+    assert own["test/federation/auroc_images"] == sum(ranked) / len(ranked)
+    session, _ = fit(WithServerTest(labelled=2), [SurgicalHeads()], tmp_path / "surgical")
+    server, _, _ = session.restore(tmp_path / "surgical/runs/toy/one/checkpoints/round-000002")
+    one = metrics_of(session, evaluate_sets(session, server, "test"), None)
+    assert "test/federation/auroc_macro" in one
+    assert not [key for key in one if "own" in key]
+    assert one["test/federation/auroc_images"] > own["test/federation/auroc_images"]
 
 
 def test_surgical_heads_give_one_model_that_knows_every_class(tmp_path):

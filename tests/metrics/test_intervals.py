@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 
 from fedlit.metrics import intervals
 from fedlit.metrics.auroc import auroc
-from fedlit.metrics.intervals import Interval, bootstrap, delong, paired_delong, score_intervals
+from fedlit.metrics.intervals import Interval, bootstrap, delong, logit_intervals, paired_delong
 from fedlit.metrics.paired import holm, paired
 
 NAN = float("nan")
@@ -55,39 +55,25 @@ def hanley_ct():
     return scores[:, None], labels[:, None]
 
 
-class TestScoreIntervals:
+class TestLogitIntervals:
     @pytest.mark.parametrize("auroc", [0.5, 0.76, 0.97])
     @pytest.mark.parametrize("level", [0.9, 0.95])
-    def test_its_ends_are_what_a_test_just_does_not_reject(self, auroc, level):
-        n_pos, n_neg, variance = 12, 90, 0.004
-        (found,) = score_intervals(*(np.array([v]) for v in (auroc, variance, n_pos, n_neg)), level)
-
-        def expected(theta):
-            # two positives above one negative, of normal scores: a bivariate normal probability with correlation 1/2
-            both = stats.multivariate_normal([0, 0], [[1, 0.5], [0.5, 1]], seed=0)
-            normal = both.cdf([stats.norm.ppf(theta)] * 2)
-            q1, q2 = (normal + theta / (2 - theta)) / 2, (normal + 2 * theta**2 / (1 + theta)) / 2
-            pairs = (n_pos - 1) * (q1 - theta**2) + (n_neg - 1) * (q2 - theta**2)
-            return (theta * (1 - theta) + pairs) / (n_pos * n_neg)
-
-        scale = max(variance / expected(np.clip(auroc, 0.02, 0.98)), 0.5)
-        for end in (found.low, found.high):
-            z = abs(auroc - end) / math.sqrt(scale * expected(end))
-            assert z == pytest.approx(stats.norm.ppf((1 + level) / 2), rel=1e-4)
-        assert 0 < found.low < auroc < found.high < 1
-        (mirrored,) = score_intervals(*(np.array([v]) for v in (1 - auroc, variance, n_neg, n_pos)), level)
+    def test_it_is_students_on_the_logit_scale_and_further_towards_the_middle(self, auroc, level):
+        patients, images, variance = 60, 150, 0.0004
+        (found,) = logit_intervals(*(np.array([v]) for v in (auroc, variance, patients, images)), level)
+        reach = stats.t.ppf((1 + level) / 2, 59) * math.sqrt(variance) / (auroc * (1 - auroc))
+        odds = [math.log(auroc / (1 - auroc)) + sign * reach for sign in (-1, 1)]
+        low, high = (1 / (1 + math.exp(-each)) for each in odds)
+        assert (found.low, found.high) == pytest.approx((low - 0.15 * (2 * auroc - 1) / 150, high))
+        (mirrored,) = logit_intervals(*(np.array([v]) for v in (1 - auroc, variance, patients, images)), level)
         assert (1 - mirrored.high, 1 - mirrored.low) == pytest.approx((found.low, found.high))
 
-    def test_an_auroc_at_its_end_has_an_interval_too(self):
-        top, bottom = score_intervals(np.array([1.0, 0.0]), np.zeros(2), np.array([10, 150]), np.array([150, 10]))
-        assert top.high == 1
-        assert bottom.low == 0
-        assert 0.8 < top.low < 0.99
-        assert bottom.high == pytest.approx(1 - top.low)
-
-    def test_there_is_none_without_a_variance_or_a_side(self):
-        values = (np.array([0.7, NAN, 0.7]), np.array([0.0, 0.01, 0.01]), np.array([9, 9, 0]), np.array([9, 9, 9]))
-        assert all(math.isnan(found.low) and math.isnan(found.high) for found in score_intervals(*values))
+    def test_there_is_none_where_none_holds(self):
+        """Few patients, hardly one of them ranked wrongly, no variance, no AUROC."""
+        auroc, patients = np.array([0.7, 0.995, 0.005, 1.0, 0.7, NAN, 0.7]), np.array([49, 60, 60, 60, 60, 60, 50])
+        variance = np.array([0.01, 0.0001, 0.0001, 0.0, 0.0, 0.01, 0.01])
+        found = logit_intervals(auroc, variance, patients, patients)
+        assert [math.isnan(each.low) and math.isnan(each.high) for each in found] == [True] * 6 + [False]
 
 
 class TestDeLong:

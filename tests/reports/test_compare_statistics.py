@@ -10,25 +10,26 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from fedlit.core.errors import ConfigError
-from fedlit.metrics.intervals import delong, paired_delong, score_intervals
+from fedlit.metrics.intervals import delong, logit_intervals, paired_delong
 from fedlit.metrics.paired import holm, paired
 from fedlit.predictions.table import Predictions
-from fedlit.reports.compare.alignment import share
+from fedlit.reports.compare.alignment import share_by_draw
 from fedlit.reports.compare.methods import grouped
 from fedlit.reports.compare.past_run import PastRun
 from fedlit.reports.compare.statistics import Statistics, statistics
 
 
-def past_run(aggregator: str, seed: int) -> PastRun:
-    settings = {"federation.aggregators.0": aggregator}
-    return PastRun(f"{aggregator}-{seed}", "run", seed, "", {}, settings, Path())
+def past_run(aggregator: str, seed: int, drawn: bool = False) -> PastRun:
+    settings, draw = {"federation.aggregators.0": aggregator}, (("data.init_args.seed", seed),) * drawn
+    return PastRun(f"{aggregator}-{seed}", "run", seed, "", {}, settings, Path(), draw)
 
 
-def compared(found: dict[tuple[str, int], Predictions], **options: object) -> Statistics:
-    """Statistics of predictions by aggregator and seed; the first is the baseline."""
-    methods = grouped([past_run(*key) for key in found])
+def compared(found: dict[tuple[str, int], Predictions], drawn: bool = False, **options: object) -> Statistics:
+    """Statistics of predictions by aggregator and seed, which may have drawn the data; the first is the baseline."""
+    methods = grouped([past_run(*key, drawn) for key in found])
     runs = [(method.name, run.seed) for method in methods for run in method.runs]
-    shared = share([str(run) for run in runs], [found[run] for run in runs])
+    draws = [run.draw for method in methods for run in method.runs]
+    shared = share_by_draw([str(run) for run in runs], [found[run] for run in runs], draws)
     return statistics(methods, methods[0], shared, **options)
 
 
@@ -54,10 +55,10 @@ def test_means_and_deviations_over_seeds_are_those_of_sklearns_aurocs() -> None:
 
 
 def test_intervals_of_several_seeds_resample_the_same_patients_for_all_runs() -> None:
-    found = {(name, seed): predictions(s, seed, 60, per_patient=2) for name, s in (("FedAvg", 1.0), ("FedProx", 1.4)) for seed in (0, 1)}  # fmt: skip
+    found = {(name, seed): predictions(s, seed, 400, per_patient=2) for name, s in (("FedAvg", 1.0), ("FedProx", 1.4)) for seed in (0, 1)}  # fmt: skip
     numbers = compared(found, draws=100)
-    patients, labels = np.arange(60) // 2, found["FedAvg", 0].labels.numpy()
-    drawn = np.random.default_rng(0).integers(30, size=(100, 30))
+    patients, labels = np.arange(400) // 2, found["FedAvg", 0].labels.numpy()
+    drawn = np.random.default_rng(0).integers(200, size=(100, 200))
     ours, theirs = [], []
     for draw in drawn:
         rows = np.concatenate([np.flatnonzero(patients == patient) for patient in draw])
@@ -73,14 +74,13 @@ def test_intervals_of_several_seeds_resample_the_same_patients_for_all_runs() ->
     counts = np.array([[len(np.unique(patients[column == value])) for column in labels.T] for value in (1, 0)])
     fewest, scored = counts.min(0), numbers.scored[1]
     variance = np.var(ours, axis=0, ddof=1) * fewest / (fewest - 1)
-    expected = score_intervals(np.array([e.value for e in scored.classes]), variance, *counts)
-    np.testing.assert_allclose([astuple(e.interval) for e in scored.classes], [astuple(i) for i in expected])
-    value, error = (
-        scored.macro.value,
-        np.mean(ours, axis=1).std(ddof=1) * (np.median(fewest) / (np.median(fewest) - 1)) ** 0.5,
-    )
-    ends = np.log(value / (1 - value)) + np.array([-1.959964, 1.959964]) * error / value / (1 - value)
-    np.testing.assert_allclose(astuple(scored.macro.interval)[:2], 1 / (1 + np.exp(-ends)), rtol=1e-6)
+    images, usual = (labels == 1).sum(0), np.median(fewest)
+    variance = np.append(variance, np.mean(ours, axis=1).var(ddof=1) * usual / (usual - 1))
+    values = np.array([e.value for e in (*scored.classes, scored.macro)])
+    expected = logit_intervals(values, variance, np.append(fewest, usual), np.append(images, images.sum()))
+    found = [astuple(e.interval) for e in (*scored.classes, scored.macro)]
+    np.testing.assert_allclose(found, [astuple(i) for i in expected])
+    assert not np.isnan(found).any()
 
 
 def test_single_seeds_of_independent_images_are_tested_by_paired_delong() -> None:
@@ -117,12 +117,12 @@ def test_images_of_one_patient_are_no_independent_evidence() -> None:
 
 
 def test_unknown_patients_give_delongs_intervals_and_a_note() -> None:
-    found = predictions(1.0)
+    found = predictions(1.0, images=300)
     found.patients[:] = ""
     numbers = compared({("FedAvg", 0): found}, draws=100)
-    assert [e.interval for e in numbers.scored[0].classes] == list(
-        score_intervals(*astuple(delong(found.scores, found.labels)))
-    )
+    exact = delong(found.scores, found.labels)
+    expected = logit_intervals(exact.auroc, exact.variance, exact.n_pos, exact.n_pos)
+    assert [e.interval for e in numbers.scored[0].classes] == list(expected)
     assert numbers.scored[0].how == "DeLong"
     assert any("patients are unknown" in note for note in numbers.shared.notes)
 
@@ -210,12 +210,63 @@ def test_the_bootstraps_p_is_below_5_percent_in_5_percent_of_comparisons_of_equa
     assert 0.01 < np.mean(below) < 0.11
 
 
-def test_a_perfect_auroc_has_an_interval_of_its_own() -> None:
-    found = predictions(1.0, images=60)
-    found.scores[:] = found.labels
+@pytest.mark.parametrize("images", [60, 300])
+def test_few_patients_and_a_perfect_auroc_have_no_interval(images: int) -> None:
+    found = predictions(1.0, images=images)
+    found.scores[:, 0] = found.labels[:, 0]
     (scored,) = compared({("FedAvg", 0): found}, draws=100).scored
-    assert scored.classes[0].interval.high == 1
-    assert 0.8 < scored.classes[0].interval.low < 0.95
+    assert [np.isnan(e.interval.low) for e in (*scored.classes, scored.macro)] == [True] + [images == 60] * 3
+
+
+def redrawn(strength: float, seed: int, images: int = 120) -> Predictions:
+    """A test set of a draw: the same names as in other draws for images of other patients and labels."""
+    found, order = predictions(strength, seed, images), np.random.default_rng(seed).permutation(images)
+    return replace(some_images(found, order), images=found.images, patients=found.patients)
+
+
+def test_seeds_with_draws_of_their_own_are_paired_within_a_seed() -> None:
+    """Names that stand for other images in each draw: these comparisons were refused, or made of all runs together."""
+    found = {(name, seed): redrawn(s, seed) for name, s in (("FedAvg", 1.0), ("FedProx", 1.4)) for seed in (0, 1, 2)}
+    numbers = compared(found, drawn=True, draws=100)
+    (against,) = numbers.against
+    ours, theirs = ([np.mean(aurocs(found[name, seed])) for seed in (0, 1, 2)] for name in ("FedProx", "FedAvg"))
+    test = stats.ttest_rel(ours, theirs)
+    np.testing.assert_allclose(against.macro.value, np.mean(ours) - np.mean(theirs))
+    np.testing.assert_allclose(against.macro.p_seeds, test.pvalue)
+    assert against.macro.p == max(against.macro.p_seeds, against.macro.p_images)
+    low, high = test.confidence_interval()
+    assert against.macro.interval.low <= low + 1e-9
+    assert against.macro.interval.high >= high - 1e-9
+    assert len(numbers.shared.labels) == 3 * 120
+    assert numbers.support.n_pos.sum() == sum(int((found["FedAvg", seed].labels == 1).sum()) for seed in (0, 1, 2))
+    assert numbers.spread == "seeds, each with its own draw of the data"
+    alone = [compared({k: v for k, v in found.items() if k[1] == seed}, draws=2000).against[0] for seed in (0, 1, 2)]
+    errors = [(a.macro.interval.high - a.macro.interval.low) / 2 / 1.96 for a in alone]
+    expected = 2 * stats.norm.sf(against.macro.value / (np.sqrt(np.square(errors).sum()) / 3))
+    assert against.macro.p_images == pytest.approx(expected, rel=0.5)
+
+
+def test_test_images_that_draws_have_in_common_make_the_variance_larger() -> None:
+    whole = {(n, s): predictions(a, s, 300) for n, a in (("FedAvg", 1.0), ("FedProx", 1.4)) for s in (0, 1, 2)}
+    rows = {seed: np.r_[0:50, 50 + 50 * seed : 100 + 50 * seed] for seed in (0, 1, 2)}
+    (against,) = compared({k: some_images(v, rows[k[1]]) for k, v in whole.items()}, drawn=True, draws=100).against
+    ours, theirs = (np.array([np.mean(aurocs(some_images(whole[n, s], rows[s]))) for s in rows]) for n in ("FedProx", "FedAvg"))  # fmt: skip
+    change = ours - theirs
+    t = change.mean() / np.sqrt(change.var(ddof=1) * (1 / 3 + 0.5 / 0.5))
+    np.testing.assert_allclose(against.macro.p_seeds, 2 * stats.t.sf(abs(t), 2))
+
+
+def test_an_official_test_set_is_one_for_all_draws_and_its_noise_is_added() -> None:
+    found = {(n, s): predictions(a, s) for n, a in (("FedAvg", 1.0), ("FedProx", 1.4)) for s in (0, 1, 2)}
+    numbers = compared(found, drawn=True, draws=100)
+    (against,) = numbers.against
+    assert (len(numbers.shared.labels), numbers.shared.rows) == (120, ())
+    ours, theirs = (np.array([np.mean(aurocs(found[n, s])) for s in (0, 1, 2)]) for n in ("FedProx", "FedAvg"))
+    images = (abs(against.macro.value) / stats.norm.isf(against.macro.p_images / 2)) ** 2
+    part = (ours - theirs).var(ddof=1) / 3
+    both = stats.t(2 * ((part + images) / part) ** 2, scale=np.sqrt(part + images))
+    expected = max(2 * both.sf(abs(against.macro.value)), stats.ttest_rel(ours, theirs).pvalue)
+    np.testing.assert_allclose(against.macro.p, expected)
 
 
 def test_the_mean_over_classes_is_undefined_where_a_class_is() -> None:

@@ -208,3 +208,23 @@ class TestOtherThingsThatDiffer:
 
     def test_no_control_variates_or_no_adam(self, tmp_path: Path) -> None:
         assert "control variates" not in noted(tmp_path, config(optimizer=ADAM), config(("Scaffold",), optimizer=SGD))
+
+
+def test_weights_that_an_aggregator_states_are_shown_and_so_are_bytes_of_zeros(tmp_path: Path) -> None:
+    found = predictions(1.0)
+    comparison = compared(tmp_path, {"FedAvg": [found], "PersonalHeads": [found]})
+    assert [m.settings["federation.weights"] for m in comparison.methods] == ["examples", "uniform"]
+    assert any("client weights: federation.weights (uniform and examples)" in note for note in comparison.notes)
+    assert ["zeros" in note for note in comparison.notes if "bytes sent" in note] == [True]
+    assert any(note.startswith("PersonalHeads: bytes sent include zeros") for note in comparison.notes)
+
+
+def test_runs_of_one_draw_and_of_many_are_other_methods(tmp_path: Path) -> None:
+    runs = []
+    for name, drawn in (("one", (0, 0)), ("own", (0, 1))):
+        for seed, draw in enumerate(drawn):
+            settings = config(("FedAvg",), seed, note=name) | {"data": {"class_path": "D", "init_args": {"seed": draw}}}
+            runs.append(PastRun.read(write_run(tmp_path / f"{name}-{seed}", predictions(1.0, seed), settings)))
+    one, own = compare(runs, draws=100).methods
+    assert [method.settings["data.seed"] for method in (one, own)] == ["0", "that of the run"]
+    assert [method.seeds for method in (one, own)] == [(0, 1), (0, 1)]

@@ -193,12 +193,12 @@ def test_all_runs_start_from_the_body_and_the_report_holds_them(tmp_path, monkey
     with (tmp_path / "said.txt").open("w") as said:
         Reproduction("fdam-table4", seeds=[0, 1], output=tmp_path / "out").run(Console(file=said, width=300))
     body, runs = sweeps
-    assert body.seeds == [0]
-    assert runs.set["model.weights"] == str(tmp_path / "fdam-table4-laptop-body--0")
+    assert body.seeds == [0, 1]
+    assert runs.starts == {seed: str(tmp_path / f"fdam-table4-laptop-body--{seed}") for seed in (0, 1)}
     assert runs.metric == "test/held-out/auroc_macro"
     ours, published = (tmp_path / "out" / "fdam-table4" / "report.md").read_text().split("## Published")
     assert ours.count("| K = ") == 5
-    assert "Seeds: 0, 1." in ours
+    assert "Seeds: 0, 1, each with its own draw of what the data do not fix." in ours
     assert "0.9376" in published
     assert "0.9376" not in ours
     assert len(pd.read_csv(tmp_path / "out" / "fdam-table4" / "values.csv")) == 5 * 2 * 6

@@ -326,3 +326,17 @@ class TestGrid:
         assert (codasca["gamma"], codasca["eta_g"]) == (settings["gamma"], settings["eta_g"])
         assert schedule["decay_every"] == settings["T0"]
         assert run.seed == 1000
+
+
+def test_bodies_have_the_draw_of_their_seed_unless_one_draw_is_kept():
+    """A body of another draw has trained on images that a run tests."""
+    part = Reproduction("fdam-table3").parts()[0]
+    seeds = {}
+    for name, given in (("own", {}), ("one", {"data.seed": 0})):
+        reproduction = Reproduction("fdam-table3", seeds=[0, 4], set=given)
+        body = reproduction._body(replace(part, seeds=None))
+        seeds[name] = reproduction.sweep(body).seeds
+    assert seeds == {"own": [0, 4], "one": [0]}
+    starts = {0: Path("a"), 4: Path("b")}
+    sweep = Reproduction("fdam-table3", seeds=[0, 4]).sweep(replace(part, seeds=None), starts)
+    assert {seed: Path(start).name for seed, start in sweep.starts.items()} == {0: "a", 4: "b"}

@@ -17,7 +17,7 @@ from fedlit.experiment.fitting import fit
 from fedlit.experiment.grid import METRIC, plan_seeds
 from fedlit.experiment.options import experiment_parser, seeds_of
 from fedlit.experiment.parser import Parser
-from fedlit.experiment.sweep import next_steps, run_all
+from fedlit.experiment.sweep import draws_of, next_steps, run_all
 from fedlit.sites.joining import LOOPBACK, joined
 from fedlit.sites.submission import Lead, Resumed, Submission
 from fedlit.sites.submitted import to_json
@@ -75,7 +75,7 @@ def run_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> int:
     file = runs[0].directory.with_name(f"{runs[0].group}.csv")
     table = run_all(runs, file, METRIC, args.jobs, console)
     if finished := [result for run in runs if (result := Result.read(run.directory))]:
-        console.print(seeds_table(finished, console.width))
+        console.print(seeds_table(finished, draws_of(table), console.width))
     console.print(next_steps(table, file))
     return 0 if (table["status"] == "finished").all() else 1
 

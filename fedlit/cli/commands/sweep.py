@@ -12,7 +12,7 @@ from fedlit.cli.tables import sweep_table
 from fedlit.core.errors import ConfigError
 from fedlit.experiment.helptexts import SWEEP
 from fedlit.experiment.parser import Parser, complain
-from fedlit.experiment.sweep import load_sweep, next_steps, plan, run_sweep
+from fedlit.experiment.sweep import draws_of, load_sweep, next_steps, plan, run_sweep
 
 
 def parser(argv: Sequence[str]) -> Parser:
@@ -44,6 +44,6 @@ def execute(args: Namespace, parser: Parser) -> int:
     except ConfigError as error:  # explained already, with its place
         complain(str(error))
         return 2
-    console.print(sweep_table(sweep, table, console.width))
+    console.print(sweep_table(sweep, table, draws_of(table), console.width))
     console.print(next_steps(table, sweep.table))
     return 0 if (table["status"] == "finished").all() else 1

@@ -79,7 +79,11 @@ def _restored(experiment: Experiment, session: Session, path: Path) -> tuple[Pat
 def print_results(metrics: Mapping[str, float], title: str, console: Console) -> None:
     """AUROC per class with its support, of all clients together or of the only test set; then the other test sets."""
     first, *others = sorted(
-        (key.split("/")[1] for key in metrics if key.startswith("test/") and key.endswith("/auroc_macro")),
+        (
+            key.split("/")[1]
+            for key in metrics
+            if key.startswith("test/") and key.endswith(("/auroc_macro", "/auroc_own_macro"))
+        ),
         key=lambda name: name != "federation",
     ) or [""]
     if first:

@@ -56,6 +56,7 @@ class Scores:
         logged: means over examples of what the module passed to ``self.log``.
         tally: what a site tells in the place of scores and labels; None else.
         forgotten: columns of the classes whose labels are taken for unknown here.
+        fewer: Whether its model ranks fewer classes than the federation has learned, so that a mean is of other images.
     """
 
     view: View
@@ -65,6 +66,7 @@ class Scores:
     logged: dict[str, float]
     tally: Tally | None = None
     forgotten: frozenset[int] = frozenset()
+    fewer: bool = False
 
     @property
     def ranks(self) -> bool:

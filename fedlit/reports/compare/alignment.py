@@ -22,9 +22,16 @@ class Shared:
     classes: tuple[str, ...]  # Names of the C classes.
     labels: np.ndarray  # `[N, C]` float32 in {0, 1, NaN}; NaN unless all runs know the label.
     patients: np.ndarray | None  # `[N]` str, or None where the patient of an image is unknown.
-    scores: tuple[np.ndarray, ...]  # `[N, C]` of each run; 0 where the label is NaN.
+    scores: tuple[np.ndarray, ...]  # `[N, C]` of each run, or of its rows; 0 where the label is NaN.
     unlearned: np.ndarray  # `[C]` bool, whether a run had no positive image of the class to train on.
     notes: Notes  # What was left out.
+    rows: tuple[slice, ...] = ()  # Rows of each run, where each draw of the data has its own test images; else all.
+    overlap: float = 0.0  # Share of the test images that two draws have in common.
+
+    def of_run(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return `[n, C]` scores and labels of a run, and `[n]` whom they are of."""
+        rows = self.rows[number] if self.rows else slice(None)
+        return self.scores[number], self.labels[rows], self.units[rows]
 
     @property
     def units(self) -> np.ndarray:
@@ -99,6 +106,53 @@ def share(names: Sequence[str], predictions: Sequence[Predictions]) -> Shared:
     labelled_classes = tuple(name for name, has in zip(classes, labelled, strict=True) if has)
     unlearned = _unlearned(labelled_classes, names, predictions, notes)
     return Shared(labelled_classes, together, None if unknown else persons, scores, unlearned, notes)
+
+
+def share_by_draw(names: Sequence[str], predictions: Sequence[Predictions], draws: Sequence[object]) -> Shared:
+    """Bring runs to what they share, those of each draw of the data among themselves, unless all were tested on the same.
+
+    The images of the draws stand one behind the other, and a patient of two draws counts as two.
+
+    Raises:
+        ConfigError: As `share`, of a draw; or the draws share no class.
+    """
+    members = {draw: [i for i, other in enumerate(draws) if other == draw] for draw in dict.fromkeys(draws)}
+    tested = [_tested_on(predictions[numbers[0]]) for numbers in members.values()]
+    if len(tested) < 2 or all(each == tested[0] for each in tested):
+        return share(names, predictions)
+    parts = [share([names[i] for i in ns], [predictions[i] for i in ns]) for ns in members.values()]
+    classes = [name for name in parts[0].classes if all(name in part.classes for part in parts)]
+    if not classes:
+        raise ConfigError("the draws of the data share no class that is labelled and scored in all runs")
+    columns = [[part.classes.index(name) for name in classes] for part in parts]
+    known = all(part.patients is not None for part in parts)
+    ends = np.cumsum([0, *(len(part.labels) for part in parts)]).tolist()
+    scores, rows = {}, {}
+    for number, (part, column, members_of) in enumerate(zip(parts, columns, members.values(), strict=True)):
+        for i, values in zip(members_of, part.scores, strict=True):
+            scores[i], rows[i] = values[:, column], slice(ends[number], ends[number + 1])
+    notes = list(dict.fromkeys(note for part in parts for note in part.notes))
+    common = [len(one.items() & other.items()) / min(len(one), len(other)) for one, other in combinations(tested, 2)]
+    same = [all(one[key] == other[key] for key in one.keys() & other) for one, other in combinations(tested, 2)]
+    return Shared(
+        tuple(classes),
+        np.concatenate([part.labels[:, column] for part, column in zip(parts, columns, strict=True)]),
+        np.concatenate([np.char.add(f"{n}/", part.patients) for n, part in enumerate(parts)]) if known else None,
+        tuple(scores[i] for i in range(len(draws))),
+        np.any([part.unlearned[column] for part, column in zip(parts, columns, strict=True)], axis=0),
+        notes,
+        tuple(rows[i] for i in range(len(draws))),
+        float(np.mean(common)) if all(same) else 0.0,
+    )
+
+
+def _tested_on(found: Predictions) -> dict[str, tuple[str, bytes]]:
+    """Return patient and labels by image; what is drawn anew has the same names for other images."""
+    labels = np.nan_to_num(found.labels.numpy(), nan=-1).astype(np.int8)
+    return {
+        name: (patient, row.tobytes())
+        for name, patient, row in zip(found.images.tolist(), found.patients.tolist(), labels, strict=True)
+    }
 
 
 def _unlearned(

@@ -9,7 +9,7 @@ from fedlit.experiment.mistakes import near
 from fedlit.metrics.auroc import slug
 from fedlit.metrics.intervals import DRAWS, LEVEL
 from fedlit.predictions.table import Predictions
-from fedlit.reports.compare.alignment import share
+from fedlit.reports.compare.alignment import share_by_draw
 from fedlit.reports.compare.caveats import caveats
 from fedlit.reports.compare.methods import Method, chosen_baseline, grouped
 from fedlit.reports.compare.past_run import Notes, PastRun
@@ -62,13 +62,16 @@ def compare(
     if not tested:
         notes.append("no AUROC, interval or test: they are computed from predictions.")
         return Comparison(tuple(methods), chosen, test_set or SET, None, metric, notes)
+    tested = _of_common_draws(tested, notes)
     by_name = {method.name: method for method in tested}
     if chosen.name not in by_name and baseline is not None:
         raise ConfigError(f"--baseline: {baseline!r} has no predictions; {_advice(chosen.runs[0])}")
     chosen = by_name.get(chosen.name, tested[0])
     several = {method.name: len(method.runs) > 1 for method in tested}
     names = [f"{m.name} (seed {run.seed})" if several[m.name] else m.name for m in tested for run in m.runs]
-    shared = share(names, [predictions[run.where] for method in tested for run in method.runs])
+    alike = all(set(method.draws) == set(chosen.draws) for method in tested)
+    drawn = [run.draw if alike else () for method in tested for run in method.runs]
+    shared = share_by_draw(names, [predictions[run.where] for method in tested for run in method.runs], drawn)
     numbers = statistics(tested, chosen, shared, level, draws, say)
     return Comparison(tuple(methods), chosen, test_set, numbers, metric, notes + shared.notes + numbers.support.notes)
 
@@ -105,6 +108,16 @@ def _tested(method: Method, predictions: Mapping[str, Predictions | None], name:
     without = [run for run in method.runs if run not in tested]
     notes += [f"{run.where} ({method.name}) has no predictions of {name!r}: {_advice(run)}" for run in without]
     return replace(method, runs=tested) if tested else None
+
+
+def _of_common_draws(methods: Sequence[Method], notes: Notes) -> list[Method]:
+    """Return the methods with the runs on those draws of the data that all of them have; with all runs if there is none."""
+    common = set.intersection(*(set(method.draws) for method in methods))
+    if not common or all(set(method.draws) == common for method in methods):
+        return list(methods)
+    left = [run.where for method in methods for run in method.runs if run.draw not in common]
+    notes.append(f"other draws of the data than all methods have: {', '.join(left)}.")
+    return [replace(m, runs=tuple(run for run in m.runs if run.draw in common)) for m in methods]
 
 
 def _advice(run: PastRun) -> str:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from fedlit.core.aggregator import Aggregator
 from fedlit.core.errors import ConfigError
+from fedlit.experiment.choices import shipped
 from fedlit.experiment.mistakes import near
 from fedlit.reports.compare.past_run import PastRun
 
@@ -13,8 +15,11 @@ NAMING_TAGS = ("fedlit.case", "fedlit.method")
 """Tags that say what people call a method, the best first."""
 
 LAST = ("federation.rounds", "federation.schedule", "model", "data")
+OF_THE_RUN = "that of the run"
+"""What a seed of the data is in words where it follows the seed of the run."""
 WORD_LENGTH = 28
 ABSENT = "-"
+Draw = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,16 +35,49 @@ class Method:
         """Seeds of the runs, None where unknown."""
         return tuple(run.seed for run in self.runs)
 
+    @property
+    def draws(self) -> tuple[Draw, ...]:
+        """Draws of the data, one for each run."""
+        return tuple(run.draw for run in self.runs)
+
 
 def grouped(runs: Sequence[PastRun]) -> list[Method]:
     """Group runs by method, in the order in which methods appear."""
     groups: dict[tuple, list[PastRun]] = {}
     for run in runs:
         groups.setdefault(tuple(sorted((k, str(v)) for k, v in run.settings.items())), []).append(run)
-    members = [sorted(group, key=lambda run: run.seed or 0) for group in groups.values()]
-    words = [in_words(group[0].settings) for group in members]
+    members = [part for group in groups.values() for part in _by_draw(sorted(group, key=lambda run: run.seed or 0))]
+    words = [_weighted(in_words(group[0].settings | _drawn(group))) for group in members]
     names = _names([_name(group, settings) for group, settings in zip(members, words, strict=True)], words)
     return [Method(n, tuple(group), settings) for n, group, settings in zip(names, members, words, strict=True)]
+
+
+def _by_draw(group: list[PastRun]) -> list[list[PastRun]]:
+    """Return the runs whole if each has drawn its own data by its seed, else those of each draw."""
+    if len({tuple((key, value - (run.seed or 0)) for key, value in run.draw) for run in group}) == 1:
+        return [group]
+    return [[run for run in group if run.draw == draw] for draw in dict.fromkeys(run.draw for run in group)]
+
+
+def aggregators_of(words: Mapping[str, str]) -> dict[str, type[Aggregator]]:
+    """Return those of a method's aggregators that ship, by the key that names them."""
+    ours = {cls.__name__: cls for cls in shipped("aggregators")}
+    return {key: ours[word] for key, word in words.items() if "federation.aggregators" in key and word in ours}
+
+
+def _weighted(words: dict[str, str]) -> dict[str, str]:
+    """Return settings in words with the client weights that were used, whether the federation or an aggregator states them."""
+    found = aggregators_of(words)
+    stated = [words.get("federation.weights"), *(words.get(f"{key}.weights") for key in found)]
+    stated += [cls.weights for cls in found.values()]
+    used = next((each for each in stated if each not in (None, ABSENT)), "examples")
+    return words | {"federation.weights": used} if found else words
+
+
+def _drawn(group: Sequence[PastRun]) -> dict[str, object]:
+    """Return the seeds of the data as settings."""
+    own = len({run.draw for run in group}) > 1
+    return {key: OF_THE_RUN if own else value for key, value in group[0].draw}
 
 
 def chosen_baseline(methods: Sequence[Method], name: str | None) -> Method:

@@ -14,7 +14,7 @@ from matplotlib.path import Path
 from matplotlib.transforms import Affine2D
 
 from fedlit import __version__
-from fedlit.metrics.intervals import MIN_PATIENTS
+from fedlit.metrics.intervals import FEWEST, MIN_PATIENTS
 from fedlit.metrics.paired import p_text
 from fedlit.reports.compare.comparison import Comparison
 from fedlit.reports.compare.cost import cost
@@ -67,7 +67,7 @@ def page(
     return environment.get_template("report.html.jinja").render(
         comparison=comparison, numbers=comparison.statistics, methods=comparison.methods, looks=looks, charts=charts,
         pictures=pictures, differing=differences(comparison.methods), interval=interval_text, delong=DELONG,
-        absent=ABSENT, alone=ALONE, version=__version__, fewest=MIN_PATIENTS,
+        absent=ABSENT, alone=ALONE, version=__version__, fewest=MIN_PATIENTS, narrowest=FEWEST,
     )  # fmt: skip
 
 

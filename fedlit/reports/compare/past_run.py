@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedlit.experiment.naming import APART
+from fedlit.experiment.naming import APART, is_data_seed
 from fedlit.metrics.auroc import slug
 from fedlit.predictions.table import FOLDER, Predictions, read
 from fedlit.tracking.base import MetricsFile
@@ -28,15 +28,18 @@ class PastRun:
     tags: Mapping[str, str]  # Tags of the run.
     settings: Mapping[str, object]  # Its configuration, flat, less the seed and what does not change numbers.
     directory: Path  # Folder of its files: a run directory, or what was downloaded of one.
+    draw: tuple[tuple[str, int], ...] = ()  # Seeds of its data by key: what two runs share was drawn once.
 
     @classmethod
     def read(cls, directory: Path) -> "PastRun":
         """Return the run of a directory with a ``config.yaml``."""
         config = read_config(directory)
         seed, tags = config.get("seed"), {str(key): str(value) for key, value in (config.get("tags") or {}).items()}
-        settings = {key: value for key, value in flatten(config).items() if not key.startswith(APART)}
+        flat = flatten(config)
+        settings = {key: value for key, value in flat.items() if not key.startswith(APART) and not is_data_seed(key)}
+        draw = tuple((key, int(value)) for key, value in flat.items() if is_data_seed(key) and str(value).isdigit())
         seed = int(seed) if str(seed).lstrip("-").isdigit() else None
-        return cls(str(directory), directory.name, seed, "", tags, settings, directory)
+        return cls(str(directory), directory.name, seed, "", tags, settings, directory, draw)
 
     @cached_property
     def sets(self) -> tuple[str, ...]:

@@ -77,16 +77,19 @@ def roc_curve(
 
 def class_curves(numbers: Statistics) -> dict[str, list[Band | None]]:
     """Return the curve of each class by method: see `roc_curve`; a class that cannot be judged has no band over patients."""
-    shared, runs, curves = numbers.shared, iter(numbers.shared.scores), {}
+    shared, curves = numbers.shared, {}
+    runs = (shared.of_run(number)[:2] for number in range(len(shared.scores)))
     single = any(len(scored.method.runs) == 1 for scored in numbers.scored)
     draws, known = patient_draws(shared.units) if single else None, numbers.support.judged
     for scored in numbers.scored:
-        scores = [next(runs) for _ in scored.method.runs]
+        scores, labels = zip(*(next(runs) for _ in scored.method.runs), strict=True)
         curves[scored.method.name] = [
             roc_curve(
-                [s[:, i] for s in scores], [labels] * len(scores), draws if len(scores) == 1 and known[i] else None
+                [each[:, i] for each in scores],
+                [each[:, i] for each in labels],
+                draws if len(scores) == 1 and known[i] else None,
             )
-            for i, labels in enumerate(shared.labels.T)
+            for i in range(len(shared.classes))
         ]
     return curves
 

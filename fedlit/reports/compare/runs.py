@@ -89,7 +89,7 @@ def _distinct(runs: Sequence[PastRun], notes: Notes) -> list[PastRun]:
     newest: dict[object, PastRun] = {}
     for run in runs:
         settings = tuple(sorted((key, str(value)) for key, value in run.settings.items()))
-        same = (settings, run.seed if run.seed is not None else run.where)
+        same = (settings, run.draw, run.seed if run.seed is not None else run.where)
         if same in newest and Path(newest[same].where).absolute() == Path(run.where).absolute():
             notes.append(f"{run.where} is named more than once: a run is no comparison with itself.")
         elif same in newest:

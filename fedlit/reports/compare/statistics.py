@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
-from scipy import special, stats
+from scipy import stats
 
 from fedlit.core.errors import ConfigError
 from fedlit.metrics.intervals import (
@@ -26,8 +26,8 @@ from fedlit.metrics.intervals import (
     Interval,
     bootstrap,
     delong,
+    logit_intervals,
     paired_delong,
-    score_intervals,
 )
 from fedlit.metrics.paired import ALPHA, Paired, holm, p_text, paired, stars
 from fedlit.reports.compare.alignment import Shared
@@ -166,6 +166,12 @@ class Statistics:
         return pd.DataFrame(rows, columns=columns)
 
     @property
+    def spread(self) -> str:
+        """Return what a standard deviation is over."""
+        own = any(len(set(scored.method.draws)) > 1 for scored in self.scored)
+        return "seeds, each with its own draw of the data" if own else "seeds on one draw of the data"
+
+    @property
     def _names(self) -> tuple[str, ...]:
         return (*self.shared.classes, self.support.macro_name)
 
@@ -201,9 +207,11 @@ def statistics(
     support = Support.of(shared)
     judged = np.append(support.judged, support.judged.any())
     boots: list[Bootstrap] = []
-    for number, scores in enumerate(shared.scores, start=1):
-        say(f"bootstrap: run {number} of {len(shared.scores)}")
-        boots.append(_with_macro(bootstrap(scores, shared.labels, shared.units, draws), support.averaged))
+    parts = list(dict.fromkeys(rows.start for rows in shared.rows))
+    for number in range(len(shared.scores)):
+        say(f"bootstrap: run {number + 1} of {len(shared.scores)}")
+        seed = parts.index(shared.rows[number].start) if parts else 0  # draws of the data are independent
+        boots.append(_with_macro(bootstrap(*shared.of_run(number), draws, seed), support.averaged))
     scored, means, slices = [], {}, {}
     for method in methods:
         start = sum(len(other.runs) for other in methods[: methods.index(method)])
@@ -211,7 +219,7 @@ def statistics(
         means[method.name] = _mean(boots[slices[method.name]])
         single = shared.scores[start] if len(method.runs) == 1 else None
         of_runs = (boots[slices[method.name]], means[method.name], single)
-        scored.append(_scored(method, *of_runs, shared, support.independent, support.averaged, judged, level))
+        scored.append(_scored(method, *of_runs, shared, support, judged, level))
     against = []
     theirs = slices[baseline.name]
     for method in (each for each in methods if each is not baseline):
@@ -241,33 +249,28 @@ def _scored(
     mean: Bootstrap,
     single: np.ndarray | None,
     shared: Shared,
-    counts: Sequence[np.ndarray],
-    averaged: np.ndarray,
+    support: Support,
     judged: np.ndarray,
     level: float,
 ) -> Scored:
     by_seed = np.stack([boot.estimate for boot in boots])
     deviations = by_seed.std(0, ddof=1) if len(boots) > 1 else np.full(by_seed.shape[1], np.nan)
-    fewest = np.minimum(*counts).clip(2)
+    fewest = np.minimum(*support.independent).clip(2)
     # The bootstrap's variance of k patients is k - 1 over k of the unbiased one.
     variance, how = _error(mean)[:-1] ** 2 * fewest / (fewest - 1), RESAMPLED
     if single is not None and shared.patients is None:
         variance, how = delong(single, shared.labels).variance, DELONG
-    macro = _logit(mean, np.median(fewest[averaged]) if averaged.any() else np.nan, level)
-    intervals = [*score_intervals(mean.estimate[:-1], variance, *counts, level), macro]
+    images, known = support.rarer, support.averaged
+    if known.any():  # the mean over classes is of the patients and images of a usual class, and of all their errors
+        usual = np.median(fewest[known])
+        fewest, images = np.append(fewest, usual), np.append(images, images[known].sum())
+        variance = np.append(variance, _error(mean)[-1] ** 2 * usual / (usual - 1))
+    else:
+        fewest, images, variance = (np.append(each, np.nan) for each in (fewest, images, variance))
+    intervals = logit_intervals(mean.estimate, variance, fewest, images, level)
     columns = (mean.estimate.tolist(), deviations.tolist(), _where(judged, intervals, level))
     estimates = [Estimate(*numbers) for numbers in zip(*columns, strict=True)]
     return Scored(method, by_seed[:, :-1], tuple(estimates[:-1]), estimates[-1], how)
-
-
-def _logit(mean: Bootstrap, fewest: float, level: float) -> Interval:
-    """Return the interval of the mean over classes, normal on the logit scale."""
-    value, error = mean.estimate[-1], _error(mean)[-1] * np.sqrt(fewest / (fewest - 1))
-    if not 0 < value < 1 or not error > 0:
-        return Interval(float("nan"), float("nan"), level)
-    reach = stats.norm.ppf((1 + level) / 2) * error / (value * (1 - value))
-    low, high = special.expit(special.logit(value) + np.array([-reach, reach])).tolist()
-    return Interval(low, high, level)
 
 
 def _where(judged: np.ndarray, intervals: Sequence[Interval], level: float) -> list[Interval]:
@@ -293,26 +296,63 @@ def _against(
         tested = paired_delong(our_scores[0], their_scores[0], shared.labels)
         error[:-1], how = np.sqrt(tested.variance), DELONG
     by_seed = [np.stack([boot.estimate for boot in boots]) for boots in (ours, theirs)]
-    numbers = [_tested(*column, level) for column in zip(*(each.T for each in by_seed), error, strict=True)]
+    paired_by = _pairing(method, baseline, shared)
+    numbers = [_tested(*column, level, paired_by) for column in zip(*(each.T for each in by_seed), error, strict=True)]
     changes = [d if known else _untested(d) for d, known in zip(numbers, judged, strict=True)]
     means = [np.where(averaged, each[:, :-1].mean(0), np.nan) for each in by_seed]
     return Against(method, baseline, how, tuple(changes[:-1]), changes[-1], paired(*means))
 
 
-def _tested(ours: np.ndarray, theirs: np.ndarray, error: float, level: float) -> Difference:
-    """Return the difference of AUROCs by seed, `[S]` and `[T]`, whose error on other test images is known (or NaN)."""
+def _pairing(method: Method, baseline: Method, shared: Shared) -> float | None:
+    """Return what the variance of a mean over seeds is larger by than that of independent ones, over the variance of one.
+
+    None where the runs are not paired: equal seeds on one draw of the data are separate trainings. Where the test images of
+    draws overlap it is that of a resampled t-test (Nadeau and Bengio 2003), test images over others, and infinite where
+    all draws have the same test images, whose noise the differences of seeds do not show.
+    """
+    if method.draws != baseline.draws or len(set(method.draws)) < max(2, len(method.draws)):
+        return None
+    return shared.overlap / (1 - shared.overlap) if shared.rows and shared.overlap < 1 else np.inf
+
+
+def _tested(
+    ours: np.ndarray, theirs: np.ndarray, error: float, level: float, overlapping: float | None = None
+) -> Difference:
+    """Return the difference of AUROCs by seed, `[S]` and `[T]`, whose error on other test images is known (or NaN).
+
+    With ``overlapping``, see `_pairing`, seeds are paired: each has its own draw of the data.
+    """
     value = float(ours.mean() - theirs.mean())
     with np.errstate(divide="ignore", invalid="ignore"):
         p_images = 1.0 if error == value == 0 else float(2 * stats.norm.sf(abs(value) / error)) if error else np.nan
         if min(len(ours), len(theirs)) < 2:
             reach = stats.norm.ppf((1 + level) / 2) * (error or np.nan)
             return Difference(value, Interval(value - reach, value + reach, level), p_images, np.nan, np.nan)
-        p_seeds, variance, freedom = _over_seeds(ours, theirs)
+        if overlapping is None:
+            p_seeds, variance, freedom = _over_seeds(ours, theirs)
+        else:
+            p_seeds, variance, freedom = _over_draws(ours - theirs, overlapping if overlapping < np.inf else 0.0)
+        if overlapping is not None and overlapping < np.inf:  # the differences of draws show both noises
+            reach = max(
+                stats.t.ppf((1 + level) / 2, freedom) * np.sqrt(variance), stats.norm.ppf((1 + level) / 2) * error
+            )
+            interval = Interval(value - reach, value + reach, level)
+            return Difference(value, interval, p_images, p_seeds, max(p_seeds, p_images))
         total = variance + error**2
         freedom *= (total / variance) ** 2
         reach = stats.t.ppf((1 + level) / 2, freedom) * np.sqrt(total)
         p = max(p_seeds, float(2 * stats.t.sf(abs(value) / np.sqrt(total), freedom)))
     return Difference(value, Interval(value - reach, value + reach, level), p_images, p_seeds, p)
+
+
+def _over_draws(differences: np.ndarray, overlapping: float) -> tuple[float, float, float]:
+    """Return p of a paired t-test, the variance of the mean difference, and its degrees of freedom; or NaN."""
+    count = len(differences)
+    variance = differences.var(ddof=1) * (1 / count + overlapping)
+    if np.ptp(differences) < 1e-12:
+        return np.nan, np.nan, np.nan
+    p = 2 * stats.t.sf(abs(differences.mean()) / np.sqrt(variance), count - 1)
+    return float(p), float(variance), float(count - 1)
 
 
 def _over_seeds(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float, float]:

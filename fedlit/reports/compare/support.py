@@ -52,6 +52,12 @@ class Support:
         return (self.n_pos, self.n_neg) if unknown else (self.patients_pos, self.patients_neg)
 
     @property
+    def rarer(self) -> np.ndarray:
+        """`[C]` images of the side, positive or negative, of which fewer are independent."""
+        positives, negatives = self.independent
+        return np.where(positives <= negatives, self.n_pos, self.n_neg)
+
+    @property
     def macro_name(self) -> str:
         """Return ``macro``, or how many classes the mean is over where some are left out."""
         count, total = int(self.averaged.sum()), len(self.averaged)

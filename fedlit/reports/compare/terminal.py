@@ -17,7 +17,7 @@ from fedlit.reports.compare.words import ALONE, cost_row, interval_text, number,
 NAME_WIDTH = 22
 MOST_SETTINGS = 12
 STARS = 3
-LEGEND = """SD: over seeds. p img, p seed: of test images, of seeds alone; uncorrected.
+LEGEND = """p img, p seed: of test images, of seeds alone; uncorrected.
 Stars need more: p seed and p of one test with both noises, corrected by Holm
 over methods and classes (of the mean: over methods). *.05 **.01 ***.001"""
 ONE_SEED = "One seed of a method earns no stars: it tells nothing of another training."
@@ -33,6 +33,7 @@ def show(comparison: Comparison, console: Console) -> None:
     if comparison.statistics is not None:
         for line in _auroc(comparison, comparison.statistics, labels):
             console.print(line)
+        console.print(Text(f"SD: over {comparison.statistics.spread}.", "dim"))
         if comparison.statistics.against:
             console.print(Text(LEGEND, "dim"))
         if any(not against.several_seeds for against in comparison.statistics.against):

@@ -1,6 +1,7 @@
 """A reproduction: runs what its document names, and writes tables and figures of the runs."""
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -126,8 +127,8 @@ class Reproduction:
         text = f"{report.text}\n{rates.described(tried, self.chosen.rates)}\n"
         return Report(text, report.tables | {"grid": tried}, report.figures)
 
-    def sweep(self, part: Part, start: Path | None = None) -> Sweep:
-        """Return the sweep of a part; all its runs start from the weights of the run in ``start``.
+    def sweep(self, part: Part, starts: Mapping[int, Path] | None = None) -> Sweep:
+        """Return the sweep of a part; the runs of a seed start from the weights of the run that ``starts`` has for it.
 
         Raises:
             ConfigError: The data are not built in and there is no ``--root`` or no such folder, or the other way round.
@@ -135,7 +136,8 @@ class Reproduction:
         self._check_root()
         root = self.root or Path("ROOT")
         settings = part.settings | {f"data.{key}": str(root / path) for key, path in part.roots.items()}
-        settings |= {"model.weights": str(start.absolute())} if start else {}
+        weights = {seed: str(start.absolute()) for seed, start in (starts or {}).items()}
+        settings |= {"model.weights": next(iter(weights.values()))} if weights else {}
         if self.weights is not None and self._fetches(part):
             settings |= {"model.pretrained": False, "model.weights": str(self.weights.absolute())}
         given = self._given(part)
@@ -147,11 +149,12 @@ class Reproduction:
             seeds=list(part.seeds or self.seeds),
             metric=part.metric,
             run_dir=str(self._apart(self.run_dir)),
+            starts=weights,
         )
 
     def plan(self) -> dict[str, list[PlannedRun]]:
         """Return the runs of every part, by its experiment; their configurations are whole, and nothing is trained."""
-        parts = [each for part in self.parts() for each in (part.body, part) if each is not None]
+        parts = [each for part in self.parts() for each in (self._body(part), part) if each is not None]
         return {part.experiment: plan(self.sweep(part)) for part in parts}
 
     def announcement(self) -> str:
@@ -195,10 +198,12 @@ class Reproduction:
         return place.checked(REPORTS[kind], keys, **others)
 
     def _runs(self, part: Part, console: Console) -> pd.DataFrame:
-        start = None
+        starts = {}
         if part.body is not None:
-            (start,) = self._runs(part.body, console)["directory"]
-        sweep = self.sweep(part, start)
+            bodies = self._runs(self._body(part), console)
+            starts = dict(zip(bodies["seed"], bodies["directory"], strict=True))
+            starts = {seed: starts.get(seed, bodies["directory"].iloc[0]) for seed in part.seeds or self.seeds}
+        sweep = self.sweep(part, starts)
         table = run_sweep(sweep, self.jobs, console)
         if part.may_fail:
             table = table[table["status"] != "failed"]
@@ -218,13 +223,15 @@ class Reproduction:
 
     def _page(self, report: Report) -> str:
         """Return our numbers and the paper's, each under a heading of its own."""
+        kept = all(self._one_draw(part) for part in self._all_parts())
+        drawn = "on one draw of the data" if kept else "each with its own draw of what the data do not fix"
         paper, seeds = read_paper(self.document.paper), ", ".join(map(str, self.seeds))
         lines = [
             f"# {self.name}: {self.document.shows}",
             "",
             f"## Ours, at {self.scale} scale",
             "",
-            f"From {self.chosen.data}. Seeds: {seeds}.",
+            f"From {self.chosen.data}. Seeds: {seeds}, {drawn}.",
             "",
             *self._said(),
             report.text,
@@ -239,7 +246,15 @@ class Reproduction:
     def _all_parts(self) -> list[Part]:
         """Return all sweeps, bodies before those that start from them; chosen rates are those of the configuration."""
         later = self.chosen.parts.values() if self.chosen.rates else ()
-        return [each for part in (*self.parts(), *later) for each in (part.body, part) if each is not None]
+        return [each for part in (*self.parts(), *later) for each in (self._body(part), part) if each is not None]
+
+    def _body(self, part: Part) -> Part | None:
+        """Return the part of the bodies: one for each seed, which has its draw of the data; one in all where that is kept."""
+        kept = part.body is None or self._one_draw(part)
+        return part.body if kept else replace(part.body, seeds=list(part.seeds or self.seeds))
+
+    def _one_draw(self, part: Part) -> bool:
+        return bool({"data.seed", "data.init_args.seed"} & {*self.set, *part.settings})
 
     def _given(self, part: Part) -> dict[str, Any]:
         """Return the keys that the user has given for the runs of a part."""
