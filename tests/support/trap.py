@@ -1,4 +1,4 @@
-"""Weights of a vision transformer from whose update images can be read, and the server that sends them; used by `floors.py`.
+"""Weights of a vision transformer from whose update images can be read, and the server that sends them; used by `tests/benchmarks/floors.py`.
 
 The idea is that of Fowl et al., "Robbing the Fed", ICLR 2022, arXiv:2110.13057; this form for a vision transformer is
 ours: attention of the first block writes one number of the whole image, such as its brightness, into every token. A row
@@ -6,18 +6,13 @@ of an MLP fires at one position only, and only if that number is above the row's
 neighbouring thresholds differ by the images in between; if there is one, the difference is its patch at that position.
 """
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-
 from attacker import EPOCH, Attacker
+from torch import Tensor, nn
 
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import FlatModel
