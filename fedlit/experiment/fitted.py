@@ -11,9 +11,9 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
-from fedlit.core import checkpoint
 from fedlit.core.batches import fetch
-from fedlit.core.checkpoint import Loaded
+from fedlit.core.checkpoints import checkpoint
+from fedlit.core.checkpoints.checkpoint import Loaded
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.module import copy_of, overrides, step_of
 from fedlit.data.given import data_set

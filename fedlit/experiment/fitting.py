@@ -6,10 +6,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedlit.core import checkpoint
-from fedlit.core.checkpoint import Loaded
+from fedlit.core.checkpoints import checkpoint
+from fedlit.core.checkpoints.checkpoint import Loaded
+from fedlit.core.checkpoints.manifest import Best
 from fedlit.core.errors import ConfigError
-from fedlit.core.manifest import Best
 from fedlit.experiment.experiment import Experiment
 from fedlit.experiment.naming import totals
 from fedlit.experiment.phases import Part

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedlit.core.checkpoint import Checkpoints
+from fedlit.core.checkpoints.checkpoint import Checkpoints
+from fedlit.core.checkpoints.manifest import Best
 from fedlit.core.errors import ConfigError
-from fedlit.core.manifest import Best
 from fedlit.core.messages import ClientReport
 from fedlit.federation.description import save_partition
 from fedlit.federation.engines.base import Scores

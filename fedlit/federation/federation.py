@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from fedlit.core.checkpoint import Checkpoints
+from fedlit.core.checkpoints.checkpoint import Checkpoints
 from fedlit.core.messages import Broadcast, Payload, Round, ServerState
 from fedlit.federation import description, evaluation
 from fedlit.federation.callbacks import Callback, Callbacks, SaveCheckpoints, with_shipped

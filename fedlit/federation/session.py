@@ -10,24 +10,24 @@ import torch
 from lightning.pytorch import LightningModule
 from torch.utils.data import Dataset
 
-from fedlit.core import checkpoint
 from fedlit.core.aggregator import composed_name
-from fedlit.core.checkpoint import Checkpoints, Loaded
+from fedlit.core.checkpoints import checkpoint
+from fedlit.core.checkpoints.checkpoint import Checkpoints, Loaded
+from fedlit.core.checkpoints.manifest import Best
+from fedlit.core.checkpoints.stored_states import SHARE, StateFolder, check_room, free_memory
 from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.hooks import reduced, state_of
 from fedlit.core.local_model import client_mask, configured, initial_client_state
-from fedlit.core.manifest import Best
 from fedlit.core.measuring import check_labels, conclude, objective_of
 from fedlit.core.messages import Broadcast, ClientReport, ClientState, Mask, Measured, Round, ServerState
 from fedlit.core.module import check_module, copy_of
 from fedlit.core.optimizer import ADAPTIVE, FlatOptimizer
-from fedlit.core.processes import return_freed_memory
 from fedlit.core.randomness import generator
-from fedlit.core.stored_states import SHARE, StateFolder, check_room, free_memory
-from fedlit.data.features import with_fixed_features
+from fedlit.core.system.processes import return_freed_memory
 from fedlit.data.federated import FederatedDataModule
+from fedlit.data.pictures.features import with_fixed_features
 from fedlit.federation import devices
 from fedlit.federation.clients import only, taking_part
 from fedlit.federation.engines.base import Away, Engine, Program, View

@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import save
 
 from fedlit import __version__
-from fedlit.core.checkpoint import Loaded
+from fedlit.core.checkpoints.checkpoint import Loaded
 from fedlit.core.errors import CheckpointError, ConfigError
-from fedlit.core.files import whole
 from fedlit.core.flat import SLICES
-from fedlit.data.images import LabelledImages
+from fedlit.core.system.files import whole
+from fedlit.data.pictures.images import LabelledImages
 from fedlit.federation.session import Session
 from fedlit.tracking.addresses import marked
 from fedlit.tracking.run import config_difference

@@ -35,10 +35,10 @@ from torch.utils.data import DataLoader
 from fedlit.aggregators import CODASCA, Aggregator, SurgicalHeads
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientData
-from fedlit.data.augmentation import XrayAugmentation
 from fedlit.data.given import GivenClients
-from fedlit.data.images import ImageStore, LabelledImages
-from fedlit.data.resident import ResidentStore
+from fedlit.data.pictures.augmentation import XrayAugmentation
+from fedlit.data.pictures.images import ImageStore, LabelledImages
+from fedlit.data.pictures.resident import ResidentStore
 from fedlit.federation.federation import Federation
 from fedlit.federation.session import Session
 from fedlit.models import ImageClassifier

@@ -11,15 +11,15 @@ from runs import assert_same_tensors
 from torch import nn
 from toys import CLASSES, ToyNet
 
-from fedlit.core import checkpoint
-from fedlit.core.cadence import Cadence
-from fedlit.core.checkpoint import Checkpoints
+from fedlit.core.checkpoints import checkpoint
+from fedlit.core.checkpoints.cadence import Cadence
+from fedlit.core.checkpoints.checkpoint import Checkpoints
+from fedlit.core.checkpoints.manifest import Best
+from fedlit.core.checkpoints.small_states import SMALL, stacked, unstacked
 from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import FlatModel
-from fedlit.core.manifest import Best
 from fedlit.core.messages import ClientState, ServerState
-from fedlit.core.small_states import SMALL, stacked, unstacked
 
 NAMES = ["site-0", "site-1", "site-2"]
 KINDS = ["Scaffold", "FedBN"]

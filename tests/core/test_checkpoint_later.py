@@ -6,9 +6,9 @@ import pytest
 import torch
 from test_checkpoint import KINDS, LAYOUT, NAMES, assert_same_tensors, checkpoints, client, rounds_in, server
 
-from fedlit.core import checkpoint
-from fedlit.core.manifest import Best
-from fedlit.core.stored_states import StateFolder
+from fedlit.core.checkpoints import checkpoint
+from fedlit.core.checkpoints.manifest import Best
+from fedlit.core.checkpoints.stored_states import StateFolder
 
 
 @pytest.fixture

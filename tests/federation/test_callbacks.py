@@ -6,7 +6,7 @@ import pytest
 import torch
 from toys import ToyData, ToyNet
 
-from fedlit.core import checkpoint
+from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.federation.callbacks import Callback, Record

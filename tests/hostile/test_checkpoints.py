@@ -12,9 +12,9 @@ import torch
 from strangers import fit, having, seeded
 
 from fedlit.aggregators import Scaffold
-from fedlit.core import checkpoint, small_states
+from fedlit.core.checkpoints import checkpoint, small_states
+from fedlit.core.checkpoints.manifest import Manifest
 from fedlit.core.errors import CheckpointError
-from fedlit.core.manifest import Manifest
 
 BEFORE = "round-000002, before it, is whole: use --ckpt_path "
 

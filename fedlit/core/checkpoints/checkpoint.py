@@ -12,16 +12,16 @@ from pathlib import Path
 
 import torch
 
-from fedlit.core.cadence import SHARE_OF_TIME, Cadence
+from fedlit.core.checkpoints.cadence import SHARE_OF_TIME, Cadence
+from fedlit.core.checkpoints.manifest import NAME, Best, Damaged, Manifest, describe, difference, name_of, sha256
+from fedlit.core.checkpoints.small_states import is_small, stacked, unstacked
+from fedlit.core.checkpoints.stored_states import StoredState, link, write
 from fedlit.core.errors import CheckpointError
 from fedlit.core.fabric import FederationFabric
-from fedlit.core.files import put, remove, sync
 from fedlit.core.flat import Layout
-from fedlit.core.later import Later
-from fedlit.core.manifest import NAME, Best, Damaged, Manifest, describe, difference, name_of, sha256
 from fedlit.core.messages import Broadcast, ClientState, ServerState, State
-from fedlit.core.small_states import is_small, stacked, unstacked
-from fedlit.core.stored_states import StoredState, link, write
+from fedlit.core.system.files import put, remove, sync
+from fedlit.core.system.later import Later
 
 SHARED = re.compile(r"clients-\d+\.pt")
 """Files of client states that share one; there is one a rank."""
