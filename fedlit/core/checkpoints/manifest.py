@@ -3,9 +3,9 @@
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field, fields
+from importlib.metadata import version
 from pathlib import Path
 
-from fedlit import __version__
 from fedlit.core.errors import CheckpointError
 from fedlit.core.flat import Layout
 
@@ -66,7 +66,7 @@ class Manifest:
     files: list[str]
     layout: dict
     best: Best
-    fedlit: str = __version__
+    fedlit: str = version("fedlit")
     sha256: dict[str, str] = field(default_factory=dict)
     digest: str = ""
     at_sites: dict[str, int | None] = field(default_factory=dict)
