@@ -1,10 +1,10 @@
 """Arguments that are given in Python, held against the annotations of the function that takes them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from inspect import isclass
+from inspect import isclass, signature
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin
 
 from fedlit.core.errors import ConfigError
 
@@ -18,7 +18,7 @@ def check_kinds(function: Callable, given: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: Names the argument, what was expected and what was found.
     """
-    hints = get_type_hints(function)
+    hints = {name: each.annotation for name, each in signature(function).parameters.items()}
     for name, value in given.items():
         if name in hints and not fits(value, hints[name]):
             raise ConfigError(
@@ -67,7 +67,9 @@ def _found(value: Any) -> str:
 
 def _meant(value: Any, hint: Any) -> str:
     """Say what to write for a class in the place of an object, and for one object in the place of a list."""
-    listed = [args[0] for each in (hint, *get_args(hint)) if get_origin(each) is Sequence and (args := get_args(each))]
+    listed = [
+        args[0] for each in (hint, *get_args(hint)) if get_origin(each) in (list, Sequence) and (args := get_args(each))
+    ]
     classes = [each for each in (value if isinstance(value, (list, tuple)) else [value]) if isclass(each)]
     if classes:
         return f"; write {classes[0].__name__}(...)"

@@ -1,20 +1,23 @@
 """``fedlit.fit``: a federation from a script or a notebook."""
 
 import random
+import re
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
+from difflib import get_close_matches
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 import yaml
 from jsonargparse import Namespace
 from lightning.pytorch import LightningModule
+from typing_extensions import Unpack
 
-from fedlit.core.aggregator import Aggregator
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import launch, make_fabric
 from fedlit.core.module import check_module, copy_of
@@ -32,40 +35,34 @@ from fedlit.experiment.naming import check_names
 from fedlit.experiment.phases import Phase
 from fedlit.federation.callbacks import Callback
 from fedlit.federation.federation import Federation
-from fedlit.federation.settings import Settings
+from fedlit.federation.settings import Options, Settings
 from fedlit.metrics.direction import better
-from fedlit.schedules import Schedule
 from fedlit.tracking.addresses import MARK, marked, without_credentials
 from fedlit.tracking.loggers import Chosen, tracker_of
 
 
+def _spelled_out(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Show the settings in the signature of a function, and their texts in its help."""
+    own, options = signature(function), fields(Settings)
+    model, clients, *others, _ = own.parameters.values()
+    shown = [
+        Parameter(o.name, Parameter.KEYWORD_ONLY, default=o.default, annotation=o.type)
+        for o in options
+        if o.name in Options.__annotations__
+    ]
+    function.__signature__ = own.replace(parameters=[model, clients, *shown, *others])
+    texts = re.split(r"\n {8}(?=\w+: )", (Settings.__doc__ or "").partition("Args:")[2].partition("\n\n")[0])
+    told = "".join(f"\n        {text}" for text in texts if text.partition(":")[0] in Options.__annotations__)
+    line = "\n        settings: Settings of the federation, as in a YAML; see :class:`fedlit.federation.settings.Settings`."
+    function.__doc__ = (function.__doc__ or "").replace(line, told)
+    return function
+
+
+@_spelled_out
 def fit(
     model: LightningModule,
     clients: Mapping[str, Any] | FederatedDataModule,
     *,
-    aggregators: Sequence[Aggregator] | None = None,
-    rounds: int | None = None,
-    schedule: Schedule | None = None,
-    participation: float = 1.0,
-    weights: Literal["examples", "uniform"] | None = None,
-    optimizer_state: Literal["reset", "keep"] = "reset",
-    lr_factors: Mapping[str, float] | None = None,
-    gradient_clip: float | None = None,
-    gradient_clamp: float | None = None,
-    measure_batches: int = 32,
-    workers: int | Literal["auto"] = "auto",
-    threads: int = 1,
-    memory_format: Literal["contiguous", "channels_last"] | None = None,
-    cuda_graph: bool | Literal["auto"] = "auto",
-    compile: bool | None = None,
-    eval_every: int = 1,
-    test_curves: bool | None = None,
-    monitor: str = "auto",
-    monitor_mode: Literal["auto", "max", "min"] = "auto",
-    patience: int | None = None,
-    patience_margin: float | None = None,
-    checkpoint_every: int | str = "auto",
-    state_memory: int | str = "auto",
     test_sets: Mapping[str, Any] | None = None,
     batch_size: int | None = None,
     eval_batch_size: int | None = None,
@@ -83,6 +80,7 @@ def fit(
     devices: int | list[int] = 1,
     num_nodes: int = 1,
     precision: str = "32-true",
+    **settings: Unpack[Options],
 ) -> Fitted:
     """Train one model over the data of several clients, test it, and give what came of it.
 
@@ -96,35 +94,7 @@ def fit(
             ``classes``, names of classes, and its ``validation_step`` returns scores [B, C], there is AUROC per class.
         clients: The data of each client by its name: a map-style data set to train on, or a tuple of data sets for
             training, validation and test. Or a data module of fedlit, such as ``PhantomCXR``.
-        aggregators: The algorithms, composed as a list. By default federated averaging.
-        rounds: Number of rounds. By default as many as the schedule describes, and 10 where it has no end.
-        schedule: What each round does: its window, unit and learning rate. By default one epoch a round.
-        participation: Share of the clients that train in a round, in (0, 1].
-        weights: Weights of the clients in every mean, ``examples`` or ``uniform``. By default what the aggregators state,
-            and ``examples`` where they state nothing.
-        optimizer_state: What happens to a client's optimizer state between its rounds: ``reset`` or ``keep``.
-        lr_factors: Factors of the learning rates of single clients by name; those that are left out have 1.
-        gradient_clip: Largest norm of a local gradient. By default gradients are not clipped.
-        gradient_clamp: Largest absolute value of each element of a local gradient. By default they are not clamped.
-        measure_batches: Number of batches of each client that a measuring round looks at.
-        workers: Number of processes that train clients side by side. By default the cores of a CPU, and 1 on an
-            accelerator.
-        threads: Number of threads of each worker. Another number gives other bits.
-        memory_format: Order in which convolutions find images in memory: ``contiguous``, or ``channels_last``, which gives
-            other bits. By default ``channels_last`` for ImageClassifier where that is faster.
-        cuda_graph: Whether local steps are recorded once, as a CUDA graph, and replayed for every client: ``true``, or
-            ``false``. By default (``auto``) they are not.
-        compile: Whether torch.compile compiles the model's forward pass, which gives other bits.
-        eval_every: Number of rounds between evaluations.
-        test_curves: Whether each evaluation scores the test sets too, for the record alone.
-        monitor: Metric that says which model is best. By default AUROC on the validation sets, or else their loss.
-        monitor_mode: Whether more of the metric is better (``max``) or less (``min``).
-        patience: Number of rounds without a better model after which the run stops. By default it never stops early.
-        patience_margin: How much worse than the best a round has to be to count for patience. By default every one counts
-            that is not better.
-        checkpoint_every: Rounds between checkpoints, seconds such as ``60s``, or ``auto``.
-        state_memory: Memory for what the clients keep between rounds, such as ``4GB``; more lives in files of the run's
-            directory. By default a quarter of the memory that is free.
+        settings: Settings of the federation, as in a YAML; see :class:`fedlit.federation.settings.Settings`.
         test_sets: Test sets that no client has, by name.
         batch_size: Number of examples in a training batch of one client. By default 32; a data module has its own.
         eval_batch_size: Number of examples in a batch of evaluation. By default 128; a data module has its own.
@@ -154,8 +124,12 @@ def fit(
         TrainingError: A loss or an update is not finite, no client's weights move, or a process died.
         KeyboardInterrupt: Ctrl-C; the last completed round is checkpointed, and ``ckpt_path`` goes on from there.
     """
-    check_kinds(fit, locals())
-    settings = {key: value for key, value in locals().items() if key in SETTINGS}
+    given = {name: value for name, value in locals().items() if name != "settings"}
+    if unknown := settings.keys() - Options.__annotations__:
+        near = get_close_matches(min(unknown), signature(fit).parameters, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise TypeError(f"fit() got an unexpected keyword argument {min(unknown)!r}{meant}")
+    check_kinds(fit, given | settings)
     check_names(Namespace(experiment=experiment, name=name))
     check_module(model)
     data = _data(clients, model, test_sets, batch_size, eval_batch_size)
@@ -205,13 +179,6 @@ def fit(
             list(callbacks or []),
         )
         return _fitted(held.enter_context(ready(made)))
-
-
-OF_SITES = ("quorum", "deadline", "on_site_error")
-"""Settings of clients that are not in this process, as they are here."""
-
-SETTINGS = tuple(setting.name for setting in fields(Settings) if setting.name not in ("clients", *OF_SITES))
-"""Arguments that are settings of the federation; ``clients`` are data here, and all of them take part."""
 
 
 def _fitted(experiment: Experiment) -> Fitted:

@@ -2,10 +2,12 @@
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from math import inf
 from typing import Literal
+
+from typing_extensions import TypedDict
 
 from fedlit.core.aggregator import Aggregator, governed_twice
 from fedlit.core.checkpoints.cadence import Cadence
@@ -171,6 +173,13 @@ class Settings:
     def one_step(self) -> None:
         """Shorten the federation to one round of one step, for a trial run."""
         self.rounds, self.schedule = 1, ConstantSchedule(1, "steps")
+
+
+OF_YAML = ("clients", "quorum", "deadline", "on_site_error")
+"""Settings that Python has not: ``clients`` are data there, and none of them are at sites."""
+
+Options = TypedDict("Options", {s.name: s.type for s in fields(Settings) if s.name not in OF_YAML}, total=False)
+"""The settings as arguments of a function in Python, by name."""
 
 
 def _better(metric: str, mode: str) -> str:

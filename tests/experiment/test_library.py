@@ -26,7 +26,6 @@ from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.randomness import seed_process
 from fedlit.data import ClientData
 from fedlit.experiment.described import described
-from fedlit.experiment.library import OF_SITES
 from fedlit.experiment.phases import Phase
 from fedlit.federation.callbacks import Callback
 from fedlit.federation.settings import Settings
@@ -159,12 +158,6 @@ class TestTheSameAsTheCommandLine:
         again = fedlit.fit(model, clients, name="given", batch_size=data.batch_size, **options)
         assert torch.equal(again.model.head.weight, fitted.model.head.weight)
 
-    def test_every_setting_of_a_federation_is_an_argument_with_its_default(self):
-        taken = inspect.signature(fedlit.fit).parameters
-        elsewhere = ("clients", *OF_SITES)
-        settings = [setting for setting in fields(Settings) if setting.name not in elsewhere]
-        assert {s.name: s.default for s in settings} == {s.name: taken[s.name].default for s in settings}
-
     @pytest.mark.slow
     def test_compare_reads_its_runs(self, fedlit_cli):
         fit(name="one")
@@ -277,3 +270,14 @@ def test_a_run_leaves_no_copy_of_the_model_in_memory(workers: int):
     finally:
         gc.enable()
     assert left == [model]
+
+
+def test_each_setting_is_spelled_once_and_shown_to_who_asks_for_help():
+    shown = inspect.signature(fedlit.fit).parameters
+    settings = {s.name: s for s in fields(Settings) if s.name not in ("clients", "quorum", "deadline", "on_site_error")}
+    assert settings.keys() < shown.keys()
+    assert [n for n, s in settings.items() if (shown[n].default, shown[n].annotation) != (s.default, s.type)] == []
+    assert list(shown)[:3] == ["model", "clients", "aggregators"]
+    told = inspect.getdoc(fedlit.fit)
+    assert [name for name in shown if f"\n    {name}: " not in told] == []
+    assert "as in a YAML; see" not in told

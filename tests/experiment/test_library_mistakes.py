@@ -110,3 +110,8 @@ def test_names_of_algorithms_are_for_yaml():
     words = r"aggregators: expected a list of Aggregator, found \['FedBN'\]; a name is for YAML, in Python write FedBN"
     with pytest.raises(ConfigError, match=words):
         fit(aggregators=["FedBN"])
+
+
+def test_a_misspelt_argument_is_told_with_its_near_name():
+    with pytest.raises(TypeError, match=r"fit\(\) got an unexpected keyword argument 'round'; did you mean rounds\?"):
+        fit(net(), round=3)

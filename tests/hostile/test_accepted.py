@@ -162,7 +162,7 @@ def ran(place: Path, words: str, fedlit_cli: Callable, patch: pytest.MonkeyPatch
     saved: list[int] = []
     save = Checkpoints.save
     patch.chdir(place)
-    patch.setattr(Checkpoints, "save", lambda self, rounds, *rest: (saved.append(rounds), save(self, rounds, *rest))[1])
+    patch.setattr(Checkpoints, "save", lambda self, held, *rest: (saved.append(held.round), save(self, held, *rest))[1])
     code, _, err = fedlit_cli(f"{BASE} {words}")
     assert code == 0, err
     found = sorted(path.parent.relative_to(place) for path in place.rglob("config.yaml"))
