@@ -64,6 +64,10 @@ def test_runs_with_nothing_in_common_are_refused() -> None:
     one, other = predictions(1.0, 0, 20), predictions(1.0, 1, 20)
     with pytest.raises(ConfigError, match=r"a and b share no image of the test set .one has 'i0000', the other 'x0'."):
         share(["a", "b"], [one, replace(other, images=np.array([f"x{n}" for n in range(20)]))])
+    with pytest.raises(
+        ConfigError, match=r"'north/0'.: images of a run across sites are numbered, as their names stay there"
+    ):
+        share(["a", "b"], [one, replace(other, images=np.array([f"north/{n}" for n in range(20)]))])
     parts = [some_images(one, rows) for rows in (range(20), range(8), range(8, 20))]
     with pytest.raises(ConfigError, match=r"^b and c share no image"):
         share(["a", "b", "c"], parts)

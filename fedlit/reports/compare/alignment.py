@@ -194,6 +194,8 @@ def _nothing_shared(names: Sequence[str], ids: Sequence[pd.Index]) -> str:
     hint = "runs are compared on the same images: leave some out, compare runs on the same data, or another --set"
     for (name, one), (other, theirs) in combinations(zip(names, ids, strict=True), 2):
         if not len(one.intersection(theirs)):
+            if one[0].rpartition("/")[2].isdecimal() != theirs[0].rpartition("/")[2].isdecimal():
+                hint = "images of a run across sites are numbered, as their names stay there: compare such runs with each other"
             return f"{name} and {other} share no image of the test set (one has {one[0]!r}, the other {theirs[0]!r}): {hint}"
     return f"no image of the test set is in all runs, though every two of them share some: {hint}"
 
