@@ -41,7 +41,8 @@ def test_it_is_laid_over_the_papers_scale(name):
     scales = read(find(name)).scales
     assert list(scales["linked"].parts) == list(scales["paper"].parts)
     assert scales["linked"].root == scales["paper"].root
-    assert scales["linked"].settings != scales["paper"].settings
+    linked, paper = scales["linked"], scales["paper"]
+    assert (linked.settings, linked.values) != (paper.settings, paper.values)
     for part in scales["linked"].parts:
         assert scales["linked"].parts[part].config == scales["paper"].parts[part].config
 
@@ -159,3 +160,32 @@ def test_a_document_without_it_says_what_it_has():
     (name, *_) = [name for name in NAMES if name not in WITH_LINKED]
     with pytest.raises(ConfigError, match=rf"--scale linked: {name} has laptop and paper"):
         Reproduction(name, scale="linked").run(Console())
+
+
+@pytest.mark.parametrize(
+    ("name", "scale", "expected"),
+    [
+        ("fdam-table3", "paper", {"CODAPlus": ("average", None), "CODASCA": ("random", "always")}),
+        ("fdam-table3", "linked", {"CODAPlus": ("centre", None), "CODASCA": ("centre", "auto")}),
+        ("fdam-fig4", "paper", {"CODAPlus": ("average", None), "CODASCA": ("random", "always")}),
+        ("fdam-table5", "paper", {"CODASCA": ("random", "always")}),
+        ("fdam-table5", "linked", {"CODASCA": ("centre", "auto")}),
+    ],
+)
+def test_stages_of_fdam_are_those_of_the_text_at_paper_and_of_the_code_at_linked(
+    name, scale, expected, tmp_path, plan_some
+):
+    """Algorithms 2 and 4: an average, a random round, and c = 0 in each stage; with a grid, gamma is laid over them."""
+    small = {"model.backbone": "resnet10t"}
+    reproduced = Reproduction(name, root=tmp_path, scale=scale, seeds=[0], set=small, set_body=small)
+    label = "method" if len(expected) == 2 else "title"
+    chosen_parts = {getattr(part, label, None) or part.chooses(label)[0]: part for part in reproduced.parts()}
+    reproduced.parts = lambda: list(chosen_parts.values())
+    found = {}
+    for experiment, runs in plan_some(reproduced).items():
+        if not experiment.endswith("-body"):
+            (each,) = yaml.safe_load(runs[-1].config)["federation"]["aggregators"]
+            chosen = each["init_args"]
+            found[each["class_path"].rpartition(".")[2]] = (chosen["output"], chosen.get("reset"))
+            assert chosen["gamma"] == (0.002 if name == "fdam-fig4" and scale == "linked" else 0.001)
+    assert found == expected
