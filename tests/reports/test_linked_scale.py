@@ -189,3 +189,19 @@ def test_stages_of_fdam_are_those_of_the_text_at_paper_and_of_the_code_at_linked
             found[each["class_path"].rpartition(".")[2]] = (chosen["output"], chosen.get("reset"))
             assert chosen["gamma"] == (0.002 if name == "fdam-fig4" and scale == "linked" else 0.001)
     assert found == expected
+
+
+def test_localscgdam_has_the_recipe_of_its_reference(tmp_path, no_pretrained):
+    small = {"model.backbone": "resnet10t"}
+    reproduced = Reproduction("localscgdam-fig1", root=tmp_path, scale="linked", seeds=[0], set=small)
+    part = next(part for part in reproduced.parts() if part.title == "CIFAR10")
+    reproduced.parts = lambda: [part]
+    found = {run.case: yaml.safe_load(run.config) for run in reproduced.plan()[part.experiment]}
+    assert len(found) == 5
+    for config in found.values():
+        data = config["data"]["init_args"]
+        assert (data["batch_size"], data["sampler"], data["imratio"]) == (128, {"positives": 0.2}, 0.1)
+    (composed,) = found["localscgdam-p4"]["federation"]["aggregators"]
+    assert (composed["init_args"]["inner"], composed["init_args"]["rho"]) == ("in_place", 0.1)
+    saddle = found["localscgdam-p4"]["model"]["init_args"]["objective"]["init_args"]
+    assert (saddle["prior"], saddle["clamp"], saddle["dual_scale"]) == (0.2, True, pytest.approx(1 / (0.2 * 0.8)))
