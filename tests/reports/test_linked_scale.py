@@ -205,3 +205,12 @@ def test_localscgdam_has_the_recipe_of_its_reference(tmp_path, no_pretrained):
     assert (composed["init_args"]["inner"], composed["init_args"]["rho"]) == ("in_place", 0.1)
     saddle = found["localscgdam-p4"]["model"]["init_args"]["objective"]["init_args"]
     assert (saddle["prior"], saddle["clamp"], saddle["dual_scale"]) == (0.2, True, pytest.approx(1 / (0.2 * 0.8)))
+
+
+def test_heads_of_partial_loss_are_warmed_up_on_negatives_where_labels_are_missing(tmp_path, no_pretrained):
+    wanted = ["partialloss-fedbnplus", "surgagg-fedbnplus"]
+    for case, keys in planned("surgical-table2", tmp_path, wanted, no_pretrained).items():
+        (phase,) = keys["phases"]
+        negative = phase["objective"] is not None and phase["objective"]["init_args"]["missing"] == "negative"
+        assert negative == (case == "partialloss-fedbnplus")
+        assert keys["model"]["init_args"]["objective"] is None  # partial loss, in the main part
