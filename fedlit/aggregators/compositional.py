@@ -11,7 +11,7 @@ from fedlit.aggregators.momentum import LocalSGDAM, check_products
 from fedlit.core.aggregator import ClientContext
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.flat import FlatModel, Layout, gathered
-from fedlit.core.messages import Round, ServerState, State
+from fedlit.core.messages import Measured, Round, ServerState, State
 from fedlit.core.parts import Parts
 from fedlit.objectives.bce import BCE
 
@@ -35,8 +35,21 @@ class LocalSCGDAM(LocalSGDAM):
     x are the network's weights and the objective's a, b; y is its dual; both are one vector, and so are u and v. g moves the
     network alone. ``alpha``, ``beta_x``, ``beta_y`` and ``lr`` are the products alpha*eta, beta*eta and gamma*eta of the
     paper, all that counts of its constants; gamma_y*eta is ``lr`` times the objective's ``dual_scale``. The Jacobian's
-    product with q is exact, a Hessian-vector product by a second backward pass. The loss of a step is f at (h, y). The model
-    that is evaluated and deployed is x; there is no option for h.
+    product with q is exact, a Hessian-vector product by a second backward pass. The loss of a step is f at (h, y).
+
+    The paper does not say which model is deployed, x or h, at which eq. 2 takes the loss. By default it is x. With
+    ``deploy: h`` the federation's weights are h, training goes on from x, and a measuring round after every round estimates
+    BatchNorm's statistics at h; what a client keeps to itself is evaluated at x.
+
+    ``inner: in_place`` is another algorithm, that of the code (PDSCA in LibAUC, read, not copied) by which the paper's
+    reference [39], Yuan et al., ICLR 2022, was published. The step of cross-entropy stays in the weights, without a Hessian::
+
+        h_k = (1 - alpha) h_k + alpha (x_k - rho grad CE(x_k; xi)),  x_k = h_k,  u_k, v_k as above with H = 0,
+        x_k -= lr u_k,   y_k += lr v_k
+
+    where rho falls with the schedule as lr does, and a, b and y, which cross-entropy does not have, are not averaged in h.
+    Clients communicate where x is h; the very first step is from the initial weights. There v_k is 2 (m + b - a) - 2 alpha without a moving average, gradients are clamped,
+    and its regularisation is that of ``Stages`` with a weight decay: settings of ``AUCSaddle`` and of the federation.
 
     Both passes are in training mode and update BatchNorm's running statistics, the one at x before the one at h. Where
     ``drift/curvature``, the mean of |rho H q| over that of |q|, is not well below 1, rho is too large; from scratch 0.1 was.
@@ -61,10 +74,13 @@ class LocalSCGDAM(LocalSGDAM):
         first_order: Leave the Hessian out, J = 1: for models without a second derivative; fails at large rho.
         same_batch: Use one batch for xi and zeta in place of two independent ones.
         outer: Gradients that make up the outer step: ``local``, as in Algorithm 1, or ``exchanged`` among clients.
+        inner: The inner step: ``exact``, as in Algorithm 1, or ``in_place``, in the weights.
+        deploy: Model that is evaluated and deployed, ``x`` or ``h``; with ``inner: in_place`` they are one.
 
     Raises:
         ConfigError: rho is not above 0; a weight outside of (0, 1); a module of more than one class, or whose objective has no
-            dual; the optimizer is not SGD without a momentum of its own.
+            dual; the optimizer is not SGD without a momentum of its own; ``inner: in_place`` with ``outer: exchanged``,
+            ``first_order`` or ``deploy: h``.
     """
 
     vectors = ("u", "h")
@@ -82,17 +98,28 @@ class LocalSCGDAM(LocalSGDAM):
         first_order: bool = False,
         same_batch: bool = False,
         outer: Literal["local", "exchanged"] = "local",
+        inner: Literal["exact", "in_place"] = "exact",
+        deploy: Literal["x", "h"] = "x",
     ) -> None:
         super().__init__(beta_x, beta_y)
         check_products(self, alpha=alpha)
         if not rho > 0:
             raise ConfigError(f"LocalSCGDAM: rho must be above 0, found {rho:g}; without an inner step use LocalSGDAM")
         self.rho, self.alpha, self.first_order, self.same_batch = rho, alpha, first_order, same_batch
-        self.outer = outer
+        self.outer, self.inner, self.deploy = outer, inner, deploy
+        for name, given in (("outer: exchanged", outer == "exchanged"), ("first_order: true", first_order)):
+            if given and inner == "in_place":
+                raise ConfigError(
+                    f"LocalSCGDAM: {name} changes Algorithm 1's product with the Jacobian, which inner: in_place has not; "
+                    "leave one of them out"
+                )
+        if deploy == "h" and inner == "in_place":
+            raise ConfigError("LocalSCGDAM: with inner: in_place x is h wherever clients communicate; leave deploy out")
         if outer == "exchanged":
             self.governs = ("momentum", "control variates")  # of q, in the way of SCAFFOLD
         self.batches_per_step = 1 if same_batch else 2
         self._exchanged = EXCHANGED if outer == "exchanged" else ()
+        self._curves = not (first_order or inner == "in_place")
 
     def configure_model(self, module: nn.Module) -> None:
         """Refuse a module of several classes, and one whose objective has no dual."""
@@ -109,11 +136,23 @@ class LocalSCGDAM(LocalSGDAM):
                 "model.objective: AUCSaddle"
             )
 
+    def measures(self, rnd: Round, when: Literal["before", "after"]) -> bool:
+        """Ask for BatchNorm's statistics at h where that is deployed, after every round."""
+        return when == "after" and self.deploy == "h"
+
+    def on_measure_end(
+        self, state: State, server: ServerState, measured: Measured, rnd: Round, when: Literal["before", "after"]
+    ) -> None:
+        """Take the statistics at h."""
+        if self.measures(rnd, when):
+            server.stats.copy_(measured.normalisation)
+
     def server_state(self, layout: Layout, w: Tensor) -> State:
         """Add to u and h the exchanged gradients, and the norms behind ``drift/curvature``."""
         return super().server_state(layout, w) | {
             **{name: torch.zeros_like(w) for name in self._exchanged},
             "norms": torch.zeros(2, dtype=w.dtype),
+            **({"apart": torch.tensor(0)} if self.deploy == "h" else {}),
         }
 
     def client_state(self, layout: Layout) -> State:
@@ -121,9 +160,13 @@ class LocalSCGDAM(LocalSGDAM):
         return super().client_state(layout) | {name: layout.zeros() for name in self._exchanged}
 
     def on_round_start(self, state: State, server: ServerState, rnd: Round) -> None:
-        """Start h at the weights."""
+        """Start h at the weights; go on from x where the weights are h."""
         if not state["started"]:
             state["h"] = server.w.clone()  # stays where nobody owns an element
+        if self.deploy == "h" and state["apart"]:  # a round that is run again begins at x already
+            h = server.w.clone()
+            server.w.copy_(state["h"])
+            state["h"], state["apart"] = h, torch.tensor(0)
 
     def broadcast(self, state: State, rnd: Round) -> State:
         """Send u and h, and with ``outer: exchanged`` the federation's mean gradients."""
@@ -149,7 +192,7 @@ class LocalSCGDAM(LocalSGDAM):
             for stretch in ctx.mask.unshared(ctx.layout):
                 new[stretch] = 0
             sent[name], ctx.state[name] = new - ctx.state[name], new
-        return sent if self.first_order else sent | {"norms": ctx.scratch["norms"]}
+        return sent | {"norms": ctx.scratch["norms"]} if self._curves else sent
 
     def on_aggregate_end(self, state: State, server: ServerState, mean: State, rnd: Round) -> None:
         """Move the exchanged gradients as SCAFFOLD moves c, per element by the owners who took part."""
@@ -157,6 +200,9 @@ class LocalSCGDAM(LocalSGDAM):
         for name in self._exchanged:
             state[name] += rnd.participation * mean[name]
         state["norms"] = mean.get("norms", state["norms"])
+        if self.deploy == "h":
+            x = server.w + server.delta
+            server.delta, state["h"], state["apart"] = state["h"] - server.w, x, torch.tensor(1)
 
     def diagnostics(self, state: State, layout: Layout) -> dict[str, float]:
         """``drift/curvature``, by how much the Hessian changes the outer gradient; of the exact Jacobian only."""
@@ -166,16 +212,21 @@ class LocalSCGDAM(LocalSGDAM):
     def _estimate(self, ctx: ClientContext, batches: Sequence[Any], start: bool) -> tuple[Tensor, Tensor]:
         model, h, dual = ctx.model, ctx.scratch["h"], ctx.layout.slices["dual"]
         entropy = ctx.apply(lambda batch: _cross_entropy(model.module, batch), batches[0])
-        slopes = torch.autograd.grad(
-            entropy, model.parameters, create_graph=not self.first_order, materialize_grads=True
-        )
+        in_place = self.inner == "in_place"
+        slopes = torch.autograd.grad(entropy, model.parameters, create_graph=self._curves, allow_unused=True)
+        apart = [e for e, slope in zip(ctx.layout.parameters, slopes, strict=True) if slope is None and in_place]
+        slopes = [torch.zeros_like(p) if s is None else s for p, s in zip(model.parameters, slopes, strict=True)]
         inner = self._corrected(ctx, "inner", gathered(slope.detach() for slope in slopes))
-        h.lerp_(torch.sub(ctx.w, inner, alpha=self.rho, out=inner), 1.0 if start else self.alpha)
-        h[dual] = ctx.w[dual]  # f is at h and the present y
+        rho = self.rho * ctx.rnd.lr_factor if in_place else self.rho
+        h.lerp_(torch.sub(ctx.w, inner, alpha=rho, out=inner), 1.0 if start else self.alpha)
+        for stretch in (dual, *(slice(entry.offset, entry.offset + entry.size) for entry in apart)):
+            h[stretch] = ctx.w[stretch]  # f is at h and the present y
         with model.at(h):
             loss = ctx.loss(batches[0 if self.same_batch else 1], ctx.num_steps)
             outer = self._corrected(ctx, "outer", model.gradient(loss))
-        if not self.first_order:
+        if in_place and not start:
+            ctx.w.copy_(h)
+        if self._curves:
             curved = _hessian_product(model, slopes, outer, entropy)
             ctx.scratch["norms"] += torch.stack([self.rho * curved.norm(), outer.norm()])
             outer.sub_(curved, alpha=self.rho)

@@ -29,7 +29,8 @@ class BatchStream:
     """An endless stream of batches in which the batch at a position is a pure function of (seed, client, position).
 
     Each pass over the data is a fresh permutation. The last batch of a pass may be smaller, but a single left-over
-    example is dropped from that pass: BatchNorm refuses a batch of one.
+    example is dropped from that pass: BatchNorm refuses a batch of one. Where the data set has a ``sampler``
+    (:class:`fedlit.data.sampler.Sampler`), the batches of local steps are drawn by that.
 
     Args:
         dataset: a client's training set of n >= 2 examples.
@@ -53,6 +54,7 @@ class BatchStream:
         self._purpose = (seed, purpose, client)
         n = len(dataset)
         self.steps_per_epoch = n // batch_size + (n % batch_size > 1)
+        self._sampler = getattr(dataset, "sampler", None) if purpose == "batches" else None
         self._pass: tuple[int, Tensor | None] = (-1, None)
         self.ahead = ahead if hasattr(dataset, "take") else None
 
@@ -67,7 +69,11 @@ class BatchStream:
         epoch, step = divmod(position, self.steps_per_epoch)
         current, order = self._pass
         if current != epoch:
-            order = torch.randperm(len(self.dataset), generator=generator(*self._purpose, epoch))
+            draw = generator(*self._purpose, epoch)
+            if self._sampler is None:
+                order = torch.randperm(len(self.dataset), generator=draw)
+            else:
+                order = self._sampler.order(self.dataset.labels, self.batch_size, draw)
             self._pass = (epoch, order)  # at once, as two threads ask
         return order[step * self.batch_size : (step + 1) * self.batch_size]
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from fedlit.core.errors import ConfigError
 from fedlit.data.records import SPLITS, LeftOut, Records, check_records, hidden_labels, listed
+from fedlit.data.sampler import Sampler
 
 if TYPE_CHECKING:
     # To read labels needs no PyTorch, which takes seconds, and data sets that are given in Python need no pandas: what does is
@@ -69,6 +70,8 @@ class FederatedDataModule:
         device: Where the pictures lie: ``auto`` copies them once to the GPU that trains, where they fit into 60% of its
             free memory, ``cpu`` leaves them in a memory map on disk, and ``cuda`` is ``auto`` that refuses data which no GPU
             can take. Augmentation and normalisation are on the device that trains. It changes no number.
+        sampler: Batches of local steps with a share of positives, ``{positives: 0.2}``, for one class against the rest; see
+            ``fedlit.data.sampler.Sampler`` for what stays as it is. By default every image is as likely.
         same_person: Which ids are one patient: ``spellings`` also takes ids for one that are equal as numbers, or but for
             blanks, case or a dash, and says so; with ``exact`` ids such as 3.1 and 3.10 are two.
 
@@ -97,6 +100,7 @@ class FederatedDataModule:
         std: float | list[float] = 0.226,
         device: Literal["auto", "cpu", "cuda"] = "auto",
         same_person: Literal["spellings", "exact"] = "spellings",
+        sampler: Sampler | None = None,
     ):
         for key, value in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size), ("in_chans", in_chans)):
             if value < 1:
@@ -119,7 +123,7 @@ class FederatedDataModule:
         self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
         self.image_size, self.in_chans, self.mean, self.std = image_size, in_chans, mean, std
         self.augment, self.split, self.seed, self.cache_dir = augment, split, seed, cache_dir
-        self.device, self.same_person = device, same_person
+        self.device, self.same_person, self.sampler = device, same_person, sampler
         self.clients: dict[str, ClientData] = {}
         self.test_sets: dict[str, Dataset] = {}
         self.assignment: pd.DataFrame | None = None
@@ -185,6 +189,10 @@ class FederatedDataModule:
         from fedlit.core.messages import ClientData
 
         records, owners, kept, hidden = self.divided()
+        if self.sampler is not None and len(records.classes) != 1:
+            raise ValueError(
+                f"data.sampler: a share of positives is of one class, found {len(records.classes)}; choose one, or leave it out"
+            )
         names, visible = check_clients(owners[kept], records.splits[kept]), _without(records.labels, hidden)
         trained = visible if self.missing_classes == "ignore" else np.where(hidden, 0, visible).astype(np.float32)
         owners, splits = owners[kept], records.splits[kept]
@@ -192,10 +200,12 @@ class FederatedDataModule:
         for name in names:
             train, val, test = (kept[rows_of.get((name, split), np.empty(0, np.int64))] for split in SPLITS)
             labelled = ~hidden[train].all(axis=0)
+            images = self._images(records, train, trained, self._augmentation())
+            images.sampler = self.sampler
             self.clients[name] = ClientData(
                 name,
                 tuple(itertools.compress(records.classes, labelled)),
-                self._images(records, train, trained, self._augmentation()),
+                images,
                 self._images(records, val, visible) if len(val) else None,
                 self._images(records, test, records.labels) if len(test) else None,
             )

@@ -1,8 +1,12 @@
 """Multi-label binary cross-entropy."""
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from fedlit.core.errors import ConfigError
 
 
 class BCE(nn.Module):
@@ -10,14 +14,28 @@ class BCE(nn.Module):
 
     A label that is NaN (a class that the client does not label, an uncertain report) adds neither loss nor
     gradient. Where a client labels the classes C_k and nothing else is missing, the value is the mean over
-    B x |C_k| terms.
+    B x |C_k| terms. ``missing: negative`` takes such labels for 0, in validation too: as the objective of a phase it is the
+    head's warm-up of the code that surgical aggregation links, whose partial loss begins after it.
+
+    Args:
+        missing: Labels that are NaN: ``ignore``, or ``negative``.
+
+    Raises:
+        ConfigError: Another word for ``missing``.
     """
 
     objective_label = ""
     """What it adds to the names of methods; of any other loss that is the name of its class."""
 
+    def __init__(self, missing: Literal["ignore", "negative"] = "ignore") -> None:
+        super().__init__()
+        if missing not in ("ignore", "negative"):
+            raise ConfigError(f"BCE.missing: expected ignore or negative, found {missing!r}")
+        self.missing = missing
+
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Loss of ``logits`` [B, C] against ``labels`` [B, C] in {0, 1, NaN}; 0 where nothing is labelled."""
+        """Loss of ``logits`` [B, C] against ``labels`` [B, C] in {0, 1, NaN}; 0 where nothing counts."""
+        labels = labels.nan_to_num() if self.missing == "negative" else labels
         known = ~labels.isnan()
         terms = F.binary_cross_entropy_with_logits(logits, labels.nan_to_num(), reduction="none")
         return torch.where(known, terms, 0.0).sum() / known.sum().clamp(min=1)

@@ -309,6 +309,9 @@ def test_an_operation_without_second_derivative_is_named(layer, said):
         ({"alpha": 0.0}, "alpha.*found 0"),
         ({"beta_x": 1.5}, "beta_x.*found 1.5"),
         ({"beta_y": -0.1}, "beta_y.*found -0.1"),
+        ({"inner": "in_place", "outer": "exchanged"}, "outer: exchanged changes Algorithm 1's product"),
+        ({"inner": "in_place", "first_order": True}, "first_order: true changes"),
+        ({"inner": "in_place", "deploy": "h"}, "x is h wherever clients communicate"),
     ],
 )
 def test_products_outside_of_their_range_are_refused(options, said):
@@ -356,6 +359,8 @@ def test_labels_of_another_shape_are_refused():
     [
         pytest.param(LocalSCGDAM(0.5), 1, id="exact"),
         pytest.param(LocalSCGDAM(0.5, first_order=True, same_batch=True), 1, id="first order"),
+        pytest.param(LocalSCGDAM(0.5, inner="in_place"), 1, id="in place"),
+        pytest.param(LocalSCGDAM(0.5, deploy="h"), 1, id="deploy h"),
         pytest.param(LocalSCGDAM(0.5, outer="exchanged"), 2, id="exchanged", marks=pytest.mark.slow),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from compositional_oracle import Algorithm, Device, Net, Problem, Products
+from compositional_oracle import InPlace as WrittenInPlace
 from compositional_oracle import LocalSCGDAM as WrittenSCGDAM
 from compositional_oracle import LocalSGDAM as WrittenSGDAM
 from compositional_oracle import LocalSGDM as WrittenSGDM
@@ -68,6 +69,11 @@ def compositional(rho: float = 0.4, alpha: float = 0.3, beta_x: float = 0.4, bet
     return Case(aggregator, WrittenSCGDAM, {"rho": rho}, products, options)
 
 
+def in_place(rho: float = 0.4, alpha: float = 0.9) -> Case:
+    products = {"alpha": alpha, "beta_x": 0.4, "beta_y": 0.2}
+    return Case(LocalSCGDAM(rho, alpha, 0.4, 0.2, inner="in_place"), WrittenInPlace, {"rho": rho}, products)
+
+
 SGDAM = Case(LocalSGDAM(0.4, 0.2), WrittenSGDAM, {}, {"beta_x": 0.4, "beta_y": 0.2})
 SGDM = Case(LocalSGDM(0.7), WrittenSGDM, {}, {}, {"momentum": 0.7})
 SADDLES = {
@@ -76,6 +82,7 @@ SADDLES = {
     "same batch": compositional(same_batch=True),
     "first order, same batch": compositional(first_order=True, same_batch=True),
     "large rho": compositional(rho=3.0, alpha=0.9),
+    "in place": in_place(),
     "LocalSGDAM": SGDAM,
 }
 
@@ -144,10 +151,15 @@ def compare(
     def check(done: Simulation) -> None:
         number = next(rounds)
         factor = rates[number]
+        if hasattr(hand, "rate"):
+            hand.rate = factor
         hand.products = Products(base.alpha, base.beta_x, base.beta_y, base.gamma_x * factor, base.gamma_y * factor)
         hand.round(done.cohorts[-1])
         device = hand.devices[done.cohorts[-1][0]]
-        named, state = by_name(done, done.server.w), done.server.aggregators[0]
+        w, state = done.server.w, dict(done.server.aggregators[0])
+        if getattr(case.aggregator, "deploy", "x") == "h":
+            w, state["h"] = state["h"], w
+        named = by_name(done, w)
         ours, theirs = {"x": flat(net, named, variables)}, {"x": device.x}
         if "u" in hand.averaged:
             ours["u"], theirs["u"] = flat(net, by_name(done, state["u"]), variables), device.u
@@ -157,7 +169,8 @@ def compare(
             theirs |= {"y": device.y + (1.0 if form == "margin" else 0.0), "v": device.v}
         if device.h is not None:
             ours["h"], theirs["h"] = flat(net, by_name(done, state["h"]), variables), device.h
-        for name, tensor in device.statistics.items():
+        running = {} if getattr(case.aggregator, "deploy", "x") == "h" else device.statistics
+        for name, tensor in running.items():
             ours[name], theirs[name] = done.buffer(f"body.1.{name}"), tensor
         for name, client in done.session.engine.client_states().items():
             kept = [tensor for tensor in client.aggregators[0].values() if tensor.numel()]
@@ -207,7 +220,9 @@ def test_every_round_equals_the_transcription_in_float32(case):
     compare(SADDLES[case], Trained(), Sites(THREE), 2, "32-true")
 
 
-@pytest.mark.parametrize(("case", "p"), [("exact", 1), ("exact", 3), ("same batch", 2), ("LocalSGDAM", 3)])
+@pytest.mark.parametrize(
+    ("case", "p"), [("exact", 1), ("exact", 3), ("same batch", 2), ("in place", 3), ("LocalSGDAM", 3)]
+)
 def test_every_round_equals_the_transcription_where_few_take_part(case, p):
     compare(SADDLES[case], Trained(), Sites(FOUR), p, participation=0.5)
 
@@ -217,7 +232,29 @@ def test_every_round_equals_the_transcription_with_weights_by_examples(case):
     compare(SADDLES[case], Trained(), Sites(FOUR), 2, participation=0.5, weights="examples")
 
 
-@pytest.mark.parametrize("case", ["exact", "LocalSGDAM"])
+@pytest.mark.parametrize(("sites", "participation"), [(THREE, 1.0), (FOUR, 0.5)])
+def test_where_h_is_deployed_x_goes_on_as_it_would(sites, participation):
+    """And h is what the federation's weights are; BatchNorm's statistics are estimated there, by another test."""
+    case = compositional()
+    case.aggregator.deploy = "h"
+    compare(case, Trained(), Sites(sites), 3, participation=participation)
+
+
+def test_where_h_is_deployed_statistics_are_those_of_all_training_images_at_h():
+    module, data = Trained().double(), Sites(TWO, batch_size=64)
+    federation = Federation([LocalSCGDAM(0.4, 0.3, deploy="h")], rounds=2, schedule=ConstantSchedule(3, "steps"))
+    done = simulate(module, data, federation, "64-true")
+    data.setup()
+    named = by_name(done, done.server.w)
+    inner = [
+        c.train.tensors[0].double() @ named["body.0.weight"].T + named["body.0.bias"] for c in data.clients.values()
+    ]
+    means, squares = (sum((z**power).mean(0) for z in inner) / len(inner) for power in (1, 2))
+    torch.testing.assert_close(done.buffer("body.1.running_mean"), means)
+    torch.testing.assert_close(done.buffer("body.1.running_var"), squares - means**2, rtol=0.2, atol=0)
+
+
+@pytest.mark.parametrize("case", ["exact", "in place", "LocalSGDAM"])
 def test_the_dual_has_a_rate_of_its_own_and_the_schedule_scales_both(case):
     compare(SADDLES[case], Trained(dual_scale=3.0), Sites(THREE), 2, rates=(1.0, 0.5, 0.25))
 

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from toys import ToyNet
 
 from fedlit.aggregators import Scaffold
+from fedlit.core.errors import ConfigError
 from fedlit.experiment.naming import method_name
 from fedlit.federation.federation import Federation
 from fedlit.objectives import BCE, AUCSaddle
@@ -48,3 +49,13 @@ def test_bce_adds_nothing_to_the_name_of_a_method(objective, name):
     module = ToyNet()
     module.objective = objective
     assert method_name(Federation([Scaffold()]), module) == name
+
+
+def test_missing_labels_are_negatives_where_asked():
+    logits = torch.tensor([[0.3, -1.2], [2.0, 0.1]], dtype=torch.float64)
+    labels = torch.tensor([[1.0, NAN], [NAN, 0.0]], dtype=torch.float64)
+    p = 1 / (1 + torch.exp(-logits))
+    expected = -(p[0, 0].log() + (1 - p[0, 1]).log() + (1 - p[1, 0]).log() + (1 - p[1, 1]).log()) / 4
+    torch.testing.assert_close(BCE("negative")(logits, labels), expected)
+    with pytest.raises(ConfigError, match=r"BCE\.missing: expected ignore or negative, found 'zero'"):
+        BCE("zero")

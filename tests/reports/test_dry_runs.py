@@ -1,6 +1,7 @@
 """`fedlit reproduce` with settings of one's own, and its `--dry_run`: counts and hours by hand, without data or network."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import timm
@@ -13,7 +14,7 @@ from fedlit.core.flat import FlatModel
 from fedlit.models import ImageClassifier
 from fedlit.models.small_cnn import SmallCNN
 from fedlit.objectives import AUCSaddle
-from fedlit.reports.reproductions import reproduction
+from fedlit.reports.reproductions import NAMES, reproduction
 from fedlit.reports.reproductions.costs import Estimate
 from fedlit.reports.reproductions.document import find, read
 from fedlit.reports.reproductions.reproduction import Reproduction
@@ -177,3 +178,19 @@ def test_seconds_that_are_none_are_refused(figure):
 def test_epochs_of_built_in_data_are_counted_from_their_settings(name, part, steps, tmp_path, plan_some):
     run = plan_some(Reproduction(name, run_dir=tmp_path))[part][-1]
     assert Estimate({}, 0.1).cost(run).steps == steps
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "fdam-table5" else n for n in NAMES])
+def test_every_name_says_what_it_would_run_at_the_papers_scale(name, tmp_path):
+    """Without data or network; one case and one rate of each part, which differ in a few keys."""
+    made = Reproduction(name, scale="paper", run_dir=tmp_path, seeds=[0], dry_run=True, seconds_per_step=0.1)
+    scale = made.chosen
+    parts = dict(list(scale.parts.items())[-1:])
+    for key, part in parts.items():
+        parts[key] = replace(part, cases=dict(list(part.cases.items())[-1:]))
+    rates = scale.rates and replace(scale.rates, grid=scale.rates.grid[:1], others={}, tries=None)
+    made.document.scales["paper"] = replace(scale, parts=parts, rates=rates)
+    text = made.announcement()
+    assert text.startswith(f"# {name} at paper scale: ")
+    for part in parts.values():
+        assert part.experiment in text

@@ -41,7 +41,8 @@ def test_it_is_laid_over_the_papers_scale(name):
     scales = read(find(name)).scales
     assert list(scales["linked"].parts) == list(scales["paper"].parts)
     assert scales["linked"].root == scales["paper"].root
-    assert scales["linked"].settings != scales["paper"].settings
+    linked, paper = scales["linked"], scales["paper"]
+    assert (linked.settings, linked.values) != (paper.settings, paper.values)
     for part in scales["linked"].parts:
         assert scales["linked"].parts[part].config == scales["paper"].parts[part].config
 
@@ -159,3 +160,57 @@ def test_a_document_without_it_says_what_it_has():
     (name, *_) = [name for name in NAMES if name not in WITH_LINKED]
     with pytest.raises(ConfigError, match=rf"--scale linked: {name} has laptop and paper"):
         Reproduction(name, scale="linked").run(Console())
+
+
+@pytest.mark.parametrize(
+    ("name", "scale", "expected"),
+    [
+        ("fdam-table3", "paper", {"CODAPlus": ("average", None), "CODASCA": ("random", "always")}),
+        ("fdam-table3", "linked", {"CODAPlus": ("centre", None), "CODASCA": ("centre", "auto")}),
+        ("fdam-fig4", "paper", {"CODAPlus": ("average", None), "CODASCA": ("random", "always")}),
+        ("fdam-table5", "paper", {"CODASCA": ("random", "always")}),
+        ("fdam-table5", "linked", {"CODASCA": ("centre", "auto")}),
+    ],
+)
+def test_stages_of_fdam_are_those_of_the_text_at_paper_and_of_the_code_at_linked(
+    name, scale, expected, tmp_path, plan_some
+):
+    """Algorithms 2 and 4: an average, a random round, and c = 0 in each stage; with a grid, gamma is laid over them."""
+    small = {"model.backbone": "resnet10t"}
+    reproduced = Reproduction(name, root=tmp_path, scale=scale, seeds=[0], set=small, set_body=small)
+    label = "method" if len(expected) == 2 else "title"
+    chosen_parts = {getattr(part, label, None) or part.chooses(label)[0]: part for part in reproduced.parts()}
+    reproduced.parts = lambda: list(chosen_parts.values())
+    found = {}
+    for experiment, runs in plan_some(reproduced).items():
+        if not experiment.endswith("-body"):
+            (each,) = yaml.safe_load(runs[-1].config)["federation"]["aggregators"]
+            chosen = each["init_args"]
+            found[each["class_path"].rpartition(".")[2]] = (chosen["output"], chosen.get("reset"))
+            assert chosen["gamma"] == (0.002 if name == "fdam-fig4" and scale == "linked" else 0.001)
+    assert found == expected
+
+
+def test_localscgdam_has_the_recipe_of_its_reference(tmp_path, no_pretrained):
+    small = {"model.backbone": "resnet10t"}
+    reproduced = Reproduction("localscgdam-fig1", root=tmp_path, scale="linked", seeds=[0], set=small)
+    part = next(part for part in reproduced.parts() if part.title == "CIFAR10")
+    reproduced.parts = lambda: [part]
+    found = {run.case: yaml.safe_load(run.config) for run in reproduced.plan()[part.experiment]}
+    assert len(found) == 5
+    for config in found.values():
+        data = config["data"]["init_args"]
+        assert (data["batch_size"], data["sampler"], data["imratio"]) == (128, {"positives": 0.2}, 0.1)
+    (composed,) = found["localscgdam-p4"]["federation"]["aggregators"]
+    assert (composed["init_args"]["inner"], composed["init_args"]["rho"]) == ("in_place", 0.1)
+    saddle = found["localscgdam-p4"]["model"]["init_args"]["objective"]["init_args"]
+    assert (saddle["prior"], saddle["clamp"], saddle["dual_scale"]) == (0.2, True, pytest.approx(1 / (0.2 * 0.8)))
+
+
+def test_heads_of_partial_loss_are_warmed_up_on_negatives_where_labels_are_missing(tmp_path, no_pretrained):
+    wanted = ["partialloss-fedbnplus", "surgagg-fedbnplus"]
+    for case, keys in planned("surgical-table2", tmp_path, wanted, no_pretrained).items():
+        (phase,) = keys["phases"]
+        negative = phase["objective"] is not None and phase["objective"]["init_args"]["missing"] == "negative"
+        assert negative == (case == "partialloss-fedbnplus")
+        assert keys["model"]["init_args"]["objective"] is None  # partial loss, in the main part

@@ -144,6 +144,7 @@ class Device:
     h: Tensor | None = None
     u: Tensor | None = None
     v: Tensor | None = None
+    newest: tuple[Tensor, Tensor] | None = None
 
 
 @dataclass
@@ -244,6 +245,42 @@ class LocalSCGDAM(Algorithm):
         if self.first_order:
             return by_g, by_y
         return self.problem.jacobian(device.x, xi).T @ by_g, by_y
+
+
+@dataclass
+class InPlace(LocalSCGDAM):
+    """PDSCA's step on every device, of first order, and what Algorithm 1 averages when it communicates.
+
+    A step of cross-entropy in the weights w, their moving average h, a step of the AUC loss from there; w1, w2 and y have no
+    part in the first two. ``rate`` is the rate of the schedule, which both steps have.
+    """
+
+    rate: float = 1.0
+
+    def inner(self, device: Device, keep: float) -> None:
+        xi, zeta = self.draw(device)
+        d = self.problem.net.size
+        stepped = device.x[:d] - self.rate * self.problem.rho * torch.func.grad(self.problem.inner_loss)(
+            device.x[:d], xi
+        )
+        old = stepped if device.h is None else device.h[:d]
+        self.seen(device, device.x, xi)
+        device.h = torch.cat([keep * old + (1 - keep) * stepped, device.x[d:]])
+        self.seen(device, device.h, zeta)
+        device.newest = self.problem.gradients(device.h, device.y, zeta)
+
+    def start(self, device: Device) -> None:
+        self.inner(device, 0.0)
+        device.u, device.v = device.newest
+
+    def iterate(self, device: Device) -> None:
+        c = self.products
+        device.x, device.y = device.x - c.gamma_x * device.u, device.y + c.gamma_y * device.v
+        self.inner(device, 1 - c.alpha)
+        device.x = device.h.clone()
+        u, v = device.newest
+        device.u = (1 - c.beta_x) * device.u + c.beta_x * u
+        device.v = (1 - c.beta_y) * device.v + c.beta_y * v
 
 
 @dataclass

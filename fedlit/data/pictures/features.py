@@ -42,7 +42,7 @@ class LabelledFeatures(Dataset):
 
     def __init__(self, file: Path, images: LabelledImages) -> None:
         self.file, self.indices, self.labels, self.names = file, images.indices, images.labels, images.names
-        self.sites, self.patients = images.sites, images.patients
+        self.sites, self.patients, self.sampler = images.sites, images.patients, images.sampler
         self._features = np.load(file, mmap_mode="r")
 
     def __len__(self) -> int:

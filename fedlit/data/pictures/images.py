@@ -17,6 +17,7 @@ from fedlit.core.devices import constant, to_device
 from fedlit.data.pictures.decoding import decode_images
 from fedlit.data.pictures.pixels import read_image
 from fedlit.data.pictures.store import ImageStore, cache_folder, make_cache_folder
+from fedlit.data.sampler import Sampler
 
 __all__ = [
     "ImageStore", "LabelledImages", "cache_folder", "decode_images", "make_cache_folder", "model_input", "read_image",
@@ -73,6 +74,7 @@ class LabelledImages(Dataset):
             raise ValueError(f"pictures of {channels} channels become 1 or {channels}, found in_chans {in_chans}")
         self.in_chans, self.augment = in_chans, augment
         self.mean, self.std = _per_channel("mean", mean, in_chans), _per_channel("std", std, in_chans)
+        self.sampler: Sampler | None = None
         self._device: torch.device | None = None
 
     def placed(self, store: ImageStore, device: torch.device) -> "LabelledImages":

@@ -9,7 +9,7 @@ from fedlit.data.schemes import by_sharing
 from fedlit.reports.reproductions.document import Scale
 from fedlit.reports.reproductions.report import Report, curve, measured
 from fedlit.reports.reproductions.surgical.figure import draw, draw_dilution
-from fedlit.reports.reproductions.surgical.tables import Column, Method, dilution_markdown, markdown, values
+from fedlit.reports.reproductions.surgical.tables import Column, Method, dilution_markdown, markdown, reachable, values
 
 DILUTION = "surgical-dilution"
 """The part of heads on a fixed body. Averaging gives a class that one of K sites labels 1/K of its update. AUROC does not
@@ -26,6 +26,7 @@ class Shown:
     # Either ``sharing``, to show shared and unique classes apart, or ``site``, for each site's classes on the last
     # column's set; "" for the columns as they are.
     by: str = ""
+    more: list[str] = field(default_factory=list)  # Rows, and beginnings of columns, that the paper's table has not.
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class ClassesReport:
             shown = values(methods, self._columns(table.by), classes, self.sites)
             tables[table.title.lower().replace(" ", "-")] = shown
             texts.append(markdown(f"{table.title}. {table.text}", shown, self.reference, self.ddof))
+            if table.more:
+                texts.append(f"Not in the paper's table: {', '.join(table.more)}.\n")
             if set(classes) == {label for own in self.sites.values() for label in own}:
                 every = values(methods, self._columns()[:1], classes, self.sites)
                 figures["figure"] = draw(every, by_sharing(self.sites))
@@ -65,10 +68,10 @@ class ClassesReport:
         columns = list(self.columns.values())
         if by == "sharing":
             return [
-                replace(column, title=f"{column.title}, {kind} classes", classes=classes)
+                replace(column, title=f"{column.title}, {kind} classes", classes=of_column)
                 for column in columns
                 for kind, classes in by_sharing(self.sites).items()
-                if classes
+                if (of_column := reachable(column, classes, self.sites))
             ]
         if by == "site":
             (external,) = columns[-1].sets

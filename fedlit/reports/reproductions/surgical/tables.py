@@ -67,7 +67,7 @@ def values(
         {"method": m.title, "column": c.title, "class": label, "auroc": c.value(m, label, sites)}
         for m in methods
         for c in columns
-        for label in (c.classes or _reachable(c, classes, sites))
+        for label in (c.classes or reachable(c, classes, sites))
     )
 
 
@@ -134,7 +134,8 @@ def dilution_markdown(curves: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def _reachable(column: Column, classes: Sequence[str], sites: Mapping[str, Sequence[str]]) -> list[str]:
+def reachable(column: Column, classes: Sequence[str], sites: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the classes that a column can have: of an ``own`` column those that one of its sites labels."""
     if not column.own:
         return list(classes)
     return [label for label in classes if any(label in sites[name] for name in column.sets)]

@@ -1,0 +1,58 @@
+"""Which images the batches of local steps are drawn from, where that is not all alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Batches with a fixed share of positives, as ``DualSampler`` of LibAUC draws them; of one class against the rest.
+
+    A pass has as many batches, of the same sizes, as without. In each the share is rounded to whole images, of which at least
+    one is positive and one negative. Positives come in permutations, one after the other, so that one of few is seen several
+    times in a pass; of the negatives, another permutation, a pass leaves out as many as positives are repeated. A client
+    without positives, or without negatives, has batches as without. (LibAUC's pass is longer: it ends when all negatives
+    have been seen.)
+
+    Weights of clients, epochs, and what is measured (the share of positives p, statistics of BatchNorm) stay those of the
+    images. ``AUCSaddle`` is the pairwise loss only where its p is that of the batches: set its ``prior`` to the same share.
+
+    Args:
+        positives: Share of positives in every batch, in (0, 1).
+
+    Raises:
+        ValueError: The share is not in (0, 1).
+    """
+
+    positives: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.positives < 1:
+            raise ValueError(f"data.sampler.positives: expected a share between 0 and 1, found {self.positives:g}")
+
+    def order(self, labels: Tensor, batch_size: int, draw: Generator) -> Tensor:
+        """Return the images of a pass in the order of its batches, at most [n], for labels [n, 1]."""
+        import torch
+
+        n = len(labels)
+        positive = (labels == 1).any(dim=1)
+        pools = [positive.nonzero()[:, 0], (~positive).nonzero()[:, 0]]
+        if not all(map(len, pools)):
+            return torch.randperm(n, generator=draw)
+        sizes = [size for start in range(0, n, batch_size) if (size := min(batch_size, n - start)) > 1]
+        shares = [min(max(round(self.positives * size), 1), size - 1) for size in sizes]
+        drawn = []
+        for pool, total in zip(pools, (sum(shares), sum(sizes) - sum(shares)), strict=True):
+            passes = -(-total // len(pool))
+            drawn.append(torch.cat([pool[torch.randperm(len(pool), generator=draw)] for _ in range(passes)]))
+        chosen, at = [], [0, 0]
+        for size, share in zip(sizes, shares, strict=True):
+            for kind, number in enumerate((share, size - share)):
+                chosen.append(drawn[kind][at[kind] : at[kind] + number])
+                at[kind] += number
+        return torch.cat(chosen)
