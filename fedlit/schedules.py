@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedlit.core.errors import ConfigError
+from fedlit.core.kinds import checked
 from fedlit.core.schedule import Plan, Schedule, Unit
 
 
+@checked
 @dataclass
 class Stage:
     """A stretch of rounds with one learning rate and one window: eta_s, I_s, and R_s or T_s of a paper's stage list.

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import SLICES, FlatModel, Layout
 from fedlit.core.hooks import mask_of, numbers_of, replaced_change, state_of
+from fedlit.core.kinds import Checked
 from fedlit.core.messages import Client, Mask, Measured, Payload, Round, ServerState, State
 from fedlit.core.schedule import Schedule
 
@@ -133,7 +134,7 @@ class ClientContext:
     stats = property(attrgetter("model.stats"), doc="[S], the client's BatchNorm statistics.")
 
 
-class Aggregator:
+class Aggregator(Checked):
     """One algorithm: its client half and its server half.
 
     An aggregator holds hyper-parameters only. Server state, client state and messages are passed by argument, so

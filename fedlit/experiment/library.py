@@ -27,7 +27,7 @@ from fedlit.experiment.described import described, plain
 from fedlit.experiment.experiment import Experiment, ready
 from fedlit.experiment.fitted import Fitted
 from fedlit.experiment.fitting import fit as fit_experiment
-from fedlit.experiment.kinds import check_kinds
+from fedlit.core.kinds import check_kinds
 from fedlit.experiment.naming import check_names
 from fedlit.experiment.phases import Phase
 from fedlit.federation.callbacks import Callback

@@ -12,6 +12,7 @@ from fedlit.core.cadence import Cadence
 from fedlit.core.errors import ConfigError
 from fedlit.core.local_model import LocalTraining
 from fedlit.core.manifest import Best
+from fedlit.core.kinds import checked
 from fedlit.core.stored_states import in_bytes
 from fedlit.metrics.direction import better
 from fedlit.schedules import ConstantSchedule, Schedule
@@ -19,6 +20,7 @@ from fedlit.schedules import ConstantSchedule, Schedule
 MEMORY_FORMATS = (None, "contiguous", "channels_last")
 
 
+@checked
 @dataclass
 class Settings:
     """Say what the rounds of a federation are: algorithms, schedule, clients, evaluation, checkpoints.

@@ -105,7 +105,7 @@ def test_exact_ids_stay_apart(tmp_path):
     data = nih(tmp_path / "nih", ["0{}"], same_person="exact")
     data.setup()
     assert data.assignment["patient"].nunique() == 80
-    with pytest.raises(ValueError, match=r"data.same_person: expected spellings or exact, found 'no'"):
+    with pytest.raises(ValueError, match=r"same_person: expected 'spellings' or 'exact', found 'no'"):
         nih(tmp_path / "no", ["0{}"], same_person="no")
 
 
