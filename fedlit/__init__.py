@@ -3,7 +3,7 @@
 import sys
 
 from fedlit.core import errors
-from fedlit.core.imports import loaded
+from fedlit.core.system.imports import loaded
 
 __version__ = "0.1.0"
 

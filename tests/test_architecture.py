@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import fedlit
-from fedlit.core import processes
+from fedlit.core.system import processes
 from fedlit.experiment import choices, jobs, parser
 
 PACKAGE = Path(fedlit.__file__).parent
@@ -110,6 +110,14 @@ def test_core_and_federation_import_no_room_above_them():
 def test_core_imports_nothing_of_the_federation():
     wrong = [f"{m} imports {i}" for m in modules() if within(m, CORE[:1]) for i in imports(m) if within(i, CORE[1:])]
     assert wrong == []
+
+
+def test_a_clients_round_knows_no_processes_and_no_documents():
+    rooms = ("fedlit.core.system", "fedlit.core.checkpoints")
+    apart = ("fedlit.core.system.processes", "fedlit.core.system.documents", "fedlit.core.system.typed")
+    inside = [name for name in modules() if within(name, CORE[:1]) and not within(name, rooms)]
+    assert [f"{m} imports {i}" for m in inside for i in imports(m) if within(i, apart)] == []
+    assert len(inside) > 20
 
 
 def test_nothing_imports_the_command_line():

@@ -12,7 +12,7 @@ from rich.console import Console
 
 import fedlit
 from fedlit.cli.commands import COMMANDS, command
-from fedlit.core.imports import uncollected
+from fedlit.core.system.imports import uncollected
 from fedlit.experiment.mistakes import explain
 from fedlit.experiment.parser import SUBCOMMANDS, Parser, complain, is_mistake
 from fedlit.federation.interrupts import ending_on_sigterm

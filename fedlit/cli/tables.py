@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from fedlit.data.cached import Entry
 from fedlit.data.labels import harmonised
+from fedlit.data.pictures.cached import Entry
 from fedlit.data.schemes import KINDS
 from fedlit.experiment.choices import AXES, shipped
 

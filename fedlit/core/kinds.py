@@ -47,7 +47,7 @@ def checked(cls: Made) -> Made:
     single = [name for name, parameter in signature.parameters.items() if parameter.kind not in variadic]
 
     @functools.wraps(init)
-    def __init__(self: Any, *given: Any, **named: Any) -> None:  # noqa: N807
+    def __init__(self: Any, *given: Any, **named: Any) -> None:
         given, named = tuple(map(_plain, given)), {name: _plain(value) for name, value in named.items()}
         try:
             arguments = signature.bind(self, *given, **named).arguments

@@ -104,9 +104,14 @@ class LocalModel:
         self._sending = self._implementing("on_before_send")
         self._ending = self._implementing("on_client_round_end")
         self._looking = any((self._starting, self._computing, self._before, self._after, self._sending, self._ending))
-        self._steps: Steps = self._recorded() if training.recorded else self
+        self._replayed = self._recorded() if training.recorded else None
         if training.compiled:
             module.compile(**COMPILING)
+
+    @property
+    def _steps(self) -> Steps:
+        """How steps are taken; by this model itself unless they are replayed."""
+        return self._replayed or self
 
     @property
     def layout(self) -> Layout:

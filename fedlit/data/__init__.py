@@ -3,7 +3,7 @@
 Classes are imported when they are asked for, as to open an image file needs no PyTorch, which takes seconds.
 """
 
-from fedlit.core.imports import lazily
+from fedlit.core.system.imports import lazily
 
 __getattr__, __dir__, __all__ = lazily(
     __name__,

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from torchvision.transforms import v2
 
     from fedlit.core.messages import ClientData
-    from fedlit.data.images import LabelledImages
     from fedlit.data.partition import Partition
+    from fedlit.data.pictures.images import LabelledImages
     from fedlit.data.schemes import LabelScheme
 
 POOLED = "pooled"
@@ -137,7 +137,7 @@ class FederatedDataModule(Checked):
 
     def default_augmentation(self) -> nn.Module:
         """Return the transform for ``augment: true``, which takes a batch of float images [B, C, H, W] in [0, 1]."""
-        from fedlit.data.augmentation import XrayAugmentation
+        from fedlit.data.pictures.augmentation import XrayAugmentation
 
         return XrayAugmentation()
 
@@ -323,14 +323,14 @@ class FederatedDataModule(Checked):
             return self.default_augmentation()
         from torchvision.transforms import v2
 
-        from fedlit.data.augmentation import PerImage
+        from fedlit.data.pictures.augmentation import PerImage
 
         return PerImage(v2.Compose(self.augment))
 
     def _images(
         self, records: Records, rows: np.ndarray, labels: np.ndarray, augment: nn.Module | None = None
     ) -> LabelledImages:
-        from fedlit.data.images import LabelledImages
+        from fedlit.data.pictures.images import LabelledImages
 
         names, sites, patients = records.names[rows], records.sites[rows], records.patients[rows]
         looks = (self.in_chans, augment, self.mean, self.std)

@@ -14,15 +14,15 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from fedlit.data.copies import Duplicates, checked_duplicates, notes_of_copies
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import checked_classes
 from fedlit.data.partition import ByOrganisation, Partition
 from fedlit.data.patients import keys
-from fedlit.data.pixels import Resize
+from fedlit.data.pictures.copies import Duplicates, checked_duplicates, notes_of_copies
+from fedlit.data.pictures.pixels import Resize
+from fedlit.data.pictures.store import cache_folder
 from fedlit.data.records import SPLITS, Records, hidden_labels, listed
 from fedlit.data.splits import split_by_patient
-from fedlit.data.store import cache_folder
 
 
 class JoinedStore:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedlit.data.patients import nobody, warn_united
-from fedlit.data.store import ImageStore
+from fedlit.data.pictures.store import ImageStore
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,12 +13,12 @@ from lightning.pytorch import LightningModule
 from rich.console import Console
 
 from fedlit import __version__
-from fedlit.core import documents
 from fedlit.core.aggregator import composed_name
 from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.fabric import FederationFabric, launch, make_fabric
 from fedlit.core.parts import Parts
 from fedlit.core.randomness import seed_process
+from fedlit.core.system import documents
 from fedlit.data.federated import FederatedDataModule
 from fedlit.experiment.credentials import complete
 from fedlit.experiment.naming import check_names, group_name, method_name, run_name

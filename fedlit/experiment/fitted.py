@@ -11,9 +11,9 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
-from fedlit.core import checkpoint
 from fedlit.core.batches import fetch
-from fedlit.core.checkpoint import Loaded
+from fedlit.core.checkpoints import checkpoint
+from fedlit.core.checkpoints.checkpoint import Contents
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.module import copy_of, overrides, step_of
 from fedlit.data.given import data_set
@@ -40,7 +40,7 @@ class Fitted:
     test: dict[str, float] = field(repr=False)
     best_round: int
     _session: Session = field(repr=False)
-    _loaded: Loaded = field(repr=False)
+    _loaded: Contents = field(repr=False)
     _start: LightningModule = field(repr=False)
     _logged: list[tuple[int, str, float]] = field(repr=False)
 

@@ -6,10 +6,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedlit.core import checkpoint
-from fedlit.core.checkpoint import Loaded
+from fedlit.core.checkpoints import checkpoint
+from fedlit.core.checkpoints.checkpoint import Contents
+from fedlit.core.checkpoints.manifest import Best
 from fedlit.core.errors import ConfigError
-from fedlit.core.manifest import Best
 from fedlit.experiment.experiment import Experiment
 from fedlit.experiment.naming import totals
 from fedlit.experiment.phases import Part
@@ -134,7 +134,7 @@ def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None
         for file in keep(session, sets, rounds, run.directory / FOLDER):
             run.artifact(file, FOLDER)
         run.artifact(best, "best")
-        _keep_model(session, Loaded(rounds, server, {}, Best()), run, say)
+        _keep_model(session, Contents(rounds, server, {}, Best()), run, say)
         run.artifact(run.metrics.path)
         result = Result(experiment.federation.rounds, rounds, time.perf_counter() - began, metrics)
         status = "FINISHED"
@@ -157,7 +157,7 @@ def _goes_on_from(part: Part, run: Run, resume: Path | None) -> Path | None:
     return resume if resume and resume.parent == folder else None
 
 
-def _keep_model(session: Session, best: Loaded, run: Run, say: Say) -> None:
+def _keep_model(session: Session, best: Contents, run: Run, say: Say) -> None:
     """Log the best model as one of MLflow where the tracker takes it; one that cannot be is said, and ends no run."""
     if not (run.main and run.tracker.keeps_models):
         return

@@ -14,20 +14,20 @@ import yaml
 from jsonargparse import Namespace
 from lightning.pytorch import LightningModule
 
-from fedlit.core import documents
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import launch, make_fabric
+from fedlit.core.kinds import check_kinds
 from fedlit.core.module import check_module, copy_of
 from fedlit.core.parts import Parts
 from fedlit.core.randomness import seed_process
+from fedlit.core.system import documents
 from fedlit.data.federated import FederatedDataModule, parts_of
 from fedlit.data.given import GivenClients
 from fedlit.experiment.described import described, plain
 from fedlit.experiment.experiment import Experiment, ready
 from fedlit.experiment.fitted import Fitted
 from fedlit.experiment.fitting import fit as fit_experiment
-from fedlit.core.kinds import check_kinds
 from fedlit.experiment.naming import check_names
 from fedlit.experiment.phases import Phase
 from fedlit.federation.callbacks import Callback

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import yaml
 
-from fedlit.core import documents
+from fedlit.core.system import documents
 from fedlit.experiment.choices import mistaken, takers_of
 
 KEY = re.compile(r'Parser key "([^"]+)"')

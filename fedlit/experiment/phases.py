@@ -10,8 +10,8 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from fedlit.core import checkpoint
 from fedlit.core.aggregator import Aggregator
+from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Layout

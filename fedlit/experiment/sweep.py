@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.files import whole
+from fedlit.core.system.files import whole
 from fedlit.experiment.grid import PlannedRun, Sweep, load_sweep, plan
 from fedlit.experiment.jobs import Job, run_jobs
 from fedlit.experiment.mistakes import near

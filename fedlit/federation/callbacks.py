@@ -1,12 +1,13 @@
 """What follows the rounds of a federation: callbacks of one's own, and those that every run has."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedlit.core.checkpoint import Checkpoints
+from fedlit.core.checkpoints.checkpoint import Checkpoints
+from fedlit.core.checkpoints.manifest import Best
 from fedlit.core.errors import ConfigError
-from fedlit.core.manifest import Best
 from fedlit.core.messages import ClientReport
 from fedlit.federation.description import save_partition
 from fedlit.federation.engines.base import Scores
@@ -18,9 +19,16 @@ class Callback:
 
     Subclass it, override the hooks that are needed, and name the class in a YAML's ``callbacks``. ``state.run.main`` is
     true on the rank that writes. Callbacks of one's own are called before those of fedlit, in the order of their list,
-    so that what they add to ``state.metrics`` is logged. A resumed run makes its callbacks anew: they keep nothing
-    that training depends on.
+    so that what they add to ``state.metrics`` is logged. A resumed run makes its callbacks anew; what one has to remember, such
+    as for how long nothing has improved, it gives in ``state_dict`` and takes back in ``load_state_dict``.
     """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run has to know, as JSON can hold it; it is kept in each checkpoint."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what ``state_dict`` gave, before ``on_fit_start`` of a resumed run; not called where that was {}."""
 
     def on_fit_start(self, state: FitState) -> None:
         """Called once before the first round of a phase or of the main part; a resumed one has ``state.done`` behind it."""
@@ -59,6 +67,34 @@ class Callbacks:
         for callback in self.callbacks:
             getattr(callback, hook)(*args)
 
+    def state(self) -> dict[str, dict[str, Any]]:
+        """Return what the callbacks keep, by their place and class.
+
+        Raises:
+            ConfigError: One keeps what JSON cannot hold.
+        """
+        kept = {key: callback.state_dict() for key, callback in self._named().items()}
+        for key, state in kept.items():
+            try:
+                same = json.loads(json.dumps(state, allow_nan=False)) == state
+            except (TypeError, ValueError):
+                same = False
+            if not same:
+                raise ConfigError(
+                    f"callbacks: state_dict of {key.partition(' ')[2]}: expected numbers, texts, lists and dicts with texts as "
+                    f"keys, found {state!r:.60}"
+                )
+        return {key: state for key, state in kept.items() if state}
+
+    def load(self, kept: Mapping[str, dict[str, Any]]) -> None:
+        """Give the callbacks back what they kept; whoever was not there before begins anew."""
+        for key, callback in self._named().items():
+            if key in kept:
+                callback.load_state_dict(kept[key])
+
+    def _named(self) -> dict[str, Callback]:
+        return {f"{place} {type(callback).__name__}": callback for place, callback in enumerate(self.callbacks)}
+
 
 class Record(Callback):
     """Keep the partition and the metrics of every round with the run."""
@@ -92,10 +128,11 @@ class SaveCheckpoints(Callback):
 
     Args:
         saver: The folder of the checkpoints.
+        others: Callbacks that may keep something.
     """
 
-    def __init__(self, saver: Checkpoints) -> None:
-        self.saver = saver
+    def __init__(self, saver: Checkpoints, others: Callbacks) -> None:
+        self.saver, self._others = saver, others
 
     def on_fit_start(self, state: FitState) -> None:
         """Save the start, so that even a first round that fails leaves a checkpoint."""
@@ -109,7 +146,7 @@ class SaveCheckpoints(Callback):
         self.saver.finish()
         improved = state.best.round == state.done
         if improved or state.over or self.saver.due(state.done):
-            state.session.save(self.saver, state.done, state.server, state.best, later=True)
+            self._save(state, later=True)
 
     def on_fit_end(self, state: FitState) -> None:
         """Save the end."""
@@ -121,8 +158,8 @@ class SaveCheckpoints(Callback):
         if isinstance(error, Exception) and state.settled:
             self._save(state)
 
-    def _save(self, state: FitState) -> None:
-        state.session.save(self.saver, state.done, state.server, state.best)
+    def _save(self, state: FitState, later: bool = False) -> None:
+        state.session.save(self.saver, state.done, state.server, state.best, self._others.state(), later)
 
 
 def with_shipped(callbacks: Sequence[Callback], progress: Callback, saving: SaveCheckpoints) -> Callbacks:

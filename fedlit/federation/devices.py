@@ -18,8 +18,8 @@ from fedlit.core.memory_format import convolutions, turned
 from fedlit.core.messages import ClientData
 from fedlit.core.optimizer import FlatOptimizer
 from fedlit.core.parts import Parts
-from fedlit.data.images import LabelledImages
-from fedlit.data.resident import ResidentStore, nbytes
+from fedlit.data.pictures.images import LabelledImages
+from fedlit.data.pictures.resident import ResidentStore, nbytes
 
 
 def memory_format(

@@ -6,7 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from fedlit.core.checkpoint import Checkpoints
+from fedlit.core.checkpoints import checkpoint
+from fedlit.core.checkpoints.checkpoint import Checkpoints
 from fedlit.core.messages import Broadcast, Payload, Round, ServerState
 from fedlit.federation import description, evaluation
 from fedlit.federation.callbacks import Callback, Callbacks, SaveCheckpoints, with_shipped
@@ -54,9 +55,11 @@ class Federation(Settings):
             ConfigError: ``callbacks`` name one that every run has, or the monitor a metric that there is not.
         """
         saver = Checkpoints(checkpoints or run.checkpoints, session.fabric, self.cadence)
-        follow = with_shipped(callbacks, RoundProgress(run.main), SaveCheckpoints(saver))
+        own = Callbacks(callbacks)
+        follow = with_shipped(callbacks, RoundProgress(run.main), SaveCheckpoints(saver, own))
         state = self._begin(session, run, resume, saver, before, bool(callbacks))
         standstill = Standstill(list(session.clients), over=state.step > 0)
+        own.load(checkpoint.callbacks(resume) if resume else {})
         run.start(config, params or {}, description.tags(session), state.step)
         try:
             with Interrupts() as interrupts:

@@ -7,8 +7,8 @@ from pathlib import Path
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
-from fedlit.core import checkpoint
 from fedlit.core.aggregator import Aggregator
+from fedlit.core.checkpoints import checkpoint
 from fedlit.core.flat import Layout
 from fedlit.core.local_model import client_mask, initial_client_state
 from fedlit.core.measuring import objective_of

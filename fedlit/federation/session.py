@@ -5,29 +5,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
 from torch.utils.data import Dataset
 
-from fedlit.core import checkpoint
 from fedlit.core.aggregator import composed_name
-from fedlit.core.checkpoint import Checkpoints, Loaded
+from fedlit.core.checkpoints import checkpoint
+from fedlit.core.checkpoints.checkpoint import Checkpoints, Contents
+from fedlit.core.checkpoints.manifest import Best
+from fedlit.core.checkpoints.stored_states import SHARE, StateFolder, check_room, free_memory
 from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.hooks import reduced, state_of
 from fedlit.core.local_model import client_mask, configured, initial_client_state
-from fedlit.core.manifest import Best
 from fedlit.core.measuring import check_labels, conclude, objective_of
 from fedlit.core.messages import Broadcast, ClientReport, ClientState, Mask, Measured, Round, ServerState
 from fedlit.core.module import check_module, copy_of
 from fedlit.core.optimizer import ADAPTIVE, FlatOptimizer
-from fedlit.core.processes import return_freed_memory
 from fedlit.core.randomness import generator
-from fedlit.core.stored_states import SHARE, StateFolder, check_room, free_memory
-from fedlit.data.features import with_fixed_features
+from fedlit.core.system.processes import return_freed_memory
 from fedlit.data.federated import FederatedDataModule
+from fedlit.data.pictures.features import with_fixed_features
 from fedlit.federation import devices
 from fedlit.federation.clients import only, taking_part
 from fedlit.federation.engines.base import Away, Engine, Program, View
@@ -210,12 +211,21 @@ class Session:
         nbytes = self._state_bytes() * len(self.clients)
         return f"clients' states: about {nbytes / 1e9:,.1f} GB in files in {self.engine.folder.path.parent}"
 
-    def save(self, saver: Checkpoints, rounds: int, server: ServerState, best: Best, later: bool = False) -> None:
+    def save(
+        self,
+        saver: Checkpoints,
+        rounds: int,
+        server: ServerState,
+        best: Best,
+        callbacks: Mapping[str, dict[str, Any]] | None = None,
+        later: bool = False,
+    ) -> None:
         """Write the state after so many rounds; with ``later`` while the next one trains, see :meth:`Checkpoints.save`."""
         names = [type(a).__name__ for a in self.federation.aggregators]
         held, at_sites = self.engine.client_states(), self.engine.at_sites()
         later = later and self.engine.keeps_states  # sites forget what no checkpoint needs
-        saver.save(rounds, server, held, best, list(self.clients), names, at_sites, later)
+        contents = Contents(rounds, server, held, best, list(self.clients), names, {}, at_sites, callbacks or {})
+        saver.save(contents, later)
         if at_sites:
             self.engine.saved([checkpoint.at_sites(path) for path in saver.kept])
 
@@ -304,7 +314,7 @@ class Session:
             return signum
         return int(self.fabric.all_reduce(self.fabric.to_device(torch.tensor(float(signum))), reduce_op="max"))
 
-    def _check_states(self, path: Path, loaded: Loaded) -> None:
+    def _check_states(self, path: Path, loaded: Contents) -> None:
         """Refuse a checkpoint that lacks what the algorithms or the optimizer keep, or whose clients are in another order."""
         names = list(self.clients)
         if sorted(loaded.names) == sorted(names) and list(loaded.names) != names:

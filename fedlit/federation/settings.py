@@ -8,12 +8,12 @@ from math import inf
 from typing import Literal
 
 from fedlit.core.aggregator import Aggregator, governed_twice
-from fedlit.core.cadence import Cadence
+from fedlit.core.checkpoints.cadence import Cadence
+from fedlit.core.checkpoints.manifest import Best
+from fedlit.core.checkpoints.stored_states import in_bytes
 from fedlit.core.errors import ConfigError
-from fedlit.core.local_model import LocalTraining
-from fedlit.core.manifest import Best
 from fedlit.core.kinds import checked
-from fedlit.core.stored_states import in_bytes
+from fedlit.core.local_model import LocalTraining
 from fedlit.metrics.direction import better
 from fedlit.schedules import ConstantSchedule, Schedule
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from fedlit.core.manifest import Best
+from fedlit.core.checkpoints.manifest import Best
 from fedlit.core.messages import ClientReport, Round, ServerState
 from fedlit.federation.monitor import Monitor
 from fedlit.federation.session import Session

@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from fedlit.core import checkpoint
+from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.fetching import may_fetch
 from fedlit.models.layers import group_normalised, small_stem

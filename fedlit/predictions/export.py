@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import save
 
 from fedlit import __version__
-from fedlit.core.checkpoint import Loaded
+from fedlit.core.checkpoints.checkpoint import Contents
 from fedlit.core.errors import CheckpointError, ConfigError
-from fedlit.core.files import whole
 from fedlit.core.flat import SLICES
-from fedlit.data.images import LabelledImages
+from fedlit.core.system.files import whole
+from fedlit.data.pictures.images import LabelledImages
 from fedlit.federation.session import Session
 from fedlit.tracking.addresses import marked
 from fedlit.tracking.run import config_difference
@@ -74,7 +74,7 @@ def kept_parts(session: Session) -> dict[str, list[str]]:
     return kept_by
 
 
-def export(session: Session, checkpoint: Loaded, run: Path, client: str | None, file: Path) -> None:
+def export(session: Session, checkpoint: Contents, run: Path, client: str | None, file: Path) -> None:
     """Write the federation's model in a checkpoint, or a client's own, to ``file``, whole or not at all.
 
     The file holds every entry of the module's ``state_dict()``, the objective's variables and constants included. Its

@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.typed import Mistyped, Table, built, class_paths
+from fedlit.core.system.typed import Mistyped, Table, built, class_paths
 
 PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 """The path of a class."""

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.files import whole
-from fedlit.data.dicom import SUFFIXES, has_mark
+from fedlit.core.system.files import whole
+from fedlit.data.pictures.dicom import SUFFIXES, has_mark
 from fedlit.predictions.serving import BATCH, FILE, ImageScorer
 from fedlit.tracking.addresses import absent, absolute, without_credentials
 from fedlit.tracking.mlflow import ENVIRONMENT

@@ -23,10 +23,10 @@ from safetensors.torch import load_file
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
-from fedlit.core.files import whole
 from fedlit.core.module import overrides, step_of
-from fedlit.data.dicom import SUFFIXES
-from fedlit.data.images import model_input, read_image
+from fedlit.core.system.files import whole
+from fedlit.data.pictures.dicom import SUFFIXES
+from fedlit.data.pictures.images import model_input, read_image
 from fedlit.predictions.notes import known_module, read_notes, recipe, without_start
 from fedlit.tracking.store import first_line, import_mlflow
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from fedlit import __version__
-from fedlit.core.files import whole
-from fedlit.data.opening import no_file
+from fedlit.core.system.files import whole
+from fedlit.data.pictures.opening import no_file
 from fedlit.federation.engines.base import Scores
 
 if TYPE_CHECKING:

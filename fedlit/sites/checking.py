@@ -9,11 +9,11 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from fedlit.core import documents
 from fedlit.core.batches import BatchStream
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
-from fedlit.core.typed import Table
+from fedlit.core.system import documents
+from fedlit.core.system.typed import Table
 from fedlit.federation.description import leaves_a_site
 from fedlit.federation.evaluation import client_views, pooled_metrics
 from fedlit.federation.federation import Federation

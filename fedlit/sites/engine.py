@@ -8,9 +8,9 @@ import torch
 from lightning.pytorch import LightningModule
 from rich.filesize import decimal
 
-from fedlit.core import checkpoint
 from fedlit.core.aggregator import Aggregator, composed_name
 from fedlit.core.batches import BatchStream
+from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Layout

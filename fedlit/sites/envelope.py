@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
-from fedlit.core.typed import Mistyped, built, made
+from fedlit.core.system.typed import Mistyped, built, made
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.files import private, whole
+from fedlit.core.system.files import private, whole
 from fedlit.sites import rules
 
 TEMPLATES = Path(__file__).parent / "templates"

@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedlit.core import checkpoint
+from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import CheckpointError, ConfigError
-from fedlit.core.typed import made
+from fedlit.core.system.typed import made
 from fedlit.experiment.experiment import Experiment
 from fedlit.experiment.fitting import fit
 from fedlit.experiment.parser import is_mistake

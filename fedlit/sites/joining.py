@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.typed import class_paths
+from fedlit.core.system.typed import class_paths
 from fedlit.experiment.experiment import Experiment
 from fedlit.schedules import ConstantSchedule
 from fedlit.sites import recipe

@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.filesize import decimal
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.files import private, sync, whole
+from fedlit.core.system.files import private, sync, whole
 from fedlit.sites.messages import REPLY, printable
 
 TEXT, LINES = "leaves_a_site.txt", "ledger.jsonl"

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from fedlit.core.processes import context, starting
+from fedlit.core.system.processes import context, starting
 from fedlit.sites.carrier import Carrier, Lost, Ticket
 from fedlit.sites.envelope import Damaged, Envelope
 

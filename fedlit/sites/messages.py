@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any, Literal
 from uuid import uuid4
 
-from fedlit.core.typed import AnyFloat
+from fedlit.core.system.typed import AnyFloat
 
 VERBS = ("hello", "prepare", "start", "train", "measure", "evaluate", "end")
 """What a site can be asked."""

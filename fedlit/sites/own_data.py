@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.files import private
 from fedlit.core.measuring import check_labels
 from fedlit.core.messages import State
+from fedlit.core.system.files import private
 from fedlit.data.federated import FederatedDataModule, parts_of
-from fedlit.data.images import LabelledImages
+from fedlit.data.pictures.images import LabelledImages
 from fedlit.sites.messages import Told
 from fedlit.sites.settings import SiteSettings
 

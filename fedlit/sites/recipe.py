@@ -10,7 +10,7 @@ from lightning.pytorch import LightningModule
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.messages import Round
-from fedlit.core.typed import Mistyped, Table, built, made
+from fedlit.core.system.typed import Mistyped, Table, built, made
 from fedlit.experiment.phases import Part, Phase
 from fedlit.schedules import ConstantSchedule, Schedule
 from fedlit.sites.messages import Train

@@ -13,8 +13,8 @@ import torch
 
 from fedlit import __version__
 from fedlit.core.errors import CheckpointError, ConfigError
-from fedlit.core.files import whole
 from fedlit.core.messages import State
+from fedlit.core.system.files import whole
 from fedlit.sites.carrier import Carrier, Lost
 from fedlit.sites.envelope import Damaged, Envelope
 from fedlit.sites.messages import FAILED, SOON, Failure, Hello, Presence, Told, check_run, new_run, printable

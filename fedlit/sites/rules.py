@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedlit.core.files import whole
+from fedlit.core.system.files import whole
 
 CLASSES = ("fedlit.sites.flare.Rounds", "fedlit.sites.flare.Site")
 """All that a job may name: what runs at the server, and what at a site."""

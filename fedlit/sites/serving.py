@@ -12,7 +12,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.files import private
+from fedlit.core.system.files import private
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.messages import FAILED, Failure
 from fedlit.sites.policy import Limits

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from fedlit.core import documents
 from fedlit.core.errors import ConfigError
+from fedlit.core.system import documents
 from fedlit.data.federated import FederatedDataModule
 from fedlit.experiment.choices import shipped
 from fedlit.experiment.mistakes import Sources, explain

@@ -17,7 +17,7 @@ from fedlit.core.graphs import RECORDERS
 from fedlit.core.local_model import LocalTraining, configured
 from fedlit.core.measuring import objective_of
 from fedlit.core.messages import Broadcast, Client, ClientState, Payload, ServerState
-from fedlit.data.features import with_fixed_features
+from fedlit.data.pictures.features import with_fixed_features
 from fedlit.federation import devices
 from fedlit.federation.engines.base import Program, View, Worker
 from fedlit.federation.handover import PersonalParts

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch
 
-from fedlit.core.files import sync, whole
+from fedlit.core.checkpoints.stored_states import write
 from fedlit.core.messages import ClientState
-from fedlit.core.stored_states import write
+from fedlit.core.system.files import sync, whole
 from fedlit.sites.messages import check_run
 
 FILE = re.compile(r"(round|pending)-(\d{6})\.pt")

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedlit.core import documents
 from fedlit.core.errors import ConfigError
+from fedlit.core.system import documents
 from fedlit.sites.rules import CLASSES, SILENT
 
 LEAD_FILE, ADMIN_FILE = "local/fedlit-lead.yaml", "startup/fed_admin.json"

@@ -10,11 +10,11 @@ from typing import Any, Literal
 import yaml
 from lightning.pytorch import LightningModule
 
-from fedlit.core import documents
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import PRECISIONS, launch, make_fabric
 from fedlit.core.randomness import seed_process
-from fedlit.core.typed import Mistyped, Table, built, made
+from fedlit.core.system import documents
+from fedlit.core.system.typed import Mistyped, Table, built, made
 from fedlit.data.federated import FederatedDataModule
 from fedlit.experiment.experiment import Experiment, ready
 from fedlit.experiment.naming import OF_RUNS, check_name

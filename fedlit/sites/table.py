@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.errors import ConfigError
-from fedlit.core.typed import Table, class_paths
+from fedlit.core.system.typed import Table, class_paths
 from fedlit.experiment.choices import AXES, shipped
 from fedlit.federation.callbacks import Callback
 from fedlit.schedules import Schedule

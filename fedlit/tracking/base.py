@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from fedlit.core.files import whole
+from fedlit.core.system.files import whole
 
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 

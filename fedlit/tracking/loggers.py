@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lightning.pytorch.loggers import Logger
 
-from fedlit.core.files import whole
+from fedlit.core.system.files import whole
 from fedlit.tracking.base import MetricsFile, RunInfo, RunStatus, Tracker
 from fedlit.tracking.mlflow import MLflowTracker
 from fedlit.tracking.names import shown

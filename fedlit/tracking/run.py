@@ -10,9 +10,10 @@ from pathlib import Path
 
 import yaml
 
-from fedlit.core import checkpoint, documents
+from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import CheckpointError, ConfigError
-from fedlit.core.files import whole
+from fedlit.core.system import documents
+from fedlit.core.system.files import whole
 from fedlit.tracking.addresses import marked
 from fedlit.tracking.base import MetricsFile, RunInfo, RunStatus, Tracker
 from fedlit.tracking.counts import write_counts

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from fedlit.core.files import whole
+from fedlit.core.system.files import whole
 from fedlit.tracking.addresses import absolute, hidden, without_credentials
 from fedlit.tracking.base import RunInfo, RunStatus
 

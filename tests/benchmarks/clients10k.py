@@ -31,8 +31,8 @@ def federation(clients: int, folder: Path):
     import pandas as pd
 
     from fedlit.data.federated import FederatedDataModule
-    from fedlit.data.images import ImageStore
     from fedlit.data.partition import ByOrganisation
+    from fedlit.data.pictures.images import ImageStore
     from fedlit.data.records import Records
 
     class Pictures(FederatedDataModule):

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from PIL import Image
 
-from fedlit.data import pixels
+from fedlit.data.pictures import pixels
 
 SIZE, TURNS = 224, 3
 

@@ -35,10 +35,10 @@ from torch.utils.data import DataLoader
 from fedlit.aggregators import CODASCA, Aggregator, SurgicalHeads
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientData
-from fedlit.data.augmentation import XrayAugmentation
 from fedlit.data.given import GivenClients
-from fedlit.data.images import ImageStore, LabelledImages
-from fedlit.data.resident import ResidentStore
+from fedlit.data.pictures.augmentation import XrayAugmentation
+from fedlit.data.pictures.images import ImageStore, LabelledImages
+from fedlit.data.pictures.resident import ResidentStore
 from fedlit.federation.federation import Federation
 from fedlit.federation.session import Session
 from fedlit.models import ImageClassifier
@@ -192,11 +192,12 @@ def fedlit(
     for k, images in enumerate(sets):
         labelled = tuple(c for i, c in enumerate(CLASSES) if not surgical or i != k % len(CLASSES))
         clients[f"site-{k}"] = ClientData(f"site-{k}", labelled, images)
-    federation = Federation(aggregators, rounds=10_000, schedule=schedule, workers=1)
+    recorded = device.startswith("cuda") and not any(a.implements("compute_gradient") for a in aggregators)
+    federation = Federation(aggregators, rounds=10_000, schedule=schedule, workers=1, cuda_graph=recorded)
     data = GivenClients(clients, CLASSES, batch_size=batch)
     session = Session(federation, model, data, make_fabric(device, precision=precision))
-    if session.recording.wanted or session.recording.notice:
-        print(f"  {session.algorithm}: {session.recording.notice or 'one CUDA graph a step'}")
+    if recorded:
+        print(f"  {session.algorithm}: one CUDA graph a step")
     server, _, _ = session.restore(None)
     session.settle(server)
     rounds = itertools.count()

@@ -1,4 +1,4 @@
-"""How well copies of pictures are told from different pictures, and how long it takes: ``fedlit.data.near`` on real X-rays.
+"""How well copies of pictures are told from different pictures, and how long it takes: ``fedlit.data.pictures.near`` on real X-rays.
 
     python tests/benchmarks/likeness.py FOLDER
     python tests/benchmarks/likeness.py --seconds 112120
@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageOps
 
-from fedlit.data import near
-from fedlit.data.likeness import PARTS, perceptual_hashes
+from fedlit.data.pictures import near
+from fedlit.data.pictures.likeness import PARTS, perceptual_hashes
 
 SIZE = 224
 

@@ -17,7 +17,7 @@ from fedlit import aggregators, objectives
 from fedlit.cli.commands import fit
 from fedlit.cli.main import parse
 from fedlit.cli.tables import list_shipped
-from fedlit.core import checkpoint
+from fedlit.core.checkpoints import checkpoint
 from fedlit.data import IID, NIHChestXray14
 from fedlit.experiment import choices
 from fedlit.experiment.parser import is_mistake

@@ -11,15 +11,15 @@ from runs import assert_same_tensors
 from torch import nn
 from toys import CLASSES, ToyNet
 
-from fedlit.core import checkpoint
-from fedlit.core.cadence import Cadence
-from fedlit.core.checkpoint import Checkpoints
+from fedlit.core.checkpoints import checkpoint
+from fedlit.core.checkpoints.cadence import Cadence
+from fedlit.core.checkpoints.checkpoint import Checkpoints, Contents
+from fedlit.core.checkpoints.manifest import Best, Manifest, sha256
+from fedlit.core.checkpoints.small_states import SMALL, stacked, unstacked
 from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import FlatModel
-from fedlit.core.manifest import Best
 from fedlit.core.messages import ClientState, ServerState
-from fedlit.core.small_states import SMALL, stacked, unstacked
 
 NAMES = ["site-0", "site-1", "site-2"]
 KINDS = ["Scaffold", "FedBN"]
@@ -57,7 +57,7 @@ def checkpoints(folder: Path, rounds: int = 0) -> Checkpoints:
 
 
 def save(to: Checkpoints, rounds: int, clients: dict[str, ClientState] | None = None, best: Best | None = None) -> None:
-    to.save(rounds, server(rounds), clients or {}, best or Best(), NAMES, KINDS)
+    to.save(Contents(rounds, server(rounds), clients or {}, best or Best(), NAMES, KINDS))
 
 
 def rounds_in(folder: Path) -> list[int]:
@@ -113,12 +113,15 @@ def test_states_of_several_ranks_come_together(tmp_path):
     save(checkpoints(tmp_path), 1, {"site-0": small(1)})
     path = tmp_path / "round-000001"
     torch.save(stacked({1: small(2), 2: small(3)}), path / "clients-1.pt")
-    said = json.loads((path / "manifest.json").read_text()) | {"sha256": {}, "digest": ""}
-    said["files"].append("clients-1.pt")
-    (path / "manifest.json").write_text(json.dumps(said))
+    manifest = Manifest.read(path)
+    manifest.files.append("clients-1.pt")
+    manifest.sha256["clients-1.pt"] = sha256(path / "clients-1.pt")
+    manifest.write(path)
     loaded = checkpoint.load(path, LAYOUT, KINDS)
     assert {name: state.batches for name, state in loaded.clients.items()} == {"site-0": 1, "site-1": 2, "site-2": 3}
     torch.save(stacked({0: small(2)}), path / "clients-1.pt")
+    manifest.sha256["clients-1.pt"] = sha256(path / "clients-1.pt")
+    manifest.write(path)
     with pytest.raises(CheckpointError, match=r"clients-1.pt: client number 0 is in another file too"):
         checkpoint.load(path, LAYOUT, KINDS)
 

@@ -6,9 +6,10 @@ import pytest
 import torch
 from test_checkpoint import KINDS, LAYOUT, NAMES, assert_same_tensors, checkpoints, client, rounds_in, server
 
-from fedlit.core import checkpoint
-from fedlit.core.manifest import Best
-from fedlit.core.stored_states import StateFolder
+from fedlit.core.checkpoints import checkpoint
+from fedlit.core.checkpoints.checkpoint import Contents
+from fedlit.core.checkpoints.manifest import Best
+from fedlit.core.checkpoints.stored_states import StateFolder
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def gate(monkeypatch) -> threading.Event:
 
 
 def later(to: checkpoint.Checkpoints, rounds: int, state, clients=None) -> None:
-    to.save(rounds, state, clients or {}, Best(0.5, rounds), NAMES, KINDS, later=True)
+    to.save(Contents(rounds, state, clients or {}, Best(0.5, rounds), NAMES, KINDS), later=True)
 
 
 def test_it_holds_what_the_server_had_when_it_was_begun(tmp_path, gate):

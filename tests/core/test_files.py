@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fedlit.core import files
-from fedlit.core.files import put, remove, whole
+from fedlit.core.system import files
+from fedlit.core.system.files import put, remove, whole
 
 
 def names(folder: Path) -> list[str]:
@@ -117,7 +117,7 @@ def test_a_file_that_appeared_meanwhile_can_be_left(tmp_path, monkeypatch):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from fedlit.core.files import whole
+from fedlit.core.system.files import whole
 
 with whole(Path(sys.argv[1])) as draft:
     draft.write_text("half")

@@ -17,8 +17,8 @@ from fedlit.core import graphs, optimizer
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientData
-from fedlit.data.augmentation import XrayAugmentation
 from fedlit.data.given import GivenClients
+from fedlit.data.pictures.augmentation import XrayAugmentation
 from fedlit.federation.description import announcement
 from fedlit.federation.federation import Federation
 from fedlit.federation.monitor import Monitor

@@ -15,7 +15,7 @@ def printed(code: str, folder: Path) -> list[str]:
 
 OLD = """
 import gc
-from fedlit.core.imports import uncollected
+from fedlit.core.system.imports import uncollected
 
 {before}
 with uncollected():

@@ -13,7 +13,7 @@ import pytest
 
 OWN = """
 import multiprocessing, os, signal, sys, threading
-from fedlit.core import processes
+from fedlit.core.system import processes
 
 processes.PRELOADED[:] = ["json"]
 

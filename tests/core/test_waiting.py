@@ -14,7 +14,7 @@ from fedlit.aggregators import CODASCA, FedBN, FedProx, LocalSGDAM, LocalSGDM, S
 from fedlit.core.batches import Draws
 from fedlit.core.fabric import make_fabric
 from fedlit.core.local_model import LocalModel
-from fedlit.data.augmentation import FlipCropAugmentation, XrayAugmentation
+from fedlit.data.pictures.augmentation import FlipCropAugmentation, XrayAugmentation
 from fedlit.federation import devices
 from fedlit.federation.devices import Placement
 from fedlit.federation.federation import Federation

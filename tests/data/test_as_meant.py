@@ -6,7 +6,7 @@ from own_tables import people, picture, write_table
 from PIL import Image
 
 from fedlit.data import ImageTable
-from fedlit.data.pixels import read_image
+from fedlit.data.pictures.pixels import read_image
 from fedlit.data.xrays.check import look_at
 
 pytestmark = pytest.mark.filterwarnings("ignore:classes without")

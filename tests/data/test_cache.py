@@ -14,10 +14,10 @@ import pytest
 from test_features import Shades, cached, fabric, model
 from torch import nn
 
-from fedlit.data import cache
-from fedlit.data.cache import damage, intact, seal, sweep
-from fedlit.data.features import _key, with_fixed_features
-from fedlit.data.images import ImageStore
+from fedlit.data.pictures import cache
+from fedlit.data.pictures.cache import damage, intact, seal, sweep
+from fedlit.data.pictures.features import _key, with_fixed_features
+from fedlit.data.pictures.images import ImageStore
 
 SHAPE = (40, 1, 8, 8)
 PIXELS = np.arange(np.prod(SHAPE), dtype=np.int64).reshape(SHAPE).astype(np.uint8)
@@ -178,7 +178,10 @@ def test_the_key_of_features_knows_the_bodys_code(key_of):
 
 def test_the_key_of_features_knows_weights_and_versions(key_of, monkeypatch):
     before = key_of()
-    for place, other in (("torch.__version__", "0.0"), ("fedlit.data.features.version", lambda package: "0.0")):
+    for place, other in (
+        ("torch.__version__", "0.0"),
+        ("fedlit.data.pictures.features.version", lambda package: "0.0"),
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(place, other)
             assert key_of() != before

@@ -10,9 +10,9 @@ from filelock import FileLock
 from PIL import Image
 
 from fedlit.data import PhantomCXR
-from fedlit.data.cached import chosen, entries, note_use, remove
-from fedlit.data.decoding import decode_images
-from fedlit.data.store import ImageStore
+from fedlit.data.pictures.cached import chosen, entries, note_use, remove
+from fedlit.data.pictures.decoding import decode_images
+from fedlit.data.pictures.store import ImageStore
 
 
 def write(folder: Path, count: int) -> list[Path]:

@@ -13,11 +13,12 @@ import pytest
 from PIL import Image
 
 from fedlit.core.errors import ConfigError
-from fedlit.data import ImageTable, Organisations, decoding, pixels
-from fedlit.data.decoders import Decoders, duration
-from fedlit.data.decoding import decode, decode_images
-from fedlit.data.likeness import perceptual_hashes
-from fedlit.data.store import PartOfStore
+from fedlit.data import ImageTable, Organisations
+from fedlit.data.pictures import decoding, pixels
+from fedlit.data.pictures.decoders import Decoders, duration
+from fedlit.data.pictures.decoding import decode, decode_images
+from fedlit.data.pictures.likeness import perceptual_hashes
+from fedlit.data.pictures.store import PartOfStore
 
 pytestmark = pytest.mark.filterwarnings("ignore:classes without")
 
@@ -96,8 +97,8 @@ def test_files_that_another_store_has_are_copied(tmp_path, read):
 KILLED = """
 import os, sys
 from pathlib import Path
-from fedlit.data import pixels
-from fedlit.data.decoding import decode_images
+from fedlit.data.pictures import pixels
+from fedlit.data.pictures.decoding import decode_images
 
 real, seen = pixels.read_image, []
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fedlit.core.errors import ConfigError
-from fedlit.data.dicom import read_dicom
-from fedlit.data.images import decode_images, read_image
 from fedlit.data.own.proposal import images_below
+from fedlit.data.pictures.dicom import read_dicom
+from fedlit.data.pictures.images import decode_images, read_image
 from fedlit.data.xrays.check import look_at
 from fedlit.predictions.scoring import image_files
 

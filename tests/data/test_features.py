@@ -15,9 +15,9 @@ from toys import ToyData
 
 from fedlit.core.fabric import make_fabric
 from fedlit.data import ByPatient
-from fedlit.data.features import LabelledFeatures, with_fixed_features
 from fedlit.data.federated import FederatedDataModule
-from fedlit.data.images import ImageStore, LabelledImages
+from fedlit.data.pictures.features import LabelledFeatures, with_fixed_features
+from fedlit.data.pictures.images import ImageStore, LabelledImages
 from fedlit.data.records import Records
 from fedlit.federation.evaluation import evaluate_sets, validate
 from fedlit.federation.federation import Federation

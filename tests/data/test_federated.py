@@ -14,8 +14,8 @@ from torchvision.transforms import v2
 
 from fedlit.data import ClientData
 from fedlit.data.federated import FederatedDataModule
-from fedlit.data.images import ImageStore
 from fedlit.data.partition import IID, ByOrganisation, ByPatient, Partition
+from fedlit.data.pictures.images import ImageStore
 from fedlit.data.records import Records
 
 SCHEME = {"North": ("Effusion", "Mass"), "South": ("Mass", "Edema")}

@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 from torchvision.transforms import v2
 
-from fedlit.data import opening, pixels
-from fedlit.data.augmentation import PerImage, XrayAugmentation
-from fedlit.data.images import ImageStore, LabelledImages, cache_folder, decode_images, read_image
+from fedlit.data.pictures import opening, pixels
+from fedlit.data.pictures.augmentation import PerImage, XrayAugmentation
+from fedlit.data.pictures.images import ImageStore, LabelledImages, cache_folder, decode_images, read_image
 
 
 def pictures(count: int = 6, size: int = 16, channels: int = 1, seed: int = 0) -> np.ndarray:
@@ -94,7 +94,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path):
 @pytest.mark.slow
 def test_a_killed_write_is_started_again(tmp_path):
     code = (
-        "import os, sys; from fedlit.data.images import ImageStore\n"
+        "import os, sys; from fedlit.data.pictures.images import ImageStore\n"
         "ImageStore.cached('k', (3, 1, 4, 4), lambda out: os.kill(os.getpid(), 9), sys.argv[1])"
     )
     killed = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)

@@ -8,12 +8,13 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
-from fedlit.data import ImageTable, Organisations, PhantomCXR, near
-from fedlit.data.likeness import perceptual_hashes, turned
-from fedlit.data.near import Chosen, Thumbs, cached_pairs, draw_pairs, near_pairs
+from fedlit.data import ImageTable, Organisations, PhantomCXR
 from fedlit.data.phantom.hospitals import Hospital
-from fedlit.data.pixels import THUMB
-from fedlit.data.store import ImageStore
+from fedlit.data.pictures import near
+from fedlit.data.pictures.likeness import perceptual_hashes, turned
+from fedlit.data.pictures.near import Chosen, Thumbs, cached_pairs, draw_pairs, near_pairs
+from fedlit.data.pictures.pixels import THUMB
+from fedlit.data.pictures.store import ImageStore
 from fedlit.data.xrays.check import check, compare
 
 pytestmark = pytest.mark.filterwarnings("ignore:classes without")

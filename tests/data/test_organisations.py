@@ -18,10 +18,10 @@ from test_federated import Source, make_records, ready
 from fedlit.cli.main import parse
 from fedlit.core.fabric import make_fabric
 from fedlit.data import ByOrganisation, ByPatient, PhantomCXR, WithinOrganisations
-from fedlit.data.features import with_fixed_features
-from fedlit.data.images import ImageStore
 from fedlit.data.labels import harmonised_names
 from fedlit.data.organisations import JoinedStore, Organisations, save_classes
+from fedlit.data.pictures.features import with_fixed_features
+from fedlit.data.pictures.images import ImageStore
 from fedlit.data.schemes import HideClasses, by_sharing
 from fedlit.data.xrays.chexpert import CheXpert
 from fedlit.data.xrays.nih import NIHChestXray14

@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from fedlit.data import ImageTable, Organisations, PhantomCXR
-from fedlit.data.images import decode_images
-from fedlit.data.pixels import read_image
+from fedlit.data.pictures.images import decode_images
+from fedlit.data.pictures.pixels import read_image
 from fedlit.predictions.serving import ImageScorer
 
 SIZE = 16

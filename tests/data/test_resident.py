@@ -6,11 +6,11 @@ import torch
 from torch import nn
 from torchvision.transforms import v2
 
-from fedlit.data import resident
-from fedlit.data.augmentation import FlipCropAugmentation, PerImage, XrayAugmentation
-from fedlit.data.images import ImageStore, LabelledImages, model_input
 from fedlit.data.organisations import JoinedStore
-from fedlit.data.resident import ResidentStore
+from fedlit.data.pictures import resident
+from fedlit.data.pictures.augmentation import FlipCropAugmentation, PerImage, XrayAugmentation
+from fedlit.data.pictures.images import ImageStore, LabelledImages, model_input
+from fedlit.data.pictures.resident import ResidentStore
 
 CPU = torch.device("cpu")
 AUGMENTATIONS = [None, XrayAugmentation(), FlipCropAugmentation(), PerImage(v2.Compose([v2.RandomRotation(20)]))]

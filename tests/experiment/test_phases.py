@@ -12,7 +12,7 @@ import yaml
 from runs import Kept, Place, assert_same_run, assert_same_tensors
 
 from fedlit.aggregators import FedProx
-from fedlit.core import checkpoint
+from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import ConfigError
 from fedlit.experiment.phases import Phase
 from fedlit.federation.federation import Federation

@@ -20,7 +20,7 @@ from rich.console import Console
 from runs import Command, Kept, Place, assert_same_run
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.processes import cores
+from fedlit.core.system.processes import cores
 from fedlit.experiment.sweep import _own_images, alone, load_sweep, next_steps, plan, run_sweep
 from fedlit.tracking.base import Tracker
 from fedlit.tracking.mlflow import ALL_RUNS

@@ -6,7 +6,7 @@ import pytest
 import torch
 from toys import ToyData, ToyNet
 
-from fedlit.core import checkpoint
+from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.federation.callbacks import Callback, Record
@@ -64,6 +64,24 @@ class StopsAfter(Callback):
     def on_round_end(self, state):
         if state.done == self.rounds:
             state.stop = "enough"
+
+
+class Patient(Callback):
+    """Stops three rounds after the first; counts in a number of its own."""
+
+    def __init__(self) -> None:
+        self.waited = 0
+
+    def on_round_end(self, state):
+        self.waited += 1
+        if self.waited == 3:
+            state.stop = "patience is at its end"
+
+    def state_dict(self):
+        return {"waited": self.waited}
+
+    def load_state_dict(self, state):
+        self.waited = state["waited"]
 
 
 class FailsIn(Callback):
@@ -162,3 +180,31 @@ def test_after_a_failure_the_run_goes_on_from_its_last_recorded_round(tmp_path):
 def test_what_every_run_has_is_refused_a_second_time(tmp_path):
     with pytest.raises(ConfigError, match="callbacks: every run has Record already; leave it out"):
         fit(tmp_path, Record())
+
+
+def test_a_callback_remembers_over_a_resume(tmp_path):
+    """Uninterrupted it ends after three rounds, and so it does where two of them were before a resume."""
+    fit(tmp_path / "whole", Patient(), rounds=6, checkpoint_every=1)
+    fit(tmp_path / "parts", Diary(), Patient(), StopsAfter(2), rounds=6, checkpoint_every=1)
+    resume = checkpoint.find(tmp_path / "parts" / "checkpoints", "last")
+    assert checkpoint.callbacks(resume) == {"1 Patient": {"waited": 2}}
+    fit(tmp_path / "parts", Diary(), Patient(), resume=resume, rounds=6, checkpoint_every=1)
+    rounds = [checkpoint.rounds(checkpoint.find(tmp_path / p / "checkpoints", "last")) for p in ("whole", "parts")]
+    assert rounds == [3, 3]
+    assert torch.equal(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+
+
+def test_one_that_was_not_there_before_begins_anew(tmp_path):
+    fit(tmp_path, StopsAfter(2), rounds=6, checkpoint_every=1)
+    resume = checkpoint.find(tmp_path / "checkpoints", "last")
+    fit(tmp_path, Patient(), resume=resume, rounds=6, checkpoint_every=1)
+    assert checkpoint.rounds(checkpoint.find(tmp_path / "checkpoints", "last")) == 5
+
+
+@pytest.mark.parametrize("kept", [{"w": torch.zeros(2)}, {1: "one"}, {"loss": float("nan")}, {"pair": (1, 2)}])
+def test_what_json_cannot_hold_is_refused_before_the_first_round(kept, tmp_path):
+    diary, odd = Diary(), Patient()
+    odd.state_dict = lambda: kept
+    with pytest.raises(ConfigError, match="callbacks: state_dict of Patient: expected numbers, texts, lists and dicts"):
+        fit(tmp_path, odd, diary)
+    assert [line[0] for line in diary.lines] == ["fit start", "exception"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from runs import Kept
 
-from fedlit.core import checkpoint
+from fedlit.core.checkpoints import checkpoint
 from fedlit.federation.callbacks import Callback
 from fedlit.tracking.base import MetricsFile
 

@@ -14,7 +14,7 @@ from runs import Kept, Place, assert_same_run, assert_same_tensors, client_tenso
 from toys import CLASSES
 
 from fedlit.cli.main import main
-from fedlit.core import checkpoint
+from fedlit.core.checkpoints import checkpoint
 from fedlit.models import ImageClassifier
 
 PHASE, MAIN, SITES = 2, 2, 3

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedlit.core import checkpoint
+from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import ConfigError
 from fedlit.experiment.naming import group_name
 from fedlit.federation.federation import Federation

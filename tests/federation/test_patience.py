@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 from runs import Place, assert_same_tensors
 
-from fedlit.core import checkpoint
+from fedlit.core.checkpoints import checkpoint
+from fedlit.core.checkpoints.manifest import Best, Manifest
 from fedlit.core.errors import CheckpointError, ConfigError
-from fedlit.core.manifest import Best, Manifest
 from fedlit.federation.callbacks import BestModel
 from fedlit.federation.federation import Federation
 from fedlit.federation.monitor import Monitor

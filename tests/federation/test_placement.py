@@ -17,11 +17,11 @@ from fedlit.aggregators import Aggregator, ClientContext, Scaffold
 from fedlit.core.batches import BatchStream, Draws, ReadAhead
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
-from fedlit.data.augmentation import PerImage, XrayAugmentation
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.given import GivenClients
-from fedlit.data.images import ImageStore, LabelledImages
 from fedlit.data.partition import ByOrganisation
+from fedlit.data.pictures.augmentation import PerImage, XrayAugmentation
+from fedlit.data.pictures.images import ImageStore, LabelledImages
 from fedlit.federation import devices
 from fedlit.federation.description import announcement, introduction
 from fedlit.federation.devices import Placement, placed, placement

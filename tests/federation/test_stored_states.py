@@ -10,11 +10,11 @@ from awkward import NoisyData, WideNet
 from runs import Kept, Place, assert_same_run, wait_until
 
 from fedlit.aggregators import FedBN, Scaffold
-from fedlit.core import checkpoint
+from fedlit.core.checkpoints import checkpoint
+from fedlit.core.checkpoints.stored_states import StateFolder, StoredState, in_bytes
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientState
-from fedlit.core.stored_states import StateFolder, StoredState, in_bytes
 from fedlit.federation.callbacks import Callback
 from fedlit.federation.federation import Federation
 from fedlit.federation.session import Session
@@ -155,7 +155,7 @@ def test_a_disk_that_fills_up_in_the_middle_is_told(tmp_path, monkeypatch):
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fedlit.core.stored_states.write", full)
+    monkeypatch.setattr("fedlit.core.checkpoints.stored_states.write", full)
     with pytest.raises(TrainingError, match=r"cannot be written: No space left on device\. Make room"):
         folder.keep(state(1))
     assert not list(tmp_path.iterdir())

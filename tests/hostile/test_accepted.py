@@ -25,8 +25,8 @@ from fedlit.aggregators import (
     LocalSGDM,
     Scaffold,
 )  # fmt: skip
-from fedlit.core import checkpoint
-from fedlit.core.checkpoint import Checkpoints
+from fedlit.core.checkpoints import checkpoint
+from fedlit.core.checkpoints.checkpoint import Checkpoints
 from fedlit.core.fabric import make_fabric
 from fedlit.data import ClassFolders, FedHeartDisease, FedISIC2019, ImageTable, MedMNIST, PhantomCXR
 from fedlit.data.federated import FederatedDataModule

@@ -12,9 +12,9 @@ import torch
 from strangers import fit, having, seeded
 
 from fedlit.aggregators import Scaffold
-from fedlit.core import checkpoint, small_states
+from fedlit.core.checkpoints import checkpoint, small_states
+from fedlit.core.checkpoints.manifest import Best, Manifest, sha256
 from fedlit.core.errors import CheckpointError
-from fedlit.core.manifest import Manifest
 
 BEFORE = "round-000002, before it, is whole: use --ckpt_path "
 
@@ -27,7 +27,7 @@ class Damage:
         what: The damage, in a few words: the name of the test.
         do: Gets the folder of the checkpoint.
         words: What the message must contain, each of them.
-        old: Whether the checkpoint is one of a version that wrote no hashes.
+        sealed: Whether the hashes are those of what is there then.
         apart: Whether each client's state has a file of its own, as large ones have, and all in earlier versions.
         before: Whether the message names the checkpoint before it.
     """
@@ -35,7 +35,7 @@ class Damage:
     what: str
     do: Callable[[Path], Any]
     words: tuple[str, ...]
-    old: bool = False
+    sealed: bool = False
     before: bool = True
     apart: bool = False
 
@@ -91,6 +91,13 @@ def of_the_other_round(name: str) -> Callable[[Path], None]:
     return lambda folder: shutil.copy(folder.with_name("round-000002") / name, folder / name)
 
 
+def seal(folder: Path) -> None:
+    """Write the hashes of what is there, as if it had been saved so."""
+    found = json.loads((folder / "manifest.json").read_text())
+    found["sha256"] = {name: sha256(folder / name) for name in found["files"]}
+    Manifest(**found | {"best": Best(**found["best"])}).write(folder)
+
+
 def written(name: str, content: bytes) -> Callable[[Path], None]:
     return lambda folder: (folder / name).write_bytes(content)
 
@@ -114,14 +121,14 @@ DAMAGED = [
     Damage("the clients' file of another round", of_the_other_round("clients-0.pt"), (CLIENTS, SHA)),
     Damage("a clients' file that is gone", removed("clients-0.pt"), (CLIENTS, "is missing")),
     Damage("no optimizer states", without("clients-0.pt", "0/optimizer/"), (CLIENTS, SHA)),
-    Damage("no weights of the clients, old", without("clients-0.pt", "0/w"), (CLIENTS, "lacks the tensor 'w'"), old=True),
-    Damage("a client too few, old", with_tensor("clients-0.pt", "0/clients", torch.tensor([0, 1])),
-           (CLIENTS, "expected 2 rows of 'batches', found shape (3,)"), old=True),
-    Damage("a client twice, old", with_tensor("clients-0.pt", "0/clients", torch.tensor([0, 1, 1])),
-           (CLIENTS, "a client number 1 twice"), old=True),
-    Damage("a torn file of clients, old", flipped("clients-0.pt", 0.0), (CLIENTS, "cannot be read"), old=True),
-    Damage("no control variates of the clients, old", without("clients-0.pt", "0/0/"), (CLIENTS, "client 'site-0'",
-           "of Scaffold"), old=True, before=False),
+    Damage("no weights of the clients, sealed", without("clients-0.pt", "0/w"), (CLIENTS, "lacks the tensor 'w'"), sealed=True),
+    Damage("a client too few, sealed", with_tensor("clients-0.pt", "0/clients", torch.tensor([0, 1])),
+           (CLIENTS, "expected 2 rows of 'batches', found shape (3,)"), sealed=True),
+    Damage("a client twice, sealed", with_tensor("clients-0.pt", "0/clients", torch.tensor([0, 1, 1])),
+           (CLIENTS, "a client number 1 twice"), sealed=True),
+    Damage("a torn file of clients, sealed", flipped("clients-0.pt", 0.0), (CLIENTS, "cannot be read"), sealed=True),
+    Damage("no control variates of the clients, sealed", without("clients-0.pt", "0/0/"), (CLIENTS, "client 'site-0'",
+           "of Scaffold"), sealed=True, before=False),
     Damage("flipped bytes of the manifest", flipped("manifest.json"), (MANIFEST,)),
     Damage("a client's file in the place of another's", exchanged, ("client-00000.pt", SHA), apart=True),
     Damage("a client's file of another round", of_the_other_round("client-00001.pt"), (CLIENT, SHA), apart=True),
@@ -133,7 +140,7 @@ DAMAGED = [
     Damage("a manifest that is edited", said(round=5), (MANIFEST, "its hash")),
     Damage("clients in another order", said(clients=NAMES), (MANIFEST, "its hash")),
     Damage("no optimizer state", without("client-00001.pt", "optimizer/"), (CLIENT, SHA), apart=True),
-    Damage("another best model", said(best={"value": 0.99, "round": 1}), (MANIFEST, "its hash")),
+    Damage("another best model", said(best={"value": 0.99, "round": 1, "near": 0}), (MANIFEST, "its hash")),
     Damage("a manifest that is torn", written("manifest.json", b'{"round": 4, "cli'), (MANIFEST, "cannot be read")),
     Damage("a manifest that is empty", written("manifest.json", b""), (MANIFEST, "cannot be read")),
     Damage("a manifest of other letters", written("manifest.json", b"\xff\xfe\x00"), (MANIFEST, "cannot be read")),
@@ -148,22 +155,22 @@ DAMAGED = [
     Damage("a layout that is a list", said(layout=[]), (MANIFEST, "expected 'layout' to be an object")),
     Damage("a best model without a round", said(best={"value": 0.5}), (MANIFEST, "'best' to have a value and a round")),
     Damage("hashes that are a list", said(sha256=[]), (MANIFEST, "expected 'sha256' to be an object")),
-    Damage("a round that is not the folder's, old", said(round=3), ("it is of round 3", "is round-000004"), old=True),
-    Damage("a torn file, old", flipped("server.pt", 0.0), (SERVER, "cannot be read"), old=True),
-    Damage("no statistics, old", without("server.pt", "stats"), (SERVER, "lacks the tensor 'stats'"), old=True),
-    Damage("no weights of a client, old", without("client-00001.pt", "w"), (CLIENT, "lacks the tensor 'w'"), old=True, apart=True),
-    Damage("weights of another size, old", with_tensor("server.pt", "w", torch.zeros(3)),
-           (SERVER, "expected 'w' to have 68 numbers, found (3,)"), old=True),
-    Damage("a text as weights, old", with_tensor("server.pt", "w", "zero"), (SERVER, "expected tensors by name"), old=True),
-    Damage("no control variate of the server, old", without("server.pt", "0/"), (SERVER, "of Scaffold"),
-           old=True, before=False),
-    Damage("no control variate of a client, old", without("client-00001.pt", "0/"), (CLIENT, "of Scaffold"),
-           old=True, before=False, apart=True),
-    Damage("no optimizer state, old", without("client-00001.pt", "optimizer/"), (CLIENT, "lacks the optimizer's"),
-           old=True, before=False, apart=True),
-    Damage("clients in another order, old", said(clients=NAMES), ("in another order, site-1, site-0, site-2",),
-           old=True, before=False),
-    Damage("a layout without tensors, old", said(layout={}), ("round-000004",), old=True),
+    Damage("a round that is not the folder's, sealed", said(round=3), ("it is of round 3", "is round-000004"), sealed=True),
+    Damage("a torn file, sealed", flipped("server.pt", 0.0), (SERVER, "cannot be read"), sealed=True),
+    Damage("no statistics, sealed", without("server.pt", "stats"), (SERVER, "lacks the tensor 'stats'"), sealed=True),
+    Damage("no weights of a client, sealed", without("client-00001.pt", "w"), (CLIENT, "lacks the tensor 'w'"), sealed=True, apart=True),
+    Damage("weights of another size, sealed", with_tensor("server.pt", "w", torch.zeros(3)),
+           (SERVER, "expected 'w' to have 68 numbers, found (3,)"), sealed=True),
+    Damage("a text as weights, sealed", with_tensor("server.pt", "w", "zero"), (SERVER, "expected tensors by name"), sealed=True),
+    Damage("no control variate of the server, sealed", without("server.pt", "0/"), (SERVER, "of Scaffold"),
+           sealed=True, before=False),
+    Damage("no control variate of a client, sealed", without("client-00001.pt", "0/"), (CLIENT, "of Scaffold"),
+           sealed=True, before=False, apart=True),
+    Damage("no optimizer state, sealed", without("client-00001.pt", "optimizer/"), (CLIENT, "lacks the optimizer's"),
+           sealed=True, before=False, apart=True),
+    Damage("clients in another order, sealed", said(clients=NAMES), ("in another order, site-1, site-0, site-2",),
+           sealed=True, before=False),
+    Damage("a layout without tensors, sealed", said(layout={}), ("round-000004",), sealed=True),
 ]  # fmt: skip
 
 SETTINGS = {"aggregators": [Scaffold()], "optimizer_state": "keep", "checkpoint_every": 1}
@@ -201,9 +208,9 @@ def resume(run: Path) -> None:
 def test_it_is_refused_in_words(given: Damage, trained: Path, trained_apart: Path, tmp_path: Path):
     folder = tmp_path / "checkpoints"
     shutil.copytree(trained_apart if given.apart else trained, folder)
-    if given.old:
-        said(sha256=None, digest=None)(folder / "round-000004")
     given.do(folder / "round-000004")
+    if given.sealed:
+        seal(folder / "round-000004")
     with pytest.raises(CheckpointError) as caught:
         resume(tmp_path)
     message = str(caught.value)
@@ -220,16 +227,14 @@ def test_without_a_whole_one_before_it_that_is_said(trained: Path, tmp_path: Pat
         resume(tmp_path)
 
 
-def test_checkpoints_of_earlier_versions_load(trained: Path, trained_apart: Path, tmp_path: Path):
-    """They have no hashes, or a file for each client."""
-    for name, source in (("old", trained_apart), ("apart", trained_apart), ("new", trained)):
+def test_states_in_a_file_for_each_client_load_as_those_that_share_one(
+    trained: Path, trained_apart: Path, tmp_path: Path
+):
+    for name, source in (("apart", trained_apart), ("shared", trained)):
         shutil.copytree(source, tmp_path / name / "checkpoints")
-    said(sha256=None, digest=None)(tmp_path / "old/checkpoints/round-000004")
-    for name in ("old", "apart", "new"):
         resume(tmp_path / name)
-    new, *others = (checkpoint.tensors(tmp_path / n / "checkpoints/round-000005") for n in ("new", "apart", "old"))
-    for other in others:
-        assert all(torch.equal(tensor, other[key]) for key, tensor in new.items())
+    apart, shared = (checkpoint.tensors(tmp_path / n / "checkpoints/round-000005") for n in ("apart", "shared"))
+    assert all(torch.equal(tensor, shared[key]) for key, tensor in apart.items())
 
 
 def test_a_checkpoint_may_be_copied_elsewhere(trained: Path, tmp_path: Path):

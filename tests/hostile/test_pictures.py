@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedlit.data.images import decode_images, read_image
+from fedlit.data.pictures.images import decode_images, read_image
 from fedlit.predictions.scoring import score_files
 
 GREY = np.arange(64, dtype=np.uint8).reshape(8, 8)

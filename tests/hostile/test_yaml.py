@@ -7,7 +7,7 @@ import pytest
 import yaml
 from support.hostile import TINY, Refused, check_refused, each
 
-from fedlit.core import documents
+from fedlit.core.system import documents
 
 FIT, SWEEP = "fit --config bad.yaml", "sweep --config bad.yaml"
 

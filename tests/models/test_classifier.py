@@ -10,7 +10,7 @@ from simulation import simulate
 from toys import CLASSES, ToyData
 
 from fedlit.aggregators import FedProx
-from fedlit.core import checkpoint
+from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import CheckpointError, ConfigError, TrainingError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import Layout

@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 from toys import CLASSES, ToyData, ToyNet
 
 import fedlit
-from fedlit.core import checkpoint
-from fedlit.core.manifest import Manifest
+from fedlit.core.checkpoints import checkpoint
+from fedlit.core.checkpoints.manifest import Manifest
 from fedlit.data import PhantomCXR
 from fedlit.data.federated import FederatedDataModule
 from fedlit.models import ImageClassifier

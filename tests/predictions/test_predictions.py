@@ -19,7 +19,7 @@ from toys import CLASSES
 import fedlit
 from fedlit.cli.main import main
 from fedlit.data import ByPatient, DeclaredClasses, FederatedDataModule
-from fedlit.data.images import ImageStore
+from fedlit.data.pictures.images import ImageStore
 from fedlit.data.records import Records
 from fedlit.federation.engines.base import Scores, View
 from fedlit.metrics.auroc import slug

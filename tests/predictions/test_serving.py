@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from fedlit.cli.main import main
 from fedlit.core.errors import ConfigError
 from fedlit.data import ByOrganisation, FederatedDataModule, Partition, Records
-from fedlit.data.images import decode_images
+from fedlit.data.pictures.images import decode_images
 from fedlit.predictions.serving import ImageScorer, _instantiated, save_mlflow_model
 
 CLASSES = ("Edema", "Effusion", "Nodule")
@@ -347,7 +347,7 @@ class TestWhatIsNotLogged:
 
 
 def test_dicom_is_known_by_its_bytes(monkeypatch):
-    monkeypatch.setattr("fedlit.data.opening.read_dicom", lambda file: Image.new("L", (12, 12), 77))
+    monkeypatch.setattr("fedlit.data.pictures.opening.read_dicom", lambda file: Image.new("L", (12, 12), 77))
     picture = ImageScorer(RUN / "model" / "model.safetensors", "cpu", trust=True).read(b"\0" * 128 + b"DICM")
     assert picture.shape == (3, 8, 8)
     assert (picture == 77).all()

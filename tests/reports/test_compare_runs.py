@@ -10,8 +10,8 @@ import pytest
 import yaml
 from past_runs import config, predictions, write_run
 
+from fedlit.core.checkpoints.manifest import Best, Manifest
 from fedlit.core.errors import ConfigError
-from fedlit.core.manifest import Best, Manifest
 from fedlit.experiment.naming import totals
 from fedlit.reports.compare.comparison import compare
 from fedlit.reports.compare.cost import against, cost, sent, steps

@@ -114,7 +114,7 @@ def test_a_small_one_runs_is_not_run_again_and_writes_its_files(tmp_path, monkey
     assert pd.read_csv(folder / "values.csv")["auroc"].between(0, 1).all()
     ours, published = (folder / "report.md").read_text().split("## Published")
     assert "| PhantomCXR, K = 5, CODASCA |" in ours
-    assert "Seeds: 0, 1." in ours
+    assert "Seeds: 0, 1, " in ours
     assert "| 16 | 32 | 128 | 4 |" in published
     assert "PhantomCXR" not in published
 

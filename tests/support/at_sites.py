@@ -12,7 +12,7 @@ import yaml
 from runs import Kept
 
 from fedlit.cli.main import main
-from fedlit.core.manifest import Manifest
+from fedlit.core.checkpoints.manifest import Manifest
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.loopback import Died, InProcess
 from fedlit.sites.serving import answering

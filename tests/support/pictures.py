@@ -6,7 +6,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from fedlit.data.given import GivenClients
-from fedlit.data.images import ImageStore, LabelledImages
+from fedlit.data.pictures.images import ImageStore, LabelledImages
 
 CLASSES = ("a", "b")
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
-from fedlit.core.manifest import Manifest
-from fedlit.core.small_states import unstacked
+from fedlit.core.checkpoints.manifest import Manifest
+from fedlit.core.checkpoints.small_states import unstacked
 from fedlit.tracking.base import MetricsFile
 
 TESTS = Path(__file__).parent

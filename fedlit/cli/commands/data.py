@@ -11,7 +11,7 @@ from rich.filesize import decimal
 
 from fedlit.cli.commands import COMMANDS
 from fedlit.core.errors import ConfigError
-from fedlit.core.imports import uncollected
+from fedlit.core.system.imports import uncollected
 from fedlit.experiment.helptexts import CACHE, CHECK
 from fedlit.experiment.mistakes import Sources, explain
 from fedlit.experiment.parser import Parser, complain
@@ -103,8 +103,8 @@ def _cache_parser() -> Parser:
 def _cache(args: Namespace) -> int:
     """List the cache, or remove a part of it, and return the exit code."""
     from fedlit.cli.tables import cache_table, wide_console
-    from fedlit.data import cached
-    from fedlit.data.store import cache_folder
+    from fedlit.data.pictures import cached
+    from fedlit.data.pictures.store import cache_folder
 
     folder, console = cache_folder(args.cache_dir), wide_console()
     found = cached.entries(folder)

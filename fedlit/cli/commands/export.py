@@ -6,7 +6,7 @@ from pathlib import Path
 from jsonargparse import Namespace
 
 from fedlit.cli.commands import COMMANDS
-from fedlit.core import checkpoint
+from fedlit.core.checkpoints import checkpoint
 from fedlit.experiment.experiment import Experiment, composed
 from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.parser import Parser

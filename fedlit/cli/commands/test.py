@@ -9,7 +9,7 @@ from rich.console import Console
 
 from fedlit.cli.commands import COMMANDS
 from fedlit.cli.tables import auroc_table, sets_tables
-from fedlit.core import checkpoint
+from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import CheckpointError
 from fedlit.core.messages import ServerState
 from fedlit.experiment.experiment import Experiment, composed

@@ -18,10 +18,10 @@ import pandas as pd
 from torch import nn
 
 from fedlit.core.seeds import derive_seed
-from fedlit.data.augmentation import FlipCropAugmentation
 from fedlit.data.federated import FederatedDataModule
-from fedlit.data.images import ImageStore
 from fedlit.data.partition import ByCategory, Partition
+from fedlit.data.pictures.augmentation import FlipCropAugmentation
+from fedlit.data.pictures.images import ImageStore
 from fedlit.data.records import Records, listed
 from fedlit.data.splits import split_by_patient
 

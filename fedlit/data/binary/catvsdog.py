@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from fedlit.data.binary.categories import CategorisedImages, CategoryImages
-from fedlit.data.images import decode_images
+from fedlit.data.pictures.images import decode_images
 from fedlit.data.records import contents, listed
 
 ANIMALS = ("cat", "dog")

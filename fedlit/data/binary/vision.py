@@ -19,7 +19,7 @@ from torchvision import datasets
 from torchvision.transforms.v2 import functional
 
 from fedlit.data.binary.categories import CategorisedImages, CategoryImages
-from fedlit.data.images import ImageStore, decode_images, read_image
+from fedlit.data.pictures.images import ImageStore, decode_images, read_image
 from fedlit.data.records import contents, listed
 
 CIFAR10_CATEGORIES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from fedlit.data.augmentation import FlipCropAugmentation
 from fedlit.data.federated import FederatedDataModule
-from fedlit.data.images import decode_images
 from fedlit.data.partition import ByOrganisation, Partition
+from fedlit.data.pictures.augmentation import FlipCropAugmentation
+from fedlit.data.pictures.images import decode_images
 from fedlit.data.records import Records, contents
 from fedlit.data.tables import Table, numbers, read_table, refuse_repeats
 

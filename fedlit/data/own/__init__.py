@@ -4,7 +4,7 @@
 ``proposal`` looks at a table and writes the YAML. ``class_folders`` reads a folder a class, ``medmnist`` the files of MedMNIST.
 """
 
-from fedlit.core.imports import lazily
+from fedlit.core.system.imports import lazily
 
 __getattr__, __dir__, __all__ = lazily(
     __name__,

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from fedlit.data.augmentation import FlipCropAugmentation
 from fedlit.data.located import SUFFIXES
 from fedlit.data.own.cells import SPLITS
 from fedlit.data.partition import Partition
+from fedlit.data.pictures.augmentation import FlipCropAugmentation
 from fedlit.data.records import contents, listed
 from fedlit.data.xrays.base import ChestXrays, Reading
 

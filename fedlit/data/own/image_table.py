@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fedlit.data.copies import Duplicates, checked_duplicates, notes_of_copies
 from fedlit.data.labels import UNCERTAIN, Names, Policy, harmonised, near
 from fedlit.data.located import SUFFIXES, Folder
 from fedlit.data.own.cells import (
@@ -27,8 +26,9 @@ from fedlit.data.own.cells import (
 from fedlit.data.own.written import read_any_table, typed
 from fedlit.data.partition import ByOrganisation, ByPatient, Partition
 from fedlit.data.patients import nobody
+from fedlit.data.pictures.copies import Duplicates, checked_duplicates, notes_of_copies
+from fedlit.data.pictures.store import cache_folder
 from fedlit.data.records import Records, listed
-from fedlit.data.store import cache_folder
 from fedlit.data.tables import Table, refuse_empty
 from fedlit.data.xrays.base import ChestXrays, Reading, refuse
 

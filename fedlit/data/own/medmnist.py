@@ -13,12 +13,12 @@ import pandas as pd
 from PIL import Image
 from torch import nn
 
-from fedlit.data.augmentation import FlipCropAugmentation
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import checked_classes
 from fedlit.data.partition import ByPatient, Partition
+from fedlit.data.pictures.augmentation import FlipCropAugmentation
+from fedlit.data.pictures.store import ImageStore
 from fedlit.data.records import Records, listed
-from fedlit.data.store import ImageStore
 from fedlit.data.xrays.nih import NIHChestXray14
 
 ORGANS = (

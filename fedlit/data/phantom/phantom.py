@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 
 from fedlit.data.federated import FederatedDataModule
-from fedlit.data.images import ImageStore
 from fedlit.data.labels import checked_classes
 from fedlit.data.partition import ByOrganisation, Partition
 from fedlit.data.phantom.exposure import render
 from fedlit.data.phantom.hospitals import FINDINGS, Hospital, default_hospitals
 from fedlit.data.phantom.patients import sample_cohort
+from fedlit.data.pictures.images import ImageStore
 from fedlit.data.records import Records
 
 _VERSION = "1"  # part of the cache key: raise it when pixels change

@@ -3,7 +3,7 @@
 ``base`` has what all readers share, and each other module reads one data set. ``check`` looks for mistakes in a folder.
 """
 
-from fedlit.core.imports import lazily
+from fedlit.core.system.imports import lazily
 
 __getattr__, __dir__, __all__ = lazily(
     __name__,

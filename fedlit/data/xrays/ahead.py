@@ -9,7 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from multiprocessing.synchronize import Event
 
-from fedlit.core.processes import cores, end_with_parent, starting
+from fedlit.core.system.processes import cores, end_with_parent, starting
 from fedlit.data.xrays.pictures import IMAGES, Picture, look_at
 
 CHUNK = 256

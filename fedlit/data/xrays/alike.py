@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedlit.data.near import Chosen, Pair, draw_pairs, near_pairs
 from fedlit.data.patients import keys
+from fedlit.data.pictures.near import Chosen, Pair, draw_pairs, near_pairs
 from fedlit.data.xrays.checked import LEAK, Check, Problem
 
 

@@ -11,8 +11,6 @@ from typing import Literal, get_args
 import numpy as np
 import pandas as pd
 
-from fedlit.data.copies import Duplicates
-from fedlit.data.decoding import Damaged, decode
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import (
     UNCERTAIN,
@@ -27,11 +25,13 @@ from fedlit.data.labels import (
     origins,
 )
 from fedlit.data.located import located
-from fedlit.data.opening import open_picture
 from fedlit.data.partition import ByPatient, Partition
-from fedlit.data.pixels import DEPTH, Resize
+from fedlit.data.pictures.copies import Duplicates
+from fedlit.data.pictures.decoding import Damaged, decode
+from fedlit.data.pictures.opening import open_picture
+from fedlit.data.pictures.pixels import DEPTH, Resize
+from fedlit.data.pictures.store import ImageStore, PartOfStore
 from fedlit.data.records import LeftOut, Records, listed
-from fedlit.data.store import ImageStore, PartOfStore
 from fedlit.data.tables import Table
 from fedlit.data.xrays.folders import home, other_than_expected
 

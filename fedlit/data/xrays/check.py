@@ -19,7 +19,7 @@ from rich.progress import track
 from fedlit.core.errors import ConfigError
 from fedlit.data import xrays
 from fedlit.data.patients import keys, united
-from fedlit.data.pixels import SIDE, read_image
+from fedlit.data.pictures.pixels import SIDE, read_image
 from fedlit.data.records import SPLITS, check_records, contents
 from fedlit.data.splits import shared_patients
 from fedlit.data.xrays.ahead import CHUNK, Ahead
@@ -29,7 +29,7 @@ from fedlit.data.xrays.folders import home, other_than_expected
 from fedlit.data.xrays.pictures import Picture, look_at
 
 if TYPE_CHECKING:
-    from fedlit.data.near import Thumbs
+    from fedlit.data.pictures.near import Thumbs
 
 DEEP = 16
 """Pictures of more than 8 bits in which the brightest pixel is looked for."""
@@ -89,7 +89,7 @@ def check(reader: ChestXrays, decode: bool = False, drawn: Path | None = None, a
         reading.patients, united_patients = united(reading.patients)
         result.remarks += [united_patients] if united_patients else []
     if decode:
-        from fedlit.data.near import Thumbs  # with PyTorch, which takes seconds
+        from fedlit.data.pictures.near import Thumbs  # with PyTorch, which takes seconds
 
         result.thumbs = Thumbs(len(reading.files))
     result.pictures = _look_at(reading, result.thumbs, ahead)

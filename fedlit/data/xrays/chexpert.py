@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from fedlit.data.labels import UNCERTAIN, checked_classes
+from fedlit.data.pictures.store import PartOfStore
 from fedlit.data.records import Records
-from fedlit.data.store import PartOfStore
 from fedlit.data.tables import Table, numbers, read_table, refuse_repeats
 from fedlit.data.xrays.base import ChestXrays, Reading, refuse, refuse_shared
 from fedlit.data.xrays.folders import header

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from fedlit.core.errors import ConfigError
-from fedlit.data.dicom import is_dicom, open_dicom, refuse_other
-from fedlit.data.opening import no_file, open_picture
-from fedlit.data.pixels import THUMB, read_image
+from fedlit.data.pictures.dicom import is_dicom, open_dicom, refuse_other
+from fedlit.data.pictures.opening import no_file, open_picture
+from fedlit.data.pictures.pixels import THUMB, read_image
 
 IMAGES = (".png", ".jpg", ".jpeg")
 """Suffixes that say what a file is, so that it need not be opened twice."""

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from fedlit.data.dicom import SUFFIXES as DICOM
+from fedlit.data.pictures.dicom import SUFFIXES as DICOM
 from fedlit.data.records import contents
 from fedlit.data.tables import Table, numbers, read_table, refuse_repeats
 from fedlit.data.xrays.base import ChestXrays, Reading, refuse_shared

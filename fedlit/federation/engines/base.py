@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.batches import BatchStream, ReadAhead, columns, fetch
+from fedlit.core.checkpoints.stored_states import StateFolder, StoredState
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Layout
 from fedlit.core.local_model import LocalModel, LocalTraining, initial_client_state
@@ -20,7 +21,6 @@ from fedlit.core.messages import Broadcast, Client, ClientData, ClientReport, Cl
 from fedlit.core.module import copy_of, in_words, overrides, scores_of, step_of
 from fedlit.core.randomness import seed_process
 from fedlit.core.rounds import client_round
-from fedlit.core.stored_states import StateFolder, StoredState
 from fedlit.federation.handover import PersonalParts
 from fedlit.federation.settings import Settings
 from fedlit.metrics.auroc import ClassAUROC

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from fedlit.core.fabric import FederationFabric
-from fedlit.core.processes import cores
+from fedlit.core.system.processes import cores
 from fedlit.federation.engines.base import Engine, InProcess, Program
 from fedlit.federation.engines.pool import ProcessPool
 

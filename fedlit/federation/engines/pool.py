@@ -19,12 +19,12 @@ from pathlib import Path
 import cloudpickle
 import torch
 
+from fedlit.core.checkpoints.small_states import is_small
+from fedlit.core.checkpoints.stored_states import StateFolder
 from fedlit.core.errors import ConfigError, TrainingError, WorkerError
 from fedlit.core.fabric import FederationFabric, make_fabric
 from fedlit.core.messages import Broadcast, ClientReport, ClientState, Payload, Round
-from fedlit.core.processes import context, keep_freed_memory, let_go, starting
-from fedlit.core.small_states import is_small
-from fedlit.core.stored_states import StateFolder
+from fedlit.core.system.processes import context, keep_freed_memory, let_go, starting
 from fedlit.federation.engines.base import AnyState, Program, Reply, Scores, View, Worker, jobs_of
 from fedlit.federation.engines.packing import packed
 from fedlit.federation.engines.shared_memory import Handle, SharedFolder, no_room

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import pandas as pd
 from rich.console import Console
 
-from fedlit.core import documents
 from fedlit.core.errors import ConfigError
+from fedlit.core.system import documents
 from fedlit.experiment.grid import LOG, PlannedRun, Sweep, plan
 from fedlit.experiment.sweep import run_sweep
 from fedlit.reports.compare.styles import save

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonargparse import ArgumentParser
 
-from fedlit.data.augmentation import FlipCropAugmentation, XrayAugmentation
 from fedlit.data.binary.categories import CategorisedImages, CategoryImages
 from fedlit.data.federated import FederatedDataModule
-from fedlit.data.images import ImageStore
 from fedlit.data.partition import IID, ByCategory, ByColumn, Partition
+from fedlit.data.pictures.augmentation import FlipCropAugmentation, XrayAugmentation
+from fedlit.data.pictures.images import ImageStore
 
 CATEGORIES = ("apple", "bear", "chair", "dolphin", "eagle", "fox", "globe", "house")
 PER_CATEGORY = {"train_val": 40, "test": 10}

@@ -12,7 +12,7 @@ from attacker import MODEL, Attacker, a_plan, write_site
 from lightning.pytorch import LightningModule
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.typed import Mistyped, Table, built
+from fedlit.core.system.typed import Mistyped, Table, built
 from fedlit.experiment.phases import Phase
 from fedlit.sites import recipe
 from fedlit.sites.hosting import Hosted, Order
@@ -22,7 +22,7 @@ from fedlit.sites.table import shipped_classes, table_of
 
 ROUTES = [
     "fedlit.tracking.run.os.system",
-    "fedlit.core.files.os.system",
+    "fedlit.core.system.files.os.system",
     "fedlit.tracking.run.subprocess.getoutput",
     "torch.nn.functional.torch.hub.load",
     "torch.optim.sgd.torch.load",

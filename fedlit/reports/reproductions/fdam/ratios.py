@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from fedlit import data
-from fedlit.core import documents
 from fedlit.core.errors import ConfigError
+from fedlit.core.system import documents
 from fedlit.data.labels import UNCERTAIN, decided
 from fedlit.data.xrays.base import ChestXrays
 from fedlit.reports.reproductions.document import Scale

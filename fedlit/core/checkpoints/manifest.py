@@ -3,9 +3,9 @@
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field, fields
+from importlib.metadata import version
 from pathlib import Path
 
-from fedlit import __version__
 from fedlit.core.errors import CheckpointError
 from fedlit.core.flat import Layout
 
@@ -66,10 +66,11 @@ class Manifest:
     files: list[str]
     layout: dict
     best: Best
-    fedlit: str = __version__
+    fedlit: str = version("fedlit")
     sha256: dict[str, str] = field(default_factory=dict)
     digest: str = ""
     at_sites: dict[str, int | None] = field(default_factory=dict)
+    callbacks: dict[str, dict] = field(default_factory=dict)
 
     def write(self, folder: Path) -> Path:
         """Write it, with its own hash; returns the path."""
@@ -93,17 +94,15 @@ class Manifest:
         if not isinstance(found, dict):
             raise Damaged(f"{path}: expected an object, found {type(found).__name__}")
         kinds = {"round": int, "clients": list, "aggregators": list, "files": list, "layout": dict, "best": dict,
-                 "sha256": dict, "digest": str, "fedlit": str, "at_sites": dict}  # fmt: skip
+                 "sha256": dict, "digest": str, "fedlit": str, "at_sites": dict, "callbacks": dict}  # fmt: skip
         for key, kind in kinds.items():
-            if key not in found and key in ("sha256", "digest", "fedlit", "at_sites"):
-                continue
             if type(found.get(key)) is not kind:
                 there = f"{type(found[key]).__name__} {found[key]!r:.40}" if key in found else "nothing"
                 raise Damaged(f"{path}: expected {key!r} to be {_a(kind)}, found {there}")
         for key in ("clients", "aggregators", "files"):
             if wrong := [name for name in found[key] if not isinstance(name, str)]:
                 raise Damaged(f"{path}: expected names in {key!r}, found {wrong[0]!r:.40}")
-        best = {"near": 0} | found["best"]  # which earlier versions did not know
+        best = found["best"]
         if (
             best.keys() != {"value", "round", "near"}
             or not type(best["round"]) is type(best["near"]) is int
@@ -111,7 +110,7 @@ class Manifest:
         ):
             raise Damaged(f"{path}: expected 'best' to have a value and a round, found {best!r:.60}")
         manifest = cls(**{f.name: found[f.name] for f in fields(cls) if f.name in found} | {"best": Best(**best)})
-        if manifest.digest and manifest.digest != manifest._hash():
+        if manifest.digest != manifest._hash():
             raise Damaged(f"{path} is damaged: its hash is not the one that was written into it")
         if folder.name.startswith("round-") and folder.name != name_of(manifest.round):
             raise Damaged(
@@ -122,10 +121,6 @@ class Manifest:
 
     def _hash(self) -> str:
         rest = asdict(self) | {"digest": ""}
-        if not self.at_sites:  # which earlier versions did not know
-            del rest["at_sites"]
-        if not self.best.near:
-            del rest["best"]["near"]
         return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 

@@ -15,9 +15,9 @@ from uuid import uuid4
 
 import torch
 
+from fedlit.core.checkpoints.small_states import is_small
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.messages import ClientState, State
-from fedlit.core.small_states import is_small
 
 SHARE = 0.25
 """Share of the memory that is free, up to which client states are kept in memory by default."""

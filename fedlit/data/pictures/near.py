@@ -13,9 +13,9 @@ import torch
 from PIL import Image, ImageDraw
 from torch.nn.functional import avg_pool2d
 
-from fedlit.core.files import whole
-from fedlit.data.likeness import PARTS, perceptual_hashes, shrunk, turned
-from fedlit.data.pixels import SIDE, THUMB
+from fedlit.core.system.files import whole
+from fedlit.data.pictures.likeness import PARTS, perceptual_hashes, shrunk, turned
+from fedlit.data.pictures.pixels import SIDE, THUMB
 
 DISTANCE = 8
 """Most bits in which the hashes of a pair differ, or are equal where one is inverted."""

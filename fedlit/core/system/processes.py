@@ -70,7 +70,8 @@ def starting() -> Iterator[None]:
     """
     main, frozen = sys.modules["__main__"], gc.get_freeze_count()
     sys.modules["__main__"] = ModuleType("__main__")
-    gc.freeze()
+    if not frozen:  # what somebody has frozen stays so
+        gc.freeze()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which `can_be_copied` has looked at

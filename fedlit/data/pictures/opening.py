@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from PIL import Image, UnidentifiedImageError
 
-from fedlit.data.dicom import SUFFIXES, has_mark, read_dicom
+from fedlit.data.pictures.dicom import SUFFIXES, has_mark, read_dicom
 
 KINDS = {
     stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder", stat.S_IFCHR: "a device",

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.filesize import decimal
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.files import whole
-from fedlit.data.cache import intact, seal, sweep
-from fedlit.data.likeness import perceptual_hashes
+from fedlit.core.system.files import whole
+from fedlit.data.pictures.cache import intact, seal, sweep
+from fedlit.data.pictures.likeness import perceptual_hashes
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from fedlit.core.fabric import FederationFabric
-from fedlit.core.files import whole
 from fedlit.core.messages import ClientData
 from fedlit.core.parts import Parts
-from fedlit.data.cache import intact, seal, sweep
+from fedlit.core.system.files import whole
 from fedlit.data.federated import FederatedDataModule
-from fedlit.data.images import LabelledImages, model_input
+from fedlit.data.pictures.cache import intact, seal, sweep
+from fedlit.data.pictures.images import LabelledImages, model_input
 
 BATCH = 256
 PLAIN = (bool, int, float, str, tuple, type(None))

@@ -9,19 +9,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from fedlit.core.cadence import SHARE_OF_TIME, Cadence
+from fedlit.core.checkpoints.cadence import SHARE_OF_TIME, Cadence
+from fedlit.core.checkpoints.manifest import NAME, Best, Damaged, Manifest, describe, difference, name_of, sha256
+from fedlit.core.checkpoints.small_states import is_small, stacked, unstacked
+from fedlit.core.checkpoints.stored_states import StoredState, link, write
 from fedlit.core.errors import CheckpointError
 from fedlit.core.fabric import FederationFabric
-from fedlit.core.files import put, remove, sync
 from fedlit.core.flat import Layout
-from fedlit.core.later import Later
-from fedlit.core.manifest import NAME, Best, Damaged, Manifest, describe, difference, name_of, sha256
 from fedlit.core.messages import Broadcast, ClientState, ServerState, State
-from fedlit.core.small_states import is_small, stacked, unstacked
-from fedlit.core.stored_states import StoredState, link, write
+from fedlit.core.system.files import put, remove, sync
+from fedlit.core.system.later import Later
 
 SHARED = re.compile(r"clients-\d+\.pt")
 """Files of client states that share one; there is one a rank."""
@@ -30,7 +31,7 @@ SERVER, SERVER_NAMES, CLIENT_NAMES = "server.pt", ("w", "stats"), ("batches", "w
 
 
 @dataclass
-class Loaded:
+class Contents:
     """What a checkpoint holds: ``round`` completed rounds, and everything that the next one needs.
 
     Attributes:
@@ -39,8 +40,10 @@ class Loaded:
         clients: States of the clients that have trained.
         best: The best model so far.
         names: Names of all clients, in their order.
-        files: Name of the file of each client that has trained.
+        aggregators: Class names of the aggregators, in their order.
+        files: Name of the file of each client that has trained, once it is written.
         at_sites: Round of each client's state at its site, where sites have the states.
+        callbacks: What callbacks keep over a resume, by their place and class.
     """
 
     round: int
@@ -48,8 +51,10 @@ class Loaded:
     clients: dict[str, ClientState | StoredState]
     best: Best
     names: Sequence[str] = ()
+    aggregators: Sequence[str] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     at_sites: Mapping[str, int | None] = field(default_factory=dict)
+    callbacks: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
 
 class Checkpoints:
@@ -93,26 +98,17 @@ class Checkpoints:
         wait = self._every.seconds or self._seconds / SHARE_OF_TIME
         return bool(self._fabric.broadcast(time.monotonic() - self._saved_at >= wait))
 
-    def save(
-        self,
-        rounds: int,
-        server: ServerState,
-        clients: Mapping[str, ClientState | StoredState],
-        best: Best,
-        names: list[str],
-        aggregators: list[str],
-        at_sites: Mapping[str, int | None] | None = None,
-        later: bool = False,
-    ) -> None:
-        """Write the state after ``rounds`` rounds, unless it is there already.
+    def save(self, contents: Contents, later: bool = False) -> None:
+        """Write a checkpoint, unless it is there already.
 
         With ``later`` a thread writes it, until :meth:`finish`: until then clients' states have to stay as they are, not the
         server's. Ranks wait for each other, so that they write at once.
         """
         self.finish()
-        if rounds == self._round:
+        if contents.round == self._round:
             return
-        self._round = rounds
+        self._round = rounds = contents.round
+        server = contents.server
         target, temporary = self.folder / name_of(rounds), self.folder / f".writing-{rounds:06d}"
         if self._fabric.is_global_zero:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -121,14 +117,15 @@ class Checkpoints:
         later = later and self._fabric.world_size == 1
         tensors = Broadcast(server.w, server.stats, server.aggregators).tensors()
         held = {name: t.clone() for name, t in tensors.items()} if later else tensors
-        files = {name: client_file(number) for number, name in enumerate(names)}
-        for name, state in clients.items():
+        files = {name: client_file(number) for number, name in enumerate(contents.names)}
+        for name, state in contents.clients.items():
             if state.file is not None:  # the next round may remove it
                 link(state.file, temporary / files[name])
         manifest = Manifest(
-            rounds, names, aggregators, [], describe(server.layout), best, sha256={}, at_sites=dict(at_sites or {})
-        )
-        work = partial(self._write_all, dict(clients), files, held, manifest, temporary, target)
+            rounds, list(contents.names), list(contents.aggregators), [], describe(server.layout), contents.best,
+            at_sites=dict(contents.at_sites), callbacks=dict(contents.callbacks),
+        )  # fmt: skip
+        work = partial(self._write_all, dict(contents.clients), files, held, manifest, temporary, target)
         if later:
             self._later.begin(work)
         else:
@@ -229,6 +226,12 @@ def at_sites(path: Path) -> dict[str, int | None]:
         return Manifest.read(path).at_sites
 
 
+def callbacks(path: Path) -> dict[str, dict[str, Any]]:
+    """Read what callbacks have kept, by their place and class."""
+    with _reading(path):
+        return Manifest.read(path).callbacks
+
+
 def tensors(path: Path) -> State:
     """Read the model in a checkpoint, or the best in a run directory: weights and statistics by name.
 
@@ -251,7 +254,7 @@ def tensors(path: Path) -> State:
         return named
 
 
-def load(path: Path, layout: Layout, aggregators: list[str], stored: bool = False) -> Loaded:
+def load(path: Path, layout: Layout, aggregators: list[str], stored: bool = False) -> Contents:
     """Read a checkpoint.
 
     Args:
@@ -274,7 +277,10 @@ def load(path: Path, layout: Layout, aggregators: list[str], stored: bool = Fals
         server = ServerState(layout, held.w, held.stats, held.aggregators)
         states = {name: state for name, (_, state) in kept.items()}
         files = {name: file for name, (file, _) in kept.items()}
-        return Loaded(manifest.round, server, states, manifest.best, manifest.clients, files, manifest.at_sites)
+        return Contents(
+            manifest.round, server, states, manifest.best, manifest.clients, manifest.aggregators, files, manifest.at_sites,
+            manifest.callbacks,
+        )  # fmt: skip
 
 
 def clients(path: Path, layout: Layout, aggregators: list[str]) -> Iterator[tuple[str, ClientState]]:
@@ -381,7 +387,7 @@ def _read(path: Path, manifest: Manifest, names: Sequence[str], mapped: bool = F
     """The tensors of a file: as they were written, and these names among them; in memory, or mapped."""
     if not path.exists():
         raise Damaged(f"{path} is missing")
-    if manifest.sha256 and manifest.sha256.get(path.name) != sha256(path):
+    if manifest.sha256.get(path.name) != sha256(path):
         raise Damaged(f"{path} is damaged, or of another checkpoint: its SHA-256 is not the one in {NAME}")
     try:
         found = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)

@@ -7,7 +7,7 @@ from typing import BinaryIO, Literal
 import numpy as np
 from PIL import Image, ImageOps
 
-from fedlit.data.opening import open_picture
+from fedlit.data.pictures.opening import open_picture
 
 DEPTH = 16
 """Bits of the pixels of a file with more than 8, where nobody says how many of them a data set uses."""

@@ -12,9 +12,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.processes import context, cores, end_with_parent, starting
-from fedlit.data import pixels
-from fedlit.data.likeness import perceptual_hashes
+from fedlit.core.system.processes import context, cores, end_with_parent, starting
+from fedlit.data.pictures import pixels
+from fedlit.data.pictures.likeness import perceptual_hashes
 
 DONE = 1
 CHUNK = 8

@@ -14,9 +14,9 @@ from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
 from fedlit.core.devices import constant, to_device
-from fedlit.data.decoding import decode_images
-from fedlit.data.pixels import read_image
-from fedlit.data.store import ImageStore, cache_folder, make_cache_folder
+from fedlit.data.pictures.decoding import decode_images
+from fedlit.data.pictures.pixels import read_image
+from fedlit.data.pictures.store import ImageStore, cache_folder, make_cache_folder
 
 __all__ = [
     "ImageStore", "LabelledImages", "cache_folder", "decode_images", "make_cache_folder", "model_input", "read_image",
@@ -36,7 +36,7 @@ class LabelledImages(Dataset):
         names: Unique image ids of these rows, [n].
         in_chans: Number of channels of the float images: grey is repeated, RGB becomes grey.
         augment: A transform of a batch of float images [B, C, H, W] in [0, 1] that draws new parameters for each image,
-            see ``fedlit.data.augmentation``; None for no augmentation.
+            see ``fedlit.data.pictures.augmentation``; None for no augmentation.
         mean: Mean that is subtracted from the pixels in [0, 1]: one value, or one for each channel.
         std: Standard deviation by which the pixels are divided after that: one value, or one for each channel.
         sites: Organisation of each row, [n]; by default "".

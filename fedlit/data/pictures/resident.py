@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedlit.core.devices import to_device
-from fedlit.data.images import ImageStore
+from fedlit.data.pictures.images import ImageStore
 
 CHUNK = 2**26
 """Bytes that are copied at a time."""

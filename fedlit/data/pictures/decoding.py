@@ -19,14 +19,14 @@ from filelock import FileLock
 from rich.console import Console
 from rich.filesize import decimal
 
-from fedlit.core.files import whole
-from fedlit.core.processes import cores
-from fedlit.data.cache import damage, intact, seal, sweep
-from fedlit.data.decoders import Decoders, Job, bar, duration
-from fedlit.data.likeness import PARTS
-from fedlit.data.opening import no_file
-from fedlit.data.pixels import DEPTH, Resize
-from fedlit.data.store import ImageStore, cache_folder, check_space, make_cache_folder
+from fedlit.core.system.files import whole
+from fedlit.core.system.processes import cores
+from fedlit.data.pictures.cache import damage, intact, seal, sweep
+from fedlit.data.pictures.decoders import Decoders, Job, bar, duration
+from fedlit.data.pictures.likeness import PARTS
+from fedlit.data.pictures.opening import no_file
+from fedlit.data.pictures.pixels import DEPTH, Resize
+from fedlit.data.pictures.store import ImageStore, cache_folder, check_space, make_cache_folder
 
 Damaged = Literal["refuse", "drop"]
 
