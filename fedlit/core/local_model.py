@@ -147,7 +147,7 @@ class LocalModel:
         self.optimizer.begin(state.optimizer, lr_factor)
         if not self.module.training:  # going through a deep network's layers takes as long as many a small step
             self.module.train()
-        self.fabric.logged.clear()
+        self.fabric.begin()
         if self._starting:
             self.correction.reset()
         shared = (self.flat, client, mask, rnd, window, self.correction, next_batch, self.apply, self.loss)
