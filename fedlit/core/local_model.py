@@ -83,10 +83,12 @@ class LocalModel:
         fabric.setup_module(module)
         collect_logs(module, fabric)
         self._training_step = step_of(module, "training_step")
-        module.train()
+        self._in_evaluation = [part for part in module.modules() if module.training and not part.training]
+        self.train()
         self.flat = FlatModel(module, training.channels_last)
         self._arranged = with_channels_last if training.channels_last else as_it_is
         self.optimizer = FlatOptimizer(module, self.flat)
+        self._clipped = _joined(self.optimizer.stretches)
         self.learns = self.moves = self.watched = False
         self._met = torch.zeros((), dtype=torch.bool, device=self.flat.w.device)
         self._masks: dict[str, Mask] = {}
@@ -146,7 +148,7 @@ class LocalModel:
         lr_factor = rnd.lr_factor * client.lr_factor
         self.optimizer.begin(state.optimizer, lr_factor)
         if not self.module.training:  # going through a deep network's layers takes as long as many a small step
-            self.module.train()
+            self.train()
         self.fabric.begin()
         if self._starting:
             self.correction.reset()
@@ -181,6 +183,12 @@ class LocalModel:
             self.aggregators[i].on_after_optimizer_step(contexts[i], batches)
         return loss
 
+    def train(self) -> None:
+        """Set the mode of all layers, but for those that the module itself has put into evaluation mode."""
+        self.module.train()
+        for part in self._in_evaluation:
+            part.training = False
+
     def count(self, seen: int, stream: BatchStream) -> None:
         """Tell the module, for its ``global_step`` and ``current_epoch``, how many batches of a stream it has seen."""
         self.fabric.count(seen // self.batches_per_step, seen // stream.steps_per_epoch)
@@ -205,7 +213,7 @@ class LocalModel:
                 change[stretch] = 0
         for i in self._sending:
             change = replaced_change(self.aggregators[i], contexts[i], change)
-        vectors = {"w": change, "stats": self.flat.stats - down.stats.to(self.flat.stats.device)}
+        vectors = {"w": change, "stats": _change(self.flat.stats, down.stats.to(self.flat.stats.device))}
         for i in self._ending:
             sent = sent_by(self.aggregators[i], contexts[i])
             vectors |= {f"{i}/{name}": vector for name, vector in sent.items()}
@@ -330,9 +338,11 @@ class LocalModel:
         )
 
     def _bound(self, gradient: Tensor) -> None:
-        """Clip a gradient's norm, or clamp each element of it that is no variable of the objective."""
+        """Clip the norm of the gradient that is optimized, or clamp each element of it that is no variable of the objective."""
         if self.training.gradient_clip is not None:
-            gradient.mul_((self.training.gradient_clip / (gradient.norm() + 1e-6)).clamp(max=1.0))
+            counted = [gradient[stretch] for stretch in self._clipped]
+            norm = counted[0].norm() if len(counted) == 1 else torch.stack([part.norm() for part in counted]).norm()
+            gradient.mul_((self.training.gradient_clip / (norm + 1e-6)).clamp(max=1.0))
         else:
             for stretch in self._network:
                 gradient[stretch].clamp_(-self.training.gradient_clamp, self.training.gradient_clamp)
@@ -379,12 +389,21 @@ def _apart(vectors: State, used: Sequence[Tensor]) -> State:
     return apart
 
 
+def _change(now: Tensor, before: Tensor) -> Tensor:
+    """By how much statistics have changed; one that is infinite and stays so, such as of a causal mask, by nothing."""
+    return (now - before).masked_fill_(now.isinf() & (now == before), 0.0)
+
+
 def _stretches(entries: Sequence[Entry]) -> list[slice]:
     """Where parameters lie in the weight vector; neighbours are one slice."""
+    return _joined([slice(entry.offset, entry.offset + entry.size) for entry in entries])
+
+
+def _joined(stretches: Sequence[slice]) -> list[slice]:
     merged: list[slice] = []
-    for entry in entries:
-        start = merged.pop().start if merged and merged[-1].stop == entry.offset else entry.offset
-        merged.append(slice(start, entry.offset + entry.size))
+    for stretch in stretches:
+        start = merged.pop().start if merged and merged[-1].stop == stretch.start else stretch.start
+        merged.append(slice(start, stretch.stop))
     return merged
 
 
