@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -15,7 +15,16 @@ from fedlit.core.errors import TrainingError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Entry, FlatModel, Layout
 from fedlit.core.graphs import RECORDERS, RecordedSteps, Steps, hindrance, refusal
-from fedlit.core.hooks import check_correction, computed_loss, mask_of, replaced_change, sent_by, state_of, tensors
+from fedlit.core.hooks import (
+    check_correction,
+    computed_loss,
+    extra_loss,
+    mask_of,
+    replaced_change,
+    sent_by,
+    state_of,
+    tensors,
+)
 from fedlit.core.memory_format import as_it_is, with_channels_last
 from fedlit.core.messages import Broadcast, Client, ClientState, Mask, Round, State
 from fedlit.core.module import collect_logs, loss_of, step_of
@@ -101,11 +110,14 @@ class LocalModel:
         # Hooks that nobody implements cost nothing.
         self._starting = self._implementing("on_client_round_start")
         self._computing = self._implementing("compute_gradient")[:1]
+        self._adding, self._contexts = self._implementing("extra_loss"), []
         self._before = self._implementing("on_before_optimizer_step")
         self._after = self._implementing("on_after_optimizer_step")
         self._sending = self._implementing("on_before_send")
         self._ending = self._implementing("on_client_round_end")
-        self._looking = any((self._starting, self._computing, self._before, self._after, self._sending, self._ending))
+        self._looking = any(
+            (self._starting, self._computing, self._adding, self._before, self._after, self._sending, self._ending)
+        )
         self._replayed = self._recorded() if training.recorded else None
         if training.compiled:
             module.compile(**COMPILING)
@@ -158,6 +170,7 @@ class LocalModel:
             ClientContext(*shared, _to(sent, device), _to(kept, device, copy=True), self.start, rates=rates)
             for sent, kept in zip(down.aggregators, state.aggregators, strict=True)
         ]
+        self._contexts = contexts if self._adding else []
         for i in self._starting:
             self.aggregators[i].on_client_round_start(contexts[i])
             check_correction(self.aggregators[i], self.correction.bias, self.layout.size, rnd.index == 0)
@@ -283,12 +296,15 @@ class LocalModel:
             ) from error
 
     def loss(self, batch: Any, step: int) -> Tensor:
-        """What ``training_step`` makes of a batch, with its graph."""
+        """What ``training_step`` makes of a batch, and what aggregators add to it, with its graph."""
         version = self.flat.grad._version
         output = self.apply(lambda moved: self._training_step(moved, step), batch)
         if self.flat.grad._version != version:  # it has called zero_grad or backward, which here comes after it
             self._clear_gradient()
-        return loss_of(self.module, output)
+        loss = loss_of(self.module, output)
+        for i in self._adding:
+            loss = loss + self.apply(partial(extra_loss, self.aggregators[i], self._contexts[i]), batch)
+        return loss
 
     def descend(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
         """Take a step until ``on_before_optimizer_step``: the gradient; returns the loss."""
