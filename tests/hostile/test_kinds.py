@@ -170,3 +170,13 @@ def test_a_function_is_checked_by_the_same_words():
     check_kinds(takes, {"sizes": [1, 2.5], "of": None})
     with pytest.raises(ConfigError, match=r"^sizes: expected a list of a number, found 3$"):
         check_kinds(takes, {"sizes": 3})
+
+
+def test_numbers_of_numpy_reach_the_end_of_a_run(tmp_path, monkeypatch):
+    from scripted import fit, net, two
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    fitted = fit(
+        net(), two(), rounds=np.int64(2), seed=np.int64(1), gradient_clip=np.float32(1), run_dir="~/x", name="one"
+    )
+    assert fitted.directory == tmp_path / "x" / "default" / "one"
