@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedlit.core.errors import ConfigError
+from fedlit.core.kinds import checked
 from fedlit.core.schedule import Plan, Schedule, Unit
 
 
+@checked
 @dataclass
 class Stage:
     """A stretch of rounds with one learning rate and one window: eta_s, I_s, and R_s or T_s of a paper's stage list.
@@ -123,6 +125,46 @@ class PracticeSchedule(Schedule):
         before, stage, after = (max(i, 0) * self.window // self.decay_every for i in (index - 1, index, index + 1))
         first = index == 0 or stage != before
         return Plan(stage, self.decay**-stage, self.window, "steps", first, after != stage)
+
+
+class CosineSchedule(Schedule):
+    """The learning rate rises in a line over the warm-up, then falls along half a cosine; the window stays the same.
+
+    With r = 0, 1, ... the round, W the warm-up and R all rounds, the factor is ``(r + 1) / (W + 1)`` for r < W, then
+    ``final + (1 - final) (1 + cos(pi (r - W) / (R - W))) / 2`` (SGDR without restarts, Loshchilov and Hutter, ICLR 2017,
+    eq. 5): what torch's LinearLR and CosineAnnealingLR give that are stepped once a round.
+
+    Args:
+        rounds: Number R of rounds.
+        warm_up: Number W of rounds of the warm-up, below R; 0 is none.
+        final: Factor towards which the rate falls, in [0, 1].
+        window: Communication window, local work between two communications.
+        unit: Unit of the window: local ``steps``, or ``epochs``, passes over a client's data.
+
+    Raises:
+        ConfigError: an argument outside of its range.
+    """
+
+    def __init__(
+        self, rounds: int, warm_up: int = 0, final: float = 0.0, window: int = 1, unit: Unit = "epochs"
+    ) -> None:
+        if not 0 <= warm_up < rounds:
+            raise ConfigError(f"CosineSchedule.warm_up: expected 0 to {rounds - 1} of {rounds} rounds, found {warm_up}")
+        if not 0 <= final <= 1:
+            raise ConfigError(f"CosineSchedule.final: expected a factor in [0, 1], found {final}")
+        self.rounds, self.warm_up, self.final = rounds, warm_up, final
+        self.window, self.unit = window, unit
+        self._stage = Stage(rounds, window, unit)
+
+    def plan(self, index: int) -> Plan:
+        """Return the plan of a round, with the factor of its learning rate; one beyond the last has that of the last."""
+        at = min(index, self.rounds - 1)
+        if at < self.warm_up:
+            factor = (at + 1) / (self.warm_up + 1)
+        else:
+            passed = (at - self.warm_up) / (self.rounds - self.warm_up)
+            factor = self.final + (1 - self.final) * (1 + math.cos(math.pi * passed)) / 2
+        return Plan(0, factor, self.window, self.unit, index == 0, index == self.rounds - 1)
 
 
 class TheorySchedule(StageSchedule):

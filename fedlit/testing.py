@@ -4,6 +4,7 @@ import copy
 import io
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
+from difflib import get_close_matches
 
 import cloudpickle
 import torch
@@ -149,6 +150,11 @@ def check_aggregator(
         WorkerError: a worker process could not start, or died; that says nothing of the aggregator.
     """
     problems: list[str] = []
+    for name in dir(type(aggregator)):
+        if name.startswith("on_") and not hasattr(Aggregator, name):
+            hooks = [hook for hook in dir(Aggregator) if hook.startswith("on_")]
+            meant = f"; did you mean {near[0]}?" if (near := get_close_matches(name, hooks, 1)) else ""
+            problems.append(f"it has {name}, which is no hook and is never called{meant}")
     before = _pickled(aggregator, problems)
     if before is None:
         raise AssertionError(_report(aggregator, problems))

@@ -4,13 +4,14 @@ import warnings
 from itertools import pairwise
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as some
 
 from fedlit.aggregators import CODA, CODASCA, NPA, CODAPlus
 from fedlit.core.errors import ConfigError
 from fedlit.federation.federation import Federation
-from fedlit.schedules import ConstantSchedule, PracticeSchedule, Stage, StageSchedule, TheorySchedule
+from fedlit.schedules import ConstantSchedule, CosineSchedule, PracticeSchedule, Stage, StageSchedule, TheorySchedule
 
 
 def plans(schedule, rounds=None):
@@ -66,6 +67,29 @@ def test_practice_changes_at_the_first_communication_at_or_after_each_multiple()
     assert [i for i, p in enumerate(found) if p.last_of_stage] == [3, 6, 9]
     assert [p.lr_factor for p in found[3:5]] == pytest.approx([1, 1 / 3])
     assert not any(p.restarts for p in found)
+
+
+@pytest.mark.parametrize("warm_up", [0, 3])
+def test_cosine_is_torchs_scheduler_stepped_once_a_round(warm_up):
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10 - warm_up, eta_min=0.1)
+    torchs = []
+    for _ in range(10 - warm_up):
+        torchs.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        falling.step()
+    found = plans(CosineSchedule(10, warm_up, 0.1, window=2, unit="steps"))
+    assert [p.lr_factor for p in found] == pytest.approx([0.25, 0.5, 0.75][:warm_up] + torchs)
+    assert {(p.window, p.unit) for p in found} == {(2, "steps")}
+    assert [p.first_of_stage for p in found] == [True] + [False] * 9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"), [((3, 3), "warm_up: expected 0 to 2"), ((3, 0, 1.5), "final: expected")]
+)
+def test_a_cosine_outside_of_its_range_is_refused(arguments, said):
+    with pytest.raises(ConfigError, match=rf"CosineSchedule\.{said}"):
+        CosineSchedule(*arguments)
 
 
 def test_practice_changes_exactly_where_windows_fit():

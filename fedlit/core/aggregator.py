@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import SLICES, FlatModel, Layout
 from fedlit.core.hooks import mask_of, numbers_of, replaced_change, state_of
+from fedlit.core.kinds import Checked
 from fedlit.core.messages import Client, Mask, Measured, Payload, Round, ServerState, State
 from fedlit.core.schedule import Schedule
 
@@ -133,7 +134,7 @@ class ClientContext:
     stats = property(attrgetter("model.stats"), doc="[S], the client's BatchNorm statistics.")
 
 
-class Aggregator:
+class Aggregator(Checked):
     """One algorithm: its client half and its server half.
 
     An aggregator holds hyper-parameters only. Server state, client state and messages are passed by argument, so
@@ -225,6 +226,16 @@ class Aggregator:
         training step and backward pass on the one batch, is the driver's.
         """
         raise NotImplementedError
+
+    def extra_loss(self, ctx: ClientContext, batch: Any) -> Tensor:
+        """Called on a client wherever the loss of a batch is computed: a tensor of one element, which is added to it.
+
+        It is part of ``ctx.loss``, so that it goes with whoever computes the gradient; in LocalSCGDAM it belongs to the outer
+        loss. The batch is on the device. ``ctx.model.module`` is what is trained, with its weights of now; within
+        ``with ctx.model.at(vector):`` it computes with another vector [P], such as ``ctx.start``, the weights at which the
+        round began, or those of an earlier round in ``ctx.state``. Steps with it are not recorded (``cuda_graph``).
+        """
+        return torch.zeros(())
 
     def on_before_optimizer_step(self, ctx: ClientContext) -> None:
         """Called on a client at each step; ``ctx.grad`` [P], which may be changed, is the gradient of the optimizer's step."""
@@ -362,6 +373,10 @@ class Composition(Aggregator, ABC):
         """Let the one part compute that does."""
         (part,) = self._having("compute_gradient")
         return part.compute_gradient(ctx, batches)
+
+    def extra_loss(self, ctx: ClientContext, batch: Any) -> Tensor:
+        """Add up what the parts add."""
+        return sum((part.extra_loss(ctx, batch) for part in self._having("extra_loss")), torch.zeros(()))
 
     def reduce(self, layout: Layout, replies: Sequence[Payload]) -> Payload:
         """Let the one part reduce that does."""

@@ -11,8 +11,10 @@ from lightning.fabric import Fabric
 from lightning.fabric.accelerators import ACCELERATOR_REGISTRY
 from lightning.fabric.strategies import DDPStrategy
 from torch import nn
+from torchmetrics import Metric
 
 from fedlit.core.errors import ConfigError
+from fedlit.core.logged import Key, copy_of, value_of, weighed
 
 PRECISIONS = ("32-true", "64-true", "bf16-mixed")
 
@@ -30,6 +32,7 @@ class FederationFabric(Fabric):
 
     Attributes:
         logged: name -> values of the current round.
+        metrics: name -> metric of torchmetrics that was logged in it.
         asked: Whether somebody has read ``global_step`` or ``current_epoch`` since it was set to False.
     """
 
@@ -38,7 +41,8 @@ class FederationFabric(Fabric):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.logged: dict[str, list[Any]] = defaultdict(list)
+        self.logged: dict[Key, list[Any]] = defaultdict(list)
+        self.metrics: dict[str, Metric] = {}
         self.asked, self._counts = False, (0, 0)
 
     def setup_module(self, module: nn.Module, **options: Any) -> nn.Module:
@@ -67,7 +71,7 @@ class FederationFabric(Fabric):
         self._counts = steps, epochs
 
     @contextmanager
-    def apart(self) -> Iterator[dict[str, list[Any]]]:
+    def apart(self) -> Iterator[dict[Key, list[Any]]]:
         """Collect within what is logged in a dictionary of its own, and leave ``logged`` as it is."""
         before, self.logged = self.logged, defaultdict(list)
         try:
@@ -75,17 +79,26 @@ class FederationFabric(Fabric):
         finally:
             self.logged = before
 
-    def log_dict(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+    def begin(self) -> None:
+        """Start a round, or an evaluation, with nothing logged."""
+        self.logged.clear()
+        for metric in self.metrics.values():
+            metric.reset()
+        self.metrics.clear()
+
+    def log_dict(self, metrics: Mapping[Key, Any], step: int | None = None) -> None:
         """Collect values under their names until the round ends."""
         for name, value in metrics.items():
             self.logged[name].append(value.detach() if torch.is_tensor(value) else value)
 
     def means(self) -> dict[str, float]:
-        """Mean of each logged name over the round."""
-        return {
-            k: float(torch.stack([torch.as_tensor(v, dtype=torch.float64) for v in vs]).mean())
-            for k, vs in self.logged.items()
-        }
+        """Mean of each logged name over the round; of a metric its value over all that it has seen in the round."""
+        plain = {name: mean for name, (mean, _) in weighed(self.logged).items()}
+        return plain | {name: value_of(name, metric) for name, metric in self.metrics.items()}
+
+    def taken(self) -> dict[str, Metric]:
+        """Copies of the logged metrics, with what they have seen in the round."""
+        return {name: copy_of(metric) for name, metric in self.metrics.items()}
 
 
 def make_fabric(

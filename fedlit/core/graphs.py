@@ -254,6 +254,8 @@ def hindrance(model: FlatModel, optimizer: FlatOptimizer, aggregators: Sequence[
     """Say why the steps of a model cannot be recorded, as far as that is known before the first; "" where they can."""
     if computing := [type(a).__name__ for a in aggregators if a.implements("compute_gradient")]:
         return f"{computing[0]} computes the gradient itself"
+    if adding := [type(a).__name__ for a in aggregators if a.implements("extra_loss")]:
+        return f"{adding[0]} adds to the loss"
     if any(isinstance(part, Metric) for part in model.module.modules()):
         return "it has metrics of torchmetrics, which count in Python"
     if model.own.names:

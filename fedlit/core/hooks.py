@@ -72,6 +72,14 @@ def computed_loss(aggregator: Any, ctx: Any, batches: Sequence[Any]) -> Tensor:
     return loss
 
 
+def extra_loss(aggregator: Any, ctx: Any, batch: Any) -> Tensor:
+    """What an aggregator adds to the loss of a batch."""
+    extra = aggregator.extra_loss(ctx, batch)
+    if not torch.is_tensor(extra) or extra.numel() != 1 or not extra.is_floating_point():
+        refuse(aggregator, "extra_loss", "a tensor of one number to add to the loss", extra)
+    return extra
+
+
 def replaced_change(aggregator: Any, ctx: Any, change: Tensor) -> Tensor:
     """What an aggregator makes of a client's change [P].
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -15,7 +15,16 @@ from fedlit.core.errors import TrainingError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Entry, FlatModel, Layout
 from fedlit.core.graphs import RECORDERS, RecordedSteps, Steps, hindrance, refusal
-from fedlit.core.hooks import check_correction, computed_loss, mask_of, replaced_change, sent_by, state_of, tensors
+from fedlit.core.hooks import (
+    check_correction,
+    computed_loss,
+    extra_loss,
+    mask_of,
+    replaced_change,
+    sent_by,
+    state_of,
+    tensors,
+)
 from fedlit.core.memory_format import as_it_is, with_channels_last
 from fedlit.core.messages import Broadcast, Client, ClientState, Mask, Round, State
 from fedlit.core.module import collect_logs, loss_of, step_of
@@ -83,10 +92,12 @@ class LocalModel:
         fabric.setup_module(module)
         collect_logs(module, fabric)
         self._training_step = step_of(module, "training_step")
-        module.train()
+        self._in_evaluation = [part for part in module.modules() if module.training and not part.training]
+        self.train()
         self.flat = FlatModel(module, training.channels_last)
         self._arranged = with_channels_last if training.channels_last else as_it_is
         self.optimizer = FlatOptimizer(module, self.flat)
+        self._clipped = _joined(self.optimizer.stretches)
         self.learns = self.moves = self.watched = False
         self._met = torch.zeros((), dtype=torch.bool, device=self.flat.w.device)
         self._masks: dict[str, Mask] = {}
@@ -99,11 +110,14 @@ class LocalModel:
         # Hooks that nobody implements cost nothing.
         self._starting = self._implementing("on_client_round_start")
         self._computing = self._implementing("compute_gradient")[:1]
+        self._adding, self._contexts = self._implementing("extra_loss"), []
         self._before = self._implementing("on_before_optimizer_step")
         self._after = self._implementing("on_after_optimizer_step")
         self._sending = self._implementing("on_before_send")
         self._ending = self._implementing("on_client_round_end")
-        self._looking = any((self._starting, self._computing, self._before, self._after, self._sending, self._ending))
+        self._looking = any(
+            (self._starting, self._computing, self._adding, self._before, self._after, self._sending, self._ending)
+        )
         self._replayed = self._recorded() if training.recorded else None
         if training.compiled:
             module.compile(**COMPILING)
@@ -146,8 +160,8 @@ class LocalModel:
         lr_factor = rnd.lr_factor * client.lr_factor
         self.optimizer.begin(state.optimizer, lr_factor)
         if not self.module.training:  # going through a deep network's layers takes as long as many a small step
-            self.module.train()
-        self.fabric.logged.clear()
+            self.train()
+        self.fabric.begin()
         if self._starting:
             self.correction.reset()
         shared = (self.flat, client, mask, rnd, window, self.correction, next_batch, self.apply, self.loss)
@@ -156,6 +170,7 @@ class LocalModel:
             ClientContext(*shared, _to(sent, device), _to(kept, device, copy=True), self.start, rates=rates)
             for sent, kept in zip(down.aggregators, state.aggregators, strict=True)
         ]
+        self._contexts = contexts if self._adding else []
         for i in self._starting:
             self.aggregators[i].on_client_round_start(contexts[i])
             check_correction(self.aggregators[i], self.correction.bias, self.layout.size, rnd.index == 0)
@@ -181,6 +196,12 @@ class LocalModel:
             self.aggregators[i].on_after_optimizer_step(contexts[i], batches)
         return loss
 
+    def train(self) -> None:
+        """Set the mode of all layers, but for those that the module itself has put into evaluation mode."""
+        self.module.train()
+        for part in self._in_evaluation:
+            part.training = False
+
     def count(self, seen: int, stream: BatchStream) -> None:
         """Tell the module, for its ``global_step`` and ``current_epoch``, how many batches of a stream it has seen."""
         self.fabric.count(seen // self.batches_per_step, seen // stream.steps_per_epoch)
@@ -205,7 +226,7 @@ class LocalModel:
                 change[stretch] = 0
         for i in self._sending:
             change = replaced_change(self.aggregators[i], contexts[i], change)
-        vectors = {"w": change, "stats": self.flat.stats - down.stats.to(self.flat.stats.device)}
+        vectors = {"w": change, "stats": _change(self.flat.stats, down.stats.to(self.flat.stats.device))}
         for i in self._ending:
             sent = sent_by(self.aggregators[i], contexts[i])
             vectors |= {f"{i}/{name}": vector for name, vector in sent.items()}
@@ -275,12 +296,15 @@ class LocalModel:
             ) from error
 
     def loss(self, batch: Any, step: int) -> Tensor:
-        """What ``training_step`` makes of a batch, with its graph."""
+        """What ``training_step`` makes of a batch, and what aggregators add to it, with its graph."""
         version = self.flat.grad._version
         output = self.apply(lambda moved: self._training_step(moved, step), batch)
         if self.flat.grad._version != version:  # it has called zero_grad or backward, which here comes after it
             self._clear_gradient()
-        return loss_of(self.module, output)
+        loss = loss_of(self.module, output)
+        for i in self._adding:
+            loss = loss + self.apply(partial(extra_loss, self.aggregators[i], self._contexts[i]), batch)
+        return loss
 
     def descend(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
         """Take a step until ``on_before_optimizer_step``: the gradient; returns the loss."""
@@ -330,9 +354,11 @@ class LocalModel:
         )
 
     def _bound(self, gradient: Tensor) -> None:
-        """Clip a gradient's norm, or clamp each element of it that is no variable of the objective."""
+        """Clip the norm of the gradient that is optimized, or clamp each element of it that is no variable of the objective."""
         if self.training.gradient_clip is not None:
-            gradient.mul_((self.training.gradient_clip / (gradient.norm() + 1e-6)).clamp(max=1.0))
+            counted = [gradient[stretch] for stretch in self._clipped]
+            norm = counted[0].norm() if len(counted) == 1 else torch.stack([part.norm() for part in counted]).norm()
+            gradient.mul_((self.training.gradient_clip / (norm + 1e-6)).clamp(max=1.0))
         else:
             for stretch in self._network:
                 gradient[stretch].clamp_(-self.training.gradient_clamp, self.training.gradient_clamp)
@@ -379,12 +405,21 @@ def _apart(vectors: State, used: Sequence[Tensor]) -> State:
     return apart
 
 
+def _change(now: Tensor, before: Tensor) -> Tensor:
+    """By how much statistics have changed; one that is infinite and stays so, such as of a causal mask, by nothing."""
+    return (now - before).masked_fill_(now.isinf() & (now == before), 0.0)
+
+
 def _stretches(entries: Sequence[Entry]) -> list[slice]:
     """Where parameters lie in the weight vector; neighbours are one slice."""
+    return _joined([slice(entry.offset, entry.offset + entry.size) for entry in entries])
+
+
+def _joined(stretches: Sequence[slice]) -> list[slice]:
     merged: list[slice] = []
-    for entry in entries:
-        start = merged.pop().start if merged and merged[-1].stop == entry.offset else entry.offset
-        merged.append(slice(start, entry.offset + entry.size))
+    for stretch in stretches:
+        start = merged.pop().start if merged and merged[-1].stop == stretch.start else stretch.start
+        merged.append(slice(start, stretch.stop))
     return merged
 
 

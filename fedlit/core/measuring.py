@@ -33,7 +33,7 @@ def measure(
     """
     seed_process(rnd.seed, "measure", rnd.index, client.name)
     local.adopt(local.mask(client), state, down)
-    local.module.train()
+    local.train()
     dataset, batches = stream.dataset, local.training.measure_batches
     sample = BatchStream(dataset, stream.batch_size, rnd.seed, client.name, "measure")
     logits, labels = [], []

@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
+from torchmetrics import Metric
 
 from fedlit.core.devices import to_device
 from fedlit.core.flat import Layout
@@ -303,6 +304,7 @@ class ClientReport:
     Attributes:
         loss: mean over the round's steps of what ``training_step`` returned.
         logged: means of what the module passed to ``self.log``.
+        metrics: metrics of torchmetrics among that, with what they have seen; a site keeps them.
         error: why the round failed, or "".
         still: Why its weights did not move, or "".
     """
@@ -314,6 +316,7 @@ class ClientReport:
     seconds: float
     bytes_up: int
     logged: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, Metric] = field(default_factory=dict)
     error: str = ""
     still: str = ""
 

@@ -23,6 +23,7 @@ from torchmetrics import Metric
 
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.fabric import FederationFabric
+from fedlit.core.logged import key_of
 
 STEP = "the federation takes the optimizer's step itself, on the flat vector"
 BATCH = "batches go from the data set to the step as they are: do it in the data set, or in the step"
@@ -148,12 +149,26 @@ def collect_logs(module: LightningModule, fabric: FederationFabric) -> None:
     name_of_class = type(module).__name__
     module.trainer = fabric  # self.global_step and self.current_epoch ask for it
 
-    def log(name: str, value: Any, prog_bar: bool = False, logger: bool | None = None, **options: Any) -> None:
-        log_dict({name: value}, prog_bar, logger)
+    def log(name: str, value: Any, *options: Any, **named: Any) -> None:
+        log_dict({name: value}, *options, **named)
 
-    def log_dict(values: Mapping[str, Any], prog_bar: bool = False, logger: bool | None = None, **options: Any) -> None:
-        if logger is not False:
-            fabric.log_dict({name: _number(name_of_class, name, value) for name, value in values.items()})
+    def log_dict(
+        values: Mapping[str, Any],
+        prog_bar: bool = False,
+        logger: bool | None = None,
+        on_step: bool | None = None,
+        on_epoch: bool | None = None,
+        reduce_fx: str | Callable = "mean",
+        *others: Any,
+        batch_size: int | None = None,
+        **more: Any,
+    ) -> None:
+        for name, value in values.items() if logger is not False else ():
+            key = key_of(name_of_class, name, on_step, on_epoch, reduce_fx, batch_size)
+            if isinstance(value, Metric) and key is not None:
+                fabric.metrics[name] = value
+            elif key is not None:
+                fabric.log_dict({key: _number(name_of_class, name, value)})
 
     module.log, module.log_dict = log, log_dict
 
@@ -236,14 +251,11 @@ def in_words(module: LightningModule, doing: str) -> Iterator[None]:
 
 
 def _number(module: str, name: Any, value: Any) -> Any:
-    """What was logged, as a number or a tensor with one element; of a metric its value since it was last logged.
+    """What was logged, as a number or a tensor with one element.
 
     Raises:
         TrainingError: it is something else, or has no name.
     """
-    if isinstance(value, Metric):
-        metric, value = value, value.compute()
-        metric.reset()
     if isinstance(name, str) and _is_number(value):
         return value
     if not isinstance(name, str):

@@ -4,10 +4,11 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from fedlit.core.kinds import Checked
 from fedlit.core.messages import State
 
 
-class Objective(nn.Module):
+class Objective(Checked, nn.Module):
     """A loss with variables or constants of its own, called with (logits [B, C], labels [B, C] in {0, 1, NaN}).
 
     A loss that has none needs no more than ``nn.Module``. Variables are parameters with one entry a class, named in

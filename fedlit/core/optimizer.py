@@ -74,6 +74,7 @@ class FlatOptimizer:
         if "fused" in known and _fusible(groups):
             groups = [{**group, "fused": True} for group in groups]
         self._model, self._optimizer = model, type(configured)(groups, **defaults)
+        self.stretches = [slice(start, stop) for start, stop, _ in stretches]
         self._fresh = copy.deepcopy(dict(enumerate(self._states())))
         self.name = type(configured).__name__
         self.rates = [group["lr"] for group in self._optimizer.param_groups]

@@ -58,7 +58,10 @@ def client_round(
     after = local.state(client, state, draws.drawn, contexts)
     seconds = time.perf_counter() - began
     logged = local.fabric.means()
-    report = ClientReport(client.name, window, client.examples, loss, seconds, payload.nbytes, logged, still=still)
+    metrics = local.fabric.taken()
+    report = ClientReport(
+        client.name, window, client.examples, loss, seconds, payload.nbytes, logged, metrics, still=still
+    )
     if watch is not None:
         watch.check(lambda: _first_loss(local, stream, client, state, down, rnd))
         local.watched = True

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from fedlit.core.kinds import Checked
+
 Unit = Literal["steps", "epochs"]
 
 
@@ -19,7 +21,7 @@ class Plan:
     restarts: bool = False
 
 
-class Schedule:
+class Schedule(Checked):
     """Maps the index of a round to its plan; a pure function, so that a resume needs no state.
 
     Attributes:

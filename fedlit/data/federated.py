@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from fedlit.core.errors import ConfigError
+from fedlit.core.kinds import Checked
 from fedlit.data.records import SPLITS, LeftOut, Records, check_records, hidden_labels, listed
 from fedlit.data.sampler import Sampler
 
@@ -31,13 +32,11 @@ if TYPE_CHECKING:
     from fedlit.data.pictures.images import LabelledImages
     from fedlit.data.schemes import LabelScheme
 
-DEVICES = ("auto", "cpu", "cuda")
-
 POOLED = "pooled"
 """Name of the only client of pooled data."""
 
 
-class FederatedDataModule:
+class FederatedDataModule(Checked):
     """The records of a source, split by patient and divided among clients.
 
     First patients are split into train, validation and test, where official splits of the source are kept. Then the
@@ -84,7 +83,7 @@ class FederatedDataModule:
 
     def __init__(
         self,
-        partition: Partition,
+        partition: Partition | None,
         scheme: LabelScheme | None = None,
         missing_classes: Literal["ignore", "negative"] = "ignore",
         pooled: bool = False,
@@ -113,12 +112,6 @@ class FederatedDataModule:
                 "data.split: expected fractions of train, validation and test that sum to 1, train above 0, "
                 f"found {list(split)} with sum {sum(split):g}"
             )
-        if missing_classes not in ("ignore", "negative"):
-            raise ValueError(f"data.missing_classes: expected ignore or negative, found {missing_classes!r}")
-        if same_person not in ("spellings", "exact"):
-            raise ValueError(f"data.same_person: expected spellings or exact, found {same_person!r}")
-        if device not in DEVICES:
-            raise ValueError(f"data.device: expected {', '.join(DEVICES)}, found {device!r}")
         self.partition, self.scheme, self.missing_classes, self.pooled = partition, scheme, missing_classes, pooled
         self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
         self.image_size, self.in_chans, self.mean, self.std = image_size, in_chans, mean, std

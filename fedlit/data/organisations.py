@@ -113,8 +113,6 @@ class Organisations(FederatedDataModule):
             raise ValueError("data.sources: expected at least one organisation, found none")
         # Sorted by name, so that their order in a YAML does not change the rows, and so the batches, of mixed clients.
         self.sources, self.external = dict(sorted(sources.items())), dict(sorted((external or {}).items()))
-        if patients not in ("own", "shared"):
-            raise ValueError(f"data.patients: expected own or shared, found {patients!r}")
         self.duplicates, self.patients = checked_duplicates(duplicates), patients
         clash = [name for name in self.external if name in sources]
         if clash:

@@ -11,13 +11,14 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from fedlit.core.kinds import Checked
 from fedlit.core.seeds import numpy_generator
 from fedlit.data.records import SPLITS, Records, listed
 
 _ATTEMPTS = 1000  # draws of Dirichlet before it gives up
 
 
-class Partition:
+class Partition(Checked):
     """A rule that gives each record to a client.
 
     The records already have their final splits ("train", "val", "test"), so a partition can give every client a part of

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from fedlit.core.kinds import Checked
 from fedlit.core.seeds import numpy_generator
 from fedlit.data.labels import checked_classes
 from fedlit.data.records import listed
@@ -11,7 +12,7 @@ KINDS = {"shared": "shared", "partly": "partly shared", "unique": "unique"}
 """Kinds of classes, and their names in a sentence: all clients label a shared class, one alone a unique one."""
 
 
-class LabelScheme:
+class LabelScheme(Checked):
     """A rule that says which classes each client labels; labels of other classes are hidden from its training.
 
     They are hidden from its validation too. A client never labels more than its source does. Test sets keep all labels.

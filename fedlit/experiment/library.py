@@ -20,6 +20,7 @@ from typing_extensions import Unpack
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import launch, make_fabric
+from fedlit.core.kinds import check_kinds
 from fedlit.core.module import check_module, copy_of
 from fedlit.core.parts import Parts
 from fedlit.core.randomness import seed_process
@@ -30,7 +31,6 @@ from fedlit.experiment.described import described, plain
 from fedlit.experiment.experiment import Experiment, ready
 from fedlit.experiment.fitted import Fitted
 from fedlit.experiment.fitting import fit as fit_experiment
-from fedlit.experiment.kinds import check_kinds
 from fedlit.experiment.naming import check_names
 from fedlit.experiment.phases import Phase
 from fedlit.federation.callbacks import Callback
@@ -51,6 +51,7 @@ def _spelled_out(function: Callable[..., Any]) -> Callable[..., Any]:
         if o.name in Options.__annotations__
     ]
     function.__signature__ = own.replace(parameters=[model, clients, *shown, *others])
+    function.__annotations__ = {**Options.__annotations__, **function.__annotations__}
     texts = re.split(r"\n {8}(?=\w+: )", (Settings.__doc__ or "").partition("Args:")[2].partition("\n\n")[0])
     told = "".join(f"\n        {text}" for text in texts if text.partition(":")[0] in Options.__annotations__)
     line = "\n        settings: Settings of the federation, as in a YAML; see :class:`fedlit.federation.settings.Settings`."
@@ -146,7 +147,7 @@ def fit(
             "experiment": experiment,
             "name": name,
             "tags": {key: without_credentials(str(value), MARK) for key, value in (tags or {}).items()},
-            "run_dir": str(run_dir),
+            "run_dir": str(Path(run_dir).expanduser()),
             "ckpt_path": ckpt_path if ckpt_path is None else str(ckpt_path),
             "fast_dev_run": fast_dev_run,
             "logger": logger,
@@ -166,7 +167,7 @@ def fit(
             seed,
             experiment,
             name,
-            Path(run_dir),
+            Path(run_dir).expanduser(),
             whole["ckpt_path"],
             fast_dev_run,
             fabric,

@@ -15,6 +15,7 @@ from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Layout
+from fedlit.core.kinds import checked
 from fedlit.core.local_model import configured
 from fedlit.core.objective import Objective
 from fedlit.core.seeds import derive_seed
@@ -30,6 +31,7 @@ TAKEN_OVER = ("participation", "weights", "gradient_clip", "gradient_clamp", "ev
 """Settings that a phase takes over from the main part unless it has its own."""
 
 
+@checked
 @dataclass
 class Phase:
     """Train for some rounds before the main part, with clients, an objective and algorithms of its own.

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_warn
 
+from fedlit.core.logged import merged
 from fedlit.core.messages import Broadcast, ClientReport, Round, ServerState
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.schemes import by_sharing
@@ -159,7 +160,12 @@ def by_site(groups: Mapping[str, list[Scores]], sites_of: Callable[[View], Seque
         for site in sorted(set(sites.tolist())):
             rows = torch.from_numpy(sites == site)
             part = replace(
-                scored, examples=int(rows.sum()), scores=scored.scores[rows], labels=scored.labels[rows], logged={}
+                scored,
+                examples=int(rows.sum()),
+                scores=scored.scores[rows],
+                labels=scored.labels[rows],
+                logged={},
+                metrics={},
             )
             found.setdefault(site, []).append(part)
     return found if 1 < len(found) <= MAX_CLIENT_CURVES else {}
@@ -263,7 +269,8 @@ def training_metrics(reports: Sequence[ClientReport], weights: Mapping[str, floa
     for name in sorted({name for r in reports for name in r.logged}):
         having = [r for r in reports if name in r.logged]
         share = sum(weights[r.client] for r in having)
-        metrics[f"train/{slug(name)}"] = sum(weights[r.client] * r.logged[name] for r in having) / share
+        mean = sum(weights[r.client] * r.logged[name] for r in having) / share
+        metrics[f"train/{slug(name)}"] = _together(name, having, mean)
     return metrics
 
 
@@ -288,10 +295,19 @@ def _mean_of(metrics: Mapping[str, float], prefix: str, names: Sequence[str]) ->
     return float(values.nanmean())
 
 
+def _together(name: str, having: Sequence[ClientReport | Scores], mean: float) -> float:
+    """Value of a metric over what all clients have seen, where every copy is here and they merge; otherwise the mean."""
+    if any(name not in each.metrics for each in having):
+        return mean
+    value = merged([each.metrics[name] for each in having])
+    return mean if value is None else value
+
+
 def _logged(scores: Sequence[Scores]) -> dict[str, float]:
     means = {}
     for name in sorted({name for s in scores for name in s.logged}):
         having = [s for s in scores if name in s.logged]
-        means[slug(name)] = sum(s.examples * s.logged[name] for s in having) / sum(s.examples for s in having)
+        mean = sum(s.examples * s.logged[name] for s in having) / sum(s.examples for s in having)
+        means[slug(name)] = _together(name, having, mean)
         means[f"{slug(name)}_client_mean"] = sum(s.logged[name] for s in having) / len(having)
     return means

@@ -14,13 +14,13 @@ from fedlit.core.checkpoints.cadence import Cadence
 from fedlit.core.checkpoints.manifest import Best
 from fedlit.core.checkpoints.stored_states import in_bytes
 from fedlit.core.errors import ConfigError
+from fedlit.core.kinds import checked
 from fedlit.core.local_model import LocalTraining
 from fedlit.metrics.direction import better
 from fedlit.schedules import ConstantSchedule, Schedule
 
-MEMORY_FORMATS = (None, "contiguous", "channels_last")
 
-
+@checked
 @dataclass
 class Settings:
     """Say what the rounds of a federation are: algorithms, schedule, clients, evaluation, checkpoints.
@@ -114,12 +114,6 @@ class Settings:
             value = getattr(self, name)
             if value != "auto" and value < 1:
                 raise ConfigError(f"federation.{name}: expected at least 1, found {value}")
-        if self.memory_format not in MEMORY_FORMATS:
-            raise ConfigError(
-                f"federation.memory_format: expected contiguous, channels_last or nothing, found {self.memory_format!r}"
-            )
-        if self.cuda_graph not in (True, False, "auto"):
-            raise ConfigError(f"federation.cuda_graph: expected auto, true or false, found {self.cuda_graph!r}")
         if not 0 < self.participation <= 1:
             raise ConfigError(f"federation.participation: expected a share in (0, 1], found {self.participation}")
         if self.patience is not None and self.patience < self.eval_every:

@@ -1,21 +1,17 @@
 """AUROC of each class from exact ranks, with its support, and its two averages in a federation.
 
-*Pooled* AUROC ranks all scores together (``PerClassAUROC``, over all processes). *Client-mean* AUROC is the mean of the
+*Pooled* AUROC ranks all scores together (``class_auroc``). *Client-mean* AUROC is the mean of the
 clients' own AUROCs (``mean_auroc``). The two can differ by far, so they have different metric names: ``auroc`` and
 ``auroc_client_mean``.
 """
 
-import functools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
-from torchmetrics.utilities import dim_zero_cat
 
 
 def auroc(scores: Tensor, labels: Tensor, classes: Sequence[str] | None = None) -> Tensor:
@@ -202,84 +198,6 @@ def mean_auroc(per_client: Mapping[str, ClassAUROC]) -> MeanAUROC:
     means = [sum(values) / len(values) if values else float("nan") for values in defined.values()]
     counts = [len(values) for values in defined.values()]
     return MeanAUROC(tuple(defined), torch.tensor(means, dtype=torch.float64), torch.tensor(counts, dtype=torch.int64))
-
-
-class PerClassAUROC(Metric):
-    """Pooled AUROC of each class: the scores of all updates and all processes are ranked together.
-
-    Unlike in ``torchmetrics.AUROC``, the AUROC of a class without positives or negatives is NaN, not 0, and the mean
-    leaves it out. The states are kept on the metric's own device, whatever the device of the scores.
-
-    Args:
-        classes: Names of the C columns.
-
-    Raises:
-        ValueError: Two classes would be logged under one metric name.
-    """
-
-    is_differentiable = False
-    higher_is_better = True
-    full_state_update = False
-
-    scores: list[Tensor] | Tensor
-    labels: list[Tensor] | Tensor
-
-    def __init__(self, classes: Sequence[str]) -> None:
-        super().__init__()
-        slugs(classes)
-        self.classes = tuple(classes)
-        self.add_state("scores", default=[], dist_reduce_fx="cat")
-        self.add_state("labels", default=[], dist_reduce_fx="cat")
-
-    def update(self, scores: Tensor, labels: Tensor) -> None:
-        """Add a batch.
-
-        Args:
-            scores: ``[N, C]`` floating point; ``compute`` checks that they are finite, on every process alike.
-            labels: ``[N, C]`` with 1 positive, 0 negative, NaN unlabelled.
-
-        Raises:
-            ValueError: The shapes differ, or a label is not 0, 1 or NaN.
-        """
-        _check_shapes(scores, labels, self.classes)
-        self.scores.append(scores.detach().to(self.device, self._score_dtype))
-        self.labels.append(_encode_labels(labels, self.classes).to(self.device))
-
-    def compute(self) -> ClassAUROC:
-        """Return the pooled AUROC and support; all NaN with zero support before the first update.
-
-        Raises:
-            ValueError: A score is NaN or infinite.
-        """
-        scores, codes = dim_zero_cat(self.scores), dim_zero_cat(self.labels)
-        _check_finite(scores, self.classes)
-        return _class_auroc_of_codes(scores, codes, self.classes)
-
-    def sync(self, *args: Any, **kwargs: Any) -> None:
-        """Gather the states of all processes; ``compute`` calls this."""
-        # torchmetrics sends a one-dimensional float32 placeholder for a process without samples, which the
-        # collective cannot match with the [N, C] tensors of the others.
-        if not self._is_synced and len(self.scores) == 0:
-            self.scores.append(torch.empty(0, len(self.classes), dtype=self._score_dtype, device=self.device))
-            self.labels.append(torch.empty(0, len(self.classes), dtype=torch.int8, device=self.device))
-        super().sync(*args, **kwargs)
-
-    @property
-    def _score_dtype(self) -> torch.dtype:
-        # One type whatever arrives, so that all processes send the same; float64 holds every score exactly.
-        return torch.float32 if self.device.type == "mps" else torch.float64
-
-    def _wrap_compute(self, compute: Callable[..., ClassAUROC]) -> Callable[..., ClassAUROC]:
-        wrapped = super()._wrap_compute(compute)
-
-        @functools.wraps(compute)
-        def keep_class_axis(*args: Any, **kwargs: Any) -> ClassAUROC:
-            # torchmetrics squeezes one-element tensors, and a federation may have a single class.
-            result = wrapped(*args, **kwargs)
-            columns = {name: getattr(result, name).reshape(-1) for name in ("auroc", "n_pos", "n_neg")}
-            return replace(result, **columns)
-
-        return keep_class_axis
 
 
 def _check_shapes(scores: Tensor, labels: Tensor, classes: Sequence[str] | None) -> None:

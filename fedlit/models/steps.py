@@ -9,11 +9,12 @@ from torch import Tensor, nn
 
 from fedlit.core.batches import columns
 from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.core.kinds import Checked
 from fedlit.core.objective import Objective
 from fedlit.objectives import BCE
 
 
-class Classifier(LightningModule):
+class Classifier(Checked, LightningModule):
     """A model whose ``forward`` gives logits [B, C]; a subclass implements that, and calls its last layer ``head``.
 
     Args:

@@ -16,7 +16,7 @@ from fedlit.core.flat import Layout
 from fedlit.core.graphs import RECORDERS
 from fedlit.core.local_model import LocalTraining, configured
 from fedlit.core.measuring import objective_of
-from fedlit.core.messages import Broadcast, Client, ClientState, Payload, ServerState
+from fedlit.core.messages import Broadcast, Client, ClientReport, ClientState, Payload, ServerState
 from fedlit.data.pictures.features import with_fixed_features
 from fedlit.federation import devices
 from fedlit.federation.engines.base import Program, View, Worker
@@ -261,7 +261,7 @@ class Site:
         if trains:
             ready.states.keep(client.name, asked.index + 1, after)
         entry = replace(entry, examples=report.examples, steps=report.steps)
-        return entry, self._sent(client.name, payload, Report(**asdict(report)))
+        return entry, self._sent(client.name, payload, Report(**_told(report)))
 
     def _sent(self, client: str, payload: Payload, report: Report) -> Envelope:
         sent = Sent(payload.weight, report, self._data.fingerprint(client))
@@ -386,6 +386,13 @@ class Site:
 
     def _failed(self, verb: str, error: Exception) -> Envelope:
         return Envelope.of(FAILED, failure_of(error, f"site {self.name!r}, {verb!r}", self.policy.leaves.errors))
+
+
+def _told(report: ClientReport) -> dict[str, Any]:
+    """What of a client's round may leave: no metric with what it has seen."""
+    told = asdict(replace(report, metrics={}))
+    del told["metrics"]
+    return told
 
 
 def _checked(message: Any) -> Any:

@@ -31,7 +31,7 @@ def test_each_element_is_bounded_before_the_correction_is_added():
 def test_the_network_is_bounded_and_what_the_objective_has_of_its_own_is_not():
     torch.manual_seed(0)
     module = ImageClassifier(
-        CLASSES, "small_cnn", objective=AUCSaddle(), optimizer=lambda p: torch.optim.SGD(p, lr=1.0)
+        CLASSES, "small_cnn", objective=AUCSaddle(start="zeros"), optimizer=lambda p: torch.optim.SGD(p, lr=1.0)
     )
     data, bound, ends = ToyData(clients=1, batch_size=1000), 1e-3, []
     for options in ({}, {"gradient_clamp": bound}):
@@ -40,6 +40,7 @@ def test_the_network_is_bounded_and_what_the_objective_has_of_its_own_is_not():
     first = {name: parameter.detach() for name, parameter in module.named_parameters()}
     for name, free in ends[0].items():
         if name.startswith("objective."):
+            assert (free - first.get(name, 0)).abs().max() > 2 * bound, f"{name} would not be clamped"
             torch.testing.assert_close(ends[1][name], free, rtol=0, atol=0)
         else:
             expected = first[name] + (free - first[name]).clamp(-bound, bound)

@@ -158,6 +158,31 @@ def test_a_late_client_has_the_servers_momentum_and_its_own_of_what_it_keeps():
     assert all(states[name].aggregators[1]["u"].abs().sum() > 0 for name in drawn)
 
 
+def test_late_clients_go_on_along_the_servers_momentum():
+    """The loop written by hand: what is shared has the server's u, what a client keeps its first estimate of its own."""
+    data, module = Sites(3, batch_size=12), saddle(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)))
+    done = run([FedBN(), LocalSGDAM(0.3, 0.6)], module, data, rounds=6, participation=0.3)
+    assert len(set(done.cohorts)) > 1
+    hand = ByHand(module, data)
+    named = [(name, parameter.numel()) for name, parameter in module.named_parameters()]
+    keeps = torch.cat([torch.full((size,), name.startswith("body.1")) for name, size in named])
+    ascent, beta = torch.ones_like(hand.start), torch.full_like(hand.start, 0.3)
+    ascent[-1], beta[-1] = -1, 0.6
+    x, u, own = hand.start.clone(), None, {}
+    for (name,) in done.cohorts:
+        k = int(name.removeprefix("site-"))
+        kept_x, kept_u = own.get(k, (hand.start, None))
+        mine = torch.where(keeps, kept_x, x)
+        first = hand.gradient(k, mine) if kept_u is None else kept_u
+        step = first if u is None else torch.where(keeps, first, u)
+        for _ in range(2):
+            mine = mine - LR * ascent * step
+            step = (1 - beta) * step + beta * hand.gradient(k, mine)
+        own[k], x, u = (mine, step), torch.where(keeps, hand.start, mine), torch.where(keeps, 0.0, step)
+    found = torch.cat([done.tensor(name).flatten() for name, _ in named])
+    torch.testing.assert_close(found, x, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [({"momentum": 0.9}, "model.optimizer.momentum: 0"), ({"adam": True}, "expected the optimizer SGD, found Adam")],

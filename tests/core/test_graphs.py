@@ -331,7 +331,7 @@ def test_a_cpu_records_nothing(tmp_path):
     assert "CUDA" not in announcement(ready, monitor(ready))[0]
     with pytest.raises(ConfigError, match=r"cuda_graph: true is for models that train on a CUDA GPU, .* on cpu; set"):
         session(network(), Federation(), tmp_path, True)
-    with pytest.raises(ConfigError, match=r"cuda_graph: expected auto, true or false, found 'always'"):
+    with pytest.raises(ConfigError, match=r"cuda_graph: expected True or False or 'auto', found 'always'"):
         Federation(cuda_graph="always")
 
 

@@ -105,7 +105,7 @@ def test_exact_ids_stay_apart(tmp_path):
     data = nih(tmp_path / "nih", ["0{}"], same_person="exact")
     data.setup()
     assert data.assignment["patient"].nunique() == 80
-    with pytest.raises(ValueError, match=r"data.same_person: expected spellings or exact, found 'no'"):
+    with pytest.raises(ValueError, match=r"same_person: expected 'spellings' or 'exact', found 'no'"):
         nih(tmp_path / "no", ["0{}"], same_person="no")
 
 
@@ -146,7 +146,7 @@ def test_one_id_in_two_sources_may_be_one_person(tmp_path):
     test = data.assignment.query("split == 'test'")
     assert {f"p{n}" for n in range(5)} <= set(test["patient"])
     assert any("are in several sources and were divided differently" in note for note in data.notes)
-    with pytest.raises(ValueError, match=r"data.patients: expected own or shared, found 'all'"):
+    with pytest.raises(ValueError, match=r"patients: expected 'own' or 'shared', found 'all'"):
         two_hospitals(tmp_path, patients="all")
 
 

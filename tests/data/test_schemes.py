@@ -297,7 +297,7 @@ def test_a_class_without_any_label_at_a_client_is_refused(tmp_path):
 
 
 def test_other_words_for_missing_classes_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"data.missing_classes: expected ignore or negative, found 'zeros'"):
+    with pytest.raises(ValueError, match=r"missing_classes: expected 'ignore' or 'negative', found 'zeros'"):
         data_with(tmp_path, missing_classes="zeros")
 
 

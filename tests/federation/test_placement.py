@@ -169,7 +169,7 @@ def test_what_cannot_be_copied_is_read_ahead_and_refused_only_where_it_was_asked
 
 
 def test_bad_values_are_refused_in_words():
-    with pytest.raises(ValueError, match=r"data.device: expected auto, cpu, cuda, found 'gpu'"):
+    with pytest.raises(ValueError, match=r"device: expected 'auto' or 'cpu' or 'cuda', found 'gpu'"):
         FederatedDataModule(ByOrganisation(), device="gpu")
 
 

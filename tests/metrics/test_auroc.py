@@ -1,27 +1,14 @@
 import math
-import pickle
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runs import context
 from sklearn.metrics import roc_auc_score
 
-from fedlit.metrics.auroc import (
-    ClassAUROC,
-    PerClassAUROC,
-    auroc,
-    class_auroc,
-    grouped_auroc,
-    mean_auroc,
-    roc_counts,
-    slug,
-    slugs,
-)
+from fedlit.metrics.auroc import ClassAUROC, auroc, class_auroc, grouped_auroc, mean_auroc, roc_counts, slug, slugs
 
 NAN = float("nan")
 
@@ -77,9 +64,7 @@ def test_float64_scores_are_not_rounded():
     labels = torch.tensor([[0.0], [1.0]])
     assert auroc(scores, labels).item() == 1.0
     assert auroc(scores.float(), labels).item() == 0.5
-    metric = PerClassAUROC(["a"])
-    metric.update(scores, labels)
-    assert metric.compute().auroc.item() == 1.0
+    assert class_auroc(scores, labels, ["a"]).auroc.item() == 1.0
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.uint8, torch.float16, torch.float64])
@@ -91,9 +76,7 @@ def test_labels_of_any_type(dtype):
 def test_undefined_classes_are_nan_and_leave_the_mean():
     scores = torch.tensor([[0.0, 1, 2, 3], [1, 1, 2, 3], [2, 1, 2, 3]])
     labels = torch.tensor([[0.0, 1, 0, NAN], [1, 1, 0, NAN], [NAN, 1, 0, NAN]])
-    metric = PerClassAUROC(["one", "all positive", "all negative", "unlabelled"])
-    metric.update(scores, labels)
-    result = metric.compute()
+    result = class_auroc(scores, labels, ["one", "all positive", "all negative", "unlabelled"])
     assert result.auroc[0] == 1.0
     assert result.auroc[1:].isnan().all()
     assert result.n_pos.tolist() == [1, 3, 0, 0]
@@ -101,11 +84,8 @@ def test_undefined_classes_are_nan_and_leave_the_mean():
     assert result.mean == 1.0
 
 
-def test_class_auroc_is_the_metric_in_one_call():
+def test_a_label_that_is_none_is_named_by_its_class():
     scores, labels = random_set(80, 3, seed=9, levels=2)
-    metric = PerClassAUROC("abc")
-    metric.update(scores, labels)
-    assert class_auroc(scores, labels, "abc").as_metrics("val") == metric.compute().as_metrics("val")
     labels[3, 1] = 7
     with pytest.raises(ValueError, match="found 7 for class 'b'"):
         class_auroc(scores, labels, "abc")
@@ -113,8 +93,7 @@ def test_class_auroc_is_the_metric_in_one_call():
 
 def test_nothing_scored_is_undefined():
     assert auroc(torch.empty(0, 2), torch.empty(0, 2)).isnan().all()
-    with pytest.warns(UserWarning, match="before the ``update``"):
-        result = PerClassAUROC(["a", "b"]).compute()
+    result = class_auroc(torch.empty(0, 2), torch.empty(0, 2), ["a", "b"])
     assert result.auroc.isnan().all()
     assert result.n_pos.tolist() == result.n_neg.tolist() == [0, 0]
     assert math.isnan(result.mean)
@@ -184,10 +163,8 @@ def test_non_finite_scores_name_class_and_count():
     scores[0, 2] = float("inf")
     with pytest.raises(ValueError, match=r"3 for class number 1, 1 for class number 2 \(of 10 each\)"):
         auroc(scores, labels)
-    metric = PerClassAUROC(["a", "Edema", "c"])
-    metric.update(scores, labels)
     with pytest.raises(ValueError, match="3 for class 'Edema'"):
-        metric.compute()
+        class_auroc(scores, labels, ["a", "Edema", "c"])
 
 
 @pytest.mark.parametrize("bad", [-1.0, 0.5, 2.0, float("inf")])
@@ -195,41 +172,22 @@ def test_unknown_labels_are_refused(bad):
     scores, labels = random_set(10, 3, seed=0)
     labels[4, 2] = bad
     with pytest.raises(ValueError, match=rf"found {bad:g} for class 'Fracture'"):
-        PerClassAUROC(["a", "b", "Fracture"]).update(scores, labels)
+        class_auroc(scores, labels, ["a", "b", "Fracture"])
 
 
 def test_wrong_shapes_are_refused():
-    metric = PerClassAUROC(["a", "b"])
     with pytest.raises(ValueError, match=r"one shape \[N, 2\], found \[5, 3\] and \[5, 3\]"):
-        metric.update(torch.zeros(5, 3), torch.zeros(5, 3))
+        class_auroc(torch.zeros(5, 3), torch.zeros(5, 3), "ab")
     with pytest.raises(ValueError, match=r"found \[5, 2\] and \[5\]"):
-        metric.update(torch.zeros(5, 2), torch.zeros(5))
+        class_auroc(torch.zeros(5, 2), torch.zeros(5), "ab")
     with pytest.raises(ValueError, match="floating-point scores"):
         auroc(torch.zeros(5, 2, dtype=torch.int64), torch.zeros(5, 2))
 
 
-def test_batches_are_pooled_reset_and_pickled():
-    scores, labels = random_set(301, 4, seed=3, levels=3)
-    metric = PerClassAUROC("abcd")
-    for s, y in zip(scores.split(64), labels.split(64), strict=True):
-        metric.update(s, y)
-    once = metric.compute()
-    assert torch.equal(once.auroc, auroc(scores, labels))
-    copy = pickle.loads(pickle.dumps(metric))
-    copy.update(scores, 1 - labels)
-    torch.testing.assert_close(copy.compute().auroc, torch.full((4,), 0.5, dtype=torch.float64))
-    assert torch.equal(metric.compute().auroc, once.auroc)
-    metric.reset()
-    metric.update(scores[:100], labels[:100])
-    assert torch.equal(metric.compute().auroc, auroc(scores[:100], labels[:100]))
-
-
 def test_one_class_keeps_its_axis():
     scores, labels = random_set(30, 1, seed=5)
-    metric = PerClassAUROC(["only"])
-    metric.update(scores, labels)
-    for result in (metric.compute(), metric.compute()):
-        assert result.auroc.shape == result.n_pos.shape == result.n_neg.shape == (1,)
+    result = class_auroc(scores, labels, ["only"])
+    assert result.auroc.shape == result.n_pos.shape == result.n_neg.shape == (1,)
     assert set(result.as_metrics("val")) == {"val/auroc/only", "val/n_pos/only", "val/n_neg/only", "val/auroc_macro"}
 
 
@@ -240,7 +198,7 @@ def test_metric_names():
     with pytest.raises(ValueError, match="'Nodule/Mass' and 'Nodule_Mass'"):
         slugs(["Edema", "Nodule/Mass", "Nodule_Mass"])
     with pytest.raises(ValueError, match="'Edema' and 'Edema'"):
-        PerClassAUROC(["Edema", "Edema"])
+        slugs(["Edema", "Edema"])
 
 
 def test_as_metrics_holds_every_class():
@@ -267,9 +225,8 @@ def test_metric_names_are_accepted_by_mlflow():
     check = getattr(validation, "_validate_metric_name", None)
     if check is None:
         pytest.skip("this MLflow has no _validate_metric_name")
-    metric = PerClassAUROC(["Nodule/Mass", "", "..", "a:b?c", "Épanchement", "% left"])
-    with pytest.warns(UserWarning, match="before the ``update``"):
-        result = metric.compute()
+    names = ["Nodule/Mass", "", "..", "a:b?c", "Épanchement", "% left"]
+    result = class_auroc(torch.empty(0, 6), torch.empty(0, 6), names)
     for name in result.as_metrics("val"):
         check(name)
 
@@ -297,54 +254,3 @@ def test_mean_over_clients_is_not_the_pooled_auroc():
     assert metrics["val/auroc_client_mean_macro"] == 0.6875
     assert not set(metrics) & set(result(mean.classes, [0, 0, 0]).as_metrics("val"))
     assert math.isnan(mean_auroc({}).mean)
-
-
-RANK = """
-import torch
-import torch.distributed as dist
-from fedlit.metrics.auroc import PerClassAUROC
-
-torch.set_num_threads(1)
-dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-answers = []
-for case in torch.load(f"{folder}/cases.pt", weights_only=True):
-    metric = PerClassAUROC(case["classes"])
-    for scores, labels in case["batches"][rank]:
-        metric.update(scores, labels)
-    for _ in range(2):
-        result = metric.compute()
-        answers.append([result.auroc.nan_to_num(-1).tolist(), result.n_pos.tolist(), result.n_neg.tolist()])
-        metric._computed = None
-dist.barrier()
-dist.destroy_process_group()
-torch.save(answers, f"{folder}/answers-{rank}.pt")
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_equal_one(tmp_path: Path):
-    cases, expected = [], []
-    # Shares of rank 0: uneven batches, none at all, and everything.
-    for n, c, first, dtype in [(130, 3, 17, torch.float32), (90, 3, 0, torch.float64), (41, 1, 41, torch.float32)]:
-        scores, labels = random_set(n, c, seed=n, dtype=dtype, levels=4)
-        labels[:, -1] = NAN if c > 1 else labels[:, -1]
-        names = [f"class {i}" for i in range(c)]
-        halves = [(scores[:first], labels[:first]), (scores[first:], labels[first:])]
-        batches = [list(zip(s.split(16), y.split(16), strict=True)) if len(s) else [] for s, y in halves]
-        cases.append({"classes": names, "batches": batches})
-        single = PerClassAUROC(names)
-        single.update(scores, labels)
-        one = single.compute()
-        expected += [[one.auroc.nan_to_num(-1).tolist(), one.n_pos.tolist(), one.n_neg.tolist()]] * 2
-    torch.save(cases, tmp_path / "cases.pt")
-    ranks = [context().Process(target=exec, args=(RANK, {"rank": rank, "folder": str(tmp_path)})) for rank in range(2)]
-    try:
-        for process in ranks:
-            process.start()
-        for rank, process in enumerate(ranks):
-            process.join(120)
-            assert process.exitcode == 0
-            assert torch.load(tmp_path / f"answers-{rank}.pt") == expected
-    finally:
-        for process in ranks:
-            process.kill()

@@ -1,7 +1,7 @@
 """What an engine is: it runs clients' rounds and evaluations somewhere and hands back sums."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise, zip_longest
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
@@ -10,6 +10,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.utils.data import Dataset
+from torchmetrics import Metric
 
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.batches import BatchStream, ReadAhead, columns, fetch
@@ -17,6 +18,7 @@ from fedlit.core.checkpoints.stored_states import StateFolder, StoredState
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Layout
 from fedlit.core.local_model import LocalModel, LocalTraining, initial_client_state
+from fedlit.core.logged import value_of, weighed
 from fedlit.core.messages import Broadcast, Client, ClientData, ClientReport, ClientState, Payload, Round, ServerState
 from fedlit.core.module import copy_of, in_words, overrides, scores_of, step_of
 from fedlit.core.randomness import seed_process
@@ -54,6 +56,7 @@ class Scores:
         scores: [N, C], or None where the module declares no classes.
         labels: [N, C] in {0, 1, NaN}, or None likewise.
         logged: means over examples of what the module passed to ``self.log``.
+        metrics: Metrics of torchmetrics among that, with what they have seen.
         tally: what a site tells in the place of scores and labels; None else.
         forgotten: columns of the classes whose labels are taken for unknown here.
         fewer: Whether its model ranks fewer classes than the federation has learned, so that a mean is of other images.
@@ -64,6 +67,7 @@ class Scores:
     scores: Tensor | None
     labels: Tensor | None
     logged: dict[str, float]
+    metrics: dict[str, Metric] = field(default_factory=dict)
     tally: Tally | None = None
     forgotten: frozenset[int] = frozenset()
     fewer: bool = False
@@ -230,6 +234,7 @@ class Worker:
             return Scores(view, 0, None, None, {})
         scores, labels, sums, step = [], [], {}, step_of(module, view.method)
         seen = 0
+        local.fabric.begin()
         batches = torch.arange(len(dataset))[: view.limit].split(program.eval_batch_size)
         for number, indices in enumerate(batches[: program.limit_eval_batches]):
             seen += len(indices)
@@ -237,15 +242,18 @@ class Worker:
             with in_words(module, f"scoring {view.part!r}"):
                 batch = fetch(dataset, indices)
                 output = local.apply(lambda moved, number=number: step(moved, number), batch)
-            for key, mean in local.fabric.means().items():
-                sums[key] = sums.get(key, 0.0) + mean * len(indices)
+            for key, (mean, given) in weighed(local.fabric.logged).items():
+                total, weight = sums.get(key, (0.0, 0.0))
+                sums[key] = total + mean * (given or len(indices)), weight + (given or len(indices))
             output = scores_of(module, view.method, output, len(indices), len(local.layout.classes))
             if output is not None:
                 scores.append(output.float())
                 labels.append(columns(torch.as_tensor(batch[1]), output.shape[1]))
-        logged = {key: total / seen for key, total in sums.items()}
+        logged = {key: total / weight for key, (total, weight) in sums.items()}
+        metrics = local.fabric.taken()
+        logged |= {key: value_of(key, metric) for key, metric in metrics.items()}
         collected = (torch.cat(scores).cpu(), torch.cat(labels).cpu()) if scores else (None, None)
-        return Scores(view, seen, *collected, logged)
+        return Scores(view, seen, *collected, logged, metrics)
 
 
 class InProcess:

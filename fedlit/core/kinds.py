@@ -1,0 +1,168 @@
+"""Arguments that are given in Python, held against the annotations of what takes them: a function, or a class of fedlit."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from inspect import isclass
+from numbers import Integral, Real
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from fedlit.core.errors import ConfigError
+
+NUMBERS = {int: Integral, float: Real}
+"""What stands for Python's own numbers: those of NumPy do as well."""
+
+NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", Path: "a path"}
+
+Made = TypeVar("Made", bound=type)
+
+
+class Checked:
+    """A base whose subclasses in fedlit refuse arguments of another kind than their constructor declares.
+
+    A class outside of fedlit keeps a constructor of its own as it is, and what that hands on is checked.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.__module__.partition(".")[0] == "fedlit":
+            checked(cls)
+
+
+def checked(cls: Made) -> Made:
+    """Let a class's own constructor refuse arguments of another kind than it declares; numbers of NumPy become Python's.
+
+    Raises:
+        ConfigError: By the constructor; names the class, the argument, what was expected and what was found.
+    """
+    init = vars(cls).get("__init__")
+    if init is None:
+        return cls
+    signature = inspect.signature(init)
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    single = [name for name, parameter in signature.parameters.items() if parameter.kind not in variadic]
+
+    @functools.wraps(init)
+    def __init__(self: Any, *given: Any, **named: Any) -> None:
+        given, named = tuple(map(_plain, given)), {name: _plain(value) for name, value in named.items()}
+        try:
+            arguments = signature.bind(self, *given, **named).arguments
+        except TypeError:
+            arguments = {}  # Python says it better
+        given_singly = {name: arguments[name] for name in single if name in arguments}
+        check_kinds(init, given_singly, f"{type(self).__name__}.")
+        init(self, *given, **named)
+
+    cls.__init__ = __init__
+    return cls
+
+
+def check_kinds(function: Callable, given: Mapping[str, Any], of: str = "") -> None:
+    """Refuse an argument of a kind that the function does not take.
+
+    Args:
+        function: Whose annotations count.
+        given: Its arguments by name.
+        of: What stands before the name of an argument in the error.
+
+    Raises:
+        ConfigError: Names the argument, what was expected and what was found.
+    """
+    hints = _hints(function)
+    for name, value in given.items():
+        if name in hints and not fits(value, hints[name]):
+            raise ConfigError(
+                f"{of}{name}: expected {_words(hints[name])}, found {_found(value)}{_meant(value, hints[name])}"
+            )
+
+
+@functools.cache
+def _hints(function: Callable) -> dict[str, Any]:
+    """The annotations, without those that name what is imported for type checkers alone."""
+    try:
+        return get_type_hints(function)
+    except NameError:
+        written, known = function.__annotations__, inspect.unwrap(function).__globals__
+        return {name: hint for name, text in written.items() if (hint := _hint(text, known)) is not None}
+
+
+def _hint(text: str, known: dict[str, Any]) -> Any:
+    try:
+        return eval(text, known)
+    except (NameError, TypeError):
+        return None
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Tell whether a value is of an annotation's kind; a truth value is no number."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any or isinstance(hint, TypeVar):
+        return True
+    if origin is Annotated:
+        return fits(value, inner[0])
+    if origin in (Union, UnionType):
+        return any(fits(value, each) for each in inner)
+    if origin is Literal:
+        return isinstance(value, str) and value in inner
+    if origin in (list, tuple, Sequence):
+        kind = (np.ndarray, Sequence) if origin is Sequence else (list, tuple)
+        return isinstance(value, kind) and not isinstance(value, str) and all(fits(each, inner[0]) for each in value)
+    if origin is not None:
+        return isinstance(value, origin)
+    if hint in NUMBERS:
+        return isinstance(value, NUMBERS[hint]) and not isinstance(value, bool)
+    return isinstance(value, (str, Path) if hint is Path else hint)
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy as Python's own, which JSON and YAML take too; alone, or within a list or a dict."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) in (list, tuple):
+        plain = [_plain(each) for each in value]
+        return value if all(map(lambda a, b: a is b, plain, value)) else type(value)(plain)
+    if type(value) is dict:
+        plain = {key: _plain(each) for key, each in value.items()}
+        return value if all(plain[key] is value[key] for key in value) else plain
+    return value
+
+
+def _words(hint: Any) -> str:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _words(inner[0])
+    if origin in (Union, UnionType):
+        return " or ".join(_words(each) for each in inner if each is not NoneType)
+    if origin is Literal:
+        return " or ".join(map(repr, inner))
+    if origin in (list, tuple, Sequence):
+        return f"a list of {_words(inner[0])}"
+    if origin is not None:
+        return "a function" if issubclass(origin, Callable) else "a dict"
+    return NAMES.get(hint) or hint.__name__
+
+
+def _found(value: Any) -> str:
+    if isclass(value):
+        return f"the class {value.__name__}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_found, value[:3]))}{', ...' * (len(value) > 3)}]"
+    return repr(value) if isinstance(value, (str, bool, Real, NoneType)) else f"a {type(value).__name__}"
+
+
+def _meant(value: Any, hint: Any) -> str:
+    """Say what to write for a class in the place of an object, and for one object in the place of a list."""
+    listed = [
+        args[0] for each in (hint, *get_args(hint)) if get_origin(each) in (list, Sequence) and (args := get_args(each))
+    ]
+    classes = [each for each in (value if isinstance(value, (list, tuple)) else [value]) if isclass(each)]
+    if classes:
+        return f"; write {classes[0].__name__}(...)"
+    names = [each for each in value if isinstance(each, str)] if isinstance(value, (list, tuple)) else []
+    if names and names[0].isidentifier() and any(isclass(kind) and kind is not str for kind in listed):
+        return f"; a name is for YAML, in Python write {names[0]}(...)"
+    return f"; write [{type(value).__name__}(...)]" if any(isinstance(value, kind) for kind in listed) else ""

@@ -1,0 +1,73 @@
+"""Modules that were accepted and trained to something else: each equals the loop written by hand, or torch's own."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from foreigners import Digits
+from strangers import fit, having, seeded
+from torch import nn
+
+from fedlit.data import ClientData
+
+
+class One(Digits):
+    """One client, all of its images in a batch."""
+
+    def setup(self, stage: str | None = None) -> None:
+        self.clients["site-0"] = ClientData("site-0", (), self._part(0), None, None)
+        self.batch_size = 16
+
+
+def by_hand(module, clip: float | None = None, optimized=None):
+    """Four full-batch steps, as two rounds of two of one client."""
+    module = copy.deepcopy(module)
+    data = One()
+    data.setup()
+    batch = data.clients["site-0"].train[:]
+    optimizer = module.configure_optimizers()
+    for step in range(4):
+        optimizer.zero_grad()
+        module.training_step(batch, step).backward()
+        if clip is not None:
+            nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], clip)
+        optimizer.step()
+    return torch.cat([p.detach().flatten() for p in module.parameters()])
+
+
+def normalised(module) -> None:
+    module.net = nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
+    module.net[1].running_mean.fill_(0.3)
+    module.net[1].eval()
+
+
+def flat(w: torch.Tensor, module) -> torch.Tensor:
+    """The weights in the order of the module's parameters: normalisation lies behind the rest in the vector."""
+    names = [name for name, _ in module.named_parameters()]
+    sizes = {name: p.numel() for name, p in module.named_parameters()}
+    order = sorted(names, key=lambda name: name.startswith("net.1.") and len(names) > 2)
+    parts = dict(zip(order, w.split([sizes[name] for name in order]), strict=True))
+    return torch.cat([parts[name] for name in names])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_batchnorm_in_evaluation_mode_stays_so(tmp_path: Path):
+    module = seeded(having(normalised))
+    w, _ = fit(module, tmp_path / "run", data=One())
+    torch.testing.assert_close(flat(w, module), by_hand(module), rtol=0, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_clipping_counts_the_gradients_that_are_optimized(tmp_path: Path):
+    module = seeded(having(configure_optimizers=lambda m: torch.optim.SGD([m.net.bias], lr=0.5)))
+    w, _ = fit(module, tmp_path / "run", data=One(), gradient_clip=0.05)
+    torch.testing.assert_close(w, by_hand(module, clip=0.05), rtol=0, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_causal_mask_is_no_divergence(tmp_path: Path):
+    mask = torch.full((4, 4), -torch.inf).triu(1)
+    module = seeded(having(lambda m: m.register_buffer("mask", mask.clone())))
+    w, _ = fit(module, tmp_path / "run", data=One())
+    torch.testing.assert_close(w, by_hand(module), rtol=0, atol=1e-6)

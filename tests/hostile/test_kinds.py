@@ -1,0 +1,182 @@
+"""Choices and numbers in Python are held against the annotations of every public constructor, before anything trains."""
+
+import inspect
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Literal
+
+import cloudpickle
+import numpy as np
+import pytest
+import torch
+
+from fedlit.aggregators import (
+    CODA,
+    CODASCA,
+    NPA,
+    Aggregator,
+    CODAPlus,
+    FedAvg,
+    FedProx,
+    GradientDissimilarity,
+    LocalSCGDAM,
+    LocalSGDM,
+    NormBound,
+    Scaffold,
+    TrimmedMean,
+)  # fmt: skip
+from fedlit.core.errors import ConfigError
+from fedlit.core.kinds import check_kinds
+from fedlit.data import IID, ByPatient, Dirichlet, HideClasses, PhantomCXR
+from fedlit.experiment.phases import Phase
+from fedlit.federation.federation import Federation
+from fedlit.models import ImageClassifier, LogisticRegression
+from fedlit.objectives import AUCSaddle, RatioLoss, SoftmaxFocalLoss
+from fedlit.schedules import ConstantSchedule, PracticeSchedule, Stage, StageSchedule, TheorySchedule
+
+
+def image_classifier(**given: Any) -> ImageClassifier:
+    return ImageClassifier(("a",), "small_cnn", **given)
+
+
+WRONG: list[tuple[Callable[[], Any], str]] = [
+    (lambda: FedAvg("example"), "FedAvg.weights: expected 'examples' or 'uniform', found 'example'"),
+    (lambda: FedAvg(weights=1), "FedAvg.weights: expected 'examples' or 'uniform', found 1"),
+    (lambda: LocalSGDM(state="Averaged"), "LocalSGDM.state: expected 'averaged' or 'local' or 'reset', found 'Averaged'"),
+    (lambda: LocalSCGDAM(outer="exchange"), "LocalSCGDAM.outer: expected 'local' or 'exchanged', found 'exchange'"),
+    (lambda: LocalSCGDAM(first_order="no"), "LocalSCGDAM.first_order: expected True or False, found 'no'"),
+    (lambda: FedProx(True), "FedProx.mu: expected a number, found True"),
+    (lambda: FedProx("0.1"), "FedProx.mu: expected a number, found '0.1'"),
+    (lambda: Scaffold(reset="sometimes"), "Scaffold.reset: expected 'never' or 'auto' or 'always', found 'sometimes'"),
+    (lambda: CODA(output="mean"), "CODA.output: expected 'last' or 'average' or 'random' or 'centre', found 'mean'"),
+    (lambda: CODAPlus(output="Last"), "CODAPlus.output: expected 'last'"),
+    (lambda: CODA(proximal="Implicit"), "CODA.proximal: expected 'explicit' or 'implicit', found 'Implicit'"),
+    (lambda: NPA(output="centred"), "NPA.output: expected 'last'"),
+    (lambda: CODASCA(output="centred"), "CODASCA.output: expected 'last'"),
+    (lambda: CODASCA(reset="yes"), "CODASCA.reset: expected 'auto'"),
+    (lambda: TrimmedMean(trim="0.1"), "TrimmedMean.trim: expected a number, found '0.1'"),
+    (lambda: NormBound(norm=True), "NormBound.norm: expected a number, found True"),
+    (lambda: GradientDissimilarity(every=1.5), "GradientDissimilarity.every: expected a whole number, found 1.5"),
+    (lambda: ConstantSchedule(2, "epoch"), "ConstantSchedule.unit: expected 'steps' or 'epochs', found 'epoch'"),
+    (lambda: ConstantSchedule("2"), "ConstantSchedule.window: expected a whole number, found '2'"),
+    (lambda: Stage(rounds=1.5), "Stage.rounds: expected a whole number, found 1.5"),
+    (lambda: Stage(2, unit="step"), "Stage.unit: expected 'steps' or 'epochs', found 'step'"),
+    (lambda: StageSchedule(Stage(2)), "StageSchedule.stages: expected a list of Stage, found a Stage"),
+    (lambda: PracticeSchedule(iterations=2e4), "PracticeSchedule.iterations: expected a whole number, found 20000.0"),
+    (lambda: TheorySchedule(window_growth="square"), "TheorySchedule.window_growth: expected 'linear' or 'sqrt' or 'none'"),
+    (lambda: AUCSaddle(score="Sigmoid"), "AUCSaddle.score: expected 'sigmoid' or 'raw', found 'Sigmoid'"),
+    (lambda: AUCSaddle(form="margins"), "AUCSaddle.form: expected 'margin' or 'paper', found 'margins'"),
+    (lambda: AUCSaddle(start="zero"), "AUCSaddle.start: expected 'measured' or 'zeros', found 'zero'"),
+    (lambda: AUCSaddle(dual_means="client"), "AUCSaddle.dual_means: expected 'pooled' or 'clients', found 'client'"),
+    (lambda: AUCSaddle(clamp=1), "AUCSaddle.clamp: expected True or False, found 1"),
+    (lambda: RatioLoss(weigh="Positive"), "RatioLoss.weigh: expected "),
+    (lambda: SoftmaxFocalLoss(gamma="2"), "SoftmaxFocalLoss.gamma: expected a number, found '2'"),
+    (lambda: image_classifier(norm="Group"), "ImageClassifier.norm: expected 'batch' or 'group', found 'Group'"),
+    (lambda: image_classifier(stem="Small"), "ImageClassifier.stem: expected 'imagenet' or 'small', found 'Small'"),
+    (lambda: image_classifier(trainable="Head"), "ImageClassifier.trainable: expected 'all' or 'head', found 'Head'"),
+    (lambda: image_classifier(hidden=2.0), "ImageClassifier.hidden: expected a whole number, found 2.0"),
+    (lambda: image_classifier(objective=AUCSaddle), "ImageClassifier.objective: expected Module, found the class AUCSaddle"),
+    (lambda: image_classifier(optimizer=0.1), "ImageClassifier.optimizer: expected a function, found 0.1"),
+    (lambda: LogisticRegression(classes=("a",), features="3"), "LogisticRegression.features: expected a whole number, found '3'"),
+    (lambda: Phase("warm", keep="All"), "Phase.keep: expected 'body' or 'all', found 'All'"),
+    (lambda: Phase("warm", trainable="Head"), "Phase.trainable: expected 'all' or 'head', found 'Head'"),
+    (lambda: Phase("warm", aggregators=[FedProx]), "Phase.aggregators: expected a list of Aggregator, found [the class FedProx]"),
+    (lambda: Federation(optimizer_state="kept"), "Federation.optimizer_state: expected 'reset' or 'keep', found 'kept'"),
+    (lambda: Federation(rounds=2.5), "Federation.rounds: expected a whole number, found 2.5"),
+    (lambda: IID(3, unit="patients"), "IID.unit: expected "),
+    (lambda: ByPatient(2.0), "ByPatient.clients: expected a whole number, found 2.0"),
+    (lambda: Dirichlet(3, "0.1"), "Dirichlet.alpha: expected a number, found '0.1'"),
+    (lambda: HideClasses("1"), "HideClasses.shared: expected a whole number, found '1'"),
+    (lambda: PhantomCXR(missing_classes="none"), "PhantomCXR.missing_classes: expected 'ignore' or 'negative', found 'none'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "words"), WRONG, ids=[words.split(":")[0] for _, words in WRONG])
+def test_a_wrong_choice_is_refused_in_words(make: Callable[[], Any], words: str):
+    with pytest.raises(ConfigError) as refused:
+        make()
+    assert words in str(refused.value)
+
+
+def public_classes() -> list[type]:
+    rooms = [import_module(f"fedlit.{room}") for room in ("aggregators", "objectives", "models", "schedules", "data")]
+    named = [getattr(room, n) for room in rooms for n in getattr(room, "__all__", dir(room)) if n[0] != "_"]
+    found = [each for each in named if inspect.isclass(each) and each.__module__.startswith("fedlit.")]
+    return [*found, Phase, Federation]
+
+
+def test_every_public_constructor_with_arguments_is_checked():
+    unchecked = []
+    for cls in public_classes():
+        init = next(vars(each)["__init__"] for each in cls.__mro__ if "__init__" in vars(each))
+        own = (getattr(init, "__module__", None) or "").startswith("fedlit.") and len(
+            inspect.signature(init).parameters
+        ) > 1
+        if own and not hasattr(init, "__wrapped__"):
+            unchecked.append(cls.__name__)
+    assert sorted(unchecked) == ["CategorisedImages", "ClientContext", "ClientData", "Plan", "Records"], (
+        "they are no choices"
+    )
+
+
+def test_numbers_of_numpy_are_numbers_and_become_pythons():
+    assert FedProx(np.float32(0.5)).mu == 0.5
+    assert type(FedProx(mu=np.float64(0.5)).mu) is float
+    stage = Stage(np.int64(2), window=np.int32(3))
+    assert (type(stage.rounds), type(stage.window)) == (int, int)
+    assert type(Federation(rounds=np.int64(2)).rounds) is int
+    assert FedProx(1).mu == 1
+    assert AUCSaddle(clamp=np.bool_(True)).clamp is True
+
+
+class Named(FedAvg):
+    """Somebody's own, with annotations that are not ours."""
+
+    def __init__(
+        self, weights: Literal["mine"] = "mine", strength: "torch.nn.NoSuchThing" = 1, *more: int, **rest: int
+    ):
+        super().__init__("uniform")
+        self.given = weights, strength, more, rest
+
+
+def test_a_subclass_of_ones_own_keeps_its_own_constructor():
+    assert Named("yours", object, "x", a="b").given == ("yours", object, ("x",), {"a": "b"})
+    assert Named().weights == "uniform"
+
+    class Plain(FedProx):
+        pass
+
+    with pytest.raises(ConfigError, match=r"^Plain\.mu: expected a number, found '1'"):
+        Plain("1")
+
+
+def test_what_python_itself_refuses_it_still_refuses():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'nu'"):
+        FedProx(nu=1)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'stages'"):
+        StageSchedule()
+
+
+def test_a_checked_class_is_as_it_was():
+    assert list(inspect.signature(FedAvg).parameters) == ["weights"]
+    assert inspect.signature(Phase).parameters["keep"].default == "body"
+    made = cloudpickle.loads(cloudpickle.dumps(Scaffold(0.5, reset=None)))
+    assert (made.eta_g, isinstance(made, Aggregator)) == (0.5, True)
+
+
+def test_a_function_is_checked_by_the_same_words():
+    def takes(sizes: tuple[float, ...], of: dict[str, int] | None = None) -> None: ...
+
+    check_kinds(takes, {"sizes": [1, 2.5], "of": None})
+    with pytest.raises(ConfigError, match=r"^sizes: expected a list of a number, found 3$"):
+        check_kinds(takes, {"sizes": 3})
+
+
+def test_numbers_of_numpy_reach_the_end_of_a_run(tmp_path, monkeypatch):
+    from scripted import fit, net, two
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    fitted = fit(
+        net(), two(), rounds=np.int64(2), seed=np.int64(1), gradient_clip=np.float32(1), run_dir="~/x", name="one"
+    )
+    assert fitted.directory == tmp_path / "x" / "default" / "one"
