@@ -115,7 +115,7 @@ def fits(value: Any, hint: Any) -> bool:
         return isinstance(value, origin)
     if hint in NUMBERS:
         return isinstance(value, NUMBERS[hint]) and not isinstance(value, bool)
-    return isinstance(value, (str, Path) if hint is Path else hint)
+    return isinstance(value, (str, Path) if hint in (str, Path) else hint)  # a path may be given as either
 
 
 def _plain(value: Any) -> Any:
@@ -165,4 +165,5 @@ def _meant(value: Any, hint: Any) -> str:
     names = [each for each in value if isinstance(each, str)] if isinstance(value, (list, tuple)) else []
     if names and names[0].isidentifier() and any(isclass(kind) and kind is not str for kind in listed):
         return f"; a name is for YAML, in Python write {names[0]}(...)"
-    return f"; write [{type(value).__name__}(...)]" if any(isinstance(value, kind) for kind in listed) else ""
+    one = any(kind is not str and isinstance(value, kind) for kind in listed)
+    return f"; write [{type(value).__name__}(...)]" if one else ""

@@ -6,9 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedlit.core.errors import ConfigError
+from fedlit.core.kinds import checked
 
 
+@checked
 class BCE(nn.Module):
     """Binary cross-entropy of each class, averaged over the labels that exist.
 
@@ -29,8 +30,6 @@ class BCE(nn.Module):
 
     def __init__(self, missing: Literal["ignore", "negative"] = "ignore") -> None:
         super().__init__()
-        if missing not in ("ignore", "negative"):
-            raise ConfigError(f"BCE.missing: expected ignore or negative, found {missing!r}")
         self.missing = missing
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:

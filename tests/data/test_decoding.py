@@ -199,7 +199,7 @@ def test_organisations_list_what_their_sources_dropped(tmp_path):
 
 @pytest.mark.parametrize(("option", "value"), [("damaged", "keep"), ("missing", "keep"), ("depth", 8), ("depth", 17)])
 def test_other_words_are_refused(tmp_path, option, value):
-    with pytest.raises(ValueError, match=rf"data.{option}: expected .*, found '?{value}"):
+    with pytest.raises(ValueError, match=rf"{option}: expected .*, found '?{value}"):
         table(tmp_path, **{option: value})
 
 

@@ -119,7 +119,7 @@ def test_classes_may_be_the_shared_ones_or_a_list(roots):
     [
         (["Masses"], "data.classes: unknown class 'Masses'; near names are Mass"),
         (["Mass", "Mass"], "data.classes: expected one or more different classes"),
-        ("all", "data.classes: expected union, shared or a list of classes, found 'all'"),
+        ("all", "classes: expected 'union' or 'shared' or a list of a text, found 'all'$"),
         (["Hernia", "Mass"], "data.classes: 'CheXpert' labels none of 'Hernia', 'Mass'; choose more classes, or leave"),
     ],
 )

@@ -69,7 +69,7 @@ def test_organisations_resize_all_alike_or_say_why_not(wide):
         Organisations({"a": table(wide, resize="pad")}, image_size=SIZE)
     with pytest.raises(ValueError, match=r"data\.resize: 'b' \(PhantomCXR\) has no files that could be padded"):
         Organisations({"b": PhantomCXR(hospitals=2, images=40)}, resize="pad")
-    with pytest.raises(ValueError, match=r"data\.resize: expected squeeze or pad, found 'crop'"):
+    with pytest.raises(ValueError, match=r"resize: expected 'squeeze' or 'pad', found 'crop'"):
         table(wide, resize="crop")
 
 

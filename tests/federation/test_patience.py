@@ -1,6 +1,5 @@
 """Early stopping: the same rule for every run, whatever ended it in between."""
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -112,15 +111,6 @@ def test_a_resumed_run_knows_how_many_rounds_were_near(tmp_path):
     (tmp_path / "manifest.json").write_text(text.replace('"near": 2', '"near": 1'))
     with pytest.raises(CheckpointError, match="its hash is not the one"):
         Manifest.read(tmp_path)
-
-
-def test_a_checkpoint_of_an_earlier_version_has_none(tmp_path):
-    written = Manifest(5, ["a"], [], [], {}, Best(0.5, 2))
-    written.write(tmp_path)
-    earlier = json.loads((tmp_path / "manifest.json").read_text())
-    del earlier["best"]["near"]
-    (tmp_path / "manifest.json").write_text(json.dumps(earlier))
-    assert Manifest.read(tmp_path).best == Best(0.5, 2)
 
 
 def test_a_margin_without_patience_is_refused():

@@ -31,7 +31,7 @@ from fedlit.data import IID, ByPatient, Dirichlet, HideClasses, PhantomCXR
 from fedlit.experiment.phases import Phase
 from fedlit.federation.federation import Federation
 from fedlit.models import ImageClassifier, LogisticRegression
-from fedlit.objectives import AUCSaddle, RatioLoss, SoftmaxFocalLoss
+from fedlit.objectives import BCE, AUCSaddle, RatioLoss, SoftmaxFocalLoss
 from fedlit.schedules import ConstantSchedule, PracticeSchedule, Stage, StageSchedule, TheorySchedule
 
 
@@ -78,6 +78,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: image_classifier(objective=AUCSaddle), "ImageClassifier.objective: expected Module, found the class AUCSaddle"),
     (lambda: image_classifier(optimizer=0.1), "ImageClassifier.optimizer: expected a function, found 0.1"),
     (lambda: LogisticRegression(classes=("a",), features="3"), "LogisticRegression.features: expected a whole number, found '3'"),
+    (lambda: BCE(missing="Negative"), "BCE.missing: expected "),
     (lambda: Phase("warm", keep="All"), "Phase.keep: expected 'body' or 'all', found 'All'"),
     (lambda: Phase("warm", trainable="Head"), "Phase.trainable: expected 'all' or 'head', found 'Head'"),
     (lambda: Phase("warm", aggregators=[FedProx]), "Phase.aggregators: expected a list of Aggregator, found [the class FedProx]"),

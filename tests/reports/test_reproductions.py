@@ -190,11 +190,12 @@ def test_list_reproductions_says_what_each_takes(fedlit_cli):
     lines = out.splitlines()
     assert [line.split()[0] for line in lines if not line.startswith(" ")] == ["Yuan", "Zhang", "Kulkarni", "Ogier"]
     assert [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "] == list(NAMES)
-    name, laptop, paper = out[out.index("  fdam-table4") : out.index("  fdam-table5")].splitlines()
+    name, laptop, paper, linked = out[out.index("  fdam-table4") : out.index("  fdam-table5")].splitlines()
     assert name == f"  fdam-table4  {read(find('fdam-table4')).shows}"
     assert laptop.startswith("    laptop  PhantomCXR, five hospitals")
     assert laptop.endswith("no --root")
     assert "--root: a folder with CheXpert, NIH, PadChest" in paper
+    assert linked.startswith("    linked ")
     assert "    as surgical-fig5" in lines
 
 

@@ -37,7 +37,7 @@ def test_they_are_a_warning_where_they_are_allowed(tmp_path):
     data = opened(table, duplicates="allow")
     with pytest.warns(UserWarning, match="6 pictures of 'ours' are there under more than one patient"):
         data.setup()
-    with pytest.raises(ValueError, match=r"data\.duplicates: expected refuse or allow, found 'drop'"):
+    with pytest.raises(ValueError, match=r"duplicates: expected 'refuse' or 'allow', found 'drop'"):
         opened(table, duplicates="drop")
 
 

@@ -115,7 +115,7 @@ def test_label_files_that_are_not_asked_for_are_not_read(tmp_path):
     assert open_folder(root, parts=("train",)).read().names.tolist() == found["train",]
     with pytest.raises(ValueError, match=r"data\.parts: the official split needs train and val, found train"):
         open_folder(root, parts=("train",), official_split=True)
-    with pytest.raises(ValueError, match=r"data\.parts: expected some of train, val, test, found \['valid'\]"):
+    with pytest.raises(ValueError, match=r"parts: expected .*'train' or 'val' or 'test', found \['valid'\]"):
         open_folder(root, parts=("valid",))
     with pytest.raises(FileNotFoundError, match=r"found no valid\.csv"):
         open_folder(root, parts=("val",)).read()
@@ -244,7 +244,7 @@ def test_wrong_arguments_are_refused(tmp_path):
     ):
         CheXpert()
     for views in ((), ("front",)):
-        with pytest.raises(ValueError, match=r"data\.views: expected frontal, lateral or both, found"):
+        with pytest.raises(ValueError, match=r"views: expected .*frontal.*lateral.*, found"):
             open_folder(tmp_path, views=views)
     with pytest.raises(ValueError, match=r"unknown class 'Effusion'; near names are Pleural Effusion"):
         open_folder(tmp_path, classes=["Effusion"])

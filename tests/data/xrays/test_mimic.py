@@ -276,7 +276,7 @@ def test_they_are_configured_by_jsonargparse(tmp_path):
 def test_wrong_arguments_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"data\.root is missing: expected the official layout of MIMIC-CXR-JPG"):
         MIMICCXR()
-    with pytest.raises(ValueError, match=r"data\.labeller: expected chexpert or negbio, found 'chexbert'"):
+    with pytest.raises(ValueError, match=r"labeller: expected 'chexpert' or 'negbio', found 'chexbert'"):
         open_folder(tmp_path, labeller="chexbert")
     with pytest.raises(ValueError, match=r"data\.views: expected one or more values of ViewPosition, such as PA"):
         open_folder(tmp_path, views=())
