@@ -55,6 +55,25 @@ class Mask:
         """The stretches of the weight vector of which the client sends nothing."""
         return [slice(start, stop) for start, stop, owned in layout.spans(self.owned) if not owned]
 
+    def sent(self, layout: Layout, size: int) -> list[slice]:
+        """The stretches of a vector of so many values that the client sends; it is zero on the others."""
+        if size == layout.size:
+            return [slice(start, stop) for start, stop, owned in layout.spans(self.owned) if owned]
+        kept = size == layout.stats_size and not self.shares_stats(layout)
+        return [] if kept else [slice(0, size)]
+
+    def cut(self, layout: Layout, vector: Tensor) -> Tensor:
+        """The values of a vector [n] that the client sends."""
+        return torch.cat([vector[:0], *(vector[part] for part in self.sent(layout, len(vector)))])
+
+    def filled(self, layout: Layout, cut: Tensor, size: int) -> Tensor:
+        """The inverse of :meth:`cut`: a vector of so many values, zero where the client sends nothing."""
+        parts = self.sent(layout, size)
+        whole = cut.new_zeros(size)
+        for part, values in zip(parts, cut.split([part.stop - part.start for part in parts]), strict=True):
+            whole[part] = values
+        return whole
+
     def private(self, layout: Layout) -> list[slice]:
         """The stretches of the weight vector that stay with the client."""
         return [slice(start, stop) for start, stop, kept in layout.spans(self.kept) if kept]
@@ -215,9 +234,18 @@ class Payload:
 
     @property
     def nbytes(self) -> int:
-        """Bytes on the wire: its vectors and weights."""
+        """Bytes of its vectors and weights."""
         tensors = [*self.vectors.values(), self.mask_weight]
         return sum(t.numel() * t.element_size() for t in tensors) + 8
+
+    def nbytes_sent(self, mask: Mask, layout: Layout) -> int:
+        """Bytes on the wire: those of what the client shares."""
+        unsent = sum(
+            (len(vector) - sum(part.stop - part.start for part in mask.sent(layout, len(vector))))
+            * vector.element_size()
+            for vector in self.vectors.values()
+        )
+        return self.nbytes - unsent
 
 
 @dataclass

@@ -59,9 +59,8 @@ def client_round(
     seconds = time.perf_counter() - began
     logged = local.fabric.means()
     metrics = local.fabric.taken()
-    report = ClientReport(
-        client.name, window, client.examples, loss, seconds, payload.nbytes, logged, metrics, still=still
-    )
+    sent = payload.nbytes_sent(local.mask(client), local.layout)
+    report = ClientReport(client.name, window, client.examples, loss, seconds, sent, logged, metrics, still=still)
     if watch is not None:
         watch.check(lambda: _first_loss(local, stream, client, state, down, rnd))
         local.watched = True

@@ -64,7 +64,8 @@ METRICS = {
     "drift/update_norm": "Length of the mean update, |mean delta|.",
     "round/lr, round/stage": "Learning rate and stage of the schedule.",
     "round/steps": "Local steps of all clients in the round.",
-    "bytes/up, bytes/down": "Bytes that all clients sent and received in the round, with zeros for what a client keeps.",
+    "bytes/up, bytes/down": "Bytes that all clients sent in the round, without what they keep to themselves or lack, and "
+    "received: everything, whoever they are.",
     "time/round_s, time/evaluate_s": "Seconds of the round and of its evaluation.",
     "total/steps, total/bytes_up, total/bytes_down": "Sums over all rounds, logged at the end of the run.",
 }

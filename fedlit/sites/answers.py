@@ -16,7 +16,7 @@ from fedlit.federation.engines.base import Scores, View
 from fedlit.metrics.tally import BINS, Tally, pooled_auroc
 from fedlit.sites.envelope import Damaged, Envelope
 from fedlit.sites.messages import Report, Scored, Sent, Told, printable
-from fedlit.sites.payloads import MASK, VECTORS
+from fedlit.sites.payloads import MASK, VECTORS, filled
 
 FAR = 10.0
 """An update whose norm is so many times the usual one is told."""
@@ -65,6 +65,11 @@ class Expected:
         sent, tensors = answer.message(Sent), answer.tensors()
         mask_weight = tensors.pop(MASK, None)
         payload = Payload({n.removeprefix(VECTORS): t for n, t in tensors.items()}, sent.weight, mask_weight)
+        nbytes = payload.nbytes
+        if self.measured is None:
+            for name in sent.whole.keys() & payload.vectors.keys():
+                cut = payload.vectors[name]
+                payload.vectors[name] = filled(cut, name, sent.whole[name], self.mask, self.layout)
         wanted = self.client.weight * self.mask.owned.double()
         if sent.weight != self.client.weight or mask_weight is None or not _equal(mask_weight, wanted):
             raise Damaged(f"its {MASK!r} or its weight {sent.weight:g} is not that of client {self.client.name!r}")
@@ -75,11 +80,7 @@ class Expected:
         if missing and missing != of_scores:
             raise Damaged(f"{min(missing)!r} is missing")
         self._check_report(sent.report)
-        told = {
-            "error": printable(sent.report.error),
-            "still": printable(sent.report.still),
-            "bytes_up": payload.nbytes,
-        }
+        told = {"error": printable(sent.report.error), "still": printable(sent.report.still), "bytes_up": nbytes}
         return payload, ClientReport(**asdict(sent.report) | told), sent.data
 
     def _check(self, name: str, vector: Tensor) -> None:

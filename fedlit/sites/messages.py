@@ -275,11 +275,16 @@ class Report:
 
 @dataclass
 class Sent:
-    """From a site, with the payload's vectors: a client's part of a round, and the fingerprint of its data."""
+    """From a site, with the payload's vectors: a client's part of a round, and the fingerprint of its data.
+
+    Attributes:
+        whole: Number of values of the vectors of which only those come that the client shares.
+    """
 
     weight: float
     report: Report
     data: str
+    whole: dict[str, int]
 
 
 @dataclass

@@ -1,8 +1,11 @@
 """What messages carry beside their fields: payloads, and the tensors of a module."""
 
 import torch
+from torch import Tensor
 
-from fedlit.core.messages import Payload, State
+from fedlit.core.flat import Layout
+from fedlit.core.messages import Mask, Payload, State
+from fedlit.sites.envelope import Damaged
 
 MASK, VECTORS = "mask_weight", "vectors/"
 """Names of a payload's arrays."""
@@ -48,3 +51,22 @@ def _numbers(sizes: dict[str, int]) -> str:
 def payload_tensors(payload: Payload) -> State:
     """Give a payload as named tensors."""
     return {MASK: payload.mask_weight} | {f"{VECTORS}{name}": vector for name, vector in payload.vectors.items()}
+
+
+def cut(payload: Payload, mask: Mask, layout: Layout) -> tuple[Payload, dict[str, int]]:
+    """Leave out what the client does not share; returns the number of values, before, of the vectors that are shorter now."""
+    vectors = {name: mask.cut(layout, vector) for name, vector in payload.vectors.items()}
+    whole = {name: len(vector) for name, vector in payload.vectors.items() if len(vector) > len(vectors[name])}
+    return Payload(vectors, payload.weight, payload.mask_weight), whole
+
+
+def filled(vector: Tensor, name: str, size: int, mask: Mask, layout: Layout) -> Tensor:
+    """Put zeros where the client shares nothing.
+
+    Raises:
+        Damaged: No vector of a payload has so many values, or so many of them that are shared.
+    """
+    shared = sum(part.stop - part.start for part in mask.sent(layout, size))
+    if size not in (layout.size, layout.stats_size) or len(vector) != shared:
+        raise Damaged(f"its {name!r} has {len(vector):,} values, expected {shared:,} of {size:,}")
+    return mask.filled(layout, vector, size)

@@ -16,7 +16,7 @@ from fedlit.core.flat import Layout
 from fedlit.core.graphs import RECORDERS
 from fedlit.core.local_model import LocalTraining, configured
 from fedlit.core.measuring import objective_of
-from fedlit.core.messages import Broadcast, Client, ClientReport, ClientState, Payload, ServerState
+from fedlit.core.messages import Broadcast, Client, ClientReport, ClientState, ServerState
 from fedlit.data.pictures.features import with_fixed_features
 from fedlit.federation import devices
 from fedlit.federation.engines.base import Program, View, Worker
@@ -49,7 +49,7 @@ from fedlit.sites.messages import (
     check_run,
 )  # fmt: skip
 from fedlit.sites.own_data import OwnData, reading
-from fedlit.sites.payloads import module_state, payload_tensors
+from fedlit.sites.payloads import cut, module_state, payload_tensors
 from fedlit.sites.policy import Refused, digest, view_of
 from fedlit.sites.settings import SiteSettings
 from fedlit.sites.states import SiteStates
@@ -258,14 +258,13 @@ class Site:
         with reading():
             payload, [(after, report)] = ready.worker.train([(client.name, state)], down, rnd)
         self.policy.check_vectors(payload.vectors)
+        whole = {}
         if trains:
             ready.states.keep(client.name, asked.index + 1, after)
+            payload, whole = cut(payload, ready.worker.local.mask(client), ready.layout)
         entry = replace(entry, examples=report.examples, steps=report.steps)
-        return entry, self._sent(client.name, payload, Report(**_told(report)))
-
-    def _sent(self, client: str, payload: Payload, report: Report) -> Envelope:
-        sent = Sent(payload.weight, report, self._data.fingerprint(client))
-        return Envelope.of(REPLY, sent, payload_tensors(payload.cpu()))
+        sent = Sent(payload.weight, Report(**_told(report)), self._data.fingerprint(client.name), whole)
+        return entry, Envelope.of(REPLY, sent, payload_tensors(payload.cpu()))
 
     def _check_start(self, ready: Ready, asked: Train, down: Broadcast) -> None:
         """Refuse other first weights than those of an approved plan, but for the variables of the objective."""

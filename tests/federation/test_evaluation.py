@@ -267,3 +267,5 @@ def test_what_leaves_a_site_is_vectors_weights_and_counts(tmp_path):
         assert not payload.vectors["stats"].any()
         assert payload.mask_weight.shape == (layout.num_groups,)
         assert payload.weight == session.weights[report.client]
+        kept = layout.stats_size + sum(part.stop - part.start for part in session.masks[report.client].unshared(layout))
+        assert report.bytes_up == payload.nbytes - 4 * kept

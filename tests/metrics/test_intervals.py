@@ -58,19 +58,20 @@ def hanley_ct():
 class TestLogitIntervals:
     @pytest.mark.parametrize("auroc", [0.5, 0.76, 0.97])
     @pytest.mark.parametrize("level", [0.9, 0.95])
-    def test_it_is_students_on_the_logit_scale_and_further_towards_the_middle(self, auroc, level):
+    def test_it_is_students_on_the_logit_scale_and_moved_towards_the_middle(self, auroc, level):
         patients, images, variance = 60, 150, 0.0004
         (found,) = logit_intervals(*(np.array([v]) for v in (auroc, variance, patients, images)), level)
         reach = stats.t.ppf((1 + level) / 2, 59) * math.sqrt(variance) / (auroc * (1 - auroc))
-        odds = [math.log(auroc / (1 - auroc)) + sign * reach for sign in (-1, 1)]
+        nearer = 1 - 0.06 * (2 * auroc - 1) * 50 / 60
+        odds = [math.log(auroc / (1 - auroc)) + part * reach for part in (-1, nearer)]
         low, high = (1 / (1 + math.exp(-each)) for each in odds)
-        assert (found.low, found.high) == pytest.approx((low - 0.15 * (2 * auroc - 1) / 150, high))
+        assert (found.low, found.high) == pytest.approx((low - 0.22 * (2 * auroc - 1) / 150, high))
         (mirrored,) = logit_intervals(*(np.array([v]) for v in (1 - auroc, variance, patients, images)), level)
         assert (1 - mirrored.high, 1 - mirrored.low) == pytest.approx((found.low, found.high))
 
     def test_there_is_none_where_none_holds(self):
         """Few patients, hardly one of them ranked wrongly, no variance, no AUROC."""
-        auroc, patients = np.array([0.7, 0.995, 0.005, 1.0, 0.7, NAN, 0.7]), np.array([49, 60, 60, 60, 60, 60, 50])
+        auroc, patients = np.array([0.7, 0.996, 0.004, 1.0, 0.7, NAN, 0.7]), np.array([49, 60, 60, 60, 60, 60, 50])
         variance = np.array([0.01, 0.0001, 0.0001, 0.0, 0.0, 0.01, 0.01])
         found = logit_intervals(auroc, variance, patients, patients)
         assert [math.isnan(each.low) and math.isnan(each.high) for each in found] == [True] * 6 + [False]

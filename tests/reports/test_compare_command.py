@@ -42,7 +42,15 @@ def test_a_comparison_is_shown_and_written(
         changes["difference"], both["Scaffold"] - both["FedAvg"], check_names=False, check_like=True
     )
     page = (tmp_path / "out" / "report.html").read_text()
-    for words in ("ROC curves", "Client drift", "Settings that differ", "FedAvg-0", "beyond noise", "Shapiro-Wilk"):
+    for words in (
+        "ROC curves",
+        "Client drift",
+        "updates as they are sent",
+        "Settings that differ",
+        "FedAvg-0",
+        "beyond noise",
+        "Shapiro-Wilk",
+    ):
         assert words in page
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert "<script" not in page

@@ -210,13 +210,11 @@ class TestOtherThingsThatDiffer:
         assert "control variates" not in noted(tmp_path, config(optimizer=ADAM), config(("Scaffold",), optimizer=SGD))
 
 
-def test_weights_that_an_aggregator_states_are_shown_and_so_are_bytes_of_zeros(tmp_path: Path) -> None:
+def test_weights_that_an_aggregator_states_are_shown(tmp_path: Path) -> None:
     found = predictions(1.0)
     comparison = compared(tmp_path, {"FedAvg": [found], "PersonalHeads": [found]})
     assert [m.settings["federation.weights"] for m in comparison.methods] == ["examples", "uniform"]
     assert any("client weights: federation.weights (uniform and examples)" in note for note in comparison.notes)
-    assert ["zeros" in note for note in comparison.notes if "bytes sent" in note] == [True]
-    assert any(note.startswith("PersonalHeads: bytes sent include zeros") for note in comparison.notes)
 
 
 def test_runs_of_one_draw_and_of_many_are_other_methods(tmp_path: Path) -> None:

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from at_sites import TOYS, Ended, assert_same
+from at_sites import TOYS, Answer, Ended, assert_same
 
 from fedlit.experiment.choices import shipped
+from fedlit.sites.envelope import Envelope
 
 MODEL = {
     "class_path": "ImageClassifier",
@@ -66,6 +67,22 @@ def written(folder: Path, **keys) -> Path:
 def test_bits(both, case):
     number = 2 if case == "some clients" else 3
     assert_same(*both(f"--federation.rounds 3 {CASES[case]}", number))
+
+
+def test_the_bytes_that_are_logged_are_those_that_are_sent(fedlit_cli, sites, tmp_path):
+    sent = []
+
+    def between(site: str, envelope: Envelope, answer: Answer) -> bytes:
+        reply = Envelope.from_bytes(answer(envelope.to_bytes()))
+        sent.extend([reply.nbytes] * (envelope.verb == "train"))
+        return reply.to_bytes()
+
+    sites.between = between
+    options = "--federation.aggregators='[Scaffold, FedBN]' --federation.rounds 1 --data.labelled 2"
+    code, _, err = fedlit_cli(f"{TOYS} {options} --run_dir {tmp_path} --sites loopback:3")
+    assert code == 0, err
+    ((_, _, logged),) = [row for row in Ended(tmp_path).kept.metrics() if row[1] == "bytes/up"]
+    assert float(logged) == sum(sent) + 8 * len(sent)  # and each client's weight, a double
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from fedlit.core.aggregator import governed
 from fedlit.core.optimizer import ADAPTIVE, control_variates_warning
 from fedlit.experiment.choices import shipped
-from fedlit.reports.compare.methods import ABSENT, Method, aggregators_of
+from fedlit.reports.compare.methods import ABSENT, Method
 from fedlit.reports.compare.past_run import Notes
 
 METHOD = "method"
@@ -16,18 +16,7 @@ MOST = 4
 def caveats(methods: Sequence[Method], baseline: Method) -> Notes:
     """Return a note for each method that differs from the baseline in more than one thing, or whose steps do not fit it."""
     notes = [note for method in methods if method is not baseline for note in _confounded(method, baseline)]
-    return notes + [note for method in methods for note in (*_adaptive(method), *_kept(method))]
-
-
-def _kept(method: Method) -> Notes:
-    """Say where bytes are those of zeros."""
-    keeping = [cls.__name__ for cls in aggregators_of(method.settings).values() if cls().implements("scope")]
-    if not keeping:
-        return []
-    return [
-        f"{method.name}: bytes sent include zeros in the place of what clients keep or do not label ({', '.join(keeping)}), as "
-        "messages have them."
-    ]
+    return notes + [note for method in methods for note in _adaptive(method)]
 
 
 def _confounded(method: Method, baseline: Method) -> Notes:

@@ -97,7 +97,11 @@ def _drift(methods: Sequence[Method], looks: Mapping[str, Style]) -> list[Chart]
     if not values:
         return []
     figure = curves_figure(curves, "round", "client drift", looks, log_y=min(values) > 0)
-    caption = f"The spread of the clients' updates, mean |delta_k|\u00b2 - |mean delta|\u00b2. {band_note(curves)}"
+    caption = (
+        "The spread of the clients' updates as they are sent, mean |delta_k|\u00b2 - |mean delta|\u00b2. Where an aggregator "
+        "scales or normalises what a client sends, this is the spread of that, and cannot be compared with other methods'. "
+        f"{band_note(curves)}"
+    )
     return [Chart("drift", figure, caption, "Client drift of each method by round.")]
 
 
