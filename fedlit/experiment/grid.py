@@ -1,8 +1,6 @@
 """What a sweep consists of: its YAML, and the runs that follow from it."""
 
 import itertools
-import json
-import re
 import shutil
 from argparse import ArgumentError
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +19,16 @@ from fedlit.experiment.choices import short_names
 from fedlit.experiment.credentials import as_words, complete
 from fedlit.experiment.jobs import Job
 from fedlit.experiment.mistakes import Sources, SweepSources, explain
-from fedlit.experiment.naming import OF_RUNS, check_name, check_names, group_name, method_name
+from fedlit.experiment.naming import (
+    OF_RUNS,
+    as_folders,
+    as_option,
+    check_name,
+    check_names,
+    group_name,
+    method_name,
+    shortest,
+)
 from fedlit.experiment.options import DEFAULT_CLASSES, experiment_parser, resolved
 from fedlit.experiment.parser import Parser, is_mistake
 from fedlit.tracking.base import MetricsFile
@@ -37,9 +44,6 @@ LOG, WANTED = "console.log", ".wanted.yaml"
 
 METRIC, VALIDATION = "test/federation/auroc_macro", "val/auroc_macro"
 """What is shown of runs by default: where nothing is chosen, and of a grid, from which somebody chooses."""
-
-WORD_LENGTH = 40
-"""Largest part of a name that tells one value of the grid."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +202,7 @@ class _Point:
 
     @property
     def words(self) -> list[str]:
-        return [f"--{key}={_text(value)}" for key, value in self.settings.items()]
+        return [f"--{key}={as_option(value)}" for key, value in self.settings.items()]
 
     @property
     def shown(self) -> dict[str, str | float | bool | None]:
@@ -295,8 +299,8 @@ def plan(sweep: Sweep) -> list[PlannedRun]:
 
 
 def _points(sweep: Sweep) -> Iterator[_Point]:
-    short = _short_names(list(sweep.grid))
-    values = [[(value, word) for value, word in zip(v, _words(v), strict=True)] for v in sweep.grid.values()]
+    short = shortest(list(sweep.grid))
+    values = [[(value, word) for value, word in zip(v, as_folders(v), strict=True)] for v in sweep.grid.values()]
     for case, *combination in itertools.product(sweep.cases or [""], *values):
         chosen = dict(zip(sweep.grid, combination, strict=True))
         group = ",".join([case] * bool(case) + [f"{short[key]}={word}" for key, (_, word) in chosen.items()])
@@ -381,32 +385,3 @@ def _options(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             options[prefix + key] = value
     return options
-
-
-def _text(value: Any) -> str:
-    """A value as the command line wants it."""
-    return value if isinstance(value, str) else json.dumps(value, default=str)
-
-
-def _short_names(keys: Sequence[str]) -> dict[str, str]:
-    """Keys by as few of their last parts as tell them apart."""
-    parts = {key: key.rstrip("+").replace(".init_args", "").split(".") for key in keys}
-    short = {}
-    for key, words in parts.items():
-        others = [other for k, other in parts.items() if k != key] + [["seed"]]
-        lengths = range(1, len(words) + 1)
-        length = next((n for n in lengths if all(other[-n:] != words[-n:] for other in others)), len(words))
-        short[key] = ".".join(words[-length:])
-    return short
-
-
-def _words(values: Sequence[Any]) -> list[str]:
-    """Values in words that a folder's name may hold, different where the values are."""
-    words: dict[str, str] = {}
-    for value in values:
-        text = _text(value)
-        plain = re.sub(r'"(class_path|init_args)"', "", text)
-        word = "-".join(re.findall(r"[\w.+-]+", plain))[:WORD_LENGTH] or "empty"
-        taken = [w for t, w in words.items() if t != text]
-        words[text] = word if word not in taken else f"{word}~{len(taken)}"
-    return [words[_text(value)] for value in values]

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jsonargparse import Namespace
@@ -32,6 +32,9 @@ def is_data_seed(key: str) -> bool:
 TOTALS = {"bytes/up": "total/bytes_up", "bytes/down": "total/bytes_down", "round/steps": "total/steps"}
 """What a round logs, and its sum over all rounds and phases."""
 
+
+WORD_LENGTH = 40
+"""Letters of a value in the name of a folder, at most."""
 
 SIGNS, OF_RUNS = "_.+-", "_.+-,=~@() "
 """What the name of a folder may hold beside letters and digits: of a phase or case, and of a run or experiment."""
@@ -118,3 +121,32 @@ def totals(metrics: MetricsFile) -> dict[str, float]:
         if key in TOTALS:
             sums[TOTALS[key]] += value
     return sums
+
+
+def as_option(value: Any) -> str:
+    """A value as the command line wants it."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def shortest(keys: Sequence[str]) -> dict[str, str]:
+    """Keys by as few of their last parts as tell them apart."""
+    parts = {key: key.rstrip("+").replace(".init_args", "").split(".") for key in keys}
+    short = {}
+    for key, words in parts.items():
+        others = [other for k, other in parts.items() if k != key] + [["seed"]]
+        lengths = range(1, len(words) + 1)
+        length = next((n for n in lengths if all(other[-n:] != words[-n:] for other in others)), len(words))
+        short[key] = ".".join(words[-length:])
+    return short
+
+
+def as_folders(values: Sequence[Any]) -> list[str]:
+    """Values in words that a folder's name may hold, different where the values are."""
+    words: dict[str, str] = {}
+    for value in values:
+        text = as_option(value)
+        plain = re.sub(r'"(class_path|init_args)"', "", text)
+        word = "-".join(re.findall(r"[\w.+-]+", plain))[:WORD_LENGTH] or "empty"
+        taken = [w for t, w in words.items() if t != text]
+        words[text] = word if word not in taken else f"{word}~{len(taken)}"
+    return [words[as_option(value)] for value in values]

@@ -36,7 +36,7 @@ def experiment_parser(description: str = "") -> Parser:
     parser.add_argument("-c", "--config", action="config", help="YAML file; several are merged in their order.")
     seed = (
         "Seed of initial weights, batches, dropout, augmentation and cohorts. `fedlit fit` takes several, as in 0,1,2, "
-        "and starts a run for each."
+        "and starts a run for each, with its own draw of the data: seed 1 of them is `--seed 1 --data.seed 1`."
     )
     parser.add_argument("--seed", type=int | list[int] | SeedList, default=0, help=seed)
     parser.add_argument("--experiment", type=str, default="default", help="Groups runs, on disk and in MLflow.")
