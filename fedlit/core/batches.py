@@ -1,5 +1,6 @@
 """Which examples a client's local step sees."""
 
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
 
+from fedlit.core.labels import check_batch
 from fedlit.core.randomness import generator
 
 
@@ -38,6 +40,7 @@ class BatchStream:
         seed: of the run.
         client: whose stream it is.
         purpose: streams of different purposes are independent.
+        classes: whose labels every batch is checked for, as nobody could before; by default none are.
         ahead: takes the next batch while one trains; by default nobody does.
     """
 
@@ -49,8 +52,10 @@ class BatchStream:
         client: str,
         purpose: str = "batches",
         ahead: "ReadAhead | None" = None,
+        classes: Sequence[str] = (),
     ) -> None:
         self.dataset, self.batch_size = dataset, batch_size
+        self._client, self._classes = client, classes
         self._purpose = (seed, purpose, client)
         n = len(dataset)
         self.steps_per_epoch = n // batch_size + (n % batch_size > 1)
@@ -59,7 +64,15 @@ class BatchStream:
         self.ahead = ahead if hasattr(dataset, "take") else None
 
     def __getitem__(self, position: int) -> Any:
-        return fetch(self.dataset, self._indices(position))
+        """Return a batch.
+
+        Raises:
+            ConfigError: a label is not 0, 1 or NaN.
+        """
+        batch = fetch(self.dataset, self._indices(position))
+        if self._classes:
+            check_batch(self._client, batch, self._classes)
+        return batch
 
     def take(self, position: int) -> Any:
         """Return what the data set takes for a batch, without any draw; see :class:`ReadAhead`."""

@@ -1,15 +1,14 @@
 """Measuring rounds: window 0, nothing is trained; what the federation needs to know of itself before it goes on."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset, Subset, TensorDataset
 
 from fedlit.core.batches import BatchStream, columns, fetch
-from fedlit.core.errors import ConfigError
 from fedlit.core.flat import FlatModel, Layout
+from fedlit.core.labels import held, refuse_others
 from fedlit.core.local_model import LocalModel
 from fedlit.core.messages import Broadcast, Client, ClientState, Measured, Payload, Round, ServerState, stripped
 from fedlit.core.module import overrides, step_of
@@ -53,7 +52,7 @@ def measure(
     objective = objective_of(local.module)
     if objective is not None and logits:
         all_labels = _all_labels(dataset, stream.batch_size, len(local.layout.classes)).to(logits[0].device)
-        _refuse_others(client.name, all_labels, local.layout.classes)
+        refuse_others(client.name, all_labels, local.layout.classes)
         seen = torch.cat(labels)
         for name, share in client.stand_ins:
             column = local.layout.classes.index(name)
@@ -132,38 +131,8 @@ def _stand_in(labels: Tensor, share: float) -> None:
 
 def _all_labels(dataset: object, batch_size: int, classes: int) -> Tensor:
     """Labels [N, C] of a whole data set; read off it where it has them, else by fetching every example."""
-    labels = _held(dataset)
+    labels = held(dataset)
     if labels is not None:
         return columns(torch.as_tensor(labels), classes).clone()
     batches = torch.arange(len(dataset)).split(batch_size)
     return torch.cat([columns(torch.as_tensor(fetch(dataset, indices)[1]), classes) for indices in batches])
-
-
-def check_labels(client: str, dataset: Dataset, classes: Sequence[str]) -> None:
-    """Check a client's training labels, [N, C], where the data set holds them, so that no local step has to look at them.
-
-    Raises:
-        ConfigError: a label is not 0, 1 or NaN.
-    """
-    labels = _held(dataset)
-    if classes and getattr(labels, "shape", None) == (len(dataset), len(classes)):
-        _refuse_others(client, torch.as_tensor(labels), classes)
-
-
-def _held(dataset: object) -> object | None:
-    """What a data set holds as ``labels``, a ``TensorDataset`` as its second tensor, and a ``Subset`` as a part of either's."""
-    if type(dataset) is Subset:
-        labels = _held(dataset.dataset)
-        return labels[dataset.indices] if hasattr(labels, "shape") else None
-    return (*dataset.tensors, None)[1] if type(dataset) is TensorDataset else getattr(dataset, "labels", None)
-
-
-def _refuse_others(client: str, labels: Tensor, classes: Sequence[str]) -> None:
-    wrong = ~(labels.isnan() | (labels == 0) | (labels == 1))
-    if wrong.any():
-        row, column = wrong.nonzero()[0].tolist()
-        raise ConfigError(
-            f"client {client!r}: expected training labels 0, 1 or NaN, found {labels[row, column]:g} for class "
-            f"{classes[column]!r} ({wrong.any(1).sum()} of {len(labels)} images have such a label). Make it 0 or 1, or NaN "
-            "where it is not known"
-        )

@@ -20,8 +20,9 @@ from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.hooks import reduced, state_of
+from fedlit.core.labels import check_labels
 from fedlit.core.local_model import client_mask, configured, initial_client_state
-from fedlit.core.measuring import check_labels, conclude, objective_of
+from fedlit.core.measuring import conclude, objective_of
 from fedlit.core.messages import Broadcast, ClientReport, ClientState, Mask, Measured, Round, ServerState
 from fedlit.core.module import check_module, copy_of
 from fedlit.core.optimizer import ADAPTIVE, FlatOptimizer

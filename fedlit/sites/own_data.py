@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.measuring import check_labels
+from fedlit.core.labels import check_labels
 from fedlit.core.messages import State
 from fedlit.core.system.files import private
 from fedlit.data.federated import FederatedDataModule, parts_of

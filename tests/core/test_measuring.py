@@ -14,7 +14,7 @@ from fedlit.aggregators import CODA, CODASCA, CODAPlus
 from fedlit.core.batches import BatchStream
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
-from fedlit.core.measuring import check_labels
+from fedlit.core.labels import check_batch, check_labels
 from fedlit.federation.federation import Federation
 from fedlit.federation.session import Session
 from fedlit.objectives import BCE, AUCSaddle
@@ -229,6 +229,26 @@ def test_labels_that_are_fetched_first_are_refused_where_they_are_measured(value
     data = Relabelled({("site-1", 2): value}, Fetched)
     with pytest.raises(ConfigError, match=f"'site-1'.*0, 1 or NaN, found {value:g}"):
         settled(net(), data)
+
+
+@pytest.mark.parametrize("value", [-1.0, 255.0])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_labels_that_are_fetched_first_are_refused_before_a_step_sees_them(value, workers):
+    module, data = net(), Relabelled({("site-1", 2): value}, Fetched)
+    module.objective = BCE()
+    federation = Federation([], rounds=1, schedule=ConstantSchedule(1, "epochs"), workers=workers)
+    with pytest.raises(ConfigError, match=f"'site-1'.*0, 1 or NaN, found {value:g}.*images of a batch"):
+        simulate(module, data, federation)
+
+
+def test_a_batch_of_other_things_than_images_and_labels_stays():
+    for batch in (
+        (torch.zeros(2), torch.tensor([3, 4])),
+        (torch.zeros(2), torch.full((2, 2), 7.0)),
+        {"x": 1},
+        torch.ones(2),
+    ):
+        check_batch("site-0", batch, ("a", "b", "c"))
 
 
 def test_indices_of_classes_and_targets_of_a_model_without_classes_stay():

@@ -17,6 +17,7 @@ from fedlit.core.batches import BatchStream, ReadAhead, columns, fetch
 from fedlit.core.checkpoints.stored_states import StateFolder, StoredState
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Layout
+from fedlit.core.labels import are_held
 from fedlit.core.local_model import LocalModel, LocalTraining, initial_client_state
 from fedlit.core.logged import value_of, weighed
 from fedlit.core.messages import Broadcast, Client, ClientData, ClientReport, ClientState, Payload, Round, ServerState
@@ -210,9 +211,11 @@ class Worker:
     def stream(self, name: str) -> BatchStream:
         """Return the batches of a client."""
         if name not in self._streams:
-            dataset = self.program.data[name].train
+            program, dataset = self.program, self.program.data[name].train
+            classes = self.local.layout.classes
+            unseen = () if are_held(dataset, classes) else classes
             self._streams[name] = BatchStream(
-                dataset, self.program.batch_size, self.program.seed, name, ahead=self._ahead
+                dataset, program.batch_size, program.seed, name, ahead=self._ahead, classes=unseen
             )
         return self._streams[name]
 

@@ -1,0 +1,60 @@
+"""A client's training labels: 0, 1, or NaN where the client does not know; examined before a local step sees them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, Subset, TensorDataset
+
+from fedlit.core.errors import ConfigError
+
+
+def held(dataset: object) -> Any:
+    """What a data set holds as ``labels``, a ``TensorDataset`` as its second tensor, and a ``Subset`` as a part of either's."""
+    if type(dataset) is Subset:
+        labels = held(dataset.dataset)
+        return labels[dataset.indices] if hasattr(labels, "shape") else None
+    return (*dataset.tensors, None)[1] if type(dataset) is TensorDataset else getattr(dataset, "labels", None)
+
+
+def are_held(dataset: Dataset, classes: Sequence[str]) -> bool:
+    """Whether a data set holds labels [N, C], so that all of them can be examined before it is used."""
+    return getattr(held(dataset), "shape", None) == (len(dataset), len(classes))
+
+
+def check_labels(client: str, dataset: Dataset, classes: Sequence[str]) -> None:
+    """Check a client's training labels, [N, C], where the data set holds them, so that no local step has to look at them.
+
+    Raises:
+        ConfigError: a label is not 0, 1 or NaN.
+    """
+    if classes and are_held(dataset, classes):
+        refuse_others(client, torch.as_tensor(held(dataset)), classes)
+
+
+def check_batch(client: str, batch: Any, classes: Sequence[str]) -> None:
+    """Check the labels [B, C] of a batch that was just fetched, if it is one of images and labels.
+
+    Raises:
+        ConfigError: a label is not 0, 1 or NaN.
+    """
+    labels = batch[1] if isinstance(batch, list | tuple) and len(batch) == 2 else None
+    if torch.is_tensor(labels) and labels.ndim == 2 and labels.shape[1] == len(classes):
+        refuse_others(client, labels, classes, "images of a batch")
+
+
+def refuse_others(client: str, labels: Tensor, classes: Sequence[str], images: str = "images") -> None:
+    """Refuse labels [N, C] other than 0, 1 and NaN.
+
+    Raises:
+        ConfigError: there are some; says where.
+    """
+    wrong = ~(labels.isnan() | (labels == 0) | (labels == 1))
+    if wrong.any():
+        row, column = wrong.nonzero()[0].tolist()
+        raise ConfigError(
+            f"client {client!r}: expected training labels 0, 1 or NaN, found {labels[row, column]:g} for class "
+            f"{classes[column]!r} ({wrong.any(1).sum()} of {len(labels)} {images} have such a label). Make it 0 or 1, or NaN "
+            "where it is not known"
+        )
