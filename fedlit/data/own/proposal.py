@@ -44,6 +44,14 @@ _NO_FINDINGS = re.compile(
 )
 """Names of columns that are no findings, though their cells look like labels."""
 
+_SIZES = re.compile(
+    r"width|height|rows|col(umn)?s|size|bytes|date|datum|time|zeit|year|jahr|dose|kvp|pixel", re.IGNORECASE
+)
+"""Names of columns of numbers that are no ids, though they repeat."""
+
+OLDEST = 150
+"""Years; what repeats and is larger is no age."""
+
 MOST, ASKED, FEW = 0.9, (0.2, 1.0), 0.1
 """Share of the cells of a column of labels that are labels at least, shares of different cells of ids that repeat, and share of
 the rows that must find their image by a pattern."""
@@ -250,11 +258,19 @@ def _fits(key: str, cells: pd.Series, words: Mapping[str, str]) -> bool:
 
 
 def _repeated(rows: pd.DataFrame) -> list[str]:
-    """Return the columns whose cells may be ids of patients with several images, with their numbers, at most three."""
+    """Return the columns whose cells may be ids of patients with several images, with their numbers, at most three.
+
+    Whole numbers may be, too, where they are larger than ages and no sizes or dates by their names.
+    """
     counts = rows.nunique().sort_values(ascending=False, kind="stable")
     counts = counts[(counts / len(rows) >= ASKED[0]) & (counts / len(rows) < ASKED[1])]
-    whole = [name for name in counts.index if is_numeric(rows[name]) in ("", None)]
-    return [f"{name!r} ({counts[name]:,} different)" for name in whole[:3]]
+    ids = [name for name in counts.index if not is_numeric(rows[name]) or _are_large(name, rows[name])]
+    return [f"{name!r} ({counts[name]:,} different)" for name in ids[:3]]
+
+
+def _are_large(name: str, cells: pd.Series) -> bool:
+    cells = cells[cells != ""]
+    return not _SIZES.search(name) and cells.str.fullmatch(r"\d+").all() and int(cells.astype(float).max()) > OLDEST
 
 
 def _may_be_split(name: str, cells: pd.Series) -> bool:

@@ -49,6 +49,20 @@ def test_ids_that_repeat_are_asked_about(tmp_path, fedlit_cli):
     assert "each image is then a patient of its own. Is it 'xyz' (20 different)?" in out
 
 
+def test_ids_of_whole_numbers_are_asked_about_and_ages_sizes_and_dates_are_not(tmp_path, fedlit_cli):
+    number = [int(each.removeprefix("p")) for each in people()["patient"]]
+    columns = people(
+        years=[str(20 + n) for n in number],
+        original_width=[str(2000 + n) for n in number],
+        StudyDate=[str(20200101 + n) for n in number],
+        weight=[f"{60 + n}.5" for n in number],
+    )
+    del columns["patient"]
+    columns["xyz"] = [str(88000 + 7 * n) for n in number]
+    _, out = check(fedlit_cli, str(write_table(tmp_path, columns)))
+    assert "each image is then a patient of its own. Is it 'xyz' (20 different)?" in out
+
+
 def test_a_row_of_totals_is_named(tmp_path, fedlit_cli):
     table = write_table(tmp_path, people())
     table.write_text(table.read_text() + "Summe,,20\n")
