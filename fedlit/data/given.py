@@ -9,7 +9,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.messages import ClientData
-from fedlit.data.federated import FederatedDataModule, distinct_names
+from fedlit.data.clients import distinct_names
+from fedlit.data.federated import FederatedDataModule
 
 EXAMPLE = "{'north': (train, val, test), 'south': (train, val)}"
 

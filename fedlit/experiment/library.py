@@ -25,7 +25,8 @@ from fedlit.core.module import check_module, copy_of
 from fedlit.core.parts import Parts
 from fedlit.core.randomness import seed_process
 from fedlit.core.system import documents
-from fedlit.data.federated import FederatedDataModule, parts_of
+from fedlit.data.clients import parts_of
+from fedlit.data.federated import FederatedDataModule
 from fedlit.data.given import GivenClients
 from fedlit.experiment.described import described, plain
 from fedlit.experiment.experiment import Experiment, ready

@@ -9,7 +9,8 @@ from torch.utils.data import Dataset
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.messages import ClientData, State
-from fedlit.data.federated import FederatedDataModule, distinct_names
+from fedlit.data.clients import distinct_names
+from fedlit.data.federated import FederatedDataModule
 from fedlit.data.records import SPLITS
 from fedlit.sites.messages import Presence, Told
 

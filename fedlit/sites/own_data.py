@@ -19,7 +19,8 @@ from fedlit.core.errors import ConfigError
 from fedlit.core.labels import check_labels
 from fedlit.core.messages import State
 from fedlit.core.system.files import private
-from fedlit.data.federated import FederatedDataModule, parts_of
+from fedlit.data.clients import parts_of
+from fedlit.data.federated import FederatedDataModule
 from fedlit.data.pictures.images import LabelledImages
 from fedlit.sites.messages import Told
 from fedlit.sites.settings import SiteSettings

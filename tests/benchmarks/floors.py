@@ -30,7 +30,8 @@ from trap import LR, Server, Trap, answered  # noqa: E402
 
 from fedlit.core.batches import BatchStream  # noqa: E402
 from fedlit.data import NIHChestXray14, PhantomCXR  # noqa: E402
-from fedlit.data.federated import FederatedDataModule, parts_of  # noqa: E402
+from fedlit.data.clients import parts_of  # noqa: E402
+from fedlit.data.federated import FederatedDataModule  # noqa: E402
 from fedlit.data.partition import ByPatient  # noqa: E402
 from fedlit.metrics.auroc import auroc  # noqa: E402
 from fedlit.metrics.tally import bin_of  # noqa: E402
