@@ -27,7 +27,7 @@ def report(check: Check, console: Console) -> None:
         console.print(f"note: {remark}", style="yellow", soft_wrap=True)
     report_problems(check.problems, console)
     if not check.problems:
-        depth = "decoded" if check.decoded else "opened, not decoded"
+        depth = "decoded" if check.decoded else "opened (--decode decodes them, and looks for copies as fit does)"
         console.print(f"nothing is wrong; the images were {depth}", style="green", soft_wrap=True)
     console.print()
 
