@@ -19,8 +19,8 @@ from fedlit.core.errors import TrainingError, WorkerError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientData, ClientState, ServerState, State
 from fedlit.data.federated import FederatedDataModule
+from fedlit.federation.assembly import assemble
 from fedlit.federation.federation import Federation
-from fedlit.federation.session import Session
 from fedlit.objectives import BCE
 from fedlit.schedules import ConstantSchedule
 
@@ -237,7 +237,7 @@ class _Toy:
         self.federation = Federation(
             aggregators, schedule=ConstantSchedule(3, "steps"), participation=0.6, workers=workers
         )
-        self.session = Session(self.federation, module, data, make_fabric("cpu", precision="64-true"))
+        self.session = assemble(self.federation, module, data, make_fabric("cpu", precision="64-true"))
         self.server, self.done, _ = self.session.restore(None)
         self.session.settle(self.server)
 

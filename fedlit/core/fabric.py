@@ -79,6 +79,12 @@ class FederationFabric(Fabric):
         finally:
             self.logged = before
 
+    def on_any_rank(self, number: int) -> int:
+        """Give the largest of all ranks' numbers, such as that of a signal that one of them was sent; the same on every rank."""
+        if self.world_size == 1:
+            return number
+        return int(self.all_reduce(self.to_device(torch.tensor(float(number))), reduce_op="max"))
+
     def begin(self) -> None:
         """Start a round, or an evaluation, with nothing logged."""
         self.logged.clear()

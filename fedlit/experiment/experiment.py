@@ -26,6 +26,7 @@ from fedlit.experiment.options import check_classes, resolved, seeds_of
 from fedlit.experiment.parameters import parameters
 from fedlit.experiment.parser import Parser
 from fedlit.experiment.phases import Part, Phase
+from fedlit.federation.assembly import assemble
 from fedlit.federation.callbacks import Callback
 from fedlit.federation.engines.base import Away
 from fedlit.federation.evaluation import rehearse
@@ -99,17 +100,17 @@ class Experiment:
         part = part or self.parts[-1]
         model, personal_parts = self._after(self.parts[: self.parts.index(part)], run)
         tags = self._tags | ({"fedlit.phases": str(len(self.phases))} if part.phase else {})
-        return Session(
+        return assemble(
             part.federation,
             part.model(model),
             self.data,
             self.fabric,
             part.seed(self.seed),
-            tags,
-            self.eval_batches,
-            personal_parts,
-            self.away,
-            part.phase.name if part.phase else "",
+            tags=tags,
+            limit_eval_batches=self.eval_batches,
+            personal_parts=personal_parts,
+            away=self.away,
+            phase=part.phase.name if part.phase else "",
         )
 
     def pending(self, run: Path | None) -> list[Part]:

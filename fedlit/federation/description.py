@@ -19,9 +19,17 @@ def announcement(session: Session, monitor: Monitor) -> list[str]:
     correcting = [type(a).__name__ for a in session.federation.aggregators if "control variates" in governed(a)]
     if warned := control_variates_warning(correcting, session.optimizer):
         lines += (f"warning: {warned}",)
-    notices = (session.placement.notice, session.stored_where, session.federation.schedule.notice, monitor.notice)
+    notices = (session.placement.notice, _states_in_files(session), session.federation.schedule.notice, monitor.notice)
     lines += notices
     return [line for line in lines if line]
+
+
+def _states_in_files(session: Session) -> str:
+    """Say where the clients' states live, if not in memory; "" otherwise."""
+    if not session.stored or session.engine.folder is None:
+        return ""
+    nbytes = session.state_bytes * len(session.clients)
+    return f"clients' states: about {nbytes / 1e9:,.1f} GB in files in {session.engine.folder.path.parent}"
 
 
 def introduction(session: Session) -> str:

@@ -31,7 +31,7 @@ def validate(session: Session, down: Broadcast, metrics: dict[str, float]) -> li
     """Score the clients' validation sets, and add their ``val/...`` to the metrics."""
     began = time.perf_counter()
     scores = session.engine.evaluate(client_views(session.data, "val"), down)
-    metrics |= pooled_metrics(scores, session.classes, "val", session.schemes)
+    metrics |= pooled_metrics(scores, session.classes, "val", session.everyone.schemes)
     metrics |= _pooled_loss(session, scores, down)
     metrics["time/evaluate_s"] = time.perf_counter() - began
     return scores
@@ -50,7 +50,7 @@ def rehearse(session: Session, server: ServerState) -> dict[str, float]:
             f"{name}.validation_step returns no scores of shape (examples, {len(session.classes)}) for the classes that {name} "
             "declares: there is no AUROC"
         )
-    metrics = pooled_metrics(scores, session.classes, "val", session.schemes)
+    metrics = pooled_metrics(scores, session.classes, "val", session.everyone.schemes)
     metrics |= _pooled_loss(session, scores, down)
     few = len(session.clients) <= MAX_CLIENT_CURVES
     return metrics | (client_metrics(scores, (), session.classes) if few else {})
@@ -78,14 +78,14 @@ def test_curves(session: Session, server: ServerState) -> dict[str, float]:
     """Score all test sets in the course of training: ``test_curve/<set>/...``, for the record alone."""
     metrics: dict[str, float] = {}
     for name, scores in with_sites(session, evaluate_sets(session, server, "test")).items():
-        metrics |= pooled_metrics(scores, session.classes, f"test_curve/{slug(name)}", session.schemes)
+        metrics |= pooled_metrics(scores, session.classes, f"test_curve/{slug(name)}", session.everyone.schemes)
     return metrics
 
 
 def with_sites(session: Session, groups: dict[str, list[Scores]]) -> dict[str, list[Scores]]:
     """Add to the scores of test sets the clients' scores regrouped: those of each organisation together."""
     held = {name: scores for name, scores in groups.items() if scores[0].view.holder is not None}
-    return groups | by_site(held, lambda view: getattr(session.dataset(view), "sites", ()))
+    return groups | by_site(held, lambda view: getattr(session.program.dataset(view), "sites", ()))
 
 
 def objective_metrics(session: Session, server: ServerState, rounds: int) -> dict[str, float]:
@@ -119,7 +119,7 @@ def _pooled_loss(session: Session, scores: Sequence[Scores], down: Broadcast) ->
     scored = [s for s in scores if s.scores is not None]
     if session.objective is None or not scored:
         return {}
-    session.load(down.w, down.stats)
+    session.server_model.load(down.w, down.stats)
     metrics = {}
     together = [torch.cat([getattr(s, part) for s in scored]) for part in ("scores", "labels")]
     for name, values in session.objective.pooled(*together).items():

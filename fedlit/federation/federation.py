@@ -87,7 +87,7 @@ class Federation(Settings):
         except BaseException as error:
             follow("on_exception", state, error)
             raise
-        return session.stopping(interrupts.signum)
+        return session.fabric.on_any_rank(interrupts.signum)
 
     def open_round(self, server: ServerState, rnd: Round, session: Session) -> Broadcast:
         """Do what the server does before a round; returns what the clients get."""
@@ -123,7 +123,7 @@ class Federation(Settings):
 
     def _rounds(self, state: FitState, interrupts: Interrupts) -> Iterator[Round]:
         """Plan one round after the other, until all are done, patience is at its end, or a signal has come."""
-        while not state.over and not state.session.stopping(interrupts.signum):
+        while not state.over and not state.session.fabric.on_any_rank(interrupts.signum):
             state.rnd = state.session.round(state.done)
             yield state.rnd
 

@@ -156,6 +156,10 @@ class Settings:
         for aggregator in self.aggregators:
             aggregator.check_schedule(self.schedule, self.rounds)
 
+    def cohort_size(self, clients: int) -> int:
+        """Give how many of so many clients train in a round."""
+        return max(1, round(self.participation * clients))
+
     def over(self, done: int, best: Best) -> bool:
         """Tell whether ``done`` completed rounds are all, or the last ``patience`` of them have brought nothing."""
         return done >= self.rounds or (self.patience is not None and done - best.round - best.near >= self.patience)

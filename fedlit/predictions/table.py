@@ -82,7 +82,7 @@ def collected(session: Session, name: str, scores: Sequence[Scores], rounds: int
         return None
     values, columns = [], {field: [] for field in COLUMNS.values()}
     for s in scored:
-        view, n, learned, dataset = s.view, s.examples, session.learned(s.view.client), session.dataset(s.view)
+        view, n, learned, dataset = s.view, s.examples, session.learned(s.view.client), session.program.dataset(s.view)
         values.append(s.scores.masked_fill(torch.tensor([c not in learned for c in session.classes]), torch.nan))
         columns["images"].append(_row_texts(dataset, "names", lambda size: np.arange(size))[:n])
         for field in ("patients", "sites"):

@@ -14,10 +14,10 @@ from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.system import documents
 from fedlit.core.system.typed import Table
+from fedlit.federation.assembly import assemble
 from fedlit.federation.description import leaves_a_site
 from fedlit.federation.evaluation import client_views, pooled_metrics
 from fedlit.federation.federation import Federation
-from fedlit.federation.session import Session
 from fedlit.schedules import ConstantSchedule
 from fedlit.sites import recipe
 from fedlit.sites.data import AtSites
@@ -88,7 +88,7 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
         trial_plan = replace(plan, rounds=1, phase=plan.phase | {"schedule": _steps(window)})
         data.batch_size = plan.batch_size
         sites = Sites(carrier, gathered.presences, {"": asdict(trial_plan)})
-        session = Session(federation, made.module, data, make_fabric("cpu"), away=sites)
+        session = assemble(federation, made.module, data, make_fabric("cpu"), away=sites)
         server, _, _ = session.restore(None, training=True)
         session.settle(server)
         rnd = session.round(0)

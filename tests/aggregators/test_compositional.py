@@ -238,7 +238,7 @@ def test_what_a_client_keeps_to_itself_it_keeps_of_every_vector(outer):
             expected = alone.server.aggregators[0][name][norm]
             torch.testing.assert_close(own.aggregators[1][name], expected, rtol=0, atol=1e-12)
     several = run([FedBN(), aggregator], module, Sites(3))
-    start, norm = several.session._initial, several.session.layout.slices["norm"]
+    start, norm = several.session.initial, several.session.layout.slices["norm"]
     sent = {
         name: vector[norm] for name, vector in several.server.aggregators[1].items() if vector.ndim and len(vector) > 2
     }

@@ -15,8 +15,8 @@ from fedlit.aggregators import Aggregator, FedBNPlus, Scaffold, SurgicalHeads
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import FlatModel
+from fedlit.federation.assembly import assemble
 from fedlit.federation.federation import Federation
-from fedlit.federation.session import Session
 from fedlit.schedules import ConstantSchedule
 from fedlit.testing import ToyNet
 
@@ -44,7 +44,7 @@ class Witness(Aggregator):
 def run(module: Classifier, aggregators: list[Aggregator], workers: int = 1, precision: str = "32-true") -> Simulation:
     fed = federation([*aggregators, Witness(module)], workers=workers, optimizer_state="keep")
     fabric = make_fabric("cpu", precision=precision)
-    session = Session(fed, copy.deepcopy(module), Sites(SITES, FINDINGS), fabric)
+    session = assemble(fed, copy.deepcopy(module), Sites(SITES, FINDINGS), fabric)
     done = Simulation(fed, session, session.restore(None)[0], [])
     for index in range(ROUNDS):
         rnd = session.round(index)

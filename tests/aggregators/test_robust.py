@@ -29,9 +29,9 @@ from fedlit.core.aggregator import Composition
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import Mask
+from fedlit.federation.assembly import assemble
 from fedlit.federation.engines.ranks import FabricEngine
 from fedlit.federation.federation import Federation
-from fedlit.federation.session import Session
 from fedlit.schedules import ConstantSchedule
 from fedlit.testing import check_aggregator
 
@@ -127,7 +127,7 @@ def test_against_a_loop_over_elements(aggregator, others, participation, labelle
     weights = "uniform" if isinstance(aggregator, CoordinateMedian | TrimmedMean) else "examples"
     torch.manual_seed(0)
     module, data = ToyNet().double(), ToyData(8, labelled=labelled)
-    still = Session(federation([]), module, data, make_fabric("cpu", precision="64-true")).restore(None)[0]
+    still = assemble(federation([]), module, data, make_fabric("cpu", precision="64-true")).restore(None)[0]
     starts = [still.w.clone(), still.stats.clone()]
     done = simulate(module, data, federation(listed, participation=participation, weights=weights))
     clients = {name: done.session.clients[name] for name in done.cohorts[0]}
@@ -165,7 +165,7 @@ def moved_by_a_liar(aggregator: Aggregator) -> tuple[Tensor, Tensor]:
     """The change of the weights in a round, and those of the honest clients [K, P]."""
     torch.manual_seed(0)
     module, data = ToyNet().double(), ToyData(7)
-    start = Session(federation([]), module, data, make_fabric("cpu", precision="64-true")).restore(None)[0].w.clone()
+    start = assemble(federation([]), module, data, make_fabric("cpu", precision="64-true")).restore(None)[0].w.clone()
     done = simulate(module, data, federation([Liar(), aggregator], window=4))
     return done.server.w - start, torch.stack([sent for name, sent in Liar.sent.items() if name != "site-2"])
 
@@ -224,7 +224,7 @@ def many(workers: int, aggregator: Aggregator) -> Tensor:
     """The end of two rounds over so many clients that a job would have several, of which most agree on 1."""
     problems = {f"site {k:03}": (1.0, 1.0 if k % 5 else 1000.0) for k in range(130)}
     given = federation([aggregator], rounds=2, workers=workers)
-    session = Session(given, Quadratic(lr=0.5).double(), Problems(**problems), make_fabric("cpu", precision="64-true"))
+    session = assemble(given, Quadratic(lr=0.5).double(), Problems(**problems), make_fabric("cpu", precision="64-true"))
     with closing(session.engine):
         server, _, _ = session.restore(None)
         for index in range(2):
@@ -308,7 +308,7 @@ def test_too_small_a_cohort_is_refused_before_anybody_trains(aggregator, clients
 
 def test_too_few_replies_are_refused():
     given = federation([CoordinateMedian()])
-    session = Session(given, ToyNet(), ToyData(3), make_fabric("cpu"))
+    session = assemble(given, ToyNet(), ToyData(3), make_fabric("cpu"))
     server, _, _ = session.restore(None)
     rnd = session.round(0)
     down = given.open_round(server, rnd, session)

@@ -39,8 +39,8 @@ from fedlit.data.given import GivenClients
 from fedlit.data.pictures.augmentation import XrayAugmentation
 from fedlit.data.pictures.images import ImageStore, LabelledImages
 from fedlit.data.pictures.resident import ResidentStore
+from fedlit.federation.assembly import assemble
 from fedlit.federation.federation import Federation
-from fedlit.federation.session import Session
 from fedlit.models import ImageClassifier
 from fedlit.objectives import AUCSaddle
 from fedlit.schedules import ConstantSchedule, PracticeSchedule, Schedule
@@ -195,7 +195,7 @@ def fedlit(
     recorded = device.startswith("cuda") and not any(a.implements("compute_gradient") for a in aggregators)
     federation = Federation(aggregators, rounds=10_000, schedule=schedule, workers=1, cuda_graph=recorded)
     data = GivenClients(clients, CLASSES, batch_size=batch)
-    session = Session(federation, model, data, make_fabric(device, precision=precision))
+    session = assemble(federation, model, data, make_fabric(device, precision=precision))
     if recorded:
         print(f"  {session.algorithm}: one CUDA graph a step")
     server, _, _ = session.restore(None)

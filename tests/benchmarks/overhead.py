@@ -35,9 +35,9 @@ from torch.utils.data import Dataset
 from fedlit.aggregators import CODASCA, Aggregator, FedAvg, FedBN, FedProx, LocalSCGDAM, Scaffold
 from fedlit.core.fabric import make_fabric
 from fedlit.data import ClientData, FederatedDataModule
+from fedlit.federation.assembly import assemble
 from fedlit.federation.evaluation import per_client, training_metrics
 from fedlit.federation.federation import Federation
-from fedlit.federation.session import Session
 from fedlit.models import ImageClassifier
 from fedlit.objectives import BCE, AUCSaddle
 from fedlit.schedules import ConstantSchedule
@@ -230,7 +230,7 @@ class Fedlit:
         self.federation = Federation(
             aggregators or [FedAvg()], schedule=ConstantSchedule(work.steps, "steps"), workers=workers
         )
-        self.session = Session(self.federation, work.make(), data, make_fabric("cpu"))
+        self.session = assemble(self.federation, work.make(), data, make_fabric("cpu"))
         self.server, self.index, _ = self.session.restore(None)
         self.session.settle(self.server)
         self.log = Run(Path(mkdtemp()), Tracker())

@@ -14,8 +14,8 @@ from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import FlatModel
 from fedlit.core.messages import ClientData, Payload
 from fedlit.data import FederatedDataModule
+from fedlit.federation.assembly import assemble
 from fedlit.federation.federation import Federation
-from fedlit.federation.session import Session
 from fedlit.schedules import ConstantSchedule
 from fedlit.testing import check_aggregator
 
@@ -83,7 +83,7 @@ def test_a_change_that_a_client_keeps_is_what_it_was(workers: int):
     """The client's share of 1/3 multiplies what is sent, in place, and not what is kept."""
     torch.manual_seed(0)
     federation = Federation([Keeps()], rounds=1, schedule=ConstantSchedule(2, "steps"), workers=workers)
-    session = Session(federation, ToyNet(), ToyData(3), make_fabric("cpu"))
+    session = assemble(federation, ToyNet(), ToyData(3), make_fabric("cpu"))
     server, rnd = session.restore(None)[0], session.round(0)
     try:
         total, _ = session.engine.run(rnd.cohort, session.broadcast(server, rnd), rnd)
@@ -104,7 +104,7 @@ def run(aggregators: list[Aggregator], rounds: int = 4) -> Simulation:
 def one_round(aggregators: list[Aggregator]) -> Payload:
     """The sum of what clients send in a first round."""
     federation = Federation(aggregators, rounds=1, schedule=ConstantSchedule(3, "steps"), workers=1)
-    session = Session(federation, ToyNet(), ToyData(), make_fabric("cpu"))
+    session = assemble(federation, ToyNet(), ToyData(), make_fabric("cpu"))
     server, _, _ = session.restore(None)
     rnd = session.round(0)
     return session.engine.run(rnd.cohort, federation.open_round(server, rnd, session), rnd)[0]
@@ -151,7 +151,7 @@ class ClipHalf(Composition):
 def test_the_change_is_what_is_sent_and_what_diagnostics_see():
     clip = Clip(0.01)
     federation = Federation([clip, FedProx(0.1)], rounds=1, schedule=ConstantSchedule(3, "steps"))
-    session = Session(federation, ToyNet(), ToyData(1), make_fabric("cpu"))
+    session = assemble(federation, ToyNet(), ToyData(1), make_fabric("cpu"))
     server, _, _ = session.restore(None)
     rnd = session.round(0)
     total, _ = session.engine.run(rnd.cohort, federation.open_round(server, rnd, session), rnd)

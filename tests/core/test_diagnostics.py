@@ -16,8 +16,8 @@ from fedlit.core.diagnostics import drift_metrics, squares
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Mask, Payload
+from fedlit.federation.assembly import assemble
 from fedlit.federation.federation import Federation
-from fedlit.federation.session import Session
 from fedlit.objectives import AUCSaddle
 from fedlit.schedules import ConstantSchedule
 from fedlit.testing import OwnRows
@@ -157,7 +157,7 @@ def test_in_rounds(aggregators, weights, participation):
         workers=1,
     )
     torch.manual_seed(0)
-    session = Session(federation, ToyNet(), ToyData(4, labelled=2), make_fabric("cpu", precision="64-true"))
+    session = assemble(federation, ToyNet(), ToyData(4, labelled=2), make_fabric("cpu", precision="64-true"))
     server, _, _ = session.restore(None)
     for index in range(3):
         rnd = session.round(index)

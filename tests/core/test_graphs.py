@@ -19,6 +19,7 @@ from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientData
 from fedlit.data.given import GivenClients
 from fedlit.data.pictures.augmentation import XrayAugmentation
+from fedlit.federation.assembly import assemble
 from fedlit.federation.description import announcement
 from fedlit.federation.federation import Federation
 from fedlit.federation.monitor import Monitor
@@ -104,7 +105,7 @@ def session(module, federation, folder, cuda_graph, device="cpu", **options) -> 
     if not isinstance(federation.schedule, PracticeSchedule):
         federation.schedule = ConstantSchedule(STEPS, "steps")
     federation.workers, federation.cuda_graph = 1, cuda_graph
-    return Session(federation, module, uneven(folder), make_fabric(device, **options))
+    return assemble(federation, module, uneven(folder), make_fabric(device, **options))
 
 
 def trained(ready: Session) -> dict[str, Tensor]:
@@ -309,7 +310,7 @@ class Named(torch.utils.data.Dataset):
 def test_batches_that_hold_more_than_tensors_are_refused(tmp_path, recorders):
     clients = {name: ClientData(name, CLASSES, Named(d.train)) for name, d in uneven(tmp_path).clients.items()}
     federation = Federation(schedule=ConstantSchedule(STEPS, "steps"), workers=1, cuda_graph=True)
-    ready = Session(federation, Recordable(), GivenClients(clients, CLASSES, batch_size=4), make_fabric("cpu"))
+    ready = assemble(federation, Recordable(), GivenClients(clients, CLASSES, batch_size=4), make_fabric("cpu"))
     with pytest.raises(TrainingError, match="its batches hold a str beside tensors"):
         trained(ready)
     assert recorders[0].warmed == 0

@@ -15,6 +15,7 @@ from fedlit.core.batches import BatchStream
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.labels import check_batch, check_labels
+from fedlit.federation.assembly import assemble
 from fedlit.federation.federation import Federation
 from fedlit.federation.session import Session
 from fedlit.objectives import BCE, AUCSaddle
@@ -52,7 +53,7 @@ def session(module, data, weights="uniform", workers=1, **options) -> Session:
     federation = Federation(
         [CODAPlus()], schedule=ConstantSchedule(2, "steps"), weights=weights, workers=workers, **options
     )
-    return Session(federation, module, copy.deepcopy(data), make_fabric("cpu", precision="64-true"))
+    return assemble(federation, module, copy.deepcopy(data), make_fabric("cpu", precision="64-true"))
 
 
 def settled(module, data, **options):
@@ -298,7 +299,7 @@ def test_moments_travel_where_somebody_needs_them(aggregator, moments):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         federation = Federation([aggregator], schedule=schedule, workers=1)
-    ready = Session(federation, net(), ToyData(), make_fabric("cpu", precision="64-true"))
+    ready = assemble(federation, net(), ToyData(), make_fabric("cpu", precision="64-true"))
     ready.engine = Listening(ready.engine)
     server, _, _ = ready.restore(None)
     ready.settle(server)

@@ -16,6 +16,7 @@ from fedlit.core.flat import FlatModel
 from fedlit.core.memory_format import with_channels_last
 from fedlit.data import ClientData, FederatedDataModule
 from fedlit.federation import devices
+from fedlit.federation.assembly import assemble
 from fedlit.federation.description import announcement
 from fedlit.federation.federation import Federation
 from fedlit.federation.monitor import Monitor
@@ -133,7 +134,7 @@ def made(seed: int = 0, kind: type = DenseNet, **options) -> LightningModule:
 def session(module, data, memory_format=None, aggregators=(), precision="32-true", **options) -> Session:
     schedule = ConstantSchedule(3, "steps")
     federation = Federation(list(aggregators), 3, schedule, memory_format=memory_format, **{"workers": 1} | options)
-    return Session(federation, copy.deepcopy(module), data, make_fabric("cpu", precision=precision))
+    return assemble(federation, copy.deepcopy(module), data, make_fabric("cpu", precision=precision))
 
 
 def trained(*given, **options) -> tuple[Tensor, Tensor]:

@@ -16,9 +16,9 @@ from fedlit.core.fabric import make_fabric
 from fedlit.core.local_model import LocalModel
 from fedlit.data.pictures.augmentation import FlipCropAugmentation, XrayAugmentation
 from fedlit.federation import devices
+from fedlit.federation.assembly import assemble
 from fedlit.federation.devices import Placement
 from fedlit.federation.federation import Federation
-from fedlit.federation.session import Session
 from fedlit.models import ImageClassifier
 from fedlit.objectives import AUCSaddle
 from fedlit.schedules import ConstantSchedule, PracticeSchedule
@@ -82,7 +82,7 @@ def run(
     if not isinstance(federation.schedule, PracticeSchedule):
         federation.schedule = ConstantSchedule(3, "steps")
     federation.workers = 1
-    made = Session(federation, make_module(), copy.deepcopy(data(folder, XrayAugmentation())), make_fabric(device))
+    made = assemble(federation, make_module(), copy.deepcopy(data(folder, XrayAugmentation())), make_fabric(device))
     server, _, _ = made.restore(None)
     made.settle(server)
     for owner, name in ((LocalModel, "step"), (Draws, "next")):
@@ -122,7 +122,7 @@ def test_flips_and_crops_read_no_value():
 
 
 def test_the_first_gradient_is_noticed_at_the_end_of_the_round(tmp_path):
-    made = Session(
+    made = assemble(
         Federation(schedule=ConstantSchedule(2, "steps"), workers=1), Small(), data(tmp_path), make_fabric("cpu")
     )
     local, rnd = made.engine._pool.worker.local, made.round(0)

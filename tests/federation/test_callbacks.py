@@ -9,9 +9,9 @@ from toys import ToyData, ToyNet
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
+from fedlit.federation.assembly import assemble
 from fedlit.federation.callbacks import Callback, Record
 from fedlit.federation.federation import Federation
-from fedlit.federation.session import Session
 from fedlit.schedules import ConstantSchedule
 from fedlit.tracking.base import MetricsFile, Tracker
 from fedlit.tracking.run import Run
@@ -100,7 +100,7 @@ def fit(path: Path, *callbacks: Callback, before: int = 0, resume: Path | None =
     torch.manual_seed(0)
     settings = {"rounds": 4, "checkpoint_every": 1000, **settings}
     federation = Federation(schedule=ConstantSchedule(1, "steps"), workers=1, **settings)
-    session = Session(federation, ToyNet(), ToyData(2), make_fabric("cpu"))
+    session = assemble(federation, ToyNet(), ToyData(2), make_fabric("cpu"))
     run = Run(path, Tracker(), resume is not None)
     assert federation.fit(session, run, resume, before=before, callbacks=callbacks) == 0
     run.finish("FINISHED")

@@ -13,6 +13,7 @@ from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientData
 from fedlit.data.given import GivenClients
 from fedlit.federation import devices
+from fedlit.federation.assembly import assemble
 from fedlit.federation.description import introduction
 from fedlit.federation.evaluation import client_views
 from fedlit.federation.federation import Federation
@@ -42,7 +43,7 @@ def session(folder, module=Small, **options) -> Session:
     clients = {name: ClientData(name, CLASSES, d.train, d.val) for name, d in given.clients.items()}
     federation = Federation(schedule=ConstantSchedule(6, "steps"), workers=1, **options)
     torch.manual_seed(1)
-    return Session(federation, module(), GivenClients(clients, CLASSES, batch_size=4), make_fabric("cpu"))
+    return assemble(federation, module(), GivenClients(clients, CLASSES, batch_size=4), make_fabric("cpu"))
 
 
 def trained(ready: Session) -> Tensor:

@@ -15,6 +15,7 @@ from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientData, ClientReport
 from fedlit.data.schemes import by_sharing
 from fedlit.experiment.tested import test_metrics as metrics_of
+from fedlit.federation.assembly import assemble
 from fedlit.federation.engines.base import Scores, View
 from fedlit.federation.evaluation import (
     by_site,
@@ -26,7 +27,6 @@ from fedlit.federation.evaluation import (
     training_metrics,
 )
 from fedlit.federation.federation import Federation
-from fedlit.federation.session import Session
 from fedlit.metrics.tally import Tally
 from fedlit.schedules import ConstantSchedule
 from fedlit.tracking.base import Tracker
@@ -83,7 +83,7 @@ def fit(data, aggregators, tmp_path, rounds=2, clients=None):
     federation = Federation(
         aggregators, rounds=rounds, clients=clients, schedule=ConstantSchedule(2, "steps"), workers=1
     )
-    session = Session(federation, ToyNet(), data, make_fabric("cpu"))
+    session = assemble(federation, ToyNet(), data, make_fabric("cpu"))
     run = Run(tmp_path / "runs" / "toy" / "one", Tracker())
     assert federation.fit(session, run) == 0
     run.finish("FINISHED")
@@ -93,7 +93,7 @@ def fit(data, aggregators, tmp_path, rounds=2, clients=None):
 def test_of_very_many_clients_some_are_rehearsed(monkeypatch):
     monkeypatch.setattr("fedlit.federation.evaluation.MOST_REHEARSED", 4)
     federation = Federation([], schedule=ConstantSchedule(2, "steps"), workers=1)
-    session = Session(federation, ToyNet(), ToyData(clients=10, size=4), make_fabric("cpu"))
+    session = assemble(federation, ToyNet(), ToyData(clients=10, size=4), make_fabric("cpu"))
     seen = []
     score = session.engine.evaluate
     monkeypatch.setattr(session.engine, "evaluate", lambda views, down: seen.extend(views) or score(views, down))
@@ -254,7 +254,7 @@ def test_what_leaves_a_site_is_vectors_weights_and_counts(tmp_path):
     """A payload holds vectors of the model's sizes, the client's weight and which groups it shares; nothing else."""
     data = ToyData()
     federation = Federation([FedBN()], rounds=1, workers=1)
-    session = Session(federation, ToyNet(), data, make_fabric("cpu"))
+    session = assemble(federation, ToyNet(), data, make_fabric("cpu"))
     server, _, _ = session.restore(None)
     rnd = session.round(0)
     replies = list(session.engine._pool.train(rnd.cohort, {}, session.broadcast(server, rnd), rnd))

@@ -23,6 +23,7 @@ from fedlit.data.partition import ByOrganisation
 from fedlit.data.pictures.augmentation import PerImage, XrayAugmentation
 from fedlit.data.pictures.images import ImageStore, LabelledImages
 from fedlit.federation import devices
+from fedlit.federation.assembly import assemble
 from fedlit.federation.description import announcement, introduction
 from fedlit.federation.devices import Placement, placed, placement
 from fedlit.federation.engines import base
@@ -42,7 +43,7 @@ def fields(given: GivenClients):
 
 def session(given: GivenClients, federation: Federation, module: LightningModule, workers: int = 1) -> Session:
     federation.workers = workers
-    return Session(federation, copy.deepcopy(module), copy.deepcopy(given), make_fabric("cpu"))
+    return assemble(federation, copy.deepcopy(module), copy.deepcopy(given), make_fabric("cpu"))
 
 
 def play(

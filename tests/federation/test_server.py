@@ -7,9 +7,9 @@ from toys import ToyData, ToyNet
 from fedlit.aggregators import FedBN, LocalSGDM, Scaffold, SurgicalHeads
 from fedlit.core.errors import TrainingError
 from fedlit.core.fabric import make_fabric
+from fedlit.federation.assembly import assemble
 from fedlit.federation.federation import Federation
 from fedlit.federation.server import server_round
-from fedlit.federation.session import Session
 from fedlit.schedules import ConstantSchedule
 
 
@@ -17,7 +17,7 @@ def replies(aggregators, workers=1):
     """A session, its server's state, a round, and the sum of what clients sent in it."""
     torch.manual_seed(0)
     federation = Federation(aggregators, rounds=2, schedule=ConstantSchedule(2, "steps"), workers=workers)
-    session = Session(federation, ToyNet(), ToyData(3, labelled=2), make_fabric("cpu"))
+    session = assemble(federation, ToyNet(), ToyData(3, labelled=2), make_fabric("cpu"))
     server, _, _ = session.restore(None)
     rnd = session.round(0)
     try:

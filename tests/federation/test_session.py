@@ -8,9 +8,9 @@ from fedlit.aggregators import Aggregator, FedBN, FedBNPlus, PersonalHeads, Surg
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.data import PhantomCXR
+from fedlit.federation.assembly import assemble
 from fedlit.federation.description import label_schemes, without_positives
 from fedlit.federation.federation import Federation
-from fedlit.federation.session import Session
 from fedlit.models import ImageClassifier
 from fedlit.schedules import ConstantSchedule
 
@@ -19,7 +19,7 @@ from fedlit.schedules import ConstantSchedule
 def test_clients_without_positives_of_a_class_are_allowed_and_reported(images, tmp_path):
     data = PhantomCXR(hospitals=2, images=images, image_size=16, batch_size=4, cache_dir=str(tmp_path))
     data.setup("fit")
-    session = Session(Federation(workers=1), ImageClassifier(data.classes, "resnet10t"), data, make_fabric("cpu"))
+    session = assemble(Federation(workers=1), ImageClassifier(data.classes, "resnet10t"), data, make_fabric("cpu"))
     said = without_positives(session)
     lacking = {name: [] for name in data.clients}
     for name, client in data.clients.items():
@@ -42,11 +42,11 @@ def test_two_algorithms_that_decide_on_one_part_are_refused():
 
 
 def test_who_labels_what_is_said_where_clients_differ():
-    different = Session(Federation(), ToyNet(), ToyData(clients=3, labelled=2), make_fabric("cpu"))
+    different = assemble(Federation(), ToyNet(), ToyData(clients=3, labelled=2), make_fabric("cpu"))
     assert label_schemes(different).startswith("site-0 labels Edema, Effusion; site-1 labels ")
-    many = Session(Federation(workers=1), ToyNet(), ToyData(clients=11, labelled=1), make_fabric("cpu"))
+    many = assemble(Federation(workers=1), ToyNet(), ToyData(clients=11, labelled=1), make_fabric("cpu"))
     assert label_schemes(many).endswith("; and 3 more clients")
-    alike = Session(Federation(), ToyNet(), ToyData(clients=3), make_fabric("cpu"))
+    alike = assemble(Federation(), ToyNet(), ToyData(clients=3), make_fabric("cpu"))
     assert label_schemes(alike) == ""
 
 
@@ -54,7 +54,7 @@ def test_each_round_draws_a_cohort_of_its_own():
     cohorts = []
     for seed in (0, 0, 1):
         federation = Federation(participation=0.5, rounds=8, workers=1)
-        session = Session(federation, ToyNet(), ToyData(clients=6), make_fabric("cpu"), seed)
+        session = assemble(federation, ToyNet(), ToyData(clients=6), make_fabric("cpu"), seed)
         cohorts.append([session.round(index).cohort for index in range(8)])
         session.engine.close()
     first, again, other = cohorts
@@ -74,7 +74,7 @@ class Anchored(Aggregator):
 
 def test_the_initial_weights_that_an_algorithm_keeps_stay_what_they_were():
     federation = Federation([Anchored(), Anchored()], rounds=1, schedule=ConstantSchedule(2, "steps"), workers=1)
-    session = Session(federation, ToyNet(), ToyData(2), make_fabric("cpu"))
+    session = assemble(federation, ToyNet(), ToyData(2), make_fabric("cpu"))
     server, rnd = session.restore(None)[0], session.round(0)
     before = server.w.clone()
     total, _ = session.engine.run(rnd.cohort, federation.open_round(server, rnd, session), rnd)

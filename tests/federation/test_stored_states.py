@@ -15,9 +15,9 @@ from fedlit.core.checkpoints.stored_states import StateFolder, StoredState, in_b
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientState
+from fedlit.federation.assembly import assemble
 from fedlit.federation.callbacks import Callback
 from fedlit.federation.federation import Federation
-from fedlit.federation.session import Session
 from fedlit.schedules import ConstantSchedule
 from fedlit.tracking.base import Tracker
 from fedlit.tracking.run import Run
@@ -48,7 +48,7 @@ def fit(place: Path, memory: str, workers: int = 1, resume: Path | None = None, 
         [Scaffold(), FedBN()], rounds=rounds, schedule=ConstantSchedule(2, "steps"), participation=0.7,
         optimizer_state="keep", workers=workers, state_memory=memory, checkpoint_every=1,
     )  # fmt: skip
-    session = Session(federation, WideNet(momentum=0.9), NoisyData(clients=5, size=9), make_fabric("cpu"))
+    session = assemble(federation, WideNet(momentum=0.9), NoisyData(clients=5, size=9), make_fabric("cpu"))
     run, looks = Run(place / "toy" / "one", Tracker(), resume is not None), Looks()
     try:
         assert federation.fit(session, run, resume, callbacks=[looks]) == 0
@@ -74,7 +74,7 @@ def test_a_measuring_round_of_all_clients_makes_no_states(workers):
     """Those of clients that have not trained yet would not fit into memory together, nor into /dev/shm."""
     federation = Federation([Scaffold()], workers=workers)
     clients = NoisyData(clients=5, size=9)
-    session = Session(federation, WideNet(momentum=0.9), clients, make_fabric("cpu"))
+    session = assemble(federation, WideNet(momentum=0.9), clients, make_fabric("cpu"))
     try:
         server, _, _ = session.restore(None)
         session.measure(server, session.round(0))
@@ -102,7 +102,7 @@ def test_a_checkpoint_stays_as_it_is_while_rounds_go_on(tmp_path):
     fit(tmp_path, "1kB")
     run = tmp_path / "toy/one"
     for path in run.glob("checkpoints/round-*"):
-        session = Session(
+        session = assemble(
             Federation([Scaffold(), FedBN()]), WideNet(), NoisyData(clients=5, size=9), make_fabric("cpu")
         )
         stored = checkpoint.load(path, session.layout, ["Scaffold", "FedBN"], stored=True)

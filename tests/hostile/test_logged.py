@@ -16,6 +16,7 @@ from torchmetrics.functional.classification import binary_auroc, multiclass_accu
 from fedlit.core.errors import TrainingError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import FlatModel
+from fedlit.federation.assembly import assemble
 from fedlit.federation.evaluation import pooled_metrics, training_metrics, validate
 from fedlit.federation.federation import Federation
 from fedlit.federation.session import Session
@@ -65,7 +66,7 @@ def evaluated(module: Any, workers: int = 1) -> tuple[Session, dict[str, float],
     federation = Federation(workers=workers, rounds=1, schedule=ConstantSchedule(2, "steps"))
     data = Sized()
     data.batch_size, data.eval_batch_size = 4, 4
-    session = Session(federation, module, data, make_fabric("cpu"))
+    session = assemble(federation, module, data, make_fabric("cpu"))
     server, _, _ = session.restore(None)
     metrics: dict[str, float] = {}
     validate(session, session.broadcast(server, session.round(0)), metrics)
@@ -109,7 +110,7 @@ def test_across_sites_there_are_means_over_whole_views():
 
 
 def test_a_round_of_training_has_metrics_over_all_its_steps():
-    session = Session(
+    session = assemble(
         Federation(workers=1, rounds=2, schedule=ConstantSchedule(3, "steps")),
         seeded(Logging),
         Digits(),

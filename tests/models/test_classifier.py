@@ -14,8 +14,8 @@ from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import CheckpointError, ConfigError, TrainingError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import Layout
+from fedlit.federation.assembly import assemble
 from fedlit.federation.federation import Federation
-from fedlit.federation.session import Session
 from fedlit.models import ImageClassifier
 from fedlit.objectives import BCE, AUCSaddle
 from fedlit.schedules import ConstantSchedule
@@ -129,7 +129,7 @@ def run(tmp_path_factory) -> Path:
     folder, fabric = tmp_path_factory.mktemp("run"), make_fabric("cpu")
     federation = Federation(rounds=1, schedule=ConstantSchedule(1, "steps"), workers=1)
     torch.manual_seed(1)
-    session = Session(federation, ImageClassifier(CLASSES, backbone="resnet10t"), ToyData(2), fabric)
+    session = assemble(federation, ImageClassifier(CLASSES, backbone="resnet10t"), ToyData(2), fabric)
     server, _, _ = session.restore(None)
     saver = checkpoint.Checkpoints(folder / "checkpoints", fabric)
     session.save(saver, 1, server, checkpoint.Best(0.8, 1))

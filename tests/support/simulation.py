@@ -9,6 +9,7 @@ from lightning.pytorch import LightningModule
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ServerState
 from fedlit.data.federated import FederatedDataModule
+from fedlit.federation.assembly import assemble
 from fedlit.federation.federation import Federation
 from fedlit.federation.session import Session
 
@@ -40,7 +41,7 @@ def simulate(
 ) -> Simulation:
     """All rounds of a federation on copies of module and data, in this process."""
     federation.workers = 1
-    session = Session(federation, copy.deepcopy(module), copy.deepcopy(data), make_fabric("cpu", precision=precision))
+    session = assemble(federation, copy.deepcopy(module), copy.deepcopy(data), make_fabric("cpu", precision=precision))
     server, _, _ = session.restore(None)
     session.settle(server)
     result = Simulation(federation, session, server, [])

@@ -12,8 +12,8 @@ from torch import Tensor
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientState
 from fedlit.data.federated import FederatedDataModule
+from fedlit.federation.assembly import assemble
 from fedlit.federation.federation import Federation
-from fedlit.federation.session import Session
 from fedlit.schedules import ConstantSchedule
 from fedlit.tracking.base import Tracker
 from fedlit.tracking.run import Run
@@ -58,7 +58,7 @@ def fit(
 ) -> tuple[Tensor, dict[str, ClientState]]:
     """Train as ``fedlit fit`` does; the server's weights and the clients' states at the end."""
     federation, run = settings(**given), Run(path, Tracker())
-    session = Session(federation, module, data or Digits(), make_fabric("cpu"))
+    session = assemble(federation, module, data or Digits(), make_fabric("cpu"))
     try:
         federation.fit(session, run, resume)
         last = max((path / "checkpoints").glob("round-*"))

@@ -20,6 +20,7 @@ from fedlit.aggregators import Aggregator, FedBN, FedProx, Scaffold
 from fedlit.core.errors import TrainingError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ServerState
+from fedlit.federation.assembly import assemble
 from fedlit.federation.engines import base, pool
 from fedlit.federation.engines.base import jobs_of
 from fedlit.federation.engines.local import LocalEngine
@@ -53,7 +54,7 @@ class Ran:
 
 def session(federation: Federation, module, data, workers: int) -> Session:
     federation.workers = workers
-    return Session(federation, copy.deepcopy(module), copy.deepcopy(data), make_fabric("cpu"))
+    return assemble(federation, copy.deepcopy(module), copy.deepcopy(data), make_fabric("cpu"))
 
 
 def play_round(federation: Federation, made: Session, server: ServerState, index: int) -> tuple[str, ...]:
@@ -439,9 +440,10 @@ resource_tracker.ensure_running()  # its start would end the deafness
 signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))  # as where a sweep starts the fork server
 from fedlit.core.fabric import make_fabric
 from fedlit.federation.federation import Federation
+from fedlit.federation.assembly import assemble
 from fedlit.federation.session import Session
 from fedlit.testing import ToyData, ToyNet
-made = Session(Federation([], rounds=1, workers=2), ToyNet(), ToyData(), make_fabric("cpu"))
+made = assemble(Federation([], rounds=1, workers=2), ToyNet(), ToyData(), make_fabric("cpu"))
 server, _, _ = made.restore(None)
 rnd = made.round(0)
 made.engine.run(rnd.cohort, made.broadcast(server, rnd), rnd, lambda report: None)

@@ -17,10 +17,10 @@ from toys import ToyData, ToyNet
 import fedlit
 from fedlit.aggregators import FedBN, FedProx, LocalSGDAM, Scaffold
 from fedlit.core.fabric import launch, make_fabric
+from fedlit.federation.assembly import assemble
 from fedlit.federation.evaluation import client_views, views_beyond
 from fedlit.federation.federation import Federation
 from fedlit.federation.server import server_round
-from fedlit.federation.session import Session
 from fedlit.schedules import ConstantSchedule
 
 CASES = {
@@ -41,7 +41,7 @@ def play(precision: str, federation: Federation) -> dict[str, torch.Tensor]:
     torch.manual_seed(2)
     module = ToyNet()
     federation.workers = 1
-    session = Session(federation, module, ToyData(clients=4), fabric)
+    session = assemble(federation, module, ToyData(clients=4), fabric)
     server, _, _ = session.restore(None)
     for index in range(federation.rounds):
         rnd = session.round(index)

@@ -8,8 +8,8 @@ from toys import ToyData, ToyNet
 
 from fedlit.aggregators import Aggregator
 from fedlit.core.fabric import make_fabric
+from fedlit.federation.assembly import assemble
 from fedlit.federation.federation import Federation
-from fedlit.federation.session import Session
 from fedlit.schedules import ConstantSchedule
 
 
@@ -25,7 +25,7 @@ def sums(workers: int) -> tuple[list[torch.Tensor], list[dict[str, int]]]:
     """The sum of the replies of three rounds, and the sizes of the reply files after each of them."""
     federation = Federation([FirstIsSlow()], rounds=3, schedule=ConstantSchedule(2, "steps"), workers=workers)
     torch.manual_seed(0)
-    session = Session(federation, ToyNet(), ToyData(4), make_fabric("cpu"))
+    session = assemble(federation, ToyNet(), ToyData(4), make_fabric("cpu"))
     server, found, files = session.restore(None)[0], [], []
     try:
         for index in range(3):

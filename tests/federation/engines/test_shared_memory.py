@@ -19,10 +19,10 @@ from runs import Place, context
 from toys import ToyData, ToyNet
 
 from fedlit.core.fabric import make_fabric
+from fedlit.federation.assembly import assemble
 from fedlit.federation.engines import shared_memory as shared
 from fedlit.federation.engines.shared_memory import ALIGNMENT, Handle, SharedFolder
 from fedlit.federation.federation import Federation
-from fedlit.federation.session import Session
 from fedlit.schedules import ConstantSchedule
 
 STATE = {
@@ -144,7 +144,7 @@ def test_no_room_for_what_workers_begin_with_says_what_to_do(monkeypatch):
     monkeypatch.setattr(cloudpickle, "dump", full)
     federation = Federation([], rounds=1, schedule=ConstantSchedule(1, "steps"), workers=2)
     with pytest.raises(OSError, match=r"no room for the model and the data in shared memory: .*federation.workers: 1"):
-        Session(federation, ToyNet(), ToyData(3), make_fabric("cpu"))
+        assemble(federation, ToyNet(), ToyData(3), make_fabric("cpu"))
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no memory file system")

@@ -10,8 +10,8 @@ import pytest
 from toys import ToyData, ToyNet
 
 from fedlit.core.fabric import make_fabric
+from fedlit.federation.assembly import assemble
 from fedlit.federation.federation import Federation
-from fedlit.federation.session import Session
 from fedlit.schedules import ConstantSchedule
 
 
@@ -39,7 +39,7 @@ glibc = pytest.mark.skipif(
 @glibc
 def test_a_worker_keeps_it_for_the_next_step():
     federation = Federation([], rounds=1, schedule=ConstantSchedule(2, "steps"), workers=2)
-    session = Session(federation, Hungry(), ToyData(3), make_fabric("cpu"))
+    session = assemble(federation, Hungry(), ToyData(3), make_fabric("cpu"))
     server, rnd = session.restore(None)[0], session.round(0)
     try:
         _, reports = session.engine.run(rnd.cohort, session.broadcast(server, rnd), rnd)
@@ -53,7 +53,7 @@ from toys import ToyData, ToyNet
 import torch
 from fedlit.core.fabric import make_fabric
 from fedlit.federation.federation import Federation
-from fedlit.federation.session import Session
+from fedlit.federation.assembly import assemble
 from fedlit.schedules import ConstantSchedule
 
 def held() -> int:
@@ -68,7 +68,7 @@ class Deep(ToyNet):
 module, data = Deep(), ToyData(2)
 size, before = sum(p.nbytes for p in module.parameters()), held()
 federation = Federation([], rounds=1, schedule=ConstantSchedule(1, "steps"), workers=2)
-made = Session(federation, module, data, make_fabric("cpu"))
+made = assemble(federation, module, data, make_fabric("cpu"))
 print((held() - before) / size)
 made.engine.close()
 """

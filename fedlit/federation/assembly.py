@@ -1,0 +1,183 @@
+"""A session made of its parts: clients, engine, initial state."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+import torch
+from lightning.pytorch import LightningModule
+
+from fedlit.core.checkpoints.stored_states import SHARE, free_memory
+from fedlit.core.errors import ConfigError
+from fedlit.core.fabric import FederationFabric
+from fedlit.core.flat import FlatModel, Layout
+from fedlit.core.hooks import reduced, state_of
+from fedlit.core.labels import check_labels
+from fedlit.core.local_model import client_mask, configured, initial_client_state
+from fedlit.core.messages import Mask, ServerState
+from fedlit.core.module import check_module, copy_of
+from fedlit.core.optimizer import ADAPTIVE, FlatOptimizer
+from fedlit.core.system.processes import return_freed_memory
+from fedlit.data.federated import FederatedDataModule
+from fedlit.data.pictures.features import with_fixed_features
+from fedlit.federation import devices
+from fedlit.federation.clients import only, taking_part
+from fedlit.federation.engines.base import Away, Engine, Program
+from fedlit.federation.engines.local import LocalEngine, wanted_workers
+from fedlit.federation.engines.ranks import FabricEngine
+from fedlit.federation.handover import PersonalParts
+from fedlit.federation.session import Session
+from fedlit.federation.settings import Settings
+
+
+def assemble(
+    settings: Settings,
+    module: LightningModule,
+    data: FederatedDataModule,
+    fabric: FederationFabric,
+    seed: int = 0,
+    *,
+    tags: Mapping[str, str] | None = None,
+    limit_eval_batches: int | None = None,
+    personal_parts: PersonalParts | None = None,
+    away: Away | None = None,
+    phase: str = "",
+) -> Session:
+    """Make a federation ready to run; what cannot be is refused before any process starts.
+
+    Args:
+        settings: Of its rounds.
+        module: The model that every client trains; any LightningModule.
+        data: Who has what.
+        fabric: Lightning Fabric, launched.
+        seed: The seed of everything that is drawn.
+        tags: Tags of the run, beside the session's own or in their place.
+        limit_eval_batches: The largest number of batches of each set that an evaluation looks at.
+        personal_parts: What clients kept to themselves in an earlier phase, and start with.
+        away: Who has the clients, where they are not here; ``data`` are then what they have told.
+        phase: Name of the phase; "" for the main part.
+
+    Raises:
+        ConfigError: Model, data and federation do not fit together.
+    """
+    check_module(module)
+    model, aggregators = _initial_model(module, fabric, settings), settings.aggregators
+    optimizer = FlatOptimizer(model.module, model)
+    if away is None:  # sites decide for themselves
+        if settings.cuda_graph is True:
+            devices.check_recording(fabric.device, model, optimizer, aggregators)
+        devices.check_compiler(settings.compile, fabric.device)
+    everyone = _set_up(data, fabric)
+    data = only(everyone, settings.clients)
+    clients, layout = taking_part(data, settings, everyone), model.layout
+    _check_classes(data, layout.classes)
+    masks = {name: client_mask(aggregators, layout, client) for name, client in clients.items()}
+    personal = _keeping(masks, layout)
+    states = [state_of(a, "server_state", layout, model.w.clone()) for a in aggregators]  # each may keep it
+    initial = ServerState(layout, model.give_away(), model.stats.clone(), states)
+    datasets, test_sets = with_fixed_features(module, everyone, fabric)
+    memory_format = devices.memory_format(settings.memory_format, fabric, module)
+    workers = 1
+    if fabric.world_size == 1:
+        workers = min(wanted_workers(settings.workers, fabric), settings.cohort_size(len(clients)))
+    placement = devices.placement(data.device, fabric.device, datasets, test_sets, workers)
+    training = replace(
+        settings.training,
+        channels_last=memory_format == "channels_last",
+        recorded=data.batch_size * (settings.cuda_graph is True and away is None),
+        compiled=bool(settings.compile),
+    )
+    program = Program(
+        module=module,
+        aggregators=aggregators,
+        clients=clients,
+        data=datasets,
+        test_sets=test_sets,
+        training=training,
+        batch_size=data.batch_size,
+        eval_batch_size=data.eval_batch_size,
+        seed=seed,
+        threads=settings.threads,
+        limit_eval_batches=limit_eval_batches,
+        pictures=placement.name,
+    )
+    state_bytes = _state_bytes(settings, model, [masks[name] for name in personal], optimizer.name)
+    stored = away is None and _are_stored(state_bytes * len(clients), settings, fabric)
+    engine: Engine
+    if away is not None:
+        engine = away.engine(program, fabric, settings, phase, layout)
+    else:
+        engine = FabricEngine(program, fabric) if fabric.world_size > 1 else LocalEngine(program, fabric, workers)
+    for reducing in (a for a in aggregators if a.implements("reduce")):
+        engine.reduce = partial(reduced, reducing, layout)
+    return_freed_memory()  # of copies of the model, whose parameters have become one vector
+    return Session(
+        federation=settings,
+        fabric=fabric,
+        seed=seed,
+        tags=dict(tags or {}),
+        everyone=everyone,
+        data=data,
+        clients=clients,
+        masks=masks,
+        personal=personal,
+        lr=optimizer.rates[0],
+        optimizer=optimizer.name,
+        memory_format=memory_format,
+        placement=placement,
+        stored=stored,
+        state_bytes=state_bytes,
+        engine=engine,
+        program=program,
+        server_model=model,
+        initial=initial,
+        personal_parts=personal_parts,
+    )
+
+
+def _initial_model(module: LightningModule, fabric: FederationFabric, settings: Settings) -> FlatModel:
+    start = configured(fabric, copy_of(module), settings.aggregators)
+    start.fabric = fabric
+    return FlatModel(start)
+
+
+def _set_up(data: FederatedDataModule, fabric: FederationFabric) -> FederatedDataModule:
+    if fabric.local_rank == 0:
+        data.prepare_data()
+    fabric.barrier()
+    data.setup("fit")
+    return data
+
+
+def _check_classes(data: FederatedDataModule, classes: tuple[str, ...]) -> None:
+    """Refuse a model of other classes than the data's, and labels that are none."""
+    if classes and data.classes and classes != tuple(data.classes):
+        raise ConfigError(f"the model's classes {classes} are not the data's {tuple(data.classes)}")
+    for name, client in data.clients.items():
+        check_labels(name, client.train, classes)
+
+
+def _keeping(masks: Mapping[str, Mask], layout: Layout) -> list[str]:
+    """Clients that keep a part of the model; where there are any, there is no single global model."""
+    filled = torch.zeros(layout.num_groups, dtype=torch.bool)
+    filled[[stretch.group for stretch in layout.stretches]] = True
+    filled[layout.stats_group] = layout.stats_size > 0
+    return [name for name, mask in masks.items() if (mask.kept & filled).any()]
+
+
+def _state_bytes(settings: Settings, model: FlatModel, masks: list[Mask], optimizer: str) -> int:
+    """About how much the state of a client takes: what algorithms and optimizer keep, and what it keeps to itself."""
+    layout, item = model.layout, model.layout.dtype.itemsize
+    nbytes = sum(t.nbytes for t in initial_client_state(settings.aggregators, layout).tensors().values())
+    kept = {bytes(mask.kept.tolist()): mask for mask in masks}.values()
+    own = [len(mask.part(layout, model.w)) + mask.keeps_stats(layout) * layout.stats_size for mask in kept]
+    nbytes += item * max(own, default=0)
+    if settings.optimizer_state == "keep":
+        nbytes += item * layout.size * (2 if optimizer in ADAPTIVE else 1)
+    return nbytes
+
+
+def _are_stored(nbytes: int, settings: Settings, fabric: FederationFabric) -> bool:
+    """Say whether the clients' states live in files; one answer for all ranks."""
+    limit = SHARE * free_memory() if settings.state_bytes is None else settings.state_bytes
+    return bool(fabric.broadcast(nbytes > limit)) if fabric.world_size > 1 else nbytes > limit
