@@ -205,3 +205,13 @@ def test_the_core_names_no_algorithm(axis: str):
     names = set(import_module(f"fedlit.{axis}").__all__) - {"Aggregator", "ClientContext", "Objective"} - {NEUTRAL}
     named = {m: sorted(names & code_words(file)) for m, file in modules().items() if within(m, CORE)}
     assert {m: words for m, words in named.items() if words} == {}
+
+
+def test_no_call_passes_more_than_six_arguments_by_position():
+    many = [
+        f"{file.relative_to(PACKAGE)}:{node.lineno} {ast.unparse(node.func)}"
+        for file in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and len(node.args) > 6
+    ]
+    assert not many

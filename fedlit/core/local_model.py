@@ -343,14 +343,14 @@ class LocalModel:
         if self._starting:
             self.correction.hold_still()
         return RecordedSteps(
-            RECORDERS[device.type](device),
-            self.fabric,
-            self,
-            self.moved,
-            lambda: self.learns and self.watched,
-            self.training.recorded,
-            bool(self._before),
-            name,
+            recorder=RECORDERS[device.type](device),
+            fabric=self.fabric,
+            plain=self,
+            moved=self.moved,
+            ready=lambda: self.learns and self.watched,
+            size=self.training.recorded,
+            hooked=bool(self._before),
+            name=name,
         )
 
     def _bound(self, gradient: Tensor) -> None:

@@ -60,7 +60,17 @@ def client_round(
     logged = local.fabric.means()
     metrics = local.fabric.taken()
     sent = payload.nbytes_sent(local.mask(client), local.layout)
-    report = ClientReport(client.name, window, client.examples, loss, seconds, sent, logged, metrics, still=still)
+    report = ClientReport(
+        client=client.name,
+        steps=window,
+        examples=client.examples,
+        loss=loss,
+        seconds=seconds,
+        bytes_up=sent,
+        logged=logged,
+        metrics=metrics,
+        still=still,
+    )
     if watch is not None:
         watch.check(lambda: _first_loss(local, stream, client, state, down, rnd))
         local.watched = True

@@ -341,8 +341,8 @@ class FederatedDataModule(Checked):
         from fedlit.data.pictures.images import LabelledImages
 
         names, sites, patients = records.names[rows], records.sites[rows], records.patients[rows]
-        looks = (self.in_chans, augment, self.mean, self.std)
-        return LabelledImages(records.store, rows, labels[rows], names, *looks, sites, patients)
+        looks = {"in_chans": self.in_chans, "augment": augment, "mean": self.mean, "std": self.std}
+        return LabelledImages(records.store, rows, labels[rows], names, sites=sites, patients=patients, **looks)
 
     def _warn_of_empty_classes(self, records: Records, visible: np.ndarray, kept: np.ndarray) -> None:
         anywhere = (records.labels[kept] == 1).sum(axis=0)

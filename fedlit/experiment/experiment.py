@@ -36,9 +36,9 @@ from fedlit.federation.monitor import Monitor
 from fedlit.federation.session import Session
 from fedlit.tracking.addresses import MARK, without_credentials
 from fedlit.tracking.base import Tracker
-from fedlit.tracking.lock import RunLock, is_held
+from fedlit.tracking.lock import RunLock
 from fedlit.tracking.loggers import tracker_of
-from fedlit.tracking.run import find_checkpoint, git_revision, last_checkpoint, run_of, runs_in
+from fedlit.tracking.run import find_checkpoint, git_revision
 
 
 @dataclass
@@ -160,19 +160,6 @@ class Experiment:
         found = find_checkpoint(self.run_dir, self.experiment, self.ckpt_path) if self.ckpt_path else None
         return self.fabric.broadcast(found)
 
-    def passed_over(self, found: Path | None) -> list[str]:
-        """Say which runs the ``last`` or ``best`` checkpoint is not of, as they have none: a line each."""
-        if self.ckpt_path not in ("last", "best") or not self.fabric.is_global_zero:
-            return []
-        chosen = run_of(found) if found else None
-        began = (chosen / "config.yaml").stat().st_mtime if chosen else 0.0
-        ended = [run for run in runs_in(self.run_dir / self.experiment) if not last_checkpoint(run)]
-        return [
-            f"passed over {run}: it ended before its first checkpoint, and holds nothing to go on with; it can be removed"
-            for run in ended
-            if run != chosen and (run / "config.yaml").stat().st_mtime >= began and not is_held(run)
-        ]
-
     def required_checkpoint(self) -> Path:
         """Find the checkpoint that ``ckpt_path`` names.
 
@@ -254,22 +241,22 @@ def _composed(args: Namespace, parser: Parser, config: str, fabric: FederationFa
     objects = parser.instantiate(args)
     check_classes(objects.model, objects.data)
     experiment = Experiment(
-        config,
-        documents.parse(config),
-        args.seed,
-        args.experiment,
-        args.name,
-        Path(args.run_dir),
-        args.ckpt_path,
-        args.fast_dev_run,
-        fabric,
-        objects.data,
-        objects.model,
-        objects.federation,
-        tracker_of(objects.logger),
-        {name: without_credentials(str(value), MARK) for name, value in args.tags.items()},
-        objects.phases,
-        objects.callbacks or [],
+        config=config,
+        settings=documents.parse(config),
+        seed=args.seed,
+        experiment=args.experiment,
+        name=args.name,
+        run_dir=Path(args.run_dir),
+        ckpt_path=args.ckpt_path,
+        fast_dev_run=args.fast_dev_run,
+        fabric=fabric,
+        data=objects.data,
+        model=objects.model,
+        federation=objects.federation,
+        tracker=tracker_of(objects.logger),
+        tags={name: without_credentials(str(value), MARK) for name, value in args.tags.items()},
+        phases=objects.phases,
+        callbacks=objects.callbacks or [],
     )
     with ready(experiment) as made:
         yield made

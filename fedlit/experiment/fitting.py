@@ -9,17 +9,17 @@ from pathlib import Path
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.checkpoints.checkpoint import Contents
 from fedlit.core.checkpoints.manifest import Best
-from fedlit.core.errors import ConfigError
 from fedlit.experiment.experiment import Experiment
 from fedlit.experiment.naming import totals
 from fedlit.experiment.phases import Part
+from fedlit.experiment.resumption import resumption
 from fedlit.experiment.tested import keep, test_metrics
 from fedlit.federation.evaluation import evaluate_sets
 from fedlit.federation.session import Session
 from fedlit.predictions.export import export, owner
 from fedlit.predictions.table import FOLDER
 from fedlit.tracking.full_disk import told
-from fedlit.tracking.run import Result, Run, check_same_config, check_writable, new_directory, run_of, runs_in
+from fedlit.tracking.run import Result, Run
 
 Say = Callable[[str], None]
 """Takes a line for the person who waits."""
@@ -58,49 +58,20 @@ def fit(experiment: Experiment, say: Say) -> Outcome:
         CheckpointError: The checkpoint to go on from is missing, or of something else.
         TrainingError: Training cannot go on; all ranks stop alike.
     """
-    fabric = experiment.fabric
     with ExitStack() as open_things:
-        resume = _resumed(experiment, say, open_things)
-        directory = run_of(resume) if resume else experiment.begun
-        if directory is None:
-            check_writable(experiment.run_dir, experiment.experiment)
-        if directory is not None and experiment.away is not None:
-            experiment.away.open(directory)
-        first = experiment.first_session(directory)  # what is refused is refused before there is a directory
+        begins = resumption(experiment, open_things)
+        for line in begins.told:
+            say(line)
+        if begins.resumed and experiment.away is not None:
+            experiment.away.open(begins.directory)
+        first = experiment.first_session(begins.directory)  # what is refused is refused before there is a directory
         open_things.callback(first.engine.close)
-        if directory is None:
-            made = fabric.is_global_zero and new_directory(
-                experiment.run_dir, experiment.experiment, experiment.run_name
-            )
-            directory = fabric.broadcast(made)
-        if resume is None:
-            open_things.enter_context(experiment.alone(directory))
+        here = begins.in_directory(experiment, open_things)
         if experiment.away is not None:
-            experiment.away.open(directory)
-        run = Run(directory, experiment.tracker, bool(resume or experiment.begun), fabric.is_global_zero)
-        with told(directory):
-            return _fit(experiment, first, run, resume, say)
-
-
-def _resumed(experiment: Experiment, say: Say, open_things: ExitStack) -> Path | None:
-    """The checkpoint to go on from, or None; its run is kept from other processes until what is open is closed."""
-    found = experiment.checkpoint()
-    if found is not None:
-        open_things.enter_context(experiment.alone(run_of(found)))
-        held, found = run_of(found), experiment.checkpoint()  # another process may just have gone on with it
-        if found is None or run_of(found) != held:
-            raise ConfigError(
-                f"--ckpt_path {experiment.ckpt_path}: a new run has begun meanwhile; give the command again"
-            )
-        check_same_config(held, experiment.config)
-    for line in experiment.passed_over(found):
-        say(line)
-    where = experiment.run_dir / experiment.experiment
-    if found is not None:
-        say(f"resuming {run_of(found)} after {checkpoint.rounds(found)} rounds")
-    elif experiment.ckpt_path:
-        say(f"no run in {where} {'with a checkpoint' if runs_in(where) else 'yet'}: starting a new one")
-    return found
+            experiment.away.open(here.directory)
+        run = Run(here.directory, experiment.tracker, begins.resumed, experiment.fabric.is_global_zero)
+        with told(here.directory):
+            return _fit(experiment, first, run, here.checkpoint, say)
 
 
 def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None, say: Say) -> Outcome:
@@ -115,8 +86,8 @@ def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None
                 if part.title:
                     say(part.title)
                 signum = part.federation.fit(
-                    session, run, _goes_on_from(part, run, resume), experiment.config, experiment.parameters,
-                    part.checkpoints(run.directory), before, experiment.callbacks,
+                    session, run, _goes_on_from(part, run, resume), config=experiment.config, params=experiment.parameters,
+                    checkpoints=part.checkpoints(run.directory), before=before, callbacks=experiment.callbacks,
                 )  # fmt: skip
             if signum:
                 break

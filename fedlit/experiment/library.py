@@ -163,22 +163,22 @@ def fit(
         config = marked(yaml.safe_dump(plain(whole) | {"data": _of_data(data)}, sort_keys=False))
         seed_process(seed, "initial weights")
         made = Experiment(
-            config,
-            documents.parse(config),
-            seed,
-            experiment,
-            name,
-            Path(run_dir).expanduser(),
-            whole["ckpt_path"],
-            fast_dev_run,
-            fabric,
-            data,
-            start,
-            federation,
-            tracker_of(logger),
-            whole["tags"],
-            whole["phases"],
-            list(callbacks or []),
+            config=config,
+            settings=documents.parse(config),
+            seed=seed,
+            experiment=experiment,
+            name=name,
+            run_dir=Path(run_dir).expanduser(),
+            ckpt_path=whole["ckpt_path"],
+            fast_dev_run=fast_dev_run,
+            fabric=fabric,
+            data=data,
+            model=start,
+            federation=federation,
+            tracker=tracker_of(logger),
+            tags=whole["tags"],
+            phases=whole["phases"],
+            callbacks=list(callbacks or []),
         )
         return _fitted(held.enter_context(ready(made)))
 

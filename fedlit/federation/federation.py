@@ -119,7 +119,7 @@ class Federation(Settings):
             session.settle(server)
         saver.rewind(done)
         monitor = Monitor.chosen(self, evaluation.rehearse(session, server), more)
-        return FitState(session, run, server, monitor, done, best, before)
+        return FitState(session=session, run=run, server=server, monitor=monitor, done=done, best=best, before=before)
 
     def _rounds(self, state: FitState, interrupts: Interrupts) -> Iterator[Round]:
         """Plan one round after the other, until all are done, patience is at its end, or a signal has come."""

@@ -167,7 +167,17 @@ class Session:
         names = [type(a).__name__ for a in self.federation.aggregators]
         held, at_sites = self.engine.client_states(), self.engine.at_sites()
         later = later and self.engine.keeps_states  # sites forget what no checkpoint needs
-        contents = Contents(rounds, server, held, best, list(self.clients), names, {}, at_sites, callbacks or {})
+        contents = Contents(
+            round=rounds,
+            server=server,
+            clients=held,
+            best=best,
+            names=list(self.clients),
+            aggregators=names,
+            files={},
+            at_sites=at_sites,
+            callbacks=callbacks or {},
+        )
         saver.save(contents, later)
         if at_sites:
             self.engine.saved([checkpoint.at_sites(path) for path in saver.kept])

@@ -193,8 +193,8 @@ class SiteEngine(Engine):
                 self._site_of[name],
                 name,
                 Start(
-                    self._roster.run, self._phase, self._layout.fingerprint, name, parts.phase,
-                    self._roster.plans[parts.phase], kept[name], self._site_of[name] in self._roster.fresh,
+                    run=self._roster.run, phase=self._phase, fingerprint=self._layout.fingerprint, client=name, before=parts.phase,
+                    config=self._roster.plans[parts.phase], accepted=kept[name], fresh=self._site_of[name] in self._roster.fresh,
                 ),
                 tensors,
             )
@@ -225,7 +225,16 @@ class SiteEngine(Engine):
         durable = sorted(self._durable.get(client, ())) if client else []
         site = self._site_of[holder or client]
         fresh, fingerprint = site in self._roster.fresh, self._layout.fingerprint
-        task = Task(self._roster.run, self._phase, fingerprint, client, accepted, durable, fresh, asked)
+        task = Task(
+            run=self._roster.run,
+            phase=self._phase,
+            fingerprint=fingerprint,
+            client=client,
+            accepted=accepted,
+            durable=durable,
+            fresh=fresh,
+            asked=asked,
+        )
         return Request(verb, site, client or holder, task, tensors)
 
     def _prepare(self, site: str) -> Request:

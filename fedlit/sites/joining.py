@@ -98,11 +98,11 @@ def _plans(experiment: Experiment, parts: Mapping[str, dict[str, Any]]) -> dict[
             phase["schedule"] = {"class_path": "fedlit.schedules.ConstantSchedule", "init_args": options}
         start = Envelope.of("start", Done(), module_tensors(part.model(experiment.model).state_dict())).digest
         plans[name] = Plan(
-            parts[name]["model"], phase, federation.rounds, part.seed(experiment.seed), "" if number else start,
-            federation.lr_factors or {}, federation.optimizer_state, federation.gradient_clip, federation.gradient_clamp,
-            federation.measure_batches, federation.memory_format, federation.cuda_graph, federation.compile, federation.threads,
-            experiment.data.batch_size, experiment.data.eval_batch_size, experiment.eval_batches,
-            experiment.fabric.strategy.precision.precision,
+            model=parts[name]["model"], phase=phase, rounds=federation.rounds, seed=part.seed(experiment.seed), weights="" if number else start,
+            lr_factors=federation.lr_factors or {}, optimizer_state=federation.optimizer_state, gradient_clip=federation.gradient_clip, gradient_clamp=federation.gradient_clamp,
+            measure_batches=federation.measure_batches, memory_format=federation.memory_format, cuda_graph=federation.cuda_graph, compile=federation.compile, threads=federation.threads,
+            batch_size=experiment.data.batch_size, eval_batch_size=experiment.data.eval_batch_size, limit_eval_batches=experiment.eval_batches,
+            precision=experiment.fabric.strategy.precision.precision,
         )  # fmt: skip
     return plans
 

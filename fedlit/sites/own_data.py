@@ -134,16 +134,16 @@ class OwnData:
         labelled = {part: labels for part, d in parts.items() if (labels := getattr(d, "labels", None)) is not None}
         sites = {part: d.sites for part, d in parts.items() if hasattr(d, "sites") and self.policy.leaves.scores}
         return Told(
-            name,
-            list(client.classes),
-            list(data.schemes[name]) if name in data.schemes else None,
-            len(client.train),
-            len(parts["val"]) if "val" in parts else None,
-            len(parts["test"]) if "test" in parts else None,
-            getattr(client.train, "augment", None) is not None,
-            {part: self.policy.told(labels) for part, labels in labelled.items()},
-            {part: np.unique(found).astype(str).tolist() for part, found in sites.items()},
-            self.fingerprint(name),
+            name=name,
+            classes=list(client.classes),
+            scheme=list(data.schemes[name]) if name in data.schemes else None,
+            train=len(client.train),
+            val=len(parts["val"]) if "val" in parts else None,
+            test=len(parts["test"]) if "test" in parts else None,
+            augmented=getattr(client.train, "augment", None) is not None,
+            counts={part: self.policy.told(labels) for part, labels in labelled.items()},
+            organisations={part: np.unique(found).astype(str).tolist() for part, found in sites.items()},
+            data=self.fingerprint(name),
         )
 
 

@@ -140,20 +140,20 @@ class Site:
             )
         floors = policy.floors
         presence = Presence(
-            self.name,
-            __version__,
-            torch.__version__,
-            platform.python_version(),
-            str(make_fabric(self.settings.accelerator).device),
-            self._now(),
-            list(self._data.module.classes),
-            self._data.told(),
-            policy.leaves.scores,
-            bool(floors and floors.whole),
-            floors.examples if floors else 1,
-            policy.leaves.counts_below,
-            self._until,
-            self._ledger.head_after(asked.lines),
+            name=self.name,
+            fedlit=__version__,
+            torch=torch.__version__,
+            python=platform.python_version(),
+            device=str(make_fabric(self.settings.accelerator).device),
+            time=self._now(),
+            classes=list(self._data.module.classes),
+            clients=self._data.told(),
+            scores=policy.leaves.scores,
+            whole=bool(floors and floors.whole),
+            examples=floors.examples if floors else 1,
+            hides_below=policy.leaves.counts_below,
+            until=self._until,
+            ledger=self._ledger.head_after(asked.lines),
         )
         return entry, Envelope.of(REPLY, presence, self._data.organisations())
 
@@ -189,8 +189,8 @@ class Site:
         devices.check_compiler(plan.compile, fabric.device)
         place = devices.placement(data.device, fabric.device, trained, {})
         program = Program(
-            module, made.phase.aggregators, clients, trained, {}, training, plan.batch_size, plan.eval_batch_size, plan.seed,
-            plan.threads, plan.limit_eval_batches, place.name,
+            module=module, aggregators=made.phase.aggregators, clients=clients, data=trained, test_sets={}, training=training, batch_size=plan.batch_size, eval_batch_size=plan.eval_batch_size, seed=plan.seed,
+            threads=plan.threads, limit_eval_batches=plan.limit_eval_batches, pictures=place.name,
         )  # fmt: skip
         worker = Worker(program, fabric)
         states, start = self._states(asked.run, asked.phase, made), worker.local.flat.w.cpu().clone()

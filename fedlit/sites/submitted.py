@@ -213,22 +213,22 @@ def _made(
     given = wanted.name or name
     check_name("name", given, OF_RUNS)
     return Experiment(
-        yaml.safe_dump(settings, sort_keys=False, allow_unicode=True),
-        settings,
-        wanted.seed,
-        wanted.experiment,
-        given,
-        Path(own.run_dir),
-        wanted.ckpt_path,
-        wanted.fast_dev_run,
-        fabric,
-        data,
-        built(LightningModule, model, "model", table),
-        made(Federation, wanted.federation, "federation", table),
-        own.tracker(),
-        wanted.tags,
-        built(list[Phase], wanted.phases or [], "phases", table),
-        built(list[Callback], wanted.callbacks or [], "callbacks", table),
+        config=yaml.safe_dump(settings, sort_keys=False, allow_unicode=True),
+        settings=settings,
+        seed=wanted.seed,
+        experiment=wanted.experiment,
+        name=given,
+        run_dir=Path(own.run_dir),
+        ckpt_path=wanted.ckpt_path,
+        fast_dev_run=wanted.fast_dev_run,
+        fabric=fabric,
+        data=data,
+        model=built(LightningModule, model, "model", table),
+        federation=made(Federation, wanted.federation, "federation", table),
+        tracker=own.tracker(),
+        tags=wanted.tags,
+        phases=built(list[Phase], wanted.phases or [], "phases", table),
+        callbacks=built(list[Callback], wanted.callbacks or [], "callbacks", table),
     )
 
 

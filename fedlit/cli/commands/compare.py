@@ -54,7 +54,16 @@ def execute(args: Namespace, parser: Parser) -> int:
     tags = {key: str(value) for key, value in flatten(args.tags).items()} if args.tags else {}
     with tempfile.TemporaryDirectory(prefix="fedlit-") as folder, console.status("loading runs") as status:
         runs, notes = load(args.runs, args.experiment, tags, args.tracking_uri, Path(folder))
-        comparison = compare(runs, notes, args.baseline, args.set, args.metric, args.level, args.draws, status.update)
+        comparison = compare(
+            runs,
+            notes,
+            args.baseline,
+            test_set=args.set,
+            metric=args.metric,
+            level=args.level,
+            draws=args.draws,
+            say=status.update,
+        )
         status.update("drawing")
         earlier = " (in the place of an earlier report)" if (args.output / "report.html").exists() else ""
         report = write_report(comparison, args.output)

@@ -29,7 +29,15 @@ def execute(args: Namespace, parser: Parser) -> int:
 def _init(args: Namespace) -> int:
     try:
         folder = Folder(
-            args.folder, args.name, args.org, args.role, args.project, args.port, args.data, args.share, args.sites
+            path=args.folder,
+            name=args.name,
+            org=args.org,
+            role=args.role,
+            project=args.project,
+            port=args.port,
+            data=args.data,
+            share=args.share,
+            sites=args.sites,
         )
         written = folder.write()
     except (ConfigError, OSError) as error:

@@ -125,7 +125,9 @@ class Checkpoints:
             rounds, list(contents.names), list(contents.aggregators), [], describe(server.layout), contents.best,
             at_sites=dict(contents.at_sites), callbacks=dict(contents.callbacks),
         )  # fmt: skip
-        work = partial(self._write_all, dict(contents.clients), files, held, manifest, temporary, target)
+        work = partial(
+            self._write_all, dict(contents.clients), files, held, manifest=manifest, temporary=temporary, target=target
+        )
         if later:
             self._later.begin(work)
         else:
@@ -278,8 +280,8 @@ def load(path: Path, layout: Layout, aggregators: list[str], stored: bool = Fals
         states = {name: state for name, (_, state) in kept.items()}
         files = {name: file for name, (file, _) in kept.items()}
         return Contents(
-            manifest.round, server, states, manifest.best, manifest.clients, manifest.aggregators, files, manifest.at_sites,
-            manifest.callbacks,
+            round=manifest.round, server=server, clients=states, best=manifest.best, names=manifest.clients, aggregators=manifest.aggregators, files=files, at_sites=manifest.at_sites,
+            callbacks=manifest.callbacks,
         )  # fmt: skip
 
 

@@ -199,7 +199,9 @@ def _read_torchvision(
     pixels = (functional.pil_to_tensor(functional.resize(image, size)).numpy() for image, _ in chain(train, test))
     files = sorted(file for file in folder.iterdir() if file.is_file())
     category = np.concatenate([np.asarray(getattr(each, labels), dtype=np.int64) for each in (train, test)])
-    return _categorised(source, files, channels, pixels, tuple(train.classes), category, len(train))
+    return _categorised(
+        source, files, channels, pixels=pixels, categories=tuple(train.classes), category=category, training=len(train)
+    )
 
 
 def _read_parquet(source: CategoryImages, categories: Sequence[str] | None = None) -> CategorisedImages:
@@ -225,7 +227,9 @@ def _read_parquet(source: CategoryImages, categories: Sequence[str] | None = Non
                     raise ValueError(f"{file}, row {row}: {column!r} cannot be decoded: {error}") from error
 
     training = sum(map(len, labels[: len(train)]))
-    return _categorised(source, files, 3, pixels(), tuple(categories), category, training)
+    return _categorised(
+        source, files, 3, pixels=pixels(), categories=tuple(categories), category=category, training=training
+    )
 
 
 def _columns(file: Path) -> tuple[str, str]:

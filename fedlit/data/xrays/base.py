@@ -258,7 +258,15 @@ class ChestXrays(FederatedDataModule):
     def _decoded(self, reading: Reading) -> tuple[Reading, ImageStore | PartOfStore]:
         """Return the images that can be decoded, and their pictures."""
         size, channels = self.image_size, self.channels
-        decoded = decode(reading.files, size, channels, self.cache_dir, self.depth, self.damaged, self.resize)
+        decoded = decode(
+            reading.files,
+            size,
+            channels,
+            cache_dir=self.cache_dir,
+            depth=self.depth,
+            damaged=self.damaged,
+            resize=self.resize,
+        )
         self.warn_of_dark(decoded.store, reading.files)
         blank = np.setdiff1d(np.flatnonzero(decoded.store.hashes()[:, 0] == 0), list(decoded.damaged))
         if len(blank):

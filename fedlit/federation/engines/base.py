@@ -194,7 +194,9 @@ class Worker:
             with in_words(self.local.module, self.doing):
                 stream, client = self.stream(name), self.program.clients[name]
                 before = state.load()
-                payload, new, report = client_round(self.local, stream, client, before, down, rnd, into)
+                payload, new, report = client_round(
+                    self.local, stream, client, state=before, down=down, rnd=rnd, into=into
+                )
             total, into = added(total, payload), None
             trained.append((None if new is before else folder.keep(new) if folder else new, report))
         return total, trained

@@ -135,14 +135,16 @@ def share_by_draw(names: Sequence[str], predictions: Sequence[Predictions], draw
     common = [len(one.items() & other.items()) / min(len(one), len(other)) for one, other in combinations(tested, 2)]
     same = [all(one[key] == other[key] for key in one.keys() & other) for one, other in combinations(tested, 2)]
     return Shared(
-        tuple(classes),
-        np.concatenate([part.labels[:, column] for part, column in zip(parts, columns, strict=True)]),
-        np.concatenate([np.char.add(f"{n}/", part.patients) for n, part in enumerate(parts)]) if known else None,
-        tuple(scores[i] for i in range(len(draws))),
-        np.any([part.unlearned[column] for part, column in zip(parts, columns, strict=True)], axis=0),
-        notes,
-        tuple(rows[i] for i in range(len(draws))),
-        float(np.mean(common)) if all(same) else 0.0,
+        classes=tuple(classes),
+        labels=np.concatenate([part.labels[:, column] for part, column in zip(parts, columns, strict=True)]),
+        patients=np.concatenate([np.char.add(f"{n}/", part.patients) for n, part in enumerate(parts)])
+        if known
+        else None,
+        scores=tuple(scores[i] for i in range(len(draws))),
+        unlearned=np.any([part.unlearned[column] for part, column in zip(parts, columns, strict=True)], axis=0),
+        notes=notes,
+        rows=tuple(rows[i] for i in range(len(draws))),
+        overlap=float(np.mean(common)) if all(same) else 0.0,
     )
 
 

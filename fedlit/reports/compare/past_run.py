@@ -39,7 +39,16 @@ class PastRun:
         settings = {key: value for key, value in flat.items() if not key.startswith(APART) and not is_data_seed(key)}
         draw = tuple((key, int(value)) for key, value in flat.items() if is_data_seed(key) and str(value).isdigit())
         seed = int(seed) if str(seed).lstrip("-").isdigit() else None
-        return cls(str(directory), directory.name, seed, "", tags, settings, directory, draw)
+        return cls(
+            where=str(directory),
+            name=directory.name,
+            seed=seed,
+            git="",
+            tags=tags,
+            settings=settings,
+            directory=directory,
+            draw=draw,
+        )
 
     @cached_property
     def sets(self) -> tuple[str, ...]:

@@ -224,8 +224,10 @@ def statistics(
     theirs = slices[baseline.name]
     for method in (each for each in methods if each is not baseline):
         ours, change = slices[method.name], means[method.name].minus(means[baseline.name])
-        of_runs = (boots[ours], boots[theirs], change, shared.scores[ours], shared.scores[theirs])
-        against.append(_against(method, baseline, *of_runs, shared, support.averaged, judged, level))
+        of_runs = {"ours": boots[ours], "theirs": boots[theirs], "change": change}
+        of_runs |= {"our_scores": shared.scores[ours], "their_scores": shared.scores[theirs]}
+        of_all = {"shared": shared, "averaged": support.averaged, "judged": judged, "level": level}
+        against.append(_against(method, baseline, **of_runs, **of_all))
     return Statistics(shared, support, tuple(scored), _corrected(against), level, draws)
 
 
