@@ -35,6 +35,11 @@ ADAPTIVE = frozenset(
 """Optimizers that divide each element of the gradient by a scale of its own."""
 
 
+OF_TORCH = frozenset(("defaults", "state", "param_groups", "step"))
+HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+"""Attributes of every optimizer of torch, and those of them that hold hooks of steps."""
+
+
 class FlatOptimizer:
     """What ``configure_optimizers`` returned, rebuilt over contiguous stretches of the flat vector.
 
@@ -46,8 +51,15 @@ class FlatOptimizer:
         module: a LightningModule.
         model: its flat model.
 
+    Attributes:
+        name: of the optimizer's class.
+        rates: learning rate of each group.
+        foreign: whether it may do something else here than on the parameters, as it is not torch's own, or has hooks; see
+            :class:`fedlit.core.examinations.ElementwiseOptimizer`.
+
     Raises:
-        ConfigError: no or several optimizers, a learning-rate scheduler, or an optimizer that is not elementwise.
+        ConfigError: no or several optimizers, a learning-rate scheduler, or an optimizer that is not elementwise, or cannot
+            be made anew.
     """
 
     def __init__(self, module: nn.Module, model: FlatModel) -> None:
@@ -69,15 +81,16 @@ class FlatOptimizer:
                 groups.append({**group, "params": flat})
         if not groups:
             raise ConfigError(f"{type(module).__name__}: its optimizer has no trainable parameters")
-        known = inspect.signature(type(configured).__init__).parameters
-        defaults = {k: v for k, v in configured.defaults.items() if k in known}
-        if "fused" in known and _fusible(groups):
+        if "fused" in inspect.signature(type(configured).__init__).parameters and _fusible(groups):
             groups = [{**group, "fused": True} for group in groups]
-        self._model, self._optimizer = model, type(configured)(groups, **defaults)
+        self._model, self._optimizer = model, _rebuilt(configured, groups)
+        self.foreign = _is_foreign(configured)
         self.stretches = [slice(start, stop) for start, stop, _ in stretches]
         self._fresh = copy.deepcopy(dict(enumerate(self._states())))
         self.name = type(configured).__name__
         self.rates = [group["lr"] for group in self._optimizer.param_groups]
+        self._groups = [{k: v for k, v in g.items() if k not in ("params", "lr")} for g in self._optimizer.param_groups]
+        self._groups = copy.deepcopy(self._groups)
         self._still = False
 
     def hindrance(self) -> str:
@@ -122,8 +135,10 @@ class FlatOptimizer:
         for i, parameter in enumerate(self._parameters()):
             if source := stripped(state, f"{i}/") if state else self._fresh[i]:
                 self._optimizer.state[parameter] = {k: self._placed(k, v, parameter) for k, v in source.items()}
-        for group, rate in zip(self._optimizer.param_groups, self.rates, strict=True):
-            group["lr"] = rate * lr_factor
+        for group, fresh, rate in zip(self._optimizer.param_groups, self._groups, self.rates, strict=True):
+            own = {"params": group["params"], **copy.deepcopy(fresh), "lr": rate * lr_factor}
+            group.clear()  # some optimizers count their steps there
+            group.update(own)
 
     def step(self) -> None:
         """Take one step along ``grad``."""
@@ -132,6 +147,11 @@ class FlatOptimizer:
     def state(self) -> State:
         """A copy of the optimizer's state as named tensors."""
         named = {}
+        for group, fresh in zip(self._optimizer.param_groups, self._groups, strict=True):
+            if changed := [key for key in group.keys() - {"params", "lr"} if group[key] != fresh.get(key)]:
+                raise ConfigError(
+                    f"{self.name} keeps {changed[0]!r} in its parameter groups; use federation.optimizer_state: reset"
+                )
         for i, state in enumerate(self._states()):
             for key, value in state.items():
                 if torch.is_tensor(value):
@@ -205,6 +225,37 @@ def single_optimizer(module: nn.Module) -> Optimizer:
             if isinstance(value, float) and not math.isfinite(value):
                 raise ConfigError(f"model.optimizer.{key}: expected a finite number, found {value}")
     return configured
+
+
+def _rebuilt(configured: Optimizer, groups: list[dict]) -> Optimizer:
+    """Make an optimizer of the same class over other parameters, with the attributes and hooks of the given one.
+
+    Raises:
+        ConfigError: its class cannot be called with its defaults, or its ``step`` was replaced.
+    """
+    kind = type(configured)
+    step = vars(configured).get("step")
+    if step is not None and not hasattr(step, "_wrapped_by_lr_sched"):
+        raise ConfigError(
+            f"{kind.__name__}: its step is replaced, by what would move other weights; define it in a class"
+        )
+    known = inspect.signature(kind.__init__).parameters
+    try:
+        rebuilt = kind(groups, **{k: v for k, v in configured.defaults.items() if k in known})
+    except TypeError as error:
+        raise ConfigError(
+            f"{kind.__name__} cannot be made anew for the flat vector: {error}; pass what its __init__ takes to "
+            "super().__init__(params, defaults)"
+        ) from error
+    own = {k: v for k, v in vars(configured).items() if not k.startswith("_") and k not in OF_TORCH}
+    vars(rebuilt).update(copy.deepcopy(own))
+    for hooks in HOOKS:
+        getattr(rebuilt, hooks).update(getattr(configured, hooks))
+    return rebuilt
+
+
+def _is_foreign(configured: Optimizer) -> bool:
+    return not type(configured).__module__.startswith("torch.optim.") or any(getattr(configured, h) for h in HOOKS)
 
 
 def control_variates_warning(aggregators: Sequence[str], optimizer: str) -> str:

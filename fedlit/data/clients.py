@@ -1,15 +1,21 @@
 """The clients of a data module: their names, and the parts of their data."""
 
+from __future__ import annotations
+
 import re
 from collections import Counter
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
-from torch.utils.data import Dataset
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.messages import ClientData
 from fedlit.data.records import SPLITS
+
+if TYPE_CHECKING:  # to read labels needs no PyTorch
+    from torch.utils.data import Dataset
+
+    from fedlit.core.messages import ClientData
 
 
 def parts_of(client: ClientData) -> list[tuple[str, Dataset]]:

@@ -9,6 +9,7 @@ from lightning.pytorch import LightningModule
 
 from fedlit.core.checkpoints.stored_states import SHARE, free_memory
 from fedlit.core.errors import ConfigError
+from fedlit.core.examinations import ElementwiseOptimizer
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.hooks import reduced, state_of
@@ -63,6 +64,8 @@ def assemble(
     check_module(module)
     model, aggregators = _initial_model(module, fabric, settings), settings.aggregators
     optimizer = FlatOptimizer(model.module, model)
+    if optimizer.foreign:
+        ElementwiseOptimizer().examine(module)
     if away is None:  # sites decide for themselves
         if settings.cuda_graph is True:
             devices.check_recording(fabric.device, model, optimizer, aggregators)

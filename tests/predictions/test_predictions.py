@@ -6,6 +6,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -367,7 +368,7 @@ def test_scores_of_a_module_are_left_as_they_are():
     class Session:
         classes, personal, data = CLASSES, ["a"], FederatedDataModule(ByPatient(2))
         learned = staticmethod(lambda client: {"Edema"})
-        dataset = staticmethod(lambda view: [None] * 4)
+        program = SimpleNamespace(dataset=lambda view: [None] * 4)
 
     scores = Scores(View("a", "a", "test"), 3, torch.zeros(3, 3), torch.ones(3, 3), {})
     found = collected(Session(), "federation", [scores], 1)
