@@ -45,6 +45,9 @@ LOOPS = (
 )  # fmt: skip
 """Beginnings of the names of the Trainer's other hooks: the module trains without them."""
 
+HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+"""Attributes of a parameter that hold what is called with its gradient."""
+
 SIGNALS = 128
 """Exit codes above it say that a signal ends the process."""
 
@@ -78,6 +81,14 @@ def check_module(module: LightningModule) -> None:
     lazy = [parameter for parameter, value in module.named_parameters() if is_lazy(value)]
     if lazy:
         raise ConfigError(f"{name}: the shape of {lazy[0]} is unknown before the first batch; give the layer its size")
+    hooked = [
+        parameter for parameter, value in module.named_parameters() if any(getattr(value, h, None) for h in HOOKS)
+    ]
+    if hooked:
+        raise ConfigError(
+            f"{name}: a hook is registered on its parameter {hooked[0]}, which no copy of the module has; change the loss, or "
+            "the gradient in an aggregator's compute_gradient"
+        )
     _check_memory(module)
     ignored = sorted(hook for hook in hooks if hook.startswith(LOOPS))
     if ignored:
@@ -104,7 +115,7 @@ def copy_of(module: LightningModule) -> LightningModule:
         ConfigError: it cannot be copied; names the attribute that is in the way.
     """
     try:
-        return copy.deepcopy(module)
+        twin = copy.deepcopy(module)
     except (TypeError, RuntimeError) as error:
         reason = str(error).partition(". ")[0]
         raise ConfigError(
@@ -112,6 +123,11 @@ def copy_of(module: LightningModule) -> LightningModule:
             "where they are used, and tensors with a graph (as of torch.nn.utils.weight_norm) not at all: "
             "torch.nn.utils.parametrizations has what replaces them"
         ) from error
+    for own, other in zip(module.parameters(), twin.parameters(), strict=True):
+        vars(other).update(
+            copy.deepcopy(vars(own))
+        )  # PyTorch copies values alone, and optimizers read what hangs on them
+    return twin
 
 
 def _culprit(module: LightningModule) -> str:

@@ -65,6 +65,7 @@ class FlatOptimizer:
     def __init__(self, module: nn.Module, model: FlatModel) -> None:
         configured = single_optimizer(module)
         group_of = {id(p): g for g, group in enumerate(configured.param_groups) for p in group["params"]}
+        _check_owned(configured, module)
         stretches: list[tuple[int, int, int]] = []
         for entry, parameter in zip(model.layout.parameters, model.parameters, strict=True):
             group = group_of.get(id(parameter)) if parameter.requires_grad else None
@@ -225,6 +226,22 @@ def single_optimizer(module: nn.Module) -> Optimizer:
             if isinstance(value, float) and not math.isfinite(value):
                 raise ConfigError(f"model.optimizer.{key}: expected a finite number, found {value}")
     return configured
+
+
+def _check_owned(configured: Optimizer, module: nn.Module) -> None:
+    """Refuse an optimizer of parameters that the module does not have.
+
+    Raises:
+        ConfigError: there are some; gives the shape of one.
+    """
+    own = {id(parameter) for parameter in module.parameters()}
+    strange = [p for group in configured.param_groups for p in group["params"] if id(p) not in own]
+    if strange:
+        raise ConfigError(
+            f"{type(module).__name__}: its optimizer has {len(strange)} parameters that are none of the module's, the first of shape "
+            f"{list(strange[0].shape)}: keep layers in a ModuleList and not in a list, and take parameters of self in "
+            "configure_optimizers"
+        )
 
 
 def _rebuilt(configured: Optimizer, groups: list[dict]) -> Optimizer:

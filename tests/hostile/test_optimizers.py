@@ -93,9 +93,10 @@ ELEMENTWISE = {
 }
 
 
-def by_hand(module: nn.Module) -> torch.Tensor:
+def by_hand(module: nn.Module, **of_weight) -> torch.Tensor:
     """Two rounds of two full-batch steps of one client, each with an optimizer of its own."""
     module, data = copy.deepcopy(module), One()
+    vars(module.net.weight).update(of_weight)
     data.setup()
     batch = data.clients["site-0"].train[:]
     for _ in range(2):
@@ -141,3 +142,52 @@ def test_steps_that_are_counted_in_groups_cannot_be_kept_over_rounds(tmp_path: P
         ConfigError, match=r"Adan keeps 'step' in its parameter groups; use federation.optimizer_state: reset"
     ):
         fit(module, tmp_path / "run", data=One(), optimizer_state="keep")
+
+
+def scaled(m: nn.Module) -> torch.optim.Optimizer:
+    groups = [{"params": [p], "lr": RATE * getattr(p, "lr_scale", 1.0)} for p in m.parameters()]
+    return torch.optim.SGD(groups, lr=RATE)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_attributes_of_parameters_are_those_of_the_copy_too(tmp_path: Path):
+    module = seeded(having(lambda m: setattr(m.net.weight, "lr_scale", 0.1), configure_optimizers=scaled))
+    w, _ = fit(module, tmp_path / "run", data=One())
+    torch.testing.assert_close(w, by_hand(module, lr_scale=0.1), rtol=0, atol=1e-6)
+
+
+LOST = {
+    "a hook of a parameter": (
+        having(lambda m: m.net.weight.register_hook(lambda grad: 0 * grad)),
+        r"a hook is registered on its parameter net\.weight",
+    ),
+    "a hook after gradients": (
+        having(lambda m: m.net.weight.register_post_accumulate_grad_hook(lambda p: None)),
+        r"a hook is registered on its parameter net\.weight",
+    ),
+    "layers in a list": (
+        having(
+            lambda m: setattr(m, "heads", [nn.Linear(4, 4)]),
+            configure_optimizers=lambda m: torch.optim.SGD([*m.parameters(), *m.heads[0].parameters()], lr=RATE),
+        ),
+        r"its optimizer has 2 parameters that are none of the module's, the first of shape \[4, 4\]: keep layers in a ModuleList",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LOST)
+def test_what_a_copy_of_the_module_would_lose_is_refused(tmp_path: Path, what: str):
+    make, said = LOST[what]
+    with pytest.raises(ConfigError, match=said):
+        fit(seeded(make), tmp_path / "run", data=One())
+
+
+def test_an_optimizer_of_another_modules_parameters_is_refused(tmp_path: Path):
+    kept = []
+    module = seeded(
+        having(
+            lambda m: kept.append(m.net), configure_optimizers=lambda m: torch.optim.SGD(kept[0].parameters(), lr=RATE)
+        )
+    )
+    with pytest.raises(ConfigError, match="2 parameters that are none of the module's"):
+        fit(module, tmp_path / "run", data=One())
