@@ -186,6 +186,19 @@ def list_labels(console: Console) -> None:
         console.print(table)
 
 
+def list_checks(console: Console) -> None:
+    """Print what a model is examined for before it trains: a row for each examination."""
+    from fedlit.core.examinations import OF_MODULES, OF_OPTIMIZERS
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    for column in ("check", "what has to hold", "where it does not"):
+        table.add_column(column)
+    for examination in (*OF_MODULES, *OF_OPTIMIZERS):
+        said = " ".join((type(examination).__doc__ or "").partition("\n\n")[0].split())
+        table.add_row(examination.name, said, examination.advice)
+    console.print(table)
+
+
 def _called(label: str | dict[str, list[str]]) -> str:
     if isinstance(label, str):
         return label

@@ -15,97 +15,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning.fabric.utilities.rank_zero import rank_zero_warn
 from lightning.pytorch import LightningModule
 from torch import Tensor
-from torch.nn.parameter import is_lazy
 from torchmetrics import Metric
 
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.logged import key_of
 
-STEP = "the federation takes the optimizer's step itself, on the flat vector"
-BATCH = "batches go from the data set to the step as they are: do it in the data set, or in the step"
-REFUSED = {
-    "backward": "the federation calls loss.backward() itself: return the loss",
-    "optimizer_step": STEP,
-    "optimizer_zero_grad": STEP,
-    "configure_gradient_clipping": "set federation.gradient_clip",
-    "lr_scheduler_step": "the rate follows rounds: set federation.schedule",
-    "configure_model": "the layers are needed before training: create them in __init__",
-    "configure_sharded_model": "the layers are needed before training: create them in __init__",
-    **dict.fromkeys(("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"), BATCH),
-}
-"""Overridden hooks without which the module would train to something else, and what to do instead."""
-
-LOOPS = (
-    "on_", "setup", "teardown", "prepare_data", "test_step", "configure_callbacks",
-    "train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader",
-)  # fmt: skip
-"""Beginnings of the names of the Trainer's other hooks: the module trains without them."""
-
-HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
-"""Attributes of a parameter that hold what is called with its gradient."""
-
 SIGNALS = 128
 """Exit codes above it say that a signal ends the process."""
-
-
-def check_module(module: LightningModule) -> None:
-    """Refuse what a federation cannot do, and warn of hooks that it will not call; nothing is changed.
-
-    Raises:
-        ConfigError: no LightningModule, manual optimization, no ``training_step`` or ``configure_optimizers``, an
-            overridden hook that changes what is trained, a lazy layer, or parameters that share memory.
-    """
-    name = type(module).__name__
-    if not isinstance(module, LightningModule):
-        raise ConfigError(f"the model is of the class {name}; expected a LightningModule")
-    if "_modules" not in vars(module):
-        raise ConfigError(f"{name}.__init__ does not call super().__init__(); call it first")
-    hooks = {hook for hook, _ in inspect.getmembers(LightningModule, inspect.isfunction) if overrides(module, hook)}
-    if not module.automatic_optimization:
-        raise ConfigError(
-            f"{name} optimizes manually (automatic_optimization = False); a federation takes one step a "
-            "batch itself: return the loss from training_step instead"
-        )
-    for needed in ("training_step", "configure_optimizers"):
-        if needed not in hooks:
-            raise ConfigError(f"{name} has no {needed}; a federation needs training_step and configure_optimizers")
-    refused = [hook for hook in REFUSED if hook in hooks]
-    if refused:
-        raise ConfigError(f"{name} overrides {refused[0]}, which a federation does not call: {REFUSED[refused[0]]}")
-    if "dataloader_iter" in inspect.signature(module.training_step).parameters:
-        raise ConfigError(f"{name}.training_step takes dataloader_iter; expected (batch) or (batch, batch_idx)")
-    lazy = [parameter for parameter, value in module.named_parameters() if is_lazy(value)]
-    if lazy:
-        raise ConfigError(f"{name}: the shape of {lazy[0]} is unknown before the first batch; give the layer its size")
-    hooked = [
-        parameter for parameter, value in module.named_parameters() if any(getattr(value, h, None) for h in HOOKS)
-    ]
-    if hooked:
-        raise ConfigError(
-            f"{name}: a hook is registered on its parameter {hooked[0]}, which no copy of the module has; change the loss, or "
-            "the gradient in an aggregator's compute_gradient"
-        )
-    _check_memory(module)
-    ignored = sorted(hook for hook in hooks if hook.startswith(LOOPS))
-    if ignored:
-        rank_zero_warn(f"{name} overrides {', '.join(ignored)}: there is no Trainer here that would call them")
-
-
-def _check_memory(module: LightningModule) -> None:
-    """Refuse parameters that share memory; a copy of the module would not tell."""
-    places: dict[int, str] = {}
-    for name, parameter in module.named_parameters():
-        trained = parameter.requires_grad and parameter.numel()
-        first = places.setdefault(parameter.data_ptr(), name) if trained else name
-        if first != name:
-            raise ConfigError(
-                f"{type(module).__name__}: its parameters {first} and {name} share memory, which training would part; "
-                "assign the one parameter to both places instead of its data"
-            )
 
 
 def copy_of(module: LightningModule) -> LightningModule:

@@ -54,8 +54,7 @@ class FlatOptimizer:
     Attributes:
         name: of the optimizer's class.
         rates: learning rate of each group.
-        foreign: whether it may do something else here than on the parameters, as it is not torch's own, or has hooks; see
-            :class:`fedlit.core.examinations.ElementwiseOptimizer`.
+        foreign: whether it may do something else here than on the parameters, as it is not torch's own, or has hooks of its steps.
 
     Raises:
         ConfigError: no or several optimizers, a learning-rate scheduler, or an optimizer that is not elementwise, or cannot
@@ -272,6 +271,7 @@ def _rebuilt(configured: Optimizer, groups: list[dict]) -> Optimizer:
 
 
 def _is_foreign(configured: Optimizer) -> bool:
+    """Whether an optimizer may do something else on the flat vector, as it is not torch's own, or has hooks of its steps."""
     return not type(configured).__module__.startswith("torch.optim.") or any(getattr(configured, h) for h in HOOKS)
 
 

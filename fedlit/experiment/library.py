@@ -19,9 +19,10 @@ from lightning.pytorch import LightningModule
 from typing_extensions import Unpack
 
 from fedlit.core.errors import ConfigError
+from fedlit.core.examinations import check_module
 from fedlit.core.fabric import launch, make_fabric
 from fedlit.core.kinds import check_kinds
-from fedlit.core.module import check_module, copy_of
+from fedlit.core.module import copy_of
 from fedlit.core.parts import Parts
 from fedlit.core.randomness import seed_process
 from fedlit.core.system import documents

@@ -9,14 +9,14 @@ from lightning.pytorch import LightningModule
 
 from fedlit.core.checkpoints.stored_states import SHARE, free_memory
 from fedlit.core.errors import ConfigError
-from fedlit.core.examinations import ElementwiseOptimizer
+from fedlit.core.examinations import OF_OPTIMIZERS, check_module
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.hooks import reduced, state_of
 from fedlit.core.labels import check_labels
 from fedlit.core.local_model import client_mask, configured, initial_client_state
 from fedlit.core.messages import Mask, ServerState
-from fedlit.core.module import check_module, copy_of
+from fedlit.core.module import copy_of
 from fedlit.core.optimizer import ADAPTIVE, FlatOptimizer
 from fedlit.core.system.processes import return_freed_memory
 from fedlit.data.federated import FederatedDataModule
@@ -65,7 +65,7 @@ def assemble(
     model, aggregators = _initial_model(module, fabric, settings), settings.aggregators
     optimizer = FlatOptimizer(model.module, model)
     if optimizer.foreign:
-        ElementwiseOptimizer().examine(module)
+        check_module(module, OF_OPTIMIZERS)
     if away is None:  # sites decide for themselves
         if settings.cuda_graph is True:
             devices.check_recording(fabric.device, model, optimizer, aggregators)

@@ -8,8 +8,9 @@ from foreigners import Plain, Unvalidated
 from runs import Place, assert_same_run
 from torchmetrics import MeanMetric
 
+from fedlit.core.examinations import check_module
 from fedlit.core.fabric import make_fabric
-from fedlit.core.module import check_module, collect_logs, overrides, step_of
+from fedlit.core.module import collect_logs, overrides, step_of
 
 
 class WithMean(Unvalidated):

@@ -6,7 +6,7 @@ from jsonargparse import Namespace
 from rich.console import Console
 
 from fedlit.cli.commands import COMMANDS
-from fedlit.cli.tables import list_labels, list_shipped, wide_console
+from fedlit.cli.tables import list_checks, list_labels, list_shipped, wide_console
 from fedlit.experiment.parser import Parser, complain
 
 
@@ -15,14 +15,14 @@ def parser(argv: Sequence[str]) -> Parser:
     options = Parser(description=COMMANDS["list"])
     what = (
         "What to show instead: `labels` are the names that data sets give to a finding, and `reproductions` are the names "
-        "for `fedlit reproduce` with what they take."
+        "for `fedlit reproduce` with what they take. `checks` is what a model of your own is examined for before it trains."
     )
     options.add_argument("what", nargs="?", default=None, type=str | None, help=what)
     return options
 
 
 def execute(args: Namespace, parser: Parser) -> int:
-    """Print what ships, the harmonised labels, or the reproductions, and return the exit code."""
+    """Print what ships, the harmonised labels, the reproductions or the examinations, and return the exit code."""
     if args.what is None:
         list_shipped(Console(highlight=False))
     elif args.what == "labels":
@@ -31,7 +31,9 @@ def execute(args: Namespace, parser: Parser) -> int:
         from fedlit.reports.reproductions.listing import list_reproductions
 
         list_reproductions(Console(highlight=False))
+    elif args.what == "checks":
+        list_checks(Console(highlight=False))
     else:
-        complain(f"list: expected nothing, labels or reproductions, found {args.what!r}")
+        complain(f"list: expected nothing, labels, reproductions or checks, found {args.what!r}")
         return 2
     return 0
