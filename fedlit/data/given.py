@@ -53,6 +53,10 @@ class GivenClients(FederatedDataModule):
         if not self.clients:
             raise ConfigError(f"clients: expected at least one, such as {EXAMPLE}; found none")
         named = _named("test_sets", test_sets or {})
+        if "federation" in named:
+            raise ConfigError(
+                "test_sets: 'federation' is the name of the test images of all clients together; give this one another"
+            )
         self.test_sets = {name: data_set(f"test set {name!r}", given) for name, given in named.items()}
 
     def setup(self, stage: str | None = None) -> None:

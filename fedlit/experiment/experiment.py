@@ -53,6 +53,7 @@ class Experiment:
         phases: The phases before the main part, in order.
         callbacks: What follows the rounds of every part.
         away: Who has the clients, where they are not here.
+        given: Fingerprints of what is in no configuration, by what it is: of a run in Python.
         begun: Directory of a run that was killed before its first checkpoint, and begins there again.
     """
 
@@ -73,6 +74,7 @@ class Experiment:
     phases: list[Phase] = field(default_factory=list)
     callbacks: list[Callback] = field(default_factory=list)
     away: Away | None = None
+    given: dict[str, str] = field(default_factory=dict)
     begun: Path | None = None
 
     @cached_property

@@ -31,6 +31,7 @@ from fedlit.data.federated import FederatedDataModule
 from fedlit.data.given import GivenClients
 from fedlit.experiment.described import described, plain
 from fedlit.experiment.experiment import Experiment, ready
+from fedlit.experiment.fingerprints import fingerprints
 from fedlit.experiment.fitted import Fitted
 from fedlit.experiment.fitting import fit as fit_experiment
 from fedlit.experiment.naming import check_names
@@ -180,6 +181,7 @@ def fit(
             tags=whole["tags"],
             phases=whole["phases"],
             callbacks=list(callbacks or []),
+            given=fingerprints(start, data),
         )
         return _fitted(held.enter_context(ready(made)))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import ConfigError
 from fedlit.experiment.experiment import Experiment
+from fedlit.experiment.fingerprints import check_same, keep
 from fedlit.tracking.lock import is_held
 from fedlit.tracking.run import check_same_config, check_writable, last_checkpoint, new_directory, run_of, runs_in
 
@@ -42,6 +43,8 @@ class Resumption:
                 experiment.run_dir, experiment.experiment, experiment.run_name
             )
             directory = experiment.fabric.broadcast(made)
+            if made and experiment.given:
+                keep(directory, experiment.given)
         if self.checkpoint is None:
             open_things.enter_context(experiment.alone(directory))
         return replace(self, directory=directory)
@@ -63,6 +66,7 @@ def resumption(experiment: Experiment, open_things: ExitStack) -> Resumption:
                 f"--ckpt_path {experiment.ckpt_path}: a new run has begun meanwhile; give the command again"
             )
         check_same_config(held, experiment.config)
+        check_same(held, experiment.given)
     told, where = _passed_over(experiment, found), experiment.run_dir / experiment.experiment
     if found is not None:
         told.append(f"resuming {run_of(found)} after {checkpoint.rounds(found)} rounds")

@@ -18,6 +18,7 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.loggers import CSVLogger
 from runs import Kept, assert_same_run, assert_same_tensors
 from scripted import STEPS, Net, fit, net, part, two
+from torch.utils.data import TensorDataset
 from toys import ToyData, ToyNet
 
 import fedlit
@@ -217,6 +218,36 @@ class TestOneAfterTheOther:
         fit(rounds=1, name="part")
         with pytest.raises(CheckpointError, match=key):
             fit(rounds=3, ckpt_path="last", **changed)
+
+    @pytest.mark.parametrize("what", ["rate", "labels", "pixels"])
+    def test_a_run_goes_on_with_the_rate_and_the_data_that_it_began_with(self, what):
+        fit(rounds=1, name="part")
+        model, clients = net(), two()
+        if what == "rate":
+            model.configure_optimizers = lambda: torch.optim.SGD(model.parameters(), lr=0.2)
+        else:
+            images, labels = clients["south"][0].tensors
+            (labels if what == "labels" else images)[0] = 0 if what == "pixels" else 1 - labels[0]
+        with pytest.raises(
+            CheckpointError, match=r"lr 0.1\) there, SGD \(lr 0.2" if what == "rate" else "others: the data is"
+        ):
+            fit(model, clients, rounds=2, ckpt_path="last")
+
+    def test_data_that_are_augmented_go_on(self):
+        class Noisy(TensorDataset):
+            def __getitem__(self, index):
+                image, labels = super().__getitem__(index)
+                return image + 0.1 * torch.randn(image.shape), labels
+
+        clients = {"north": Noisy(*part(12, 1).tensors)}
+        fit(net(), clients, rounds=1, name="part")
+        assert list(fit(net(), clients, rounds=2, ckpt_path="last").metrics.index) == [1, 2]
+
+    def test_the_federations_own_test_set_keeps_its_name(self):
+        with pytest.raises(
+            ConfigError, match="test_sets: 'federation' is the name of the test images of all clients together"
+        ):
+            fit(test_sets={"federation": part()})
 
     def test_in_a_thread(self):
         done = []

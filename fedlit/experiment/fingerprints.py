@@ -1,0 +1,112 @@
+"""What a run in Python remembers of objects that no YAML describes, so that a resume with others is refused."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningModule
+from torch.utils.data import Dataset
+
+from fedlit.core.errors import CheckpointError
+from fedlit.core.labels import held
+from fedlit.core.module import copy_of
+from fedlit.core.optimizer import single_optimizer
+from fedlit.data.clients import parts_of
+from fedlit.data.federated import FederatedDataModule
+from fedlit.data.given import GivenClients
+from fedlit.experiment.described import plain
+
+FETCHED = 64
+"""Parts of the data of which examples are fetched, at most."""
+
+
+FILE = "given.json"
+"""Where a run keeps its fingerprints."""
+
+
+def fingerprints(module: LightningModule, data: FederatedDataModule) -> dict[str, str]:
+    """Give what of a module and of data sets is in no configuration, by what it is."""
+    given = {"the optimizer of the model": _of_optimizer(module)}
+    if isinstance(data, GivenClients):
+        given["the data"] = _of_data(data)
+    return given
+
+
+def keep(directory: Path, given: Mapping[str, str]) -> None:
+    """Write fingerprints into a run's directory."""
+    (directory / FILE).write_text(json.dumps(dict(given), indent=1))
+
+
+def check_same(directory: Path, given: Mapping[str, str]) -> None:
+    """Refuse to go on with a run with other objects than it began with.
+
+    Raises:
+        CheckpointError: A fingerprint is another; says of what.
+    """
+    file = directory / FILE
+    before = json.loads(file.read_text()) if file.exists() else {}
+    for what, now in given.items():
+        if before.get(what, now) != now:
+            raise CheckpointError(
+                f"{directory} was started with others: {what} is {before[what]} there, {now} now; give what it began with, or "
+                "start a new run"
+            )
+
+
+def _of_optimizer(module: LightningModule) -> str:
+    """The class of a module's optimizer, and the numbers of its groups."""
+    optimizer = single_optimizer(copy_of(module))
+    groups = [
+        ", ".join(
+            f"{key} {plain(value)}" for key, value in group.items() if key != "params" and value not in (None, False)
+        )
+        for group in optimizer.param_groups
+    ]
+    return f"{type(optimizer).__qualname__} ({'; '.join(groups)})"
+
+
+def _of_data(data: GivenClients) -> str:
+    """Give a digest of all labels that data sets hold, and of the first and last examples of at most 64 parts.
+
+    An example that is not the same when it is fetched again, as it is augmented, counts for nothing.
+    """
+    digest = hashlib.sha256()
+    parts = [(f"{name}/{split}", part) for name, client in data.clients.items() for split, part in parts_of(client)]
+    parts += [(f"test/{name}", part) for name, part in data.test_sets.items()]
+    every = -(-len(parts) // FETCHED)
+    for number, (name, part) in enumerate(parts):
+        labels = held(part)
+        if hasattr(labels, "shape"):
+            _add(digest, name, labels)
+        if number % every == 0:
+            _add_examples(digest, name, part)
+    return digest.hexdigest()[:16]
+
+
+def _add_examples(digest: Any, name: str, part: Dataset) -> None:
+    for place in {0: None, len(part) - 1: None}:
+        once, again = hashlib.sha256(), hashlib.sha256()
+        for one in (once, again):
+            with torch.random.fork_rng(devices=[]):
+                _add(one, name, part[place])
+        if once.digest() == again.digest():
+            digest.update(once.digest())
+
+
+def _add(digest: Any, name: str, value: Any) -> None:
+    """Add numbers, in tuples and dicts too; what is something else counts by its class."""
+    if torch.is_tensor(value):
+        value = value.detach().cpu().to(torch.float64).numpy()
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for number, each in enumerate(value):
+            _add(digest, f"{name}/{number}", each)
+        return
+    digest.update(f"{name} {type(value).__name__} {getattr(value, 'shape', '')}".encode())
+    if isinstance(value, (np.ndarray, np.generic, int, float)):
+        digest.update(np.asarray(value, dtype=np.float64).tobytes())
