@@ -136,9 +136,10 @@ class FlatOptimizer:
             if source := stripped(state, f"{i}/") if state else self._fresh[i]:
                 self._optimizer.state[parameter] = {k: self._placed(k, v, parameter) for k, v in source.items()}
         for group, fresh, rate in zip(self._optimizer.param_groups, self._groups, self.rates, strict=True):
-            own = {"params": group["params"], **copy.deepcopy(fresh), "lr": rate * lr_factor}
+            own = {"params": group["params"], **copy.deepcopy(fresh)}
             group.clear()  # some optimizers count their steps there
             group.update(own)
+            group["lr"] = rate * lr_factor
 
     def step(self) -> None:
         """Take one step along ``grad``."""
