@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
 
+from fedlit.core.errors import TrainingError
 from fedlit.core.labels import check_batch
 from fedlit.core.randomness import generator
 
@@ -21,9 +22,19 @@ def fetch(dataset: Dataset, indices: Tensor) -> Any:
 
 
 def columns(labels: Tensor, classes: int) -> Tensor:
-    """Labels as float [B, C]: indices of classes [B] become one against the rest."""
+    """Labels as float [B, C]: indices of classes [B] become one against the rest.
+
+    Raises:
+        TrainingError: an index is no class.
+    """
     if labels.ndim == 1 and classes > 1 and not labels.is_floating_point():
-        return nn.functional.one_hot(labels.long(), classes).float()
+        try:
+            return nn.functional.one_hot(labels.long(), classes).float()
+        except RuntimeError:
+            lowest, highest = labels.min().item(), labels.max().item()
+            raise TrainingError(
+                f"labels: expected the class of each image, 0 to {classes - 1}, found {lowest if lowest < 0 else highest}"
+            ) from None
     return labels.float()
 
 

@@ -4,10 +4,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from fedlit.core.errors import ConfigError
+from fedlit.core.objective import Loss
+from fedlit.core.parts import Parts
+
+
+def labelled(module: nn.Module) -> tuple[str, ...]:
+    """Return the classes whose labels [N, C] a module trains on: none if neither ``objective`` nor a part of it is a loss of them.
+
+    What a module of one's own computes from its targets is then its own affair.
+    """
+    parts = Parts.of(module)
+    return parts.classes if parts.objective or any(isinstance(part, Loss) for part in module.modules()) else ()
 
 
 def held(dataset: object) -> Any:

@@ -8,7 +8,11 @@ from fedlit.core.kinds import Checked
 from fedlit.core.messages import State
 
 
-class Objective(Checked, nn.Module):
+class Loss(Checked, nn.Module):
+    """A loss of fedlit's, called with (logits [B, C], labels [B, C] in {0, 1, NaN}); other labels are refused before it."""
+
+
+class Objective(Loss):
     """A loss with variables or constants of its own, called with (logits [B, C], labels [B, C] in {0, 1, NaN}).
 
     A loss that has none needs no more than ``nn.Module``. Variables are parameters with one entry a class, named in

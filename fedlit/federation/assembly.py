@@ -13,7 +13,7 @@ from fedlit.core.examinations import OF_OPTIMIZERS, check_module
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.hooks import reduced, state_of
-from fedlit.core.labels import check_labels
+from fedlit.core.labels import check_labels, labelled
 from fedlit.core.local_model import client_mask, configured, initial_client_state
 from fedlit.core.messages import Mask, ServerState
 from fedlit.core.module import copy_of
@@ -74,6 +74,8 @@ def assemble(
     data = only(everyone, settings.clients)
     clients, layout = taking_part(data, settings, everyone), model.layout
     _check_classes(data, layout.classes)
+    for name, client in data.clients.items():
+        check_labels(name, client.train, labelled(module))
     masks = {name: client_mask(aggregators, layout, client) for name, client in clients.items()}
     personal = _keeping(masks, layout)
     states = [state_of(a, "server_state", layout, model.w.clone()) for a in aggregators]  # each may keep it
@@ -153,11 +155,9 @@ def _set_up(data: FederatedDataModule, fabric: FederationFabric) -> FederatedDat
 
 
 def _check_classes(data: FederatedDataModule, classes: tuple[str, ...]) -> None:
-    """Refuse a model of other classes than the data's, and labels that are none."""
+    """Refuse a model of other classes than the data's."""
     if classes and data.classes and classes != tuple(data.classes):
         raise ConfigError(f"the model's classes {classes} are not the data's {tuple(data.classes)}")
-    for name, client in data.clients.items():
-        check_labels(name, client.train, classes)
 
 
 def _keeping(masks: Mapping[str, Mask], layout: Layout) -> list[str]:

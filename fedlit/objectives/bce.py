@@ -4,13 +4,12 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedlit.core.kinds import checked
+from fedlit.core.objective import Loss
 
 
-@checked
-class BCE(nn.Module):
+class BCE(Loss):
     """Binary cross-entropy of each class, averaged over the labels that exist.
 
     A label that is NaN (a class that the client does not label, an uncertain report) adds neither loss nor

@@ -55,7 +55,7 @@ MUTANTS = (
     Mutant("optimizers of one's own are not tried", "federation/assembly.py", "if optimizer.foreign:", "if False:",
            "hostile/test_optimizers.py"),
     Mutant("labels of a batch are not looked at", "core/batches.py", "check_batch(self._client, batch, self._classes)", "...",
-           "core/test_measuring.py"),
+           "hostile/test_fetched_labels.py"),
     Mutant("bytes count what is not sent", "core/rounds.py", "payload.nbytes_sent(local.mask(client), local.layout)",
            "payload.nbytes", "federation/test_evaluation.py"),
     Mutant("a resume takes other data", "experiment/resumption.py", "check_same(held, experiment.given)", "...",

@@ -232,16 +232,6 @@ def test_labels_that_are_fetched_first_are_refused_where_they_are_measured(value
         settled(net(), data)
 
 
-@pytest.mark.parametrize("value", [-1.0, 255.0])
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_labels_that_are_fetched_first_are_refused_before_a_step_sees_them(value, workers):
-    module, data = net(), Relabelled({("site-1", 2): value}, Fetched)
-    module.objective = BCE()
-    federation = Federation([], rounds=1, schedule=ConstantSchedule(1, "epochs"), workers=workers)
-    with pytest.raises(ConfigError, match=f"'site-1'.*0, 1 or NaN, found {value:g}.*images of a batch"):
-        simulate(module, data, federation)
-
-
 def test_a_batch_of_other_things_than_images_and_labels_stays():
     for batch in (
         (torch.zeros(2), torch.tensor([3, 4])),

@@ -17,7 +17,7 @@ from fedlit.core.batches import BatchStream, ReadAhead, columns, fetch
 from fedlit.core.checkpoints.stored_states import StateFolder, StoredState
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Layout
-from fedlit.core.labels import are_held
+from fedlit.core.labels import are_held, labelled
 from fedlit.core.local_model import LocalModel, LocalTraining, initial_client_state
 from fedlit.core.logged import value_of, weighed
 from fedlit.core.messages import Broadcast, Client, ClientData, ClientReport, ClientState, Payload, Round, ServerState
@@ -214,7 +214,7 @@ class Worker:
         """Return the batches of a client."""
         if name not in self._streams:
             program, dataset = self.program, self.program.data[name].train
-            classes = self.local.layout.classes
+            classes = labelled(self.local.module)
             unseen = () if are_held(dataset, classes) else classes
             self._streams[name] = BatchStream(
                 dataset, program.batch_size, program.seed, name, ahead=self._ahead, classes=unseen

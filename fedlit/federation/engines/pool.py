@@ -96,11 +96,11 @@ class Scored:
 
 @dataclass(frozen=True)
 class Failed:
-    """From a worker: a job failed, by an error of training or by another one."""
+    """From a worker: a job failed, by an error that fedlit raises on purpose, of a kind, or by another one."""
 
     job: str
     reason: str
-    training: bool
+    kind: type[Exception] | None
 
 
 class ProcessPool:
@@ -228,8 +228,8 @@ class ProcessPool:
                 except (EOFError, ConnectionResetError):
                     self._died(w)
                 if isinstance(answer, Failed):
-                    if answer.training:
-                        raise TrainingError(answer.reason)
+                    if answer.kind:
+                        raise answer.kind(answer.reason)
                     kind = WorkerError if answer.job == START else RuntimeError
                     raise kind(f"{answer.job} failed in a worker process:\n{answer.reason}")
                 yield w, answer
@@ -325,10 +325,11 @@ def _serve(connection: Connection, program_file: str, options: dict, copied: boo
                     continue
                 case Job():
                     answer = (_train if begin[1] else _score)(worker, folder, message, *begin)
-        except TrainingError as error:
-            answer = Failed(_doing(worker), str(error), training=True)
+        except (ConfigError, TrainingError) as error:
+            kind = ConfigError if isinstance(error, ConfigError) else TrainingError
+            answer = Failed(_doing(worker), str(error), kind)
         except Exception:
-            answer = Failed(_doing(worker), traceback.format_exc(), training=False)
+            answer = Failed(_doing(worker), traceback.format_exc(), None)
         try:
             connection.send_bytes(packed(answer))
         except OSError:
