@@ -44,13 +44,18 @@ _NO_FINDINGS = re.compile(
 )
 """Names of columns that are no findings, though their cells look like labels."""
 
-_SIZES = re.compile(
-    r"width|height|rows|col(umn)?s|size|bytes|date|datum|time|zeit|year|jahr|dose|kvp|pixel", re.IGNORECASE
+_QUANTITIES = re.compile(
+    r"width|height|rows|col(umn)?s|size|bytes|date|datum|time|zeit|year|jahr|dose|kvp|pixel|weight|gewicht|gr(ö|oe)(ß|ss)e|score|"
+    r"follow|birth|geburt",
+    re.IGNORECASE,
 )
-"""Names of columns of numbers that are no ids, though they repeat."""
+"""Names of columns that are no ids, though their cells repeat."""
 
-OLDEST = 150
-"""Years; what repeats and is larger is no age."""
+_TIMES = re.compile(r"\d+[dwmy]|\d{1,4}([-./])\d\d?\1\d{1,4}( .*)?", re.IGNORECASE)
+"""Ages as DICOM writes them, such as 045Y, and dates."""
+
+LARGEST = 250
+"""What repeats and is larger is no quantity such as years, kilograms, centimetres or kilovolts."""
 
 MOST, ASKED, FEW = 0.9, (0.2, 1.0), 0.1
 """Share of the cells of a column of labels that are labels at least, shares of different cells of ids that repeat, and share of
@@ -258,19 +263,35 @@ def _fits(key: str, cells: pd.Series, words: Mapping[str, str]) -> bool:
 
 
 def _repeated(rows: pd.DataFrame) -> list[str]:
-    """Return the columns whose cells may be ids of patients with several images, with their numbers, at most three.
-
-    Whole numbers may be, too, where they are larger than ages and no sizes or dates by their names.
-    """
-    counts = rows.nunique().sort_values(ascending=False, kind="stable")
-    counts = counts[(counts / len(rows) >= ASKED[0]) & (counts / len(rows) < ASKED[1])]
-    ids = [name for name in counts.index if not is_numeric(rows[name]) or _are_large(name, rows[name])]
+    """Return the columns whose cells may be ids of patients with several images, with their numbers, at most three."""
+    counts = rows.where(rows != "").nunique().sort_values(ascending=False, kind="stable")
+    counts = counts[(counts > 1) & (counts / len(rows) >= ASKED[0]) & (counts / len(rows) < ASKED[1])]
+    ids = [name for name in counts.index if _may_be_ids(name, rows[name][rows[name] != ""])]
     return [f"{name!r} ({counts[name]:,} different)" for name in ids[:3]]
 
 
-def _are_large(name: str, cells: pd.Series) -> bool:
-    cells = cells[cells != ""]
-    return not _SIZES.search(name) and cells.str.fullmatch(r"\d+").all() and int(cells.astype(float).max()) > OLDEST
+def _may_be_ids(name: str, cells: pd.Series) -> bool:
+    """Return whether cells that repeat may be ids, by their column's name and their values.
+
+    Texts may be, but for dates and ages. Whole numbers may be, but for years, where they are above ``LARGEST``, count on without
+    a gap, or where equal ones always stand together, as in a table sorted by patient. Other quantities, such as ages, have gaps
+    and repeat far apart; so have ids up to ``LARGEST`` with gaps in a table in no order, which are not found.
+    """
+    others = [
+        _NO_FINDINGS.fullmatch,
+        _QUANTITIES.search,
+        *(_NAMED[key].search for key in ("findings", "views", "site")),
+    ]
+    if any(matches(name) for matches in others) or cells.str.fullmatch(_TIMES).mean() >= MOST:
+        return False
+    if not is_numeric(cells):
+        return True
+    if not cells.str.fullmatch(r"\d+").all():
+        return False
+    numbers, different = cells.astype(int), cells.nunique()
+    counted = numbers.max() - numbers.min() < different
+    together = (cells != cells.shift()).sum() == different
+    return bool((counted or together or numbers.max() > LARGEST) and not numbers.between(1900, 2100).all())
 
 
 def _may_be_split(name: str, cells: pd.Series) -> bool:

@@ -63,6 +63,44 @@ def test_ids_of_whole_numbers_are_asked_about_and_ages_sizes_and_dates_are_not(t
     assert "each image is then a patient of its own. Is it 'xyz' (20 different)?" in out
 
 
+IMAGES, PATIENTS = np.arange(40), np.random.default_rng(0).permutation(40) // 2
+"""Rows, and the patient of each, in no order."""
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [PATIENTS + 1, PATIENTS + 101, PATIENTS * 7 + 88_000, np.sort(PATIENTS) * 3 + 20, [f"{n:04}" for n in PATIENTS]],
+    ids=["from 1", "from 101", "with gaps", "with gaps, sorted by patient", "with zeros"],
+)
+def test_whole_numbers_that_repeat_are_asked_about(tmp_path, fedlit_cli, cells):
+    columns = people(xyz=list(map(str, cells)))
+    del columns["patient"]
+    _, out = check(fedlit_cli, str(write_table(tmp_path, columns)))
+    assert "each image is then a patient of its own. Is it 'xyz' (20 different)?" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "cells"),
+    [
+        ("abc", PATIENTS * 3 + 20),  # such as ages
+        ("abc", PATIENTS + 1950),
+        ("abc", [f"{n + 20:03}Y" for n in PATIENTS]),
+        ("abc", [f"{n + 1:02}.01.2020" for n in PATIENTS]),
+        ("abc", [f"{n + 60}.5" for n in PATIENTS]),
+        ("abc", [""] * 40),
+        ("OriginalImage[Width", PATIENTS * 9 + 2000),
+        ("Height]", PATIENTS * 9 + 2000),
+        ("Follow-up #", PATIENTS),
+    ],
+)
+def test_quantities_and_dates_that_repeat_are_not_asked_about(tmp_path, fedlit_cli, name, cells):
+    columns = people(**{name: list(map(str, cells))})
+    del columns["patient"]
+    _, out = check(fedlit_cli, str(write_table(tmp_path, columns)))
+    assert "each image is then a patient of its own" in out
+    assert "a patient of its own. Is it" not in out
+
+
 def test_a_row_of_totals_is_named(tmp_path, fedlit_cli):
     table = write_table(tmp_path, people())
     table.write_text(table.read_text() + "Summe,,20\n")
