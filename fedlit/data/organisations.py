@@ -18,7 +18,7 @@ from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import checked_classes
 from fedlit.data.partition import ByOrganisation, Partition
 from fedlit.data.patients import keys
-from fedlit.data.pictures.copies import Duplicates, checked_duplicates, notes_of_copies
+from fedlit.data.pictures.copies import Duplicates, notes_of_copies
 from fedlit.data.pictures.pixels import Resize
 from fedlit.data.pictures.store import cache_folder
 from fedlit.data.records import SPLITS, Records, hidden_labels, listed
@@ -113,7 +113,7 @@ class Organisations(FederatedDataModule):
             raise ValueError("data.sources: expected at least one organisation, found none")
         # Sorted by name, so that their order in a YAML does not change the rows, and so the batches, of mixed clients.
         self.sources, self.external = dict(sorted(sources.items())), dict(sorted((external or {}).items()))
-        self.duplicates, self.patients = checked_duplicates(duplicates), patients
+        self.duplicates, self.patients = duplicates, patients
         clash = [name for name in self.external if name in sources]
         if clash:
             raise ValueError(f"data.external: {clash[0]!r} is an organisation too; give the test set another name")
@@ -224,8 +224,6 @@ class Organisations(FederatedDataModule):
             return chosen
         if classes == "union":
             return tuple(union)
-        if classes != "shared":
-            raise ValueError(f"data.classes: expected union, shared or a list of classes, found {classes!r}")
         if shared := tuple(sorted(set(union).intersection(*labels_of.values()))):
             return shared
         raise ValueError(

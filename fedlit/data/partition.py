@@ -155,8 +155,6 @@ class IID(Partition):
     def __init__(
         self, clients: int, unit: Literal["patient", "image"] = "patient", sizes: Sequence[float] | None = None
     ):
-        if unit not in ("patient", "image"):
-            raise ValueError(f"IID.unit: expected 'patient' or 'image', found {unit!r}")
         if sizes is not None and (len(sizes) != clients or not all(0 < size < np.inf for size in sizes)):
             raise ValueError(f"IID.sizes: expected {clients} numbers above 0, one for each client, found {list(sizes)}")
         self.clients, self.unit, self.sizes = _checked(clients), unit, sizes

@@ -27,7 +27,19 @@ from fedlit.aggregators import (
 )  # fmt: skip
 from fedlit.core.errors import ConfigError
 from fedlit.core.kinds import check_kinds
-from fedlit.data import IID, ByPatient, Dirichlet, HideClasses, PhantomCXR
+from fedlit.data import (
+    IID,
+    MIMICCXR,
+    ByPatient,
+    CheXpert,
+    Dirichlet,
+    HideClasses,
+    ImageTable,
+    NIHChestXray14,
+    Organisations,
+    PhantomCXR,
+    VinDrCXR,
+)
 from fedlit.experiment.phases import Phase
 from fedlit.federation.federation import Federation
 from fedlit.models import ImageClassifier, LogisticRegression
@@ -89,6 +101,18 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: Dirichlet(3, "0.1"), "Dirichlet.alpha: expected a number, found '0.1'"),
     (lambda: HideClasses("1"), "HideClasses.shared: expected a whole number, found '1'"),
     (lambda: PhantomCXR(missing_classes="none"), "PhantomCXR.missing_classes: expected 'ignore' or 'negative', found 'none'"),
+    (lambda: Organisations({}, classes="all"), "Organisations.classes: expected 'union' or 'shared' or a list of a text, found 'all'"),
+    (lambda: Organisations({}, duplicates="drop"), "Organisations.duplicates: expected 'refuse' or 'allow', found 'drop'"),
+    (lambda: ImageTable(duplicates="warn"), "ImageTable.duplicates: expected 'refuse' or 'allow', found 'warn'"),
+    (lambda: ImageTable(names="harmonized"), "ImageTable.names: expected 'source' or 'harmonised' or a dict, found 'harmonized'"),
+    (lambda: NIHChestXray14(missing="skip"), "NIHChestXray14.missing: expected 'refuse' or 'drop', found 'skip'"),
+    (lambda: NIHChestXray14(damaged="skip"), "NIHChestXray14.damaged: expected 'refuse' or 'drop', found 'skip'"),
+    (lambda: NIHChestXray14(resize="crop"), "NIHChestXray14.resize: expected 'squeeze' or 'pad', found 'crop'"),
+    (lambda: MIMICCXR(labeller="gpt"), "MIMICCXR.labeller: expected 'chexpert' or 'negbio', found 'gpt'"),
+    (lambda: VinDrCXR(vote="most"), "VinDrCXR.vote: expected 'any' or 'majority' or 'unanimous', found 'most'"),
+    (lambda: VinDrCXR(parts=["val"]), "VinDrCXR.parts: expected a list of 'train' or 'test', found ['val']"),
+    (lambda: CheXpert(views=["oblique"]), "CheXpert.views: expected a list of 'frontal' or 'lateral', found ['oblique']"),
+    (lambda: CheXpert(parts=["valid"]), "CheXpert.parts: expected a list of 'train' or 'val' or 'test', found ['valid']"),
 ]  # fmt: skip
 
 

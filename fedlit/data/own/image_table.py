@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -26,7 +27,7 @@ from fedlit.data.own.cells import (
 from fedlit.data.own.written import read_any_table, typed
 from fedlit.data.partition import ByOrganisation, ByPatient, Partition
 from fedlit.data.patients import nobody
-from fedlit.data.pictures.copies import Duplicates, checked_duplicates, notes_of_copies
+from fedlit.data.pictures.copies import Duplicates, notes_of_copies
 from fedlit.data.pictures.store import cache_folder
 from fedlit.data.records import Records, listed
 from fedlit.data.tables import Table, refuse_empty
@@ -102,7 +103,7 @@ class ImageTable(ChestXrays):
         uncertain: Policy | dict[str, Policy] = "ignore",
         blank: Policy | dict[str, Policy] = "ignore",
         views: dict[str, list[str]] | None = None,
-        names: str | Names = "source",
+        names: Literal["source", "harmonised"] | Names = "source",
         colour: bool = False,
         sheet: str | None = None,
         sites: dict[str, str] | None = None,
@@ -143,7 +144,7 @@ class ImageTable(ChestXrays):
             raise ValueError(
                 "data.test: a list of the test set is a part of the official split; leave official_split out"
             )
-        self.colour, self.duplicates = colour, checked_duplicates(duplicates)
+        self.colour, self.duplicates = colour, duplicates
 
     @classmethod
     def lies_in(cls, root: Path) -> bool:

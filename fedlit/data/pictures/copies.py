@@ -4,20 +4,13 @@ import hashlib
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from fedlit.data.patients import keys
 from fedlit.data.records import Records, listed
 
 Duplicates = Literal["refuse", "allow"]
 """What happens if one picture is where it leaks: an error or a warning."""
-
-
-def checked_duplicates(word: str) -> Duplicates:
-    """Return the word, or raise a ValueError where it is neither of the two."""
-    if word not in get_args(Duplicates):
-        raise ValueError(f"data.duplicates: expected refuse or allow, found {word!r}")
-    return word
 
 
 def notes_of_copies(cache: Path, duplicates: Duplicates, names: Sequence[str], read: Sequence[Records]) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -136,7 +136,7 @@ class ChestXrays(FederatedDataModule):
         self,
         root: Path | None = None,
         classes: list[str] | None = None,
-        names: str | Names = "source",
+        names: Literal["source", "harmonised"] | Names = "source",
         uncertain: Policy | dict[str, Policy] = "zeros",
         blank: Policy | dict[str, Policy] = "zeros",
         missing: Literal["refuse", "drop"] = "refuse",
@@ -151,14 +151,9 @@ class ChestXrays(FederatedDataModule):
         if root is None:
             raise ValueError(f"data.root is missing: {self.layout}")
         damaged, depth = damaged or "refuse", DEPTH if depth is None else depth
-        for key, policy in (("missing", missing), ("damaged", damaged)):
-            if policy not in ("refuse", "drop"):
-                raise ValueError(f"data.{key}: expected refuse or drop, found {policy!r}")
         if not 8 < depth <= 16:
             raise ValueError(f"data.depth: expected a number of bits from 9 to 16, found {depth}")
         self.resize: Resize = resize or "squeeze"
-        if self.resize not in get_args(Resize):
-            raise ValueError(f"data.resize: expected squeeze or pad, found {resize!r}")
         self.given_root = Path(root).expanduser()
         self.root = home(self.given_root, self.lies_in)
         self.missing, self.damaged, self.depth, self.official_split = missing, damaged, depth, official_split
@@ -330,11 +325,7 @@ class ChestXrays(FederatedDataModule):
     def _named(self, names: str | Names) -> Names:
         if isinstance(names, dict):
             return names
-        if names == "source":
-            return {label: label for label in self.labels}
-        if names == "harmonised":
-            return harmonised_names(self.source)
-        raise ValueError(f"data.names: expected source, harmonised or a map, found {names!r}")
+        return harmonised_names(self.source) if names == "harmonised" else {label: label for label in self.labels}
 
 
 def _is_deep(file: str) -> bool:

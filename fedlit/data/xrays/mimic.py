@@ -161,8 +161,6 @@ class MIMICCXR(_MIMICImages):
 
     def __init__(self, root: Path | None = None, labeller: Literal["chexpert", "negbio"] = "chexpert", **kwargs):
         super().__init__(root, **kwargs)
-        if labeller not in ("chexpert", "negbio"):
-            raise ValueError(f"data.labeller: expected chexpert or negbio, found {labeller!r}")
         self.labeller = labeller
 
     def _label_files(self) -> list[Path]:
