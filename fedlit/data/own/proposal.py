@@ -34,7 +34,10 @@ _NAMED = {
         r"site|hospital|instit|cent(er|re)|clinic|klinik|krankenhaus|organi[sz]ation|hopital", re.IGNORECASE
     ),
     "findings": re.compile(r"finding|label|diagnos|befund|patholog", re.IGNORECASE),
-    "split": re.compile(r"(data|train)?[ _-]?(split|fold|(sub)?set|partition)s?([ _-]?(name|id))?", re.IGNORECASE),
+    "split": re.compile(
+        r"(data|train)?[ _-]?(split|fold|(sub)?set|partition)s?([ _-]?(name|id))?|(.*[ _-])?(split|fold|partition)([ _-].*)?",
+        re.IGNORECASE,
+    ),
     "views": re.compile(r"view|projection|position", re.IGNORECASE),
 }
 
@@ -237,7 +240,11 @@ def _filled(pattern: str, rows: pd.DataFrame) -> list[str]:
 
 
 def _add(found: Proposal, key: str, rows: pd.DataFrame, columns: Sequence[str], words: Mapping[str, str]) -> None:
-    named = [name for name in columns if key == "split" or _NAMED[key].search(name)]
+    if key == "split":  # by its name, else by words that could not be labels
+        named = [name for name in columns if _NAMED[key].fullmatch(name)]
+        named += [name for name in columns if not set(map(folded, rows[name])) <= SPELLED.keys()]
+    else:
+        named = [name for name in columns if _NAMED[key].search(name)]
     fits = next((name for name in named if _fits(key, rows[name], words)), "")
     if key == "split" and not fits:  # a word that is not known is refused with its line, not left out
         fits = next((name for name in named if _may_be_split(name, rows[name])), "")

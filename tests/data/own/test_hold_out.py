@@ -18,7 +18,7 @@ def opened(table: Path, **options) -> ImageTable:
     return ImageTable(table, cache_dir=str(table.parent / "cache"), **given | options)
 
 
-@pytest.mark.parametrize("column", ["split", "Fold", "data_set", "Partition", "subset"])
+@pytest.mark.parametrize("column", ["split", "Fold", "data_set", "Partition", "subset", "cv_fold", "train_test_split"])
 def test_a_word_that_is_not_known_is_refused(tmp_path, fedlit_cli, column):
     table = write_table(tmp_path, people(**{column: WORDS}))
     code, out, _ = fedlit_cli(f"data check {table}")
@@ -52,6 +52,16 @@ def test_one_may_say_what_words_mean(tmp_path, fedlit_cli):
         opened(table, split="split", splits={"holdout": "tset"})
     with pytest.raises(ValueError, match=r"data.splits: .*data.split"):
         opened(table, splits={"holdout": "test"})
+
+
+def test_words_for_numbers_of_a_split_take_no_label_for_one(tmp_path, fedlit_cli):
+    table = write_table(tmp_path, people(cv_fold=[str(n // 2 % 4) for n in range(40)]))
+    assert "split: cv_fold # 4 different" in " ".join(fedlit_cli(f"data check {table}")[1].split())
+    words = "{splits: {0: test, 1: val, 2: train, 3: train}}"
+    code, out, _ = fedlit_cli(f"data check {table} --set '{words}'")
+    assert code == 0
+    assert "split: cv_fold" in out
+    assert "labels: [Edema]" in out
 
 
 def test_a_column_of_another_kind_is_no_split(tmp_path, fedlit_cli):
