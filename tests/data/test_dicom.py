@@ -253,6 +253,20 @@ def test_padding_is_black_and_no_part_of_the_range(tmp_path, dtype, photometric)
     np.testing.assert_array_equal(found[:, 2:], plain)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "value"), [(np.uint16, 65535), (np.uint16, 63536), (np.int16, -2000), (np.int16, -32768)]
+)
+def test_padding_that_the_stored_bits_do_not_hold_is_padding_and_white_is_white(tmp_path, dtype, value):
+    white = 2047 if dtype is np.int16 else 4095
+    pixels = np.linspace(0, white, 64).reshape(8, 8).astype(dtype)
+    plain = grey(write_dicom(tmp_path / "plain.dicom", pixels[:, 2:], BitsStored=12))
+    pixels[:, :2] = value
+    found = grey(write_dicom(tmp_path / "x.dicom", pixels, BitsStored=12, PixelPaddingValue=value))
+    assert (found[:, :2] == 0).all()
+    np.testing.assert_array_equal(found[:, 2:], plain)
+    assert plain.max() == 255
+
+
 def test_a_range_of_padding_and_nothing_but_padding(tmp_path):
     pixels = np.arange(64, dtype=np.uint16).reshape(8, 8)
     found = grey(write_dicom(tmp_path / "x.dicom", pixels, PixelPaddingValue=3, PixelPaddingRangeLimit=0))

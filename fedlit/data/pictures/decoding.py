@@ -31,7 +31,7 @@ from fedlit.data.pictures.store import ImageStore, cache_folder, check_space, ma
 Damaged = Literal["refuse", "drop"]
 
 # Part of every identity: raise it when decoding changes, so that old pictures are not taken for new ones.
-_FORMAT = "4"
+_FORMAT = "5"
 
 MAX_FAILURES = 100
 """Damaged files after which the others are not looked at, where damage is refused."""

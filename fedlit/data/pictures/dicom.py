@@ -100,15 +100,18 @@ def _values(file: Path, header) -> tuple[np.ndarray, np.ndarray]:
             raise ConfigError(
                 f"{file}: pixels in {syntax.name} need a decoder that is not installed ({needs}): {INSTALL}"
             )
+    header.pixel_array_options(correct_unused_bits=False)  # padding may lie in bits beyond those that are stored
     try:
         stored = header.pixel_array
     except (RuntimeError, AttributeError) as error:  # of a decoder
         raise ValueError(f"{syntax.name if syntax else 'pixels'}: {str(error).splitlines()[0]}") from error
     ends = header.get("PixelPaddingValue"), header.get("PixelPaddingRangeLimit", header.get("PixelPaddingValue"))
-    if ends[0] is None:
-        return apply_modality_lut(stored, header), np.zeros(stored.shape, dtype=bool)
-    low, high = sorted(int(np.array(int(end) & 0xFFFF, np.uint16).astype(stored.dtype)) for end in ends)
-    return apply_modality_lut(stored, header), (stored >= low) & (stored <= high)
+    padded = np.zeros(stored.shape, dtype=bool)
+    if ends[0] is not None:
+        low, high = sorted(int(np.array(int(end) & 0xFFFF, np.uint16).astype(stored.dtype)) for end in ends)
+        padded = (stored >= low) & (stored <= high)
+    unused = header.BitsAllocated - header.BitsStored
+    return apply_modality_lut((stored << unused) >> unused, header), padded
 
 
 def _looked_up(values: np.ndarray, header) -> np.ndarray:
