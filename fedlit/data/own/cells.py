@@ -78,7 +78,11 @@ def reader_of(values: Mapping[str, str], own: Mapping[str, str], column: str) ->
     where = f"data.values: {column!r}"
     spelled = meanings(values) | {folded(spelling): meaning for spelling, meaning in own.items()}
     meanings(own, where)
-    ranges = [(_ends(spelling, where), meaning) for spelling, meaning in own.items() if spelling.lstrip()[:1] in "<>"]
+    ranges = [
+        (_ends(spelling, where), meaning)
+        for spelling, meaning in own.items()
+        if spelling.lstrip().startswith(("<", ">"))
+    ]
     named = {folded(spelling) for spelling in own}
 
     def meaning_of(cell: str) -> str | None:

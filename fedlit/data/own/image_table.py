@@ -220,7 +220,7 @@ class ImageTable(ChestXrays):
             if column not in self.labels:
                 raise ValueError(f"data.values: {column!r} is no column of data.labels; {near(column, self.labels)}")
             reader_of(self.values, own, column)
-        if ranges := [word for word in self.values if word.lstrip()[:1] in ("<", ">")]:
+        if ranges := [word for word in self.values if word.lstrip().startswith(("<", ">"))]:
             raise ValueError(
                 f"data.values: the range {ranges[0]!r} needs its column: {{COLUMN: {{'{ranges[0]}': {self.values[ranges[0]]}}}}}"
             )

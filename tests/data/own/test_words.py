@@ -159,6 +159,14 @@ def test_values_that_mean_nothing(tmp_path, values, said):
         read(table, values)
 
 
+def test_an_empty_cell_of_one_column_may_mean_something(tmp_path):
+    cells = ["x" if n % 3 else "" for n in range(40)]
+    table = write_table(tmp_path, people(Mass=cells))
+    values = {"Mass": {"x": "positive", "": "negative"}}
+    data = ImageTable(table, image="file", patient="patient", labels=["Edema", "Mass"], values=values)
+    assert data.read().labels[:, 1].tolist() == [float(cell == "x") for cell in cells]
+
+
 def test_ranges_on_the_command_line(tmp_path, fedlit_cli):
     table = write_table(tmp_path, people(Age=[str(age) for age in range(1, 41)]))
     code, out = check(
