@@ -64,8 +64,8 @@ def read_table(
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: A column is missing, or a cell that must be filled is empty; the message names file, column and
-            line.
+        ValueError: A column is missing, a row is cut short, or a cell that must be filled is empty; the message names file,
+            column and line.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
@@ -88,6 +88,8 @@ def read_table(
             raise ValueError(f"{path}: expected a table of comma-separated values in UTF-8, found: {error}") from None
     rows.columns = [str(column).strip() for column in rows.columns]
     header = [column for column in rows.columns if not column.startswith("Unnamed:")]
+    if rows[header[-1:]].isna().any(axis=None):
+        _refuse_cut_rows(path, len(header))
     rows = rows[header].rename(columns=dict(columns or {}))
     other = next((name for sign, name in SEPARATORS.items() if len(header) == 1 and sign in header[0]), "")
     for column in needed:
@@ -138,6 +140,15 @@ def _checked_header(path: Path) -> list[str]:
     if twice := [name for name, count in counts.items() if name and count > 1]:
         raise ValueError(f"{path}: the header has the columns {listed(twice)} more than once. Keep one of each")
     return spelled
+
+
+def _refuse_cut_rows(path: Path, width: int) -> None:
+    with (
+        gzip.open(path, "rt", encoding="utf-8-sig") if path.suffix == ".gz" else path.open(encoding="utf-8-sig") as file
+    ):
+        for line, cells in enumerate(csv.reader(file), 1):
+            if any(cells) and len(cells) < width:
+                raise ValueError(f"{path}, line {line}: expected {width} cells as in the header, found {len(cells)}")
 
 
 def refuse_repeats(table: Table, column: str, what: str = "image") -> None:

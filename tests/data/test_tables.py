@@ -73,6 +73,19 @@ def test_a_damaged_table_is_refused(tmp_path, text, message):
         table(tmp_path, text)
 
 
+@pytest.mark.parametrize("end", ["", ","])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_row_cut_short_is_refused_with_its_line(tmp_path, packed, end):
+    path = tmp_path / ("labels.csv.gz" if packed else "labels.csv")
+    text = GOOD.replace("\n", f"{end}\n")
+    path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+    assert len(read_table(path, ["name"]).rows) == 3
+    text = text.replace("a.png,1,0", '"a\nb.png",1,').replace("c.png,0.0,1.0", "c.png,0.0").replace(f"0.0{end}", "0.0")
+    path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+    with pytest.raises(ValueError, match=r"labels.csv.*, line 5: expected 3 cells as in the header, found 2"):
+        read_table(path, ["name"])
+
+
 def test_another_encoding_is_refused_with_the_file(tmp_path):
     path = tmp_path / "labels.csv"
     path.write_bytes("name\nFrançois.png\n".encode("latin-1"))
