@@ -12,9 +12,9 @@ from fedlit.data import ImageTable, Organisations, PhantomCXR
 from fedlit.data.phantom.hospitals import Hospital
 from fedlit.data.pictures import near
 from fedlit.data.pictures.likeness import perceptual_hashes, turned
-from fedlit.data.pictures.near import Chosen, Thumbs, cached_pairs, draw_pairs, near_pairs
+from fedlit.data.pictures.near import Thumbs, cached_pairs, draw_pairs, near_pairs
 from fedlit.data.pictures.pixels import THUMB
-from fedlit.data.pictures.store import ImageStore
+from fedlit.data.pictures.store import ImageStore, PartOfStore
 from fedlit.data.xrays.check import check, compare
 
 pytestmark = pytest.mark.filterwarnings("ignore:classes without")
@@ -161,8 +161,8 @@ def test_small_pictures_in_a_file():
     thumbs = Thumbs(3)
     thumbs.put(1, np.asarray(drawn(4, 128))[None])
     assert torch.equal(thumbs[np.array([1])][0, 0], torch.from_numpy(np.array(drawn(4, 128))))
-    assert len(Chosen(thumbs, np.array([1, 1]))) == 2
-    assert Chosen(thumbs, np.array([1, 1])).hashes().tolist() == [thumbs.hashes()[1].tolist()] * 2
+    assert len(PartOfStore(thumbs, np.array([1, 1]))) == 2
+    assert PartOfStore(thumbs, np.array([1, 1])).hashes().tolist() == [thumbs.hashes()[1].tolist()] * 2
 
 
 # What uses it

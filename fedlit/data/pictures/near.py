@@ -101,29 +101,6 @@ class Thumbs:
         return self._hashes
 
 
-class Chosen:
-    """Some pictures of a store.
-
-    Args:
-        store: The store.
-        rows: Rows of it, [n].
-    """
-
-    def __init__(self, store: Store, rows: np.ndarray) -> None:
-        self._store, self._rows = store, rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, indices: np.ndarray) -> torch.Tensor:
-        """Return a copy of some pictures, uint8 [B, channels, height, width]."""
-        return self._store[self._rows[indices]]
-
-    def hashes(self) -> np.ndarray:
-        """Return the perceptual hashes of each picture, [n, 4] uint64."""
-        return self._store.hashes()[self._rows]
-
-
 def cached_pairs(
     folder: Path, one: Store, other: Store, names: tuple[str, str], apart: tuple[np.ndarray, np.ndarray] | None = None
 ) -> list[Pair]:

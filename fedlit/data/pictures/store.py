@@ -19,6 +19,8 @@ from fedlit.data.pictures.likeness import perceptual_hashes
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from fedlit.data.pictures.near import Thumbs
+
 LARGE = 100 * 10**6
 """Bytes from which on the place and size of pictures that are no files are said before they are made."""
 
@@ -160,14 +162,18 @@ class PartOfStore:
     """Some pictures of a store, in an order of one's own; a picture may be there more than once.
 
     Args:
-        store: The image store.
+        store: The image store, or pictures in memory with their hashes, which have no files.
         rows: Rows of the store, [n].
     """
 
-    def __init__(self, store: ImageStore, rows: np.ndarray):
+    def __init__(self, store: "ImageStore | Thumbs", rows: np.ndarray):
         self.store, self.rows = store, np.asarray(rows, dtype=np.int64)
+
+    @property
+    def path(self) -> Path:
+        """A name for these pictures, beside the store."""
         digest = hashlib.sha256(self.rows.tobytes()).hexdigest()[:12]
-        self.path = store.path.with_name(f"{store.path.stem}-part-{digest}")
+        return self.store.path.with_name(f"{self.store.path.stem}-part-{digest}")
 
     @property
     def paths(self) -> list[Path]:
