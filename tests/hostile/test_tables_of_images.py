@@ -55,7 +55,7 @@ INPUTS = [
     changed("a patient of blanks", ",0,3,", ",0,   ,", "line 5: column 'Patient ID' is empty (1 such lines)"),
     table("an open quote", GOOD + '"9.png,Mass', "EOF inside string starting at row 11"),
     table("a row that is too long", GOOD + "9.png,Mass,0,1,50,M,PA,7,8,9\n", "Expected 7 fields in line 12, saw 10"),
-    table("a row that is too short", GOOD + "77.png\n", "line 12: column 'Finding Labels' is empty (1 such lines)"),
+    table("a row that is too short", GOOD + "77.png\n", "line 12: expected 7 cells as in the header, found 1"),
     table("an image that is missing", GOOD + "77.png,Mass,0,3,50,M,PA\n", "1 of 11 images are missing", "77.png", "line 12"),
     changed("an image above the folder", "3.png", "../../3.png", "expected names of images in .", "'../../3.png'"),
     changed("an image by its whole path", "3.png", "/etc/hostname", "expected names of images in .", "leads to /etc/hostname"),
