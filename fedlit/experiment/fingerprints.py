@@ -20,9 +20,8 @@ from fedlit.data.federated import FederatedDataModule
 from fedlit.data.given import GivenClients
 from fedlit.experiment.described import plain
 
-FETCHED = 64
-"""Parts of the data of which examples are fetched, at most."""
-
+FETCHED = 8
+"""Parts of the data of which examples are fetched, at most; each fetch may decode an image."""
 
 FILE = "given.json"
 """Where a run keeps its fingerprints."""
@@ -62,7 +61,9 @@ def _of_optimizer(module: LightningModule) -> str:
     optimizer = single_optimizer(copy_of(module))
     groups = [
         ", ".join(
-            f"{key} {plain(value)}" for key, value in group.items() if key != "params" and value not in (None, False)
+            f"{key} {plain(value)}"
+            for key, value in group.items()
+            if key != "params" and value is not None and value is not False
         )
         for group in optimizer.param_groups
     ]
@@ -70,7 +71,7 @@ def _of_optimizer(module: LightningModule) -> str:
 
 
 def _of_data(data: GivenClients) -> str:
-    """Give a digest of all labels that data sets hold, and of the first and last examples of at most 64 parts.
+    """Give a digest of all labels that data sets hold, and of the first and last examples of at most 8 parts.
 
     An example that is not the same when it is fetched again, as it is augmented, counts for nothing.
     """

@@ -229,9 +229,16 @@ class TestOneAfterTheOther:
             images, labels = clients["south"][0].tensors
             (labels if what == "labels" else images)[0] = 0 if what == "pixels" else 1 - labels[0]
         with pytest.raises(
-            CheckpointError, match=r"lr 0.1\) there, SGD \(lr 0.2" if what == "rate" else "others: the data is"
+            CheckpointError, match=r"lr 0.1[^)]*\) there, SGD \(lr 0.2" if what == "rate" else "others: the data is"
         ):
             fit(model, clients, rounds=2, ckpt_path="last")
+
+    def test_a_rate_of_zero_is_another_rate_too(self, monkeypatch):
+        with monkeypatch.context() as still:
+            still.setattr(Net, "configure_optimizers", lambda self: torch.optim.SGD(self.parameters(), lr=0.0))
+            fit(rounds=1, name="part")
+        with pytest.raises(CheckpointError, match=r"lr 0.0[^)]*\) there, SGD \(lr 0.1"):
+            fit(rounds=2, ckpt_path="last")
 
     def test_data_that_are_augmented_go_on(self):
         class Noisy(TensorDataset):

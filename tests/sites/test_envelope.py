@@ -9,11 +9,14 @@ import sys
 import numpy as np
 import pytest
 import torch
+from toys import ToyNet
 
+from fedlit.core.flat import FlatModel
+from fedlit.core.messages import Mask
 from fedlit.sites import envelope as envelope_module
 from fedlit.sites.envelope import DTYPES, LARGEST_HEADER, PREFIX, PROTOCOL, Damaged, Envelope, Header, split
 from fedlit.sites.messages import Done, Failure
-from fedlit.sites.payloads import module_state, module_tensors
+from fedlit.sites.payloads import filled, module_state, module_tensors
 
 TENSORS = {
     "w": torch.tensor([1.5, -0.0, math.inf, math.nan]),
@@ -130,6 +133,25 @@ def test_a_module_of_a_thousand_tensors_fits_into_a_header():
         ValueError, match=r"expected 6,000 of float32 and 1 of int64 .*made a model of 6,000 of float32$"
     ):
         module_state(envelope.tensors(), {name: t for name, t in state.items() if name.startswith("backbone")})
+
+
+@pytest.mark.parametrize("lie", ["none", "a value more", "a value less", "another size"])
+def test_a_shared_vector_has_as_many_values_as_its_client_shares(lie):
+    layout = FlatModel(ToyNet()).layout
+    mask = Mask.everything(layout).keeping(layout.groups(("head",)))
+    whole = torch.arange(1.0, layout.size + 1)
+    cut = mask.cut(layout, whole)
+    if lie == "none":
+        whole[layout.slices["head"]] = 0
+        assert torch.equal(filled(cut, "w", layout.size, mask, layout), whole)
+        return
+    wrong, size = {
+        "a value more": (torch.cat([cut, cut[:1]]), layout.size),
+        "a value less": (cut[1:], layout.size),
+        "another size": (cut, layout.size + 7),
+    }[lie]
+    with pytest.raises(Damaged, match=r"its 'w' has [\d,]+ values, expected [\d,]+ of [\d,]+"):
+        filled(wrong, "w", size, mask, layout)
 
 
 def test_who_hands_a_message_on_leaves_its_hash_to_the_reader():
