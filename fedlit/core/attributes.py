@@ -1,9 +1,12 @@
-"""State that a module keeps in plain attributes, where no client could have its own: found in the first round."""
+"""State that a module keeps in plain attributes, where no client could have its own: found in the round that changes it."""
 
 import copy
+import dis
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,9 @@ OTHERS = frozenset(vars(LightningModule())) | {"log", "log_dict"}
 LIBRARIES = ("torch.nn.", "torchmetrics.")
 """Where layers come from that keep nothing in attributes, or nothing that training depends on."""
 
+OUTSIDE = ("the class ", "the module ")
+"""How places begin that are no submodules."""
+
 ABSENT, UNKNOWN = object(), object()
 """Values of an attribute that is not there, and of one that cannot be copied, or is no state by its kind."""
 
@@ -33,35 +39,82 @@ GENERATORS: dict[type, Callable[[Any], Any]] = {
 }
 
 Key = tuple[str, str]
-"""Name of the submodule, and of its attribute."""
+"""Name of the submodule, class or file, and of its attribute."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Where attributes are: of an object, of a class, or globals.
+
+    Attributes:
+        place: The dictionary, or the class.
+        names: Names that are looked at; all where it is None.
+    """
+
+    place: dict[str, Any] | type
+    names: frozenset[str] | None = None
+
+    @property
+    def entries(self) -> Mapping[str, Any]:
+        """What there is, by name."""
+        return self.place if isinstance(self.place, dict) else vars(self.place)
+
+    def looked_at(self) -> Iterator[tuple[str, Any]]:
+        """Give names and values."""
+        for name, value in list(self.entries.items()):
+            if (name in self.names) if self.names is not None else name not in OTHERS:
+                yield name, value
+
+    def put(self, name: str, value: Any) -> None:
+        """Set an attribute, or remove it."""
+        if isinstance(self.place, type):
+            delattr(self.place, name) if value is ABSENT else setattr(self.place, name, value)
+        elif value is ABSENT:
+            self.place.pop(name, None)
+        else:
+            self.place[name] = value
 
 
 class AttributeWatch:
-    """Compare a module's attributes before and after a client's round.
+    """Compare what steps may keep outside of buffers before and after each client's round.
 
     Args:
-        module: The module; its submodules and its objective are looked at too. Not looked at are PyTorch's own layers,
-            metrics, and what Lightning keeps.
+        module: The module. Looked at are attributes of it, of its submodules and objective and of their classes, globals that
+            their methods name, and states of metrics; not PyTorch's own layers, and what Lightning keeps.
     """
 
     def __init__(self, module: LightningModule) -> None:
         self._module = module
-        self._parts = {
-            name: part
-            for name, part in module.named_modules()
-            if not isinstance(part, Metric) and not type(part).__module__.startswith(LIBRARIES)
-        }
+        self._holders: dict[str, Holder] = {}
+        self._metrics = {name for name, part in module.named_modules() if isinstance(part, Metric)}
+        for name, part in module.named_modules():
+            if isinstance(part, Metric):
+                self._holders[name] = Holder(vars(part), frozenset(part._defaults))
+            elif not type(part).__module__.startswith(LIBRARIES):
+                self._holders[name] = Holder(vars(part))
+                self._holders |= _of_classes(type(part))
         held = [*module.parameters(), *module.buffers()]
         self._memory = {tensor.untyped_storage().data_ptr() for tensor in held}
-        self._before = self._values()
         self._frozen = {n: p.detach().clone() for n, p in module.named_parameters() if not p.requires_grad}
+        self._before: dict[Key, Any] = {}
+        self._harmless: set[Key] = set()
+
+    def begin(self) -> None:
+        """Remember what there is; what has not changed since the last round is not copied again."""
+        live = dict(self._live())
+        for key in self._before.keys() - live.keys():
+            del self._before[key]
+        for key, value in live.items():
+            if not self._is(key, value):
+                self._before[key] = self._copied(value)
 
     def check(self, step: Callable[[], Tensor]) -> None:
         """Refuse state in attributes, after the round.
 
         An attribute that has changed is state if the next step depends on what it was: ``step`` is run again, from the
         values before and after the round. What a step only leaves behind (its activations, the time) or computes once (a
-        grid) is no state, nor is a list of losses that grows, as long as the loss does not depend on it.
+        grid) is no state, nor is a list of losses that grows, as long as the loss does not depend on it; those are not
+        looked at again. What a metric has counted is state where the loss depends on it.
 
         Args:
             step: Returns the loss of the client's first step, with the same draws and weights each time.
@@ -70,11 +123,14 @@ class AttributeWatch:
             TrainingError: A frozen parameter, or an attribute that is state, has changed; names it.
         """
         self._check_frozen()
-        now = self._values()
-        changed = [key for key in sorted({*self._before, *now}) if not _same(_of(self._before, key), _of(now, key))]
+        live = dict(self._live())
+        changed = sorted(
+            {key for key, value in live.items() if not self._is(key, value)} | self._before.keys() - live.keys()
+        )
         if not changed:
             return
-        held = {key: vars(self._parts[key[0]]).get(key[1], ABSENT) for key in changed}
+        now = {key: self._copied(live[key]) for key in changed if key in live}
+        held = {key: live.get(key, ABSENT) for key in changed}
         try:
             replays = [
                 self._replay({key: _of(start, key) for key in changed}, step) for start in (self._before, now, now)
@@ -84,15 +140,17 @@ class AttributeWatch:
         (before, first_loss), (after, loss), (again, _) = replays
         depends = not torch.equal(first_loss, loss)
         carried = [key for key in changed if not _same(before[key], after[key]) and _same(after[key], again[key])]
-        growing = [key for key in carried if not depends and _grows(_of(now, key), after[key])]
+        counted = [key for key in carried if key[0] in self._metrics]
+        growing = [key for key in carried if not depends and _grows(_of(now, key), after[key]) and key not in counted]
         for key in carried:
-            if key not in growing:
+            if key not in growing and (depends or key not in counted):
                 raise TrainingError(self._refusal(key))
         if growing:
             rank_zero_warn(
                 f"{self._name(growing[0])} grows with every step, and nobody empties it: no hook is called at the end of an "
                 "epoch here; use self.log"
             )
+        self._harmless.update(changed)
 
     def _check_frozen(self) -> None:
         for name, value in self._module.named_parameters():
@@ -104,8 +162,13 @@ class AttributeWatch:
                 )
 
     def _refusal(self, key: Key) -> str:
-        part, attribute = key
-        value = vars(self._parts[part]).get(attribute)
+        place, attribute = key
+        value = self._holders[place].entries.get(attribute)
+        if place in self._metrics:
+            return (
+                f"{self._name((place, ''))} is a metric that the loss depends on: it goes on counting over the clients that take "
+                "turns on one module, in any number of processes; compute what the loss needs from the batch"
+            )
         if isinstance(value, tuple(GENERATORS)):
             fix = (
                 "Draw from the default generators of torch, numpy and random: they are seeded for each client and round"
@@ -121,28 +184,29 @@ class AttributeWatch:
         )
 
     def _name(self, key: Key) -> str:
+        if key[0].startswith(OUTSIDE):
+            return f"{key[1]} of {key[0]}"
         return ".".join(filter(None, (type(self._module).__name__, *key)))
 
-    def _values(self) -> dict[Key, Any]:
-        return {
-            (name, attribute): self._copied(value)
-            for name, part in self._parts.items()
-            for attribute, value in vars(part).items()
-            if attribute not in OTHERS
-        }
+    def _live(self) -> Iterator[tuple[Key, Any]]:
+        for place, holder in self._holders.items():
+            for name, value in holder.looked_at():
+                if (place, name) not in self._harmless:
+                    yield (place, name), value
+
+    def _is(self, key: Key, value: Any) -> bool:
+        """Whether a value is what it was."""
+        return _same(_of(self._before, key), value) if key in self._before else self._copied(value) is UNKNOWN
 
     def _set(self, values: dict[Key, Any]) -> None:
-        for (name, attribute), value in values.items():
-            if value is ABSENT:
-                vars(self._parts[name]).pop(attribute, None)
-            else:
-                vars(self._parts[name])[attribute] = value
+        for (place, name), value in values.items():
+            self._holders[place].put(name, value)
 
     def _replay(self, start: dict[Key, Any], step: Callable[[], Tensor]) -> tuple[dict[Key, Any], Tensor]:
         self._set({key: self._copied(value) for key, value in start.items()})
         loss = step().detach().clone()
-        now = self._values()
-        return {key: _of(now, key) for key in start}, loss
+        now = {(place, name): self._copied(_of(self._holders[place].entries, name)) for place, name in start}
+        return now, loss
 
     def _copied(self, value: Any, depth: int = 4) -> Any:
         """A copy that later changes do not reach."""
@@ -170,7 +234,29 @@ class AttributeWatch:
         return twin
 
 
-def _of(values: dict[Key, Any], key: Key) -> Any:
+def _of_classes(kind: type) -> dict[str, Holder]:
+    """Where a class of somebody's own, and those above it, keep attributes, and the globals that their methods name."""
+    found: dict[str, Holder] = {}
+    for each in kind.__mro__:
+        if each.__module__.split(".")[0] in ("torch", "lightning", "torchmetrics", "timm", "builtins", "fedlit"):
+            continue
+        name = f"{each.__module__}.{each.__qualname__}"
+        found[f"the class {name}"] = Holder(each, frozenset(vars(each)) - OTHERS)
+        for function in vars(each).values():
+            if isinstance(function, FunctionType):
+                names = _globals_in(function.__code__)
+                above = found.get(place := f"the module {function.__module__}")
+                found[place] = Holder(function.__globals__, names | (above.names or set() if above else set()))
+    return found
+
+
+def _globals_in(code: CodeType) -> frozenset[str]:
+    """Names of globals that a function and those inside it use."""
+    names = {each.argval for each in dis.get_instructions(code) if each.opname.endswith("_GLOBAL")}
+    return frozenset(names).union(*(_globals_in(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
+
+
+def _of(values: Mapping[Any, Any], key: Any) -> Any:
     return values.get(key, ABSENT)
 
 

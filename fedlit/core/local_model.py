@@ -10,6 +10,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 
 from fedlit.core.aggregator import Aggregator, ClientContext, Correction
+from fedlit.core.attributes import AttributeWatch
 from fedlit.core.batches import BatchStream
 from fedlit.core.errors import TrainingError
 from fedlit.core.fabric import FederationFabric
@@ -75,7 +76,8 @@ class LocalModel:
     Attributes:
         learns: Whether a step has had a gradient other than zero yet, as of the last client's round.
         moves: Whether a client's weights have moved in a round yet.
-        watched: Whether its attributes have been looked at in a round.
+        watch: Looks at what its steps keep in attributes.
+        watched: Whether it has looked at a round.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class LocalModel:
         self._in_evaluation = [part for part in module.modules() if module.training and not part.training]
         self.train()
         self.flat = FlatModel(module, training.channels_last)
+        self.watch = AttributeWatch(module)
         self._arranged = with_channels_last if training.channels_last else as_it_is
         self.optimizer = FlatOptimizer(module, self.flat)
         self._clipped = _joined(self.optimizer.stretches)

@@ -6,7 +6,6 @@ import time
 import torch
 from torch import Tensor
 
-from fedlit.core.attributes import AttributeWatch
 from fedlit.core.batches import BatchStream, Draws
 from fedlit.core.diagnostics import squares
 from fedlit.core.errors import TrainingError
@@ -38,7 +37,7 @@ def client_round(
         payload = measure(local, stream, client, state, down, rnd)
         seconds = time.perf_counter() - began
         return payload, state, ClientReport(client.name, 0, client.examples, 0.0, seconds, payload.nbytes)
-    watch = None if local.watched else AttributeWatch(local.module)
+    local.watch.begin()
     seed_process(rnd.seed, "round", rnd.index, client.name)
     window = rnd.window * (stream.steps_per_epoch if rnd.unit == "epochs" else 1)
     draws = Draws(stream, state.batches, window * local.batches_per_step)
@@ -71,9 +70,8 @@ def client_round(
         metrics=metrics,
         still=still,
     )
-    if watch is not None:
-        watch.check(lambda: _first_loss(local, stream, client, state, down, rnd))
-        local.watched = True
+    local.watch.check(lambda: _first_loss(local, stream, client, state, down, rnd))
+    local.watched = True
     return payload, after, report
 
 

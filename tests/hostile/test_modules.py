@@ -14,6 +14,7 @@ import torch
 from foreigners import AsksTrainer, Lazy, Manual, Named, Scheduled, SecondOrder, TwoOptimizers, Unvalidated
 from strangers import fit, having, seeded, stepping
 from torch import nn
+from torchmetrics.classification import MulticlassAccuracy
 
 from fedlit.core.errors import ConfigError, TrainingError
 
@@ -95,6 +96,39 @@ def metered(module, loss, batch):
     return loss
 
 
+def late(module, loss, batch):
+    if module.global_step >= 2:  # the second round
+        module.steps += 1
+    return loss
+
+
+def smoothed(module, loss, batch):
+    module.accuracy.update(module.net(batch[0].flatten(1)), batch[1])
+    return loss * module.accuracy.compute()
+
+
+CALLS = 0
+
+
+class OfClass(Unvalidated):
+    """Keeps a counter in its class."""
+
+    calls = 0
+
+    def training_step(self, batch, batch_idx):
+        type(self).calls += 1
+        return super().training_step(batch, batch_idx)
+
+
+class OfFile(Unvalidated):
+    """Keeps a counter in a global."""
+
+    def training_step(self, batch, batch_idx):
+        global CALLS
+        CALLS += 1
+        return super().training_step(batch, batch_idx)
+
+
 def tied_by_data(module):
     module.one, module.two = nn.Linear(4, 4), nn.Linear(4, 4)
     module.two.weight.data = module.one.weight.data
@@ -144,6 +178,12 @@ REFUSED = [
              lambda m: setattr(m, "rng", np.random.default_rng(0))),
     of_steps("a generator of python", lambda m, loss, b: loss * m.rng.random(), ("Strange.rng", "default generators"),
              lambda m: setattr(m, "rng", random.Random(0))),
+    of_steps("a counter that begins in the second round", late, (f"Strange.steps {STATE}",),
+             lambda m: setattr(m, "steps", 0)),
+    of_steps("a metric in the loss", smoothed, ("Strange.accuracy is a metric that the loss depends on",),
+             lambda m: setattr(m, "accuracy", MulticlassAccuracy(4))),
+    Module("a counter in a class", OfClass, (f"calls of the class test_modules.OfClass {STATE}",)),
+    Module("a counter in a global", OfFile, (f"CALLS of the module test_modules {STATE}",)),
     of_steps("a frozen teacher that follows", taught, ("frozen parameter teacher.weight changed", "make it a buffer"),
              lambda m: setattr(m, "teacher", nn.Linear(16, 4).requires_grad_(False))),
     of_steps("a parameter that is replaced", replaced, ("parameter net.weight was replaced", "copy_")),
