@@ -187,14 +187,14 @@ def list_labels(console: Console) -> None:
 
 
 def list_checks(console: Console) -> None:
-    """Print what a model is examined for before it trains: a row for each examination."""
-    from fedlit.core.examinations import OF_MODULES, OF_OPTIMIZERS
+    """Print what models, data and machines are examined for before anything trains, and what watches rounds."""
+    from fedlit.federation.examinations import EVERY
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     for column in ("check", "what has to hold", "where it does not"):
         table.add_column(column)
-    for examination in (*OF_MODULES, *OF_OPTIMIZERS):
-        said = " ".join((type(examination).__doc__ or "").partition("\n\n")[0].split())
+    for examination in EVERY:
+        said = " ".join((examination.__doc__ or "").partition("\n\n")[0].split())
         table.add_row(examination.name, said, examination.advice)
     console.print(table)
 

@@ -76,12 +76,17 @@ class Holder:
 
 
 class AttributeWatch:
-    """Compare what steps may keep outside of buffers before and after each client's round.
+    """No step carries something to the next one outside of buffers, and nothing that is frozen changes.
+
+    What steps may keep is compared before and after each client's round.
 
     Args:
         module: The module. Looked at are attributes of it, of its submodules and objective and of their classes, globals that
             their methods name, and states of metrics; not PyTorch's own layers, and what Lightning keeps.
     """
+
+    name = "attributes"
+    advice = "make it a buffer, which every client keeps as its own or the federation averages"
 
     def __init__(self, module: LightningModule) -> None:
         self._module = module

@@ -34,14 +34,9 @@ def are_held(dataset: Dataset, classes: Sequence[str]) -> bool:
     return getattr(held(dataset), "shape", None) == (len(dataset), len(classes))
 
 
-def check_labels(client: str, dataset: Dataset, classes: Sequence[str]) -> None:
-    """Check a client's training labels, [N, C], where the data set holds them, so that no local step has to look at them.
-
-    Raises:
-        ConfigError: a label is not 0, 1 or NaN.
-    """
-    if classes and are_held(dataset, classes):
-        refuse_others(client, torch.as_tensor(held(dataset)), classes)
+def wrong_labels(client: str, dataset: Dataset, classes: Sequence[str]) -> str:
+    """Say what is wrong with a client's training labels [N, C], where the data set holds them; "" where nothing is."""
+    return others(client, torch.as_tensor(held(dataset)), classes) if classes and are_held(dataset, classes) else ""
 
 
 def check_batch(client: str, batch: Any, classes: Sequence[str]) -> None:
@@ -61,11 +56,18 @@ def refuse_others(client: str, labels: Tensor, classes: Sequence[str], images: s
     Raises:
         ConfigError: there are some; says where.
     """
+    if found := others(client, labels, classes, images):
+        raise ConfigError(found)
+
+
+def others(client: str, labels: Tensor, classes: Sequence[str], images: str = "images") -> str:
+    """Say which labels [N, C] are other than 0, 1 and NaN, and where; "" where none are."""
     wrong = ~(labels.isnan() | (labels == 0) | (labels == 1))
-    if wrong.any():
-        row, column = wrong.nonzero()[0].tolist()
-        raise ConfigError(
-            f"client {client!r}: expected training labels 0, 1 or NaN, found {labels[row, column]:g} for class "
-            f"{classes[column]!r} ({wrong.any(1).sum()} of {len(labels)} {images} have such a label). Make it 0 or 1, or NaN "
-            "where it is not known"
-        )
+    if not wrong.any():
+        return ""
+    row, column = wrong.nonzero()[0].tolist()
+    return (
+        f"client {client!r}: expected training labels 0, 1 or NaN, found {labels[row, column]:g} for class "
+        f"{classes[column]!r} ({wrong.any(1).sum()} of {len(labels)} {images} have such a label). Make it 0 or 1, or NaN "
+        "where it is not known"
+    )

@@ -4,18 +4,15 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import torch
 from lightning.pytorch import LightningModule
-from torch.utils.data import Dataset
 
 from fedlit.core.errors import CheckpointError
 from fedlit.core.labels import held
 from fedlit.core.module import copy_of
 from fedlit.core.optimizer import single_optimizer
 from fedlit.data.clients import parts_of
+from fedlit.data.examples import digest, fetched
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.given import GivenClients
 from fedlit.experiment.described import plain
@@ -71,43 +68,15 @@ def _of_optimizer(module: LightningModule) -> str:
 
 
 def _of_data(data: GivenClients) -> str:
-    """Give a digest of all labels that data sets hold, and of the first and last examples of at most 8 parts.
-
-    An example that is not the same when it is fetched again, as it is augmented, counts for nothing.
-    """
-    digest = hashlib.sha256()
+    """Give a digest of all labels that data sets hold, and of the first and last examples of at most 8 parts."""
+    found = []
     parts = [(f"{name}/{split}", part) for name, client in data.clients.items() for split, part in parts_of(client)]
     parts += [(f"test/{name}", part) for name, part in data.test_sets.items()]
     every = -(-len(parts) // FETCHED)
     for number, (name, part) in enumerate(parts):
         labels = held(part)
         if hasattr(labels, "shape"):
-            _add(digest, name, labels)
+            found.append((name, digest(labels)))
         if number % every == 0:
-            _add_examples(digest, name, part)
-    return digest.hexdigest()[:16]
-
-
-def _add_examples(digest: Any, name: str, part: Dataset) -> None:
-    for place in {0: None, len(part) - 1: None}:
-        once, again = hashlib.sha256(), hashlib.sha256()
-        for one in (once, again):
-            with torch.random.fork_rng(devices=[]):
-                _add(one, name, part[place])
-        if once.digest() == again.digest():
-            digest.update(once.digest())
-
-
-def _add(digest: Any, name: str, value: Any) -> None:
-    """Add numbers, in tuples and dicts too; what is something else counts by its class."""
-    if torch.is_tensor(value):
-        value = value.detach().cpu().to(torch.float64).numpy()
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        for number, each in enumerate(value):
-            _add(digest, f"{name}/{number}", each)
-        return
-    digest.update(f"{name} {type(value).__name__} {getattr(value, 'shape', '')}".encode())
-    if isinstance(value, (np.ndarray, np.generic, int, float)):
-        digest.update(np.asarray(value, dtype=np.float64).tobytes())
+            found += [(name, fetched(part, place)) for place in {0: None, len(part) - 1: None}]
+    return hashlib.sha256(repr(found).encode()).hexdigest()[:16]

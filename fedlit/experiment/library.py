@@ -19,7 +19,6 @@ from lightning.pytorch import LightningModule
 from typing_extensions import Unpack
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.examinations import check_module
 from fedlit.core.fabric import launch, make_fabric
 from fedlit.core.kinds import check_kinds
 from fedlit.core.module import copy_of
@@ -37,6 +36,7 @@ from fedlit.experiment.fitting import fit as fit_experiment
 from fedlit.experiment.naming import check_names
 from fedlit.experiment.phases import Phase
 from fedlit.federation.callbacks import Callback
+from fedlit.federation.examinations import OF_MODULES, check
 from fedlit.federation.federation import Federation
 from fedlit.federation.settings import Options, Settings
 from fedlit.metrics.direction import better
@@ -135,7 +135,7 @@ def fit(
         raise TypeError(f"fit() got an unexpected keyword argument {min(unknown)!r}{meant}")
     check_kinds(fit, given | settings)
     check_names(Namespace(experiment=experiment, name=name))
-    check_module(model)
+    check(model, OF_MODULES)
     data = _data(clients, model, test_sets, batch_size, eval_batch_size)
     with _generators_left_alone(), ExitStack() as held:
         federation = Federation(**settings)

@@ -9,11 +9,10 @@ from lightning.pytorch import LightningModule
 
 from fedlit.core.checkpoints.stored_states import SHARE, free_memory
 from fedlit.core.errors import ConfigError
-from fedlit.core.examinations import OF_OPTIMIZERS, check_module
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.hooks import reduced, state_of
-from fedlit.core.labels import check_labels, labelled
+from fedlit.core.labels import labelled
 from fedlit.core.local_model import client_mask, configured, initial_client_state
 from fedlit.core.messages import Mask, ServerState
 from fedlit.core.module import copy_of
@@ -26,6 +25,15 @@ from fedlit.federation.clients import only, taking_part
 from fedlit.federation.engines.base import Away, Engine, Program
 from fedlit.federation.engines.local import LocalEngine, wanted_workers
 from fedlit.federation.engines.ranks import FabricEngine
+from fedlit.federation.examinations import (
+    OF_MODULES,
+    OF_OPTIMIZERS,
+    Compiler,
+    Recorded,
+    Recording,
+    check,
+    check_clients,
+)
 from fedlit.federation.handover import PersonalParts
 from fedlit.federation.session import Session
 from fedlit.federation.settings import Settings
@@ -61,21 +69,21 @@ def assemble(
     Raises:
         ConfigError: Model, data and federation do not fit together.
     """
-    check_module(module)
+    check(module, OF_MODULES)
     model, aggregators = _initial_model(module, fabric, settings), settings.aggregators
     optimizer = FlatOptimizer(model.module, model)
     if optimizer.foreign:
-        check_module(module, OF_OPTIMIZERS)
+        check(module, OF_OPTIMIZERS)
     if away is None:  # sites decide for themselves
         if settings.cuda_graph is True:
-            devices.check_recording(fabric.device, model, optimizer, aggregators)
-        devices.check_compiler(settings.compile, fabric.device)
+            check(Recorded(fabric.device, model, optimizer, aggregators), (Recording(),))
+        if settings.compile:
+            check(fabric.device, (Compiler(),))
     everyone = _set_up(data, fabric)
     data = only(everyone, settings.clients)
     clients, layout = taking_part(data, settings, everyone), model.layout
     _check_classes(data, layout.classes)
-    for name, client in data.clients.items():
-        check_labels(name, client.train, labelled(module))
+    check_clients(data.clients, labelled(module))
     masks = {name: client_mask(aggregators, layout, client) for name, client in clients.items()}
     personal = _keeping(masks, layout)
     states = [state_of(a, "server_state", layout, model.w.clone()) for a in aggregators]  # each may keep it

@@ -1,6 +1,6 @@
 """What a federation makes of its device: the memory format, where pictures lie, recorded steps and compiled ones."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -9,14 +9,10 @@ from rich.filesize import decimal
 from torch import nn
 from torch.utils.data import Dataset
 
-from fedlit.core.aggregator import Aggregator
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import FederationFabric
-from fedlit.core.flat import FlatModel
-from fedlit.core.graphs import RECORDERS, hindrance, refusal
 from fedlit.core.memory_format import convolutions, turned
 from fedlit.core.messages import ClientData
-from fedlit.core.optimizer import FlatOptimizer
 from fedlit.core.parts import Parts
 from fedlit.data.pictures.images import LabelledImages
 from fedlit.data.pictures.resident import ResidentStore, nbytes
@@ -165,46 +161,3 @@ def _of_clients(clients: Mapping[str, ClientData]) -> Iterable[Dataset]:
 def _can(data: LabelledImages) -> bool:
     """Whether a data set's batches can be made on a device; torchvision's transforms go image by image, on the CPU."""
     return data.augment is None or getattr(data.augment, "on_device", False)
-
-
-def check_recording(
-    device: torch.device, model: FlatModel, optimizer: FlatOptimizer, aggregators: Sequence[Aggregator]
-) -> None:
-    """Refuse to record steps as a CUDA graph that cannot be.
-
-    Args:
-        device: Where models are trained.
-        model: What is trained.
-        optimizer: Its optimizer.
-        aggregators: The federation's algorithms.
-
-    Raises:
-        ConfigError: Gives the reason, as far as it is known before the first step.
-    """
-    if device.type not in RECORDERS:
-        raise ConfigError(
-            f"federation.cuda_graph: true is for models that train on a CUDA GPU, and these train on {device}; set "
-            "fabric.accelerator: cuda, or leave it out"
-        )
-    if reason := hindrance(model, optimizer, aggregators):
-        raise ConfigError(refusal(type(model.module).__name__, reason))
-
-
-def check_compiler(wanted: bool | None, device: torch.device) -> None:
-    """Refuse to compile for a CPU without a compiler.
-
-    Raises:
-        ConfigError: There is none.
-    """
-    if not wanted or device.type != "cpu":
-        return
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        get_cpp_compiler()
-    except InvalidCxxCompiler as error:
-        raise ConfigError(
-            "federation.compile: PyTorch finds no C++ compiler, which it needs on a CPU; install g++ or clang, or leave "
-            "compile out"
-        ) from error

@@ -7,7 +7,7 @@ from fedlit.core.messages import ClientReport, Round
 
 
 class Standstill:
-    """Watch the first rounds of a run until some client's weights have moved.
+    """Some client's weights move in the first rounds of a run.
 
     One client may stand still for a good reason, such as labels that nobody knows, and so may a round, such as the first of
     a warm-up that starts at a rate of 0. So all clients have to stand still, each in a round that trains.
@@ -16,6 +16,9 @@ class Standstill:
         clients: Names of the clients of the federation.
         over: Whether there is nothing to watch: a run that goes on has moved before.
     """
+
+    name = "standstill"
+    advice = "look for a loss that the weights do not lead to"
 
     def __init__(self, clients: Sequence[str], over: bool) -> None:
         self._waiting, self._over = set(clients), over

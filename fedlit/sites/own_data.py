@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.labels import check_labels
 from fedlit.core.messages import State
 from fedlit.core.system.files import private
 from fedlit.data.clients import parts_of
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.pictures.images import LabelledImages
+from fedlit.federation.examinations import check_clients
 from fedlit.sites.messages import Told
 from fedlit.sites.settings import SiteSettings
 
@@ -61,8 +61,7 @@ class OwnData:
             with reading():
                 whole.prepare_data()
                 whole.setup("fit")
-                for name, client in whole.clients.items():
-                    check_labels(name, client.train, whole.classes)
+                check_clients(whole.clients, whole.classes)
         except ValueError as error:  # which may name a cell of a table
             raise error if isinstance(error, Unreadable) else Unreadable(str(error)) from error
         own = self.settings.own(list(whole.clients))

@@ -20,6 +20,7 @@ from fedlit.core.messages import Broadcast, Client, ClientReport, ClientState, S
 from fedlit.data.pictures.features import with_fixed_features
 from fedlit.federation import devices
 from fedlit.federation.engines.base import Program, View, Worker
+from fedlit.federation.examinations import Compiler, check
 from fedlit.federation.handover import PersonalParts
 from fedlit.metrics.tally import Tally
 from fedlit.schedules import Schedule
@@ -186,7 +187,8 @@ class Site:
             plan.batch_size * (plan.cuda_graph is True and fabric.device.type in RECORDERS),
             compiled=bool(plan.compile),
         )
-        devices.check_compiler(plan.compile, fabric.device)
+        if plan.compile:
+            check(fabric.device, (Compiler(),))
         place = devices.placement(data.device, fabric.device, trained, {})
         program = Program(
             module=module, aggregators=made.phase.aggregators, clients=clients, data=trained, test_sets={}, training=training, batch_size=plan.batch_size, eval_batch_size=plan.eval_batch_size, seed=plan.seed,

@@ -88,7 +88,7 @@ def recorders(monkeypatch) -> list[TapeRecorder]:
 
     monkeypatch.setattr(graphs, "RECORDERS", {"cpu": make})
     monkeypatch.setattr("fedlit.core.local_model.RECORDERS", {"cpu": make})
-    monkeypatch.setattr("fedlit.federation.devices.RECORDERS", {"cpu": make})
+    monkeypatch.setattr("fedlit.federation.examinations.machine.RECORDERS", {"cpu": make})
     monkeypatch.setattr(optimizer, "FUSED", {"cpu"})
     return made
 

@@ -8,9 +8,9 @@ from foreigners import Plain, Unvalidated
 from runs import Place, assert_same_run
 from torchmetrics import MeanMetric
 
-from fedlit.core.examinations import check_module
 from fedlit.core.fabric import make_fabric
 from fedlit.core.module import collect_logs, overrides, step_of
+from fedlit.federation.examinations import OF_MODULES, check
 
 
 class WithMean(Unvalidated):
@@ -76,6 +76,6 @@ def test_what_is_overridden():
 
 
 def test_a_plain_module_is_accepted_without_a_word(recwarn: pytest.WarningsRecorder):
-    check_module(Plain())
-    check_module(Unvalidated())
+    check(Plain(), OF_MODULES)
+    check(Unvalidated(), OF_MODULES)
     assert not recwarn.list

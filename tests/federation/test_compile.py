@@ -12,10 +12,10 @@ from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientData
 from fedlit.data.given import GivenClients
-from fedlit.federation import devices
 from fedlit.federation.assembly import assemble
 from fedlit.federation.description import introduction
 from fedlit.federation.evaluation import client_views
+from fedlit.federation.examinations import Compiler
 from fedlit.federation.federation import Federation
 from fedlit.federation.session import Session
 from fedlit.schedules import ConstantSchedule
@@ -30,11 +30,7 @@ class OneLayer(Small):
 
 
 def has_compiler() -> bool:
-    try:
-        devices.check_compiler(True, torch.device("cpu"))
-    except ConfigError:
-        return False
-    return True
+    return not Compiler().found(torch.device("cpu"))
 
 
 def session(folder, module=Small, **options) -> Session:
@@ -93,4 +89,4 @@ def test_without_a_compiler_it_is_refused_before_training(tmp_path, monkeypatch)
     with pytest.raises(ConfigError, match=r"federation.compile: PyTorch finds no C\+\+ compiler, .* install g\+\+"):
         session(tmp_path, compile=True)
     session(tmp_path, compile=False)
-    devices.check_compiler(True, SimpleNamespace(type="cuda"))
+    assert not Compiler().found(SimpleNamespace(type="cuda"))

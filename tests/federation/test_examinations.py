@@ -1,0 +1,135 @@
+"""Each examination has a name, advice, and a module that it stops; `fedlit list checks` shows them all."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from foreigners import Digits
+from strangers import fit, having, seeded
+from torch import nn
+from torch.utils.data import Dataset
+
+from fedlit.core.errors import ConfigError
+from fedlit.federation.examinations import (
+    EVERY,
+    IN_ROUNDS,
+    OF_DATA,
+    OF_MACHINES,
+    OF_MODULES,
+    OF_OPTIMIZERS,
+    Examination,
+    check,
+)
+
+OF_THE_MODULE = (*OF_MODULES, *OF_OPTIMIZERS)
+
+
+class Cubed(torch.optim.SGD):
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            p.grad.mul_(p.grad.square().sum())
+        return super().step(closure)
+
+
+def tied(m: nn.Module) -> None:
+    m.other = nn.Linear(16, 4)
+    m.other.weight.data = m.net.weight.data
+
+
+WRONG = {
+    "class": lambda: nn.Linear(2, 2),
+    "automatic optimization": having(lambda m: setattr(m, "automatic_optimization", False)),
+    "steps": having(training_step=lambda m, dataloader_iter: None),
+    "hooks of the trainer": having(backward=lambda m, loss: loss.backward()),
+    "lazy layers": having(lambda m: setattr(m, "late", nn.LazyLinear(3))),
+    "hooks of parameters": having(lambda m: m.net.weight.register_hook(lambda grad: grad)),
+    "shared memory": having(tied),
+    "optimizer": having(configure_optimizers=lambda m: Cubed(m.parameters(), lr=0.1)),
+}
+
+
+@pytest.mark.parametrize("examination", OF_THE_MODULE, ids=lambda each: each.name)
+def test_each_stops_what_it_is_for_and_nothing_else(examination: Examination):
+    wrong = seeded(WRONG[examination.name])
+    assert examination.found(wrong)
+    before = OF_THE_MODULE[: OF_THE_MODULE.index(examination)]
+    assert not any(each.found(wrong) for each in before)
+    assert not examination.found(seeded(having()))
+
+
+def test_an_ordinary_module_passes_them_all_and_stays_as_it_is():
+    module = seeded(having())
+    held = {name: value.clone() for name, value in module.state_dict().items()}
+    check(module, OF_THE_MODULE)
+    assert all(torch.equal(value, held[name]) for name, value in module.state_dict().items())
+
+
+def test_the_list_shows_names_and_advice(fedlit_cli):
+    code, out, _ = fedlit_cli("list checks")
+    assert code == 0
+    words = " ".join(out.split())
+    for examination in EVERY:
+        assert examination.name in words
+        assert examination.advice.split()[0] in words
+    assert len({examination.name for examination in EVERY}) == len(EVERY)
+    assert len(EVERY) == len(WRONG) + len(OF_DATA) + len(OF_MACHINES) + len(IN_ROUNDS)
+
+
+class Rereading(Dataset):
+    """The examples of another data set, each with a number added that follows from what it says of the read."""
+
+    def __init__(self, examples: Dataset, what: str) -> None:
+        self.examples, self.what = examples, what
+        self.reads, self.own = 0, torch.Generator().manual_seed(3)
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        image, label = self.examples[number]
+        self.reads += 1
+        added = {
+            "nothing": 0.0,
+            "a default generator": torch.rand(()),
+            "numpy's default generator": np.random.rand(),
+            "python's default generator": random.random(),
+            "its reads": float(self.reads),
+            "a generator of its own": torch.rand((), generator=self.own),
+        }[self.what]
+        return image + added, label
+
+
+class Reread(Digits):
+    """Two clients whose data sets are one object."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+
+    def setup(self, stage: str | None = None) -> None:
+        super().setup(stage)
+        shared = Rereading(self._part(0), self.what)
+        for name in ("site-0", "site-1"):
+            self.clients[name] = replace(self.clients[name], train=shared)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "what", ["nothing", "a default generator", "numpy's default generator", "python's default generator"]
+)
+def test_examples_that_follow_the_default_generators_train_to_the_same_with_two_workers(what, tmp_path: Path):
+    one, two = (fit(seeded(having()), tmp_path / str(n), data=Reread(what), workers=n)[0] for n in (1, 2))
+    assert torch.equal(one, two)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("what", ["its reads", "a generator of its own"])
+def test_a_data_set_with_a_state_of_its_own_is_refused(what, tmp_path: Path):
+    with pytest.raises(
+        ConfigError, match=r"client 'site-0': its training example 0 is another .*: Rereading has a generator"
+    ):
+        fit(seeded(having()), tmp_path / "run", data=Reread(what))
+    assert not (tmp_path / "run").exists()
