@@ -18,7 +18,7 @@ from torchmetrics import Metric
 
 from fedlit.core.errors import TrainingError
 
-OTHERS = frozenset(vars(LightningModule())) | {"log", "log_dict"}
+OTHERS = frozenset(vars(LightningModule())) | {"log", "log_dict", "optimizers"}
 """Attributes that belong to PyTorch, to Lightning or to the federation."""
 
 LIBRARIES = ("torch.nn.", "torchmetrics.")

@@ -273,11 +273,16 @@ class FlatModel:
         self._point_at(self.w)
         return given
 
-    def gather_gradients(self) -> None:
-        """Bring gradients that lie beside the flat vector back: at first, and where ``zero_grad`` has cut them off."""
+    def gather_gradients(self, replaced: bool = False) -> None:
+        """Bring gradients that lie beside the flat vector back: at first, and where ``zero_grad`` has cut them off.
+
+        They are added to what is there, or stand in its place where somebody has ``replaced`` them.
+        """
         for parameter, view in zip(self.parameters, self._gradients, strict=True):
             found = parameter.grad
             if found is not view:
+                if replaced:
+                    view.zero_()
                 if found is not None:
                     view.add_(found)
                 parameter.grad = view

@@ -21,6 +21,7 @@ from fedlit.core.errors import TrainingError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel
 from fedlit.core.optimizer import FlatOptimizer
+from fedlit.core.training_hooks import TrainingHooks
 
 WARM = 3
 """Steps of each form that are taken as they are before one is recorded: libraries set themselves up in the first ones."""
@@ -256,6 +257,8 @@ def hindrance(model: FlatModel, optimizer: FlatOptimizer, aggregators: Sequence[
         return f"{computing[0]} computes the gradient itself"
     if adding := [type(a).__name__ for a in aggregators if a.implements("extra_loss")]:
         return f"{adding[0]} adds to the loss"
+    if hooks := sorted(TrainingHooks(model.module).called):
+        return f"its {hooks[0]} runs in Python"
     if any(isinstance(part, Metric) for part in model.module.modules()):
         return "it has metrics of torchmetrics, which count in Python"
     if model.own.names:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.flat import Layout
-from fedlit.core.messages import Client, Mask, Payload, State
+from fedlit.core.messages import Client, ClientState, Mask, Payload, State
 
 BEFORE = ("scope", "server_state", "client_state")
 """Hooks that are called before anything is trained."""
@@ -62,6 +62,20 @@ def mask_of(aggregator: Any, layout: Layout, client: Client) -> Mask:
         if not torch.is_tensor(part) or part.dtype != torch.bool or tuple(part.shape) != (layout.num_groups,):
             refuse(aggregator, "scope", wanted, part)
     return mask
+
+
+def client_mask(aggregators: Sequence[Any], layout: Layout, client: Client) -> Mask:
+    """What a client shares: the product of the aggregators' masks."""
+    mask = Mask.everything(layout)
+    for aggregator in aggregators:
+        mask = mask & mask_of(aggregator, layout, client)
+    return mask
+
+
+def initial_client_state(aggregators: Sequence[Any], layout: Layout) -> ClientState:
+    """A client that has not trained yet."""
+    empty = torch.zeros(0, dtype=layout.dtype)
+    return ClientState(0, empty, empty.clone(), {}, [state_of(a, "client_state", layout) for a in aggregators])
 
 
 def computed_loss(aggregator: Any, ctx: Any, batches: Sequence[Any]) -> Tensor:

@@ -18,12 +18,11 @@ from fedlit.core.flat import Entry, FlatModel, Layout
 from fedlit.core.graphs import RECORDERS, RecordedSteps, Steps, hindrance, refusal
 from fedlit.core.hooks import (
     check_correction,
+    client_mask,
     computed_loss,
     extra_loss,
-    mask_of,
     replaced_change,
     sent_by,
-    state_of,
     tensors,
 )
 from fedlit.core.memory_format import as_it_is, with_channels_last
@@ -31,6 +30,7 @@ from fedlit.core.messages import Broadcast, Client, ClientState, Mask, Round, St
 from fedlit.core.module import collect_logs, loss_of, step_of
 from fedlit.core.objective import Objective
 from fedlit.core.optimizer import FlatOptimizer
+from fedlit.core.training_hooks import TrainingHooks
 
 COMPILING = {"options": {"fallback_random": True}}
 """How the forward pass is compiled: dropout draws as it does without."""
@@ -77,6 +77,7 @@ class LocalModel:
         learns: Whether a step has had a gradient other than zero yet, as of the last client's round.
         moves: Whether a client's weights have moved in a round yet.
         watch: Looks at what its steps keep in attributes.
+        hooks: Calls the hooks of training that the module overrides.
         watched: Whether it has looked at a round.
     """
 
@@ -93,11 +94,12 @@ class LocalModel:
             aggregator.configure_model(module)
         fabric.setup_module(module)
         collect_logs(module, fabric)
+        module.optimizers = lambda use_pl_optimizer=True: self.optimizer.optimizer
         self._training_step = step_of(module, "training_step")
         self._in_evaluation = [part for part in module.modules() if module.training and not part.training]
         self.train()
         self.flat = FlatModel(module, training.channels_last)
-        self.watch = AttributeWatch(module)
+        self.watch, self.hooks = AttributeWatch(module), TrainingHooks(module)
         self._arranged = with_channels_last if training.channels_last else as_it_is
         self.optimizer = FlatOptimizer(module, self.flat)
         self._clipped = _joined(self.optimizer.stretches)
@@ -118,6 +120,7 @@ class LocalModel:
         self._after = self._implementing("on_after_optimizer_step")
         self._sending = self._implementing("on_before_send")
         self._ending = self._implementing("on_client_round_end")
+        self._corrects_last = bool(self._starting) and (training.bounds or self.hooks.of_gradients)
         self._looking = any(
             (self._starting, self._computing, self._adding, self._before, self._after, self._sending, self._ending)
         )
@@ -160,7 +163,7 @@ class LocalModel:
         mask, device = self.mask(client), self.flat.w.device
         self.adopt(mask, state, down)
         self.start = self._where_it_starts(mask, down)
-        lr_factor = rnd.lr_factor * client.lr_factor
+        self._lr_factor = lr_factor = rnd.lr_factor * client.lr_factor
         self.optimizer.begin(state.optimizer, lr_factor)
         if not self.module.training:  # going through a deep network's layers takes as long as many a small step
             self.train()
@@ -186,9 +189,13 @@ class LocalModel:
         """One local step; returns the loss.
 
         The order: gradient <- correction; forward; backward; the dual slice changes sign, so that descent on it is ascent;
-        clipping or clamping (the correction is added after it instead); ``on_before_optimizer_step``; optimizer; projection of the
-        objective's variables; ``on_after_optimizer_step``.
+        clipping or clamping; ``on_before_optimizer_step``; optimizer; projection of the objective's variables;
+        ``on_after_optimizer_step``. Where gradients are clipped or clamped, or hooks of the module look at them, the
+        correction is added after that instead. The module's own hooks stand where Lightning's Trainer calls them.
         """
+        if self.hooks.called:
+            batches = [self.moved(batches[0]), *batches[1:]]
+            self.hooks.start_batch(batches[0], number)
         loss = self._steps.descend(contexts, batches, number)
         for i in self._before:
             self.aggregators[i].on_before_optimizer_step(contexts[i])
@@ -197,6 +204,18 @@ class LocalModel:
             context.num_steps = number + 1
         for i in self._after:
             self.aggregators[i].on_after_optimizer_step(contexts[i], batches)
+        if self.hooks.called:
+            self.hooks.end_batch(batches[0], number)
+            self.flat.gather_statistics()
+        return loss
+
+    def first_loss(self, batch: Any) -> Tensor:
+        """The loss of a round's first step, with what its hooks do before and after; no step is taken."""
+        batch = self.moved(batch)
+        self.hooks.start_epoch()
+        self.hooks.start_batch(batch, 0)
+        loss = self.loss(batch, 0)
+        self.hooks.end_batch(batch, 0)
         return loss
 
     def train(self) -> None:
@@ -223,6 +242,8 @@ class LocalModel:
         ``w`` and ``stats`` are the changes over the round, the former as the aggregators replace it; ``<i>/<name>`` is what
         aggregator i sends beside.
         """
+        if self.hooks.called:
+            self.optimizer.check_rates(self._lr_factor)
         change = torch.sub(self.flat.w, self.start, out=None if self._sending else into)  # a hook may keep what it gets
         if self._sending:
             for stretch in contexts[0].mask.unshared(self.layout):
@@ -305,6 +326,7 @@ class LocalModel:
         if self.flat.grad._version != version:  # it has called zero_grad or backward, which here comes after it
             self._clear_gradient()
         loss = loss_of(self.module, output)
+        self.hooks.keep(output, loss)
         for i in self._adding:
             loss = loss + self.apply(partial(extra_loss, self.aggregators[i], self._contexts[i]), batch)
         return loss
@@ -317,14 +339,18 @@ class LocalModel:
             loss = computed_loss(self.aggregators[i], contexts[i], batches)
         if not self._computing:
             loss = self.gradient(batches[0], number)
+            self.hooks.after_backward()
         flat.gather_statistics()
+        if self.hooks.of_gradients:
+            self.hooks.before_step(self.optimizer.optimizer)
+            flat.gather_gradients(replaced=True)
         if not self.learns:  # read when the round is over: no step waits for the device
             self._met.logical_or_(flat.grad.count_nonzero() > 0)
         flat.grad[self.layout.slices["dual"]].neg_()
         if self.training.bounds:
             self._bound(flat.grad)
-            if self._starting:
-                self.correction.add_to(flat.grad, flat.w)
+        if self._corrects_last:
+            self.correction.add_to(flat.grad, flat.w)
         return loss
 
     def update(self) -> None:
@@ -368,7 +394,7 @@ class LocalModel:
 
     def _clear_gradient(self) -> None:
         """Begin a step's gradient: the correction where there is one that is not added at the end, or zero."""
-        if self._starting and not self.training.bounds:
+        if self._starting and not self._corrects_last:
             self.correction.write(self.flat.grad, self.flat.w)
         else:
             self.flat.grad.zero_()
@@ -382,20 +408,6 @@ def configured(fabric: FederationFabric, module: LightningModule, aggregators: S
     for aggregator in aggregators:
         aggregator.configure_model(module)
     return fabric.strategy.precision.convert_module(module)
-
-
-def client_mask(aggregators: Sequence[Aggregator], layout: Layout, client: Client) -> Mask:
-    """What a client shares: the product of the aggregators' masks."""
-    mask = Mask.everything(layout)
-    for aggregator in aggregators:
-        mask = mask & mask_of(aggregator, layout, client)
-    return mask
-
-
-def initial_client_state(aggregators: Sequence[Aggregator], layout: Layout) -> ClientState:
-    """A client that has not trained yet."""
-    empty = torch.zeros(0, dtype=layout.dtype)
-    return ClientState(0, empty, empty.clone(), {}, [state_of(a, "client_state", layout) for a in aggregators])
 
 
 def _apart(vectors: State, used: Sequence[Tensor]) -> State:

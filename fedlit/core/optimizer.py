@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from fedlit.core.errors import ConfigError
+from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.flat import FlatModel
 from fedlit.core.messages import State, stripped
 
@@ -140,6 +140,24 @@ class FlatOptimizer:
             group.clear()  # some optimizers count their steps there
             group.update(own)
             group["lr"] = rate * lr_factor
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer over the flat vector, which a module's hooks get."""
+        return self._optimizer
+
+    def check_rates(self, lr_factor: float) -> None:
+        """Refuse rates that a module has changed in the middle of a round: algorithms compute with those of its start.
+
+        Raises:
+            TrainingError: There is one.
+        """
+        for group, rate in zip(self._optimizer.param_groups, self.rates, strict=True):
+            if not self._still and group["lr"] != rate * lr_factor:
+                raise TrainingError(
+                    f"a hook has changed the learning rate of {self.name} during a round, from {rate * lr_factor:g} to "
+                    f"{group['lr']:g}; the rate follows rounds: set federation.schedule"
+                )
 
     def step(self) -> None:
         """Take one step along ``grad``."""

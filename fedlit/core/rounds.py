@@ -47,6 +47,8 @@ def client_round(
     losses = []
     for step in range(window):
         local.count(state.batches + draws.drawn, stream)
+        if (state.batches + draws.drawn) % stream.steps_per_epoch == 0:
+            local.hooks.start_epoch()
         batches = [draws.next() for _ in range(local.batches_per_step)]
         losses.append(local.step(contexts, batches, step))
     loss = _mean_loss(losses, client, rnd)
@@ -82,7 +84,7 @@ def _first_loss(
     seed_process(rnd.seed, "round", rnd.index, client.name)
     local.adopt(local.mask(client), state, down)
     local.count(state.batches, stream)
-    return local.loss(stream[state.batches], 0)
+    return local.first_loss(stream[state.batches])
 
 
 def _pack(local: LocalModel, vectors: State, client: Client, rnd: Round) -> Payload:

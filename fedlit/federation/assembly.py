@@ -11,9 +11,9 @@ from fedlit.core.checkpoints.stored_states import SHARE, free_memory
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout
-from fedlit.core.hooks import reduced, state_of
+from fedlit.core.hooks import client_mask, initial_client_state, reduced, state_of
 from fedlit.core.labels import labelled
-from fedlit.core.local_model import client_mask, configured, initial_client_state
+from fedlit.core.local_model import configured
 from fedlit.core.messages import Mask, ServerState
 from fedlit.core.module import copy_of
 from fedlit.core.optimizer import ADAPTIVE, FlatOptimizer
@@ -26,11 +26,13 @@ from fedlit.federation.engines.base import Away, Engine, Program
 from fedlit.federation.engines.local import LocalEngine, wanted_workers
 from fedlit.federation.engines.ranks import FabricEngine
 from fedlit.federation.examinations import (
+    OF_ALGORITHMS,
     OF_MODULES,
     OF_OPTIMIZERS,
     Compiler,
     Recorded,
     Recording,
+    Trained,
     check,
     check_clients,
 )
@@ -70,6 +72,7 @@ def assemble(
         ConfigError: Model, data and federation do not fit together.
     """
     check(module, OF_MODULES)
+    check(Trained(module, settings.aggregators), OF_ALGORITHMS)
     model, aggregators = _initial_model(module, fabric, settings), settings.aggregators
     optimizer = FlatOptimizer(model.module, model)
     if optimizer.foreign:

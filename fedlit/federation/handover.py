@@ -10,7 +10,7 @@ from torch import Tensor
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.flat import Layout
-from fedlit.core.local_model import client_mask, initial_client_state
+from fedlit.core.hooks import client_mask, initial_client_state
 from fedlit.core.measuring import objective_of
 from fedlit.core.messages import Client, ClientState, ServerState
 from fedlit.core.parts import Parts

@@ -6,7 +6,7 @@ from pathlib import Path
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.checkpoints.checkpoint import Contents
 from fedlit.core.errors import CheckpointError
-from fedlit.core.local_model import initial_client_state
+from fedlit.core.hooks import initial_client_state
 from fedlit.core.messages import ServerState
 from fedlit.federation.settings import Settings
 

@@ -18,8 +18,7 @@ from fedlit.core.checkpoints.manifest import Best
 from fedlit.core.checkpoints.stored_states import StateFolder, check_room
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout
-from fedlit.core.hooks import state_of
-from fedlit.core.local_model import initial_client_state
+from fedlit.core.hooks import initial_client_state, state_of
 from fedlit.core.measuring import conclude, objective_of
 from fedlit.core.messages import Broadcast, Client, ClientReport, ClientState, Mask, Measured, Round, ServerState
 from fedlit.core.objective import Objective

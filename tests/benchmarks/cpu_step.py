@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from fedlit.core.fabric import make_fabric
-from fedlit.core.local_model import LocalModel, LocalTraining, initial_client_state
+from fedlit.core.hooks import initial_client_state
+from fedlit.core.local_model import LocalModel, LocalTraining
 from fedlit.core.messages import Broadcast, Client, Round
 from fedlit.models import ImageClassifier
 

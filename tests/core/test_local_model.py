@@ -6,7 +6,8 @@ from toys import CLASSES, ToyNet
 
 from fedlit.aggregators import Aggregator, FedAvg, FedBN, FedProx
 from fedlit.core.fabric import make_fabric
-from fedlit.core.local_model import LocalModel, LocalTraining, initial_client_state
+from fedlit.core.hooks import initial_client_state
+from fedlit.core.local_model import LocalModel, LocalTraining
 from fedlit.core.messages import Broadcast, Client, Round
 
 

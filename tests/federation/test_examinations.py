@@ -16,6 +16,7 @@ from fedlit.core.errors import ConfigError
 from fedlit.federation.examinations import (
     EVERY,
     IN_ROUNDS,
+    OF_ALGORITHMS,
     OF_DATA,
     OF_MACHINES,
     OF_MODULES,
@@ -75,7 +76,7 @@ def test_the_list_shows_names_and_advice(fedlit_cli):
         assert examination.name in words
         assert examination.advice.split()[0] in words
     assert len({examination.name for examination in EVERY}) == len(EVERY)
-    assert len(EVERY) == len(WRONG) + len(OF_DATA) + len(OF_MACHINES) + len(IN_ROUNDS)
+    assert len(EVERY) == len(WRONG) + len(OF_ALGORITHMS) + len(OF_DATA) + len(OF_MACHINES) + len(IN_ROUNDS)
 
 
 class Rereading(Dataset):

@@ -17,8 +17,9 @@ from fedlit.core.batches import BatchStream, ReadAhead, columns, fetch
 from fedlit.core.checkpoints.stored_states import StateFolder, StoredState
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Layout
+from fedlit.core.hooks import initial_client_state
 from fedlit.core.labels import are_held, labelled
-from fedlit.core.local_model import LocalModel, LocalTraining, initial_client_state
+from fedlit.core.local_model import LocalModel, LocalTraining
 from fedlit.core.logged import value_of, weighed
 from fedlit.core.messages import Broadcast, Client, ClientData, ClientReport, ClientState, Payload, Round, ServerState
 from fedlit.core.module import copy_of, in_words, overrides, scores_of, step_of

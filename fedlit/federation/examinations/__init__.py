@@ -14,10 +14,12 @@ from fedlit.federation.examinations.modules import (
     AutomaticOptimization,
     Hooks,
     HooksOfParameters,
+    HooksOfSteps,
     IsModule,
     LazyLayers,
     SharedMemory,
     Steps,
+    Trained,
 )
 from fedlit.federation.examinations.optimizer import ElementwiseOptimizer
 from fedlit.federation.standstill import Standstill
@@ -33,6 +35,9 @@ OF_MODULES: tuple[Examination[LightningModule], ...] = (
 )
 """What a module is examined for, in order; each may assume what those before it have found to be right."""
 
+OF_ALGORITHMS: tuple[Examination[Trained], ...] = (HooksOfSteps(),)
+"""What a module is examined for together with its algorithms."""
+
 OF_OPTIMIZERS: tuple[Examination[LightningModule], ...] = (ElementwiseOptimizer(),)
 """What its optimizer is examined for, where it is not torch's own."""
 
@@ -42,10 +47,10 @@ OF_MACHINES = (Recording(), Compiler())
 IN_ROUNDS = (AttributeWatch, Standstill)
 """What watches rounds: a mistake that shows only there ends the run."""
 
-EVERY = (*OF_MODULES, *OF_OPTIMIZERS, *OF_DATA, *OF_MACHINES, *IN_ROUNDS)
+EVERY = (*OF_MODULES, *OF_ALGORITHMS, *OF_OPTIMIZERS, *OF_DATA, *OF_MACHINES, *IN_ROUNDS)
 """All of them, each with a name and advice."""
 
 __all__ = [
-    "EVERY", "IN_ROUNDS", "OF_DATA", "OF_MACHINES", "OF_MODULES", "OF_OPTIMIZERS", "Compiler", "Examination", "Recorded", "Recording",
+    "EVERY", "IN_ROUNDS", "OF_ALGORITHMS", "OF_DATA", "OF_MACHINES", "OF_MODULES", "OF_OPTIMIZERS", "Compiler", "Examination", "Recorded", "Recording", "Trained",
     "check", "check_clients",
 ]  # fmt: skip

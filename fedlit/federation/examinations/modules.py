@@ -1,12 +1,16 @@
 """What a module may have got wrong."""
 
 import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from lightning.fabric.utilities.rank_zero import rank_zero_warn
 from lightning.pytorch import LightningModule
 from torch.nn.parameter import is_lazy
 
+from fedlit.core.aggregator import Aggregator
 from fedlit.core.module import overrides
+from fedlit.core.training_hooks import CALLED, TrainingHooks
 from fedlit.federation.examinations.examination import Examination
 
 STEP = "the federation takes the optimizer's step itself, on the flat vector"
@@ -19,12 +23,15 @@ REFUSED = {
     "lr_scheduler_step": "the rate follows rounds: set federation.schedule",
     "configure_model": "the layers are needed before training: create them in __init__",
     "configure_sharded_model": "the layers are needed before training: create them in __init__",
+    "setup": "the layers are needed before training: create them in __init__",
+    "on_fit_start": "a client's training begins again in every round: do it in __init__",
+    "on_before_zero_grad": "the gradients of the step before are gone by then: use on_after_backward or on_train_batch_end",
     **dict.fromkeys(("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"), BATCH),
 }
 """Overridden hooks without which the module would train to something else, and what to do instead."""
 
 LOOPS = (
-    "on_", "setup", "teardown", "prepare_data", "test_step", "configure_callbacks",
+    "on_", "teardown", "prepare_data", "test_step", "configure_callbacks",
     "train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader",
 )  # fmt: skip
 """Beginnings of the names of the Trainer's other hooks: the module trains without them."""
@@ -91,7 +98,7 @@ class Hooks(Examination[LightningModule]):
         if refused := [hook for hook in REFUSED if overrides(module, hook)]:
             return f"{name} overrides {refused[0]}, which a federation does not call: {REFUSED[refused[0]]}"
         hooks = {hook for hook, _ in inspect.getmembers(LightningModule, inspect.isfunction) if overrides(module, hook)}
-        if ignored := sorted(hook for hook in hooks if hook.startswith(LOOPS)):
+        if ignored := sorted(hook for hook in hooks if hook.startswith(LOOPS) and hook not in CALLED):
             rank_zero_warn(f"{name} overrides {', '.join(ignored)}: there is no Trainer here that would call them")
         return ""
 
@@ -148,3 +155,35 @@ class SharedMemory(Examination[LightningModule]):
                     f"{self.advice}"
                 )
         return ""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A module, and the algorithms that train it.
+
+    Attributes:
+        module: The module.
+        aggregators: The algorithms.
+    """
+
+    module: LightningModule
+    aggregators: Sequence[Aggregator]
+
+
+class HooksOfSteps(Examination[Trained]):
+    """Where the module has hooks of training steps, a step is one batch and the gradient of its loss."""
+
+    name = "hooks of steps"
+    advice = "leave the hook out, or choose another algorithm"
+
+    def found(self, given: Trained) -> str:
+        """Name the algorithm that computes gradients itself, and the hook."""
+        own = [a for a in given.aggregators if a.implements("compute_gradient") or a.batches_per_step > 1]
+        called = sorted(TrainingHooks(given.module).called)
+        if not own or not called:
+            return ""
+        return (
+            f"{type(own[0]).__name__} computes the gradient of a step itself, from {own[0].batches_per_step} "
+            f"{'batch' if own[0].batches_per_step == 1 else 'batches'}: {type(given.module).__name__}.{called[0]} would not mean "
+            f"what it says; {self.advice}"
+        )

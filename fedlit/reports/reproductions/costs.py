@@ -14,7 +14,8 @@ import torch
 
 from fedlit.core.fabric import FederationFabric, make_fabric
 from fedlit.core.fetching import without_fetching
-from fedlit.core.local_model import LocalModel, LocalTraining, initial_client_state
+from fedlit.core.hooks import initial_client_state
+from fedlit.core.local_model import LocalModel, LocalTraining
 from fedlit.core.messages import Broadcast, Client, Round
 from fedlit.core.parts import Parts
 from fedlit.core.system import documents

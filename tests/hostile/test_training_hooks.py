@@ -1,0 +1,207 @@
+"""Hooks of training: what Lightning's Trainer makes of them, a federation makes too, or refuses."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from foreigners import Digits, Unvalidated
+from lightning.pytorch import LightningModule, Trainer
+from strangers import fit, having, seeded
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+import fedlit
+from fedlit.aggregators import CODASCA, LocalSCGDAM, Scaffold
+from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.schedules import ConstantSchedule
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def examples(number: int = 0, size: int = 16) -> TensorDataset:
+    drawn = torch.Generator().manual_seed(number)
+    return TensorDataset(torch.randn(size, 16, generator=drawn), torch.randint(4, (size,), generator=drawn))
+
+
+def here(make: Callable[[], LightningModule], folder: Path, clients: Any = None, **given: Any) -> dict[str, Tensor]:
+    """Two rounds of two steps on all images of one client."""
+    options = {"rounds": 2, "schedule": ConstantSchedule(2, "steps"), "batch_size": 16, "workers": 1}
+    options |= {"run_dir": folder, "logger": False}
+    fitted = fedlit.fit(seeded(make), clients or {"only": examples()}, **options | given)
+    return fitted.model.state_dict()
+
+
+def by_lightning(make: Callable[[], LightningModule], folder: Path, clip: float | None = None) -> dict[str, Tensor]:
+    """Four epochs of one step."""
+    module = seeded(make)
+    trainer = Trainer(
+        accelerator="cpu", max_epochs=4, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, gradient_clip_val=clip, default_root_dir=folder,
+    )  # fmt: skip
+    trainer.fit(module, DataLoader(examples(), batch_size=16))
+    return module.state_dict()
+
+
+def halved(module) -> None:
+    for parameter in module.parameters():
+        parameter.grad = 0.5 * parameter.grad
+
+
+def forgotten(module) -> None:
+    module.net.bias.grad = None
+
+
+def summed(value: Callable[..., Any]) -> Callable[..., None]:
+    """A hook that adds what it is given, as a number, to a buffer."""
+
+    def hook(module, *given: Any) -> None:
+        module.kept += value(module, *given)
+
+    return hook
+
+
+def averaged(module, outputs, batch, batch_idx) -> None:
+    module.average.lerp_(module.net.weight.detach(), 0.1)
+
+
+def noted(module, batch, batch_idx) -> None:
+    module.kept.fill_(batch[0].mean())
+
+
+def reads_what_it_notes(module, batch, batch_idx):
+    return Unvalidated.training_step(module, batch, batch_idx) * (1 + module.kept)
+
+
+def told(module, batch, batch_idx):
+    return {"loss": Unvalidated.training_step(module, batch, batch_idx), "rows": len(batch[0])}
+
+
+def hooked(**body: Any) -> Callable[[], LightningModule]:
+    def start(module) -> None:
+        module.register_buffer("kept", torch.zeros(()))
+        module.register_buffer("average", module.net.weight.detach().clone())
+
+    return having(start, **body)
+
+
+HONOURED = {
+    "an average of the weights": hooked(on_train_batch_end=averaged),
+    "the loss of a step": hooked(on_train_batch_end=summed(lambda m, outputs, batch, i: outputs["loss"])),
+    "what a step returns": hooked(
+        training_step=told, on_train_batch_end=summed(lambda m, outputs, batch, i: outputs["rows"])
+    ),
+    "the batch of a step": hooked(on_train_batch_end=summed(lambda m, outputs, batch, i: batch[0].mean())),
+    "a batch before its step": hooked(on_train_batch_start=noted, training_step=reads_what_it_notes),
+    "gradients that are zeroed": hooked(on_before_optimizer_step=lambda m, optimizer: m.net.bias.grad.zero_()),
+    "gradients that are clamped": hooked(on_after_backward=lambda m: m.net.weight.grad.clamp_(-0.01, 0.01)),
+    "gradients that are replaced": hooked(on_after_backward=halved),
+    "a gradient that is none": hooked(on_before_optimizer_step=lambda m, optimizer: forgotten(m)),
+    "norms of gradients": hooked(on_before_optimizer_step=summed(lambda m, optimizer: m.net.weight.grad.norm())),
+    "rates": hooked(on_before_optimizer_step=summed(lambda m, optimizer: optimizer.param_groups[0]["lr"])),
+    "rates that are asked for": hooked(
+        on_train_batch_end=summed(lambda m, *given: m.optimizers().param_groups[0]["lr"])
+    ),
+    "epochs": hooked(on_train_epoch_start=summed(lambda m: 1.0 + m.current_epoch)),
+}
+
+
+@pytest.mark.parametrize("what", HONOURED)
+def test_it_is_what_lightning_makes_of_it(what: str, tmp_path: Path):
+    ours, theirs = here(HONOURED[what], tmp_path / "runs"), by_lightning(HONOURED[what], tmp_path)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+    plain = by_lightning(hooked(), tmp_path)
+    assert any(not torch.equal(theirs[name], value) for name, value in plain.items())
+
+
+def test_gradients_are_clipped_after_the_modules_hooks(tmp_path: Path):
+    ours = here(HONOURED["gradients that are clamped"], tmp_path / "runs", gradient_clip=0.02)
+    theirs = by_lightning(HONOURED["gradients that are clamped"], tmp_path, clip=0.02)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("what", HONOURED)
+def test_one_process_two_and_a_resumed_run_are_equal(what: str, tmp_path: Path):
+    w, _ = fit(seeded(HONOURED[what]), tmp_path / "whole", data=Flat(), rounds=3)
+    two, _ = fit(seeded(HONOURED[what]), tmp_path / "two", data=Flat(), rounds=3, workers=2)
+    fit(seeded(HONOURED[what]), tmp_path / "part", data=Flat(), rounds=1)
+    last = next((tmp_path / "part" / "checkpoints").glob("round-*"))
+    resumed, _ = fit(seeded(HONOURED[what]), tmp_path / "part", last, data=Flat(), rounds=3)
+    assert torch.equal(w, two)
+    assert torch.equal(w, resumed)
+
+
+class Flat(Digits):
+    """Three clients with images as vectors."""
+
+    def _part(self, seed: int) -> TensorDataset:
+        return examples(seed)
+
+
+@pytest.mark.parametrize("algorithm", [Scaffold, CODASCA])
+def test_a_correction_is_added_behind_hooks_that_look_at_gradients(algorithm: type, tmp_path: Path):
+    seen: list[float] = []
+
+    def compared(module) -> None:
+        loss = Unvalidated.training_step(module, module.batch, 0)
+        (own,) = torch.autograd.grad(loss, module.net.bias)
+        seen.append(float((own - module.net.bias.grad).abs().max()))
+
+    looking = hooked(on_train_batch_start=lambda m, batch, i: setattr(m, "batch", batch), on_after_backward=compared)
+    clients = {name: examples(number) for number, name in enumerate("abc")}
+    plain, looked = (here(m, tmp_path, clients, aggregators=[algorithm()], rounds=3) for m in (hooked(), looking))
+    torch.testing.assert_close(looked, plain, rtol=0, atol=1e-6)
+    assert len(seen) == 3 * 3 * 2
+    assert max(seen) < 1e-6
+
+
+def faster(module, batch, batch_idx) -> None:
+    module.optimizers().param_groups[0]["lr"] = 0.5
+
+
+REFUSED = {
+    "setup": (hooked(setup=lambda m, stage: None), {}, "overrides setup, which a federation does not call: the layers"),
+    "fit start": (hooked(on_fit_start=lambda m: None), {}, "overrides on_fit_start, .*do it in __init__"),
+    "zero grad": (
+        hooked(on_before_zero_grad=lambda m, o: None),
+        {},
+        "overrides on_before_zero_grad, .*on_after_backward",
+    ),
+    "the rest of an epoch": (
+        hooked(on_train_batch_start=lambda m, b, i: -1),
+        {},
+        "returned -1, to skip the rest of an epoch",
+    ),
+    "a rate": (
+        hooked(on_train_batch_start=faster),
+        {},
+        "changed the learning rate of SGD during a round, from 0.1 to 0.5",
+    ),
+    "a counter": (
+        type("Counting", (Unvalidated,), {"n": 0, "on_train_batch_start": lambda m, b, i: setattr(m, "n", m.n + 1)}),
+        {},
+        "Counting.n is a plain attribute that carries something",
+    ),
+    "two batches a step": (
+        hooked(on_train_batch_end=averaged),
+        {"aggregators": [LocalSCGDAM()]},
+        "LocalSCGDAM computes the gradient of a step itself, from 2 batches: Strange.on_train_batch_end would not mean",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_would_mean_something_else_is_refused(what: str, tmp_path: Path):
+    make, given, said = REFUSED[what]
+    with pytest.raises((ConfigError, TrainingError), match=said):
+        here(make, tmp_path, **given)
+
+
+def test_what_a_hook_leaves_behind_is_no_state(tmp_path: Path):
+    import time
+
+    def timed(module, batch, batch_idx) -> None:
+        module.began = time.perf_counter()
+
+    here(hooked(on_train_batch_start=timed), tmp_path)
