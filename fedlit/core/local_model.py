@@ -1,5 +1,6 @@
 """The model that a process trains for one client after the other, and the order of a local step."""
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -94,7 +95,6 @@ class LocalModel:
             aggregator.configure_model(module)
         fabric.setup_module(module)
         collect_logs(module, fabric)
-        module.optimizers = lambda use_pl_optimizer=True: self.optimizer.optimizer
         self._training_step = step_of(module, "training_step")
         self._in_evaluation = [part for part in module.modules() if module.training and not part.training]
         self.train()
@@ -102,6 +102,10 @@ class LocalModel:
         self.watch, self.hooks = AttributeWatch(module), TrainingHooks(module)
         self._arranged = with_channels_last if training.channels_last else as_it_is
         self.optimizer = FlatOptimizer(module, self.flat)
+        held = weakref.ref(
+            self.optimizer
+        )  # a module that refers to its model stays in memory until garbage is looked for
+        module.optimizers = lambda use_pl_optimizer=True: held().optimizer
         self._clipped = _joined(self.optimizer.stretches)
         self.learns = self.moves = self.watched = False
         self._met = torch.zeros((), dtype=torch.bool, device=self.flat.w.device)

@@ -62,7 +62,8 @@ METRICS = {
     "drift/alignment": "Mean pairwise alignment of the updates: 1 where all are equal, 0 where they are orthogonal, below 0 "
     "where they cancel.",
     "drift/update_norm": "Length of the mean update, |mean delta|.",
-    "round/lr, round/stage": "Learning rate and stage of the schedule.",
+    "round/lr, round/stage": "Learning rate and stage of the schedule; round/lr/pg2 and so on are those of further parameter "
+    "groups.",
     "round/steps": "Local steps of all clients in the round.",
     "bytes/up, bytes/down": "Bytes that all clients sent in the round, without what they keep to themselves or lack, and "
     "received: everything, whoever they are.",

@@ -137,7 +137,7 @@ def assemble(
         clients=clients,
         masks=masks,
         personal=personal,
-        lr=optimizer.rates[0],
+        rates=optimizer.rates,
         optimizer=optimizer.name,
         memory_format=memory_format,
         placement=placement,

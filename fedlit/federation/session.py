@@ -45,7 +45,7 @@ class Session:
         clients: The clients that take part, by name.
         masks: What each of them shares.
         personal: Names of those that keep a part of the model; where there are any, there is no single global model.
-        lr: The learning rate of the optimizer's first parameter group.
+        rates: The learning rate of each parameter group of the optimizer.
         optimizer: The name of its class.
         memory_format: ``contiguous`` or ``channels_last``; "" for a model without 2-D convolutions.
         placement: Where the pictures lie.
@@ -67,7 +67,7 @@ class Session:
     clients: dict[str, Client]
     masks: dict[str, Mask]
     personal: list[str]
-    lr: float
+    rates: Sequence[float]
     optimizer: str
     memory_format: str
     placement: devices.Placement

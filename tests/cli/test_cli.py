@@ -467,7 +467,7 @@ class TestForeignModules:
         code, _, err = fedlit_cli(f"fit {DIGITS} --model foreigners.Hooked")
         assert code == 0
         assert err.splitlines() == [
-            "warning: Hooked overrides on_train_batch_start, on_train_epoch_end: "
+            "warning: Hooked overrides on_train_epoch_end, on_train_start: "
             "there is no Trainer here that would call them"
         ]
 

@@ -205,3 +205,14 @@ def test_what_a_hook_leaves_behind_is_no_state(tmp_path: Path):
         module.began = time.perf_counter()
 
     here(hooked(on_train_batch_start=timed), tmp_path)
+
+
+def two_groups(module):
+    groups = [{"params": [module.net.weight], "lr": 0.1}, {"params": [module.net.bias], "lr": 0.02}]
+    return torch.optim.SGD(groups, lr=0.3)
+
+
+def test_the_rates_of_all_groups_are_logged(tmp_path: Path):
+    options = {"rounds": 2, "batch_size": 16, "run_dir": tmp_path, "logger": False, "workers": 1}
+    fitted = fedlit.fit(seeded(having(configure_optimizers=two_groups)), {"only": examples()}, **options)
+    assert fitted.metrics[["round/lr", "round/lr/pg2"]].to_numpy().tolist() == [[0.1, 0.02]] * 2
