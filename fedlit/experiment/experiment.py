@@ -158,8 +158,16 @@ class Experiment:
         return self.name or run_name(method_name(self.federation, self.model), self.seed)
 
     def checkpoint(self) -> Path | None:
-        """Find the checkpoint that ``ckpt_path`` names; the answer is the same on every rank."""
-        found = find_checkpoint(self.run_dir, self.experiment, self.ckpt_path) if self.ckpt_path else None
+        """Find the checkpoint that ``ckpt_path`` names; the answer is the same on every rank.
+
+        Raises:
+            ConfigError: It is empty, as of a variable of the shell that is not set.
+            CheckpointError: There is none.
+        """
+        which = self.ckpt_path
+        if which is not None and not which.strip():
+            raise ConfigError("ckpt_path: expected last, best, a run directory or a checkpoint, found an empty text")
+        found = find_checkpoint(self.run_dir, self.experiment, which, self.name) if which else None
         return self.fabric.broadcast(found)
 
     def required_checkpoint(self) -> Path:

@@ -67,6 +67,8 @@ def fit(experiment: Experiment, say: Say) -> Outcome:
         first = experiment.first_session(begins.directory)  # what is refused is refused before there is a directory
         open_things.callback(first.engine.close)
         here = begins.in_directory(experiment, open_things)
+        for line in here.told:
+            say(line)
         if experiment.away is not None:
             experiment.away.open(here.directory)
         run = Run(here.directory, experiment.tracker, begins.resumed, experiment.fabric.is_global_zero)
@@ -95,6 +97,7 @@ def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None
         if signum:
             status = "KILLED"
             return Outcome(run.directory, signum)
+        run.check_in_place()
         best = checkpoint.find(run.checkpoints, "best") or checkpoint.find(run.checkpoints, "last")
         server, rounds, _ = session.restore(best)
         sets = evaluate_sets(session, server, "test")

@@ -45,8 +45,12 @@ LONGEST = 200
 LONGEST_METHOD = 80
 """Letters of a method in the name of a run."""
 
-TAKEN = ("last", "best")
-"""Words that ``--ckpt_path`` takes for something else."""
+TAKEN = {
+    "last": "--ckpt_path last means the last checkpoint of an experiment",
+    "best": "--ckpt_path best means the best checkpoint of an experiment",
+    "sites": "this folder of an experiment holds what the sites of --sites keep",
+}
+"""Names that mean something else, and what."""
 
 
 def check_name(key: str, name: str | None, signs: str = SIGNS) -> None:
@@ -65,9 +69,7 @@ def check_name(key: str, name: str | None, signs: str = SIGNS) -> None:
     if len(name.encode()) > LONGEST:
         raise ConfigError(f"{key}: expected a name of at most {LONGEST} bytes, found {len(name.encode())}: {found}")
     if name in TAKEN:
-        raise ConfigError(
-            f"{key}: --ckpt_path {name} means the {name} checkpoint of an experiment; choose another name"
-        )
+        raise ConfigError(f"{key}: {TAKEN[name]}; choose another name")
 
 
 def check_names(args: Namespace) -> None:

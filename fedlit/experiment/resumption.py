@@ -9,7 +9,15 @@ from fedlit.core.errors import ConfigError
 from fedlit.experiment.experiment import Experiment
 from fedlit.experiment.fingerprints import check_same, keep
 from fedlit.tracking.lock import is_held
-from fedlit.tracking.run import check_same_config, check_writable, last_checkpoint, new_directory, run_of, runs_in
+from fedlit.tracking.run import (
+    check_same_config,
+    check_writable,
+    is_called,
+    last_checkpoint,
+    new_directory,
+    run_of,
+    runs_in,
+)
 
 
 @dataclass(frozen=True)
@@ -34,20 +42,27 @@ class Resumption:
     def in_directory(self, experiment: Experiment, open_things: ExitStack) -> "Resumption":
         """Give a new run its directory; other processes are kept from it until what is open is closed.
 
+        What is told then is where the run is if its name is taken.
+
         Raises:
             ConfigError: Another process is at work there.
         """
-        directory = self.directory
+        directory, lines = self.directory, ()
         if directory is None:
             made = experiment.fabric.is_global_zero and new_directory(
                 experiment.run_dir, experiment.experiment, experiment.run_name
             )
             directory = experiment.fabric.broadcast(made)
+            if experiment.name not in (None, directory.name):
+                taken = directory.with_name(experiment.name)
+                lines = (
+                    f"{taken} is there already: this run is {directory.name}; --ckpt_path {taken} would go on with it",
+                )
             if made and experiment.given:
                 keep(directory, experiment.given)
         if self.checkpoint is None:
             open_things.enter_context(experiment.alone(directory))
-        return replace(self, directory=directory)
+        return replace(self, directory=directory, told=lines)
 
 
 def resumption(experiment: Experiment, open_things: ExitStack) -> Resumption:
@@ -68,10 +83,12 @@ def resumption(experiment: Experiment, open_things: ExitStack) -> Resumption:
         check_same_config(held, experiment.config)
         check_same(held, experiment.given)
     told, where = _passed_over(experiment, found), experiment.run_dir / experiment.experiment
+    runs = [run for run in runs_in(where) if is_called(run, experiment.name)]
     if found is not None:
         told.append(f"resuming {run_of(found)} after {checkpoint.rounds(found)} rounds")
     elif experiment.ckpt_path:
-        told.append(f"no run in {where} {'with a checkpoint' if runs_in(where) else 'yet'}: starting a new one")
+        named = f" of the name {experiment.name}" if experiment.name else ""
+        told.append(f"no run{named} in {where} {'with a checkpoint' if runs else 'yet'}: starting a new one")
     directory = run_of(found) if found else experiment.begun
     if directory is None:
         check_writable(experiment.run_dir, experiment.experiment)
@@ -88,5 +105,8 @@ def _passed_over(experiment: Experiment, found: Path | None) -> list[str]:
     return [
         f"passed over {run}: it ended before its first checkpoint, and holds nothing to go on with; it can be removed"
         for run in ended
-        if run != chosen and (run / "config.yaml").stat().st_mtime >= began and not is_held(run)
+        if run != chosen
+        and is_called(run, experiment.name)
+        and (run / "config.yaml").stat().st_mtime >= began
+        and not is_held(run)
     ]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -154,7 +155,8 @@ class SaveCheckpoints(Callback):
 
     def on_exception(self, state: FitState, error: BaseException) -> None:
         """Save the last recorded round, unless the process is told to go at once."""
-        self.saver.finish()
+        with suppress(FileNotFoundError):  # where the run's directory is gone the error says so
+            self.saver.finish()
         if isinstance(error, Exception) and state.settled:
             self._save(state)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,7 +12,7 @@ from pathlib import Path
 import yaml
 
 from fedlit.core.checkpoints import checkpoint
-from fedlit.core.errors import CheckpointError, ConfigError
+from fedlit.core.errors import CheckpointError, ConfigError, TrainingError
 from fedlit.core.system import documents
 from fedlit.core.system.files import whole
 from fedlit.tracking.addresses import marked
@@ -93,7 +94,7 @@ class Run:
         self.directory, self.tracker, self.resumed, self.main = Path(directory), tracker, resumed, main
         self.metrics = MetricsFile(self.directory / "metrics.csv")
         self.client_metrics = MetricsFile(self.directory / "client_metrics.csv")
-        self._started = False
+        self._started, self._place = False, (0, 0)
 
     @property
     def checkpoints(self) -> Path:
@@ -111,6 +112,7 @@ class Run:
             return
         self._started = True
         self.directory.mkdir(parents=True, exist_ok=True)
+        self._place = _identity(self.directory)
         (self.directory / "result.json").unlink(missing_ok=True)  # what goes on has not ended
         # A killed process leaves the old or the new file: half a configuration could not be resumed.
         with whole(self.directory / "config.yaml") as draft:
@@ -122,10 +124,31 @@ class Run:
         self.artifact(self.directory / "config.yaml")
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Write metrics of a round to ``metrics.csv`` and to the tracker."""
+        """Write metrics of a round to ``metrics.csv`` and to the tracker.
+
+        Raises:
+            TrainingError: The directory is another one than the run began in.
+        """
         if self.main:
+            self.check_in_place()
             self.metrics.append(metrics, step)
             self.tracker.log_metrics(metrics, step)
+
+    def check_in_place(self) -> None:
+        """Refuse to write on where the directory was renamed or deleted: one run would become two halves.
+
+        Raises:
+            TrainingError: It was.
+        """
+        if self._started and not self._in_place:
+            raise TrainingError(
+                f"{self.directory} was renamed or deleted while its run trained. If it was renamed, go on with it under its "
+                "new name, NEW: fedlit fit --config NEW/config.yaml --ckpt_path NEW"
+            )
+
+    @property
+    def _in_place(self) -> bool:
+        return _identity(self.directory) == self._place
 
     def log_clients(self, metrics: Mapping[str, float], step: int) -> None:
         """Write metrics of many clients to ``client_metrics.csv`` alone."""
@@ -147,6 +170,11 @@ class Run:
         """Close the run's files and its tracker."""
         if not self.main:
             return
+        if self._started and not self._in_place:  # the tracker alone is still where it was
+            self.metrics.close()
+            self.client_metrics.close()
+            self.tracker.finish(status)
+            return
         if self.client_metrics.size():
             from pandas import DataFrame
 
@@ -158,6 +186,15 @@ class Run:
         self.metrics.close()
         self.client_metrics.close()
         self.tracker.finish(status)
+
+
+def _identity(directory: Path) -> tuple[int, int]:
+    """What stays of a directory under any name; (0, 0) where there is none."""
+    try:
+        found = directory.stat()
+    except OSError:
+        return 0, 0
+    return found.st_dev, found.st_ino
 
 
 def new_directory(root: Path, experiment: str, name: str) -> Path:
@@ -200,17 +237,24 @@ def check_writable(root: Path, experiment: str) -> None:
         )
 
 
-def find_checkpoint(root: Path, experiment: str, which: str) -> Path | None:
+def find_checkpoint(root: Path, experiment: str, which: str, name: str | None = None) -> Path | None:
     """Find the checkpoint that ``--ckpt_path`` names: ``last``, ``best``, a run directory or a checkpoint.
 
+    Args:
+        root: Folder of all runs.
+        experiment: Their experiment.
+        which: What is named.
+        name: Name of the runs that ``last`` and ``best`` mean, which may end with a number; None for all.
+
     Returns:
-        The checkpoint; None for ``last`` and ``best`` of an experiment without runs.
+        The checkpoint; None for ``last`` and ``best`` where there is no such run.
 
     Raises:
         CheckpointError: There is no such checkpoint.
     """
     if which in ("last", "best"):
-        last_of_runs = [path for run in (root / experiment).glob("*") if (path := last_checkpoint(run))]
+        folders = [run for run in (root / experiment).glob("*") if is_called(run, name)]
+        last_of_runs = [path for run in folders if (path := last_checkpoint(run))]
         if not last_of_runs:
             return None
         newest = run_of(max(last_of_runs, key=lambda path: path.stat().st_mtime))
@@ -226,6 +270,11 @@ def find_checkpoint(root: Path, experiment: str, which: str) -> Path | None:
             "a checkpoint (.../checkpoints/round-NNNNNN); found no manifest.json there"
         )
     return chosen
+
+
+def is_called(run: Path, name: str | None) -> bool:
+    """Whether a run was given this name; the second of a name ends with -2."""
+    return name is None or re.fullmatch(rf"{re.escape(name)}(-\d+)?", run.name) is not None
 
 
 def runs_in(folder: Path) -> list[Path]:

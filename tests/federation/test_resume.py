@@ -326,7 +326,7 @@ def test_last_without_a_run_starts_a_new_one_and_says_so(tmp_path):
     place = Place(tmp_path, "--data toys.ToyData --model toys.ToyNet --federation.rounds 1")
     command = place.fit("--ckpt_path last --name fresh")
     assert command.wait() == 0, command.output
-    assert "no run in" in command.output
+    assert "no run of the name fresh in" in command.output
     assert "starting a new one" in command.output
     assert place.run("fresh").rounds == [1]
 

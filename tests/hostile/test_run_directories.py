@@ -1,0 +1,96 @@
+"""Directories of runs that move, names that are taken, and checkpoints that are not named."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from scripted import fit
+
+from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.federation.callbacks import Callback
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+class Gone(Callback):
+    """Does something to the run's directory before the second round."""
+
+    def __init__(self, act) -> None:
+        self.act = act
+
+    def on_round_start(self, state) -> None:
+        if state.done == 1:
+            self.act(state.run.directory)
+
+
+def replaced(directory: Path) -> None:
+    directory.rename(directory.with_name("moved"))
+    directory.mkdir()
+
+
+RUNS = Path("runs/default")
+ACTS = {
+    "renamed": lambda directory: directory.rename(directory.with_name("moved")),
+    "deleted": shutil.rmtree,
+    "replaced": replaced,
+}
+
+
+@pytest.mark.parametrize("what", ACTS)
+def test_a_run_whose_directory_is_gone_is_stopped_in_words(what):
+    with pytest.raises(
+        TrainingError, match=r"runs/default/mine was renamed or deleted .* --config NEW/config.yaml --ckpt_path NEW"
+    ):
+        fit(rounds=4, name="mine", callbacks=[Gone(ACTS[what])])
+    left = [path for path in RUNS.rglob("*") if path.is_file() and "moved" not in path.parts]
+    assert left == []
+
+
+def test_a_run_that_was_renamed_goes_on_under_its_new_name():
+    with pytest.raises(TrainingError):
+        fit(rounds=4, name="mine", callbacks=[Gone(ACTS["renamed"])])
+    resumed = fit(rounds=4, ckpt_path="runs/default/moved", callbacks=None)
+    assert resumed.directory.name == "moved"
+    assert list(resumed.metrics.index) == [1, 2, 3, 4]
+
+
+def test_a_name_that_is_taken_is_said(capsys: pytest.CaptureFixture[str]):
+    fit(rounds=1, name="mine")
+    assert "is there already" not in capsys.readouterr().out
+    assert fit(rounds=1, name="mine").directory.name == "mine-2"
+    said = " ".join(capsys.readouterr().out.split())
+    assert (
+        "runs/default/mine is there already: this run is mine-2; --ckpt_path runs/default/mine would go on with it"
+        in said
+    )
+
+
+@pytest.mark.parametrize(("name", "goes_on"), [("mine", "mine"), ("other", "other"), (None, "other")])
+def test_last_means_the_runs_of_the_name_that_is_given(name, goes_on):
+    fit(rounds=1, name="mine")
+    fit(rounds=1, name="other")
+    assert fit(rounds=2, ckpt_path="last", name=name).directory.name == goes_on
+
+
+def test_no_run_of_the_name_is_a_new_one(capsys: pytest.CaptureFixture[str]):
+    fit(rounds=1, name="mine-like")
+    assert fit(rounds=1, ckpt_path="last", name="mine").directory.name == "mine"
+    assert "no run of the name mine in runs/default yet" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("empty", ["", " "])
+def test_an_empty_checkpoint_starts_no_new_run(empty):
+    fit(rounds=1, name="mine")
+    with pytest.raises(
+        ConfigError, match="ckpt_path: expected last, best, a run directory or a checkpoint, found an empty"
+    ):
+        fit(rounds=2, ckpt_path=empty)
+    assert [run.name for run in RUNS.iterdir()] == ["mine"]
+
+
+def test_a_run_is_not_called_as_the_folder_of_the_sites():
+    with pytest.raises(ConfigError, match="name: this folder of an experiment holds what the sites of --sites keep"):
+        fit(name="sites")
