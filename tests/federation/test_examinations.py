@@ -48,6 +48,7 @@ WRONG = {
     "lazy layers": having(lambda m: setattr(m, "late", nn.LazyLinear(3))),
     "hooks of parameters": having(lambda m: m.net.weight.register_hook(lambda grad: grad)),
     "shared memory": having(tied),
+    "types of buffers": having(lambda m: m.register_buffer("scale", torch.ones(2, dtype=torch.float64))),
     "optimizer": having(configure_optimizers=lambda m: Cubed(m.parameters(), lr=0.1)),
 }
 

@@ -12,6 +12,7 @@ from fedlit.federation.examinations.examination import Examination, check
 from fedlit.federation.examinations.machine import Compiler, Recorded, Recording
 from fedlit.federation.examinations.modules import (
     AutomaticOptimization,
+    BuffersOfOneType,
     Hooks,
     HooksOfParameters,
     HooksOfSteps,
@@ -32,6 +33,7 @@ OF_MODULES: tuple[Examination[LightningModule], ...] = (
     LazyLayers(),
     HooksOfParameters(),
     SharedMemory(),
+    BuffersOfOneType(),
 )
 """What a module is examined for, in order; each may assume what those before it have found to be right."""
 

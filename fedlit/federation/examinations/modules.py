@@ -157,6 +157,24 @@ class SharedMemory(Examination[LightningModule]):
         return ""
 
 
+class BuffersOfOneType(Examination[LightningModule]):
+    """Buffers of floating point have the type of the parameters: they lie in one vector, and are averaged."""
+
+    name = "types of buffers"
+    advice = "make it of the parameters' type, or keep in a buffer of integers what nobody should average"
+
+    def found(self, module: LightningModule) -> str:
+        """Name the buffer, and both types."""
+        trained = next((p.dtype for p in module.parameters() if p.requires_grad), None)
+        for name, buffer in module.named_buffers():
+            if trained is not None and buffer.is_floating_point() and buffer.dtype != trained:
+                return (
+                    f"{type(module).__name__}: its buffer {name} is of {buffer.dtype}, and would become one of {trained}, as its "
+                    f"parameters are; {self.advice}"
+                )
+        return ""
+
+
 @dataclass(frozen=True)
 class Trained:
     """A module, and the algorithms that train it.
