@@ -1,5 +1,6 @@
 """What a sweep consists of: its YAML, and the runs that follow from it."""
 
+import copy
 import itertools
 import shutil
 from argparse import ArgumentError
@@ -229,7 +230,9 @@ def load_sweep(path: str | Path) -> Sweep:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
     try:
-        keys = parser.parse_object(written).as_dict()
+        # Values are kept as they are written: to a class of another library the parser adds arguments that it cannot have.
+        as_written = {key: written[key] for key in ("set", "cases", "grid") if written.get(key)}
+        keys = parser.parse_object(copy.deepcopy(written)).as_dict() | as_written
         files = [str(path.parent / name) for name in keys["config"]]
         return Sweep(**keys | {"config": files, "file": path})
     except ArgumentError as error:

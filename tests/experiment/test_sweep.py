@@ -235,6 +235,19 @@ class TestPlan:
             "fedlit.sweep": "order", "fedlit.case": "a", "fedlit.method": "a", "model.lr": "0.3"
         }  # fmt: skip
 
+    def test_a_class_of_another_library_is_one_of_the_values(self, folder: Path):
+        optimizers = [{"class_path": f"torch.optim.{name}", "init_args": {"lr": 0.1}} for name in ("SGD", "Adam")]
+        base = BASE | {"model": {"class_path": "LogisticRegression", "init_args": {"features": 4}}}
+        for section in (
+            {"grid": {"model.optimizer": optimizers}},
+            {"cases": {"a": {"model.optimizer": optimizers[1]}}},
+        ):
+            sweep = {"experiment": "classes", "config": ["base.yaml"], **section}
+            runs = plan(load_sweep(write(folder, sweep, base)))
+            chosen = [yaml.safe_load(run.config)["model"]["init_args"]["optimizer"] for run in runs]
+            assert [each["class_path"] for each in chosen] == ["torch.optim.SGD", "torch.optim.Adam"][-len(runs) :]
+            assert all(each["init_args"]["lr"] == 0.1 for each in chosen)
+
     @pytest.mark.parametrize(
         ("change", "said"),
         [
