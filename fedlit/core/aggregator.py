@@ -85,6 +85,17 @@ class Correction:
             grad[start:stop].add_(w[start:stop], alpha=decay)
 
 
+def _vector(name: str, doc: str) -> property:
+    """A vector of the flat model: ``ctx.grad += other`` changes it in place, and ``ctx.grad = other`` copies into it."""
+
+    def assign(context: "ClientContext", value: Tensor) -> None:
+        vector = getattr(context.model, name)
+        if value is not vector:
+            vector.copy_(value)
+
+    return property(attrgetter(f"model.{name}"), assign, doc=doc)
+
+
 @dataclass
 class ClientContext:
     """What a client-side hook sees and may change.
@@ -129,9 +140,9 @@ class ClientContext:
         raise AttributeError(f"ClientContext has no attribute {name!r}{now}")
 
     layout = property(attrgetter("model.layout"), doc="Where everything lies in the vectors.")
-    w = property(attrgetter("model.w"), doc="[P], the client's weights; writing to it changes the module.")
-    grad = property(attrgetter("model.grad"), doc="[P], the gradient of the present step.")
-    stats = property(attrgetter("model.stats"), doc="[S], the client's BatchNorm statistics.")
+    w = _vector("w", "[P], the client's weights; writing to it changes the module.")
+    grad = _vector("grad", "[P], the gradient of the present step.")
+    stats = _vector("stats", "[S], the client's BatchNorm statistics.")
 
 
 class Aggregator(Checked):

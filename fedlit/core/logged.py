@@ -29,11 +29,7 @@ def key_of(
     alone = on_epoch is False or (on_step and not on_epoch)
     if alone or (reduce_fx not in ("mean", torch.mean)):
         asked = "each step's value alone" if alone else f"reduce_fx={getattr(reduce_fx, '__name__', reduce_fx)!r}"
-        fix = (
-            "set on_epoch=True"
-            if alone
-            else "log a metric of torchmetrics (SumMetric, MaxMetric, MinMetric), or its mean"
-        )
+        fix = "set on_epoch=True" if alone else "log its mean, or for a sum a SumMetric of torchmetrics"
         raise TrainingError(f"{module} logs {name!r} with {asked}, and a federation keeps one mean a round: {fix}")
     return name if weight is None else (name, float(weight))
 

@@ -154,3 +154,65 @@ def test_of_a_composition_the_part_is_named(hook):
 def test_the_check_for_authors_names_the_hook_too():
     with pytest.raises(AssertionError, match=r"Mine\.on_client_round_end: expected a dictionary of tensors"):
         check_aggregator(wrong("on_client_round_end", None), workers=1)
+
+
+class Summed(Aggregator):
+    """Adds to the gradient with a plus and an equals sign, which also assigns."""
+
+    def compute_gradient(self, ctx, batches):
+        loss = ctx.loss(batches[0], 0)
+        ctx.grad += ctx.model.gradient(loss)
+        return loss.detach()
+
+
+class Assigned(Aggregator):
+    """Puts another vector in the place of the gradient."""
+
+    def compute_gradient(self, ctx, batches):
+        loss = ctx.loss(batches[0], 0)
+        ctx.grad = ctx.grad + ctx.model.gradient(loss)
+        return loss.detach()
+
+
+@pytest.mark.parametrize("aggregator", [Summed(), Assigned()])
+def test_vectors_of_a_context_may_be_assigned_to(aggregator):
+    torch.manual_seed(0)
+    net, schedule = ToyNet(drop=0.0), ConstantSchedule(2, "steps")
+    plain, own = (
+        simulate(net, ToyData(), Federation([each], rounds=2, schedule=schedule)) for each in (Aggregator(), aggregator)
+    )
+    torch.testing.assert_close(own.server.w, plain.server.w, rtol=0, atol=1e-12)
+
+
+class Undeclared(Aggregator):
+    """Keeps what it did not declare."""
+
+    def on_client_round_end(self, ctx):
+        ctx.state["c"] = ctx.w.clone()
+        return {}
+
+
+class Absent(Aggregator):
+    """Reads what it did not declare."""
+
+    def on_client_round_start(self, ctx):
+        ctx.state["c"] += 1
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "words"),
+    [
+        (
+            Undeclared(),
+            r"Undeclared:\n- client_state of site-0 after round 1: expected names \[\], found \['c'\]; declare[^-]*$",
+        ),
+        (
+            Absent(),
+            r"Absent:\n- it raised KeyError: 'c'; names of a state are declared in server_state or client_state, [^-]*$",
+        ),
+    ],
+    ids=["kept", "read"],
+)
+def test_state_that_is_not_declared_is_one_mistake(aggregator, words):
+    with pytest.raises(AssertionError, match=words):
+        check_aggregator(aggregator, workers=1)
