@@ -1,5 +1,6 @@
 """Hooks of training: what Lightning's Trainer makes of them, a federation makes too, or refuses."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,11 @@ from torch.utils.data import DataLoader, TensorDataset
 import fedlit
 from fedlit.aggregators import CODASCA, LocalSCGDAM, Scaffold
 from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.core.training_hooks import CALLED
+from fedlit.federation.examinations.modules import REFUSED as REFUSED_HOOKS
 from fedlit.schedules import ConstantSchedule
+
+MANUAL = Path(fedlit.__file__).parent / "models" / "README.md"
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -216,3 +221,12 @@ def test_the_rates_of_all_groups_are_logged(tmp_path: Path):
     options = {"rounds": 2, "batch_size": 16, "run_dir": tmp_path, "logger": False, "workers": 1}
     fitted = fedlit.fit(seeded(having(configure_optimizers=two_groups)), {"only": examples()}, **options)
     assert fitted.metrics[["round/lr", "round/lr/pg2"]].to_numpy().tolist() == [[0.1, 0.02]] * 2
+
+
+def test_the_manual_lists_every_hook_as_it_is_treated():
+    rows = [line.split("|")[1:3] for line in MANUAL.read_text().splitlines() if line.startswith("| `")]
+    said = {name: text.split()[0] for names, text in rows for name in re.findall(r"`(\w+)`", names)}
+    assert {name for name, word in said.items() if word == "called"} - {"validation_step", "predict_step"} == set(
+        CALLED
+    )
+    assert set(REFUSED_HOOKS) <= {name for name, word in said.items() if word.startswith("refused")}
