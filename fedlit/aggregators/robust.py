@@ -8,7 +8,7 @@ import torch
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.flat import Layout
-from fedlit.core.messages import Payload, Round, ServerState, State
+from fedlit.core.messages import Payload
 
 CHUNK = 1 << 16
 """Elements that are sorted at a time."""
@@ -42,9 +42,9 @@ class CoordinateMedian(Aggregator):
         """Return how many of the sorted changes of so many clients are cut at each end, before the mean of the others."""
         return (clients - 1) // 2
 
-    def on_round_start(self, state: State, server: ServerState, rnd: Round) -> None:
-        """Refuse a cohort that is too small, before anybody trains."""
-        self._check(len(rnd.cohort), ConfigError, "let more take part, or use NormBound or another trim")
+    def check_cohort(self, clients: int) -> None:
+        """Refuse a cohort that is too small."""
+        self._check(clients, ConfigError, "let more take part, or use NormBound or another trim")
 
     def reduce(self, layout: Layout, replies: Sequence[Payload]) -> Payload:
         """Reduce the changes of the weights [P] and of the statistics [S]; add up everything else."""

@@ -180,6 +180,13 @@ class Aggregator(Checked):
             ConfigError: Which schedule it was, and what to do.
         """
 
+    def check_cohort(self, clients: int) -> None:
+        """Called once, on the server, before anything starts: refuse a number of clients in a round that is of no use.
+
+        Raises:
+            ConfigError: What it needs.
+        """
+
     def configure_model(self, module: nn.Module) -> None:
         """Called once per model instance, on both sides, before the layout is read; may freeze parts of the module."""
 
@@ -360,7 +367,8 @@ class Composition(Aggregator, ABC):
         """Whether the composition or one of its parts has this hook of its own."""
         return getattr(type(self), hook) is not getattr(Composition, hook) or bool(self._having(hook))
 
-    check_schedule, configure_model = _in_order("check_schedule"), _in_order("configure_model")
+    check_schedule, check_cohort = _in_order("check_schedule"), _in_order("check_cohort")
+    configure_model = _in_order("configure_model")
     server_state, client_state, broadcast = _merged("server_state"), _merged("client_state"), _merged("broadcast")
     on_measure_end, on_round_start = _in_order("on_measure_end"), _in_order("on_round_start")
     on_client_round_start, on_client_round_end = _in_order("on_client_round_start"), _merged("on_client_round_end")

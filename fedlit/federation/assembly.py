@@ -86,6 +86,8 @@ def assemble(
     data = only(everyone, settings.clients)
     clients, layout = taking_part(data, settings, everyone), model.layout
     _check_classes(data, layout.classes)
+    for aggregator in aggregators:
+        aggregator.check_cohort(settings.cohort_size(len(clients)))
     check_clients(data.clients, labelled(module))
     masks = {name: client_mask(aggregators, layout, client) for name, client in clients.items()}
     personal = _keeping(masks, layout)
