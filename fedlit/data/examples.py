@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from fedlit.core.batches import fetch
+
 
 def fetched(dataset: Dataset, number: int) -> str:
     """Fetch an example after fixed seeds of the default generators, which stay as they are; returns a digest of it."""
@@ -18,7 +20,7 @@ def fetched(dataset: Dataset, number: int) -> str:
             torch.manual_seed(0)
             np.random.seed(0)
             random.seed(0)
-            return digest(dataset[number])
+            return digest(fetch(dataset, torch.tensor([number])))
     finally:
         random.setstate(of_python)
         np.random.set_state(of_numpy)

@@ -10,7 +10,7 @@ import torch
 from foreigners import Digits
 from strangers import fit, having, seeded
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset
 
 from fedlit.core.errors import ConfigError
 from fedlit.federation.examinations import (
@@ -102,6 +102,29 @@ class Rereading(Dataset):
             "a generator of its own": torch.rand((), generator=self.own),
         }[self.what]
         return image + added, label
+
+
+class InBatches(Dataset):
+    """Gives batches alone."""
+
+    def __init__(self, examples: TensorDataset) -> None:
+        self.examples = examples
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def batch(self, indices: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.examples[indices]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_data_set_that_gives_batches_alone_trains_as_any_other(tmp_path: Path):
+    class Batched(Digits):
+        def _part(self, seed: int) -> InBatches:
+            return InBatches(super()._part(seed))
+
+    one, other = (fit(seeded(having()), tmp_path / d.__name__, data=d(val=False))[0] for d in (Digits, Batched))
+    assert torch.equal(one, other)
 
 
 class Reread(Digits):
