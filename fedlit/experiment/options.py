@@ -45,7 +45,10 @@ def experiment_parser(description: str = "") -> Parser:
     )
     parser.add_argument("--tags", type=dict[str, str], default={}, help="Tags of the run in MLflow: --tags.NAME VALUE.")
     parser.add_argument("--run_dir", type=str, default="runs", help="Folder of all runs: RUN_DIR/EXPERIMENT/NAME/.")
-    path = "What to continue or to evaluate: last, best, a run directory or a checkpoint."
+    path = (
+        "What to continue or to evaluate: a run directory, a checkpoint, or last or best of the newest run of the experiment; "
+        "with --name, of the newest run of that name."
+    )
     parser.add_argument("--ckpt_path", type=str | None, default=None, help=path)
     trial = "Try the configuration with one round of one step. Nothing is kept."
     parser.add_argument("--fast_dev_run", type=bool, default=False, help=trial)
