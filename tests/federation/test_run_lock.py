@@ -73,13 +73,13 @@ def test_a_checkpoint_that_a_run_at_work_replaces_meanwhile_is_no_error(tmp_path
 @pytest.mark.slow
 def test_a_run_that_died_before_its_first_checkpoint_is_mentioned(tmp_path):
     place = Place(tmp_path, OPTIONS.replace("200", "1"))
-    dead = tmp_path / "default/dead"
+    dead = tmp_path / "default/run-9"
     dead.mkdir(parents=True)
     (dead / "config.yaml").write_text("seed: 0\n")
     first = place.fit()
     assert first.wait() == 0, first.output
     assert f"passed over {dead}: it ended before its first checkpoint" in first.output
-    assert f"no run in {tmp_path / 'default'} with a checkpoint: starting a new one" in first.output
+    assert f"no run of the name run in {tmp_path / 'default'} with a checkpoint: starting a new one" in first.output
     again = place.fit()
     assert again.wait() == 0, again.output
     assert "passed over" not in again.output

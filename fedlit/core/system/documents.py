@@ -17,6 +17,8 @@ LARGEST = 100_000
 DEEPEST = 100
 """Mappings and lists within each other."""
 
+TOO_DEEP = f"more than {DEEPEST} mappings or lists within each other"
+
 
 class DocumentError(ConfigError, yaml.YAMLError):
     """A document of a user's that no command can take."""
@@ -134,7 +136,7 @@ def _problems(text: str) -> Iterator[tuple[int, str]]:
             path = _below(levels[-1]) if levels else ()
             levels.append(_Level(isinstance(event, yaml.MappingStartEvent), path, event.anchor))
             if len(levels) > DEEPEST:
-                yield line, f"more than {DEEPEST} mappings or lists within each other"
+                yield line, TOO_DEEP
             continue
         elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
             level = levels.pop()
@@ -187,6 +189,8 @@ def _described(error: yaml.YAMLError, name: str, text: str) -> str:
     what = getattr(error, "problem", None) or str(error).splitlines()[0]
     if mark is None:
         return f"{name}: no valid YAML: {what}" if name else f"no valid YAML: {what}"
+    if "nesting depth" in what:  # PyYAML 6.0.4 and later have a limit of their own, and read ahead
+        return f"{_place(name, mark.line + 1)}: {TOO_DEEP}"
     lines = text.split("\n")
     line, column = mark.line, mark.column
     if line >= len(lines):  # it ends in the middle of something
