@@ -97,7 +97,7 @@ class AttributeWatch:
                 self._holders[name] = Holder(vars(part), frozenset(part._defaults))
             elif not type(part).__module__.startswith(LIBRARIES):
                 self._holders[name] = Holder(vars(part))
-                self._holders |= _of_classes(type(part))
+                _add_classes(self._holders, type(part))
         held = [*module.parameters(), *module.buffers()]
         self._memory = {tensor.untyped_storage().data_ptr() for tensor in held}
         self._frozen = {n: p.detach().clone() for n, p in module.named_parameters() if not p.requires_grad}
@@ -239,20 +239,17 @@ class AttributeWatch:
         return twin
 
 
-def _of_classes(kind: type) -> dict[str, Holder]:
-    """Where a class of somebody's own, and those above it, keep attributes, and the globals that their methods name."""
-    found: dict[str, Holder] = {}
+def _add_classes(holders: dict[str, Holder], kind: type) -> None:
+    """Add where a class of somebody's own, and those above it, keep attributes, and the globals that their methods name."""
     for each in kind.__mro__:
         if each.__module__.split(".")[0] in ("torch", "lightning", "torchmetrics", "timm", "builtins", "fedlit"):
             continue
-        name = f"{each.__module__}.{each.__qualname__}"
-        found[f"the class {name}"] = Holder(each, frozenset(vars(each)) - OTHERS)
+        holders[f"the class {each.__module__}.{each.__qualname__}"] = Holder(each, frozenset(vars(each)) - OTHERS)
         for function in vars(each).values():
             if isinstance(function, FunctionType):
-                names = _globals_in(function.__code__)
-                above = found.get(place := f"the module {function.__module__}")
-                found[place] = Holder(function.__globals__, names | (above.names or set() if above else set()))
-    return found
+                place = f"the module {function.__module__}"
+                before = holders[place].names if place in holders else frozenset()
+                holders[place] = Holder(function.__globals__, before | _globals_in(function.__code__))
 
 
 def _globals_in(code: CodeType) -> frozenset[str]:

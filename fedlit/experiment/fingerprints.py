@@ -68,7 +68,10 @@ def _of_optimizer(module: LightningModule) -> str:
 
 
 def _of_data(data: GivenClients) -> str:
-    """Give a digest of all labels that data sets hold, and of the first and last examples of at most 8 parts."""
+    """Give a digest of all labels that data sets hold, and of the first and last examples of at most 8 parts.
+
+    An example that is another when it is fetched again counts for nothing.
+    """
     found = []
     parts = [(f"{name}/{split}", part) for name, client in data.clients.items() for split, part in parts_of(client)]
     parts += [(f"test/{name}", part) for name, part in data.test_sets.items()]
@@ -78,5 +81,6 @@ def _of_data(data: GivenClients) -> str:
         if hasattr(labels, "shape"):
             found.append((name, digest(labels)))
         if number % every == 0:
-            found += [(name, fetched(part, place)) for place in {0: None, len(part) - 1: None}]
+            examples = [(fetched(part, place), fetched(part, place)) for place in {0: None, len(part) - 1: None}]
+            found += [(name, once) for once, again in examples if once == again]
     return hashlib.sha256(repr(found).encode()).hexdigest()[:16]

@@ -94,7 +94,7 @@ class Run:
         self.directory, self.tracker, self.resumed, self.main = Path(directory), tracker, resumed, main
         self.metrics = MetricsFile(self.directory / "metrics.csv")
         self.client_metrics = MetricsFile(self.directory / "client_metrics.csv")
-        self._started, self._place = False, (0, 0)
+        self._started = False
 
     @property
     def checkpoints(self) -> Path:
@@ -112,7 +112,6 @@ class Run:
             return
         self._started = True
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._place = _identity(self.directory)
         (self.directory / "result.json").unlink(missing_ok=True)  # what goes on has not ended
         # A killed process leaves the old or the new file: half a configuration could not be resumed.
         with whole(self.directory / "config.yaml") as draft:
@@ -148,7 +147,7 @@ class Run:
 
     @property
     def _in_place(self) -> bool:
-        return _identity(self.directory) == self._place
+        return (self.directory / "config.yaml").is_file()
 
     def log_clients(self, metrics: Mapping[str, float], step: int) -> None:
         """Write metrics of many clients to ``client_metrics.csv`` alone."""
@@ -186,15 +185,6 @@ class Run:
         self.metrics.close()
         self.client_metrics.close()
         self.tracker.finish(status)
-
-
-def _identity(directory: Path) -> tuple[int, int]:
-    """What stays of a directory under any name; (0, 0) where there is none."""
-    try:
-        found = directory.stat()
-    except OSError:
-        return 0, 0
-    return found.st_dev, found.st_ino
 
 
 def new_directory(root: Path, experiment: str, name: str) -> Path:

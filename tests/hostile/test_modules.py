@@ -132,6 +132,24 @@ class OfFile(Unvalidated):
         return super().training_step(batch, batch_idx)
 
 
+SCALE = 1.0
+
+
+class Scaled(nn.Linear):
+    """A layer of the same file, which names another global."""
+
+    def forward(self, images):
+        return SCALE * super().forward(images)
+
+
+class OfFileWithALayer(OfFile):
+    """Keeps a counter in a global, and has a layer from the same file."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = Scaled(16, 4)
+
+
 def tied_by_data(module):
     module.one, module.two = nn.Linear(4, 4), nn.Linear(4, 4)
     module.two.weight.data = module.one.weight.data
@@ -186,6 +204,8 @@ REFUSED = [
     of_steps("a metric in the loss", smoothed, ("Strange.accuracy is a metric that the loss depends on",),
              lambda m: setattr(m, "accuracy", MulticlassAccuracy(4))),
     Module("a counter in a class", OfClass, (f"calls of the class test_modules.OfClass {STATE}",)),
+    Module("a counter in a global beside a layer of the file", OfFileWithALayer,
+           (f"CALLS of the module test_modules {STATE}",)),
     Module("a counter in a global", OfFile, (f"CALLS of the module test_modules {STATE}",)),
     of_steps("a frozen teacher that follows", taught, ("frozen parameter teacher.weight changed", "make it a buffer"),
              lambda m: setattr(m, "teacher", nn.Linear(16, 4).requires_grad_(False))),
