@@ -6,6 +6,7 @@ import math
 import traceback
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -57,7 +58,7 @@ class FlatOptimizer:
         foreign: whether it may do something else here than on the parameters, as it is not torch's own, or has hooks of its steps.
 
     Raises:
-        ConfigError: no or several optimizers, a learning-rate scheduler, or an optimizer that is not elementwise, or cannot
+        ConfigError: no or several optimizers, several schedulers, or an optimizer that is not elementwise, or cannot
             be made anew.
     """
 
@@ -205,10 +206,23 @@ class FlatOptimizer:
 
 
 def single_optimizer(module: nn.Module) -> Optimizer:
-    """Read ``configure_optimizers`` once.
+    """Read ``configure_optimizers`` once, and leave a scheduler aside: the federation follows it from round to round.
 
     Raises:
-        ConfigError: it returned anything but one elementwise optimizer.
+        ConfigError: it returned anything but one elementwise optimizer, with a scheduler or without.
+    """
+    optimizer, config = optimizer_and_scheduler(module)
+    if config is not None:
+        for group in optimizer.param_groups:
+            group["lr"] = group["initial_lr"]
+    return optimizer
+
+
+def optimizer_and_scheduler(module: nn.Module) -> tuple[Optimizer, dict[str, Any] | None]:
+    """Read ``configure_optimizers`` once: one optimizer, and Lightning's dict of its scheduler, or None.
+
+    Raises:
+        ConfigError: it returned anything but one elementwise optimizer, or several schedulers.
     """
     name = type(module).__name__
     try:
@@ -218,21 +232,22 @@ def single_optimizer(module: nn.Module) -> Optimizer:
         if not frame.f_globals.get("__name__", "").startswith("torch.optim"):
             raise
         raise ConfigError(f"model.optimizer: {error}") from error
-    if isinstance(configured, dict):
-        scheduled, configured = "lr_scheduler" in configured, configured.get("optimizer")
-    elif isinstance(configured, (list, tuple)):
+    schedulers: Any = ()
+    if isinstance(configured, (list, tuple)):
         nested = bool(configured) and isinstance(configured[0], (list, tuple))
-        scheduled = nested and len(configured) == 2 and bool(configured[1])
+        if nested and len(configured) == 2:
+            schedulers = configured[1]
         optimizers = list(configured[0]) if nested else list(configured)
         if len(optimizers) != 1:
             raise ConfigError(f"{name}.configure_optimizers returned {len(optimizers)} optimizers; expected one")
         configured = optimizers[0]
-    else:
-        scheduled = False
-    if scheduled:
+    if isinstance(configured, dict):
+        schedulers, configured = configured.get("lr_scheduler") or schedulers, configured.get("optimizer")
+    schedulers = list(schedulers) if isinstance(schedulers, (list, tuple)) else [schedulers]
+    if len(schedulers) > 1:
         raise ConfigError(
-            f"{name}.configure_optimizers returned a learning-rate scheduler; in a federation the rate "
-            "follows rounds: return the optimizer alone and set federation.schedule"
+            f"{name}.configure_optimizers returned {len(schedulers)} learning-rate schedulers; expected one: join them with "
+            "torch.optim.lr_scheduler.SequentialLR or ChainedScheduler"
         )
     if not isinstance(configured, Optimizer):
         raise ConfigError(f"{name}.configure_optimizers returned {type(configured).__name__}; expected an optimizer")
@@ -243,7 +258,8 @@ def single_optimizer(module: nn.Module) -> Optimizer:
         for key, value in group.items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise ConfigError(f"model.optimizer.{key}: expected a finite number, found {value}")
-    return configured
+    config = schedulers[0] if schedulers else None
+    return configured, config if config is None or isinstance(config, dict) else {"scheduler": config}
 
 
 def _check_owned(configured: Optimizer, module: nn.Module) -> None:

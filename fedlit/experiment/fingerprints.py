@@ -1,6 +1,8 @@
 """What a run in Python remembers of objects that no YAML describes, so that a resume with others is refused."""
 
+import contextlib
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,9 +18,13 @@ from fedlit.data.examples import digest, fetched
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.given import GivenClients
 from fedlit.experiment.described import plain
+from fedlit.federation.scheduler import scheduled
 
 FETCHED = 8
 """Parts of the data of which examples are fetched, at most; each fetch may decode an image."""
+
+FOLLOWED = 1000
+"""Epochs or steps over which a scheduler's rates are looked at."""
 
 FILE = "given.json"
 """Where a run keeps its fingerprints."""
@@ -54,8 +60,9 @@ def check_same(directory: Path, given: Mapping[str, str]) -> None:
 
 
 def _of_optimizer(module: LightningModule) -> str:
-    """The class of a module's optimizer, and the numbers of its groups."""
-    optimizer = single_optimizer(copy_of(module))
+    """The class of a module's optimizer, the numbers of its groups, and a digest of a scheduler's first rates."""
+    own = copy_of(module)
+    found, optimizer = scheduled(own), single_optimizer(own)
     groups = [
         ", ".join(
             f"{key} {plain(value)}"
@@ -64,7 +71,14 @@ def _of_optimizer(module: LightningModule) -> str:
         )
         for group in optimizer.param_groups
     ]
-    return f"{type(optimizer).__qualname__} ({'; '.join(groups)})"
+    described = f"{type(optimizer).__qualname__} ({'; '.join(groups)})"
+    if found is None:
+        return described
+    factors: list[tuple[float, ...]] = []
+    with contextlib.suppress(ValueError):  # it ends
+        factors.extend(itertools.islice(found.factors(), FOLLOWED))
+    digested = hashlib.sha256(repr((found.interval, factors)).encode()).hexdigest()[:16]
+    return f"{described} with {type(found.scheduler).__qualname__} ({digested})"
 
 
 def _of_data(data: GivenClients) -> str:

@@ -37,6 +37,7 @@ from fedlit.federation.examinations import (
     check_clients,
 )
 from fedlit.federation.handover import PersonalParts
+from fedlit.federation.scheduler import following_scheduler
 from fedlit.federation.session import Session
 from fedlit.federation.settings import Settings
 
@@ -74,6 +75,7 @@ def assemble(
     check(module, OF_MODULES)
     check(Trained(module, settings.aggregators), OF_ALGORITHMS)
     model, aggregators = _initial_model(module, fabric, settings), settings.aggregators
+    settings = following_scheduler(settings, model.module, away is not None)
     optimizer = FlatOptimizer(model.module, model)
     if optimizer.foreign:
         check(module, OF_OPTIMIZERS)

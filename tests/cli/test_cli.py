@@ -443,7 +443,6 @@ class TestForeignModules:
         [
             ("Manual", "Manual optimizes manually (automatic_optimization = False)"),
             ("TwoOptimizers", "returned 2 optimizers; expected one"),
-            ("Scheduled", "returned a learning-rate scheduler; in a federation the rate follows rounds"),
             ("SecondOrder", "LBFGS cannot work on the flat vector: it needs a closure"),
             ("WarmUp", "WarmUp overrides optimizer_step, which a federation does not call"),
             ("OwnBackward", "OwnBackward overrides backward, which"),
@@ -462,6 +461,15 @@ class TestForeignModules:
         assert (code, out) == (1, "")
         assert expected in err
         assert not (folder / "runs").exists()
+
+    def test_a_scheduler_of_torch_is_followed_or_refused(self, fedlit_cli, folder: Path):
+        code, _, err = fedlit_cli(f"fit {DIGITS} --model foreigners.Scheduled --federation.schedule.unit steps")
+        assert code == 1
+        assert "returned StepLR, which a federation cannot follow: its interval is one epoch, and the window" in err
+        assert not (folder / "runs").exists()
+        code, out, err = fedlit_cli(f"fit {DIGITS} --model foreigners.Scheduled")
+        assert code == 0, err
+        assert "learning rate: follows the model's StepLR" in out
 
     def test_hooks_that_nobody_calls_are_named_once(self, fedlit_cli):
         code, _, err = fedlit_cli(f"fit {DIGITS} --model foreigners.Hooked")
