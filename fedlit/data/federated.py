@@ -240,7 +240,7 @@ class FederatedDataModule(Checked):
             if empty:
                 raise ValueError(
                     f"client {name!r} labels {listed(empty)}, but none of its {len(rows)} images has such a label: "
-                    "leave the class out of its label scheme"
+                    "leave the class out of its label scheme, or name it in data.unlabelled"
                 )
             lost = [label for label in declared.get(name, ()) if not here[records.classes.index(label)]]
             if lost:
@@ -347,7 +347,8 @@ class FederatedDataModule(Checked):
     def _warn_of_empty_classes(self, records: Records, visible: np.ndarray, kept: np.ndarray) -> None:
         anywhere = (records.labels[kept] == 1).sum(axis=0)
         trained = (visible[kept][records.splits[kept] == "train"] == 1).sum(axis=0)
-        absent = list(itertools.compress(records.classes, anywhere == 0))
+        told = ~np.isnan(records.labels[kept]).all(axis=0)  # a source need not label every class of a federation
+        absent = list(itertools.compress(records.classes, (anywhere == 0) & told))
         unseen = [
             f"{label} ({total} elsewhere)"
             for label, total, seen in zip(records.classes, anywhere, trained, strict=True)

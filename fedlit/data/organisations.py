@@ -21,7 +21,7 @@ from fedlit.data.patients import keys
 from fedlit.data.pictures.copies import Duplicates, notes_of_copies
 from fedlit.data.pictures.pixels import Resize
 from fedlit.data.pictures.store import cache_folder
-from fedlit.data.records import SPLITS, Records, hidden_labels, listed
+from fedlit.data.records import SPLITS, Records, hidden_labels, labelled_classes, listed
 from fedlit.data.splits import split_by_patient
 
 
@@ -169,7 +169,9 @@ class Organisations(FederatedDataModule):
             classes=self.classes,
             patients=patients,
             sites=np.concatenate([r.sites for r in joined]),
-            site_classes={name: tuple(c for c in self.classes if c in read[name].classes) for name in self.sources},
+            site_classes={
+                name: tuple(c for c in self.classes if c in labelled_classes(read[name])) for name in self.sources
+            },
             splits=self._one_split(patients, splits) if self.patients == "shared" else splits,
             table=pd.concat([r.table for r in joined], ignore_index=True),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,6 +68,11 @@ def hidden_labels(records: Records) -> np.ndarray:
     absent = np.array([[label not in there for label in records.classes] for there in labelled])
     hidden |= absent[site_of_row]
     return hidden
+
+
+def labelled_classes(records: Records) -> tuple[str, ...]:
+    """Return the classes that the site of some image labels."""
+    return tuple(compress(records.classes, ~hidden_labels(records).all(axis=0)))
 
 
 def check_records(records: Records, exact: bool = False) -> Records:

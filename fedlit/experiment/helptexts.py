@@ -37,6 +37,7 @@ In MLflow, runs that differ in their seed share the tag fedlit.group, and the ta
 
 CHECK = """For a table of your own images (CSV, TSV, Parquet, spreadsheet) a YAML is printed first, which `fedlit fit --config FILE`
 runs: what each column seems to be, and why. --set '{site: Ward}' puts a value of your own in its place.
+With --classes, the classes of a federation, it also says which of them the table lacks.
 
 The label files are read as `fedlit fit` reads them, and the header of every image is opened. With --decode every image is
 decoded as well, which takes as long as the first run on the data. It finds damage behind a header, and equal or alike

@@ -25,6 +25,7 @@ from fedlit.sites.engine import Sites
 from fedlit.sites.ledger import TEXT
 from fedlit.sites.loopback import InProcess
 from fedlit.sites.messages import Presence, Told, Train
+from fedlit.sites.own_data import OwnData
 from fedlit.sites.policy import Refused
 from fedlit.sites.recipe import Plan
 from fedlit.sites.roster import gather
@@ -58,7 +59,9 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
     yield _folder(settings.folder)
     table = table_of(settings.policy.allow)
     with tempfile.TemporaryDirectory(prefix="fedlit-site-") as folder:
-        trial = replace(settings, state=folder, policy=replace(settings.policy, configs=None))
+        seen = replace(settings.policy.leaves, errors=True)  # by this process alone
+        trial = replace(settings, state=folder, policy=replace(settings.policy, configs=None, leaves=seen))
+        OwnData(trial).told()  # in its own words, where it cannot be read
         carrier = InProcess({settings.name: partial(_made, trial)})
         gathered = gather(carrier, ())
         (presence,) = gathered.presences
@@ -69,6 +72,7 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
         yield from data.notes
         yield _rules(settings)
         whole = _settings(config) if config else _small(settings.data.in_chans)
+        _check_classes(whole, presence)
         plan = _plan(whole, presence, settings)
         if odd := lacking(asdict(plan), table):
             raise Refused(
@@ -103,6 +107,20 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
             auroc = pooled_metrics(scores, session.classes, "val").get("val/auroc_macro", float("nan"))
             yield f"an evaluation of {sum(s.examples for s in scores):,} images: mean AUROC {auroc:.3f}, which means nothing yet"
         yield (Path(folder) / TEXT).read_text().rstrip()
+
+
+def _check_classes(whole: dict, presence: Presence) -> None:
+    """Refuse data of other classes than a configuration names, and say what to write."""
+    options = (whole.get("data") or {}).get("init_args") or {}
+    classes = options.get("classes") or ([] if options.get("names") else options.get("labels")) or presence.classes
+    if list(classes) == presence.classes:
+        return
+    without = [name for name in classes if name not in presence.classes]
+    unlabelled = f", and unlabelled: [{', '.join(without)}] if it does not label {'them' if without[1:] else 'it'}"
+    raise ConfigError(
+        f"data: the classes are {', '.join(presence.classes)}, and the configuration's {', '.join(classes)}; write classes: "
+        f"[{', '.join(classes)}]{unlabelled if without else ''}"
+    )
 
 
 def _made_of(

@@ -213,7 +213,7 @@ def gather(
         if classes and list(presence.classes) != list(classes):
             problems.append(
                 f"site {presence.name!r}: its classes are {printable(', '.join(presence.classes))}, and the model's "
-                f"{', '.join(classes)}; give its data the model's, in their order"
+                f"{', '.join(classes)}; give its data the model's, in their order (classes), and those that it does not label also as unlabelled"
             )
     problems += _misnamed(found)
     if problems:

@@ -41,6 +41,8 @@ def _check(args: Namespace) -> int:
         complain(f"{', '.join(absent)}: no such folder")
         return 2
 
+    if args.classes:
+        args.set = {"classes": args.classes, **args.set}
     with uncollected(), _ahead(roots, args.decode) as ahead:
         from fedlit.cli.check_report import report, report_problems
         from fedlit.cli.tables import wide_console
@@ -81,6 +83,8 @@ def _check_parser() -> Parser:
     parser.add_argument("--decode", action="store_true", help="Decode every image. See below.")
     pairs = "PNG file for pairs of alike pictures; the name of the data set is put behind its stem."
     parser.add_argument("--pairs", type=str, default="pairs.png", help=pairs)
+    named = "Classes that a federation trains for, as its lead has named them; for a table, what it lacks of them is proposed too."
+    parser.add_argument("--classes", nargs="+", type=str, default=[], help=named)
     given = "Arguments of the data set, as in data.init_args: --set '{official_split: false}'."
     parser.add_argument("--set", type=dict[str, Any], default={}, help=given)
     return parser

@@ -166,8 +166,13 @@ class ImageTable(ChestXrays):
         """Read the table; no image is opened."""
         table, written = self._read_table
         used = [self.patient, self.site, self.split_column, self.findings, *self.filters, *self._image_columns()]
-        for column in [*used, *(() if self.findings else self.labels)]:
+        for column in used:
             self._checked(column)
+        for column in () if self.findings else self.labels:
+            self._checked(
+                column,
+                "; a class that these images are not labelled for goes into data.unlabelled, and not into data.labels",
+            )
         refuse_totals(table)
         notes = [written]
         table = self._of_filters(table, notes)
@@ -197,13 +202,13 @@ class ImageTable(ChestXrays):
     def _read_table(self) -> tuple[Table, str]:
         return read_any_table(self.file, self.sheet)
 
-    def _checked(self, column: str | None) -> Table:
-        """Return the table after checking that it has a column."""
+    def _checked(self, column: str | None, advice: str = "") -> Table:
+        """Return the table after checking that it has a column; a refusal ends with the advice."""
         table, _ = self._read_table
         if column is not None and column not in table.rows:
             columns = list(table.rows)
             raise ValueError(
-                f"{table.path}: expected a column {column!r}, found {listed(columns, 40)}; {near(column, columns)}"
+                f"{table.path}: expected a column {column!r}, found {listed(columns, 40)}; {near(column, columns)}{advice}"
             )
         return table
 

@@ -134,6 +134,18 @@ def propose(table: Path, root: Path | None = None, given: Mapping[str, Any] | No
     elif not {"labels", "findings"} & given.keys():
         _add_findings(found, rows, free)
     found.arguments |= given
+    if "classes" in given:
+        _add_classes(found, given, rows, free)
+    elif labels and (idle := _without_positives(rows, free, labels)):
+        found.reasons["labels"] = "; ".join(
+            filter(
+                None,
+                (
+                    left_out,
+                    f"left out, as no image is positive: {listed(idle)}; --classes names what a federation trains for",
+                ),
+            )
+        )
     if "labels" not in found.arguments and "findings" not in found.arguments:
         raise ConfigError(
             f"{table}: no column has labels such as 1, 0, -1, yes, no, positive, negative, nor lists of findings; columns are "
@@ -250,7 +262,8 @@ def _add(found: Proposal, key: str, rows: pd.DataFrame, columns: Sequence[str], 
         fits = next((name for name in named if _may_be_split(name, rows[name])), "")
     if fits:
         found.arguments[key] = fits
-        found.reasons[key] = f"{rows[fits].nunique():,} different"
+        different = rows[fits].nunique()
+        found.reasons[key] = f"{different:,} different" if different > 1 else f"all {rows[fits].iloc[0]}: one client"
     else:
         without = {
             "patient": "patient: no column is named so; each image is then a patient of its own",
@@ -266,7 +279,7 @@ def _fits(key: str, cells: pd.Series, words: Mapping[str, str]) -> bool:
     if key == "split":
         return set(cells.str.casefold()) <= split_words(words).keys()
     different = cells[cells != ""].nunique()
-    return 1 < different <= SITES if key == "site" else different > 1
+    return 0 < different <= SITES if key == "site" else different > 1
 
 
 def _repeated(rows: pd.DataFrame) -> list[str]:
@@ -322,6 +335,52 @@ def _label_columns(rows: pd.DataFrame, columns: Sequence[str]) -> tuple[list[str
     words += [f"as they are no findings by their names: {listed(others)}"] * bool(others)
     left_out = f"left out, {'; '.join(words)}" if words else ""
     return [name for name in labels if name not in negative and name not in others], left_out
+
+
+def _add_classes(found: Proposal, given: Mapping[str, Any], rows: pd.DataFrame, columns: Sequence[str]) -> None:
+    """Find the labels of the classes that a federation trains for, and say which of them these images do not have.
+
+    A column of labels that are all negative is of a class that was looked for; one without any label, and a finding that no
+    list names, are of classes that were not.
+    """
+    arguments, classes = found.arguments, [str(name) for name in given["classes"]]
+    if column := arguments.get("findings"):
+        separator = arguments.get("separator", "|")
+        there = sorted({part.strip() for cell in rows[column].unique() for part in cell.split(separator)} - {""})
+        of = _like(classes, [part for part in there if folded(part) not in NO_FINDING])
+        what = f"no list of {column!r} names {{}}; if it was looked for and never found, name it in labels and not here"
+    else:
+        of = _like(classes, [name for name in columns if _meanings(rows[name]) - {"blank"}])
+        arguments["labels"] = given.get("labels") or [of[name] for name in classes if name in of]
+        found.reasons["labels"] = ""
+        what = "no column has labels of {}"
+    if "names" not in given and any(name != label for name, label in of.items()):
+        arguments["names"] = {name: of[name] for name in classes if name in of}
+    if "unlabelled" not in given and (without := [name for name in classes if name not in of]) and of:
+        arguments["unlabelled"], found.reasons["unlabelled"] = without, what.format(listed(without))
+
+
+def _like(classes: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
+    """Return the label of each class that is spelled like it but for case, blanks and signs."""
+    spelled = {re.sub(r"[\W_]+", "", label.casefold()): label for label in labels}
+    of = {name: spelled.get(re.sub(r"[\W_]+", "", name.casefold())) for name in classes}
+    return {name: label for name, label in of.items() if label is not None}
+
+
+def _meanings(cells: pd.Series) -> set[str]:
+    """Return what the cells of a column mean as labels; nothing where one of them means nothing."""
+    means = {SPELLED.get(folded(cell), "") for cell in cells.unique()}
+    return set() if "" in means else means
+
+
+def _without_positives(rows: pd.DataFrame, columns: Sequence[str], labels: Sequence[str]) -> list[str]:
+    """Return the columns that may be labels, of which none is positive: all cells are 0, no or empty."""
+    others = [name for name in columns if name not in labels and not _NO_FINDINGS.fullmatch(name)]
+    return [
+        name
+        for name in others
+        if "positive" not in (kinds := _meanings(rows[name])) and kinds and not _QUANTITIES.search(name)
+    ]
 
 
 def _few_words(rows: pd.DataFrame, columns: Sequence[str]) -> str:

@@ -94,6 +94,9 @@ class ChestXrays(FederatedDataModule):
     Args:
         root: The folder of the download, or one a few levels above it, or its folder of images. There is no default.
         classes: The classes to use, in this order; by default all of them.
+        unlabelled: Those of the classes that these images are not labelled for, such as a finding that a hospital does not
+            report and the other hospitals of a federation do. Their labels are hidden, and ``classes`` may name classes
+            that the source does not have.
         names: Names of the classes: ``source`` for those of the data set, ``harmonised`` for those that the command
             ``fedlit list labels`` shows, or a map from each class to a label of the source, or to several labels with a
             rule (``{any: [...]}`` or ``{all: [...]}``).
@@ -136,6 +139,7 @@ class ChestXrays(FederatedDataModule):
         self,
         root: Path | None = None,
         classes: list[str] | None = None,
+        unlabelled: list[str] | None = None,
         names: Literal["source", "harmonised"] | Names = "source",
         uncertain: Policy | dict[str, Policy] = "zeros",
         blank: Policy | dict[str, Policy] = "zeros",
@@ -160,7 +164,11 @@ class ChestXrays(FederatedDataModule):
         self.uncertain = checked_policy(uncertain, self.labels, "data.uncertain")
         self.blank = checked_policy(blank, self.labels, "data.blank")
         self.origins: dict[str, Origin] = origins(self._named(names), self.labels, "data.names")
-        self._classes = checked_classes(list(self.origins) if classes is None else classes, list(self.origins))
+        known = list(dict.fromkeys([*self.origins, *(unlabelled or ())]))
+        self._classes = checked_classes(known if classes is None else classes, known)
+        self.unlabelled = checked_classes(unlabelled, self._classes, "data.unlabelled") if unlabelled else ()
+        if len(self.unlabelled) == len(self._classes):
+            raise ValueError("data.unlabelled: expected some of the classes, found all of them")
 
     @classmethod
     def recognises(cls, root: Path) -> bool:
@@ -202,15 +210,21 @@ class ChestXrays(FederatedDataModule):
         """Return the records of a reading after deciding on uncertain and blank labels; ``store`` may be files so far."""
         labels = decided(reading.labels, np.isnan(reading.labels), self.blank)
         self._decided = labels = decided(labels, reading.labels == UNCERTAIN, self.uncertain)
-        columns = [self.origins[name] for name in self.classes]
+        classes = np.full((len(labels), len(self.classes)), np.nan, dtype=np.float32)
+        labelled = tuple(name for name in self.classes if name not in self.unlabelled)
+        for name in labelled:
+            origin = self.origins[name]
+            of = [self.labels.index(label) for label in origin.labels]
+            classes[:, self.classes.index(name)] = origin.of(labels[:, of])
+        sites = np.full(len(reading.names), self.source) if reading.sites is None else reading.sites
         return Records(
             store=store,
             names=reading.names,
-            labels=np.stack([o.of(labels[:, [self.labels.index(x) for x in o.labels]]) for o in columns], axis=1),
+            labels=classes,
             classes=self.classes,
             patients=reading.patients,
-            sites=np.full(len(reading.names), self.source) if reading.sites is None else reading.sites,
-            site_classes={},
+            sites=sites,
+            site_classes=dict.fromkeys(np.unique(sites).tolist(), labelled) if self.unlabelled else {},
             splits=reading.splits if self.official_split else None,
             table=reading.table,
         )

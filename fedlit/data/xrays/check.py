@@ -20,7 +20,7 @@ from fedlit.core.errors import ConfigError
 from fedlit.data import xrays
 from fedlit.data.patients import keys, united
 from fedlit.data.pictures.pixels import SIDE, read_image
-from fedlit.data.records import SPLITS, check_records, contents
+from fedlit.data.records import SPLITS, check_records, contents, labelled_classes
 from fedlit.data.splits import shared_patients
 from fedlit.data.xrays.ahead import CHUNK, Ahead
 from fedlit.data.xrays.base import ChestXrays, Reading
@@ -220,6 +220,7 @@ def _as_fit_would(result: Check) -> None:
             return
     result.remarks += dict.fromkeys(str(warning.message) for warning in warned)
     positive, splits = pd.DataFrame(records.labels == 1, columns=list(records.classes)).iloc[kept], records.splits[kept]
+    positive = positive[list(labelled_classes(records))]
     positives = positive.groupby([records.sites[kept], splits]).agg(["sum", "size"])
     result.positives = positives.reindex(SPLITS, level=1)
     for split, what in NO_IMAGE.items():

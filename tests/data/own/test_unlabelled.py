@@ -1,0 +1,165 @@
+"""A hospital without one of the federation's classes: proposed, read, trained, and refused where a step is left out."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+import fedlit
+from fedlit.core.errors import ConfigError
+from fedlit.data import ImageTable, Organisations
+from fedlit.data.own.proposal import propose
+from fedlit.data.schemes import DeclaredClasses
+from fedlit.models import ImageClassifier
+
+CLASSES = ["Edema", "Mass", "Hernia"]
+TABLES = {
+    "no column": ("file,pid,Hospital,Edema,Mass", lambda n: f"{n % 2},{int(n % 3 == 0)}"),
+    "an empty column": ("file,pid,Hospital,Edema,Mass,Hernia", lambda n: f"{n % 2},{int(n % 3 == 0)},"),
+    "no list": ("file,pid,Hospital,Findings", lambda n: ("Mass", "Edema|Fibrosis", "No Finding")[n % 3]),
+}
+"""Tables of 48 images of one hospital that does not report Hernia."""
+
+
+def write(folder: Path, case: str, images: int = 48) -> Path:
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    header, cells = TABLES[case]
+    for n in range(images):
+        pixels = np.random.default_rng(n).integers(0, 256, (16, 16), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / "images" / f"{n}.png")
+    rows = [f"{n}.png,p{n},North,{cells(n)}" for n in range(images)]
+    (folder / "ours.csv").write_text("\n".join([header, *rows]) + "\n")
+    return folder / "ours.csv"
+
+
+def opened(table: Path, **arguments) -> ImageTable:
+    given = {"table": table, "root": table.parent / "images", "image": "file", "patient": "pid", "site": "Hospital"}
+    return ImageTable(**given | arguments, image_size=16, batch_size=8, cache_dir=str(table.parent / "cache"))
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_what_is_proposed_for_the_leads_classes_is_what_the_hospital_labels(tmp_path, fedlit_cli, monkeypatch, case):
+    monkeypatch.setenv("COLUMNS", "300")
+    table = write(tmp_path, case)
+    code, out, err = fedlit_cli(f"data check {table} --root {tmp_path / 'images'} --classes {' '.join(CLASSES)}")
+    assert (code, err) == (0, "")
+    arguments = yaml.safe_load(out[: out.index("\n\n")])["data"]["init_args"]
+    assert arguments["classes"] == CLASSES
+    assert arguments["unlabelled"] == ["Hernia"]
+    assert arguments["site"] == "Hospital"
+    assert "Hernia'; their AUROC" not in out
+    data = ImageTable(**arguments, image_size=16, cache_dir=str(tmp_path / "cache"))
+    data.setup("fit")
+    assert data.classes == tuple(CLASSES)
+    assert {name: client.classes for name, client in data.clients.items()} == {"North": ("Edema", "Mass")}
+
+
+def test_a_class_that_was_looked_for_and_never_found_is_labelled(tmp_path):
+    TABLES["zeros"] = ("file,pid,Hospital,Edema,Mass,Hernia", lambda n: f"{n % 2},{int(n % 3 == 0)},0")
+    table = write(tmp_path, "zeros")
+    del TABLES["zeros"]
+    found = propose(table, tmp_path / "images", {"classes": CLASSES})
+    assert found.arguments["labels"] == CLASSES
+    assert "unlabelled" not in found.arguments
+    without = propose(table, tmp_path / "images")
+    assert without.arguments["labels"] == ["Edema", "Mass"]
+    assert without.reasons["labels"].startswith("left out, as no image is positive: 'Hernia'; --classes names")
+
+
+def test_classes_that_are_spelled_otherwise_get_names(tmp_path):
+    found = propose(write(tmp_path, "no list"), tmp_path / "images", {"classes": ["edema", "Mass"]})
+    assert found.arguments["names"] == {"edema": "Edema", "Mass": "Mass"}
+    data = ImageTable(**found.arguments, image_size=16, cache_dir=str(tmp_path / "cache"))
+    assert data.classes == ("edema", "Mass")
+    assert data.records().labels[:3].tolist() == [[0, 1], [1, 0], [0, 0]]
+
+
+@pytest.mark.filterwarnings("ignore:classes without")
+def test_it_trains_as_with_a_label_scheme_that_leaves_the_class_out(tmp_path):
+    empty = write(tmp_path, "an empty column")
+    scheme = DeclaredClasses({"North": ["Edema", "Mass"]})
+    declared = opened(empty, labels=CLASSES, scheme=scheme)
+    unlabelled = opened(empty, labels=["Edema", "Mass"], classes=CLASSES, unlabelled=["Hernia"])
+    both = opened(empty, labels=CLASSES, unlabelled=["Hernia"])
+    losses = [_loss(data, tmp_path / f"run-{number}") for number, data in enumerate((declared, unlabelled, both))]
+    assert losses[0] == losses[1] == losses[2]
+
+
+def _loss(data: ImageTable, run_dir: Path) -> list[float]:
+    torch.manual_seed(0)
+    model = ImageClassifier(CLASSES, "small_cnn", in_chans=1)
+    fitted = fedlit.fit(model, data, rounds=1, run_dir=run_dir, workers=1)
+    return fitted.metrics["train/loss"].tolist()
+
+
+def test_of_several_organisations_one_may_have_unlabelled_classes(tmp_path):
+    north = opened(write(tmp_path / "north", "an empty column"), labels=CLASSES, unlabelled=["Hernia"])
+    TABLES["all"] = (
+        "file,pid,Hospital,Edema,Mass,Hernia",
+        lambda n: f"{n % 3 % 2},{int(n % 5 == 0)},{int(n % 7 == 0)}",
+    )
+    south = opened(write(tmp_path / "south", "all", 30), labels=CLASSES, duplicates="allow")
+    del TABLES["all"]
+    data = Organisations({"north": north, "south": south}, classes="union", duplicates="allow", same_person="exact")
+    data.setup("fit")
+    assert data.schemes == {"north": ("Edema", "Mass"), "south": ("Edema", "Hernia", "Mass")}
+
+
+REFUSED = {
+    "a label without a column": ({"labels": CLASSES}, "goes into data.unlabelled, and not into data.labels"),
+    "a class that is none": ({"unlabelled": ["Hrnia"], "classes": CLASSES}, "unknown class 'Hernia'"),
+    "one that is not among the classes": (
+        {"unlabelled": ["Hernia"], "classes": ["Edema", "Mass"]}, "data.unlabelled: unknown class 'Hernia'",
+    ),
+    "all of them": ({"classes": ["Mass"], "unlabelled": ["Mass"]}, "expected some of the classes, found all of them"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_it_is_refused_in_words(tmp_path, case):
+    given, words = REFUSED[case]
+    with pytest.raises((ValueError, ConfigError)) as caught:
+        opened(write(tmp_path, "no column"), **{"labels": ["Edema", "Mass"]} | given).records()
+    assert words in str(caught.value)
+
+
+def site(tmp_path: Path, case: str, **given) -> Path:
+    table = write(tmp_path, case)
+    arguments = {"table": str(table), "root": str(table.parent / "images"), "image": "file", "patient": "pid"}
+    arguments |= {"site": "Hospital", "image_size": 16, "batch_size": 8, "cache_dir": str(tmp_path / "cache")} | given
+    file = tmp_path / "fedlit-site.yaml"
+    data = {"class_path": "ImageTable", "init_args": arguments}
+    file.write_text(yaml.safe_dump({"name": "north", "data": data, "state": str(tmp_path / "state")}))
+    return file
+
+
+def test_site_check_says_what_to_write(tmp_path, fedlit_cli):
+    code, _, err = fedlit_cli(f"site check {site(tmp_path, 'an empty column', labels=CLASSES)}")
+    assert code == 1
+    assert err.endswith(
+        "fedlit: error: client 'North' labels 'Hernia', but none of its 48 images has such a label: leave the class out of its "
+        "label scheme, or name it in data.unlabelled\n"
+    )
+    code, _, err = fedlit_cli(f"site check {site(tmp_path, 'no column', labels=CLASSES)}")
+    assert code == 1
+    assert "expected a column 'Hernia'" in err
+    assert "goes into data.unlabelled" in err
+    assert "--sites" not in err
+    whole = tmp_path / "whole.yaml"
+    lead = {"class_path": "ImageTable", "init_args": {"table": "none.csv", "image": "File", "labels": CLASSES}}
+    whole.write_text(yaml.safe_dump({"data": lead, "model": {"class_path": "ImageClassifier"}, "federation": {}}))
+    code, _, err = fedlit_cli(f"site check {site(tmp_path, 'no column', labels=['Edema', 'Mass'])} --config {whole}")
+    assert code == 1
+    assert "write classes: [Edema, Mass, Hernia], and unlabelled: [Hernia] if it does not label it" in err
+
+
+def test_a_site_without_the_class_is_ready_to_join(tmp_path, fedlit_cli):
+    file = site(tmp_path, "no column", labels=["Edema", "Mass"], classes=CLASSES, unlabelled=["Hernia"])
+    code, out, err = fedlit_cli(f"site check {file}")
+    assert code == 0, err
+    (told,) = [line for line in out.splitlines() if line.startswith("client 'North'")]
+    assert [word for word in CLASSES if f" {word} " in told] == ["Edema", "Mass"]
+    assert out.rstrip().endswith("ready to join")
