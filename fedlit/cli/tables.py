@@ -21,6 +21,9 @@ if TYPE_CHECKING:  # these import Lightning, for which a look at data need not w
     from fedlit.experiment.grid import Sweep
     from fedlit.tracking.run import Result
 
+NOT_TOLD = "not told"
+"""In a table, what the sites of a federation keep to themselves."""
+
 PIPE_WIDTH = 240
 """Columns of a console that is no terminal: a table there is never cut."""
 
@@ -63,8 +66,10 @@ def auroc_table(metrics: Mapping[str, float], prefix: str, title: str, width: in
     for key, value in metrics.items():
         if key.startswith(start):
             name = key.removeprefix(start)
-            support = (f"{metrics[f'{prefix}/{count}/{name}']:.0f}" for count in ("n_pos", "n_neg"))
-            table.add_row(shortened(name, max(25, width - 44)), _number(value), *support)
+            counts = [metrics[f"{prefix}/{count}/{name}"] for count in ("n_pos", "n_neg")]
+            untold = [NOT_TOLD if count != count else "" for count in counts]
+            support = (word or f"{count:.0f}" for word, count in zip(untold, counts, strict=True))
+            table.add_row(shortened(name, max(25, width - 44)), _number(value, max(untold) or "undefined"), *support)
     table.add_section()
     for kind, shown in MEANS.items():
         if f"{prefix}/auroc_{kind}" in metrics:

@@ -207,7 +207,10 @@ def own_means(metrics: Mapping[str, float], prefix: str) -> dict[str, float]:
 def _ranked_together(
     scored: Sequence[Scores], classes: Sequence[str], prefix: str, schemes: Mapping[str, Sequence[str]]
 ) -> dict[str, float]:
-    """AUROC of all images together; where a site tells no scores, from histograms, with how far it may be away."""
+    """AUROC of all images together; where a site tells no scores, from histograms, with how far it may be away.
+
+    Numbers of images are of those that are told, and NaN for a class of which no site tells any.
+    """
     if all(s.tally is None for s in scored):
         pooled = class_auroc(torch.cat([s.scores for s in scored]), torch.cat([s.labels for s in scored]), classes)
         return pooled.as_metrics(prefix)
@@ -217,7 +220,12 @@ def _ranked_together(
     ]
     pooled, within = pooled_auroc([s.result(classes)[0] for s in scored], classes, hidden)
     bounds = {f"{prefix}/auroc_within/{k}": v for k, v in zip(slugs(classes), within.tolist(), strict=True)}
-    return pooled.as_metrics(prefix) | bounds
+    metrics = pooled.as_metrics(prefix) | bounds
+    for name, kept in zip(slugs(classes), hidden, strict=True):
+        counts = [f"{prefix}/{count}/{name}" for count in ("n_pos", "n_neg")]
+        if kept and not any(metrics[count] for count in counts):  # no number is 0 as it is not told
+            metrics |= dict.fromkeys(counts, float("nan"))
+    return metrics
 
 
 def _each(scored: Sequence[Scores], classes: Sequence[str]) -> list[ClassAUROC]:

@@ -1,6 +1,7 @@
 """What the person at the keyboard sees: a live line in a terminal or notebook, plain lines elsewhere."""
 
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 
 from rich.console import Console
@@ -66,7 +67,7 @@ class RoundProgress(Callback):
         metrics = state.metrics
         self._done, self._clients = state.done, 0
         self._loss = f"loss {metrics['train/loss']:.4f}"
-        validation = next((f"{name} {metrics[key]:.4f}" for key, name in SHOWN.items() if key in metrics), "")
+        validation = next((f"{name} {_shown(metrics, key)}" for key, name in SHOWN.items() if key in metrics), "")
         self._validation = validation or self._validation
         self._show(self._done, now=True)
         now, plain = time.monotonic(), not self._live and not self._notebook
@@ -87,6 +88,10 @@ class RoundProgress(Callback):
             near = f", beside {best.near} that were nearly as good" if best.near else ""
             self._say(
                 f"stopped after {state.done} rounds: none better than {best.round} for {federation.patience} rounds{near}"
+            )
+        if state.over and state.monitor.metric and best.value != best.value:
+            self._say(
+                f"{state.monitor.metric} was undefined in every round: the model of the last round counts as the best"
             )
         self._bar.stop()
 
@@ -123,3 +128,11 @@ class RoundProgress(Callback):
             return ""
         seconds = (time.monotonic() - self._began) * (self._rounds - self._completed()) / here
         return str(timedelta(seconds=round(seconds)))
+
+
+def _shown(metrics: Mapping[str, float], key: str) -> str:
+    """A validation metric in a few letters: where it is undefined, whether that is as sites tell no class of theirs."""
+    if metrics[key] == metrics[key]:
+        return f"{metrics[key]:.4f}"
+    counts = [value for name, value in metrics.items() if name.startswith("val/n_pos/")]
+    return "not told" if counts and all(count != count for count in counts) else "undefined"

@@ -1,0 +1,57 @@
+"""Sites with so few images that they tell nothing of any class: what the person at the keyboard reads in its place."""
+
+import math
+from pathlib import Path
+
+import pytest
+from at_sites import Sites
+from rich.console import Console
+
+from fedlit.cli.tables import auroc_table
+
+HIDING = {"leaves": {"scores": False, "counts_below": 1000}, "floors": None}
+TELLING = {"leaves": {"scores": False, "counts_below": 0}, "floors": None}
+
+
+@pytest.fixture
+def fit(tmp_path: Path, fedlit_cli) -> str:
+    return (
+        "fit --data PhantomCXR --data.hospitals 2 --data.images 80 --data.image_size 16 --data.batch_size 8 --data.seed 3 "
+        f"--data.cache_dir {tmp_path / 'cache'} --model.backbone small_cnn --federation.rounds 2 --federation.schedule.window 2 "
+        f"--federation.schedule.unit steps --logger false --name one --run_dir {tmp_path} --sites loopback:2"
+    )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_no_site_tells_is_said_at_the_start_in_each_round_and_at_the_end(tmp_path, sites: Sites, fedlit_cli, fit):
+    sites.rules = {"site-1": HIDING, "site-2": HIDING}
+    code, out, err = fedlit_cli(fit)
+    assert code == 0, err
+    start, _, rounds = out.partition("round 1/2")
+    assert "no site tells the AUROC of any class in validation" in start
+    assert "the model of the last round counts as the best; federation.monitor: train/loss" in start
+    assert rounds.count("val AUROC not told") == 2
+    assert "nan" not in rounds
+    assert "val/auroc_macro was undefined in every round: the model of the last round counts as the best" in rounds
+    rows = [line for line in rounds.splitlines() if line.count("not told") == 3]
+    metrics = (tmp_path / "default" / "one" / "metrics.csv").read_text().splitlines()
+    untold = {line.split(",")[1] for line in metrics if "test/federation/n_pos/" in line and line.endswith(",nan")}
+    assert len(rows) == len(untold) > 1
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_one_site_tells_is_shown(sites: Sites, fedlit_cli, fit):
+    sites.rules = {"site-1": HIDING, "site-2": TELLING}
+    code, out, err = fedlit_cli(fit)
+    assert code == 0, err
+    assert "val AUROC not told" not in out
+    assert "was undefined in every round" not in out
+
+
+def test_a_class_without_positives_is_undefined_and_its_numbers_are_0():
+    metrics = {"test/a/auroc/x": math.nan, "test/a/n_pos/x": 0.0, "test/a/n_neg/x": 5.0, "test/a/auroc_macro": math.nan}
+    console = Console(width=100)
+    with console.capture() as shown:
+        console.print(auroc_table(metrics, "test/a", "title"))
+    (row,) = [line for line in shown.get().splitlines() if " x " in line]
+    assert row.replace("│", " ").split() == ["x", "undefined", "0", "5"]
