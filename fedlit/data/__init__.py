@@ -15,6 +15,7 @@ __getattr__, __dir__, __all__ = lazily(
         ],
         "fedlit.data.federated": ["FederatedDataModule"],
         "fedlit.data.flamby": ["FedHeartDisease", "FedISIC2019"],
+        "fedlit.data.held_at_sites": ["HeldAtSites"],
         "fedlit.data.organisations": ["Organisations"],
         "fedlit.data.own": ["ClassFolders", "ImageTable", "MedMNIST"],
         "fedlit.data.partition": [

@@ -105,7 +105,10 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
         scores = session.engine.evaluate(client_views(data, "val"), session.broadcast(server, rnd))
         if scores:
             auroc = pooled_metrics(scores, session.classes, "val").get("val/auroc_macro", float("nan"))
-            yield f"an evaluation of {sum(s.examples for s in scores):,} images: mean AUROC {auroc:.3f}, which means nothing yet"
+            shown = (
+                f"mean AUROC {auroc:.3f}, which means nothing yet" if auroc == auroc else "no AUROC is told of so few"
+            )
+            yield f"an evaluation of {sum(s.examples for s in scores):,} images: {shown}"
         yield (Path(folder) / TEXT).read_text().rstrip()
 
 

@@ -15,6 +15,7 @@ from flare_network import LEAD, SERVER, Network
 from runs import Place
 
 from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.data import PhantomCXR
 from fedlit.sites.submission import Lead, Submission
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -64,6 +65,14 @@ def written(folder: Path, network: Network) -> Path:
     return file
 
 
+def of_a_lead(file: Path) -> Path:
+    """The same configuration without the data, as somebody writes it who has none."""
+    data = {"classes": list(PhantomCXR(**DATA["init_args"]).classes), "batch_size": 8, "image_size": 32}
+    lead = file.with_name("lead.yaml")
+    lead.write_text(yaml.safe_dump(CONFIG | {"data": {"class_path": "HeldAtSites", "init_args": data}}))
+    return lead
+
+
 def wait_for(words: str, command, seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while words not in command.output:
@@ -77,7 +86,7 @@ def test_a_killed_site_job_changes_nothing(tmp_path, network):
     network.start()
     here = Place(tmp_path / "here", f"--config {file} --name one").fit()
     there = Place(tmp_path / "there").start(
-        f"fit --config {file} --name one --run_dir {tmp_path / 'nowhere'} --sites {network.lead}"
+        f"fit --config {of_a_lead(file)} --name one --run_dir {tmp_path / 'nowhere'} --sites {network.lead}"
     )
     wait_for("round 1/3", there)
     (job,) = network.jobs("site-1")

@@ -1,0 +1,28 @@
+"""What the lead of a federation over sites writes as data."""
+
+import pytest
+
+from fedlit.core.errors import ConfigError
+from fedlit.data import HeldAtSites
+
+
+def test_it_has_classes_and_no_images():
+    data = HeldAtSites(["Edema", "Mass"], batch_size=16)
+    assert data.classes == ("Edema", "Mass")
+    assert data.batch_size == 16
+    data.prepare_data()
+    with pytest.raises(ConfigError, match=r"has classes and no images, .* --sites FOLDER; to train here, name data"):
+        data.setup("fit")
+
+
+@pytest.mark.parametrize("classes", [[], ["Edema", "Edema"]])
+def test_classes_are_different_and_at_least_one(classes):
+    with pytest.raises(ValueError, match="expected one or more different classes"):
+        HeldAtSites(classes)
+
+
+def test_a_run_here_is_refused_in_words(fedlit_cli, tmp_path):
+    code, out, err = fedlit_cli(f"fit --data HeldAtSites --data.classes '[Edema, Mass]' --run_dir {tmp_path / 'runs'}")
+    assert (code, out) == (1, "")
+    assert "which are at the sites of a lead's folder: --sites FOLDER" in err
+    assert not (tmp_path / "runs").exists()
