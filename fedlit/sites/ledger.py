@@ -77,6 +77,38 @@ class Entry:
         return self.verb == "evaluate" and self.answer == REPLY
 
 
+def read(folder: Path) -> Iterator[tuple[str, Entry]]:
+    """Give the hash and the entry of each line, which changes no file; half a line, as it is being written, is no line.
+
+    Args:
+        folder: The site's folder of states.
+
+    Raises:
+        ConfigError: A line does not follow from the one before it.
+    """
+    file, before = folder / LINES, ""
+    lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+    for number, line in enumerate((line for line in lines if line.endswith("\n")), 1):
+        try:
+            held = json.loads(line)
+            head = held.pop("head")
+            entry = Entry(**held)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{file}, line {number}: it cannot be read; move the file away, and keep it") from error
+        if head != _next(before, held):
+            raise ConfigError(
+                f"{file}, line {number}: it does not follow from the line before it: somebody has changed the file; "
+                "move it away, and keep it"
+            )
+        yield head, entry
+        before = head
+
+
+def _next(before: str, held: dict) -> str:
+    told = json.dumps(held, sort_keys=True)
+    return hashlib.sha256(f"{before}\n{told}".encode()).hexdigest()
+
+
 class Ledger:
     """The messages of a site, which outlive its process.
 
@@ -94,20 +126,7 @@ class Ledger:
         self._heads = [""]
         self._sums: dict[str, tuple[int, int, Entry]] = {}
         self._drop_half_a_line()
-        for number, line in enumerate(self._lines(), 1):
-            try:
-                held = json.loads(line)
-                head = held.pop("head")
-                entry = Entry(**held)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise ConfigError(
-                    f"{folder / LINES}, line {number}: it cannot be read; move the file away, and keep it"
-                ) from error
-            if head != self._next(held):
-                raise ConfigError(
-                    f"{folder / LINES}, line {number}: it does not follow from the line before it: somebody has changed the file; "
-                    "move it away, and keep it"
-                )
+        for head, entry in read(folder):
             self._take(head, entry)
 
     @property
@@ -134,7 +153,7 @@ class Ledger:
             OSError: It cannot be written.
         """
         held = asdict(entry)
-        head = self._next(held)
+        head = _next(self._heads[-1], held)
         file = self.folder / LINES
         private(self.folder)
         line = json.dumps({**held, "head": head}) + "\n"
@@ -162,14 +181,6 @@ class Ledger:
         key = f"run {entry.run or '(not begun)'}, {part}, {entry.verb}: {entry.answer}"
         messages, nbytes, _ = self._sums.get(key, (0, 0, entry))
         self._sums[key] = messages + 1, nbytes + entry.nbytes, entry
-
-    def _next(self, held: dict) -> str:
-        told = json.dumps(held, sort_keys=True)
-        return hashlib.sha256(f"{self._heads[-1]}\n{told}".encode()).hexdigest()
-
-    def _lines(self) -> list[str]:
-        file = self.folder / LINES
-        return file.read_text().splitlines() if file.exists() else []
 
     def _drop_half_a_line(self) -> None:
         """Of a process that died while it wrote: the answer has not left."""

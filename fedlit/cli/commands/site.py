@@ -1,4 +1,4 @@
-"""``fedlit site init`` and ``fedlit site check``."""
+"""``fedlit site init``, ``fedlit site check`` and ``fedlit site ledger``."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,22 +8,26 @@ from jsonargparse import Namespace
 from rich.console import Console
 
 from fedlit.cli.commands import COMMANDS
+from fedlit.cli.tables import wide_console
 from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.core.system import documents
 from fedlit.experiment.parser import Parser, complain
 from fedlit.sites.folders import ROLES, Folder
+from fedlit.sites.ledger import read
 from fedlit.sites.reaching import kit_of
 
 
 def parser(argv: Sequence[str]) -> Parser:
     """Make the options of what a site does by itself."""
     options = Parser(description=COMMANDS["site"])
-    options.nested = {"init": _init_parser(), "check": _check_parser()}
+    options.nested = {"init": _init_parser(), "check": _check_parser(), "ledger": _ledger_parser()}
     return options
 
 
 def execute(args: Namespace, parser: Parser) -> int:
-    """Write a folder, or look at one, and return the exit code."""
-    return _init(args.init) if args.subcommand == "init" else _check(args.check)
+    """Write a folder, look at one, or show what has left it, and return the exit code."""
+    commands = {"init": _init, "check": _check, "ledger": _ledger}
+    return commands[args.subcommand](args[args.subcommand])
 
 
 def _init(args: Namespace) -> int:
@@ -55,6 +59,26 @@ def _check(args: Namespace) -> int:
         for line in _looks(args.path, args.config):
             console.print(line)
     except (ConfigError, TrainingError) as error:
+        complain(str(error))
+        return 1
+    return 0
+
+
+def _ledger(args: Namespace) -> int:
+    from fedlit.cli.ledger_report import report, write_csv
+
+    file = args.path / "local" / "fedlit-site.yaml" if args.path.is_dir() else args.path
+    try:
+        if not file.is_file():
+            raise ConfigError(f"{args.path}: expected the folder of a site, with local/{file.name}, or its own file")
+        settings = documents.load(file)
+        if not isinstance(settings, dict) or not isinstance(settings.get("state"), str):
+            raise ConfigError(f"{file}: state: expected the folder of what the site keeps")
+        lines = list(read(Path(settings["state"])))
+        if args.csv is not None:
+            write_csv(lines, args.csv)
+        report(lines, Path(settings["state"]), wide_console())
+    except (ConfigError, OSError) as error:
         complain(str(error))
         return 1
     return 0
@@ -108,6 +132,18 @@ def _init_parser() -> Parser:
     parser.add_argument("--port", type=int | None, default=None, help="Of a server: its port; by default 8002.")
     sites = "Of a lead: the names of the sites that take part."
     parser.add_argument("--sites", nargs="+", type=str, default=[], help=sites)
+    return parser
+
+
+def _ledger_parser() -> Parser:
+    description = (
+        "Show what a site was asked and what has left it: who asked, when, how often, over how many examples, and how many bytes. "
+        "The file that this is read from is checked: no line of it was changed or left out. Nothing is written but the table."
+    )
+    parser = Parser(description=description)
+    path = "Folder of `fedlit site init`, or a site's own file, such as fedlit-site.yaml."
+    parser.add_argument("path", metavar="PATH", type=Path, help=path)
+    parser.add_argument("--csv", type=Path | None, default=None, help="File for a table with a row a message.")
     return parser
 
 

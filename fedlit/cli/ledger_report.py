@@ -1,0 +1,106 @@
+"""What a site's ledger says, for people: a table by run and question, and a file with a row a message."""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+
+from fedlit.core.system.files import whole
+from fedlit.sites.ledger import LINES, Entry
+from fedlit.sites.messages import printable
+
+COLUMNS = (
+    "time", "lead", "run", "phase", "verb", "client", "view", "at", "examples", "steps", "answer", "refused", "bytes", "arrays",
+    "header", "config", "question", "hash",
+)  # fmt: skip
+
+
+@dataclass
+class Asked:
+    """What was asked of a site in one run, in one way.
+
+    Attributes:
+        first, last: Seconds since 1970.
+        messages: How many were answered.
+        refused: How many of them with a refusal, or a failure.
+        examples: Most that one answer is made of.
+        nbytes: Bytes of all arrays that have left.
+    """
+
+    first: float
+    last: float
+    messages: int = 0
+    refused: int = 0
+    examples: int = 0
+    nbytes: int = 0
+
+
+def report(lines: Sequence[tuple[str, Entry]], folder: Path, console: Console) -> None:
+    """Print who has asked for what, when, how often, over how many examples, and how much has left.
+
+    Args:
+        lines: Of the ledger: hash and entry.
+        folder: The site's folder of states.
+        console: Where to.
+    """
+    if not lines:
+        console.print(f"{folder / LINES}: nothing was asked yet, and nothing has left")
+        return
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    for name in ("run", "asked for by", "what", "first (UTC)", "last (UTC)"):
+        table.add_column(name, no_wrap=True)
+    for name in ("messages", "refused", "examples", "sent"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for (run, lead, what), asked in summed(lines).items():
+        times = (_day(asked.first), _day(asked.last))
+        numbers = (f"{asked.messages:,}", f"{asked.refused:,}", f"{asked.examples:,}", decimal(asked.nbytes))
+        table.add_row(run[:8] or "-", lead or "not known", what, *times, *numbers)
+    console.print(table)
+    total = decimal(sum(entry.nbytes for _, entry in lines))
+    console.print(f"{len(lines):,} messages, {total}; {folder / LINES} is whole, its last hash is {lines[-1][0][:16]}")
+    console.print(
+        "examples: the most that one answer is made of; what the arrays are is in leaves_a_site.txt and with --csv"
+    )
+
+
+def summed(lines: Sequence[tuple[str, Entry]]) -> dict[tuple[str, str, str], Asked]:
+    """Return what was asked by run, lead and question, in the order in which it began."""
+    found: dict[tuple[str, str, str], Asked] = {}
+    for _, entry in lines:
+        what = " ".join(printable(part) for part in (entry.phase, entry.verb, entry.view or entry.client) if part)
+        asked = found.setdefault((printable(entry.run), printable(entry.lead), what), Asked(entry.time, entry.time))
+        asked.last = max(asked.last, entry.time)
+        asked.messages += 1
+        asked.refused += bool(entry.refused) or entry.answer == "failed"
+        asked.examples = max(asked.examples, entry.examples)
+        asked.nbytes += entry.nbytes
+    return found
+
+
+def write_csv(lines: Sequence[tuple[str, Entry]], file: Path) -> None:
+    """Write a row a message, with the hash of its line in the ledger."""
+    with whole(file) as draft, draft.open("w", newline="", encoding="utf-8") as opened:
+        writer = csv.writer(opened)
+        writer.writerow(COLUMNS)
+        for head, entry in lines:
+            held = vars(entry) | {
+                "time": datetime.fromtimestamp(entry.time, timezone.utc).isoformat(timespec="seconds")
+            }
+            held |= {"bytes": entry.nbytes, "hash": head, "header": " ".join(entry.header)}
+            held["arrays"] = " ".join(f"{name}[{size}]" for name, (_, size) in entry.arrays.items())
+            writer.writerow([_inert(held[column]) for column in COLUMNS])
+
+
+def _inert(cell: object) -> object:
+    """A text that no spreadsheet takes for a formula: names of runs and leads are somebody else's."""
+    return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
+
+
+def _day(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M")

@@ -1,0 +1,117 @@
+"""``fedlit site ledger``: who has asked a site for what, when, and how much has left, as an ethics board reads it."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from fedlit.sites.ledger import LINES, Entry, Ledger
+
+DAY = 86400.0
+ARRAYS = {"vectors/w": ("float32", 483)}
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def file(tmp_path: Path, state: Path) -> Path:
+    file = tmp_path / "fedlit-site.yaml"
+    file.write_text(f"name: north\nstate: {state}\n")
+    return file
+
+
+def noted(state: Path) -> None:
+    ledger = Ledger(state)
+    asked = {"run": "a1b2c3d4e5f6", "lead": "ann@example.org", "client": "North"}
+    ledger.note(Entry(0.0, verb="hello", answer="reply"))
+    ledger.note(Entry(DAY, **asked, verb="train", examples=64, steps=8, answer="reply", arrays=ARRAYS, nbytes=1932))
+    ledger.note(
+        Entry(2 * DAY, **asked, verb="train", examples=80, steps=10, answer="reply", arrays=ARRAYS, nbytes=1932)
+    )
+    ledger.note(Entry(2 * DAY, **asked, verb="train", answer="failed", refused="rounds: 2 within 30 days"))
+    ledger.note(
+        Entry(3 * DAY, run="=cmd|'calc'", lead="\x1b[31mred", verb="evaluate", view="North/val", answer="reply")
+    )
+
+
+def test_a_line_a_run_and_question(fedlit_cli, file, state):
+    noted(state)
+    before = (state / LINES).read_bytes()
+    code, out, err = fedlit_cli(f"site ledger {file}")
+    assert (code, err) == (0, "")
+    rows = [line.split() for line in out.splitlines()]
+    (train,) = [row for row in rows if "train" in row]
+    assert train == (
+        [
+            "a1b2c3d4",
+            "ann@example.org",
+            "train",
+            "North",
+            "1970-01-02",
+            "00:00",
+            "1970-01-03",
+            "00:00",
+            "3",
+            "1",
+            "80",
+            "3.9",
+            "kB",
+        ]
+    )
+    assert "5 messages, 3.9 kB" in out
+    assert "its last hash is " + json.loads(before.splitlines()[-1])["head"][:16] in out
+    assert "\x1b" not in out
+    assert (state / LINES).read_bytes() == before
+
+
+def test_a_row_a_message(fedlit_cli, file, state, tmp_path):
+    noted(state)
+    assert fedlit_cli(f"site ledger {file} --csv {tmp_path / 'out.csv'}")[0] == 0
+    with (tmp_path / "out.csv").open(newline="") as opened:
+        rows = list(csv.DictReader(opened))
+    assert [row["verb"] for row in rows] == ["hello", "train", "train", "train", "evaluate"]
+    assert rows[1]["time"] == "1970-01-02T00:00:00+00:00"
+    assert rows[1]["arrays"] == "vectors/w[483]"
+    assert rows[3]["refused"] == "rounds: 2 within 30 days"
+    assert rows[4]["run"] == "'=cmd|'calc'"
+    heads = [json.loads(line)["head"] for line in (state / LINES).read_text().splitlines()]
+    assert [row["hash"] for row in rows] == heads
+
+
+@pytest.mark.parametrize("change", ["a line is left out", "a number is changed"])
+def test_a_ledger_that_was_changed_is_not_shown(fedlit_cli, file, state, change):
+    noted(state)
+    lines = (state / LINES).read_text().splitlines(keepends=True)
+    lines = (
+        [lines[0], *lines[2:]]
+        if change == "a line is left out"
+        else [*lines[:2], lines[2].replace("80", "8"), *lines[3:]]
+    )
+    (state / LINES).write_text("".join(lines))
+    code, out, err = fedlit_cli(f"site ledger {file}")
+    assert (code, out) == (1, "")
+    assert "it does not follow from the line before it: somebody has changed the file" in err
+
+
+def test_a_line_that_is_being_written_is_not_counted_and_stays(fedlit_cli, file, state):
+    noted(state)
+    with (state / LINES).open("a") as opened:
+        opened.write('{"time": 5')
+    before = (state / LINES).read_bytes()
+    code, out, _ = fedlit_cli(f"site ledger {file}")
+    assert code == 0
+    assert "5 messages" in out
+    assert (state / LINES).read_bytes() == before
+
+
+def test_what_is_no_site_is_refused_in_words(fedlit_cli, file, tmp_path):
+    assert "nothing was asked yet, and nothing has left" in fedlit_cli(f"site ledger {file}")[1]
+    code, _, err = fedlit_cli(f"site ledger {tmp_path}")
+    assert code == 1
+    assert "expected the folder of a site, with local/fedlit-site.yaml, or its own file" in err
+    file.write_text("name: north\n")
+    assert "state: expected the folder of what the site keeps" in fedlit_cli(f"site ledger {file}")[2]
