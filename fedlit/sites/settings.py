@@ -29,6 +29,8 @@ class SiteSettings:
         state: Folder of what the site keeps between rounds. It needs a backup as other work does.
         share: Which of the clients of ``data`` are the site's, such as ``2 of 3``: the second of each three, in their
             order. By default all. It is for several sites that try a federation on one machine with one data set.
+        state_days: Days after which the states of a run that has written none are removed, when the site starts. By default
+            they stay.
         accelerator: Device to train on: ``auto``, ``cpu``, ``cuda`` or ``mps``.
         policy: What the site allows.
 
@@ -40,12 +42,15 @@ class SiteSettings:
     data: FederatedDataModule
     state: str
     share: str | None = None
+    state_days: float | None = None
     accelerator: str = "auto"
     policy: Policy = field(default_factory=Policy)
 
     def __post_init__(self) -> None:
         if not self.name.strip():
             raise ConfigError("name: expected the name of the site, found an empty one")
+        if self.state_days is not None and not self.state_days > 0:
+            raise ConfigError(f"state_days: expected a number of days above 0, or null, found {self.state_days}")
         found = SHARE.fullmatch(self.share or "1 of 1")
         if found is None or int(found[1]) > int(found[2]):
             raise ConfigError(f"share: expected such as 2 of 3, found {self.share!r}")

@@ -1,5 +1,6 @@
 """The half that stays at a site: it has the data, the states and the rules, and answers one message after the other."""
 
+import math
 import platform
 import sys
 import time
@@ -53,7 +54,7 @@ from fedlit.sites.own_data import OwnData, reading
 from fedlit.sites.payloads import cut, module_state, payload_tensors
 from fedlit.sites.policy import Refused, digest, view_of
 from fedlit.sites.settings import SiteSettings
-from fedlit.sites.states import SiteStates
+from fedlit.sites.states import SiteStates, forget
 from fedlit.sites.table import lacking, line_to_add, table_of
 
 
@@ -94,6 +95,8 @@ class Site:
         self._until, self._lead = until, lead
         self._table = table_of(self.policy.allow)
         self._ledger = Ledger(settings.folder, now)
+        for run in forget(settings.folder, settings.state_days or math.inf, now()):
+            print(f"states of run {run} are removed after {settings.state_days:g} days (state_days)", file=sys.stderr)
         self._data = OwnData(settings)
         self._ready: Ready | None = None
         self._verbs = {

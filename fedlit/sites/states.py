@@ -7,6 +7,7 @@ twice begins twice with the same state, and draws the same batches.
 """
 
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,8 @@ import torch
 from fedlit.core.checkpoints.stored_states import write
 from fedlit.core.messages import ClientState
 from fedlit.core.system.files import sync, whole
-from fedlit.sites.messages import check_run
+from fedlit.sites.ledger import DAY
+from fedlit.sites.messages import RUN, check_run
 
 FILE = re.compile(r"(round|pending)-(\d{6})\.pt")
 
@@ -31,6 +33,28 @@ class NotKept(ValueError):
     """The state after a round cannot be written."""
 
     public = "the state of a client cannot be written"
+
+
+def forget(folder: Path, days: float, now: float) -> list[str]:
+    """Remove the states of runs that have written none for some time; a run goes on without them only by ``fresh``.
+
+    Args:
+        folder: The site's folder of states.
+        days: Since the newest file of a run.
+        now: Seconds since 1970.
+
+    Returns:
+        The ids of the runs.
+    """
+    forgotten = []
+    for run in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if not RUN.fullmatch(run.name) or run.is_symlink() or not run.is_dir():
+            continue
+        newest = max(file.lstat().st_mtime for file in (run, *run.rglob("*")))
+        if now - newest > days * DAY:
+            shutil.rmtree(run)
+            forgotten.append(run.name)
+    return forgotten
 
 
 @dataclass(frozen=True)
