@@ -59,9 +59,7 @@ def test_a_site_that_starts_removes_them_where_its_file_says_so(folder, capsys, 
     settings = SiteSettings("north", HeldAtSites(["Edema"]), str(folder), state_days=days)
     Site(settings, now=lambda: 1000 * DAY)
     assert {path.name for path in folder.iterdir() if path.name in (OLD, NEW)} == left
-    assert (f"states of run {OLD} are removed: it has written none for 30 days" in capsys.readouterr().out) == (
-        days == 30
-    )
+    assert (f"states of run {OLD} are removed after 30 days" in capsys.readouterr().err) == (days == 30)
 
 
 def test_no_days_are_refused(folder):
