@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 
 sys.modules["fedlit.errors"] = errors  # its public path
 
-CALLS = {"fit": "fedlit.experiment.library"}
+CALLS = {"fit": "fedlit.experiment.api"}
 """What Python code calls, and the modules behind it, which are imported when it is asked for."""
 
 

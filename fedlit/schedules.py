@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from fedlit.core.argument_types import checked
 from fedlit.core.errors import ConfigError
-from fedlit.core.kinds import checked
 from fedlit.core.schedule import Plan, Schedule, Unit
 
 

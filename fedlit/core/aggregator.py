@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from fedlit.core.argument_types import Checked
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import SLICES, FlatModel, Layout
 from fedlit.core.hooks import mask_of, numbers_of, replaced_change, state_of
-from fedlit.core.kinds import Checked
 from fedlit.core.messages import Client, Mask, Measured, Payload, Round, ServerState, State
 from fedlit.core.schedule import Schedule
 

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from fedlit.core.kinds import Checked
+from fedlit.core.argument_types import Checked
 from fedlit.core.messages import State
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from fedlit.core.kinds import Checked
+from fedlit.core.argument_types import Checked
 from fedlit.data.clients import check_clients, parts_of
 from fedlit.data.records import SPLITS, LeftOut, Records, check_records, hidden_labels, listed
 from fedlit.data.sampler import Sampler

@@ -88,7 +88,7 @@ class Organisations(FederatedDataModule):
         duplicates: What happens if a picture is in two organisations, or in one and an external test set, so that a
             patient may be in training and test: ``refuse`` is an error, ``allow`` a warning. Copies that were compressed
             anew or resized are found too; of those that were cropped most, and pairs that are merely alike are a warning
-            with a picture to look at (``near.py`` says what was measured).
+            with a picture to look at (``duplicates.py`` says what was measured).
         patients: Whose ids the sources' patients have: ``own``, or ``shared`` ones, where an id in several sources is one
             person, who is in one split: in the test if any source says so, else in the validation if any does.
         resize: What happens to images of all of them that are not square, ``squeeze`` or ``pad``; by default ``squeeze``.

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from fedlit.core.kinds import Checked
+from fedlit.core.argument_types import Checked
 from fedlit.core.seeds import numpy_generator
 from fedlit.data.records import SPLITS, Records, listed
 

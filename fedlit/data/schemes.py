@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from fedlit.core.kinds import Checked
+from fedlit.core.argument_types import Checked
 from fedlit.core.seeds import numpy_generator
 from fedlit.data.labels import checked_classes
 from fedlit.data.records import listed

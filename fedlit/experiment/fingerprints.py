@@ -16,8 +16,8 @@ from fedlit.core.optimizer import single_optimizer
 from fedlit.data.clients import parts_of
 from fedlit.data.examples import digest, fetched
 from fedlit.data.federated import FederatedDataModule
-from fedlit.data.given import GivenClients
-from fedlit.experiment.described import plain
+from fedlit.data.in_memory import GivenClients
+from fedlit.experiment.as_yaml import plain
 from fedlit.federation.scheduler import scheduled
 
 FETCHED = 8

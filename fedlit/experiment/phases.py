@@ -11,11 +11,11 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedlit.core.aggregator import Aggregator
+from fedlit.core.argument_types import checked
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Layout
-from fedlit.core.kinds import checked
 from fedlit.core.local_model import configured
 from fedlit.core.objective import Objective
 from fedlit.core.seeds import derive_seed

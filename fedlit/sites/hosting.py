@@ -18,8 +18,8 @@ from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.system.typed import made
 from fedlit.experiment.experiment import Experiment
-from fedlit.experiment.fitting import fit
 from fedlit.experiment.parser import is_mistake
+from fedlit.experiment.run import fit
 from fedlit.federation.interrupts import ask_to_end
 from fedlit.sites.carrier import Carrier, CutOff
 from fedlit.sites.joining import with_sites

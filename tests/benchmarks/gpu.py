@@ -35,7 +35,7 @@ from torch.utils.data import DataLoader
 from fedlit.aggregators import CODASCA, Aggregator, SurgicalHeads
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientData
-from fedlit.data.given import GivenClients
+from fedlit.data.in_memory import GivenClients
 from fedlit.data.pictures.augmentation import XrayAugmentation
 from fedlit.data.pictures.images import ImageStore, LabelledImages
 from fedlit.data.pictures.resident import ResidentStore

@@ -90,7 +90,7 @@ MUTANTS = (
            "if False and fetched(given.dataset, number) !=", "federation/test_examinations.py"),
     Mutant("a moved run trains on", "tracking/run.py", "            self.check_in_place()\n", "", "hostile/test_run_directories.py"),
     Mutant("a resume takes other data", "experiment/resumption.py", "check_same(held, experiment.given)", "...",
-           "experiment/test_library.py"),
+           "experiment/test_api.py"),
     Mutant("a round is seeded without its number", "core/rounds.py", 'rnd.index, client.name)\n    window',
            'client.name)\n    window', "core"),
     Mutant("every pass has the same order", "core/batches.py", "generator(*self._purpose, epoch)",

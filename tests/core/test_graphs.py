@@ -17,7 +17,7 @@ from fedlit.core import graphs, optimizer
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientData
-from fedlit.data.given import GivenClients
+from fedlit.data.in_memory import GivenClients
 from fedlit.data.pictures.augmentation import XrayAugmentation
 from fedlit.federation.assembly import assemble
 from fedlit.federation.description import announcement

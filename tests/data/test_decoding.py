@@ -17,7 +17,7 @@ from fedlit.data import ImageTable, Organisations
 from fedlit.data.pictures import decoding, pixels
 from fedlit.data.pictures.decoders import Decoders, duration
 from fedlit.data.pictures.decoding import decode, decode_images
-from fedlit.data.pictures.likeness import perceptual_hashes
+from fedlit.data.pictures.hashes import perceptual_hashes
 from fedlit.data.pictures.store import PartOfStore
 
 pytestmark = pytest.mark.filterwarnings("ignore:classes without")

@@ -11,7 +11,7 @@ from fedlit.core import local_model
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientData
-from fedlit.data.given import GivenClients
+from fedlit.data.in_memory import GivenClients
 from fedlit.federation.assembly import assemble
 from fedlit.federation.description import introduction
 from fedlit.federation.evaluation import client_views

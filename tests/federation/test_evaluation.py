@@ -14,7 +14,7 @@ from fedlit.aggregators import FedBN, PersonalHeads, SurgicalHeads
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientData, ClientReport
 from fedlit.data.schemes import by_sharing
-from fedlit.experiment.tested import test_metrics as metrics_of
+from fedlit.experiment.final_metrics import test_metrics as metrics_of
 from fedlit.federation.assembly import assemble
 from fedlit.federation.engines.base import Scores, View
 from fedlit.federation.evaluation import (

@@ -18,7 +18,7 @@ from fedlit.core.batches import BatchStream, Draws, ReadAhead
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.data.federated import FederatedDataModule
-from fedlit.data.given import GivenClients
+from fedlit.data.in_memory import GivenClients
 from fedlit.data.partition import ByOrganisation
 from fedlit.data.pictures.augmentation import PerImage, XrayAugmentation
 from fedlit.data.pictures.images import ImageStore, LabelledImages

@@ -5,7 +5,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
-from fedlit.data.given import GivenClients
+from fedlit.data.in_memory import GivenClients
 from fedlit.data.pictures.images import ImageStore, LabelledImages
 
 CLASSES = ("a", "b")

@@ -5,7 +5,7 @@ from lightning.pytorch import LightningModule
 from torch.utils.data import TensorDataset
 
 import fedlit
-from fedlit.experiment.fitted import Fitted
+from fedlit.experiment.result import Fitted
 from fedlit.schedules import ConstantSchedule
 
 STEPS = ConstantSchedule(2, "steps")

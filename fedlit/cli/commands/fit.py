@@ -13,10 +13,10 @@ from fedlit.cli.tables import seeds_table
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.fetching import without_fetching
 from fedlit.experiment.experiment import Experiment, composed
-from fedlit.experiment.fitting import fit
 from fedlit.experiment.grid import METRIC, plan_seeds
 from fedlit.experiment.options import experiment_parser, seeds_of
 from fedlit.experiment.parser import Parser
+from fedlit.experiment.run import fit
 from fedlit.experiment.sweep import draws_of, next_steps, run_all
 from fedlit.sites.joining import LOOPBACK, joined
 from fedlit.sites.submission import Lead, Resumed, Submission

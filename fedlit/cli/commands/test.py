@@ -13,9 +13,9 @@ from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import CheckpointError
 from fedlit.core.messages import ServerState
 from fedlit.experiment.experiment import Experiment, composed
+from fedlit.experiment.final_metrics import keep, test_metrics
 from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.parser import Parser
-from fedlit.experiment.tested import keep, test_metrics
 from fedlit.federation.evaluation import evaluate_sets
 from fedlit.federation.session import Session
 from fedlit.predictions.table import FOLDER

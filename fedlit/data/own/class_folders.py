@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from fedlit.data.located import SUFFIXES
 from fedlit.data.own.cells import SPLITS
 from fedlit.data.partition import Partition
 from fedlit.data.pictures.augmentation import FlipCropAugmentation
 from fedlit.data.records import contents, listed
+from fedlit.data.spelling import SUFFIXES
 from fedlit.data.xrays.base import ChestXrays, Reading
 
 LAYOUT = "expected a folder of images for each class (NORMAL/1.png), or such folders in train/, val/ and test/"

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from fedlit.data.labels import UNCERTAIN, Names, Policy, harmonised, near
-from fedlit.data.located import SUFFIXES, Folder
 from fedlit.data.own.cells import (
     Meaning,
     findings_in,
@@ -24,12 +23,13 @@ from fedlit.data.own.cells import (
     refuse_totals,
     split_words,
 )
-from fedlit.data.own.written import read_any_table, typed
+from fedlit.data.own.table_formats import read_any_table, typed
 from fedlit.data.partition import ByOrganisation, ByPatient, Partition
 from fedlit.data.patients import nobody
 from fedlit.data.pictures.copies import Duplicates, notes_of_copies
 from fedlit.data.pictures.store import cache_folder
 from fedlit.data.records import Records, listed
+from fedlit.data.spelling import SUFFIXES, Folder
 from fedlit.data.tables import Table, refuse_empty
 from fedlit.data.xrays.base import ChestXrays, Reading, refuse
 

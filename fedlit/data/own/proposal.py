@@ -14,11 +14,11 @@ import pandas as pd
 import yaml
 
 from fedlit.core.errors import ConfigError
-from fedlit.data.located import SUFFIXES, plain
 from fedlit.data.own.cells import NO_FINDING, SPELLED, SPLITS, folded, split_words
-from fedlit.data.own.written import is_numeric, read_any_table
+from fedlit.data.own.table_formats import is_numeric, read_any_table
 from fedlit.data.pictures.dicom import has_mark
 from fedlit.data.records import listed
+from fedlit.data.spelling import SUFFIXES, plain
 
 FRONTAL = ("pa", "ap", "ap_horizontal", "frontal")
 SEPARATORS = ("|", ";", ",", "/")

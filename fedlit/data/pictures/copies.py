@@ -19,7 +19,11 @@ def notes_of_copies(cache: Path, duplicates: Duplicates, names: Sequence[str], r
     Raises:
         ValueError: There are some, and they are refused.
     """
-    from fedlit.data.pictures.near import cached_pairs, draw_pairs, pairs_file  # with PyTorch, which takes seconds
+    from fedlit.data.pictures.duplicates import (  # with PyTorch, which takes seconds
+        cached_pairs,
+        draw_pairs,
+        pairs_file,
+    )
 
     one, other, apart = read[0], read[-1], None
     stores, images = (one.store, other.store), (one.names, other.names)

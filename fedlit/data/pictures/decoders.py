@@ -14,7 +14,7 @@ from rich.text import Text
 from fedlit.core.errors import ConfigError
 from fedlit.core.system.processes import context, cores, end_with_parent, starting
 from fedlit.data.pictures import pixels
-from fedlit.data.pictures.likeness import perceptual_hashes
+from fedlit.data.pictures.hashes import perceptual_hashes
 
 DONE = 1
 CHUNK = 8

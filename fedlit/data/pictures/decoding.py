@@ -23,7 +23,7 @@ from fedlit.core.system.files import whole
 from fedlit.core.system.processes import cores
 from fedlit.data.pictures.cache import damage, intact, seal, sweep
 from fedlit.data.pictures.decoders import Decoders, Job, bar, duration
-from fedlit.data.pictures.likeness import PARTS
+from fedlit.data.pictures.hashes import PARTS
 from fedlit.data.pictures.opening import no_file
 from fedlit.data.pictures.pixels import DEPTH, Resize
 from fedlit.data.pictures.store import ImageStore, cache_folder, check_space, make_cache_folder

@@ -14,12 +14,12 @@ from rich.filesize import decimal
 from fedlit.core.errors import ConfigError
 from fedlit.core.system.files import whole
 from fedlit.data.pictures.cache import intact, seal, sweep
-from fedlit.data.pictures.likeness import perceptual_hashes
+from fedlit.data.pictures.hashes import perceptual_hashes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedlit.data.pictures.near import Thumbs
+    from fedlit.data.pictures.duplicates import Thumbs
 
 LARGE = 100 * 10**6
 """Bytes from which on the place and size of pictures that are no files are said before they are made."""

@@ -24,7 +24,6 @@ from fedlit.data.labels import (
     near,
     origins,
 )
-from fedlit.data.located import located
 from fedlit.data.partition import ByPatient, Partition
 from fedlit.data.pictures.copies import Duplicates
 from fedlit.data.pictures.decoding import Damaged, decode
@@ -32,6 +31,7 @@ from fedlit.data.pictures.opening import open_picture
 from fedlit.data.pictures.pixels import DEPTH, Resize
 from fedlit.data.pictures.store import ImageStore, PartOfStore
 from fedlit.data.records import LeftOut, Records, listed
+from fedlit.data.spelling import located
 from fedlit.data.tables import Table
 from fedlit.data.xrays.folders import home, other_than_expected
 

@@ -29,7 +29,7 @@ from fedlit.data.xrays.folders import home, other_than_expected
 from fedlit.data.xrays.pictures import Picture, look_at
 
 if TYPE_CHECKING:
-    from fedlit.data.pictures.near import Thumbs
+    from fedlit.data.pictures.duplicates import Thumbs
 
 DEEP = 16
 """Pictures of more than 8 bits in which the brightest pixel is looked for."""
@@ -89,7 +89,7 @@ def check(reader: ChestXrays, decode: bool = False, drawn: Path | None = None, a
         reading.patients, united_patients = united(reading.patients)
         result.remarks += [united_patients] if united_patients else []
     if decode:
-        from fedlit.data.pictures.near import Thumbs  # with PyTorch, which takes seconds
+        from fedlit.data.pictures.duplicates import Thumbs  # with PyTorch, which takes seconds
 
         result.thumbs = Thumbs(len(reading.files))
     result.pictures = _look_at(reading, result.thumbs, ahead)
@@ -99,9 +99,9 @@ def check(reader: ChestXrays, decode: bool = False, drawn: Path | None = None, a
     result.remarks += _remarks(result)
     _as_fit_would(result)
     if decode:
-        from fedlit.data.xrays import alike
+        from fedlit.data.xrays import duplicates
 
-        alike.within(result, drawn)
+        duplicates.within(result, drawn)
     return result
 
 
@@ -129,9 +129,9 @@ def compare(checks: Sequence[Check], drawn: Path | None = None) -> list[Problem]
         if places := [f"{one.reading.files[row]} is {other.reading.files[twin]}" for row, twin in same]:
             problems.append(Problem(f"{len(places)} pictures are in {where}: {LEAK}", places))
         if one.thumbs is not None and other.thumbs is not None:
-            from fedlit.data.xrays import alike
+            from fedlit.data.xrays import duplicates
 
-            problems += alike.between(one, other, drawn)
+            problems += duplicates.between(one, other, drawn)
     return problems
 
 

@@ -13,7 +13,7 @@ from fedlit.data.xrays.base import ChestXrays, Reading
 from fedlit.data.xrays.pictures import Picture
 
 if TYPE_CHECKING:
-    from fedlit.data.pictures.near import Thumbs
+    from fedlit.data.pictures.duplicates import Thumbs
 
 SHOWN = 5
 """Number of places that are named for each problem; the others are counted."""

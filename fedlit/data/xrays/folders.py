@@ -4,8 +4,8 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fedlit.data.located import SUFFIXES
 from fedlit.data.records import listed
+from fedlit.data.spelling import SUFFIXES
 
 DEPTH, FOLDERS, BESIDE = 5, 400, 40
 """Levels below the named folder, folders of all levels, and folders of one that are looked at."""

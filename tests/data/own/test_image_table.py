@@ -13,7 +13,7 @@ from PIL import Image
 from fedlit.core.errors import ConfigError
 from fedlit.data import ByColumn, ImageTable, NIHChestXray14, Organisations
 from fedlit.data.own.proposal import propose
-from fedlit.data.own.written import read_any_table, typed
+from fedlit.data.own.table_formats import read_any_table, typed
 
 pytestmark = pytest.mark.filterwarnings("ignore:classes without")
 

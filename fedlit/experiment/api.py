@@ -18,23 +18,23 @@ from jsonargparse import Namespace
 from lightning.pytorch import LightningModule
 from typing_extensions import Unpack
 
+from fedlit.core.argument_types import check_kinds
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import launch, make_fabric
-from fedlit.core.kinds import check_kinds
 from fedlit.core.module import copy_of
 from fedlit.core.parts import Parts
 from fedlit.core.randomness import seed_process
 from fedlit.core.system import documents
 from fedlit.data.clients import parts_of
 from fedlit.data.federated import FederatedDataModule
-from fedlit.data.given import GivenClients
-from fedlit.experiment.described import described, plain
+from fedlit.data.in_memory import GivenClients
+from fedlit.experiment.as_yaml import described, plain
 from fedlit.experiment.experiment import Experiment, ready
 from fedlit.experiment.fingerprints import fingerprints
-from fedlit.experiment.fitted import Fitted
-from fedlit.experiment.fitting import fit as fit_experiment
 from fedlit.experiment.naming import check_names
 from fedlit.experiment.phases import Phase
+from fedlit.experiment.result import Fitted
+from fedlit.experiment.run import fit as fit_experiment
 from fedlit.federation.callbacks import Callback
 from fedlit.federation.examinations import OF_MODULES, check
 from fedlit.federation.federation import Federation

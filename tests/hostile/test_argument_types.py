@@ -25,8 +25,8 @@ from fedlit.aggregators import (
     Scaffold,
     TrimmedMean,
 )  # fmt: skip
+from fedlit.core.argument_types import check_kinds
 from fedlit.core.errors import ConfigError
-from fedlit.core.kinds import check_kinds
 from fedlit.data import (
     IID,
     MIMICCXR,

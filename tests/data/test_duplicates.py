@@ -10,9 +10,9 @@ from PIL import Image, ImageOps
 
 from fedlit.data import ImageTable, Organisations, PhantomCXR
 from fedlit.data.phantom.hospitals import Hospital
-from fedlit.data.pictures import near
-from fedlit.data.pictures.likeness import perceptual_hashes, turned
-from fedlit.data.pictures.near import Thumbs, cached_pairs, draw_pairs, near_pairs
+from fedlit.data.pictures import duplicates
+from fedlit.data.pictures.duplicates import Thumbs, cached_pairs, draw_pairs, near_pairs
+from fedlit.data.pictures.hashes import perceptual_hashes, turned
 from fedlit.data.pictures.pixels import THUMB
 from fedlit.data.pictures.store import ImageStore, PartOfStore
 from fedlit.data.xrays.check import check, compare
@@ -132,10 +132,10 @@ def test_flat_pictures_are_like_nothing(tmp_path):
 
 def test_of_many_candidates_the_nearest_are_looked_at(tmp_path, monkeypatch):
     ours = store(tmp_path, [drawn(n) for n in range(6)] * 4)
-    monkeypatch.setattr(near, "CANDIDATES", 40)
-    monkeypatch.setattr(near, "COLUMNS", 5)
+    monkeypatch.setattr(duplicates, "CANDIDATES", 40)
+    monkeypatch.setattr(duplicates, "COLUMNS", 5)
     hashes = ours.hashes()[:, 0]
-    assert len(near._candidates(hashes, hashes, True, None)) <= 40
+    assert len(duplicates._candidates(hashes, hashes, True, None)) <= 40
 
 
 def test_what_pictures_must_differ_in(tmp_path):
@@ -150,10 +150,10 @@ def test_pairs_are_kept_in_the_cache_and_drawn(tmp_path, monkeypatch):
     pairs = cached_pairs(tmp_path, ours, theirs, ("one", "two"))
     file = draw_pairs(tmp_path / "pairs.png", pairs, (ours, theirs), (["a", "bäb", "c"], ["d"]))
     sheet = np.asarray(Image.open(file))
-    assert sheet.shape == (near.EDGE + 38, 2 * near.EDGE + 12)
-    expected = np.asarray(drawn(1).resize((near.EDGE, near.EDGE)))
-    np.testing.assert_array_equal(sheet[4 : 4 + near.EDGE, 4 : 4 + near.EDGE], expected)
-    monkeypatch.setattr(near, "near_pairs", None)
+    assert sheet.shape == (duplicates.EDGE + 38, 2 * duplicates.EDGE + 12)
+    expected = np.asarray(drawn(1).resize((duplicates.EDGE, duplicates.EDGE)))
+    np.testing.assert_array_equal(sheet[4 : 4 + duplicates.EDGE, 4 : 4 + duplicates.EDGE], expected)
+    monkeypatch.setattr(duplicates, "near_pairs", None)
     assert cached_pairs(tmp_path, ours, theirs, ("one", "two")) == pairs
 
 
@@ -201,7 +201,7 @@ def test_organisations_refuse_a_copy_that_was_compressed_and_resized(tmp_path):
 
 
 def test_pictures_that_may_be_one_are_a_warning(tmp_path, monkeypatch):
-    monkeypatch.setattr(near, "SAME", 1.1)
+    monkeypatch.setattr(duplicates, "SAME", 1.1)
     sources = {
         "A": table(tmp_path / "a", twenty(0)),
         "B": table(tmp_path / "b", twenty(50, **{"copy.png": jpeg(drawn(5))})),

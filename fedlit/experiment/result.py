@@ -16,8 +16,8 @@ from fedlit.core.checkpoints import checkpoint
 from fedlit.core.checkpoints.checkpoint import Contents
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.module import copy_of, overrides, step_of
-from fedlit.data.given import data_set
-from fedlit.experiment.fitting import Outcome
+from fedlit.data.in_memory import data_set
+from fedlit.experiment.run import Outcome
 from fedlit.federation.session import Session
 from fedlit.predictions.export import kept_parts
 from fedlit.tracking.base import MetricsFile

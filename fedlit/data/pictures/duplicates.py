@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw
 from torch.nn.functional import avg_pool2d
 
 from fedlit.core.system.files import whole
-from fedlit.data.pictures.likeness import PARTS, perceptual_hashes, shrunk, turned
+from fedlit.data.pictures.hashes import PARTS, perceptual_hashes, shrunk, turned
 from fedlit.data.pictures.pixels import SIDE, THUMB
 
 DISTANCE = 8
@@ -22,7 +22,7 @@ DISTANCE = 8
 
 SAME, LIKE = 0.9, 0.65
 """Likeness from which on a pair is one picture, and from which on it is shown. Of 499,500 pairs of 1,000 X-rays of NIH none of
-different patients has 0.65; `tests/benchmarks/likeness.py` measures which copies have."""
+different patients has 0.65; `tests/benchmarks/duplicates.py` measures which copies have."""
 
 CANDIDATES = 50_000
 """Pairs of each view whose pictures are compared; the distance is smaller where there are more."""

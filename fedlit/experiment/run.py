@@ -10,10 +10,10 @@ from fedlit.core.checkpoints import checkpoint
 from fedlit.core.checkpoints.checkpoint import Contents
 from fedlit.core.checkpoints.manifest import Best
 from fedlit.experiment.experiment import Experiment
+from fedlit.experiment.final_metrics import keep, test_metrics
 from fedlit.experiment.naming import totals
 from fedlit.experiment.phases import Part
 from fedlit.experiment.resumption import resumption
-from fedlit.experiment.tested import keep, test_metrics
 from fedlit.federation.evaluation import evaluate_sets
 from fedlit.federation.session import Session
 from fedlit.predictions.export import export, owner

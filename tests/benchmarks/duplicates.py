@@ -1,7 +1,7 @@
-"""How well copies of pictures are told from different pictures, and how long it takes: ``fedlit.data.pictures.near`` on real X-rays.
+"""How well copies of pictures are told from different pictures, and how long it takes: ``fedlit.data.pictures.duplicates`` on real X-rays.
 
-    python tests/benchmarks/likeness.py FOLDER
-    python tests/benchmarks/likeness.py --seconds 112120
+    python tests/benchmarks/duplicates.py FOLDER
+    python tests/benchmarks/duplicates.py --seconds 112120
 
 FOLDER holds ``images/*.png``, named ``PATIENT_NUMBER.png`` as in NIH ChestX-ray14. The seconds are those of looking for near
 pairs among so many random hashes, beside those of the product of matrices by which only equal views were compared before.
@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageOps
 
-from fedlit.data.pictures import near
-from fedlit.data.pictures.likeness import PARTS, perceptual_hashes
+from fedlit.data.pictures import duplicates
+from fedlit.data.pictures.hashes import PARTS, perceptual_hashes
 
 SIZE = 224
 
@@ -93,16 +93,16 @@ def main(folder: Path) -> None:
     files = sorted((folder / "images").glob("*.png"))
     images = [Image.open(file).convert("L") for file in files]
     patients = np.array([file.name.partition("_")[0] for file in files])
-    for size in (SIZE, near.THUMB):  # of a run, and of `data check --decode`
+    for size in (SIZE, duplicates.THUMB):  # of a run, and of `data check --decode`
         ours = Pictures(images, size)
-        itself = near.near_pairs(ours, ours)
+        itself = duplicates.near_pairs(ours, ours)
         apart = [pair for pair in itself if patients[pair.one] != patients[pair.other]]
         print(
             f"{len(files)} images of {size} pixels: {len(itself)} pairs are alike, {len(apart)} of different patients"
         )
         right = total = 0
         for name, copy in COPIES.items():
-            pairs = near.near_pairs(ours, Pictures([copy(image) for image in images], size))
+            pairs = duplicates.near_pairs(ours, Pictures([copy(image) for image in images], size))
             true = [pair for pair in pairs if patients[pair.one] == patients[pair.other]]
             right, total = right + len(true), total + len(pairs)
             same = sum(pair.same for pair in true)
@@ -119,8 +119,8 @@ def seconds(count: int) -> None:
         (signs[row : row + 4096] @ signs.T >= 48).nonzero()
     before = time.perf_counter() - start
     start = time.perf_counter()
-    for mine, theirs, quarters, mirrored in near.VIEWS:
-        near._candidates(near.turned(hashes[:, mine], quarters, mirrored), hashes[:, theirs], True, None)
+    for mine, theirs, quarters, mirrored in duplicates.VIEWS:
+        duplicates._candidates(duplicates.turned(hashes[:, mine], quarters, mirrored), hashes[:, theirs], True, None)
     print(
         f"{count:,} pictures: {time.perf_counter() - start:.0f} s; a product of matrices for equal views {before:.0f} s"
     )
