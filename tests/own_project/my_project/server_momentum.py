@@ -6,7 +6,7 @@ from fedlit.aggregators import Aggregator
 class ServerMomentum(Aggregator):
     """FedAvgM (Hsu et al., 2019, arXiv:1909.06335): ``v = beta v + delta``, ``w += eta_g v``.
 
-    ``delta`` is the weighted mean of the clients' changes of a round, so beta = 0 and eta_g = 1 are FedAvg.
+    ``delta`` is the weighted mean of the clients' changes of a round, so beta = 0 and eta_g = 1 reduce to FedAvg.
     """
 
     def __init__(self, beta: float = 0.9, eta_g: float = 1.0) -> None:
