@@ -189,6 +189,19 @@ def test_the_model_of_readme_trains(project: Path, capsys: pytest.CaptureFixture
     assert "mean over defined classes" in capsys.readouterr().out
 
 
+def test_the_classes_of_contributing_train(project: Path, capsys: pytest.CaptureFixture):
+    (words,) = (w for w in commands() if "my_project.margin.MarginBCE" in w)
+    small = "--data.images 100 --data.image_size 32 --model.backbone resnet10t --federation.rounds 1 --logger false"
+    with pytest.raises(SystemExit) as stopped:
+        main([*words, *small.split(), "--federation.workers", "1"])
+    assert stopped.value.code == 0
+    said = capsys.readouterr().out
+    assert all(f"group-{number}" in said for number in (1, 2, 3))
+    (metrics,) = project.glob("runs/*/*/metrics.csv")
+    keys = {line.split(",")[1] for line in metrics.read_text().splitlines()}
+    assert {"own/moved", "objective/margin/Mass"} <= keys
+
+
 def test_versions_agree():
     from fedlit import __version__
 
