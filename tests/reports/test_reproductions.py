@@ -173,7 +173,7 @@ def test_mistakes_are_told(tmp_path, monkeypatch, capsys):
         Reproduction("surgical-tables", root=tmp_path).run(Console())
     for words, said in (
         (["fdam-tabel4"], "there is no 'fdam-tabel4'; did you mean fdam-table4"),
-        (["mine"], "there is no 'mine'; there are fdam-fig1, "),
+        (["mine"], "there is no 'mine'; expected fdam-fig1, "),
         (["fdam-fig1"], "--root"),
         (["fdam-fig1", "--root", "nowhere"], "--root nowhere: no such folder; expected the folder of CIFAR-10"),
     ):
@@ -235,10 +235,10 @@ class TestDocument:
             ({"report": {"rows": "x"}}, "mine.yaml: report.rows: there is no such key; did you mean row"),
             (
                 {"report": {"kind": "seed"}},
-                "mine.yaml: report: expected a kind of seeds, classes, settings, ratios, benchmark, found 'seed'",
+                "mine.yaml: report: expected a kind of seeds, classes, settings, ratios, benchmark, or the path",
             ),
             ({"shows": None}, "the key shows is missing"),
-            ({"scales": {"paper": None}}, "scales.paper: expected keys and values, found None"),
+            ({"scales": {"paper": 3}}, "scales.paper: expected keys and values, found 3"),
             (
                 {"scales": {"laptop": {"values": {"window": {512: None}}}}},
                 "cases.{method}-{window}.labels.window: values has no 512 for it",

@@ -17,7 +17,7 @@ from fedlit.tracking.names import TEST
 
 HOME = Path(__file__).parent
 SCALES = ("laptop", "paper")
-"""Scales that every document has."""
+"""Scales, of which a document has one at least; those that ship have both."""
 
 LINKED = "linked"
 """The scale of the code that a paper links, where that differs: what it says is laid over the scale ``paper``."""
@@ -139,12 +139,21 @@ class Document:
     """A paper's figure or table."""
 
     name: str  # Name on the command line.
-    paper: str  # Paper, a folder and a file in ``papers/``.
-    tables: list[str]  # Tables of the paper, whose numbers are printed below ours.
     shows: str  # What it is, in one line.
-    scales: dict[str, Scale]  # The scales ``laptop`` and ``paper``, and ``linked`` where there is one.
+    scales: dict[str, Scale]  # The scales: ``laptop``, ``paper`` or both, and ``linked`` if the paper's code differs.
     place: "Place"  # Where the document stands, for messages.
-    seeds: list[int] = field(default_factory=lambda: [0, 1, 2])  # Seeds where nobody chooses.
+    paper: str = ""  # Name of the file with the paper's tables, next to the document or in ``papers/``.
+    tables: list[str] = field(default_factory=list)  # Tables of the paper that are printed below ours.
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2])  # Seeds if the user names none.
+
+    @property
+    def homes(self) -> list[Path]:
+        """The folders of the document and of its bases, its own first: files that it names are looked for there."""
+        return [file.parent for file, _ in reversed(self.place.layers)]
+
+    def file(self, name: str) -> Path:
+        """Return the path of a file that the document names, such as the configuration of a part."""
+        return next((file for home in self.homes if (file := home / name).is_file()), self.homes[0] / name)
 
 
 @dataclass(frozen=True)
@@ -195,13 +204,15 @@ class Place:
 
 
 def find(name: str) -> Path:
-    """Return the file of a reproduction.
+    """Return the file of a reproduction: of one that ships, or the file itself if the name is a path to a YAML document.
 
     Raises:
         ConfigError: There is no such reproduction.
     """
+    if name.endswith((".yaml", ".yml")):
+        return Path(name)
     if name not in NAMES:
-        hint = near(name, NAMES) or f"; there are {', '.join(NAMES)}"
+        hint = near(name, NAMES) or f"; expected {', '.join(NAMES)}, or a document of yours such as my_table.yaml"
         raise ConfigError(f"reproduce: there is no {name!r}{hint}")
     return HOME / name.partition("-")[0] / f"{name}.yaml"
 
@@ -222,11 +233,16 @@ def read(file: Path) -> Document:
         raise place.below(key).error(f"there is no such key{near(str(key), own)}")
     common = {key: value for key, value in whole.items() if key not in own}
     written = place.below("scales").mapping(whole.get("scales", {}))
+    if not written.keys() & set(SCALES):
+        raise place.below("scales").error(
+            f"expected {' or '.join(SCALES)}, found {', '.join(map(str, written)) or 'none'}"
+        )
     scales = {}
     for name in SCALES:
         where = place.below("scales", name)
-        scales[name] = _scale(where, patched(common, where.mapping(written.get(name))))
-    if LINKED in written:
+        if name in written:
+            scales[name] = _scale(where, patched(common, where.mapping(written[name])))
+    if LINKED in written and "paper" in written:
         where = place.below("scales", LINKED)
         scales[LINKED] = _scale(where, patched(patched(common, written["paper"]), where.mapping(written[LINKED])))
     head = {key: value for key, value in whole.items() if key in own}

@@ -4,6 +4,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from fedlit.core.errors import ConfigError
 
 PAPERS = Path(__file__).parent / "papers"
 
@@ -37,9 +40,27 @@ class Paper:
     tables: dict[str, Published]
 
 
-def read_paper(name: str) -> Paper:
-    """A paper that ships: ``fdam``, ``flamby``, ``localscgdam`` or ``surgical``."""
-    found = json.loads((PAPERS / f"{name}.json").read_text(encoding="utf-8"))
+def read_paper(name: str, *homes: Path) -> Paper:
+    """Read a paper's tables from ``NAME.json`` in one of the folders, or else from those that ship.
+
+    Raises:
+        ConfigError: There is no such file, or a key is missing.
+    """
+    file = next((file for folder in (*homes, PAPERS) if (file := folder / f"{name}.json").is_file()), None)
+    if file is None:
+        raise ConfigError(f"paper: expected {(*homes, PAPERS)[0] / name}.json, or one of {_shipped()}, found {name!r}")
+    try:
+        return _parsed(json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, KeyError, TypeError) as error:
+        keys = "source, and tables by title with caption, columns and rows"
+        raise ConfigError(f"{file}: expected JSON with {keys}; {type(error).__name__}: {error}") from error
+
+
+def _shipped() -> str:
+    return ", ".join(sorted(file.stem for file in PAPERS.glob("*.json")))
+
+
+def _parsed(found: dict[str, Any]) -> Paper:
     tables = {}
     for title, table in found["tables"].items():
         columns, rows = tuple(table["columns"]), tuple(map(tuple, table["rows"]))

@@ -1,8 +1,11 @@
 """A reproduction: runs what its document names, and writes tables and figures of the runs."""
 
+import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
+from pkgutil import resolve_name
+from string import Formatter
 from typing import Any, Literal
 
 import pandas as pd
@@ -16,7 +19,7 @@ from fedlit.reports.compare.styles import save
 from fedlit.reports.reproductions import rates
 from fedlit.reports.reproductions.announcement import announced
 from fedlit.reports.reproductions.costs import Estimate
-from fedlit.reports.reproductions.document import HOME, LINKED, Document, Part, Scale, find, read
+from fedlit.reports.reproductions.document import LINKED, Document, Part, Place, Scale, find, read
 from fedlit.reports.reproductions.fdam.ratios import RatiosReport
 from fedlit.reports.reproductions.flamby.benchmark import BenchmarkReport
 from fedlit.reports.reproductions.published import read_paper
@@ -33,7 +36,10 @@ REPORTS: dict[str, type[Reporter]] = {
     "ratios": RatiosReport,
     "benchmark": BenchmarkReport,
 }
-"""Kinds of report by name; their fields are the other keys of ``report`` in a document."""
+"""Kinds of report by name; their fields are the other keys of ``report`` in a document.
+
+A document of yours may also name a dataclass by its path, such as ``my_project.tables.Ranks``, that has the method ``make``.
+"""
 
 
 OTHER_DATA = "The paper's own data and runs: compare the order of rows and the gaps between them, not values."
@@ -45,7 +51,7 @@ class Reproduction:
     """A paper's figure or table.
 
     Args:
-        name: Name of the figure or table, as ``fedlit list reproductions`` shows it.
+        name: Name of the figure or table, as ``fedlit list reproductions`` shows it, or a YAML document of yours.
         root: Folder of the data that are not built in.
         scale: ``laptop``, minutes on two cores, ``paper``, the settings of the paper's text, or ``linked``, those of the code
             that the paper links, where it has others. The runs and the report of ``linked`` have folders of that name.
@@ -93,7 +99,9 @@ class Reproduction:
         if self.scale not in self.document.scales:
             raise ConfigError(f"--scale {self.scale}: {self.name} has {' and '.join(self.document.scales)}")
         self.seeds = self.document.seeds if self.seeds is None else self.seeds
-        self._reporter()
+        self._check_labels()
+        if self.document.paper:
+            self._check_tables()
         if self.seconds_per_step is not None and not self.seconds_per_step > 0:
             raise ConfigError(f"--seconds_per_step: expected seconds above 0, found {self.seconds_per_step:g}")
         if self.weights is not None and not self.weights.exists():
@@ -143,7 +151,7 @@ class Reproduction:
         given = self._given(part)
         return Sweep(
             part.experiment,
-            [str(HOME / self.document.paper / part.config)],
+            [str(self.document.file(part.config))],
             settings | given,
             {name: case.keys | given for name, case in part.cases.items()},
             seeds=list(part.seeds or self.seeds),
@@ -163,7 +171,9 @@ class Reproduction:
         plans = {part.experiment: plan(self.sweep(part)) for part in parts}
         estimate = Estimate(self.chosen.images, self.seconds_per_step)
         text = announced(self.chosen, parts, plans, self.root or Path("ROOT"), estimate)
-        return "\n".join([f"# {self.name} at {self.scale} scale: {self.document.shows}", "", *self._said(), text])
+        return "\n".join(
+            [f"# {self.document.name} at {self.scale} scale: {self.document.shows}", "", *self._said(), text]
+        )
 
     def run(self, console: Console) -> None:
         """Run what is missing, write figures and tables, and say where they are; with ``dry_run`` say what would be run."""
@@ -175,7 +185,7 @@ class Reproduction:
         more = [self._runs(part, console) for part in self.following(runs)]
         runs = pd.concat([runs, *more], ignore_index=True)
         report = self.report(runs)
-        folder = self._apart(self.output / self.name)
+        folder = self._apart(self.output / self.document.name)
         folder.mkdir(parents=True, exist_ok=True)
         for name, table in (report.tables | {"runs": runs}).items():
             table.to_csv(folder / f"{name}.csv", index=False)
@@ -191,11 +201,36 @@ class Reproduction:
         """Make the kind of report that the document names, of what the document says of it."""
         keys, place = dict(self.chosen.report), self.document.place.below("scales", self.scale, "report")
         kind = keys.pop("kind", None)
-        if kind not in REPORTS:
-            raise place.error(f"expected a kind of {', '.join(REPORTS)}, found {kind!r}")
-        every = {"root": self.root, "home": HOME / self.document.paper}
-        others = {each.name: every[each.name] for each in fields(REPORTS[kind]) if each.name in every}
-        return place.checked(REPORTS[kind], keys, **others)
+        reporter = REPORTS.get(kind) or _reporter_of(str(kind), place)
+        every = {"root": self.root, "home": self.document.homes[-1]}
+        others = {each.name: every[each.name] for each in fields(reporter) if each.name in every}
+        return place.checked(reporter, keys, **others)
+
+    def _check_labels(self) -> None:
+        """Check that cases have the labels that rows and columns name, as nothing may fail after hours of training.
+
+        Raises:
+            ConfigError: A case lacks one; names the document and the case.
+        """
+        reporter, place = self._reporter(), self.document.place.below("scales", self.scale)
+        for (name, part), key in itertools.product(self.chosen.parts.items(), ("row", "column")):
+            wanted = {field for _, field, *_ in Formatter().parse(getattr(reporter, key, "")) if field} - {
+                "part",
+                "title",
+                "case",
+                "seed",
+            }
+            for case, labels in [(name, case.labels) for name, case in part.cases.items()] or [("", {})]:
+                if missing := sorted(wanted - labels.keys()):
+                    where = place.below("report", key)
+                    raise where.error(
+                        f"expected labels of all cases, found {missing[0]!r}, which {name} {case} has not"
+                    )
+
+    def _check_tables(self) -> None:
+        tables = read_paper(self.document.paper, *self.document.homes).tables
+        if unknown := [title for title in self.document.tables if title not in tables]:
+            raise self.document.place.below("tables").error(f"expected {', '.join(tables)}, found {unknown[0]!r}")
 
     def _runs(self, part: Part, console: Console) -> pd.DataFrame:
         starts = {}
@@ -225,9 +260,9 @@ class Reproduction:
         """Return our numbers and the paper's, each under a heading of its own."""
         kept = all(self._one_draw(part) for part in self._all_parts())
         drawn = "on one draw of the data" if kept else "each with its own draw of what the data do not fix"
-        paper, seeds = read_paper(self.document.paper), ", ".join(map(str, self.seeds))
+        seeds = ", ".join(map(str, self.seeds))
         lines = [
-            f"# {self.name}: {self.document.shows}",
+            f"# {self.document.name}: {self.document.shows}",
             "",
             f"## Ours, at {self.scale} scale",
             "",
@@ -235,12 +270,11 @@ class Reproduction:
             "",
             *self._said(),
             report.text,
-            "## Published",
-            "",
-            f"{paper.source}. {getattr(self._reporter(), 'how_to_read', OTHER_DATA)}",
-            "",
-            *(paper.tables[title].markdown() for title in self.document.tables),
         ]
+        if self.document.paper:
+            paper = read_paper(self.document.paper, *self.document.homes)
+            lines += ["## Published", "", f"{paper.source}. {getattr(self._reporter(), 'how_to_read', OTHER_DATA)}", ""]
+            lines += [paper.tables[title].markdown() for title in self.document.tables]
         return "\n".join(lines)
 
     def _all_parts(self) -> list[Part]:
@@ -270,7 +304,7 @@ class Reproduction:
 
     def _fetches(self, part: Part) -> bool:
         """Whether runs of a part start from pretrained weights of timm's hub; those with a body start from that."""
-        model = documents.load(HOME / self.document.paper / part.config)["model"].get("init_args", {})
+        model = documents.load(self.document.file(part.config))["model"].get("init_args", {})
         fetched = part.settings.get("model.pretrained", model.get("pretrained", False))
         return bool(fetched) and part.body is None
 
@@ -296,3 +330,19 @@ class Reproduction:
             raise ConfigError("--root: the data of the laptop's scale are built in; leave it out, or add --scale paper")
         if self.root is not None and not self.root.is_dir():
             raise ConfigError(f"--root {self.root}: no such folder; expected {wanted}")
+
+
+def _reporter_of(path: str, place: Place) -> type[Reporter]:
+    """Import the kind of report of a user's own document.
+
+    Raises:
+        ConfigError: It is not a path to a dataclass with a method ``make``.
+    """
+    try:
+        reporter = resolve_name(path) if "." in path else None
+    except (ImportError, AttributeError) as error:
+        raise place.error(f"kind: {path} cannot be imported: {error}") from error
+    if not (isinstance(reporter, type) and is_dataclass(reporter) and callable(getattr(reporter, "make", None))):
+        kinds = ", ".join(REPORTS)
+        raise place.error(f"expected a kind of {kinds}, or the path of a dataclass with a method make, found {path!r}")
+    return reporter
