@@ -63,7 +63,9 @@ class FlatOptimizer:
     """
 
     def __init__(self, module: nn.Module, model: FlatModel) -> None:
+        before = model.w.clone()
         configured = single_optimizer(module)
+        _check_unchanged(module, model, before)
         group_of = {id(p): g for g, group in enumerate(configured.param_groups) for p in group["params"]}
         _check_owned(configured, module)
         stretches: list[tuple[int, int, int]] = []
@@ -85,6 +87,7 @@ class FlatOptimizer:
         if "fused" in inspect.signature(type(configured).__init__).parameters and _fusible(groups):
             groups = [{**group, "fused": True} for group in groups]
         self._model, self._optimizer = model, _rebuilt(configured, groups)
+        _check_fresh(configured, self._optimizer, model)
         self.foreign = _is_foreign(configured)
         self.stretches = [slice(start, stop) for start, stop, _ in stretches]
         self._fresh = copy.deepcopy(dict(enumerate(self._states())))
@@ -258,6 +261,10 @@ def optimizer_and_scheduler(module: nn.Module) -> tuple[Optimizer, dict[str, Any
         for key, value in group.items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise ConfigError(f"model.optimizer.{key}: expected a finite number, found {value}")
+        if len({id(parameter) for parameter in group["params"]}) < len(group["params"]):
+            raise ConfigError(
+                f"{name}.configure_optimizers: a group has a parameter twice; give the optimizer each one once"
+            )
     config = schedulers[0] if schedulers else None
     return configured, config if config is None or isinstance(config, dict) else {"scheduler": config}
 
@@ -278,6 +285,49 @@ def _check_owned(configured: Optimizer, module: nn.Module) -> None:
         )
 
 
+def _check_unchanged(module: nn.Module, model: FlatModel, before: torch.Tensor) -> None:
+    """Refuse a ``configure_optimizers`` that changes the module.
+
+    Raises:
+        ConfigError: says how.
+    """
+    name = type(module).__name__
+    pairs = zip(model.layout.parameters, model.parameters, strict=True)
+    if frozen := [entry.name for entry, parameter in pairs if not parameter.requires_grad]:
+        raise ConfigError(f"{name}.configure_optimizers freezes the parameter {frozen[0]}: freeze it in __init__")
+    if not torch.equal(model.w, before):
+        raise ConfigError(
+            f"{name}.configure_optimizers changes weights, and is called for every copy of the module: do it in __init__"
+        )
+
+
+def _check_fresh(configured: Optimizer, rebuilt: Optimizer, model: FlatModel) -> None:
+    """Refuse an optimizer that has a state already, other than a new one of its class.
+
+    Raises:
+        ConfigError: it has; names the parameter.
+    """
+    made = [(flat, rebuilt.state.get(flat, {})) for group in rebuilt.param_groups for flat in group["params"]]
+    for entry, parameter in zip(model.layout.parameters, model.parameters, strict=True):
+        for flat, fresh in made:
+            at = entry.offset - flat.storage_offset()
+            if not entry.size or not 0 <= at < flat.numel():
+                continue
+            held = configured.state.get(parameter, {})
+            parts = {
+                key: value.flatten()[at : at + entry.size] if torch.is_tensor(value) and value.numel() > 1 else value
+                for key, value in fresh.items()
+            }
+            if held.keys() != parts.keys() or any(
+                torch.is_tensor(value) and not torch.equal(value.flatten(), parts[key].flatten())
+                for key, value in held.items()
+            ):
+                raise ConfigError(
+                    f"{type(configured).__name__} has a state before training (of {entry.name}), and every client's round begins "
+                    "with a new one; return an optimizer that has not been stepped or loaded"
+                )
+
+
 def _rebuilt(configured: Optimizer, groups: list[dict]) -> Optimizer:
     """Make an optimizer of the same class over other parameters, with the attributes and hooks of the given one.
 
@@ -293,7 +343,7 @@ def _rebuilt(configured: Optimizer, groups: list[dict]) -> Optimizer:
     known = inspect.signature(kind.__init__).parameters
     try:
         rebuilt = kind(groups, **{k: v for k, v in configured.defaults.items() if k in known})
-    except TypeError as error:
+    except (TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
             f"{kind.__name__} cannot be made anew for the flat vector: {error}; pass what its __init__ takes to "
             "super().__init__(params, defaults)"
@@ -306,8 +356,11 @@ def _rebuilt(configured: Optimizer, groups: list[dict]) -> Optimizer:
 
 
 def _is_foreign(configured: Optimizer) -> bool:
-    """Whether an optimizer may do something else on the flat vector, as it is not torch's own, or has hooks of its steps."""
-    return not type(configured).__module__.startswith("torch.optim.") or any(getattr(configured, h) for h in HOOKS)
+    """Whether an optimizer has to be tried, as it is not torch's own, has hooks of its steps, or an option that may fail here."""
+    options = ("differentiable", *["capturable"] * (not torch.accelerator.is_available()))
+    failing = any(group.get(option) for option in options for group in configured.param_groups)
+    hooked = any(getattr(configured, hooks) for hooks in HOOKS)
+    return failing or hooked or not type(configured).__module__.startswith("torch.optim.")
 
 
 def control_variates_warning(aggregators: Sequence[str], optimizer: str) -> str:
