@@ -7,7 +7,7 @@ the classes of ``IN_ROUNDS``.
 from lightning.pytorch import LightningModule
 
 from fedlit.core.attributes import AttributeWatch
-from fedlit.federation.examinations.copies import FunctionsOfTheModule, SharedMemory
+from fedlit.federation.examinations.copies import FunctionsOfTheModule, Iterators, SharedMemory
 from fedlit.federation.examinations.data import OF_DATA, check_clients
 from fedlit.federation.examinations.examination import Examination, check
 from fedlit.federation.examinations.machine import Compiler, Recorded, Recording
@@ -33,6 +33,7 @@ OF_MODULES: tuple[Examination[LightningModule], ...] = (
     LazyLayers(),
     HooksOfParameters(),
     FunctionsOfTheModule(),
+    Iterators(),
     BuffersOfOneType(),
     SharedMemory(),
 )

@@ -47,6 +47,22 @@ class FunctionsOfTheModule(Examination[LightningModule]):
         return ""
 
 
+class Iterators(Examination[LightningModule]):
+    """No iterator hangs on the module: each step that asks it would move it on, in one process alone."""
+
+    name = "iterators"
+    advice = "compute what the step needs from self.global_step or batch_idx"
+
+    def found(self, module: LightningModule) -> str:
+        """Name the attribute."""
+        for prefix, part in module.named_modules():
+            for name, value in _attributes(part):
+                if hasattr(type(value), "__next__"):
+                    place = ".".join(filter(None, (type(module).__name__, prefix, name)))
+                    return f"{place} is an iterator ({type(value).__name__}), whose place no client could keep as its own: {self.advice}"
+        return ""
+
+
 class SharedMemory(Examination[LightningModule]):
     """Parameters and buffers that are trained or averaged share memory with nothing; a copy of the module would not."""
 
