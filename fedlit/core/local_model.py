@@ -32,7 +32,7 @@ from fedlit.core.module import collect_logs, loss_of, step_of
 from fedlit.core.objective import Objective
 from fedlit.core.optimizer import FlatOptimizer
 from fedlit.core.training_hooks import TrainingHooks
-from fedlit.core.unused import UnusedParameters, is_stateful
+from fedlit.core.unused import UnusedParameters
 
 COMPILING = {"options": {"fallback_random": True}}
 """How the forward pass is compiled: dropout draws as it does without."""
@@ -131,7 +131,7 @@ class LocalModel:
         self._looking = any(
             (self._starting, self._computing, self._adding, self._before, self._after, self._sending, self._ending)
         )
-        self._unused = UnusedParameters(self.flat, lambda: is_stateful(self.optimizer.optimizer), self.optimizer.name)
+        self._unused = UnusedParameters(self.flat, lambda: self.optimizer.stateful, self.optimizer.name)
         self._replayed = self._recorded() if training.recorded else None
         if training.compiled:
             module.compile(**COMPILING)

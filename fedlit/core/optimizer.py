@@ -5,7 +5,7 @@ import inspect
 import math
 import traceback
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from fedlit.core.errors import ConfigError, TrainingError
-from fedlit.core.flat import FlatModel
+from fedlit.core.flat import Entry, FlatModel
 from fedlit.core.messages import State, stripped
 
 NOT_ELEMENTWISE = {
@@ -89,6 +89,8 @@ class FlatOptimizer:
         self._model, self._optimizer = model, _rebuilt(configured, groups)
         _check_fresh(configured, self._optimizer, model)
         self.foreign = _is_foreign(configured)
+        with_flat = [g for g in range(len(configured.param_groups)) if any(owner == g for *_, owner in stretches)]
+        self._configured, self._with_flat, self._shown = configured, with_flat, False
         self.stretches = [slice(start, stop) for start, stop, _ in stretches]
         self._fresh = copy.deepcopy(dict(enumerate(self._states())))
         self.name = type(configured).__name__
@@ -126,6 +128,7 @@ class FlatOptimizer:
 
     def begin(self, state: State, lr_factor: float) -> None:
         """Start a round: from ``state``, or afresh where it is empty; rates are multiplied by ``lr_factor``."""
+        self._shown = False
         self._point_at_gradients()
         if self._still:
             for i, held in enumerate(self._states()):
@@ -146,9 +149,54 @@ class FlatOptimizer:
             group["lr"] = rate * lr_factor
 
     @property
+    def stateful(self) -> bool:
+        """Whether it keeps tensors from step to step."""
+        return any(torch.is_tensor(value) for state in self._states() for value in state.values())
+
+    @property
     def optimizer(self) -> Optimizer:
-        """The optimizer over the flat vector, which a module's hooks get."""
-        return self._optimizer
+        """The optimizer over the module's own parameters, which hooks get; groups and state are those of the flat one."""
+        for group, flat in self._group_pairs():
+            group.update({key: value for key, value in flat.items() if key != "params"})
+        self._configured.state = defaultdict(dict)
+        for parameter, entry, flat in self._parts():
+            at = entry.offset - flat.storage_offset()
+            self._configured.state[parameter] = {
+                key: value.view(-1)[at : at + entry.size].view(entry.shape)
+                if torch.is_tensor(value) and value.shape == flat.shape
+                else value
+                for key, value in self._optimizer.state.get(flat, {}).items()
+            }
+        self._held = {parameter: dict(state) for parameter, state in self._configured.state.items()}
+        self._shown = True
+        return self._configured
+
+    def _take_back(self) -> None:
+        """Take over what a hook has set in the groups.
+
+        Raises:
+            TrainingError: It has replaced a part of the state.
+        """
+        if not self._shown:
+            return
+        for group, flat in self._group_pairs():
+            flat.update({key: value for key, value in group.items() if key != "params"})
+        for parameter, held in self._held.items():
+            now = self._configured.state.get(parameter, {})
+            if now.keys() != held.keys() or any(now[key] is not value for key, value in held.items()):
+                raise TrainingError(f"a hook has replaced a part of the state of {self.name}; change it in place")
+
+    def _group_pairs(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        groups = [self._configured.param_groups[g] for g in self._with_flat]
+        return list(zip(groups, self._optimizer.param_groups, strict=True))
+
+    def _parts(self) -> Iterator[tuple[nn.Parameter, Entry, nn.Parameter]]:
+        """Parameters of the module, with the stretch of the vector that each is a part of."""
+        flats = [(flat.storage_offset(), flat) for flat in self._parameters()]
+        for entry, parameter in zip(self._model.layout.parameters, self._model.parameters, strict=True):
+            for start, flat in flats:
+                if entry.size and start <= entry.offset < start + flat.numel():
+                    yield parameter, entry, flat
 
     def check_rates(self, lr_factor: float) -> None:
         """Refuse rates that a module has changed in the middle of a round: algorithms compute with those of its start.
@@ -156,6 +204,7 @@ class FlatOptimizer:
         Raises:
             TrainingError: There is one.
         """
+        self._take_back()
         for group, rate in zip(self._optimizer.param_groups, self.rates, strict=True):
             if not self._still and group["lr"] != rate * lr_factor:
                 raise TrainingError(
@@ -165,6 +214,7 @@ class FlatOptimizer:
 
     def step(self) -> None:
         """Take one step along ``grad``."""
+        self._take_back()
         self._optimizer.step()
 
     def state(self) -> State:

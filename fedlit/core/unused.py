@@ -62,8 +62,3 @@ class UnusedParameters:
                 "go on with a gradient of zero); leave such parameters out of the optimizer, add 0 times their sum to the "
                 "loss, or use SGD without momentum and decay"
             )
-
-
-def is_stateful(optimizer: torch.optim.Optimizer) -> bool:
-    """Tell whether an optimizer keeps tensors from step to step."""
-    return any(torch.is_tensor(value) for state in optimizer.state.values() for value in state.values())
