@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Iterator, Mapping
 from functools import partial
+from io import IOBase
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -57,7 +58,7 @@ class Iterators(Examination[LightningModule]):
         """Name the attribute."""
         for prefix, part in module.named_modules():
             for name, value in _attributes(part):
-                if hasattr(type(value), "__next__"):
+                if hasattr(type(value), "__next__") and not isinstance(value, IOBase):
                     place = ".".join(filter(None, (type(module).__name__, prefix, name)))
                     return f"{place} is an iterator ({type(value).__name__}), whose place no client could keep as its own: {self.advice}"
         return ""
