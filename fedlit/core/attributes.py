@@ -3,6 +3,7 @@
 import copy
 import dis
 import random
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ OTHERS = frozenset(vars(LightningModule())) | {"log", "log_dict", "optimizers"}
 
 LIBRARIES = ("torch.nn.", "torchmetrics.")
 """Where layers come from that keep nothing in attributes, or nothing that training depends on."""
+
+SETTABLE = frozenset(("p", "momentum"))
+"""Attributes of PyTorch's layers that training depends on, and a step may set: rates of dropout, and of means in BatchNorm."""
 
 OUTSIDE = ("the class ", "the module ")
 """How places begin that are no submodules."""
@@ -61,8 +65,11 @@ class Holder:
 
     def looked_at(self) -> Iterator[tuple[str, Any]]:
         """Give names and values."""
+        if self.names is not None:
+            yield from ((name, self.entries[name]) for name in self.names if name in self.entries)
+            return
         for name, value in list(self.entries.items()):
-            if (name in self.names) if self.names is not None else name not in OTHERS:
+            if name not in OTHERS:
                 yield name, value
 
     def put(self, name: str, value: Any) -> None:
@@ -98,6 +105,12 @@ class AttributeWatch:
             elif not type(part).__module__.startswith(LIBRARIES):
                 self._holders[name] = Holder(vars(part))
                 _add_classes(self._holders, type(part))
+            elif settable := SETTABLE & vars(part).keys():
+                self._holders[name] = Holder(vars(part), settable)
+        self._hidden = _hidden(module)
+        for place, part in self._hidden.items():
+            self._holders |= {place: Holder(part._parameters), f"{place} ": Holder(part._buffers)}
+        self._structure = [(name, part, _names(part)) for name, part in module.named_modules()]
         held = [*module.parameters(), *module.buffers()]
         self._memory = {tensor.untyped_storage().data_ptr() for tensor in held}
         self._frozen = {n: p.detach().clone() for n, p in module.named_parameters() if not p.requires_grad}
@@ -128,6 +141,7 @@ class AttributeWatch:
             TrainingError: A frozen parameter, or an attribute that is state, has changed; names it.
         """
         self._check_frozen()
+        self._check_structure()
         live = dict(self._live())
         changed = sorted(
             {key for key, value in live.items() if not self._is(key, value)} | self._before.keys() - live.keys()
@@ -166,6 +180,15 @@ class AttributeWatch:
                     "federation averages"
                 )
 
+    def _check_structure(self) -> None:
+        for prefix, part, names in self._structure:
+            if changed := names ^ _names(part):
+                place = ".".join(filter(None, (type(self._module).__name__, prefix, min(changed)[0])))
+                raise TrainingError(
+                    f"{place}: a layer, parameter or buffer was made, replaced or removed during training, so that only the "
+                    "process that did so has it; make it in __init__"
+                )
+
     def _refusal(self, key: Key) -> str:
         place, attribute = key
         value = self._holders[place].entries.get(attribute)
@@ -174,7 +197,9 @@ class AttributeWatch:
                 f"{self._name((place, ''))} is a metric that the loss depends on: it goes on counting over the clients that take "
                 "turns on one module, in any number of processes; compute what the loss needs from the batch"
             )
-        if isinstance(value, tuple(GENERATORS)):
+        if place.strip() in self._hidden:
+            fix = "It is a weight of a layer that the module does not list as its own: keep such weights as buffers"
+        elif isinstance(value, tuple(GENERATORS)):
             fix = (
                 "Draw from the default generators of torch, numpy and random: they are seeded for each client and round"
             )
@@ -191,7 +216,7 @@ class AttributeWatch:
     def _name(self, key: Key) -> str:
         if key[0].startswith(OUTSIDE):
             return f"{key[1]} of {key[0]}"
-        return ".".join(filter(None, (type(self._module).__name__, *key)))
+        return ".".join(filter(None, (type(self._module).__name__, key[0].strip(), key[1])))
 
     def _live(self) -> Iterator[tuple[Key, Any]]:
         for place, holder in self._holders.items():
@@ -217,11 +242,14 @@ class AttributeWatch:
         """A copy that later changes do not reach."""
         if value is ABSENT or isinstance(value, PLAIN):
             return value
-        if isinstance(value, nn.Parameter) or not depth:
+        if not depth:
             return UNKNOWN
+        if isinstance(value, nn.Parameter):
+            known = value.untyped_storage().data_ptr() in self._memory
+            return UNKNOWN if known else nn.Parameter(value.detach().clone(), value.requires_grad)
         if isinstance(value, Tensor):
             return UNKNOWN if value.untyped_storage().data_ptr() in self._memory else value.detach().clone()
-        if isinstance(value, (np.ndarray, *GENERATORS)):
+        if isinstance(value, (np.ndarray, bytearray, array, *GENERATORS)):
             return copy.deepcopy(value)
         if type(value) in (list, tuple, set, deque):
             items = [self._copied(item, depth - 1) for item in value]
@@ -235,7 +263,11 @@ class AttributeWatch:
         if any(item is UNKNOWN for item in copies.values()):
             return UNKNOWN
         twin = copy.copy(value)
-        (twin if isinstance(value, dict) else vars(twin)).update(copies)
+        if isinstance(value, dict):
+            twin.update(copies)
+        else:
+            for name, item in copies.items():
+                object.__setattr__(twin, name, item)
         return twin
 
 
@@ -249,7 +281,18 @@ def _add_classes(holders: dict[str, Holder], kind: type) -> None:
             if isinstance(function, FunctionType):
                 place = f"the module {function.__module__}"
                 before = holders[place].names if place in holders else frozenset()
-                holders[place] = Holder(function.__globals__, before | _globals_in(function.__code__))
+                holders[place] = Holder(function.__globals__, before | _globals_of(function))
+
+
+def _globals_of(function: FunctionType) -> frozenset[str]:
+    """Names of globals that a function uses, and that functions of the same file do which it calls."""
+    names, asked = frozenset(), [function]
+    for each in asked:
+        new = _globals_in(each.__code__) - names
+        names |= new
+        called = (function.__globals__.get(name) for name in new)
+        asked.extend(f for f in called if isinstance(f, FunctionType) and f.__globals__ is function.__globals__)
+    return names
 
 
 def _globals_in(code: CodeType) -> frozenset[str]:
@@ -264,9 +307,46 @@ def _of(values: Mapping[Any, Any], key: Any) -> Any:
 
 def _vars(value: Any) -> dict[str, Any] | None:
     """The attributes of an object of somebody's own class, such as a meter; None of anything else."""
-    if callable(value) or type(value).__module__.split(".")[0] in ("torch", "numpy", "builtins", "functools"):
+    if isinstance(value, type) or type(value).__module__.split(".")[0] in ("torch", "numpy", "builtins", "functools"):
         return None
-    return getattr(value, "__dict__", None)
+    slots = [name for kind in type(value).__mro__ for name in _slots(kind) if hasattr(value, name)]
+    if not slots:
+        return getattr(value, "__dict__", None)
+    return getattr(value, "__dict__", {}) | {name: getattr(value, name) for name in slots}
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    slots = vars(kind).get("__slots__", ())
+    names = (slots,) if isinstance(slots, str) else tuple(slots)
+    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
+
+
+def _names(part: nn.Module) -> set[tuple[str, int]]:
+    """Names of a layer's layers, with their identity, and of its parameters and buffers."""
+    return {(name, id(child)) for name, child in part._modules.items()} | {
+        (name, 0) for name in (*part._parameters, *part._buffers)
+    }
+
+
+def _hidden(module: nn.Module) -> dict[str, nn.Module]:
+    """Layers in attributes, lists and dicts that are no submodules, by their place."""
+    own, found = set(module.modules()), {}
+    for prefix, part in module.named_modules():
+        if type(part).__module__.startswith(LIBRARIES):
+            continue
+        for name, value in vars(part).items():
+            items = (
+                value.items()
+                if isinstance(value, dict)
+                else enumerate(value)
+                if isinstance(value, (list, tuple))
+                else ()
+            )
+            for key, each in (*(() if name in OTHERS else items), ("", value)):
+                if isinstance(each, nn.Module) and each not in own:
+                    place = ".".join(filter(None, (prefix, name, str(key))))
+                    found |= {f"{place}.{inner}".rstrip("."): layer for inner, layer in each.named_modules()}
+    return found
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -287,9 +367,9 @@ def _same(one: Any, other: Any) -> bool:
         return list(one) == list(other) and all(_same(value, other[key]) for key, value in one.items())
     if isinstance(one, (list, tuple, deque)):
         return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, (*PLAIN, set)):
+    if isinstance(one, (*PLAIN, set, bytearray, array)):
         return bool(one == other or (one != one and other != other))
-    return _same(vars(one), vars(other))
+    return _same(_vars(one), _vars(other))
 
 
 def _grows(before: Any, after: Any) -> bool:

@@ -16,7 +16,7 @@ from fedlit.core.randomness import generator
 def fetch(dataset: Dataset, indices: Tensor) -> Any:
     """One batch: ``dataset.batch(indices)`` where the data set has it, else its examples, collated."""
     whole = getattr(dataset, "batch", None)
-    if whole is not None:
+    if callable(whole):  # a data set of somebody's own may call a number so
         return whole(indices)
     return default_collate([dataset[i] for i in indices.tolist()])
 
@@ -70,7 +70,8 @@ class BatchStream:
         self._purpose = (seed, purpose, client)
         n = len(dataset)
         self.steps_per_epoch = n // batch_size + (n % batch_size > 1)
-        self._sampler = getattr(dataset, "sampler", None) if purpose == "batches" else None
+        sampler = getattr(dataset, "sampler", None) if purpose == "batches" else None
+        self._sampler = sampler if hasattr(sampler, "order") else None
         self._pass: tuple[int, Tensor | None] = (-1, None)
         self.ahead = ahead if hasattr(dataset, "take") else None
 

@@ -48,7 +48,9 @@ class OwnBuffers:
         self._device, self._slots = device, {}
         layers = nn.modules.batchnorm._NormBase
         counters = {
-            f"{name}.num_batches_tracked".lstrip(".") for name, m in module.named_modules() if isinstance(m, layers)
+            f"{name}.num_batches_tracked".lstrip(".")
+            for name, m in module.named_modules()
+            if isinstance(m, layers) and type(m).__module__.startswith("torch.nn.")  # a subclass may compute with it
         }
         for name, places in places_of_buffers(module).items():
             if name not in statistics and name not in counters:

@@ -32,6 +32,7 @@ from fedlit.core.module import collect_logs, loss_of, step_of
 from fedlit.core.objective import Objective
 from fedlit.core.optimizer import FlatOptimizer
 from fedlit.core.training_hooks import TrainingHooks
+from fedlit.core.unused import UnusedParameters
 
 COMPILING = {"options": {"fallback_random": True}}
 """How the forward pass is compiled: dropout draws as it does without."""
@@ -98,6 +99,8 @@ class LocalModel:
         self._training_step = step_of(module, "training_step")
         self._in_evaluation = [part for part in module.modules() if module.training and not part.training]
         self.train()
+        self._parts = list(module.modules())
+        self._modes = [part.training for part in self._parts]
         self.flat = FlatModel(module, training.channels_last)
         self.watch, self.hooks = AttributeWatch(module), TrainingHooks(module)
         self._arranged = with_channels_last if training.channels_last else as_it_is
@@ -128,6 +131,7 @@ class LocalModel:
         self._looking = any(
             (self._starting, self._computing, self._adding, self._before, self._after, self._sending, self._ending)
         )
+        self._unused = UnusedParameters(self.flat, lambda: self.optimizer.stateful, self.optimizer.name)
         self._replayed = self._recorded() if training.recorded else None
         if training.compiled:
             module.compile(**COMPILING)
@@ -169,9 +173,10 @@ class LocalModel:
         self.start = self._where_it_starts(mask, down)
         self._lr_factor = lr_factor = rnd.lr_factor * client.lr_factor
         self.optimizer.begin(state.optimizer, lr_factor)
-        if not self.module.training:  # going through a deep network's layers takes as long as many a small step
+        if [part.training for part in self._parts] != self._modes:  # setting them takes as long as many a small step
             self.train()
         self.fabric.begin()
+        self._unused.begin()
         if self._starting:
             self.correction.reset()
         shared = (self.flat, client, mask, rnd, window, self.correction, next_batch, self.apply, self.loss)
@@ -292,6 +297,9 @@ class LocalModel:
     def gradient(self, batch: Any, step: int) -> Tensor:
         """Forward and backward on one batch; adds to the flat gradient and returns the loss."""
         loss = self.loss(batch, step)
+        looking = not (self.watched or self._starting or self._computing)
+        if looking:
+            self._unused.before_backward()
         try:
             loss.backward()
         except RuntimeError as error:
@@ -302,6 +310,8 @@ class LocalModel:
                 f"{name}: its training_step has called backward already, or returned a loss of an earlier step; a "
                 "federation calls loss.backward() itself: return the loss of this batch"
             ) from error
+        if looking:
+            self._unused.after_backward()
         self.flat.gather_gradients()
         return loss.detach()
 
@@ -360,6 +370,8 @@ class LocalModel:
     def update(self) -> None:
         """Take the rest of a step: along the gradient."""
         self.optimizer.step()
+        if not (self.watched or self._starting or self._computing):
+            self._unused.after_step()
         for project in self._projections:
             project()
 

@@ -5,7 +5,7 @@ import inspect
 import math
 import traceback
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from fedlit.core.errors import ConfigError, TrainingError
-from fedlit.core.flat import FlatModel
+from fedlit.core.flat import Entry, FlatModel
 from fedlit.core.messages import State, stripped
 
 NOT_ELEMENTWISE = {
@@ -63,7 +63,9 @@ class FlatOptimizer:
     """
 
     def __init__(self, module: nn.Module, model: FlatModel) -> None:
+        before = model.w.clone()
         configured = single_optimizer(module)
+        _check_unchanged(module, model, before)
         group_of = {id(p): g for g, group in enumerate(configured.param_groups) for p in group["params"]}
         _check_owned(configured, module)
         stretches: list[tuple[int, int, int]] = []
@@ -85,7 +87,10 @@ class FlatOptimizer:
         if "fused" in inspect.signature(type(configured).__init__).parameters and _fusible(groups):
             groups = [{**group, "fused": True} for group in groups]
         self._model, self._optimizer = model, _rebuilt(configured, groups)
+        _check_fresh(configured, self._optimizer, model)
         self.foreign = _is_foreign(configured)
+        with_flat = [g for g in range(len(configured.param_groups)) if any(owner == g for *_, owner in stretches)]
+        self._configured, self._with_flat, self._shown = configured, with_flat, False
         self.stretches = [slice(start, stop) for start, stop, _ in stretches]
         self._fresh = copy.deepcopy(dict(enumerate(self._states())))
         self.name = type(configured).__name__
@@ -123,6 +128,7 @@ class FlatOptimizer:
 
     def begin(self, state: State, lr_factor: float) -> None:
         """Start a round: from ``state``, or afresh where it is empty; rates are multiplied by ``lr_factor``."""
+        self._shown = False
         self._point_at_gradients()
         if self._still:
             for i, held in enumerate(self._states()):
@@ -143,9 +149,54 @@ class FlatOptimizer:
             group["lr"] = rate * lr_factor
 
     @property
+    def stateful(self) -> bool:
+        """Whether it keeps tensors from step to step."""
+        return any(torch.is_tensor(value) for state in self._states() for value in state.values())
+
+    @property
     def optimizer(self) -> Optimizer:
-        """The optimizer over the flat vector, which a module's hooks get."""
-        return self._optimizer
+        """The optimizer over the module's own parameters, which hooks get; groups and state are those of the flat one."""
+        for group, flat in self._group_pairs():
+            group.update({key: value for key, value in flat.items() if key != "params"})
+        self._configured.state = defaultdict(dict)
+        for parameter, entry, flat in self._parts():
+            at = entry.offset - flat.storage_offset()
+            self._configured.state[parameter] = {
+                key: value.view(-1)[at : at + entry.size].view(entry.shape)
+                if torch.is_tensor(value) and value.shape == flat.shape
+                else value
+                for key, value in self._optimizer.state.get(flat, {}).items()
+            }
+        self._held = {parameter: dict(state) for parameter, state in self._configured.state.items()}
+        self._shown = True
+        return self._configured
+
+    def _take_back(self) -> None:
+        """Take over what a hook has set in the groups.
+
+        Raises:
+            TrainingError: It has replaced a part of the state.
+        """
+        if not self._shown:
+            return
+        for group, flat in self._group_pairs():
+            flat.update({key: value for key, value in group.items() if key != "params"})
+        for parameter, held in self._held.items():
+            now = self._configured.state.get(parameter, {})
+            if now.keys() != held.keys() or any(now[key] is not value for key, value in held.items()):
+                raise TrainingError(f"a hook has replaced a part of the state of {self.name}; change it in place")
+
+    def _group_pairs(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        groups = [self._configured.param_groups[g] for g in self._with_flat]
+        return list(zip(groups, self._optimizer.param_groups, strict=True))
+
+    def _parts(self) -> Iterator[tuple[nn.Parameter, Entry, nn.Parameter]]:
+        """Parameters of the module, with the stretch of the vector that each is a part of."""
+        flats = [(flat.storage_offset(), flat) for flat in self._parameters()]
+        for entry, parameter in zip(self._model.layout.parameters, self._model.parameters, strict=True):
+            for start, flat in flats:
+                if entry.size and start <= entry.offset < start + flat.numel():
+                    yield parameter, entry, flat
 
     def check_rates(self, lr_factor: float) -> None:
         """Refuse rates that a module has changed in the middle of a round: algorithms compute with those of its start.
@@ -153,6 +204,7 @@ class FlatOptimizer:
         Raises:
             TrainingError: There is one.
         """
+        self._take_back()
         for group, rate in zip(self._optimizer.param_groups, self.rates, strict=True):
             if not self._still and group["lr"] != rate * lr_factor:
                 raise TrainingError(
@@ -162,6 +214,7 @@ class FlatOptimizer:
 
     def step(self) -> None:
         """Take one step along ``grad``."""
+        self._take_back()
         self._optimizer.step()
 
     def state(self) -> State:
@@ -258,6 +311,10 @@ def optimizer_and_scheduler(module: nn.Module) -> tuple[Optimizer, dict[str, Any
         for key, value in group.items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise ConfigError(f"model.optimizer.{key}: expected a finite number, found {value}")
+        if len({id(parameter) for parameter in group["params"]}) < len(group["params"]):
+            raise ConfigError(
+                f"{name}.configure_optimizers: a group has a parameter twice; give the optimizer each one once"
+            )
     config = schedulers[0] if schedulers else None
     return configured, config if config is None or isinstance(config, dict) else {"scheduler": config}
 
@@ -278,6 +335,49 @@ def _check_owned(configured: Optimizer, module: nn.Module) -> None:
         )
 
 
+def _check_unchanged(module: nn.Module, model: FlatModel, before: torch.Tensor) -> None:
+    """Refuse a ``configure_optimizers`` that changes the module.
+
+    Raises:
+        ConfigError: says how.
+    """
+    name = type(module).__name__
+    pairs = zip(model.layout.parameters, model.parameters, strict=True)
+    if frozen := [entry.name for entry, parameter in pairs if not parameter.requires_grad]:
+        raise ConfigError(f"{name}.configure_optimizers freezes the parameter {frozen[0]}: freeze it in __init__")
+    if not torch.equal(model.w, before):
+        raise ConfigError(
+            f"{name}.configure_optimizers changes weights, and is called for every copy of the module: do it in __init__"
+        )
+
+
+def _check_fresh(configured: Optimizer, rebuilt: Optimizer, model: FlatModel) -> None:
+    """Refuse an optimizer that has a state already, other than a new one of its class.
+
+    Raises:
+        ConfigError: it has; names the parameter.
+    """
+    made = [(flat, rebuilt.state.get(flat, {})) for group in rebuilt.param_groups for flat in group["params"]]
+    for entry, parameter in zip(model.layout.parameters, model.parameters, strict=True):
+        for flat, fresh in made:
+            at = entry.offset - flat.storage_offset()
+            if not entry.size or not 0 <= at < flat.numel():
+                continue
+            held = configured.state.get(parameter, {})
+            parts = {
+                key: value.flatten()[at : at + entry.size] if torch.is_tensor(value) and value.numel() > 1 else value
+                for key, value in fresh.items()
+            }
+            if held.keys() != parts.keys() or any(
+                torch.is_tensor(value) and not torch.equal(value.flatten(), parts[key].flatten())
+                for key, value in held.items()
+            ):
+                raise ConfigError(
+                    f"{type(configured).__name__} has a state before training (of {entry.name}), and every client's round begins "
+                    "with a new one; return an optimizer that has not been stepped or loaded"
+                )
+
+
 def _rebuilt(configured: Optimizer, groups: list[dict]) -> Optimizer:
     """Make an optimizer of the same class over other parameters, with the attributes and hooks of the given one.
 
@@ -293,7 +393,7 @@ def _rebuilt(configured: Optimizer, groups: list[dict]) -> Optimizer:
     known = inspect.signature(kind.__init__).parameters
     try:
         rebuilt = kind(groups, **{k: v for k, v in configured.defaults.items() if k in known})
-    except TypeError as error:
+    except (TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
             f"{kind.__name__} cannot be made anew for the flat vector: {error}; pass what its __init__ takes to "
             "super().__init__(params, defaults)"
@@ -306,8 +406,11 @@ def _rebuilt(configured: Optimizer, groups: list[dict]) -> Optimizer:
 
 
 def _is_foreign(configured: Optimizer) -> bool:
-    """Whether an optimizer may do something else on the flat vector, as it is not torch's own, or has hooks of its steps."""
-    return not type(configured).__module__.startswith("torch.optim.") or any(getattr(configured, h) for h in HOOKS)
+    """Whether an optimizer has to be tried, as it is not torch's own, has hooks of its steps, or an option that may fail here."""
+    options = ("differentiable", *["capturable"] * (not torch.accelerator.is_available()))
+    failing = any(group.get(option) for option in options for group in configured.param_groups)
+    hooked = any(getattr(configured, hooks) for hooks in HOOKS)
+    return failing or hooked or not type(configured).__module__.startswith("torch.optim.")
 
 
 def control_variates_warning(aggregators: Sequence[str], optimizer: str) -> str:

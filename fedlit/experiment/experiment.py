@@ -1,6 +1,5 @@
 """A configuration as the objects that it describes."""
 
-import copy
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -16,6 +15,7 @@ from fedlit import __version__
 from fedlit.core.aggregator import composed_name
 from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.fabric import FederationFabric, launch, make_fabric
+from fedlit.core.module import copy_of
 from fedlit.core.parts import Parts
 from fedlit.core.randomness import seed_process
 from fedlit.core.system import documents
@@ -133,7 +133,7 @@ class Experiment:
         """The model as a run's earlier parts have left it, and what clients kept to themselves in the last of them."""
         if run is None or not parts:
             return self.model, None
-        model = copy.deepcopy(self.model)
+        model = copy_of(self.model)
         fresh = {name: value.clone() for name, value in model.state_dict().items()}
         for part in parts:
             personal_parts = part.personal_parts(run, model, self.fabric)

@@ -17,6 +17,7 @@ from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Layout
 from fedlit.core.local_model import configured
+from fedlit.core.module import copy_of
 from fedlit.core.objective import Objective
 from fedlit.core.seeds import derive_seed
 from fedlit.experiment.naming import check_name
@@ -136,7 +137,7 @@ class Part:
         """
         if self.phase is None:
             return main
-        model = copy.deepcopy(main)
+        model = copy_of(main)
         for part in ("objective", "optimizer"):
             if getattr(self.phase, part) is not None:
                 self._needs(model, part)

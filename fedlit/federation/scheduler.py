@@ -2,16 +2,19 @@
 
 import copy
 import itertools
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from lightning.pytorch import LightningModule
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from fedlit.core.errors import ConfigError
+from fedlit.core.module import copy_of
 from fedlit.core.optimizer import optimizer_and_scheduler
 from fedlit.core.schedule import Plan, Schedule
 from fedlit.federation.settings import Settings
@@ -68,7 +71,7 @@ class Scheduled:
         """
         start, groups = _others(self.optimizer), self.optimizer.param_groups
         for count in itertools.count(1):
-            yield tuple(round(g["lr"] / g["initial_lr"], DIGITS) if g["initial_lr"] else 1.0 for g in groups)
+            yield tuple(round(float(g["lr"] / g["initial_lr"]), DIGITS) if g["initial_lr"] else 1.0 for g in groups)
             if count % self.frequency:
                 continue
             with warnings.catch_warnings():
@@ -144,8 +147,19 @@ def following_scheduler(settings: Settings, module: LightningModule, away: bool)
     elif units != f"{found.interval}s":
         reason = f"its interval is one {found.interval}, and the window of federation.schedule counts {units}"
     else:
-        counted = itertools.islice(found.factors(), sum(plan.window for plan in plans))
+        number = sum(plan.window for plan in plans)
+        counted = itertools.islice(found.factors(), number)
+        other = copy_of(module)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.rand(1)
+            for parameter in other.parameters():
+                parameter.mul_(1.5)
+            again = scheduled(other)
         try:
+            counted = list(counted)
+            if again is None or counted != list(itertools.islice(again.factors(), number)):
+                raise ValueError("its rate depends on the weights, or on chance, and not on a count alone")
+            counted = iter(counted)
             factors = [_factor(list(itertools.islice(counted, plan.window)), found.interval) for plan in plans]
         except ValueError as error:
             reason = str(error)
@@ -173,6 +187,8 @@ def _factor(seen: Sequence[tuple[float, ...]], interval: str) -> float:
         )
     if len(set(seen[0])) > 1:
         raise ValueError(f"it gives the parameter groups different factors, {', '.join(f'{f:g}' for f in seen[0])}")
+    if not math.isfinite(seen[0][0]):
+        raise ValueError(f"its rate becomes {seen[0][0]} times the first")
     if seen[0][0] < 0:
         raise ValueError(f"its rate becomes negative, {seen[0][0]:g} times the first")
     return seen[0][0]

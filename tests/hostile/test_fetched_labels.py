@@ -9,6 +9,7 @@ from lightning.pytorch import LightningModule
 from scripted import fit
 from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
+from fedlit.core.batches import BatchStream
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.models.steps import Classifier
 from fedlit.objectives import BCE, AUCSaddle
@@ -27,6 +28,22 @@ class Fetched(Dataset):
 
     def __getitem__(self, index: int) -> tuple:
         return self.images[index], self.targets[index]
+
+
+class Numbered(Dataset):
+    """Has attributes of its own under names that fedlit's data sets use."""
+
+    batch, sampler = 16, "random"
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def test_attributes_of_a_data_set_are_its_own():
+    assert sorted(BatchStream(Numbered(), 4, 0, "a")[0].tolist()) == [0, 1, 2, 3]
 
 
 class Linear(Classifier):

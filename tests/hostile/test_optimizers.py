@@ -85,6 +85,70 @@ def replaced(m: nn.Module) -> torch.optim.Optimizer:
     return optimizer
 
 
+def loaded(m: nn.Module) -> torch.optim.Optimizer:
+    optimizer = torch.optim.SGD(m.parameters(), lr=RATE, momentum=0.9)
+    for p in m.parameters():
+        optimizer.state[p]["momentum_buffer"] = torch.ones_like(p)
+    return optimizer
+
+
+class Anchored(torch.optim.SGD):
+    """Pulls towards the weights that it was made with."""
+
+    def __init__(self, params, lr: float = RATE) -> None:
+        super().__init__(params, lr=lr)
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["anchor"] = p.detach().clone()
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.grad.add_(p.detach() - self.state[p]["anchor"], alpha=0.5)
+        return super().step(closure)
+
+
+class Listed(torch.optim.SGD):
+    """Keeps a list of tensors of the parameters' shapes."""
+
+    def __init__(self, params, lr: float = RATE) -> None:
+        super().__init__(params, lr=lr)
+        self.anchors = [p.detach().clone() for group in self.param_groups for p in group["params"]]
+
+    def step(self, closure=None):
+        for p, anchor in zip(self.param_groups[0]["params"], self.anchors, strict=True):
+            p.grad.add_(p.detach() - anchor)
+        return super().step(closure)
+
+
+class OfModule(torch.optim.SGD):
+    """Takes a module in the place of parameters."""
+
+    def __init__(self, module, lr: float = RATE) -> None:
+        super().__init__(module.parameters(), lr=lr)
+
+
+class OwnMuon(torch.optim.Muon):
+    """A subclass of what is refused by its name."""
+
+
+class Closing(torch.optim.SGD):
+    """Needs a closure."""
+
+    def step(self, closure):
+        return super().step(closure)
+
+
+def freezing(m: nn.Module) -> torch.optim.Optimizer:
+    m.net.bias.requires_grad_(False)
+    return torch.optim.SGD([m.net.weight], lr=RATE)
+
+
+def initialising(m: nn.Module) -> torch.optim.Optimizer:
+    nn.init.zeros_(m.net.bias)
+    return torch.optim.SGD(m.parameters(), lr=RATE)
+
+
 ELEMENTWISE = {
     "own attribute": lambda m: ClipSGD(m.parameters(), clip=0.01),
     "hook of the step": hooked,
@@ -123,6 +187,18 @@ REFUSED = {
     "a count in an attribute": (lambda m: Counting(m.parameters(), lr=RATE), "Counting .* in a second round than in the first"),
     "a graph": (of_timm("adahessian"), "cannot take a step along gradients that it is given"),
     "an argument that nobody kept": (lambda m: Needy(m.parameters(), 1.0), r"Needy cannot be made anew.*defaults"),
+    "a state that is loaded": (loaded, r"SGD has a state before training \(of net.weight\)"),
+    "the weights that it was made with": (lambda m: Anchored(m.parameters()), "Anchored does other steps"),
+    "a list of tensors": (lambda m: Listed(m.parameters()), "Listed cannot take a step on the flat vector: The size"),
+    "a module": (lambda m: OfModule(m), "OfModule cannot be made anew for the flat vector"),
+    "only matrices": (lambda m: OwnMuon([m.net.weight]), "OwnMuon cannot be made anew .* Muon only supports 2D"),
+    "a closure": (lambda m: Closing(m.parameters(), lr=RATE), "Closing cannot take a step .* 'closure'"),
+    "a parameter twice": (lambda m: torch.optim.SGD([m.net.weight, m.net.weight], lr=RATE), "a group has a parameter twice"),
+    "steps with a graph": (
+        lambda m: torch.optim.SGD(m.parameters(), lr=RATE, differentiable=True), "SGD cannot take a step .* a leaf Variable",
+    ),
+    "a parameter that it freezes": (freezing, "configure_optimizers freezes the parameter net.bias: freeze it in __init__"),
+    "weights that it sets": (initialising, "configure_optimizers changes weights, .* do it in __init__"),
     "a replaced step": (replaced, "SGD: its step is replaced"),
 }  # fmt: skip
 

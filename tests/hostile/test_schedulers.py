@@ -41,6 +41,11 @@ def warm_up(optimizer: torch.optim.Optimizer) -> of_torch.LRScheduler:
     return of_torch.SequentialLR(optimizer, [rising, of_torch.ExponentialLR(optimizer, 0.5)], [2])
 
 
+def rate_in_a_tensor(self: nn.Module) -> dict:
+    optimizer = torch.optim.Adam(self.parameters(), lr=torch.tensor(0.02), eps=0.01, foreach=False)
+    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": of_torch.ExponentialLR(optimizer, 0.5)}}
+
+
 def in_two_lists(self: nn.Module) -> tuple[list, list]:
     optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
     return [optimizer], [of_torch.ExponentialLR(optimizer, 0.5)]
@@ -62,6 +67,7 @@ FOLLOWED = {
         returning(lambda o: of_torch.OneCycleLR(o, 1.0, ROUNDS, cycle_momentum=False)),
         EPOCH,
     ),
+    "a rate in a tensor": (having(configure_optimizers=rate_in_a_tensor), EPOCH),
     "two lists": (having(configure_optimizers=in_two_lists), EPOCH),
     "steps of a window": (returning(each_two_steps, interval="step"), STEPS),
     "windows of several epochs": (returning(each_two_steps), {"schedule": ConstantSchedule(2, "epochs"), "rounds": 2}),
@@ -139,6 +145,20 @@ def of_another(optimizer: torch.optim.Optimizer) -> of_torch.LRScheduler:
     return of_torch.StepLR(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1), 1)
 
 
+class Random(of_torch.LRScheduler):
+    """Draws its rates."""
+
+    def get_lr(self):
+        return [rate * (0.5 + float(torch.rand(()))) for rate in self.base_lrs]
+
+
+class OfWeights(of_torch.LRScheduler):
+    """Divides the rate by the norm of the weights."""
+
+    def get_lr(self):
+        return [rate / float(self.optimizer.param_groups[0]["params"][0].norm()) for rate in self.base_lrs]
+
+
 def two_schedulers(self: nn.Module) -> tuple[list, list]:
     optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
     return [optimizer], [of_torch.StepLR(optimizer, 1), of_torch.ExponentialLR(optimizer, 0.5)]
@@ -169,6 +189,11 @@ REFUSED = {
     ),
     "its end": (
         returning(lambda o: of_torch.OneCycleLR(o, 1.0, 2, cycle_momentum=False)), EPOCH, "The specified number of total",
+    ),
+    "chance": (returning(Random), EPOCH, "its rate depends on the weights, or on chance"),
+    "the weights": (returning(OfWeights), EPOCH, "its rate depends on the weights, or on chance"),
+    "an infinite rate": (
+        returning(lambda o: of_torch.LambdaLR(o, lambda n: 1.0 if n < 2 else float("inf"))), EPOCH, "its rate becomes inf times",
     ),
     "a negative rate": (returning(lambda o: of_torch.LambdaLR(o, lambda n: 1 - n)), EPOCH, "becomes negative, -1 times"),
 }  # fmt: skip

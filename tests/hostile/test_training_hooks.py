@@ -91,7 +91,30 @@ def hooked(**body: Any) -> Callable[[], LightningModule]:
     return having(start, **body)
 
 
+def normed(module, optimizer) -> None:
+    for parameter in optimizer.param_groups[0]["params"]:
+        parameter.grad.div_(1 + parameter.grad.norm())
+
+
+def of_the_bias(module, optimizer) -> None:
+    for parameter in optimizer.param_groups[0]["params"]:
+        if parameter is module.net.bias:
+            parameter.grad.mul_(0.1)
+
+
+def slowed(module, optimizer) -> None:
+    state = optimizer.state[module.net.weight]
+    if "momentum_buffer" in state:
+        state["momentum_buffer"].mul_(0.5)
+
+
+def with_momentum(module):
+    return torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+
+
 HONOURED = {
+    "gradients of the optimizer, by norms": hooked(on_before_optimizer_step=normed),
+    "a parameter of the optimizer": hooked(on_before_optimizer_step=of_the_bias),
     "an average of the weights": hooked(on_train_batch_end=averaged),
     "the loss of a step": hooked(on_train_batch_end=summed(lambda m, outputs, batch, i: outputs["loss"])),
     "what a step returns": hooked(
@@ -118,6 +141,13 @@ def test_it_is_what_lightning_makes_of_it(what: str, tmp_path: Path):
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
     plain = by_lightning(hooked(), tmp_path)
     assert any(not torch.equal(theirs[name], value) for name, value in plain.items())
+
+
+def test_the_state_of_a_parameter_is_the_optimizers(tmp_path: Path):
+    make = hooked(on_before_optimizer_step=slowed, configure_optimizers=with_momentum)
+    options = {"rounds": 1, "schedule": ConstantSchedule(4, "steps")}
+    ours, theirs = here(make, tmp_path / "runs", **options), by_lightning(make, tmp_path)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
 
 
 def test_gradients_are_clipped_after_the_modules_hooks(tmp_path: Path):

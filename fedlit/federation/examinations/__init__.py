@@ -7,6 +7,7 @@ the classes of ``IN_ROUNDS``.
 from lightning.pytorch import LightningModule
 
 from fedlit.core.attributes import AttributeWatch
+from fedlit.federation.examinations.copies import FunctionsOfTheModule, Iterators, SharedMemory
 from fedlit.federation.examinations.data import OF_DATA, check_clients
 from fedlit.federation.examinations.examination import Examination, check
 from fedlit.federation.examinations.machine import Compiler, Recorded, Recording
@@ -18,7 +19,6 @@ from fedlit.federation.examinations.modules import (
     HooksOfSteps,
     IsModule,
     LazyLayers,
-    SharedMemory,
     Steps,
     Trained,
 )
@@ -32,8 +32,10 @@ OF_MODULES: tuple[Examination[LightningModule], ...] = (
     Hooks(),
     LazyLayers(),
     HooksOfParameters(),
-    SharedMemory(),
+    FunctionsOfTheModule(),
+    Iterators(),
     BuffersOfOneType(),
+    SharedMemory(),
 )
 """What a module is examined for, in order; each may assume what those before it have found to be right."""
 

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_warn
 from lightning.pytorch import LightningModule
 from torch.nn.parameter import is_lazy
@@ -137,28 +138,8 @@ class HooksOfParameters(Examination[LightningModule]):
         )
 
 
-class SharedMemory(Examination[LightningModule]):
-    """No two parameters share memory; a copy of the module would not tell."""
-
-    name = "shared memory"
-    advice = "assign the one parameter to both places instead of its data"
-
-    def found(self, module: LightningModule) -> str:
-        """Name both parameters."""
-        places: dict[int, str] = {}
-        for name, parameter in module.named_parameters():
-            trained = parameter.requires_grad and parameter.numel()
-            first = places.setdefault(parameter.data_ptr(), name) if trained else name
-            if first != name:
-                return (
-                    f"{type(module).__name__}: its parameters {first} and {name} share memory, which training would part; "
-                    f"{self.advice}"
-                )
-        return ""
-
-
 class BuffersOfOneType(Examination[LightningModule]):
-    """Buffers of floating point have the type of the parameters: they lie in one vector, and are averaged."""
+    """Buffers are dense, and those of floating point have the type of the parameters: they lie in one vector, and are averaged."""
 
     name = "types of buffers"
     advice = "make it of the parameters' type, or keep in a buffer of integers what nobody should average"
@@ -167,6 +148,11 @@ class BuffersOfOneType(Examination[LightningModule]):
         """Name the buffer, and both types."""
         trained = next((p.dtype for p in module.parameters() if p.requires_grad), None)
         for name, buffer in module.named_buffers():
+            if buffer.layout is not torch.strided:
+                return (
+                    f"{type(module).__name__}: its buffer {name} is a sparse tensor ({buffer.layout}), which no message of a "
+                    "federation holds; keep it dense, or keep its indices and values and make it in the step"
+                )
             if trained is not None and buffer.is_floating_point() and buffer.dtype != trained:
                 return (
                     f"{type(module).__name__}: its buffer {name} is of {buffer.dtype}, and would become one of {trained}, as its "

@@ -30,11 +30,15 @@ class ElementwiseOptimizer(Examination[LightningModule]):
     def found(self, module: LightningModule) -> str:
         """Try the module's optimizer on copies of the module; say by how much it differs, and where most."""
         own, other = copy_of(module), copy_of(module)
-        configured, model = single_optimizer(own), FlatModel(other)
+        model = FlatModel(other)
         optimizer = FlatOptimizer(other, model)
         if not optimizer.foreign:
             return ""
-        kind, start = type(configured).__name__, model.w.clone()
+        with torch.no_grad():  # a round begins from other weights than those that it was made with
+            for parameter in own.parameters():
+                parameter.mul_(1.5 if parameter.requires_grad else 1)
+        configured, start = single_optimizer(own), 1.5 * model.w
+        kind = type(configured).__name__
         parameters = dict(own.named_parameters())
         places = {
             entry.name: entry
@@ -48,9 +52,12 @@ class ElementwiseOptimizer(Examination[LightningModule]):
                 torch.manual_seed(step)
                 try:
                     configured.step()
-                except RuntimeError as error:
-                    return f"{kind} cannot take a step along gradients that it is given: {error}"
-            rounds = [self._round(optimizer, model, places, start) for _ in range(2)]
+                except Exception as error:
+                    return f"{kind} cannot take a step along gradients that it is given: {error}; {self.advice}"
+            try:
+                rounds = [self._round(optimizer, model, places, start) for _ in range(2)]
+            except Exception as error:
+                return f"{kind} cannot take a step on the flat vector: {error}; {self.advice}"
         wanted = {name: parameters[name].detach().to(start.dtype) for name in places}
         moved = max(float((wanted[name] - entry.view(start)).abs().max()) for name, entry in places.items())
         for found, what in zip(
