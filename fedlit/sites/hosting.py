@@ -25,6 +25,7 @@ from fedlit.sites.carrier import Carrier, CutOff
 from fedlit.sites.joining import with_sites
 from fedlit.sites.messages import check_run
 from fedlit.sites.roster import Roster, run_with
+from fedlit.sites.states import JOB, forget
 from fedlit.sites.submission import Resumed
 from fedlit.sites.submitted import ServerSettings, experiment_of
 from fedlit.tracking.addresses import without_credentials
@@ -160,6 +161,8 @@ class Hosted:
             own = ServerSettings.read(self.order.server)
             if self.order.run:
                 check_run(self.order.run)
+            if self.order.server is not None and own.job_days is not None:
+                forget(self.order.server.parent.parent / "store" / "jobs", own.job_days, time.time(), JOB)
             os.chdir(own.home)
             with experiment_of(self.order.config.read_text(), own, self.order.name) as experiment:
                 self._folder = experiment.run_dir / experiment.experiment
