@@ -319,6 +319,23 @@ def test_a_lead_is_read_from_its_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("summary", "shown"),
+    [
+        (
+            "mlflow ui --backend-store-uri sqlite:////srv/mlflow.db\nhttp://127.0.0.1:5000/#/experiments/1",
+            "charts, by this command at fl.example.org: mlflow ui --host fl.example.org --allowed-hosts fl.example.org:5000 "
+            "--backend-store-uri sqlite:////srv/mlflow.db\nhttp://fl.example.org:5000/#/experiments/1",
+        ),
+        ("MLflow: http://localhost:8080/#/experiments/1", "MLflow: http://fl.example.org:8080/#/experiments/1"),
+        ("MLflow: https://charts.example.org/#/x", "MLflow: https://charts.example.org/#/x"),
+        ("", ""),
+    ],
+)
+def test_addresses_at_the_end_are_those_by_which_the_server_is_reached(tmp_path, summary, shown):
+    assert Lead(tmp_path, "lead@example.org", SITES, "fl.example.org").reaching(summary) == shown
+
+
+@pytest.mark.parametrize(
     ("sites", "said"),
     [
         ({"sites": []}, "expected sites: and a list of their names"),

@@ -116,7 +116,7 @@ def run_elsewhere(args: Namespace, parser: Parser, fresh: Sequence[str]) -> int:
         console.print("stopped; to continue: --ckpt_path last")
         return 130
     print_results(ending.metrics, f"best model (after {ending.rounds} rounds)", console)
-    for line in (f"run directory at the server: {ending.directory}", ending.summary):
+    for line in (f"run directory at {lead.server}: {ending.directory}", lead.reaching(ending.summary)):
         console.print(line)
     return 0
 
