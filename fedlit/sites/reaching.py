@@ -28,6 +28,10 @@ EXPIRED, NOT_YET, OTHER_NAME = 10, 9, 62
 """Numbers by which OpenSSL tells what is wrong with a certificate."""
 
 
+class Unreachable(ConfigError):
+    """The server does not answer, and may do so later."""
+
+
 @dataclass(frozen=True)
 class Kit:
     """What NVFlare has packed for a site or a lead: certificates, and where the server is.
@@ -111,9 +115,9 @@ class Kit:
                     f"the server {self.address} refuses the certificate ({error.reason.lower().replace('_', ' ')}): is it of this "
                     "federation, and are the clocks right?"
                 ) from error
-            raise ConfigError(f"what answers at {self.address} does not speak TLS: {error.reason or error}") from error
+            raise Unreachable(f"what answers at {self.address} does not speak TLS: {error.reason or error}") from error
         except OSError as error:
-            raise ConfigError(
+            raise Unreachable(
                 f"the server {self.address} breaks the connection off ({error}): does it know this certificate?"
             ) from error
 
@@ -124,12 +128,12 @@ class Kit:
         try:
             return socket.create_connection((self.host, self.port), PATIENCE)
         except socket.gaierror as error:
-            raise ConfigError(
+            raise Unreachable(
                 f"the server {self.address}: no machine of this name is known here ({error.strerror}); look at the name, and at "
                 "the name service of this network"
             ) from error
         except OSError as error:
-            raise ConfigError(
+            raise Unreachable(
                 f"the server {self.address} cannot be reached ({error.strerror or error}): is it started, and may this machine "
                 f"connect to port {self.port}?"
             ) from error
@@ -148,13 +152,13 @@ class Kit:
             while b"\r\n\r\n" not in answer and (more := connected.recv(1)):
                 answer += more
         except OSError as error:
-            raise ConfigError(
+            raise Unreachable(
                 f"{shown} cannot be reached ({error.strerror or error}): look at {' and '.join(PROXIES)} in the environment"
             ) from error
         status = answer.partition(b"\r\n")[0].decode(errors="replace")
         if status.split()[1:2] != ["200"]:
             connected.close()
-            raise ConfigError(
+            raise Unreachable(
                 f"{shown} does not connect to {self.address} ({status or 'no answer'}): ask its people to allow it, or name "
                 f"{self.host} in no_proxy where it is reached without the proxy"
             )

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from certificates import DAY, Authority, packed
+from certificates import DAY, Authority, listening, packed
 from filelock import FileLock
 from nvflare.fuel.flare_api.api_spec import JobNotRunning, NoConnection
 
@@ -161,6 +161,29 @@ def test_a_lead_whose_certificate_has_expired_is_told_so_and_waits_no_longer(sup
     with pytest.raises(ConfigError, match=r"client.crt has expired on .* a new one comes by a new request"):
         supervised(server, said=said)
     assert said == []
+
+
+def test_a_lead_of_another_federation_is_told_so_and_waits_no_longer(supervised, tmp_path):
+    authority, other = Authority(), Authority()
+    with listening(tmp_path / "server", authority, authority.pair("localhost")) as port:
+        packed(tmp_path, other, other.pair("lead"), port)
+        server, said = Server([FINISHED]), []
+        server.lost = 1
+        with pytest.raises(ConfigError, match=r"the certificate of localhost:\d+ is not of this federation"):
+            supervised(server, said=said)
+    assert said == []
+
+
+def test_a_server_that_is_down_is_waited_for_whatever_the_certificate(supervised, tmp_path):
+    other = Authority()
+    with listening(
+        tmp_path / "server", other, None
+    ) as port:  # speaks no TLS, as something else in its place for a while
+        packed(tmp_path, other, other.pair("lead"), port)
+        server = Server([FINISHED])
+        server.lost = 1
+        _, said = supervised(server)
+    assert said[0].startswith("the server does not answer")
 
 
 def test_a_job_that_takes_long_to_begin_is_waited_for(supervised):

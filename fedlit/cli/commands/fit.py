@@ -88,6 +88,7 @@ def run_elsewhere(args: Namespace, parser: Parser, fresh: Sequence[str]) -> int:
         TrainingError: Training cannot go on; gives the reason.
     """
     lead = Lead.read(Path(args.sites))
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is imported; the link says what is wrong
     try:
         from fedlit.sites.supervisor import Supervisor  # with NVFlare, which not everybody has
     except ModuleNotFoundError as error:
