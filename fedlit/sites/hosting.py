@@ -38,8 +38,8 @@ HELD = 60
 """Seconds for which a run waits until the process that has had it before has ended."""
 
 
-EVICTED, MINUTE = 3, 60.0
-"""Connections of a site that are pushed out by its own name within so many seconds, until a copy of it is suspected."""
+EVICTED, RECENT = 3, 120.0
+"""So many connections of a site that others of its name push out within so many seconds are the work of a copy."""
 
 _EVICTION = re.compile(r"is evicted for .* from endpoint (\S+) for")
 
@@ -150,7 +150,7 @@ class Hosted:
         self._heard = threading.Event()
         folder = order.server.parent.parent if order.server else Path()  # of NVFlare's server
         self._evictions = Evictions(folder / "log.txt", carrier.sites().keys() if order.server else ())
-        self._evicted, self._since = Counter(), time.monotonic()
+        self._evicted: dict[str, list[float]] = {}
 
     def told(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Tell the lead how it goes.
@@ -177,14 +177,13 @@ class Hosted:
         }
 
     def _look_for_copies(self) -> None:
-        """Warn, once a minute, of sites that two processes answer for."""
+        """Warn of sites for which two processes answer, again while they do."""
         now = time.monotonic()
-        if now - self._since > MINUTE:
-            self._evicted, self._since = Counter(), now
-        before = self._evicted.copy()
-        self._evicted += self._evictions.new()
-        for name, times in self._evicted.items():
-            if before[name] < EVICTED <= times:
+        for name, times in self._evictions.new().items():
+            recent = [when for when in self._evicted.get(name, ()) if now - when < RECENT] + [now] * times
+            self._evicted[name] = recent
+            if len(recent) >= EVICTED:
+                self._evicted[name] = []
                 self.lines.write(
                     f"warning: site {name!r}: another process connects under its name, and each pushes the other out; "
                     "end the copy of its folder\n"

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from at_sites import TOYS, Answer, dying, failing, is_train
@@ -114,15 +115,20 @@ def test_connections_that_push_each_other_out_are_counted_by_site(log):
 
 
 def test_a_copy_of_a_site_that_is_started_is_reported_to_the_lead(log, tmp_path, monkeypatch):
-    monkeypatch.setattr(hosting, "EVICTED", 2)
-    hosted = Hosted(
-        Order(tmp_path / "x.json", "", "one", server=tmp_path / "local" / "x.yaml"), InProcess({"north": None})
-    )
-    assert hosted.told({})["lines"] == []
-    evicted(log, "north")
-    assert hosted.told({})["lines"] == []  # a connection that has broken and comes again does the same
-    evicted(log, "north")
-    (line,) = hosted.told({})["lines"]
+    now = [0.0]
+    monkeypatch.setattr(hosting, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    order = Order(tmp_path / "x.json", "", "one", server=tmp_path / "local" / "x.yaml")
+    hosted = Hosted(order, InProcess({"north": None}))
+
+    def lines(seconds: float, evictions: int) -> list[str]:
+        now[0] += seconds
+        evicted(log, *["north"] * evictions)
+        seen = len(hosted.lines.since(0))
+        return hosted.told({"since": seen})["lines"]
+
+    assert lines(0, 0) == lines(1, 1) == lines(1, 1) == []  # as many as a link that breaks brings
+    assert lines(hosting.RECENT, 1) == []
+    (line,) = [*lines(50, 1), *lines(50, 1)]
     assert line.startswith("warning: site 'north': another process connects under its name")
-    evicted(log, "north", "north")
-    assert hosted.told({"since": 1})["lines"] == []  # once a minute
+    assert lines(1, 1) == []
+    assert lines(1, 2) == [line]
