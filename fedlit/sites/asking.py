@@ -102,7 +102,7 @@ class Asking:
         answers, failures, waiting = {}, {}, list(range(len(requests)))
         for attempt in range(1, TRIES + 1):
             failures = {}
-            for number, answer in self._once(requests, waiting, read, what):
+            for number, answer in self._once(requests, waiting, read, what=what):
                 if isinstance(answer, Failed):
                     failures[number], self.failed = answer, True
                     self._failing.add(requests[number].site)
@@ -132,8 +132,8 @@ class Asking:
         requests: Sequence[Request],
         numbers: Sequence[int],
         read: Callable[[Request, Envelope], Any],
-        what: str,
         again: bool = False,
+        what: str = "after the last round",
     ) -> Iterator[tuple[int, Any]]:
         """Ask once, with what has to be prepared before; yields answers and failures as they come."""
         new = sorted({requests[number].site for number in numbers} - self._ready)
@@ -157,7 +157,7 @@ class Asking:
             for site in sorted({requests[number].site for number in unprepared} - self._failing):
                 warnings.warn(f"{what}: site {site!r}: its process was started again; asking again", stacklevel=3)
             self._failing -= {requests[number].site for number in unprepared}
-            yield from self._once(requests, unprepared, read, what, again=True)
+            yield from self._once(requests, unprepared, read, again=True, what=what)
 
     def _exchange(
         self, requests: dict[int, Request], read: Callable[[Request, Envelope], Any], least: float = 0.0
