@@ -108,7 +108,8 @@ def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None
         for file in keep(session, sets, rounds, run.directory / FOLDER):
             run.artifact(file, FOLDER)
         run.artifact(best, "best")
-        _keep_model(session, Contents(rounds, server, {}, Best()), run, say)
+        if experiment.away is None:  # of data elsewhere it is not known how they are decoded
+            _keep_model(session, Contents(rounds, server, {}, Best()), run, say)
         run.artifact(run.metrics.path)
         result = Result(experiment.federation.rounds, rounds, time.perf_counter() - began, metrics)
         status = "FINISHED"

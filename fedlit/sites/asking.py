@@ -78,6 +78,7 @@ class Asking:
 
     def __post_init__(self) -> None:
         self._ready: set[str] = set()
+        self._failing: set[str] = set()  # whose failure was reported since they were prepared
 
     def __call__(
         self,
@@ -99,11 +100,12 @@ class Asking:
         """
         on_error, position, self.failed = on_error or self.on_error, 0, False
         answers, failures, waiting = {}, {}, list(range(len(requests)))
-        for _ in range(TRIES):
+        for attempt in range(1, TRIES + 1):
             failures = {}
-            for number, answer in self._once(requests, waiting, read):
+            for number, answer in self._once(requests, waiting, read, what=what):
                 if isinstance(answer, Failed):
                     failures[number], self.failed = answer, True
+                    self._failing.add(requests[number].site)
                     continue
                 answers[number] = answer
                 while position in answers:
@@ -115,7 +117,8 @@ class Asking:
             if not failures or enough or on_error == "stop" or (on_error == "repeat" and lasting):
                 break
             told = "; ".join(dict.fromkeys(failure.told for failure in failures.values()))
-            warnings.warn(f"{what}: {told}; asking again", stacklevel=2)
+            if attempt < TRIES:
+                warnings.warn(f"{what}: {told}; asking again (try {attempt + 1} of {TRIES})", stacklevel=2)
         if failures:
             told = "; ".join(dict.fromkeys(failure.told for failure in failures.values()))
             if not enough:
@@ -130,6 +133,7 @@ class Asking:
         numbers: Sequence[int],
         read: Callable[[Request, Envelope], Any],
         again: bool = False,
+        what: str = "after the last round",
     ) -> Iterator[tuple[int, Any]]:
         """Ask once, with what has to be prepared before; yields answers and failures as they come."""
         new = sorted({requests[number].site for number in numbers} - self._ready)
@@ -150,7 +154,10 @@ class Asking:
             yield number, answer
         yield from ((number, broken[requests[number].site]) for number in numbers if requests[number].site in broken)
         if unprepared:
-            yield from self._once(requests, unprepared, read, again=True)
+            for site in sorted({requests[number].site for number in unprepared} - self._failing):
+                warnings.warn(f"{what}: site {site!r}: its process was started again; asking again", stacklevel=3)
+            self._failing -= {requests[number].site for number in unprepared}
+            yield from self._once(requests, unprepared, read, again=True, what=what)
 
     def _exchange(
         self, requests: dict[int, Request], read: Callable[[Request, Envelope], Any], least: float = 0.0

@@ -208,8 +208,9 @@ def _made(settings: SiteSettings) -> Callable[[bytes], bytes]:
 def _folder(folder: Path) -> str:
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     try:
-        with tempfile.TemporaryFile(dir=there, buffering=0) as file:
+        with tempfile.TemporaryFile(dir=there) as file:  # whose buffer writes the rest after a short write, or fails
             file.write(bytes(TRIED))
+            file.flush()
     except OSError as error:
         raise ConfigError(
             f"state: nothing can be written in {there}: {error.strerror or error}; choose another folder"

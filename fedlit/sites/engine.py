@@ -93,7 +93,7 @@ class SiteEngine(Engine):
         tensors = down.tensors()
         asked = [self._task(verb, name, tensors, Train(rnd.index, list(rnd.cohort), rnd.moments)) for name in cohort]
         parts: dict[str, tuple[Payload, ClientReport]] = {}
-        what = f"round {rnd.index + 1}" if rnd.window else f"the measuring round before round {rnd.index + 1}"
+        what = _named(rnd)
         for request, answer in self._ask(asked, lambda request, reply: self._part(request, reply, rnd), what):
             parts[request.client] = answer
             on_reply(answer[1])
@@ -142,7 +142,7 @@ class SiteEngine(Engine):
         scored = {
             numbers[id(request)]: scores
             for request, scores in self._ask(
-                asked, lambda request, reply: self._scores(numbers[id(request)], request, reply), "evaluation"
+                asked, lambda request, reply: self._scores(numbers[id(request)], request, reply), self._evaluated
             )
         }
         here = [view for view in views if view.holder is None and view.client is None]
@@ -210,6 +210,11 @@ class SiteEngine(Engine):
         """Let go of the server's own model; the sites go on with the next phase."""
         vars(self).pop("_worker", None)
         self._roster.remember()
+
+    @property
+    def _evaluated(self) -> str:
+        """The present evaluation, for people."""
+        return f"the evaluation after round {self._rounds}" if self._rounds > 0 else "the evaluation before round 1"
 
     @property
     def _own(self) -> InProcess:
@@ -281,7 +286,7 @@ class SiteEngine(Engine):
         if batches is not None:
             examples = min(examples, batches * self._program.eval_batch_size)
         scores, data = read_scores(view, reply, told, self._layout.classes, examples, site.scores)
-        self._check_data(request, data)
+        self._check_data(request, data, self._evaluated)
         return scores
 
     def _part(self, request: Request, reply: Envelope, rnd: Round) -> tuple[Payload, ClientReport]:
@@ -300,7 +305,7 @@ class SiteEngine(Engine):
             client, self._masks[client.name], self._layout, len(self._program.aggregators), steps, measured
         )
         payload, report, data = expected.read(reply)
-        self._check_data(request, data)
+        self._check_data(request, data, _named(rnd))
         return payload, report
 
     def _measured(self, rnd: Round) -> dict[str, int]:
@@ -313,14 +318,14 @@ class SiteEngine(Engine):
         sums = objective.measure(blank, blank, blank)
         return sizes | {f"objective/{name}": vector.numel() for name, vector in sums.items()}
 
-    def _check_data(self, request: Request, data: str) -> None:
-        """Say once that a client's data are not those that its site has told of."""
+    def _check_data(self, request: Request, data: str, what: str) -> None:
+        """Warn of each change of a client's data."""
         told = self._told[request.client]
         if data != told.data:
             told.data = data
             warnings.warn(
-                f"site {request.site!r}, client {request.client!r}: its data have changed since the run began there; what it sends from "
-                "now on is of other images or labels",
+                f"{what}: site {request.site!r}, client {request.client!r}: its data have changed; what it sends from now on is of other "
+                "images or labels",
                 stacklevel=2,
             )
 
@@ -340,6 +345,11 @@ class SiteEngine(Engine):
             f"{SHORT} times as long; raise federation.schedule.window",
             stacklevel=3,
         )
+
+
+def _named(rnd: Round) -> str:
+    """A round, for people."""
+    return f"round {rnd.index + 1}" if rnd.window else f"the measuring round before round {rnd.index + 1}"
 
 
 def _tensors_of(program: Program) -> State:

@@ -2,13 +2,15 @@
 
 import io
 import os
+import re
 import signal
 import sys
 import threading
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,6 +27,7 @@ from fedlit.sites.carrier import Carrier, CutOff
 from fedlit.sites.joining import with_sites
 from fedlit.sites.messages import check_run
 from fedlit.sites.roster import Roster, run_with
+from fedlit.sites.states import JOB, forget
 from fedlit.sites.submission import Resumed
 from fedlit.sites.submitted import ServerSettings, experiment_of
 from fedlit.tracking.addresses import without_credentials
@@ -33,6 +36,12 @@ from fedlit.tracking.run import last_checkpoint
 
 HELD = 60
 """Seconds for which a run waits until the process that has had it before has ended."""
+
+
+EVICTED, RECENT = 3, 120.0
+"""So many connections of a site that others of its name push out within so many seconds are the work of a copy."""
+
+_EVICTION = re.compile(r"is evicted for .* from endpoint (\S+) for")
 
 
 @dataclass(frozen=True)
@@ -102,6 +111,29 @@ class Lines(io.TextIOBase):
             return self._lines[number:]
 
 
+class Evictions:
+    """Connections that were pushed out at the server by others of the same name, which NVFlare writes only to its log.
+
+    Args:
+        log: The server's log; what is there already is of earlier jobs.
+        sites: Names of the sites.
+    """
+
+    def __init__(self, log: Path, sites: Collection[str]) -> None:
+        self._log, self._sites = log, sites
+        self._read = log.stat().st_size if log.exists() else 0
+
+    def new(self) -> Counter[str]:
+        """Count them by site since the last look."""
+        with suppress(OSError), self._log.open("rb") as opened:
+            size = os.fstat(opened.fileno()).st_size
+            opened.seek(self._read if self._read <= size else 0)
+            text = opened.read().decode(errors="replace")
+            self._read = opened.tell()
+            return Counter(name for name in _EVICTION.findall(text) if name in self._sites)
+        return Counter()
+
+
 class Hosted:
     """A run that a lead has asked for, in the process of the server's job.
 
@@ -116,6 +148,9 @@ class Hosted:
         self._roster: Roster | None = None
         self._folder: Path | None = None
         self._heard = threading.Event()
+        folder = order.server.parent.parent if order.server else Path()  # of NVFlare's server
+        self._evictions = Evictions(folder / "log.txt", carrier.sites().keys() if order.server else ())
+        self._evicted: dict[str, list[float]] = {}
 
     def told(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Tell the lead how it goes.
@@ -131,6 +166,7 @@ class Hosted:
             self.carrier.lose(asked["lost"])
         if asked.get("heard"):
             self._heard.set()
+        self._look_for_copies()
         return {
             "lines": self.lines.since(int(asked.get("since", 0))),
             "run": self._run,
@@ -139,6 +175,19 @@ class Hosted:
             "away": sorted(name for name, there in self.carrier.sites().items() if not there),
             "ended": asdict(self.ending) if self.ending else None,
         }
+
+    def _look_for_copies(self) -> None:
+        """Warn of sites for which two processes answer, again while they do."""
+        now = time.monotonic()
+        for name, times in self._evictions.new().items():
+            recent = [when for when in self._evicted.get(name, ()) if now - when < RECENT] + [now] * times
+            self._evicted[name] = recent
+            if len(recent) >= EVICTED:
+                self._evicted[name] = []
+                self.lines.write(
+                    f"warning: site {name!r}: another process connects under its name, and each pushes the other out; "
+                    "end the copy of its folder\n"
+                )
 
     def wait(self, seconds: float) -> None:
         """Wait until the lead has heard of the end."""
@@ -160,6 +209,8 @@ class Hosted:
             own = ServerSettings.read(self.order.server)
             if self.order.run:
                 check_run(self.order.run)
+            if self.order.server is not None and own.job_days is not None:
+                forget(self.order.server.parent.parent / "store" / "jobs", own.job_days, time.time(), JOB)
             os.chdir(own.home)
             with experiment_of(self.order.config.read_text(), own, self.order.name) as experiment:
                 self._folder = experiment.run_dir / experiment.experiment

@@ -13,7 +13,7 @@ from nvflare.fuel.flare_api import api_spec
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from fedlit.core.errors import ConfigError
-from fedlit.sites.reaching import kit_of
+from fedlit.sites.reaching import Unreachable, kit_of
 from fedlit.sites.submission import Lead
 
 CONNECTING = 5
@@ -48,7 +48,8 @@ class Link:
         """Ask the server; None where it does not answer.
 
         Raises:
-            ConfigError: It does not take the lead for one, or the lead's certificate is not valid any more.
+            ConfigError: It does not take the lead for one, it is not of the lead's federation, or the lead's certificate is
+                not valid any more.
         """
         try:
             if self._session is None:
@@ -67,6 +68,8 @@ class Link:
             if (kit := kit_of(self.lead.folder)) is not None:
                 kit.certificate().check_dates()
             if not self._lost:
+                with suppress(Unreachable):
+                    list(kit.looked_at() if kit else ())
                 self.say(f"the server does not answer ({str(error) or type(error).__name__}); waiting for it")
             self._lost = True
             return None

@@ -1,13 +1,16 @@
 """Whether a server is reached with the certificate of a folder: the handshake of TLS, and nothing beyond it."""
 
 import json
+import os
 import socket
 import ssl
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from fedlit.core.errors import ConfigError
 from fedlit.sites.messages import SOON
@@ -18,8 +21,15 @@ KITS = {"fed_client.json": "site", "fed_admin.json": "lead"}
 PATIENCE = 10.0
 """Seconds for which an answer is awaited."""
 
+PROXIES, DIRECT = ("grpc_proxy", "https_proxy", "http_proxy"), ("no_grpc_proxy", "no_proxy")
+"""Variables from which gRPC, and so NVFlare, takes a proxy and the machines that are reached without it; the first that is set counts."""
+
 EXPIRED, NOT_YET, OTHER_NAME = 10, 9, 62
 """Numbers by which OpenSSL tells what is wrong with a certificate."""
+
+
+class Unreachable(ConfigError):
+    """The server does not answer, and may do so later."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +88,8 @@ class Kit:
             )
         yield f"certificate of {own.name!r}, until {own.until:%Y-%m-%d}{own.soon}"
         server = self._handshake()
-        yield f"server {self.address}: answers, and takes the certificate; its own is valid until {server.until:%Y-%m-%d}{server.soon}"
+        through = f", through the proxy {urlsplit(proxy).hostname}" if (proxy := proxy_for(self.host)) else ""
+        yield f"server {self.address}{through}: answers, and takes the certificate; its own is valid until {server.until:%Y-%m-%d}{server.soon}"
 
     def _handshake(self) -> "Certificate":
         """The server's certificate, once both sides have taken the other's."""
@@ -104,25 +115,54 @@ class Kit:
                     f"the server {self.address} refuses the certificate ({error.reason.lower().replace('_', ' ')}): is it of this "
                     "federation, and are the clocks right?"
                 ) from error
-            raise ConfigError(f"what answers at {self.address} does not speak TLS: {error.reason or error}") from error
+            raise Unreachable(f"what answers at {self.address} does not speak TLS: {error.reason or error}") from error
         except OSError as error:
-            raise ConfigError(
+            raise Unreachable(
                 f"the server {self.address} breaks the connection off ({error}): does it know this certificate?"
             ) from error
 
     def _connected(self) -> socket.socket:
+        """Connect as NVFlare does, through the proxy that the environment names."""
+        if proxy := proxy_for(self.host):
+            return self._through(proxy)
         try:
             return socket.create_connection((self.host, self.port), PATIENCE)
         except socket.gaierror as error:
-            raise ConfigError(
+            raise Unreachable(
                 f"the server {self.address}: no machine of this name is known here ({error.strerror}); look at the name, and at "
                 "the name service of this network"
             ) from error
         except OSError as error:
-            raise ConfigError(
+            raise Unreachable(
                 f"the server {self.address} cannot be reached ({error.strerror or error}): is it started, and may this machine "
                 f"connect to port {self.port}?"
             ) from error
+
+    def _through(self, proxy: str) -> socket.socket:
+        """Connect through an HTTP proxy, by CONNECT."""
+        there = urlsplit(proxy)
+        shown = f"the proxy {there.hostname}:{there.port}"
+        login = b64encode(f"{unquote(there.username or '')}:{unquote(there.password or '')}".encode()).decode()
+        lines = [f"CONNECT {self.address} HTTP/1.1", f"Host: {self.address}"]
+        lines += [f"Proxy-Authorization: Basic {login}"] if there.username else []
+        try:
+            connected = socket.create_connection((there.hostname, there.port), PATIENCE)
+            connected.sendall("\r\n".join([*lines, "", ""]).encode())
+            answer = b""
+            while b"\r\n\r\n" not in answer and (more := connected.recv(1)):
+                answer += more
+        except OSError as error:
+            raise Unreachable(
+                f"{shown} cannot be reached ({error.strerror or error}): look at {' and '.join(PROXIES)} in the environment"
+            ) from error
+        status = answer.partition(b"\r\n")[0].decode(errors="replace")
+        if status.split()[1:2] != ["200"]:
+            connected.close()
+            raise Unreachable(
+                f"{shown} does not connect to {self.address} ({status or 'no answer'}): ask its people to allow it, or name "
+                f"{self.host} in no_proxy where it is reached without the proxy"
+            )
+        return connected
 
     def _unverified(self, error: ssl.SSLCertVerificationError) -> str:
         """What is wrong with the server's certificate."""
@@ -144,6 +184,24 @@ class Kit:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         with self._connected() as plain, context.wrap_socket(plain, server_hostname=self.identity) as secured:
             return secured.getpeercert(binary_form=True)
+
+
+def proxy_for(host: str) -> str | None:
+    """Return the proxy through which gRPC reaches a machine; None if it is reached directly.
+
+    Raises:
+        ConfigError: The environment names a proxy that gRPC cannot use.
+    """
+    spared = next(filter(None, map(os.environ.get, DIRECT)), "")
+    name = next((name for name in PROXIES if os.environ.get(name)), None)
+    if name is None or any(host.endswith(end) for end in map(str.strip, spared.split(",")) if end):
+        return None
+    there = urlsplit(os.environ[name])
+    if there.scheme != "http" or not there.hostname or not there.port:
+        raise ConfigError(
+            f"{name}: expected http://PROXY:PORT, the only form that NVFlare uses, found another one; change it"
+        )
+    return os.environ[name]
 
 
 def kit_of(folder: Path) -> Kit | None:

@@ -1,8 +1,10 @@
 """A site that answers from its own file, whichever process it runs in."""
 
+import math
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -19,6 +21,7 @@ from fedlit.sites.policy import Limits
 from fedlit.sites.reaching import kit_of
 from fedlit.sites.settings import SiteSettings, read_settings
 from fedlit.sites.site import Site
+from fedlit.sites.states import JOB, forget
 
 LOCK = ".lock"
 """File in the folder of states which the only process that answers for it holds."""
@@ -48,6 +51,9 @@ def answering(file: Path, lead: str = "", own_process: bool = False) -> Callable
         if own_process:
             _confine(settings.policy.limits)
         site = Site(settings, until=until, lead=lead)
+        if kit:
+            for job in forget(kit.folder.parent, settings.state_days or math.inf, time.time(), JOB):
+                print(f"the folder of job {job} is removed after {settings.state_days:g} days", file=sys.stderr)
     except (ConfigError, ValueError, OSError) as error:
         print(f"{file}: {str(error).removeprefix(f'{file}: ')}", file=sys.stderr)
         reason = "its own file cannot be used; its log says what is wrong with it"

@@ -22,6 +22,9 @@ from fedlit.sites.messages import RUN, check_run
 
 FILE = re.compile(r"(round|pending)-(\d{6})\.pt")
 
+JOB = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""Names of the folders in which NVFlare keeps its jobs."""
+
 
 class MissingState(ValueError):
     """The state that the server wants is not here."""
@@ -35,25 +38,28 @@ class NotKept(ValueError):
     public = "the state of a client cannot be written"
 
 
-def forget(folder: Path, days: float, now: float) -> list[str]:
-    """Remove the states of runs that have written none for some time; a run goes on without them only by ``fresh``.
+def forget(folder: Path, days: float, now: float, named: re.Pattern[str] = RUN) -> list[str]:
+    """Remove the folders of runs, or of jobs, in which nothing has been written for some time.
+
+    A run whose states are removed can only be resumed with ``fresh``.
 
     Args:
-        folder: The site's folder of states.
-        days: Since the newest file of a run.
+        folder: The site's folder of states, or a folder of NVFlare's jobs.
+        days: Days since the newest file was written.
         now: Seconds since 1970.
+        named: Pattern of the names of the folders that may be removed: `RUN` or `JOB`.
 
     Returns:
-        The ids of the runs.
+        The names of the removed folders.
     """
     forgotten = []
-    for run in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if not RUN.fullmatch(run.name) or run.is_symlink() or not run.is_dir():
+    for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if not named.fullmatch(entry.name) or entry.is_symlink() or not entry.is_dir():
             continue
-        newest = max(file.lstat().st_mtime for file in (run, *run.rglob("*")))
+        newest = max(file.lstat().st_mtime for file in (entry, *entry.rglob("*")))
         if now - newest > days * DAY:
-            shutil.rmtree(run)
-            forgotten.append(run.name)
+            shutil.rmtree(entry)
+            forgotten.append(entry.name)
     return forgotten
 
 

@@ -1,6 +1,7 @@
 """What a lead submits to NVFlare: the folder of a job, which holds configuration and nothing that could be run."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,11 +62,13 @@ class Lead:
         folder: As NVFlare has made it, with ``startup``.
         user: Name in the certificate.
         sites: Names of the sites that take part.
+        server: Name of the server's machine.
     """
 
     folder: Path
     user: str
     sites: tuple[str, ...]
+    server: str = "localhost"
 
     @classmethod
     def read(cls, folder: Path) -> "Lead":
@@ -90,7 +93,18 @@ class Lead:
             raise ConfigError(f"{own}: expected sites: and a list of their names, such as: sites: [north, south]")
         if len(set(sites)) < len(sites):
             raise ConfigError(f"{own}: sites: a name is there twice")
-        return cls(folder.absolute(), str(json.loads(admin.read_text())["admin"]["username"]), tuple(sites))
+        own = json.loads(admin.read_text())["admin"]
+        return cls(folder.absolute(), str(own["username"]), tuple(sites), str(own.get("host", cls.server)))
+
+    def reaching(self, summary: str) -> str:
+        """Replace the addresses by which the server knows itself by those by which others reach it.
+
+        Args:
+            summary: Where the charts of a run are: an address, or a command for the server and an address.
+        """
+        summary = re.sub(r"(?<=//)(127\.0\.0\.1|localhost)(?=[:/])", self.server, summary)
+        command = f"charts, by this command at {self.server}: mlflow ui --host {self.server} --allowed-hosts {self.server}:5000 "
+        return re.sub(r"^mlflow ui ", command, summary)
 
 
 def write_job(folder: Path, sites: Sequence[str], run: str, submission: Submission) -> Path:

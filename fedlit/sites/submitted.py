@@ -24,6 +24,7 @@ from fedlit.federation.federation import Federation
 from fedlit.sites import recipe
 from fedlit.sites.envelope import strict_json
 from fedlit.sites.table import lacking, line_to_add, table_of
+from fedlit.tracking.addresses import absolute
 from fedlit.tracking.base import Tracker
 from fedlit.tracking.mlflow import MLflowTracker
 
@@ -41,6 +42,7 @@ class ServerSettings:
         allow: Paths of classes that a configuration may name beside those of fedlit and ``torch.optim``.
         accelerator: Device of the server.
         parameters: Weights that a model may have.
+        job_days: Days after which NVFlare's copy of an old job is removed, when another job begins. By default they stay.
     """
 
     home: str = "."
@@ -51,6 +53,7 @@ class ServerSettings:
     allow: list[str] = field(default_factory=list)
     accelerator: str = "auto"
     parameters: int = 1_000_000_000
+    job_days: float | None = None
 
     @classmethod
     def read(cls, file: Path | None) -> "ServerSettings":
@@ -66,13 +69,17 @@ class ServerSettings:
             raise ConfigError(f"{file} at the server: {error}") from error
         if not Path(settings.home).is_dir():
             raise ConfigError(f"{file} at the server: home: expected a folder that is there, found {settings.home!r}")
+        if settings.job_days is not None and not settings.job_days > 0:
+            raise ConfigError(
+                f"{file} at the server: job_days: expected a number of days above 0, or null, found {settings.job_days}"
+            )
         return settings
 
     def tracker(self) -> Tracker:
         """Make what metrics go to."""
         if not self.logger:
             return Tracker()
-        return MLflowTracker(self.tracking_uri) if self.tracking_uri else MLflowTracker()
+        return MLflowTracker(absolute(self.tracking_uri or "sqlite:///mlflow.db"))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from at_sites import Ended, assert_same
+from connect_proxy import proxying
 from flare_network import LEAD, SERVER, Network
 from runs import Place
 
@@ -50,6 +51,12 @@ def network(tmp_path):
     made.stop()
 
 
+@pytest.fixture
+def proxy():
+    with proxying() as running:
+        yield running
+
+
 def written(folder: Path, network: Network) -> Path:
     """Write the configuration, and the own files of the sites: each has one of the hospitals."""
     data = DATA | {"init_args": DATA["init_args"] | {"cache_dir": str(folder / "cache")}}
@@ -81,9 +88,12 @@ def wait_for(words: str, command, seconds: float = 300) -> None:
         time.sleep(0.05)
 
 
-def test_a_killed_site_job_changes_nothing(tmp_path, network):
+def test_a_killed_site_job_changes_nothing(tmp_path, network, monkeypatch, proxy):
+    """The sites and the lead reach the server through a proxy."""
     file = written(tmp_path, network)
-    network.start()
+    network.start(SERVER)
+    monkeypatch.setenv("https_proxy", proxy.address)
+    network.start(*network.sites)
     here = Place(tmp_path / "here", f"--config {file} --name one").fit()
     there = Place(tmp_path / "there").start(
         f"fit --config {of_a_lead(file)} --name one --run_dir {tmp_path / 'nowhere'} --sites {network.lead}"
@@ -97,6 +107,7 @@ def test_a_killed_site_job_changes_nothing(tmp_path, network):
     assert there.output.count("the run goes on from its last checkpoint, in a new job") == 1
     assert_same(Ended(tmp_path / "there"), Ended(tmp_path / "here"))
     assert not (tmp_path / "nowhere").exists()
+    assert len(proxy.asked) >= 5  # two sites, a job of each, and the lead
     assert [file.parent.name for file in (tmp_path / "there" / "default").glob("*/config.yaml")] == ["one"]
     with closing(sqlite3.connect(network.workspace(SERVER) / "mlflow.db")) as store:
         assert store.execute("select status from runs").fetchall() == [("FINISHED",)]

@@ -7,6 +7,8 @@ import pytest
 import yaml
 from at_sites import TOYS
 
+from fedlit.sites.checking import TRIED
+
 PHANTOM = {
     "class_path": "PhantomCXR",
     "init_args": {"hospitals": 2, "images": 80, "image_size": 16, "batch_size": 8, "seed": 3},
@@ -84,11 +86,23 @@ def test_a_full_disk_is_told(fedlit_cli, file, monkeypatch):
     monkeypatch.setattr(
         tempfile,
         "TemporaryFile",
-        lambda dir, buffering: open("/dev/full", "wb", buffering=buffering),  # noqa: SIM115
+        lambda dir: open("/dev/full", "wb"),  # noqa: SIM115
     )
     code, _, err = fedlit_cli(f"site check {written(file)}")
     assert code == 1
     assert f"state: nothing can be written in {file.parent}: No space left on device; choose another folder" in err
+
+
+def test_a_disk_on_which_only_a_part_fits_is_told(fedlit_cli, file):
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (TRIED // 2, before[1]))
+    try:
+        code, _, err = fedlit_cli(f"site check {written(file)}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert code == 1
+    assert "state: nothing can be written in" in err
 
 
 def test_a_file_that_is_not_there_is_told(fedlit_cli, file):

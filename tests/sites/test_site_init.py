@@ -1,6 +1,7 @@
 """``fedlit site init``: folders of sites, servers and leads, and what NVFlare and systemd say to them."""
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -121,16 +122,21 @@ def test_names_that_yaml_would_take_for_something_else_stay_names(fedlit_cli, tm
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
+@pytest.mark.parametrize("whose", ["", "-user"])
 @pytest.mark.parametrize("role", ["site", "server"])
-def test_systemd_takes_the_unit(made, role):
+def test_systemd_takes_the_unit(made, tmp_path, role, whose):
     folder = made(role)
     start = folder / "startup" / "sub_start.sh"
     start.parent.mkdir()
     start.write_text("#!/bin/sh\n")
     start.chmod(0o755)
-    unit = folder / f"fedlit-{role}.service"
-    done = subprocess.run(["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True)
+    unit = folder / f"fedlit-{role}{whose}.service"
+    manager = ["--user"] if whose else []
+    command = ["systemd-analyze", *manager, "verify", "--man=no", str(unit)]
+    runtime = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | runtime)
     assert (done.returncode, done.stderr) == (0, "")
+    assert ("\nUser=" in unit.read_text()) == (not whose)
 
 
 def test_a_folder_without_a_certificate_is_looked_at_all_the_same(made, fedlit_cli):

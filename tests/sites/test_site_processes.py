@@ -42,6 +42,8 @@ def test_a_site_that_is_killed_comes_back_and_nothing_changes(tmp_path, here):
     command = Place(tmp_path, OPTIONS).fit("--sites loopback:3 --callbacks+=awkward.SignalsASite --callbacks.signum 9")
     assert command.wait() == 0, command.output
     assert (tmp_path / "default/one/signalled.txt").exists()
+    assert "round 3: site 'site-2'" in command.output
+    assert "started again" in command.output
     assert_same(Ended(tmp_path), here)
 
 
@@ -54,7 +56,8 @@ def test_a_site_that_hangs_is_left_out_and_back_later(tmp_path):
     assert clients[:2] == [3, 3]
     assert clients[2] == 2
     assert clients[-1] == 3
-    assert "no reply within the deadline" in command.output
+    for number in (3, 4):
+        assert f"round {number}: site 'site-2', client 'site-1' (train): no reply within the deadline" in command.output
 
 
 def test_sites_end_with_their_server_and_go_on_with_the_next(tmp_path, here):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from certificates import DAY, Authority, issued, listening, now, packed
+from connect_proxy import proxying
 
 from fedlit.core.errors import ConfigError
 from fedlit.sites import reaching
@@ -22,6 +23,8 @@ def authority() -> Authority:
 @pytest.fixture(autouse=True)
 def with_nvflare(monkeypatch):
     monkeypatch.setattr(reaching, "find_spec", lambda name: name)
+    for name in (*reaching.PROXIES, *reaching.DIRECT):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
@@ -107,6 +110,35 @@ def test_a_server_that_does_not_listen_is_told(tmp_path, authority):
         said = rf"localhost:{port} cannot be reached .*may this machine connect to port {port}\?"
         with pytest.raises(ConfigError, match=said):
             list(kit.looked_at())
+
+
+def test_a_proxy_of_the_environment_is_used_as_nvflare_does(network, monkeypatch):
+    with proxying() as proxy:
+        monkeypatch.setenv("https_proxy", proxy.address.replace("//", "//ann:a%40b@"))
+        said = network()
+        assert ", through the proxy 127.0.0.1: answers, and takes the certificate" in said
+        (head,) = proxy.asked
+        assert head.startswith("CONNECT localhost:")
+        assert "Proxy-Authorization: Basic YW5uOmFAYg==" in head
+        monkeypatch.setenv("no_proxy", "other.example.org, localhost")
+        assert "through the proxy" not in network()
+        assert len(proxy.asked) == 1
+
+
+def test_a_proxy_that_does_not_connect_is_told(network, monkeypatch):
+    with proxying({443}) as proxy:
+        monkeypatch.setenv("grpc_proxy", proxy.address)
+        said = network()
+    assert f"the proxy 127.0.0.1:{proxy.port} does not connect to localhost:" in said
+    assert "(HTTP/1.1 403 Forbidden): ask its people to allow it, or name localhost in no_proxy" in said
+    assert f"the proxy 127.0.0.1:{proxy.port} cannot be reached (Connection refused)" in network()
+
+
+@pytest.mark.parametrize("address", ["https://proxy:3128", "proxy:3128", "http://ann:secret@proxy"])
+def test_a_proxy_that_nvflare_does_not_take_is_told(network, monkeypatch, address):
+    monkeypatch.setenv("https_proxy", address)
+    assert network().startswith("https_proxy: expected http://PROXY:PORT")
+    assert "secret" not in network()
 
 
 def test_a_key_of_another_certificate_is_told(tmp_path, authority):

@@ -1,18 +1,25 @@
-"""States of old runs at a site go after a time that the site sets, and nothing else does."""
+"""States of old runs and folders of old jobs are removed after a time that the file sets, and nothing else is."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
+from certificates import Authority, packed
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.messages import ClientState
 from fedlit.data import HeldAtSites
+from fedlit.sites import serving
+from fedlit.sites.hosting import Hosted, Order
 from fedlit.sites.ledger import DAY, Entry, Ledger
+from fedlit.sites.loopback import InProcess
 from fedlit.sites.settings import SiteSettings
 from fedlit.sites.site import Site
 from fedlit.sites.states import MissingState, SiteStates, forget
+from fedlit.sites.submitted import ServerSettings
 
 OLD, NEW = "a" * 32, "b" * 32
 
@@ -65,3 +72,43 @@ def test_a_site_that_starts_removes_them_where_its_file_says_so(folder, capsys, 
 def test_no_days_are_refused(folder):
     with pytest.raises(ConfigError, match="state_days: expected a number of days above 0, or null, found 0"):
         SiteSettings("north", HeldAtSites(["Edema"]), str(folder), state_days=0)
+
+
+def of_a_job(folder: Path, number: str, days: float) -> Path:
+    """A folder of a job of NVFlare whose newest file is so many days old."""
+    job = folder / f"64fe4ce3-1867-44da-bfd3-51ac4f11bcd{number}"
+    (job / "app_north").mkdir(parents=True)
+    (job / "log.txt").write_text("a round")
+    for file in (job, *job.rglob("*")):
+        os.utime(file, (time.time() - days * DAY,) * 2)
+    return job
+
+
+@pytest.mark.parametrize("days", [None, 30])
+def test_a_site_that_starts_removes_folders_of_old_jobs(tmp_path, days):
+    packed(tmp_path, authority := Authority(), authority.pair("north"), 8002)
+    old, new = of_a_job(tmp_path, "1", 31), of_a_job(tmp_path, "2", 29)
+    file = tmp_path / "local" / "fedlit-site.yaml"
+    file.parent.mkdir()
+    data = {"class_path": "toys.ToyData"}
+    file.write_text(yaml.safe_dump({"name": "north", "data": data, "state": "state", "state_days": days}))
+    serving.answering(file)
+    assert (old.exists(), new.exists()) == (days is None, True)
+    assert (tmp_path / "startup").exists()
+    assert file.exists()
+
+
+@pytest.mark.parametrize("days", [None, 30])
+def test_a_job_at_the_server_removes_copies_of_old_jobs(tmp_path, days):
+    old, new = (of_a_job(tmp_path / "store" / "jobs", number, age) for number, age in (("1", 31), ("2", 29)))
+    file = tmp_path / "local" / "fedlit-server.yaml"
+    file.parent.mkdir()
+    file.write_text(yaml.safe_dump({"home": str(tmp_path), "job_days": days}))
+    Hosted(Order(tmp_path / "none.json", "", "one", server=file), InProcess({})).train()
+    assert (old.exists(), new.exists()) == (days is None, True)
+
+
+def test_no_days_are_refused_at_the_server(tmp_path):
+    (tmp_path / "fedlit-server.yaml").write_text("job_days: 0")
+    with pytest.raises(ConfigError, match="job_days: expected a number of days above 0, or null, found 0"):
+        ServerSettings.read(tmp_path / "fedlit-server.yaml")

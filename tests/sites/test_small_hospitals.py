@@ -40,6 +40,14 @@ def test_what_no_site_tells_is_said_at_the_start_in_each_round_and_at_the_end(tm
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_nothing_is_said_of_a_model_for_mlflow(sites: Sites, fedlit_cli, fit, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = fedlit_cli(fit.replace("--logger false", "--federation.rounds 1"))
+    assert code == 0, err
+    assert "MLflow model" not in out + err
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_what_one_site_tells_is_shown(sites: Sites, fedlit_cli, fit):
     sites.rules = {"site-1": HIDING, "site-2": TELLING}
     code, out, err = fedlit_cli(fit)

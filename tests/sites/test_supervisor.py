@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from certificates import DAY, Authority, packed
+from certificates import DAY, Authority, listening, packed
 from filelock import FileLock
 from nvflare.fuel.flare_api.api_spec import JobNotRunning, NoConnection
 
@@ -163,6 +163,29 @@ def test_a_lead_whose_certificate_has_expired_is_told_so_and_waits_no_longer(sup
     assert said == []
 
 
+def test_a_lead_of_another_federation_is_told_so_and_waits_no_longer(supervised, tmp_path):
+    authority, other = Authority(), Authority()
+    with listening(tmp_path / "server", authority, authority.pair("localhost")) as port:
+        packed(tmp_path, other, other.pair("lead"), port)
+        server, said = Server([FINISHED]), []
+        server.lost = 1
+        with pytest.raises(ConfigError, match=r"the certificate of localhost:\d+ is not of this federation"):
+            supervised(server, said=said)
+    assert said == []
+
+
+def test_a_server_that_is_down_is_waited_for_whatever_the_certificate(supervised, tmp_path):
+    other = Authority()
+    with listening(
+        tmp_path / "server", other, None
+    ) as port:  # speaks no TLS, as something else in its place for a while
+        packed(tmp_path, other, other.pair("lead"), port)
+        server = Server([FINISHED])
+        server.lost = 1
+        _, said = supervised(server)
+    assert said[0].startswith("the server does not answer")
+
+
 def test_a_job_that_takes_long_to_begin_is_waited_for(supervised):
     """NVFlare calls it running before its process answers."""
     server = Server([*[JobNotRunning("")] * 5, FINISHED])
@@ -316,6 +339,23 @@ def lead(folder: Path, sites: object) -> Path:
 
 def test_a_lead_is_read_from_its_folder(tmp_path):
     assert Lead.read(lead(tmp_path, {"sites": list(SITES)})) == Lead(tmp_path, "lead@example.org", SITES)
+
+
+@pytest.mark.parametrize(
+    ("summary", "shown"),
+    [
+        (
+            "mlflow ui --backend-store-uri sqlite:////srv/mlflow.db\nhttp://127.0.0.1:5000/#/experiments/1",
+            "charts, by this command at fl.example.org: mlflow ui --host fl.example.org --allowed-hosts fl.example.org:5000 "
+            "--backend-store-uri sqlite:////srv/mlflow.db\nhttp://fl.example.org:5000/#/experiments/1",
+        ),
+        ("MLflow: http://localhost:8080/#/experiments/1", "MLflow: http://fl.example.org:8080/#/experiments/1"),
+        ("MLflow: https://charts.example.org/#/x", "MLflow: https://charts.example.org/#/x"),
+        ("", ""),
+    ],
+)
+def test_addresses_at_the_end_are_those_by_which_the_server_is_reached(tmp_path, summary, shown):
+    assert Lead(tmp_path, "lead@example.org", SITES, "fl.example.org").reaching(summary) == shown
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,7 @@ def run_elsewhere(args: Namespace, parser: Parser, fresh: Sequence[str]) -> int:
         TrainingError: Training cannot go on; gives the reason.
     """
     lead = Lead.read(Path(args.sites))
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is imported; the link says what is wrong
     try:
         from fedlit.sites.supervisor import Supervisor  # with NVFlare, which not everybody has
     except ModuleNotFoundError as error:
@@ -116,7 +117,7 @@ def run_elsewhere(args: Namespace, parser: Parser, fresh: Sequence[str]) -> int:
         console.print("stopped; to continue: --ckpt_path last")
         return 130
     print_results(ending.metrics, f"best model (after {ending.rounds} rounds)", console)
-    for line in (f"run directory at the server: {ending.directory}", ending.summary):
+    for line in (f"run directory at {lead.server}: {ending.directory}", lead.reaching(ending.summary)):
         console.print(line)
     return 0
 

@@ -1,0 +1,134 @@
+"""What happens at a site is reported in the round in which it happens, each time that it does."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from at_sites import TOYS, Answer, dying, failing, is_train
+
+from fedlit.sites import hosting, serving
+from fedlit.sites.carrier import Lost
+from fedlit.sites.envelope import Envelope
+from fedlit.sites.hosting import Evictions, Hosted, Order
+from fedlit.sites.loopback import InProcess
+from fedlit.sites.own_data import OwnData
+
+FIT = f"{TOYS} --federation.rounds 4 --federation.monitor train/loss --federation.on_site_error skip"
+
+
+@pytest.fixture
+def rounds(fedlit_cli, tmp_path, monkeypatch) -> Callable[..., list[list[str]]]:
+    """Runs a federation of three sites; returns the warnings before the line of each round, and those after the last."""
+    monkeypatch.setattr(
+        sys.modules["fedlit.cli.main"], "_show_warning", lambda message, *place: print(f"warning: {message}")
+    )
+
+    def fit(more: str = "") -> list[list[str]]:
+        code, out, err = fedlit_cli(f"{FIT} --run_dir {tmp_path} --sites loopback:3 {more}")
+        assert code == 0, err
+        said = [[]]
+        for line in out.splitlines():
+            if line.startswith("warning: ") and "site 'site-2'" in line:
+                said[-1].append(line.removeprefix("warning: "))
+            if line.startswith("round "):
+                said.append([])
+        assert len(said) == 5, out
+        return said
+
+    return fit
+
+
+CLIENT = "site 'site-2', client 'site-1'"
+
+
+def test_a_process_that_dies(rounds, sites):
+    sites.between = failing("site-2", 1, 1, dying)
+    died = f"round 2: {CLIENT} (train): its process died, and is started again; it goes on with 2 of 3"
+    assert rounds() == [[], [died], [], [], []]
+
+
+def test_a_process_that_was_started_again_while_nothing_was_asked_of_it(rounds, sites):
+    def anew(envelope: Envelope, answer: Answer) -> bytes:
+        return serving.answering(sites.files["site-2"])(envelope.to_bytes())
+
+    sites.between = failing("site-2", 2, 1, anew)
+    new = "round 3: site 'site-2': its process was started again; asking again"
+    assert rounds() == [[], [], [new], [], []]
+
+
+def test_a_deadline_that_is_missed(rounds, sites, monkeypatch):
+    collect = InProcess.collect
+
+    def late(carrier, tickets):
+        asked = {ticket: Envelope.from_bytes(carrier._sent[ticket]) for ticket in tickets}
+        for ticket, answer in collect(carrier, tickets):
+            missed = ticket.site == "site-2" and any(is_train(asked[ticket], index) for index in (1, 2))
+            yield ticket, Lost("no reply within the deadline") if missed else answer
+
+    monkeypatch.setattr(InProcess, "collect", late)
+    missed = [f"round {n}: {CLIENT} (train): no reply within the deadline; it goes on with 2 of 3" for n in (2, 3)]
+    assert rounds() == [[], missed[:1], missed[1:], [], []]
+
+
+def test_data_that_change_and_change_back(rounds, sites, monkeypatch):
+    of, now = OwnData.fingerprint, []
+    monkeypatch.setattr(OwnData, "fingerprint", lambda data, client: f"{client} {now}" if now else of(data, client))
+
+    def between(name: str, envelope: Envelope, answer: Answer) -> bytes:
+        if is_train(envelope, 1):
+            now[:] = ["other"]
+        if is_train(envelope, 2):
+            now[:] = []
+        return answer(envelope.to_bytes())
+
+    sites.between = between
+    changed = "its data have changed; what it sends from now on is of other images or labels"
+    assert rounds() == [[], [f"round 2: {CLIENT}: {changed}"], [f"round 3: {CLIENT}: {changed}"], [], []]
+
+
+@pytest.fixture
+def log(tmp_path) -> Path:
+    file = tmp_path / "log.txt"
+    file.write_text("Connection 1 is evicted for 2 from endpoint south for exceeding limit 1\n")
+    return file
+
+
+def evicted(log: Path, *names: str) -> None:
+    with log.open("a") as opened:
+        for name in names:
+            opened.write(f"INFO - Connection 3 is evicted for [CN2 N/A] from endpoint {name} for exceeding limit 1\n")
+
+
+def test_connections_that_push_each_other_out_are_counted_by_site(log):
+    seen = Evictions(log, ("north", "south"))
+    assert not seen.new()
+    evicted(log, "north", "north", "north.4f2", "east")
+    assert seen.new() == {"north": 2}
+    assert not seen.new()
+    log.write_text("")  # a new file in the place of a full one
+    evicted(log, "south")
+    assert seen.new() == {"south": 1}
+    log.unlink()
+    assert not seen.new()
+
+
+def test_a_copy_of_a_site_that_is_started_is_reported_to_the_lead(log, tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(hosting, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    order = Order(tmp_path / "x.json", "", "one", server=tmp_path / "local" / "x.yaml")
+    hosted = Hosted(order, InProcess({"north": None}))
+
+    def lines(seconds: float, evictions: int) -> list[str]:
+        now[0] += seconds
+        evicted(log, *["north"] * evictions)
+        seen = len(hosted.lines.since(0))
+        return hosted.told({"since": seen})["lines"]
+
+    assert lines(0, 0) == lines(1, 1) == lines(1, 1) == []  # as many as a link that breaks brings
+    assert lines(hosting.RECENT, 1) == []
+    (line,) = [*lines(50, 1), *lines(50, 1)]
+    assert line.startswith("warning: site 'north': another process connects under its name")
+    assert lines(1, 1) == []
+    assert lines(1, 2) == [line]

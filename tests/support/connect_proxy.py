@@ -1,0 +1,68 @@
+"""An HTTP proxy of this machine that connects where it is asked to, as the one of a hospital."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Proxy:
+    """A proxy that runs.
+
+    Attributes:
+        allowed: Ports to which it connects; None for any.
+        asked: Heads of the requests that have come.
+        port: Where it listens.
+    """
+
+    allowed: set[int] | None = None
+    asked: list[str] = field(default_factory=list)
+    port: int = 0
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def serve(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                taken, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._connect, args=(taken,), daemon=True).start()
+
+    def _connect(self, taken: socket.socket) -> None:
+        with suppress(OSError), taken:
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += taken.recv(1)
+            self.asked.append(head.decode())
+            host, _, port = head.split()[1].decode().rpartition(":")
+            if self.allowed is not None and int(port) not in self.allowed:
+                taken.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\n")
+                return
+            with socket.create_connection((host, int(port))) as onward:
+                taken.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                threading.Thread(target=_pump, args=(onward, taken), daemon=True).start()
+                _pump(taken, onward)
+
+
+def _pump(one: socket.socket, other: socket.socket) -> None:
+    with suppress(OSError):
+        while content := one.recv(65536):
+            other.sendall(content)
+    for each in (one, other):
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def proxying(allowed: set[int] | None = None) -> Iterator[Proxy]:
+    """Context manager in which a proxy listens on 127.0.0.1."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        proxy = Proxy(allowed, port=listener.getsockname()[1])
+        threading.Thread(target=proxy.serve, args=(listener,), daemon=True).start()
+        yield proxy
+        listener.shutdown(socket.SHUT_RDWR)  # closing it alone would not end the thread's wait
