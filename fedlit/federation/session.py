@@ -249,6 +249,12 @@ class Session:
             self.server_model.own.load(kept.buffers)
         return self.server_model.module
 
+    def hand_out(self, server: ServerState, rounds: int) -> list[str]:
+        """Give a run's best model, after so many rounds, to sites that may keep it; returns lines for the person who waits."""
+        learned = {owner: self.learned(owner) for owner in self.personal or [None]}
+        flags = {owner: [name in known for name in self.classes] for owner, known in learned.items()}
+        return self.engine.hand_out(Broadcast(server.w, server.stats, []), rounds, flags)
+
     def _load_personal_parts(self, server: ServerState) -> None:
         """Let clients start with what they kept in the phase before, beside the server's values."""
         if self.personal_parts is not None:

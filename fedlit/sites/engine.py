@@ -21,9 +21,9 @@ from fedlit.federation.engines.base import AnyState, Engine, InProcess, OnReply,
 from fedlit.federation.handover import PersonalParts
 from fedlit.federation.settings import Settings
 from fedlit.sites.answers import Expected, Norms, disagreeing, not_agreed, read_scores
-from fedlit.sites.asking import Asking, Request
+from fedlit.sites.asking import Asking, Failed, Request
 from fedlit.sites.envelope import Damaged, Envelope
-from fedlit.sites.messages import Look, Member, Prepare, Prepared, Start, Started, Task, Train
+from fedlit.sites.messages import Done, Final, Look, Member, Prepare, Prepared, Start, Started, Task, Train
 from fedlit.sites.payloads import module_tensors
 from fedlit.sites.roster import Roster
 
@@ -206,6 +206,24 @@ class SiteEngine(Engine):
         ):
             self._accepted[request.client] = 0 if kept_one else None
 
+    def hand_out(self, down: Broadcast, rounds: int, learned: Mapping[str | None, list[bool]]) -> list[str]:
+        """Give the best model to the sites, where the server's file lets it; what keeps one from taking it is a warning."""
+        if not self._roster.models:
+            return ["no site gets the model (models: false in the server's file)"]
+        holders = {self._site_of[name]: name for name in self._program.clients}
+        asked = [
+            self._task("model", owner, down.tensors(), Final(rounds, flags), holder)
+            for owner, flags in learned.items()
+            for holder in ([owner] if owner else holders.values())
+        ]
+        having = set()
+        for request, answer in self._ask.once(asked, lambda request, reply: reply.message(Done)):
+            if isinstance(answer, Failed):
+                warnings.warn(f"the best model is not kept there: {answer.told}", stacklevel=2)
+            else:
+                having.add(request.site)
+        return [f"the best model is at {', '.join(sorted(having))}: `fedlit site model` there"] if having else []
+
     def close(self) -> None:
         """Let go of the server's own model; the sites go on with the next phase."""
         vars(self).pop("_worker", None)
@@ -219,7 +237,7 @@ class SiteEngine(Engine):
         return self._worker
 
     def _task(
-        self, verb: str, client: str | None, tensors: State, asked: Train | Look, holder: str | None = None
+        self, verb: str, client: str | None, tensors: State, asked: Train | Look | Final, holder: str | None = None
     ) -> Request:
         accepted = self._accepted.get(client) if client else None
         durable = sorted(self._durable.get(client, ())) if client else []

@@ -169,7 +169,8 @@ class Hosted:
                 elif begun is not None and not experiment.ckpt_path:
                     experiment.begun = begun
                 ledgers = experiment.run_dir / "ledgers.json"
-                return self._fit(with_sites(experiment, self.carrier, self.order.fresh, ledgers, self.order.run))
+                run = self.order.run
+                return self._fit(with_sites(experiment, self.carrier, self.order.fresh, ledgers, run, own.models))
         except CutOff as error:
             return Ending("away", str(error))
         except Exception as error:

@@ -42,6 +42,7 @@ class Roster:
         fresh: Sites whose clients go on without a state that is missing.
         run: The run's id.
         ledgers: Heads of the sites' ledgers that the server has seen last, by site.
+        models: Whether sites get the best model when the run ends.
     """
 
     carrier: Carrier
@@ -50,6 +51,7 @@ class Roster:
     fresh: Sequence[str] = ()
     run: str = field(default_factory=new_run)
     ledgers: "Ledgers" = field(default_factory=lambda: Ledgers(None))
+    models: bool = True
 
     def __post_init__(self) -> None:
         names = [presence.name for presence in self.presences]

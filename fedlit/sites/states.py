@@ -32,7 +32,7 @@ class MissingState(ValueError):
 class NotKept(ValueError):
     """The state after a round cannot be written."""
 
-    public = "the state of a client cannot be written"
+    public = "what the site keeps cannot be written"
 
 
 def forget(folder: Path, days: float, now: float) -> list[str]:
@@ -168,12 +168,12 @@ class SiteStates:
 
     def _file(self, client: str, kind: str, number: int) -> Path:
         check_run(self.run)
-        folder = self.folder / self.run / _named(self.phase or "main part") / _named(client)
+        folder = self.folder / self.run / folder_name(self.phase or "main part") / folder_name(client)
         if not folder.resolve().is_relative_to(self.folder.resolve()):
             raise MissingState(f"{folder} is not in {self.folder}")
         return folder / f"{kind}-{number:06d}.pt"
 
 
-def _named(name: str) -> str:
-    """A name as that of a folder: names of clients are different as such."""
+def folder_name(name: str) -> str:
+    """Give a name as that of a folder: names of clients are different as such."""
     return re.sub(r"[^\w.\- ]+", "_", name.strip()).lstrip(".") or "_"

@@ -41,6 +41,7 @@ class ServerSettings:
         allow: Paths of classes that a configuration may name beside those of fedlit and ``torch.optim``.
         accelerator: Device of the server.
         parameters: Weights that a model may have.
+        models: Whether sites get the best model when a run ends.
     """
 
     home: str = "."
@@ -51,6 +52,7 @@ class ServerSettings:
     allow: list[str] = field(default_factory=list)
     accelerator: str = "auto"
     parameters: int = 1_000_000_000
+    models: bool = True
 
     @classmethod
     def read(cls, file: Path | None) -> "ServerSettings":
