@@ -9,10 +9,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from at_sites import Ended, assert_same
 from flare_network import LEAD, SERVER, Network
 from runs import Place
+from safetensors.torch import load_file
 
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.data import PhantomCXR
@@ -81,7 +83,7 @@ def wait_for(words: str, command, seconds: float = 300) -> None:
         time.sleep(0.05)
 
 
-def test_a_killed_site_job_changes_nothing(tmp_path, network):
+def test_a_killed_site_job_changes_nothing(tmp_path, network, fedlit_cli):
     file = written(tmp_path, network)
     network.start()
     here = Place(tmp_path / "here", f"--config {file} --name one").fit()
@@ -100,6 +102,17 @@ def test_a_killed_site_job_changes_nothing(tmp_path, network):
     assert [file.parent.name for file in (tmp_path / "there" / "default").glob("*/config.yaml")] == ["one"]
     with closing(sqlite3.connect(network.workspace(SERVER) / "mlflow.db")) as store:
         assert store.execute("select status from runs").fetchall() == [("FINISHED",)]
+    assert "the best model is at site-1, site-2: `fedlit site model` there" in there.output
+    for number, site in enumerate(network.sites, 1):
+        code, out, err = fedlit_cli(f"site model {network.workspace(site)} --output {tmp_path / 'a.safetensors'}")
+        assert code == 0, err
+        assert f"the own of client 'hospital-0{number}'" in out
+        line = f"export --config {file} --run_dir {tmp_path / 'here'} --name one --ckpt_path best --client hospital-0{number}"
+        assert fedlit_cli(f"{line} --output {tmp_path / 'b.safetensors'}")[0] == 0
+        a, b = (load_file(tmp_path / f"{letter}.safetensors") for letter in "ab")
+        counters = "num_batches_tracked"  # of BatchNorm decide nothing, and are in no checkpoint
+        assert a.keys() == b.keys()
+        assert [name for name in b if not torch.equal(a[name], b[name]) and not name.endswith(counters)] == []
 
 
 def test_code_of_a_lead_runs_nowhere(tmp_path, network):

@@ -73,8 +73,9 @@ def notes(file: Path) -> dict[str, str]:
 
 
 def scores(file: Path) -> np.ndarray:
+    """Of a class that was not learned there is none."""
     with file.open() as opened:
-        return np.array([row[1:] for row in list(csv.reader(opened))[1:]], dtype=np.float32)
+        return np.array([[text or "nan" for text in row[1:]] for row in list(csv.reader(opened))[1:]], dtype=np.float32)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,9 @@ def test_a_server_that_lies_writes_nothing(fedlit_cli, sites, tmp_path):
         return answer(envelope.to_bytes())
 
     sites.between = between
-    code, _, err = fedlit_cli(f"fit --config {written(tmp_path, 'PersonalHeads')} --run_dir {tmp_path} --sites loopback:2")
+    code, _, err = fedlit_cli(
+        f"fit --config {written(tmp_path, 'PersonalHeads')} --run_dir {tmp_path} --sites loopback:2"
+    )
     assert code == 0, err
     assert refused.keys() == CHANGES.keys()
     assert "a model has w and stats, found w, stats, code" in refused["an array more"]
