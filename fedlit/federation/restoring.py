@@ -1,6 +1,6 @@
 """What a checkpoint must hold for a federation to go on from it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedlit.core.checkpoints import checkpoint
@@ -68,3 +68,23 @@ def check_states(path: Path, loaded: Contents, settings: Settings, initial: Serv
                 raise CheckpointError(
                     f"{path / file} lacks the optimizer's {lacking[0]!r}, which other clients have; use another checkpoint"
                 )
+
+
+def others(before: Sequence[str], weights: Mapping[str, float], anew: Sequence[str]) -> str:
+    """Say what it means that a run goes on with other clients.
+
+    Args:
+        before: Names of the clients that took part.
+        weights: The share of each client that takes part now.
+        anew: Algorithms of which all that is kept begins anew.
+    """
+    gone, new = [name for name in before if name not in weights], [name for name in weights if name not in before]
+    who = [f"{word} {', '.join(names)}" for word, names in (("without", gone), ("with", new)) if names]
+    shares = ", ".join(f"{name} {weight:.3f}" for name, weight in weights.items())
+    text = f"the run goes on {' and '.join(who)}: weights of {len(weights)} clients are computed anew ({shares})"
+    if anew:
+        text += (
+            f"; what {' and '.join(anew)} keeps begins anew at the server and at the clients, that of a client which has left is in "
+            "nothing any more, and the first round is as if it was the algorithm's first"
+        )
+    return f"{text}; the best model is chosen among those of the rounds to come, as the validation images are others"

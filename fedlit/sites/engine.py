@@ -167,7 +167,7 @@ class SiteEngine(Engine):
 
     def go_back(self, at_sites: Mapping[str, int | None], rounds: int) -> None:
         """Go on from the states at sites that a checkpoint names."""
-        self._accepted = {name: at_sites.get(name) for name in self._accepted}
+        self._accepted = {name: at_sites.get(name) for name in {**self._accepted, **at_sites}}  # who left may come back
         self._rounds, self._trained = rounds, {}
 
     def saved(self, places: Sequence[Mapping[str, int | None]]) -> None:
@@ -186,19 +186,26 @@ class SiteEngine(Engine):
         aggregators: Sequence[Aggregator],
     ) -> None:
         """Let clients begin with what they kept at their sites in an earlier phase."""
-        kept, tensors = checkpoint.at_sites(parts.path), {"w": server.w, "stats": server.stats}
+        self._start(list(clients), parts.phase, checkpoint.at_sites(parts.path), server)
+
+    def begin_anew(self, server: ServerState) -> None:
+        """Let clients begin the phase again, with no more of their own than the part of the model that they keep."""
+        self._start(list(self._program.clients), self._phase, dict(self._accepted), server)
+
+    def _start(self, names: Sequence[str], before: str, kept: Mapping[str, int | None], server: ServerState) -> None:
+        tensors = {"w": server.w, "stats": server.stats}
         asked = [
             Request(
                 "start",
                 self._site_of[name],
                 name,
                 Start(
-                    run=self._roster.run, phase=self._phase, fingerprint=self._layout.fingerprint, client=name, before=parts.phase,
-                    config=self._roster.plans[parts.phase], accepted=kept[name], fresh=self._site_of[name] in self._roster.fresh,
+                    run=self._roster.run, phase=self._phase, fingerprint=self._layout.fingerprint, client=name, before=before,
+                    config=self._roster.plans[before], accepted=kept[name], fresh=self._site_of[name] in self._roster.fresh,
                 ),
                 tensors,
             )
-            for name in clients
+            for name in names
             if kept.get(name) is not None
         ]  # fmt: skip
         for request, kept_one in self._ask(

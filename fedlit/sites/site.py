@@ -230,7 +230,8 @@ class Site:
         state = self._states(asked.run, asked.before, before).read(asked.client, asked.accepted, asked.fresh)
         local, program = ready.worker.local, ready.worker.program
         layout = Layout.of(configured(local.fabric, before.module, before.phase.aggregators))
-        parts = PersonalParts(None, layout, before.phase.aggregators, before.part.dropped(before.model))
+        dropped = () if asked.before == asked.phase else before.part.dropped(before.model)
+        parts = PersonalParts(None, layout, before.phase.aggregators, dropped)
         down, held = self._down(ready, envelope), [(asked.client, state)] if state else []
         server = ServerState(ready.layout, down.w, down.stats, [])
         clients = {asked.client: program.clients[asked.client]}
