@@ -208,7 +208,7 @@ class Session:
         if anew:
             self.engine.begin_anew(server)
         if self.objective is not None and done < self.federation.rounds:  # its constants are those of all clients
-            server.stats.copy_(self.measure(server, self.round(done), moments=False).stats)
+            server.stats.copy_(self.measure(server, self.round(done), moments=False, start=True).stats)
         warnings.warn(others(before, self.weights, anew), stacklevel=2)
         return True
 

@@ -112,10 +112,12 @@ class SiteStates:
         Raises:
             MissingState: The accepted state is not here.
         """
-        file = self._find(client, accepted, fresh)
-        if file is not None and file.name.startswith("pending"):
-            file.replace(self._file(client, "round", accepted))
-            sync(file.parent)
+        self._find(client, accepted, fresh)
+        for number in {accepted, *durable} - {None}:
+            file, own = self._file(client, "pending", number), self._file(client, "round", number)
+            if file.exists() and not own.exists():
+                file.replace(own)
+                sync(file.parent)
         for kind, number, other in self._files(client):
             if kind == "pending" or (number != accepted and number not in durable):
                 other.unlink(missing_ok=True)
