@@ -45,6 +45,7 @@ class Order:
         name: Name of a new run.
         fresh: Sites whose clients go on without a state that is missing.
         server: The server's own file, which need not be there.
+        lead: Name in the lead's certificate.
     """
 
     config: Path
@@ -52,6 +53,7 @@ class Order:
     name: str
     fresh: Sequence[str] = ()
     server: Path | None = None
+    lead: str = ""
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,11 @@ class Hosted:
         os.umask(0o077)
         try:
             own = ServerSettings.read(self.order.server)
+            if refused := [name for name in (self.order.lead, *self.carrier.sites()) if name in own.refused]:
+                raise ConfigError(
+                    f"the server refuses the certificate of {', '.join(refused)} (refused in its own file): ask its people, and take a "
+                    "site out of local/fedlit-lead.yaml"
+                )
             if self.order.run:
                 check_run(self.order.run)
             os.chdir(own.home)

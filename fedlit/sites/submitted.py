@@ -42,6 +42,7 @@ class ServerSettings:
         accelerator: Device of the server.
         parameters: Weights that a model may have.
         models: Whether sites get the best model when a run ends.
+        refused: Names in the certificates of sites and leads that are let in no more.
     """
 
     home: str = "."
@@ -53,6 +54,7 @@ class ServerSettings:
     accelerator: str = "auto"
     parameters: int = 1_000_000_000
     models: bool = True
+    refused: list[str] = field(default_factory=list)
 
     @classmethod
     def read(cls, file: Path | None) -> "ServerSettings":

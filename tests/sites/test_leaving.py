@@ -17,6 +17,8 @@ from fedlit.core.hooks import client_mask
 from fedlit.core.messages import Client
 from fedlit.data import PhantomCXR
 from fedlit.sites.envelope import Envelope
+from fedlit.sites.hosting import Hosted, Order
+from fedlit.sites.messages import new_run
 from fedlit.testing import OwnRows, ToyData, ToyNet
 
 SIZES = {"site-0": 12, "site-1": 14, "site-2": 16}
@@ -248,3 +250,19 @@ def test_clients_at_other_sites_than_before_are_refused(fedlit_cli, sites, tmp_p
     )
     told = json.loads((tmp_path / "default" / "one" / "sites.json").read_text())
     assert told["clients"] == {"site-0": "site-1", "site-1": "site-2", "site-2": "site-3"}
+
+
+@pytest.mark.parametrize(("lead", "named"), [("ann@example.org", "ann@example.org"), ("bob@example.org", "north")])
+def test_a_job_of_who_is_refused_ends_in_words(tmp_path, lead, named):
+    """Before anything of its configuration is read."""
+    own = tmp_path / "fedlit-server.yaml"
+    own.write_text(f"home: {tmp_path}\nrefused: [north, ann@example.org]\n")
+    sites = {"south": True} if lead == named else {"north": True, "south": True}
+    carrier = type("Nobody", (), {"sites": lambda self: sites, "name": "nobody"})()
+    hosted = Hosted(Order(tmp_path / "fedlit.json", new_run(), "one", server=own, lead=lead), carrier)
+    hosted.train()
+    assert hosted.ending.kind == "failed"
+    assert (
+        f"the server refuses the certificate of {named} (refused in its own file): ask its people"
+        in hosted.ending.reason
+    )
