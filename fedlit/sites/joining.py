@@ -84,7 +84,7 @@ def with_sites(
     gathered = gather(carrier, experiment.data.classes, class_paths(list(parts.values())), heads)
     sizes = experiment.data.batch_size, experiment.data.eval_batch_size
     data = AtSites(gathered.presences, *sizes, experiment.data.test_sets, gathered.arrays)
-    sites = Sites(carrier, gathered.presences, {}, list(fresh), run or new_run(), heads, models)
+    sites = Sites(carrier, gathered.presences, {}, list(fresh), run or new_run(), ledgers=heads, models=models)
     joined = replace(experiment, data=data, away=sites)
     for part in joined.parts if experiment.fast_dev_run else ():
         window = -(-sites.examples // experiment.data.batch_size)

@@ -25,6 +25,9 @@ UNANSWERED = (
 )  # fmt: skip
 """What is raised where a server does not answer, or not now."""
 
+DISABLED = "is disabled"
+"""NVFlare's words for a name on its list of those who are let in no more."""
+
 REFUSED = (api_spec.AuthenticationError, api_spec.AuthorizationError)
 
 Answer = TypeVar("Answer")
@@ -48,7 +51,7 @@ class Link:
         """Ask the server; None where it does not answer.
 
         Raises:
-            ConfigError: It does not take the lead for one, or the lead's certificate is not valid any more.
+            ConfigError: It does not take the lead for one, or the lead's certificate is refused or not valid any more.
         """
         try:
             if self._session is None:
@@ -64,6 +67,11 @@ class Link:
             raise ConfigError(f"--sites {self.lead.folder}: the server refuses {self.lead.user}: {error}") from error
         except UNANSWERED as error:
             self.close()
+            if DISABLED in f"{error} {error.__context__}":
+                raise ConfigError(
+                    f"--sites {self.lead.folder}: the server refuses the certificate of {self.lead.user} (refused in its own file); "
+                    "ask its people"
+                ) from error
             if (kit := kit_of(self.lead.folder)) is not None:
                 kit.certificate().check_dates()
             if not self._lost:

@@ -339,7 +339,15 @@ class Site:
             local.flat.own.load({})
         notes = {"round": asked.rounds, "classes": layout.classes, "learned": asked.learned}
         notes |= described_images(self._data.module)
-        models.keep(self.settings.folder, task.run, task.client, self.policy.limits.models, local.module, plan, notes)
+        models.keep(
+            self.settings.folder,
+            task.run,
+            task.client,
+            most=self.policy.limits.models,
+            module=local.module,
+            plan=plan,
+            notes=notes,
+        )
         return entry, Envelope.of(REPLY, Done())
 
     def _end(self, envelope: Envelope, entry: Entry) -> tuple[Entry, Envelope]:
