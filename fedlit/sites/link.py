@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -91,5 +91,5 @@ class Link:
 def _quiet() -> Iterator[None]:
     """Within, NVFlare prints nothing: the person who waits hears of the run alone."""
     logging.getLogger("nvflare").setLevel(logging.CRITICAL)
-    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         yield
