@@ -125,7 +125,7 @@ def test_c_is_the_owners_mean_of_the_control_variates(run, tmp_path, first, then
 
 
 def test_a_client_keeps_its_part_of_the_model_where_the_rest_begins_anew(run, sites, tmp_path):
-    more = "--federation.aggregators='[Scaffold, FedBN]'"
+    more = "--federation.aggregators='[Scaffold, FedBN, PersonalHeads]'"
     run(2, more=more)
     before, begun = Ended(tmp_path).states(), {}
 
