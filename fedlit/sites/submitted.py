@@ -214,14 +214,13 @@ def _made(
     fabric = make_fabric(own.accelerator, precision=wanted.precision)
     launch(fabric)
     seed_process(wanted.seed, "initial weights")
-    given = wanted.name or name
-    check_name("name", given, OF_RUNS)
+    check_name("name", wanted.name or name, OF_RUNS)
     return Experiment(
         config=yaml.safe_dump(settings, sort_keys=False, allow_unicode=True),
         settings=settings,
         seed=wanted.seed,
         experiment=wanted.experiment,
-        name=given,
+        name=wanted.name or (None if wanted.ckpt_path else name),  # last and best mean all runs where none is named
         run_dir=Path(own.run_dir),
         ckpt_path=wanted.ckpt_path,
         fast_dev_run=wanted.fast_dev_run,
