@@ -153,6 +153,21 @@ def test_a_server_whose_file_says_so_gives_it_to_nobody(fedlit_cli, sites, tmp_p
     assert '"model"' not in (state(tmp_path, "site-1") / "ledger.jsonl").read_text()
 
 
+def test_a_trial_run_leaves_no_model(fedlit_cli, sites, tmp_path):
+    asked = []
+
+    def between(site, envelope, answer):
+        asked.append(envelope.verb)
+        return answer(envelope.to_bytes())
+
+    sites.between = between
+    code, out, err = fedlit_cli(f"{TOYS} --fast_dev_run true --run_dir {tmp_path} --sites loopback:2")
+    assert code == 0, err
+    assert "train" in asked
+    assert "model" not in asked
+    assert "the best model" not in out
+
+
 CHANGES = {
     "an array more": lambda c, v: (c, v | {"code": np.zeros(3, dtype=np.uint8)}),
     "an array less": lambda c, v: (c, {"w": v["w"]}),
