@@ -23,7 +23,7 @@ class Scaffold(Aggregator):
     digits to ``(w_r - w_k) / (steps lr)`` at small rates, and right for any optimizer. The server adds
     ``|S|/N`` of the mean change to ``c`` (eq. 5); with sites that share only a part of the model the factor is
     per element, owners present over all owners, so that ``c`` stays the owners' weighted mean of ``c_k``. Where a run across
-    sites goes on with other clients, ``c`` and every ``c_k`` begin at zero: that of a client which has left is in nothing any more.
+    sites goes on with other clients, ``c`` and every ``c_k`` start from zero again, without anything of a client that left.
 
     Deviation: client weights are the federation's (the paper: uniform; say ``FedAvg(weights: uniform)``).
 

@@ -233,7 +233,7 @@ class Aggregator(Checked):
         By default an algorithm that keeps something on one side goes on as it is.
 
         Returns:
-            Whether what algorithms keep at clients begins anew too, which a part of the model that a client keeps does not.
+            Whether all that algorithms keep at clients starts afresh; a client keeps its own part of the model.
 
         Raises:
             ConfigError: The algorithm cannot go on.

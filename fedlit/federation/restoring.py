@@ -70,21 +70,21 @@ def check_states(path: Path, loaded: Contents, settings: Settings, initial: Serv
                 )
 
 
-def others(before: Sequence[str], weights: Mapping[str, float], anew: Sequence[str]) -> str:
-    """Say what it means that a run goes on with other clients.
+def others(before: Sequence[str], weights: Mapping[str, float], afresh: Sequence[str]) -> str:
+    """Describe what changes in a run that goes on with other clients.
 
     Args:
         before: Names of the clients that took part.
         weights: The share of each client that takes part now.
-        anew: Algorithms of which all that is kept begins anew.
+        afresh: Algorithms whose states start afresh.
     """
     gone, new = [name for name in before if name not in weights], [name for name in weights if name not in before]
     who = [f"{word} {', '.join(names)}" for word, names in (("without", gone), ("with", new)) if names]
     shares = ", ".join(f"{name} {weight:.3f}" for name, weight in weights.items())
-    text = f"the run goes on {' and '.join(who)}: weights of {len(weights)} clients are computed anew ({shares})"
-    if anew:
+    text = f"the run goes on {' and '.join(who)}, with new client weights: {shares}"
+    if afresh:
         text += (
-            f"; what {' and '.join(anew)} keeps begins anew at the server and at the clients, that of a client which has left is in "
-            "nothing any more, and the first round is as if it was the algorithm's first"
+            f"; what {' and '.join(afresh)} keeps starts afresh at the server and at the clients, without anything of those who left: "
+            "the first round is like the algorithm's first"
         )
-    return f"{text}; the best model is chosen among those of the rounds to come, as the validation images are others"
+    return f"{text}; the best model is chosen among the rounds to come, because the validation images are different"

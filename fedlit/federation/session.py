@@ -204,12 +204,12 @@ class Session:
         if self.engine.keeps_states or set(before) == set(self.clients):
             return False
         pairs = zip(self.federation.aggregators, server.aggregators, strict=True)
-        anew = [type(a).__name__ for a, state in pairs if a.on_clients_change(state, server)]
-        if anew:
-            self.engine.begin_anew(server)
+        afresh = [type(a).__name__ for a, state in pairs if a.on_clients_change(state, server)]
+        if afresh:
+            self.engine.start_afresh(server)
         if self.objective is not None and done < self.federation.rounds:  # its constants are those of all clients
             server.stats.copy_(self.measure(server, self.round(done), moments=False, start=True).stats)
-        warnings.warn(others(before, self.weights, anew), stacklevel=2)
+        warnings.warn(others(before, self.weights, afresh), stacklevel=2)
         return True
 
     def round(self, index: int) -> Round:

@@ -188,8 +188,8 @@ class SiteEngine(Engine):
         """Let clients begin with what they kept at their sites in an earlier phase."""
         self._start(list(clients), parts.phase, checkpoint.at_sites(parts.path), server)
 
-    def begin_anew(self, server: ServerState) -> None:
-        """Let clients begin the phase again, with no more of their own than the part of the model that they keep."""
+    def start_afresh(self, server: ServerState) -> None:
+        """Let clients start the phase again, with only their own part of the model."""
         self._start(list(self._program.clients), self._phase, dict(self._accepted), server)
 
     def _start(self, names: Sequence[str], before: str, kept: Mapping[str, int | None], server: ServerState) -> None:

@@ -77,10 +77,8 @@ def test_fedavg_goes_on_as_by_hand(run, sites, tmp_path, first, then):
         torch.testing.assert_close(found[name], wanted[name], rtol=1e-5, atol=1e-6)
     told = ", ".join(f"{name} {share:.3f}" for name, share in shares.items())
     who = "without site-2" if then else "with site-2"
-    assert (
-        f"the run goes on {who}: weights of {len(members)} clients are computed anew ({told}); the best model" in said
-    )
-    assert "begins anew" not in said
+    assert f"the run goes on {who}, with new client weights: {told}; the best model" in said
+    assert "starts afresh" not in said
     rows = Ended(tmp_path).kept.metrics()
     assert [float(value) for _, key, value in rows if key == "round/clients"] == [3 - len(first)] * 2 + [len(members)]
 
@@ -120,8 +118,8 @@ def test_c_is_the_owners_mean_of_the_control_variates(run, tmp_path, first, then
     )
     assert c.norm() > 0.1
     torch.testing.assert_close(c, wanted, rtol=1e-4, atol=1e-6)
-    assert "what Scaffold keeps begins anew at the server and at the clients" in said[1]
-    assert "begins anew" not in said[0]
+    assert "what Scaffold keeps starts afresh at the server and at the clients" in said[1]
+    assert "starts afresh" not in said[0]
 
 
 def test_a_client_keeps_its_part_of_the_model_where_the_rest_begins_anew(run, sites, tmp_path):
@@ -166,7 +164,7 @@ def test_a_run_that_dies_right_after_goes_on_again(run, sites, tmp_path):
     with pytest.raises((AssertionError, KeyboardInterrupt)):
         run(4, "site-3", more=more)
     assert last(tmp_path) == saved
-    assert "begins anew" in run(4, "site-3", more=more)
+    assert "starts afresh" in run(4, "site-3", more=more)
     assert len(payloads) == 5
     assert payloads[0] == payloads[1]
 

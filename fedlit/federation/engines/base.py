@@ -365,8 +365,8 @@ class Engine:
     def saved(self, places: Sequence[Mapping[str, int | None]]) -> None:
         """Learn to which states at sites the checkpoints go back."""
 
-    def begin_anew(self, server: ServerState) -> None:
-        """Let what algorithms keep at clients begin anew; the part of the model that a client keeps goes on."""
+    def start_afresh(self, server: ServerState) -> None:
+        """Drop what algorithms keep at clients at sites; a client keeps its own part of the model."""
 
     def hand_out(self, down: Broadcast, rounds: int, learned: Mapping[str | None, list[bool]]) -> list[str]:
         """Give the best model to sites, which keep it, and say to which; where clients are here, nobody needs it.
