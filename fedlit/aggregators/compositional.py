@@ -159,6 +159,12 @@ class LocalSCGDAM(LocalSGDAM):
         """Add what the client last sent of the exchanged gradients."""
         return super().client_state(layout) | {name: layout.zeros() for name in self._exchanged}
 
+    def on_clients_change(self, state: State, server: ServerState) -> bool:
+        """Set exchanged gradients to zero, here and at the clients, as SCAFFOLD does; u and h go on."""
+        for name in self._exchanged:
+            state[name].zero_()
+        return bool(self._exchanged)
+
     def on_round_start(self, state: State, server: ServerState, rnd: Round) -> None:
         """Start h at the weights; go on from x where the weights are h."""
         if not state["started"]:

@@ -54,6 +54,10 @@ class AveragedVectors(Aggregator):
         """Send the vectors [P]."""
         return {name: state[name] for name in self.vectors}
 
+    def on_clients_change(self, state: State, server: ServerState) -> bool:
+        """Go on: every client begins a round with the server's vectors, whoever has brought them there."""
+        return False
+
     def on_client_round_start(self, ctx: ClientContext) -> None:
         """Start from the server's vectors, with the client's own elements where it keeps some."""
         for name in self.vectors:

@@ -22,7 +22,8 @@ class Scaffold(Aggregator):
     mean of the local gradients of that round, which is option II (eq. 4) in exact arithmetic, without losing
     digits to ``(w_r - w_k) / (steps lr)`` at small rates, and right for any optimizer. The server adds
     ``|S|/N`` of the mean change to ``c`` (eq. 5); with sites that share only a part of the model the factor is
-    per element, owners present over all owners, so that ``c`` stays the owners' weighted mean of ``c_k``.
+    per element, owners present over all owners, so that ``c`` stays the owners' weighted mean of ``c_k``. Where a run across
+    sites goes on with other clients, ``c`` and every ``c_k`` start from zero again, without anything of a client that left.
 
     Deviation: client weights are the federation's (the paper: uniform; say ``FedAvg(weights: uniform)``).
 
@@ -86,6 +87,11 @@ class Scaffold(Aggregator):
     def broadcast(self, state: State, rnd: Round) -> State:
         """Send c [P]."""
         return {"c": state["c"]}
+
+    def on_clients_change(self, state: State, server: ServerState) -> bool:
+        """Set c to zero, and let c_k begin there: the c_k of those who left is not known here, and N is another one."""
+        state["c"].zero_()
+        return True
 
     def on_client_round_start(self, ctx: ClientContext) -> None:
         """Add ``c - c_k`` to every gradient of the round (eq. 3); first set c_k to zero in a new stage that resets."""

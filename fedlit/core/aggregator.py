@@ -227,6 +227,24 @@ class Aggregator(Checked):
     def on_round_start(self, state: State, server: ServerState, rnd: Round) -> None:
         """Called on the server before a round, and again if the round is run again; may change ``state``."""
 
+    def on_clients_change(self, state: State, server: ServerState) -> bool:
+        """Called on the server where a run across sites goes on with other clients than before; may change ``state``.
+
+        By default an algorithm that keeps something on one side goes on as it is.
+
+        Returns:
+            Whether all that algorithms keep at clients starts afresh; a client keeps its own part of the model.
+
+        Raises:
+            ConfigError: The algorithm cannot go on.
+        """
+        if self.implements("server_state") and self.implements("client_state"):
+            raise ConfigError(
+                f"{type(self).__name__} keeps something at the server that belongs to what its clients keep, and does not say "
+                "what becomes of it with other clients (on_clients_change); go on with those with whom the run began"
+            )
+        return False
+
     def broadcast(self, state: State, rnd: Round) -> State:
         """Called on the server before a round and before evaluations: what clients get beside the weights.
 
@@ -387,6 +405,10 @@ class Composition(Aggregator, ABC):
     def measures_moments(self, rnd: Round, when: Literal["before", "after"]) -> bool:
         """Whether a part that asks for a measuring round needs BatchNorm's statistics."""
         return any(part.measures(rnd, when) and part.measures_moments(rnd, when) for part in self.parts)
+
+    def on_clients_change(self, state: State, server: ServerState) -> bool:
+        """Ask all parts."""
+        return any([part.on_clients_change(state, server) for part in self.parts])
 
     def compute_gradient(self, ctx: ClientContext, batches: Sequence[Any]) -> Tensor:
         """Let the one part compute that does."""

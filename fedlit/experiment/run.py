@@ -110,6 +110,8 @@ def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None
         run.artifact(best, "best")
         if experiment.away is None:  # of data elsewhere it is not known how they are decoded
             _keep_model(session, Contents(rounds, server, {}, Best()), run, say)
+        for line in () if experiment.fast_dev_run else session.hand_out(server, rounds):
+            say(line)
         run.artifact(run.metrics.path)
         result = Result(experiment.federation.rounds, rounds, time.perf_counter() - began, metrics)
         status = "FINISHED"

@@ -8,6 +8,7 @@ from typing import Literal
 
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.checkpoints.checkpoint import Checkpoints
+from fedlit.core.checkpoints.manifest import Best
 from fedlit.core.messages import Broadcast, Payload, Round, ServerState
 from fedlit.federation import description, evaluation
 from fedlit.federation.callbacks import Callback, Callbacks, SaveCheckpoints, with_shipped
@@ -119,6 +120,8 @@ class Federation(Settings):
             session.settle(server)
         saver.rewind(done)
         monitor = Monitor.chosen(self, evaluation.rehearse(session, server), more)
+        if resume is not None and session.meets_others(server, done, checkpoint.names(resume)):
+            best = Best()  # of other validation images
         return FitState(session=session, run=run, server=server, monitor=monitor, done=done, best=best, before=before)
 
     def _rounds(self, state: FitState, interrupts: Interrupts) -> Iterator[Round]:

@@ -1,6 +1,6 @@
 """What a checkpoint must hold for a federation to go on from it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedlit.core.checkpoints import checkpoint
@@ -68,3 +68,23 @@ def check_states(path: Path, loaded: Contents, settings: Settings, initial: Serv
                 raise CheckpointError(
                     f"{path / file} lacks the optimizer's {lacking[0]!r}, which other clients have; use another checkpoint"
                 )
+
+
+def others(before: Sequence[str], weights: Mapping[str, float], afresh: Sequence[str]) -> str:
+    """Describe what changes in a run that goes on with other clients.
+
+    Args:
+        before: Names of the clients that took part.
+        weights: The share of each client that takes part now.
+        afresh: Algorithms whose states start afresh.
+    """
+    gone, new = [name for name in before if name not in weights], [name for name in weights if name not in before]
+    who = [f"{word} {', '.join(names)}" for word, names in (("without", gone), ("with", new)) if names]
+    shares = ", ".join(f"{name} {weight:.3f}" for name, weight in weights.items())
+    text = f"the run goes on {' and '.join(who)}, with new client weights: {shares}"
+    if afresh:
+        text += (
+            f"; what {' and '.join(afresh)} keeps starts afresh at the server and at the clients, without anything of those who left: "
+            "the first round is like the algorithm's first"
+        )
+    return f"{text}; the best model is chosen among the rounds to come, because the validation images are different"

@@ -1,6 +1,7 @@
 """A federation that is ready to run: its clients, engine and state, and what is kept of it."""
 
 import shutil
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,7 +28,7 @@ from fedlit.data.federated import FederatedDataModule
 from fedlit.federation import devices
 from fedlit.federation.engines.base import Engine, Program
 from fedlit.federation.handover import PersonalParts
-from fedlit.federation.restoring import check_place, check_states
+from fedlit.federation.restoring import check_place, check_states, others
 from fedlit.federation.settings import Settings
 
 
@@ -189,6 +190,28 @@ class Session:
             server.stats.copy_(start.stats)
             self._load_personal_parts(server)
 
+    def meets_others(self, server: ServerState, done: int, before: Sequence[str]) -> bool:
+        """Go on after some rounds where other clients took part, at sites alone; returns whether they are others.
+
+        Args:
+            server: The state after those rounds, which may be changed.
+            done: Number of those rounds.
+            before: Names of the clients that took part.
+
+        Raises:
+            ConfigError: An algorithm cannot go on with others.
+        """
+        if self.engine.keeps_states or set(before) == set(self.clients):
+            return False
+        pairs = zip(self.federation.aggregators, server.aggregators, strict=True)
+        afresh = [type(a).__name__ for a, state in pairs if a.on_clients_change(state, server)]
+        if afresh:
+            self.engine.start_afresh(server)
+        if self.objective is not None and done < self.federation.rounds:  # its constants are those of all clients
+            server.stats.copy_(self.measure(server, self.round(done), moments=False, start=True).stats)
+        warnings.warn(others(before, self.weights, afresh), stacklevel=2)
+        return True
+
     def round(self, index: int) -> Round:
         """Say what happens in a round, and who takes part."""
         plan, names = self.federation.schedule.plan(index), list(self.clients)
@@ -248,6 +271,12 @@ class Session:
             kept.write(self.masks[client], self.layout, self.server_model.w, self.server_model.stats)
             self.server_model.own.load(kept.buffers)
         return self.server_model.module
+
+    def hand_out(self, server: ServerState, rounds: int) -> list[str]:
+        """Give a run's best model, after so many rounds, to sites that may keep it; returns lines for the person who waits."""
+        learned = {owner: self.learned(owner) for owner in self.personal or [None]}
+        flags = {owner: [name in known for name in self.classes] for owner, known in learned.items()}
+        return self.engine.hand_out(Broadcast(server.w, server.stats, []), rounds, flags)
 
     def _load_personal_parts(self, server: ServerState) -> None:
         """Let clients start with what they kept in the phase before, beside the server's values."""

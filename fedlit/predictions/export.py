@@ -1,11 +1,13 @@
 """One model of a run in one file: a state dict as .safetensors, with what whoever loads it has to know."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import torch
+from lightning.pytorch import LightningModule
 from safetensors.torch import save
 
 from fedlit import __version__
@@ -13,6 +15,7 @@ from fedlit.core.checkpoints.checkpoint import Contents
 from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.flat import SLICES
 from fedlit.core.system.files import whole
+from fedlit.data.federated import FederatedDataModule
 from fedlit.data.pictures.images import LabelledImages
 from fedlit.federation.session import Session
 from fedlit.tracking.addresses import marked
@@ -90,26 +93,43 @@ def export(session: Session, checkpoint: Contents, run: Path, client: str | None
     """
     if file.is_dir():
         raise ConfigError(f"--output: expected a file such as {file / 'model.safetensors'}, found the folder {file}")
-    module = session.model(checkpoint.server, client, checkpoint.clients.get(client))
+    module, learned = session.model(checkpoint.server, client, checkpoint.clients.get(client)), session.learned(client)
+    described = {"round": checkpoint.round, "classes": session.classes}
+    described |= {"learned": [name in learned for name in session.classes]} | described_images(session.data)
+    save_model(module, (run / "config.yaml").read_text(), client, described, file)
+
+
+def save_model(
+    module: LightningModule, config: str, client: str | None, described: Mapping[str, Any], file: Path
+) -> None:
+    """Write a model to a file, whole or not at all.
+
+    Args:
+        module: With the weights that are written.
+        config: A configuration as YAML, of which ``model`` and ``fabric`` count.
+        client: Whose own model it is; None for the federation's.
+        described: The notes that are JSON.
+        file: Where.
+    """
+    kind = type(module)
+    texts = {"fedlit": __version__, "model": f"{kind.__module__}.{kind.__qualname__}", "config": marked(config)}
+    texts |= {} if client is None else {"client": client}
     # Copies, as the parameters are views of one vector, and safetensors refuses tensors that share memory.
     contiguous = {"memory_format": torch.contiguous_format}
     tensors = {name: tensor.detach().cpu().clone(**contiguous) for name, tensor in module.state_dict().items()}
-    content = save(tensors, _metadata(session, type(module), run, client, checkpoint.round))
+    content = save(tensors, texts | {name: json.dumps(value) for name, value in described.items()})
     with whole(file, durable=True) as draft:
         draft.write_bytes(content)
 
 
-def _metadata(session: Session, kind: type, run: Path, client: str | None, rounds: int) -> dict[str, str]:
-    learned = session.learned(client)
-    images = next(iter(session.data.clients.values())).train
-    described = {"round": rounds, "classes": session.classes, "learned": [name in learned for name in session.classes]}
-    if isinstance(images, LabelledImages):
-        described |= {"image_size": images.store.shape[-1], "channels": images.store.shape[1]}
-        described |= {"resize": getattr(session.everyone, "resize", "squeeze")}
-        described |= {name: getattr(images, name) for name in ("in_chans", "mean", "std")}
-    texts = {"fedlit": __version__, "model": f"{kind.__module__}.{kind.__qualname__}"}
-    texts |= {"config": marked((run / "config.yaml").read_text())} | ({} if client is None else {"client": client})
-    return texts | {name: json.dumps(value) for name, value in described.items()}
+def described_images(data: FederatedDataModule) -> dict[str, Any]:
+    """Return how images become the model's input; nothing where they are not fedlit's."""
+    images = next(iter(data.clients.values())).train
+    if not isinstance(images, LabelledImages):
+        return {}
+    described = {"image_size": images.store.shape[-1], "channels": images.store.shape[1]}
+    described |= {"resize": getattr(data, "resize", "squeeze")}
+    return described | {name: getattr(images, name) for name in ("in_chans", "mean", "std")}
 
 
 def _shown(names: Iterable[str]) -> str:

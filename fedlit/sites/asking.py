@@ -127,6 +127,13 @@ class Asking:
         for number in sorted(answers):
             yield requests[number], answers[number]
 
+    def once(
+        self, requests: Sequence[Request], read: Callable[[Request, Envelope], Any]
+    ) -> Iterator[tuple[Request, Any]]:
+        """Ask one time only, and yield each answer or failure as it comes: no run ends by it."""
+        for number, answer in self._once(requests, range(len(requests)), read):
+            yield requests[number], answer
+
     def _once(
         self,
         requests: Sequence[Request],

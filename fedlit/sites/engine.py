@@ -21,9 +21,9 @@ from fedlit.federation.engines.base import AnyState, Engine, InProcess, OnReply,
 from fedlit.federation.handover import PersonalParts
 from fedlit.federation.settings import Settings
 from fedlit.sites.answers import Expected, Norms, disagreeing, not_agreed, read_scores
-from fedlit.sites.asking import Asking, Request
+from fedlit.sites.asking import Asking, Failed, Request
 from fedlit.sites.envelope import Damaged, Envelope
-from fedlit.sites.messages import Look, Member, Prepare, Prepared, Start, Started, Task, Train
+from fedlit.sites.messages import Done, Final, Look, Member, Prepare, Prepared, Start, Started, Task, Train
 from fedlit.sites.payloads import module_tensors
 from fedlit.sites.roster import Roster
 
@@ -167,7 +167,7 @@ class SiteEngine(Engine):
 
     def go_back(self, at_sites: Mapping[str, int | None], rounds: int) -> None:
         """Go on from the states at sites that a checkpoint names."""
-        self._accepted = {name: at_sites.get(name) for name in self._accepted}
+        self._accepted = {name: at_sites.get(name) for name in {**self._accepted, **at_sites}}  # who left may come back
         self._rounds, self._trained = rounds, {}
 
     def saved(self, places: Sequence[Mapping[str, int | None]]) -> None:
@@ -186,25 +186,50 @@ class SiteEngine(Engine):
         aggregators: Sequence[Aggregator],
     ) -> None:
         """Let clients begin with what they kept at their sites in an earlier phase."""
-        kept, tensors = checkpoint.at_sites(parts.path), {"w": server.w, "stats": server.stats}
+        self._start(list(clients), parts.phase, checkpoint.at_sites(parts.path), server)
+
+    def start_afresh(self, server: ServerState) -> None:
+        """Let clients start the phase again, with only their own part of the model."""
+        self._start(list(self._program.clients), self._phase, dict(self._accepted), server)
+
+    def _start(self, names: Sequence[str], before: str, kept: Mapping[str, int | None], server: ServerState) -> None:
+        tensors = {"w": server.w, "stats": server.stats}
         asked = [
             Request(
                 "start",
                 self._site_of[name],
                 name,
                 Start(
-                    run=self._roster.run, phase=self._phase, fingerprint=self._layout.fingerprint, client=name, before=parts.phase,
-                    config=self._roster.plans[parts.phase], accepted=kept[name], fresh=self._site_of[name] in self._roster.fresh,
+                    run=self._roster.run, phase=self._phase, fingerprint=self._layout.fingerprint, client=name, before=before,
+                    config=self._roster.plans[before], accepted=kept[name], fresh=self._site_of[name] in self._roster.fresh,
                 ),
                 tensors,
             )
-            for name in clients
+            for name in names
             if kept.get(name) is not None
         ]  # fmt: skip
         for request, kept_one in self._ask(
             asked, lambda _, reply: reply.message(Started).kept, "start of a phase", "repeat"
         ):
             self._accepted[request.client] = 0 if kept_one else None
+
+    def hand_out(self, down: Broadcast, rounds: int, learned: Mapping[str | None, list[bool]]) -> list[str]:
+        """Give the best model to the sites, where the server's file lets it; what keeps one from taking it is a warning."""
+        if not self._roster.models:
+            return ["no site gets the model (models: false in the server's file)"]
+        holders = {self._site_of[name]: name for name in self._program.clients}
+        asked = [
+            self._task("model", owner, down.tensors(), Final(rounds, flags), holder)
+            for owner, flags in learned.items()
+            for holder in ([owner] if owner else holders.values())
+        ]
+        having = set()
+        for request, answer in self._ask.once(asked, lambda request, reply: reply.message(Done)):
+            if isinstance(answer, Failed):
+                warnings.warn(f"the best model is not kept there: {answer.told}", stacklevel=2)
+            else:
+                having.add(request.site)
+        return [f"the best model is at {', '.join(sorted(having))}: `fedlit site model` there"] if having else []
 
     def close(self) -> None:
         """Let go of the server's own model; the sites go on with the next phase."""
@@ -224,7 +249,7 @@ class SiteEngine(Engine):
         return self._worker
 
     def _task(
-        self, verb: str, client: str | None, tensors: State, asked: Train | Look, holder: str | None = None
+        self, verb: str, client: str | None, tensors: State, asked: Train | Look | Final, holder: str | None = None
     ) -> Request:
         accepted = self._accepted.get(client) if client else None
         durable = sorted(self._durable.get(client, ())) if client else []

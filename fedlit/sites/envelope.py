@@ -21,7 +21,7 @@ from fedlit.core.system.typed import Mistyped, built, made
 if TYPE_CHECKING:
     from torch import Tensor
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Number of what is said here; sites and server that speak different ones do not talk to each other."""
 
 LARGEST_HEADER = 2**16

@@ -4,6 +4,7 @@ A job names the two classes of this module, `Rounds` and `Site`, and ships confi
 everywhere: the header of a message, and named arrays, which NVFlare sends as arrays.
 """
 
+import json
 import os
 import queue
 import time
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
+from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller, Task
@@ -21,6 +23,8 @@ from nvflare.apis.job_def import JobMetaKey
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
+from fedlit.core.errors import ConfigError
+from fedlit.core.system import documents
 from fedlit.sites.carrier import Carrier, CutOff, Lost, Ticket
 from fedlit.sites.envelope import Damaged, Envelope, Header, joined, split
 from fedlit.sites.loopback import DIED, SiteProcess
@@ -29,6 +33,9 @@ from fedlit.sites.submission import CONFIG, TASK, TOPIC
 
 SITE_FILE, SERVER_FILE = "fedlit-site.yaml", "fedlit-server.yaml"
 """The own files of a site and of a server, in their folders ``local``."""
+
+NVFLARE_FILE = "disabled_clients.json"
+"""NVFlare's list of sites that its server lets in no more, in the server's folder."""
 
 HEARD = 15
 """Seconds for which a job that has ended waits until its lead has heard of it."""
@@ -60,11 +67,11 @@ class Rounds(Controller):
         config = Path(workspace.get_app_dir(job)) / "config" / CONFIG
         self._carrier = FlareCarrier(self, sites)
         own = Path(workspace.get_site_config_dir()).absolute() / SERVER_FILE
+        meta = fl_ctx.get_prop(FLContextKey.JOB_META)
         # All sites have to be there when a job begins; whether it goes on without one of them is then the federation's to say.
-        fl_ctx.get_prop(FLContextKey.JOB_META).update(
-            {JobMetaKey.MIN_CLIENTS.value: 1, JobMetaKey.MANDATORY_CLIENTS.value: []}
-        )
-        self._hosted = Hosted(Order(config.absolute(), run, name, fresh, own), self._carrier)
+        meta.update({JobMetaKey.MIN_CLIENTS.value: 1, JobMetaKey.MANDATORY_CLIENTS.value: []})
+        lead = str(meta.get(JobMetaKey.SUBMITTER_NAME.value, ""))
+        self._hosted = Hosted(Order(config.absolute(), run, name, fresh, own, lead), self._carrier)
         fl_ctx.get_engine().register_app_command(TOPIC, lambda topic, asked, context: self._hosted.told(asked or {}))
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
@@ -79,6 +86,45 @@ class Rounds(Controller):
 
     def process_result_of_unknown_task(self, *args: Any) -> None:
         """Throw a late reply away."""
+
+
+class Door(FLComponent):
+    """Keeps the list of sites that NVFlare's server lets in no more as ``refused`` in the server's own file has it.
+
+    The file is read again whenever it has changed: before a site is let in, and with each sign of life of one that is there.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._read_at, self._refused = -1, frozenset()
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Refuse who is on the list, and let in who is on it no more."""
+        if event_type not in (EventType.CLIENT_REGISTER_RECEIVED, EventType.CLIENT_HEARTBEAT_RECEIVED):
+            return
+        engine = fl_ctx.get_engine()
+        workspace = engine.get_workspace()
+        file, own = Path(workspace.get_site_config_dir()) / SERVER_FILE, Path(workspace.get_root_dir()) / NVFLARE_FILE
+        changed = file.stat().st_mtime_ns if file.exists() else 0
+        if changed == self._read_at:
+            return
+        try:
+            if self._read_at < 0 and own.exists():  # what NVFlare has kept over a restart
+                self._refused = frozenset(json.loads(own.read_text())["disabled_clients"])
+            refused = frozenset((documents.load(file) or {}).get("refused") or ()) if changed else frozenset()
+        except (
+            ConfigError,
+            ValueError,
+            OSError,
+            AttributeError,
+            TypeError,
+            KeyError,
+        ) as error:  # half written: the list stays
+            self.log_error(fl_ctx, f"{file}: refused cannot be read, and the list stays as it was: {error}")
+            return
+        engine.disable_clients(sorted(refused - self._refused))
+        engine.enable_clients(sorted(self._refused - refused))
+        self._read_at, self._refused = changed, refused
 
 
 class FlareCarrier(Carrier):

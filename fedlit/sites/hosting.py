@@ -54,6 +54,7 @@ class Order:
         name: Name of a new run.
         fresh: Sites whose clients go on without a state that is missing.
         server: The server's own file, which need not be there.
+        lead: Name in the lead's certificate.
     """
 
     config: Path
@@ -61,6 +62,7 @@ class Order:
     name: str
     fresh: Sequence[str] = ()
     server: Path | None = None
+    lead: str = ""
 
 
 @dataclass(frozen=True)
@@ -207,6 +209,11 @@ class Hosted:
         os.umask(0o077)
         try:
             own = ServerSettings.read(self.order.server)
+            if refused := [name for name in (self.order.lead, *self.carrier.sites()) if name in own.refused]:
+                raise ConfigError(
+                    f"the server refuses the certificate of {', '.join(refused)} (refused in its own file): ask its people, and take a "
+                    "site out of local/fedlit-lead.yaml"
+                )
             if self.order.run:
                 check_run(self.order.run)
             if self.order.server is not None and own.job_days is not None:
@@ -220,7 +227,8 @@ class Hosted:
                 elif begun is not None and not experiment.ckpt_path:
                     experiment.begun = begun
                 ledgers = experiment.run_dir / "ledgers.json"
-                return self._fit(with_sites(experiment, self.carrier, self.order.fresh, ledgers, self.order.run))
+                run = self.order.run
+                return self._fit(with_sites(experiment, self.carrier, self.order.fresh, ledgers, run, own.models))
         except CutOff as error:
             return Ending("away", str(error))
         except Exception as error:

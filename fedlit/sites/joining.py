@@ -60,7 +60,12 @@ def joined(experiment: Experiment, sites: str | None, fresh: Sequence[str] = ())
 
 
 def with_sites(
-    experiment: Experiment, carrier: Carrier, fresh: Sequence[str] = (), ledgers: Path | None = None, run: str = ""
+    experiment: Experiment,
+    carrier: Carrier,
+    fresh: Sequence[str] = (),
+    ledgers: Path | None = None,
+    run: str = "",
+    models: bool = True,
 ) -> Experiment:
     """Give the experiment with its clients where a carrier leads to.
 
@@ -70,6 +75,7 @@ def with_sites(
         fresh: Sites whose clients go on without a state that is missing.
         ledgers: File of the heads of the sites' ledgers.
         run: The run's id; "" makes one.
+        models: Whether sites get the best model when the run ends.
 
     Raises:
         ConfigError: The sites do not fit the experiment.
@@ -78,7 +84,7 @@ def with_sites(
     gathered = gather(carrier, experiment.data.classes, class_paths(list(parts.values())), heads)
     sizes = experiment.data.batch_size, experiment.data.eval_batch_size
     data = AtSites(gathered.presences, *sizes, experiment.data.test_sets, gathered.arrays)
-    sites = Sites(carrier, gathered.presences, {}, list(fresh), run or new_run(), heads)
+    sites = Sites(carrier, gathered.presences, {}, list(fresh), run or new_run(), ledgers=heads, models=models)
     joined = replace(experiment, data=data, away=sites)
     for part in joined.parts if experiment.fast_dev_run else ():
         window = -(-sites.examples // experiment.data.batch_size)

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -24,6 +24,9 @@ UNANSWERED = (
     api_spec.InvalidTarget, api_spec.CommandError, FLCommunicationError, RuntimeError, OSError,
 )  # fmt: skip
 """What is raised where a server does not answer, or not now."""
+
+DISABLED = "is disabled"
+"""NVFlare's words for a name on its list of those who are let in no more."""
 
 REFUSED = (api_spec.AuthenticationError, api_spec.AuthorizationError)
 
@@ -49,7 +52,7 @@ class Link:
 
         Raises:
             ConfigError: It does not take the lead for one, it is not of the lead's federation, or the lead's certificate is
-                not valid any more.
+                refused or not valid any more.
         """
         try:
             if self._session is None:
@@ -65,6 +68,11 @@ class Link:
             raise ConfigError(f"--sites {self.lead.folder}: the server refuses {self.lead.user}: {error}") from error
         except UNANSWERED as error:
             self.close()
+            if DISABLED in f"{error} {error.__context__}":
+                raise ConfigError(
+                    f"--sites {self.lead.folder}: the server refuses the certificate of {self.lead.user} (refused in its own file); "
+                    "ask its people"
+                ) from error
             if (kit := kit_of(self.lead.folder)) is not None:
                 kit.certificate().check_dates()
             if not self._lost:
@@ -86,5 +94,5 @@ class Link:
 def _quiet() -> Iterator[None]:
     """Within, NVFlare prints nothing: the person who waits hears of the run alone."""
     logging.getLogger("nvflare").setLevel(logging.CRITICAL)
-    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         yield

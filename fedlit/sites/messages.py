@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from fedlit.core.system.typed import AnyFloat
 
-VERBS = ("hello", "prepare", "start", "train", "measure", "evaluate", "end")
+VERBS = ("hello", "prepare", "start", "train", "measure", "evaluate", "model", "end")
 """What a site can be asked."""
 
 REPLY, FAILED = "reply", "failed"
@@ -206,8 +206,21 @@ class Look:
 
 
 @dataclass
+class Final:
+    """What is said of the best model of a run that has ended.
+
+    Attributes:
+        rounds: Number of completed rounds.
+        learned: Whether somebody who trains labels a class, for each class.
+    """
+
+    rounds: int
+    learned: list[bool]
+
+
+@dataclass
 class Task:
-    """To a site, with the federation's vectors: a client's part of a round, or an evaluation.
+    """To a site, with the federation's vectors: a client's part of a round, an evaluation, or the model that came of it.
 
     Attributes:
         run, phase, fingerprint: What was prepared.
@@ -215,7 +228,7 @@ class Task:
         accepted: Round after which the client's state is wanted, as the server has accepted it; None before its first.
         durable: Rounds of the client's states that checkpoints of the server go back to.
         fresh: Whether the client starts afresh where its state is missing.
-        asked: The round, or the evaluation.
+        asked: The round, the evaluation, or the model.
     """
 
     run: str
@@ -225,7 +238,7 @@ class Task:
     accepted: int | None
     durable: list[int]
     fresh: bool
-    asked: Train | Look
+    asked: Train | Look | Final
 
 
 @dataclass

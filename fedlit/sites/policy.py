@@ -80,6 +80,7 @@ class Limits:
         seconds: Time that one answer may take.
         memory: Gigabytes of memory of the site's process.
         messages: Messages in a day.
+        models: Runs whose models are kept.
     """
 
     parameters: int = 300_000_000
@@ -89,6 +90,7 @@ class Limits:
     seconds: float = 86_400.0
     memory: float = 64.0
     messages: int = 20_000
+    models: int = 20
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -101,7 +103,7 @@ class Policy:
     """Say what a site does for a server, and what it does not.
 
     Args:
-        verbs: What may be asked: ``prepare``, ``start``, ``train``, ``measure``, ``evaluate``.
+        verbs: What may be asked: ``prepare``, ``start``, ``train``, ``measure``, ``evaluate``, ``model``.
         allow: Paths of classes that a configuration may name beside those of fedlit and ``torch.optim``, such as
             ``our_project.fancy.FancyAggregator``. They are imported when the site starts.
         leaves: What may leave the site.

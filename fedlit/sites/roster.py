@@ -42,6 +42,7 @@ class Roster:
         fresh: Sites whose clients go on without a state that is missing.
         run: The run's id.
         ledgers: Heads of the sites' ledgers that the server has seen last, by site.
+        models: Whether sites get the best model when the run ends.
     """
 
     carrier: Carrier
@@ -50,6 +51,7 @@ class Roster:
     fresh: Sequence[str] = ()
     run: str = field(default_factory=new_run)
     ledgers: "Ledgers" = field(default_factory=lambda: Ledgers(None))
+    models: bool = True
 
     def __post_init__(self) -> None:
         names = [presence.name for presence in self.presences]
@@ -93,16 +95,29 @@ class Roster:
                     f"{directory} is a run without sites: its clients' states are there, and no site has them; go on without "
                     "--sites, or start a new run"
                 )
-            with whole(file, durable=True) as draft:
-                told = {"run": self.run, "sites": [presence.name for presence in self.presences]}
-                draft.write_text(json.dumps(told) + "\n")
+            self._write(file, {})
         try:
-            self.run = str(json.loads(file.read_text())["run"])
+            told = json.loads(file.read_text())
+            self.run, before = str(told["run"]), dict(told.get("clients", {}))
             check_run(self.run)
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{file} cannot be read ({error}): restore it from a copy, sites know the run by it"
             ) from error
+        for client, site in self.site_of.items():
+            if before.get(client, site) != site:
+                raise CheckpointError(
+                    f"client {client!r} was at site {before[client]!r} when the run began, and is at {site!r} now: what it keeps is "
+                    f"there; go on with the same clients at each site (sites may leave and join), or start a new run"
+                )
+        if self.site_of.keys() - before.keys():
+            self._write(file, before)
+
+    def _write(self, file: Path, before: Mapping[str, str]) -> None:
+        """Write down the run's id, the sites, and where each client is or was."""
+        told = {"run": self.run, "sites": [presence.name for presence in self.presences]}
+        with whole(file, durable=True) as draft:
+            draft.write_text(json.dumps(told | {"clients": {**before, **self.site_of}}) + "\n")
 
 
 def run_with(folder: Path, run: str) -> Path | None:

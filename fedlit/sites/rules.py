@@ -13,6 +13,9 @@ from fedlit.core.system.files import whole
 CLASSES = ("fedlit.sites.flare.Rounds", "fedlit.sites.flare.Site")
 """All that a job may name: what runs at the server, and what at a site."""
 
+DOOR = "fedlit.sites.flare.Door"
+"""What keeps certificates out that the server's own file refuses; a part of the server, which no job names."""
+
 SILENT = 25
 """Seconds without a sign of life after which a server, or a job there, takes a site for gone; sites give one every ten seconds."""
 
@@ -59,6 +62,7 @@ def server_rules(storage: Path) -> dict[str, dict[str, Any]]:
                 ),
                 {"id": "job_store"} | _storage({}),
                 _part("process_launcher", f"{_NVFLARE}.job_launcher.server_process_launcher.ServerProcessJobLauncher"),
+                _part("door", DOOR),
             ],
         },
         AUTHORIZATION: authorization(),

@@ -24,8 +24,9 @@ from fedlit.federation.engines.base import Program, View, Worker
 from fedlit.federation.examinations import Compiler, check
 from fedlit.federation.handover import PersonalParts
 from fedlit.metrics.tally import Tally
+from fedlit.predictions.export import described_images
 from fedlit.schedules import Schedule
-from fedlit.sites import recipe
+from fedlit.sites import models, recipe
 from fedlit.sites.envelope import Damaged, Envelope
 from fedlit.sites.failures import Unfit, Unprepared, failure_of
 from fedlit.sites.ledger import Entry, Ledger
@@ -35,6 +36,7 @@ from fedlit.sites.messages import (
     Done,
     End,
     Failure,
+    Final,
     Hello,
     Look,
     Member,
@@ -106,6 +108,7 @@ class Site:
             "train": self._train,
             "measure": self._train,
             "evaluate": self._evaluate,
+            "model": self._model,
             "end": self._end,
         }
 
@@ -227,7 +230,8 @@ class Site:
         state = self._states(asked.run, asked.before, before).read(asked.client, asked.accepted, asked.fresh)
         local, program = ready.worker.local, ready.worker.program
         layout = Layout.of(configured(local.fabric, before.module, before.phase.aggregators))
-        parts = PersonalParts(None, layout, before.phase.aggregators, before.part.dropped(before.model))
+        dropped = () if asked.before == asked.phase else before.part.dropped(before.model)
+        parts = PersonalParts(None, layout, before.phase.aggregators, dropped)
         down, held = self._down(ready, envelope), [(asked.client, state)] if state else []
         server = ServerState(ready.layout, down.w, down.stats, [])
         clients = {asked.client: program.clients[asked.client]}
@@ -311,6 +315,40 @@ class Site:
             kind, tensors = "tally", vars(Tally.of(scored.scores, scored.labels, ready.layout.classes, below))
         data = self._data.fingerprint(look.holder)
         return entry, Envelope.of(REPLY, Scored(scored.examples, logged, kind, data), tensors)
+
+    def _model(self, envelope: Envelope, entry: Entry) -> tuple[Entry, Envelope]:
+        """Keep the best model of a run, with what the client keeps to itself."""
+        task = _checked(envelope.message(Task))
+        asked, entry = task.asked, self._entry(entry, task, envelope)
+        if not isinstance(asked, Final):
+            raise Damaged("'model' brings the best model of a run, and none came")
+        ready = self._ready_for(task.run, task.phase, task.fingerprint)
+        plan, local, layout = ready.recipe.plan, ready.worker.local, ready.layout
+        entry = replace(entry, at=asked.rounds, config=digest(ready.asked.config))
+        if task.phase or not 0 <= asked.rounds <= plan.rounds or len(asked.learned) != len(layout.classes):
+            raise Damaged(f"a model after round {asked.rounds} of {plan.rounds}, of {len(asked.learned)} classes")
+        if envelope.vectors.keys() != {"w", "stats"}:
+            raise Damaged(f"a model has w and stats, found {', '.join(envelope.vectors)}")
+        down, masks = self._down(ready, envelope), [local.mask(c) for c in ready.worker.program.clients.values()]
+        if task.client is not None:
+            local.adopt(local.mask(self._own_client(ready, task.client)), self._state(ready, task), down)
+        elif any(mask.private(layout) or (mask.keeps_stats(layout) and layout.stats_size) for mask in masks):
+            raise Damaged("clients keep a part of the model, and it is nobody's own")
+        else:
+            local.flat.load(down.w, down.stats)
+            local.flat.own.load({})
+        notes = {"round": asked.rounds, "classes": layout.classes, "learned": asked.learned}
+        notes |= described_images(self._data.module)
+        models.keep(
+            self.settings.folder,
+            task.run,
+            task.client,
+            most=self.policy.limits.models,
+            module=local.module,
+            plan=plan,
+            notes=notes,
+        )
+        return entry, Envelope.of(REPLY, Done())
 
     def _end(self, envelope: Envelope, entry: Entry) -> tuple[Entry, Envelope]:
         asked = _checked(envelope.message(End))

@@ -35,7 +35,7 @@ class MissingState(ValueError):
 class NotKept(ValueError):
     """The state after a round cannot be written."""
 
-    public = "the state of a client cannot be written"
+    public = "what the site keeps cannot be written"
 
 
 def forget(folder: Path, days: float, now: float, named: re.Pattern[str] = RUN) -> list[str]:
@@ -118,10 +118,12 @@ class SiteStates:
         Raises:
             MissingState: The accepted state is not here.
         """
-        file = self._find(client, accepted, fresh)
-        if file is not None and file.name.startswith("pending"):
-            file.replace(self._file(client, "round", accepted))
-            sync(file.parent)
+        self._find(client, accepted, fresh)
+        for number in {accepted, *durable} - {None}:
+            file, own = self._file(client, "pending", number), self._file(client, "round", number)
+            if file.exists() and not own.exists():
+                file.replace(own)
+                sync(file.parent)
         for kind, number, other in self._files(client):
             if kind == "pending" or (number != accepted and number not in durable):
                 other.unlink(missing_ok=True)
@@ -174,12 +176,12 @@ class SiteStates:
 
     def _file(self, client: str, kind: str, number: int) -> Path:
         check_run(self.run)
-        folder = self.folder / self.run / _named(self.phase or "main part") / _named(client)
+        folder = self.folder / self.run / folder_name(self.phase or "main part") / folder_name(client)
         if not folder.resolve().is_relative_to(self.folder.resolve()):
             raise MissingState(f"{folder} is not in {self.folder}")
         return folder / f"{kind}-{number:06d}.pt"
 
 
-def _named(name: str) -> str:
-    """A name as that of a folder: names of clients are different as such."""
+def folder_name(name: str) -> str:
+    """Give a name as that of a folder: names of clients are different as such."""
     return re.sub(r"[^\w.\- ]+", "_", name.strip()).lstrip(".") or "_"

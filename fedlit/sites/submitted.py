@@ -43,6 +43,8 @@ class ServerSettings:
         accelerator: Device of the server.
         parameters: Weights that a model may have.
         job_days: Days after which NVFlare's copy of an old job is removed, when another job begins. By default they stay.
+        models: Whether sites get the best model when a run ends.
+        refused: Names in the certificates of sites and leads that are let in no more.
     """
 
     home: str = "."
@@ -54,6 +56,8 @@ class ServerSettings:
     accelerator: str = "auto"
     parameters: int = 1_000_000_000
     job_days: float | None = None
+    models: bool = True
+    refused: list[str] = field(default_factory=list)
 
     @classmethod
     def read(cls, file: Path | None) -> "ServerSettings":
@@ -217,14 +221,13 @@ def _made(
     fabric = make_fabric(own.accelerator, precision=wanted.precision)
     launch(fabric)
     seed_process(wanted.seed, "initial weights")
-    given = wanted.name or name
-    check_name("name", given, OF_RUNS)
+    check_name("name", wanted.name or name, OF_RUNS)
     return Experiment(
         config=yaml.safe_dump(settings, sort_keys=False, allow_unicode=True),
         settings=settings,
         seed=wanted.seed,
         experiment=wanted.experiment,
-        name=given,
+        name=wanted.name or (None if wanted.ckpt_path else name),  # last and best mean all runs where none is named
         run_dir=Path(own.run_dir),
         ckpt_path=wanted.ckpt_path,
         fast_dev_run=wanted.fast_dev_run,

@@ -100,7 +100,7 @@ def test_arrays_that_were_changed_are_told():
         (lambda c: c[:-3], "is cut off: expected"),
         (lambda c: c + b"x", "1 bytes follow the last array"),
         (lambda c: b"PICKLE" + c[6:], "no message of fedlit"),
-        (lambda c: c[:6] + struct.pack("<H", PROTOCOL + 1) + c[8:], "of protocol 4, expected 3"),
+        (lambda c: c[:6] + struct.pack("<H", PROTOCOL + 1) + c[8:], "of protocol 5, expected 4"),
         (lambda c: c[:8] + struct.pack("<I", LARGEST_HEADER + 1) + c[12:], "a header of 65,537 bytes"),
         (lambda c: c[: PREFIX.size] + b"[" + c[PREFIX.size + 1 :], "cannot be read"),
         (lambda c: c.replace(b'"float32"', b'"object_"'), "expected one of float32.*found 'object_'"),

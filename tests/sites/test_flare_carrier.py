@@ -1,11 +1,14 @@
 """What carries messages over NVFlare, with a controller that does what it is told."""
 
+import json
+import os
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from nvflare.apis.controller_spec import TaskCompletionStatus
+from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.job_def import job_from_meta
 from nvflare.apis.shareable import make_reply
@@ -13,7 +16,7 @@ from nvflare.apis.signal import Signal
 
 from fedlit.sites.carrier import CutOff, Lost
 from fedlit.sites.envelope import Envelope
-from fedlit.sites.flare import FlareCarrier, Rounds, Site, packed, unpacked
+from fedlit.sites.flare import NVFLARE_FILE, SERVER_FILE, Door, FlareCarrier, Rounds, Site, packed, unpacked
 from fedlit.sites.messages import FAILED, Done
 
 ASKED = Envelope.of("train", Done({"round": 1}), {"w": torch.arange(6.0).reshape(2, 3), "n": torch.tensor([1, 2])})
@@ -186,3 +189,53 @@ def test_a_site_whose_process_dies_says_so_and_starts_it_with_the_next_message()
         assert answer.verb == FAILED
         assert answer.content["reason"] == "its process died, and is started again"
         assert site._process.started == number
+
+
+class Engine:
+    """NVFlare's list of sites, in the place of its server."""
+
+    def __init__(self, folder) -> None:
+        self.folder, self.disabled, self.calls = folder, set(), 0
+
+    def get_workspace(self):
+        return SimpleNamespace(
+            get_site_config_dir=lambda: str(self.folder / "local"), get_root_dir=lambda: str(self.folder)
+        )
+
+    def disable_clients(self, names: list) -> None:
+        self.disabled |= set(names)
+        self.calls += 1
+
+    def enable_clients(self, names: list) -> None:
+        self.disabled -= set(names)
+
+
+def test_the_list_of_the_servers_file_is_nvflares(tmp_path):
+    """Whoever is taken off is let in again, also after a restart; a file that cannot be read changes nothing."""
+    (tmp_path / "local").mkdir()
+    file, engine = tmp_path / "local" / SERVER_FILE, Engine(tmp_path)
+    seen = SimpleNamespace(
+        get_engine=lambda: engine, get_prop=lambda *a, **k: None, get_identity_name=lambda **k: "server"
+    )
+
+    def after(door: Door, text: str | None, age: int, event: str = EventType.CLIENT_HEARTBEAT_RECEIVED) -> set:
+        if text is not None:
+            file.write_text(text)
+            os.utime(file, ns=(age, age))
+        door.handle_event(event, seen)
+        return engine.disabled
+
+    door = Door()
+    door.log_error = lambda *told: None
+    assert after(door, None, 0) == set()  # there need not be a file
+    assert after(door, "refused: [north]", 1, EventType.START_RUN) == set()
+    assert after(door, None, 1, EventType.CLIENT_REGISTER_RECEIVED) == {"north"}
+    calls = engine.calls
+    assert after(door, None, 1) == {"north"}
+    assert engine.calls == calls  # it is not read again
+    assert after(door, "refused: [north, south]", 2) == {"north", "south"}
+    for number, text in enumerate(("refused: [", "- refused", "refused: 5", "refused: [[1]]"), 3):
+        assert after(door, text, number) == {"north", "south"}, text
+    assert after(door, "refused: [south]", 9) == {"south"}
+    (tmp_path / NVFLARE_FILE).write_text(json.dumps({"disabled_clients": ["south"]}))
+    assert after(Door(), "logger: false", 10) == set()

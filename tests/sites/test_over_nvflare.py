@@ -9,11 +9,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from at_sites import Ended, assert_same
 from connect_proxy import proxying
 from flare_network import LEAD, SERVER, Network
 from runs import Place
+from safetensors.torch import load_file
 
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.data import PhantomCXR
@@ -88,7 +90,7 @@ def wait_for(words: str, command, seconds: float = 300) -> None:
         time.sleep(0.05)
 
 
-def test_a_killed_site_job_changes_nothing(tmp_path, network, monkeypatch, proxy):
+def test_a_killed_site_job_changes_nothing(tmp_path, network, monkeypatch, proxy, fedlit_cli):
     """The sites and the lead reach the server through a proxy."""
     file = written(tmp_path, network)
     network.start(SERVER)
@@ -111,6 +113,17 @@ def test_a_killed_site_job_changes_nothing(tmp_path, network, monkeypatch, proxy
     assert [file.parent.name for file in (tmp_path / "there" / "default").glob("*/config.yaml")] == ["one"]
     with closing(sqlite3.connect(network.workspace(SERVER) / "mlflow.db")) as store:
         assert store.execute("select status from runs").fetchall() == [("FINISHED",)]
+    assert "the best model is at site-1, site-2: `fedlit site model` there" in there.output
+    for number, site in enumerate(network.sites, 1):
+        code, out, err = fedlit_cli(f"site model {network.workspace(site)} --output {tmp_path / 'a.safetensors'}")
+        assert code == 0, err
+        assert f"the own of client 'hospital-0{number}'" in out
+        line = f"export --config {file} --run_dir {tmp_path / 'here'} --name one --ckpt_path best --client hospital-0{number}"
+        assert fedlit_cli(f"{line} --output {tmp_path / 'b.safetensors'}")[0] == 0
+        a, b = (load_file(tmp_path / f"{letter}.safetensors") for letter in "ab")
+        counters = "num_batches_tracked"  # of BatchNorm decide nothing, and are in no checkpoint
+        assert a.keys() == b.keys()
+        assert [name for name in b if not torch.equal(a[name], b[name]) and not name.endswith(counters)] == []
 
 
 def test_code_of_a_lead_runs_nowhere(tmp_path, network):
@@ -145,3 +158,38 @@ def test_code_of_a_lead_runs_nowhere(tmp_path, network):
     lines = [json.loads(line) for line in (tmp_path / "site-1" / "ledger.jsonl").read_text().splitlines()]
     assert {line["verb"] for line in lines} == {"hello"}
     assert lines[-1]["lead"] == LEAD
+
+
+def test_a_certificate_that_the_servers_file_refuses_is_not_let_in(tmp_path, network):
+    """At the door of the server in NVFlare's words, and a lead who asks for a site that is refused in ours."""
+    own = network.workspace(SERVER) / "local" / "fedlit-server.yaml"
+
+    def refuse(*names: str) -> None:
+        own.write_text(yaml.safe_dump({"refused": list(names), "logger": False, "run_dir": str(tmp_path / "runs")}))
+
+    def waits(name: str, words: str, times: int = 1) -> None:
+        file, until = network.workspace(name) / "console.txt", time.monotonic() + 60
+        while not file.exists() or file.read_text().count(words) < times:
+            assert time.monotonic() < until, (name, words, file.read_text())
+            time.sleep(0.5)
+
+    for site in network.sites:
+        network.write_site(site, data=DATA, state=str(tmp_path / site), accelerator="cpu")
+    refuse("site-2")
+    network.start()
+    waits("site-2", "registration rejected: Client 'site-2' is disabled")
+    waits(SERVER, "New client site-1")
+    assert "New client site-2" not in (network.workspace(SERVER) / "console.txt").read_text()
+    network.kill("site-2")
+    refuse("site-1")  # one that is there, in the place of the other
+    waits(SERVER, "Client site-1 disabled. Removed 1 active token(s).")
+    network.start("site-2")
+    waits(SERVER, "New client site-2")
+    network.kill("site-1")
+    (network.lead / "local" / "fedlit-lead.yaml").write_text("sites: [site-2]")
+    refuse("site-1", LEAD)
+    time.sleep(12)  # a sign of life of the site that is there, with which the file is read
+    with pytest.raises(
+        ConfigError, match=f"refuses the certificate of {LEAD} .refused in its own file.; ask its people"
+    ):
+        Supervisor(Lead.read(network.lead), Submission("{}", "one"), print).run()

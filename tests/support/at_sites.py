@@ -12,7 +12,9 @@ import yaml
 from runs import Kept
 
 from fedlit.cli.main import main
+from fedlit.core.aggregator import Aggregator
 from fedlit.core.checkpoints.manifest import Manifest
+from fedlit.core.flat import Layout
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.loopback import Died, InProcess
 from fedlit.sites.serving import answering
@@ -34,6 +36,7 @@ class Sites:
         between: Called with a site's name, a message and what answers it: what comes back, or a fault.
         rules: Policies in place of the loopback's own, by site.
         surviving: Whether they are those of the command before, as sites whose server has died.
+        away: Names of sites that do not take part.
         files: Their own files.
         made: How often each has been started.
     """
@@ -41,6 +44,7 @@ class Sites:
     between: Callable[[str, Envelope, Answer], bytes] | None = None
     rules: dict[str, dict] = field(default_factory=dict)
     surviving: bool = False
+    away: set[str] = field(default_factory=set)
     files: dict[str, Path] = field(default_factory=dict)
     made: dict[str, int] = field(default_factory=dict)
     _last: InProcess | None = None
@@ -48,8 +52,11 @@ class Sites:
     def carrier(self, files: dict[str, Path]) -> InProcess:
         if self.surviving and self._last is not None:
             return self._last
+        files = {name: file for name, file in files.items() if name not in self.away}
         self.files = dict(files)
         for name, policy in self.rules.items():
+            if name not in files:
+                continue
             values = yaml.safe_load(files[name].read_text()) | {"policy": policy}
             files[name].write_text(yaml.safe_dump(values))
         self._last = Staying({name: partial(self.start, name) for name in files})
@@ -61,6 +68,16 @@ class Sites:
         return lambda content: (
             self.between(name, Envelope.from_bytes(content), answer) if self.between else answer(content)
         )
+
+
+class BothSides(Aggregator):
+    """An algorithm with something at the server that belongs to what clients keep, and no word on other clients."""
+
+    def server_state(self, layout: Layout, w: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"sum": torch.zeros(1)}
+
+    def client_state(self, layout: Layout) -> dict[str, torch.Tensor]:
+        return {"own": torch.zeros(1)}
 
 
 class Staying(InProcess):

@@ -14,7 +14,7 @@ COMMANDS = {
     "compare": "Compare runs: AUROC with intervals and paired tests, cost, and settings, on the terminal and as a report.",
     "reproduce": "Run what a figure or table of a paper needs, and write it. A call after an interruption continues.",
     "data": "Look at data before training on it, and at the cache of decoded images.",
-    "site": "Write the folder of a site, a server or a lead of a federation across sites, look at one before it joins, and show what has left it.",
+    "site": "Write the folder of a site, a server or a lead of a federation across sites, look at one before it joins, show what has left it, and bring a run's model out of it.",
     "list": "Show what ships by the short names that a YAML may use. Also the harmonised labels, the reproductions, and the checks of a model.",
 }
 """What each command does. Its file is imported when it is called: the others would take seconds."""

@@ -1,4 +1,4 @@
-"""``fedlit site init``, ``fedlit site check`` and ``fedlit site ledger``."""
+"""``fedlit site init``, ``fedlit site check``, ``fedlit site ledger`` and ``fedlit site model``."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,20 +13,26 @@ from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.system import documents
 from fedlit.experiment.parser import Parser, complain
 from fedlit.sites.folders import ROLES, Folder
-from fedlit.sites.ledger import read
+from fedlit.sites.ledger import LINES, read
+from fedlit.sites.messages import printable
 from fedlit.sites.reaching import kit_of
 
 
 def parser(argv: Sequence[str]) -> Parser:
     """Make the options of what a site does by itself."""
     options = Parser(description=COMMANDS["site"])
-    options.nested = {"init": _init_parser(), "check": _check_parser(), "ledger": _ledger_parser()}
+    options.nested = {
+        "init": _init_parser(),
+        "check": _check_parser(),
+        "ledger": _ledger_parser(),
+        "model": _model_parser(),
+    }
     return options
 
 
 def execute(args: Namespace, parser: Parser) -> int:
-    """Write a folder, look at one, or show what has left it, and return the exit code."""
-    commands = {"init": _init, "check": _check, "ledger": _ledger}
+    """Write a folder, look at one, show what has left it, or bring a model out of it, and return the exit code."""
+    commands = {"init": _init, "check": _check, "ledger": _ledger, "model": _model}
     return commands[args.subcommand](args[args.subcommand])
 
 
@@ -67,21 +73,51 @@ def _check(args: Namespace) -> int:
 def _ledger(args: Namespace) -> int:
     from fedlit.cli.ledger_report import report, write_csv
 
-    file = args.path / "local" / "fedlit-site.yaml" if args.path.is_dir() else args.path
     try:
-        if not file.is_file():
-            raise ConfigError(f"{args.path}: expected the folder of a site, with local/{file.name}, or its own file")
-        settings = documents.load(file)
-        if not isinstance(settings, dict) or not isinstance(settings.get("state"), str):
-            raise ConfigError(f"{file}: state: expected the folder of what the site keeps")
-        lines = list(read(Path(settings["state"])))
+        state = _state(args.path)
+        lines = list(read(state))
         if args.csv is not None:
             write_csv(lines, args.csv)
-        report(lines, Path(settings["state"]), wide_console())
+        report(lines, state, wide_console())
     except (ConfigError, OSError) as error:
         complain(str(error))
         return 1
     return 0
+
+
+def _model(args: Namespace) -> int:
+    from fedlit.sites.models import bring  # with PyTorch, which takes seconds
+
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    try:
+        file, notes = bring(_state(args.path), args.run or "", args.client, args.output)
+    except (ConfigError, OSError) as error:
+        complain(str(error))
+        return 1
+    whose = f", the own of client {notes['client']!r}" if "client" in notes else ""
+    console.print(printable(f"model after {notes['round']} rounds of run {notes['run']}{whose}: {file}"))
+    pairs = zip(notes["classes"], notes["learned"], strict=True)
+    if unknown := [name for name, learned in pairs if not learned]:
+        console.print(printable(f"not learned, so that their scores say nothing: {', '.join(unknown)}"))
+    console.print(f"to use it: fedlit predict --model {file} FOLDER")
+    return 0
+
+
+def _state(path: Path) -> Path:
+    """The folder of what a site keeps: as its own file names it, or the folder itself.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    if (path / LINES).is_file():
+        return path
+    file = path / "local" / "fedlit-site.yaml" if path.is_dir() else path
+    if not file.is_file():
+        raise ConfigError(f"{path}: expected the folder of a site, with local/{file.name}, or its own file")
+    settings = documents.load(file)
+    if not isinstance(settings, dict) or not isinstance(settings.get("state"), str):
+        raise ConfigError(f"{file}: state: expected the folder of what the site keeps")
+    return Path(settings["state"])
 
 
 def _looks(path: Path, config: Path | None) -> Iterator[str]:
@@ -141,9 +177,26 @@ def _ledger_parser() -> Parser:
         "The file that this is read from is checked: no line of it was changed or left out. Nothing is written but the table."
     )
     parser = Parser(description=description)
-    path = "Folder of `fedlit site init`, or a site's own file, such as fedlit-site.yaml."
+    path = "Folder of `fedlit site init`, a site's own file, such as fedlit-site.yaml, or a site's folder of states."
     parser.add_argument("path", metavar="PATH", type=Path, help=path)
     parser.add_argument("--csv", type=Path | None, default=None, help="File for a table with a row a message.")
+    return parser
+
+
+def _model_parser() -> Parser:
+    description = (
+        "Write the best model of a run that has ended, as a file that `fedlit predict --model` takes: weights in .safetensors, and "
+        "notes in JSON. Where the site's client keeps a part of the model, as under FedBN, its own part is in it."
+    )
+    parser = Parser(description=description)
+    path = "Folder of `fedlit site init`, a site's own file, such as fedlit-site.yaml, or a site's folder of states."
+    parser.add_argument("path", metavar="PATH", type=Path, help=path)
+    run = "The run, by the beginning of its id as `fedlit site ledger` shows it. By default the newest that has left a model."
+    parser.add_argument("run", metavar="RUN", type=str | None, nargs="?", default=None, help=run)
+    client = "Client whose own model is written, where a site has several that keep a part of it."
+    parser.add_argument("--client", type=str | None, default=None, help=client)
+    output = "File of the model, by default model-RUN.safetensors in the working directory."
+    parser.add_argument("--output", type=Path | None, default=None, help=output)
     return parser
 
 

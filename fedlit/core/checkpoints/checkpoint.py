@@ -228,6 +228,12 @@ def at_sites(path: Path) -> dict[str, int | None]:
         return Manifest.read(path).at_sites
 
 
+def names(path: Path) -> list[str]:
+    """Read the names of the clients that took part."""
+    with _reading(path):
+        return list(Manifest.read(path).clients)
+
+
 def callbacks(path: Path) -> dict[str, dict[str, Any]]:
     """Read what callbacks have kept, by their place and class."""
     with _reading(path):

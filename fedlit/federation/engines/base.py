@@ -365,6 +365,19 @@ class Engine:
     def saved(self, places: Sequence[Mapping[str, int | None]]) -> None:
         """Learn to which states at sites the checkpoints go back."""
 
+    def start_afresh(self, server: ServerState) -> None:
+        """Drop what algorithms keep at clients at sites; a client keeps its own part of the model."""
+
+    def hand_out(self, down: Broadcast, rounds: int, learned: Mapping[str | None, list[bool]]) -> list[str]:
+        """Give the best model to sites, which keep it, and say to which; where clients are here, nobody needs it.
+
+        Args:
+            down: The model.
+            rounds: Completed rounds.
+            learned: For each client with a model of its own, or for None, whether it can tell a class.
+        """
+        return []
+
     def hand_over(
         self,
         parts: PersonalParts,

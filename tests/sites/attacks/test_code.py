@@ -318,6 +318,17 @@ def test_folders_and_loggers_are_the_servers_own(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "path", "meant"),
+    [(None, None, "new"), (None, "last", None), ("mine", "last", "mine"), ("mine", None, "mine")],
+)
+def test_the_last_run_is_that_of_any_name_unless_one_is_given(tmp_path, monkeypatch, name, path, meant):
+    """The name that a command has made up for a new run is none by which an earlier one is found."""
+    monkeypatch.chdir(tmp_path)
+    with experiment_of(submitted(name=name, ckpt_path=path), ServerSettings(logger=False), "new") as experiment:
+        assert experiment.name == meant
+
+
 def test_a_job_whose_configuration_is_refused_ends_in_words(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fedlit.json").write_text(submitted(model=SGD_SYSTEM))

@@ -250,7 +250,7 @@ def mutated(content: bytes, draw: random.Random) -> bytes:
         return content + os.urandom(draw.randrange(1, 20))
     if kind == 3:
         return (
-            struct.pack("<6sHI", MAGIC, draw.choice((0, 1, 2, 3, 65535)), draw.randrange(2**20))
+            struct.pack("<6sHI", MAGIC, draw.choice((0, 1, 2, PROTOCOL, 65535)), draw.randrange(2**20))
             + content[PREFIX.size :]
         )
     values = (
@@ -278,7 +278,7 @@ def mutated(content: bytes, draw: random.Random) -> bytes:
         _change(told["content"], draw, values)
     else:
         told["verb"] = draw.choice(
-            ("hello", "prepare", "start", "train", "measure", "evaluate", "end", "reply", "failed")
+            ("hello", "prepare", "start", "train", "measure", "evaluate", "model", "end", "reply", "failed")
         )
         if draw.random() < 0.5:
             _change(told["content"], draw, values)

@@ -1,0 +1,112 @@
+"""Models that runs have left at a site, each in a file of ``fedlit export``: what a server sends at the end of a run.
+
+``STATE/models/RUN.safetensors`` is the model of a run, and ``RUN-CLIENT.safetensors`` that of a client which keeps a part of it.
+They outlive the states of the run.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from lightning.pytorch import LightningModule
+
+from fedlit.core.errors import ConfigError
+from fedlit.core.measuring import objective_of
+from fedlit.core.system.files import private, whole
+from fedlit.predictions.export import save_model
+from fedlit.predictions.serving import described
+from fedlit.sites.envelope import Damaged
+from fedlit.sites.messages import check_run
+from fedlit.sites.policy import Refused
+from fedlit.sites.recipe import Plan
+from fedlit.sites.states import NotKept, folder_name
+
+FOLDER, SUFFIX = "models", ".safetensors"
+
+
+def keep(
+    folder: Path, run: str, client: str | None, most: int, module: LightningModule, plan: Plan, notes: Mapping[str, Any]
+) -> None:
+    """Write the model of a run.
+
+    Args:
+        folder: The site's folder of states.
+        run: The run, by its id.
+        client: Whose own model it is; None for the federation's.
+        most: Of how many runs models are kept.
+        module: With the weights.
+        plan: What was trained, as the site has prepared it.
+        notes: What a file of ``fedlit export`` says of its model beside that.
+
+    Raises:
+        Refused: There are models of as many runs.
+        Damaged: A value of the model is not a number.
+        NotKept: It cannot be written.
+    """
+    check_run(run)
+    if len({file.name[: len(run)] for file in _files(folder)} - {run}) >= most:
+        raise Refused(
+            f"there are models of {most} runs in {FOLDER}/ of its folder, as many as limits.models allows; "
+            "its people may remove some"
+        )
+    constants = objective_of(module)  # of a class that nobody labels they are not known
+    own = set() if constants is None else {id(tensor) for tensor in constants.state_dict(keep_vars=True).values()}
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        if id(tensor) not in own and tensor.isnan().any():
+            raise Damaged(f"the model's {name} is not a number")
+    config = yaml.safe_dump({"model": plan.model, "fabric": {"precision": plan.precision}}, sort_keys=False)
+    file = folder / FOLDER / f"{run if client is None else f'{run}-{folder_name(client)}'}{SUFFIX}"
+    try:
+        private(file.parent)
+        save_model(module, config, client, notes, file)
+        file.chmod(0o600)
+    except OSError as error:
+        raise NotKept(
+            f"the model cannot be written to {file.parent}: {error.strerror or error}; make room there"
+        ) from error
+
+
+def bring(folder: Path, run: str, client: str | None, output: Path | None) -> tuple[Path, dict[str, Any]]:
+    """Copy a model to a file of somebody's own.
+
+    Args:
+        folder: The site's folder of states.
+        run: The id of the run, or how it begins; "" for the newest model.
+        client: Whose own model; None where there is one only.
+        output: The file. By default one in the working directory, with the beginning of the run's id in its name.
+
+    Returns:
+        The file, and its notes.
+
+    Raises:
+        ConfigError: There is no such model, or more than one.
+    """
+    files = sorted((f for f in _files(folder) if f.name.startswith(run)), key=lambda file: file.stat().st_mtime)
+    runs = list(dict.fromkeys(file.name[:32] for file in files))
+    if not files:
+        raise ConfigError(
+            f"{folder / FOLDER}: there is no model{f' of run {run}' if run else ''}. A model comes when its run ends, if verbs of "
+            "the site's file has model in it, and models of the server's file is true"
+        )
+    if run and len(runs) > 1:
+        raise ConfigError(f"{run}: expected the id of one run, or its beginning, found {', '.join(runs)}")
+    notes = {file: described(file) for file in files if file.name.startswith(runs[-1])}
+    owners = [told.get("client") for told in notes.values()]
+    wanted = [file for file, told in notes.items() if client is None or told.get("client", client) == client]
+    if len(wanted) != 1:
+        found = f"no model of client {client!r}" if client else "a model of each client"
+        raise ConfigError(f"run {runs[-1]}: there is {found}; give --client with one of {', '.join(map(str, owners))}")
+    (file,) = wanted
+    output = output or Path(f"model-{file.name[:8]}{file.name[32:]}")
+    if output.is_dir():
+        raise ConfigError(
+            f"--output: expected a file such as {output / 'model.safetensors'}, found the folder {output}"
+        )
+    with whole(output) as draft:
+        draft.write_bytes(file.read_bytes())
+    return output, notes[file] | {"run": runs[-1]}
+
+
+def _files(folder: Path) -> list[Path]:
+    return [file for file in (folder / FOLDER).glob(f"*{SUFFIX}") if not file.name.startswith(".")]

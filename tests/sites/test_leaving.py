@@ -1,0 +1,266 @@
+"""A run goes on with a site fewer, with one more, and with one that comes back; what cannot go on is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from at_sites import TOYS, Ended
+from torch import Tensor
+
+from fedlit.aggregators import FedBN, Scaffold
+from fedlit.core.batches import BatchStream
+from fedlit.core.checkpoints import checkpoint
+from fedlit.core.flat import FlatModel
+from fedlit.core.hooks import client_mask
+from fedlit.core.messages import Client
+from fedlit.data import PhantomCXR
+from fedlit.sites.envelope import Envelope
+from fedlit.sites.hosting import Hosted, Order
+from fedlit.sites.messages import new_run
+from fedlit.testing import OwnRows, ToyData, ToyNet
+
+SIZES = {"site-0": 12, "site-1": 14, "site-2": 16}
+"""Training images of the clients; each is at a site of its own."""
+
+
+@pytest.fixture
+def run(fedlit_cli, sites, tmp_path):
+    """Goes on with a run of three sites until so many rounds, without some of them; returns what was said."""
+
+    def fit(rounds: int, *away: str, more: str = "", code: int = 0) -> str:
+        sites.away = set(away)
+        path = "--ckpt_path last" if list(tmp_path.glob("default/*/config.yaml")) else ""
+        line = (
+            f"{TOYS} --model.drop 0 --federation.rounds {rounds} --run_dir {tmp_path} --sites loopback:3 {path} {more}"
+        )
+        ended, out, err = fedlit_cli(line)
+        assert ended == code, err
+        return " ".join((out + err).split())
+
+    return fit
+
+
+def last(folder: Path) -> Path:
+    return checkpoint.find(folder / "default" / "one" / "checkpoints", "last")
+
+
+def by_hand(start: dict[str, Tensor], weights: dict[str, float], began: list[str]) -> dict[str, Tensor]:
+    """The third round of FedAvg: two steps of SGD at each client, from its place in its stream, and the weighted mean."""
+    data = ToyData()
+    data.setup()
+    mean = {name: torch.zeros_like(value) for name, value in start.items()}
+    for client, weight in weights.items():
+        model = ToyNet(drop=0)
+        model.load_state_dict(start, strict=False)
+        optimizer, stream = model.configure_optimizers(), BatchStream(data.clients[client].train, 4, 0, client)
+        first = 4 if client in began else 0
+        for number in (first, first + 1):
+            optimizer.zero_grad()
+            model.training_step(stream[number], number).backward()
+            optimizer.step()
+        for name in mean:
+            mean[name] += weight * model.state_dict()[name]
+    return mean
+
+
+@pytest.mark.parametrize(("first", "then"), [((), ("site-3",)), (("site-3",), ())], ids=["one fewer", "one more"])
+def test_fedavg_goes_on_as_by_hand(run, sites, tmp_path, first, then):
+    run(2, *first)
+    start, members = checkpoint.tensors(last(tmp_path)), list(SIZES)[: 3 - len(then)]
+    said = run(3, *then)
+    shares = {name: SIZES[name] / sum(SIZES[n] for n in members) for name in members}
+    wanted, found = by_hand(start, shares, list(SIZES)[: 3 - len(first)]), checkpoint.tensors(last(tmp_path))
+    assert wanted.keys() == found.keys()
+    for name in wanted:
+        torch.testing.assert_close(found[name], wanted[name], rtol=1e-5, atol=1e-6)
+    told = ", ".join(f"{name} {share:.3f}" for name, share in shares.items())
+    who = "without site-2" if then else "with site-2"
+    assert f"the run goes on {who}, with new client weights: {told}; the best model" in said
+    assert "starts afresh" not in said
+    rows = Ended(tmp_path).kept.metrics()
+    assert [float(value) for _, key, value in rows if key == "round/clients"] == [3 - len(first)] * 2 + [len(members)]
+
+
+def owners_mean(ended: Ended, aggregators: list, **data) -> Tensor:
+    """The weighted mean of the clients' control variates, for each weight over its owners."""
+    toys = ToyData(**data)
+    toys.setup()
+    layout, states = FlatModel(ToyNet()).layout, ended.states()
+    total, weights = torch.zeros(layout.size), torch.zeros(layout.num_groups, dtype=torch.float64)
+    members = checkpoint.names(ended.kept.last)
+    for name in members:
+        client = Client(name, toys.clients[name].classes, SIZES[name], SIZES[name])
+        total += SIZES[name] * states[name]["0/c"]
+        weights += SIZES[name] * client_mask(aggregators, layout, client).owned.double()
+    return total / layout.expand(weights).clamp(min=1)
+
+
+@pytest.mark.parametrize(("first", "then"), [((), ("site-3",)), (("site-3",), ())], ids=["one fewer", "one more"])
+@pytest.mark.parametrize(
+    ("named", "options"),
+    [
+        ("Scaffold", ""),
+        pytest.param("Scaffold, OwnRows", "--data.labelled 2", marks=pytest.mark.slow),
+        pytest.param("Scaffold, FedBN", "--federation.participation 0.7", marks=pytest.mark.slow),
+    ],
+)
+def test_c_is_the_owners_mean_of_the_control_variates(run, tmp_path, first, then, named, options):
+    known = {"Scaffold": Scaffold, "FedBN": FedBN, "OwnRows": OwnRows}
+    aggregators = [known[name]() for name in named.split(", ")]
+    paths = ", ".join(f"{{class_path: {'fedlit.testing.OwnRows' if n == 'OwnRows' else n}}}" for n in named.split(", "))
+    more = f"--federation.aggregators='[{paths}]' {options}"
+    said = [run(2, *first, more=more), run(4, *then, more=more)]
+    c, wanted = (
+        Ended(tmp_path).server["0/c"],
+        owners_mean(Ended(tmp_path), aggregators, labelled=2 if "labelled" in options else 3),
+    )
+    assert c.norm() > 0.1
+    torch.testing.assert_close(c, wanted, rtol=1e-4, atol=1e-6)
+    assert "what Scaffold keeps starts afresh at the server and at the clients" in said[1]
+    assert "starts afresh" not in said[0]
+
+
+def test_a_client_keeps_its_part_of_the_model_where_the_rest_begins_anew(run, sites, tmp_path):
+    more = "--federation.aggregators='[Scaffold, FedBN, PersonalHeads]'"
+    run(2, more=more)
+    before, begun = Ended(tmp_path).states(), {}
+
+    def between(site, envelope, answer):
+        if envelope.verb == "train" and envelope.content["asked"]["index"] == 2:
+            (folder,) = (tmp_path / "default" / "sites" / site).glob("*/main part/*")
+            begun[folder.name] = torch.load(folder / f"round-{envelope.content['accepted']:06d}.pt", weights_only=True)
+        return answer(envelope.to_bytes())
+
+    sites.between = between
+    run(3, "site-3", more=more)
+    assert begun.keys() == {"site-0", "site-1"}
+    for name, state in begun.items():
+        assert before[name]["0/c"].any()
+        assert not state["0/c"].any()
+        for part in ("w", "stats"):
+            assert len(before[name][part])
+            assert torch.equal(state[part], before[name][part])
+
+
+def test_a_run_that_dies_right_after_goes_on_again(run, sites, tmp_path):
+    """Before a new checkpoint is there, all of it is done once more, with the same numbers."""
+    more = "--federation.aggregators='[Scaffold, FedBN]' --federation.checkpoint_every 5"
+    run(2, more=more)
+    saved, payloads, dies = last(tmp_path), [], [True]
+
+    def between(site, envelope, answer):
+        if envelope.verb != "train":
+            return answer(envelope.to_bytes())
+        if site == "site-2" and dies:
+            dies.clear()
+            raise KeyboardInterrupt
+        reply = answer(envelope.to_bytes())
+        payloads.append(Envelope.from_bytes(reply).digest)
+        return reply
+
+    sites.between = between
+    with pytest.raises((AssertionError, KeyboardInterrupt)):
+        run(4, "site-3", more=more)
+    assert last(tmp_path) == saved
+    assert "starts afresh" in run(4, "site-3", more=more)
+    assert len(payloads) == 5
+    assert payloads[0] == payloads[1]
+
+
+def test_a_site_comes_back_to_what_its_client_kept(run, sites, tmp_path):
+    asked = []
+
+    def between(site, envelope, answer):
+        if envelope.verb == "train":
+            asked.append((site, envelope.content["asked"]["index"], envelope.content["accepted"]))
+        return answer(envelope.to_bytes())
+
+    sites.between = between
+    more = "--federation.aggregators='[FedBN]'"
+    run(2, more=more)
+    said = run(4, "site-3", more=more), run(5, more=more)
+    assert "goes on without site-2" in said[0]
+    assert "goes on with site-2" in said[1]
+    assert [accepted for site, index, accepted in asked if site == "site-3"] == [None, 1, 2]
+    assert [index for site, index, accepted in asked if site == "site-1"] == [0, 1, 2, 3, 4]
+
+
+def test_the_best_model_is_of_the_rounds_with_those_who_are_there(run, tmp_path):
+    more = "--federation.monitor round/clients --federation.monitor_mode max"
+    run(2, more=more)
+    run(4, "site-3", more=more)  # by the metric the first rounds were better
+    assert checkpoint.best(last(tmp_path)).round == 3
+
+
+def test_the_objectives_constants_are_those_of_the_clients_that_are_there(fedlit_cli, sites, tmp_path):
+    """p of AUCSaddle, the share of positives; sites with floors answer one question a round, also then."""
+    model = {
+        "class_path": "ImageClassifier",
+        "init_args": {
+            "backbone": "small_cnn",
+            "objective": {"class_path": "AUCSaddle"},
+            "optimizer": {"class_path": "SGD", "init_args": {"lr": 0.01}},
+        },
+    }
+    data = {"class_path": "PhantomCXR", "init_args": {"hospitals": 3, "images": 150, "image_size": 16, "batch_size": 8}}
+    federation = {"rounds": 1, "workers": 1, "aggregators": [{"class_path": "CODASCA"}]}
+    file = tmp_path / "x.yaml"
+    file.write_text(
+        yaml.safe_dump({"data": data, "model": model, "federation": federation, "logger": False, "name": "one"})
+    )
+    sites.rules = {f"site-{number}": {"leaves": {"counts_below": 0}} for number in (1, 2, 3)}
+    seen = []
+    for rounds, away in ((1, set()), (2, {"site-2"})):
+        sites.away = away
+        line = f"fit --config {file} --federation.rounds {rounds} --run_dir {tmp_path} --sites loopback:3"
+        code, _, err = fedlit_cli(line + (" --ckpt_path last" if away else ""))
+        assert code == 0, err
+        assert "floors" not in err
+        seen.append(checkpoint.tensors(last(tmp_path))["objective.p"])
+    phantom = PhantomCXR(**data["init_args"])
+    phantom.setup()
+    shares = {name: client.train.labels.nanmean(0) for name, client in phantom.clients.items()}
+    for found, names in zip(seen, (list(shares), ["hospital-01", "hospital-03"]), strict=True):
+        torch.testing.assert_close(found, torch.stack([shares[name] for name in names]).mean(0), rtol=1e-5, atol=1e-6)
+
+
+def test_an_algorithm_that_does_not_say_what_becomes_of_it_is_refused(run, tmp_path):
+    more = "--federation.aggregators='[{class_path: at_sites.BothSides}]'"
+    run(1, more=more)
+    before = (last(tmp_path) / "server.pt").read_bytes()
+    said = run(2, "site-3", more=more, code=1)
+    assert "BothSides keeps something at the server that belongs to what its clients keep" in said
+    assert "go on with those with whom the run began" in said
+    assert (last(tmp_path) / "server.pt").read_bytes() == before
+    run(2, more=more)
+
+
+def test_clients_at_other_sites_than_before_are_refused(fedlit_cli, sites, tmp_path):
+    """Two sites in the place of three have other clients each: what those kept is at another one."""
+    line = f"{TOYS} --run_dir {tmp_path}"
+    assert fedlit_cli(f"{line} --federation.rounds 1 --sites loopback:3")[0] == 0
+    code, _, err = fedlit_cli(f"{line} --federation.rounds 2 --sites loopback:2 --ckpt_path last")
+    assert code == 1
+    assert (
+        "client 'site-2' was at site 'site-3' when the run began, and is at 'site-1' now: what it keeps is there" in err
+    )
+    told = json.loads((tmp_path / "default" / "one" / "sites.json").read_text())
+    assert told["clients"] == {"site-0": "site-1", "site-1": "site-2", "site-2": "site-3"}
+
+
+@pytest.mark.parametrize(("lead", "named"), [("ann@example.org", "ann@example.org"), ("bob@example.org", "north")])
+def test_a_job_of_who_is_refused_ends_in_words(tmp_path, lead, named):
+    """Before anything of its configuration is read."""
+    own = tmp_path / "fedlit-server.yaml"
+    own.write_text(f"home: {tmp_path}\nrefused: [north, ann@example.org]\n")
+    sites = {"south": True} if lead == named else {"north": True, "south": True}
+    carrier = type("Nobody", (), {"sites": lambda self: sites, "name": "nobody"})()
+    hosted = Hosted(Order(tmp_path / "fedlit.json", new_run(), "one", server=own, lead=lead), carrier)
+    hosted.train()
+    assert hosted.ending.kind == "failed"
+    assert (
+        f"the server refuses the certificate of {named} (refused in its own file): ask its people"
+        in hosted.ending.reason
+    )

@@ -1,0 +1,289 @@
+"""The best model comes to the hospital when a run ends: whole, merged with what its client keeps, and as the site allows."""
+
+import csv
+import errno
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from at_sites import TOYS
+from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from fedlit.core.errors import ConfigError
+from fedlit.sites import engine
+from fedlit.sites.envelope import Envelope
+from fedlit.sites.messages import FAILED, REPLY
+from fedlit.sites.models import bring
+
+CONFIG = {
+    "data": {
+        "class_path": "PhantomCXR",
+        "init_args": {"hospitals": 2, "images": 120, "image_size": 32, "batch_size": 8, "label_scheme": "split"},
+    },
+    "model": {
+        "class_path": "ImageClassifier",
+        "init_args": {"backbone": "small_cnn", "optimizer": {"class_path": "SGD", "init_args": {"lr": 0.05}}},
+    },
+    "federation": {
+        "rounds": 2,
+        "workers": 1,
+        "schedule": {"init_args": {"window": 4}, "class_path": "ConstantSchedule"},
+    },
+    "fabric": {"accelerator": "cpu"},
+    "logger": False,
+    "name": "one",
+}
+OWN = {"floors": None, "leaves": {"scores": True, "counts_below": 0, "errors": True}}
+"""Rules of a site that is tried on one machine."""
+
+
+def written(folder: Path, *aggregators: str) -> Path:
+    named = [{"class_path": name} for name in aggregators]
+    file = folder / "x.yaml"
+    file.write_text(yaml.safe_dump(CONFIG | {"federation": CONFIG["federation"] | {"aggregators": named}}))
+    return file
+
+
+def images(folder: Path) -> Path:
+    """Images that no federation has seen."""
+    folder.mkdir()
+    draw = np.random.default_rng(0)
+    for number in range(5):
+        Image.fromarray(draw.integers(0, 256, (40, 32), dtype=np.uint8)).save(folder / f"{number}.png")
+    return folder
+
+
+def state(folder: Path, site: str) -> Path:
+    return folder / "default" / "sites" / site
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def notes(file: Path) -> dict[str, str]:
+    with safe_open(file, "pt") as opened:
+        return {key: value for key, value in opened.metadata().items() if key != "config"}
+
+
+def scores(file: Path) -> np.ndarray:
+    """Of a class that was not learned there is none."""
+    with file.open() as opened:
+        return np.array([[text or "nan" for text in row[1:]] for row in list(csv.reader(opened))[1:]], dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("aggregators", "own"),
+    [((), False), pytest.param(("FedBN",), True, marks=pytest.mark.slow), (("PersonalHeads", "FedBN"), True)],
+)
+def test_it_predicts_at_the_hospital_what_the_servers_model_does_with_its_clients_part(
+    fedlit_cli, sites, tmp_path, monkeypatch, aggregators, own
+):
+    """The same run in one process, exported for each client, is what the hospital has to have."""
+    monkeypatch.chdir(tmp_path)
+    file, pictures, seen = written(tmp_path, *aggregators), images(tmp_path / "images"), []
+    for where, more in (("there", "--sites loopback:2"), ("here", "")):
+        code, out, err = fedlit_cli(f"fit --config {file} --run_dir {where} {more}")
+        assert code == 0, err
+        assert ("the best model is at site-1, site-2: `fedlit site model` there" in out) == bool(more)
+    for number in (1, 2):
+        client = f"hospital-0{number}"
+        code, out, err = fedlit_cli(
+            f"site model {state(tmp_path / 'there', f'site-{number}')} --output a{number}.safetensors"
+        )
+        assert code == 0, err
+        assert (client in out) == own
+        whose = f"--client {client}" if own else ""
+        line = f"export --config {file} --run_dir here --ckpt_path best {whose} --output b{number}.safetensors"
+        assert fedlit_cli(line)[0] == 0
+        a, b = (load_file(f"{letter}{number}.safetensors") for letter in "ab")
+        assert a.keys() == b.keys()
+        counters = "num_batches_tracked"  # of BatchNorm decide nothing, and are in no checkpoint
+        assert [name for name in b if not torch.equal(a[name], b[name]) and not name.endswith(counters)] == []
+        assert notes(Path(f"a{number}.safetensors")) == notes(Path(f"b{number}.safetensors"))
+        for letter in "ab":
+            line = f"predict --model {letter}{number}.safetensors {pictures} --output {letter}.csv --accelerator cpu"
+            assert fedlit_cli(line)[0] == 0
+        assert np.array_equal(scores(Path("a.csv")), scores(Path("b.csv")), equal_nan=True)
+        seen.append(scores(Path("a.csv")))
+    assert np.array_equal(*seen, equal_nan=True) != own
+    lines = [
+        json.loads(each) for each in (state(tmp_path / "there", "site-1") / "ledger.jsonl").read_text().splitlines()
+    ]
+    (line,) = [line for line in lines if line["verb"] == "model"]
+    assert (line["answer"], line["client"], line["nbytes"]) == (REPLY, "hospital-01" if own else "", 0)
+    assert len(line["question"]) == len(line["config"]) == 64
+
+
+def test_a_site_that_does_not_take_it_says_so_and_the_run_ends_well(fedlit_cli, sites, tmp_path):
+    sites.rules["site-2"] = OWN | {
+        "verbs": ["prepare", "start", "train", "measure", "evaluate"],
+        "allow": ["toys.ToyNet"],
+    }
+    code, out, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
+    assert code == 0, err
+    assert "the best model is not kept there: site 'site-2'" in err
+    assert "'model' is none of its verbs (prepare, start, train, measure, evaluate)" in err
+    assert "the best model is at site-1:" in out
+    assert len(list(state(tmp_path, "site-1").glob("models/*"))) == 1
+    assert not (state(tmp_path, "site-2") / "models").exists()
+    code, _, err = fedlit_cli(f"site model {state(tmp_path, 'site-2')}")
+    assert code == 1
+    assert "if verbs of the site's file has model in it, and models of the server's file is true" in err
+
+
+def test_a_server_whose_file_says_so_gives_it_to_nobody(fedlit_cli, sites, tmp_path, monkeypatch):
+    made = engine.Sites.__post_init__
+
+    def closed(self) -> None:
+        made(self)
+        self.models = False
+
+    monkeypatch.setattr(engine.Sites, "__post_init__", closed)
+    code, out, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
+    assert code == 0, err
+    assert "no site gets the model (models: false in the server's file)" in out
+    assert list(tmp_path.rglob("*.safetensors")) == []
+    assert '"model"' not in (state(tmp_path, "site-1") / "ledger.jsonl").read_text()
+
+
+def test_a_trial_run_leaves_no_model(fedlit_cli, sites, tmp_path):
+    asked = []
+
+    def between(site, envelope, answer):
+        asked.append(envelope.verb)
+        return answer(envelope.to_bytes())
+
+    sites.between = between
+    code, out, err = fedlit_cli(f"{TOYS} --fast_dev_run true --run_dir {tmp_path} --sites loopback:2")
+    assert code == 0, err
+    assert "train" in asked
+    assert "model" not in asked
+    assert "the best model" not in out
+
+
+CHANGES = {
+    "an array more": lambda c, v: (c, v | {"code": np.zeros(3, dtype=np.uint8)}),
+    "an array less": lambda c, v: (c, {"w": v["w"]}),
+    "fewer weights": lambda c, v: (c, v | {"w": v["w"][:-1]}),
+    "other numbers": lambda c, v: (c, v | {"w": v["w"].astype(np.float64)}),
+    "no number among the weights": lambda c, v: (c, v | {"w": np.full_like(v["w"], np.nan)}),
+    "no number among the statistics": lambda c, v: (c, v | {"stats": np.full_like(v["stats"], np.nan)}),
+    "a path as the run": lambda c, v: (c | {"run": "../../../x"}, v),
+    "another run": lambda c, v: (c | {"run": "0" * 32}, v),
+    "a path as the client": lambda c, v: (c | {"client": "../../x"}, v),
+    "somebody else's client": lambda c, v: (c | {"client": "hospital-02"}, v),
+    "nobody's own, of clients that keep a part": lambda c, v: (c | {"client": None}, v),
+    "another phase": lambda c, v: (c | {"phase": "x"}, v),
+    "more rounds than planned": lambda c, v: (c | {"asked": c["asked"] | {"rounds": 3}}, v),
+    "rounds below 0": lambda c, v: (c | {"asked": c["asked"] | {"rounds": -1}}, v),
+    "fewer classes": lambda c, v: (c | {"asked": c["asked"] | {"learned": [True]}}, v),
+    "a text as a class": lambda c, v: (c | {"asked": c["asked"] | {"learned": ["x"] * len(c["asked"]["learned"])}}, v),
+    "a configuration": lambda c, v: (c | {"asked": c["asked"] | {"config": "x"}}, v),
+    "a round": lambda c, v: (c | {"asked": {"index": 0, "cohort": [], "moments": True}}, v),
+    "another state": lambda c, v: (c | {"accepted": 7}, v),
+}
+
+
+def test_a_server_that_lies_writes_nothing(fedlit_cli, sites, tmp_path):
+    """Each change of the one message is refused and leaves no file; the message itself is then taken."""
+    refused = {}
+
+    def between(site, envelope, answer):
+        if envelope.verb == "model" and site == "site-1":
+            before = files(tmp_path)
+            for name, change in CHANGES.items():
+                content, vectors = change(envelope.content, envelope.vectors)
+                reply = Envelope.from_bytes(
+                    answer(replace(envelope, content=content, vectors=vectors, sha256="").to_bytes())
+                )
+                assert reply.verb == FAILED, name
+                refused[name] = reply.content["reason"]
+                assert files(tmp_path) == before, name
+            whole = envelope.to_bytes()
+            broken = Envelope.from_bytes(answer(whole[:-1] + bytes([whole[-1] ^ 1])))
+            assert "their SHA-256 is another one" in broken.content["reason"]
+        return answer(envelope.to_bytes())
+
+    sites.between = between
+    code, _, err = fedlit_cli(
+        f"fit --config {written(tmp_path, 'PersonalHeads')} --run_dir {tmp_path} --sites loopback:2"
+    )
+    assert code == 0, err
+    assert refused.keys() == CHANGES.keys()
+    assert "a model has w and stats, found w, stats, code" in refused["an array more"]
+    assert "is not a number" in refused["no number among the statistics"]
+    assert "clients keep a part of the model" in refused["nobody's own, of clients that keep a part"]
+    assert "expected 32 hexadecimal digits" in refused["a path as the run"]
+    assert len(list(state(tmp_path, "site-1").glob("models/*"))) == 1
+    left = [path for path in state(tmp_path, "site-1").rglob("*") if path.is_file()]
+    assert {path.stat().st_mode & 0o777 for path in left} == {0o600}
+    assert (state(tmp_path, "site-1") / "models").stat().st_mode & 0o777 == 0o700
+
+
+def test_models_of_as_many_runs_as_the_site_allows_are_kept(fedlit_cli, sites, tmp_path):
+    sites.rules["site-1"] = OWN | {"limits": {"models": 1}, "allow": ["toys.ToyNet"]}
+    line = f"{TOYS} --run_dir {tmp_path} --sites loopback:2"
+    code, _, err = fedlit_cli(f"{line} --federation.rounds 1")
+    assert "not kept" not in err, err
+    (kept,) = state(tmp_path, "site-1").glob("models/*")
+    before = kept.read_bytes()
+    code, _, err = fedlit_cli(f"{line} --federation.rounds 2 --ckpt_path last")  # the same run in the same place
+    assert (code, "not kept" in err, before == kept.read_bytes()) == (0, False, False)
+    code, out, err = fedlit_cli(f"{line} --federation.rounds 1 --seed 1")
+    assert code == 0
+    assert "there are models of 1 runs in models/ of its folder, as many as limits.models allows" in err
+    assert "the best model is at site-2:" in out
+    assert list(state(tmp_path, "site-1").glob("models/*")) == [kept]
+    assert len(list(state(tmp_path, "site-2").glob("models/*"))) == 2
+
+
+def test_a_full_disk_is_told_and_leaves_no_half(fedlit_cli, sites, tmp_path, monkeypatch):
+    real = Path.write_bytes
+
+    def full(self, content):
+        if ".safetensors" not in self.name:
+            return real(self, content)
+        real(self, content[: len(content) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
+    assert code == 0
+    assert "the model cannot be written to" in err
+    assert "No space left on device; make room there" in err
+    assert list(state(tmp_path, "site-1").glob("models/*")) == []
+
+
+def test_which_model_is_meant(fedlit_cli, sites, tmp_path):
+    """Two runs, and two clients of a site with a model of their own each."""
+    there = state(tmp_path, "site-1")
+    for seed in (0, 1):
+        options = f"--federation.rounds 1 --federation.aggregators='[FedBN]' --seed {seed}"
+        code, _, err = fedlit_cli(f"{TOYS} {options} --run_dir {tmp_path} --sites loopback:2")
+        assert code == 0, err
+    old, new = dict.fromkeys(f.name[:32] for f in sorted(there.glob("models/*"), key=lambda f: f.stat().st_mtime_ns))
+    with pytest.raises(
+        ConfigError, match=rf"run {new}: there is a model of each client; give --client with one of site-"
+    ):
+        bring(there, "", None, None)
+    with pytest.raises(ConfigError, match="no model of client 'x'; give --client with one of site-0, site-2"):
+        bring(there, old[:8], "x", None)
+    with pytest.raises(ConfigError, match="there is no model of run zz"):
+        bring(there, "zz", None, None)
+    with pytest.raises(ConfigError, match=r"--output: expected a file such as .*, found the folder"):
+        bring(there, "", "site-0", tmp_path)
+    for run in (old, new):
+        file, told = bring(there, run[:8], "site-2", tmp_path / "x.safetensors")
+        assert file.read_bytes() == (there / "models" / f"{run}-site-2.safetensors").read_bytes()
+        assert (told["run"], told["client"]) == (run, "site-2")
+    (there / "models" / f"{new}-site-2.safetensors").write_bytes(b"x")
+    code, _, err = fedlit_cli(f"site model {there} {new[:8]} --client site-2")
+    assert code == 1
+    assert "expected a model written by `fedlit export`, found none" in err
