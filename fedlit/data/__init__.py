@@ -1,6 +1,6 @@
-"""Data of a federation: sources, partitions into clients, and the batches that they see.
+"""Data of a federation: sources, partitions into clients, and their batches.
 
-Classes are imported when they are asked for, as to open an image file needs no PyTorch, which takes seconds.
+Classes are imported on first use: opening an image file needs no PyTorch, whose import takes seconds.
 """
 
 from fedlit.core.system.imports import lazily

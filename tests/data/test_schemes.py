@@ -290,7 +290,7 @@ def test_a_class_without_any_label_at_a_client_is_refused(tmp_path):
         labels[records.sites == "South", 2] = np.nan
         return replace(records, labels=labels, site_classes={})
 
-    with pytest.raises(ValueError, match=r"client 'South' labels 'Edema', but none of its 80 images has such a label"):
+    with pytest.raises(ValueError, match=r"client 'South': expected labels of 'Edema', found none in its 80 images"):
         ready(data_with(tmp_path, change=south_is_blank))
     data = ready(data_with(tmp_path, DeclaredClasses({"South": ["Mass", "Effusion"]}), south_is_blank))
     assert data.schemes["South"] == ("Effusion", "Mass")
