@@ -4,14 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from jsonargparse import ArgumentParser
 from PIL import Image
 from xray_pictures import pictures
 
 from fedlit.data import Organisations, PhantomCXR
-from fedlit.data.federated import FederatedDataModule
 from fedlit.data.partition import ByColumn, ByPatient
 from fedlit.data.xrays.chexpert import CheXpert
+from fedlit.testing import check_data_module
 
 # Small folders lack most classes, which is what the warning says.
 pytestmark = pytest.mark.filterwarnings("ignore:classes without")
@@ -79,6 +78,17 @@ def replace_in(path: Path, old: str, new: str) -> None:
 
 
 # Reading
+
+
+def test_it_keeps_the_contract_of_data_modules(tmp_path):
+    policy = {"Edema": "ones", "default": "ignore"}
+    options = {
+        "root": write_folder(tmp_path / "chex"),
+        "uncertain": policy,
+        "views": ["frontal", "lateral"],
+        "image_size": 16,
+    }
+    check_data_module(CheXpert, **options, cache_dir=tmp_path / "cache")
 
 
 @pytest.mark.parametrize("prefix", ["CheXpert-v1.0-small/", "CheXpert-v1.0/", "renamed/", ""])
@@ -214,27 +224,6 @@ def test_columns_of_the_label_file_divide_clients(tmp_path):
     assert list(data.clients) == ["Frontal", "Lateral"]
 
 
-def test_it_is_configured_by_jsonargparse(tmp_path):
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(FederatedDataModule, "data")
-    init_args = {
-        "root": str(write_folder(tmp_path)),
-        "views": ["frontal", "lateral"],
-        "uncertain": {"Edema": "ones", "default": "ignore"},
-        "image_size": 16,
-        "partition": {"class_path": "fedlit.data.partition.ByPatient", "init_args": {"clients": 3}},
-        "cache_dir": str(tmp_path),
-    }
-    config = parser.parse_object({"data": {"class_path": "fedlit.data.CheXpert", "init_args": init_args}})
-    dumped = parser.dump(config)
-    assert "official_split: false" in dumped
-    data = parser.instantiate(parser.parse_string(dumped)).data
-    data.setup()
-    assert (data.views, data.official_split) == (("frontal", "lateral"), False)
-    assert (data.uncertain["Edema"], data.uncertain["Fracture"]) == ("ones", "ignore")
-    assert len(data.assignment) == 45
-
-
 # What bad input gets
 
 
@@ -324,18 +313,6 @@ def test_missing_images_are_refused_or_dropped_with_a_count(tmp_path):
         data.setup()
     assert len(data.assignment) == 24
     assert len(data.notes) == 2
-
-
-def test_a_truncated_image_is_named(tmp_path):
-    broken = write_folder(tmp_path) / "train" / "patient00003" / "study1" / "view1_frontal.jpg"
-    broken.write_bytes(broken.read_bytes()[:100])
-    with pytest.raises(ValueError, match=r"1 of 25 image files cannot be decoded .*\n.*patient00003"):
-        open_folder(tmp_path).prepare_data()
-
-
-def test_a_folder_is_recognised(tmp_path):
-    assert not CheXpert.recognises(tmp_path)
-    assert CheXpert.recognises(write_folder(tmp_path))
 
 
 # Positives that are there once more

@@ -5,15 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from jsonargparse import ArgumentParser
 from PIL import Image
 from xray_pictures import pictures
 
-from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import harmonised_names
 from fedlit.data.partition import ByColumn, ByPatient
 from fedlit.data.xrays.mimic import MIMICCXR, MIMICCXRLT
 from fedlit.data.xrays.nih import NIHChestXray14
+from fedlit.testing import check_data_module
 
 # Small folders lack most classes, which is what the warning says.
 pytestmark = pytest.mark.filterwarnings("ignore:classes without")
@@ -118,6 +117,15 @@ def plain(root: Path, kind: str) -> Path:
 
 
 # Reading
+
+
+@pytest.mark.parametrize("long_tail", [False, True])
+def test_it_keeps_the_contract_of_data_modules(tmp_path, long_tail):
+    options = {"root": write_folder(tmp_path / "mimic"), "views": ["PA", "AP"], "image_size": 16}
+    ranges = {"a.csv": range(30), "b.csv": range(30, 60)}
+    files = [str(write_long_tail(tmp_path / name, images)) for name, images in ranges.items()]
+    kind, labels = (MIMICCXRLT, {"labels_file": files}) if long_tail else (MIMICCXR, {"labeller": "negbio"})
+    check_data_module(kind, **options, **labels, cache_dir=tmp_path / "cache")
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -241,33 +249,6 @@ def test_several_long_tail_files_are_put_together(tmp_path):
         "'0000001e-02aa66ab', '0000001f-02aa66ab', '00000020-02aa66ab'"
     ]
     assert data.assignment["split"].value_counts().to_dict() == {"train": 42, "test": 9, "val": 6}
-
-
-def test_they_are_configured_by_jsonargparse(tmp_path):
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(FederatedDataModule, "data")
-    common = {
-        "root": str(write_folder(tmp_path / "mimic")),
-        "views": ["PA", "AP"],
-        "image_size": 16,
-        "partition": {"class_path": "fedlit.data.partition.ByPatient", "init_args": {"clients": 3}},
-        "cache_dir": str(tmp_path),
-    }
-    one, two = write_long_tail(tmp_path / "a.csv", range(30)), write_long_tail(tmp_path / "b.csv", range(30, 60))
-
-    def built(name: str, **init_args) -> FederatedDataModule:
-        config = parser.parse_object({"data": {"class_path": f"fedlit.data.{name}", "init_args": common | init_args}})
-        data = parser.instantiate(parser.parse_string(parser.dump(config))).data
-        data.setup()
-        assert len(data.clients) == 3
-        assert len(data.assignment) == 30
-        return data
-
-    data = built("MIMICCXR", labeller="negbio", uncertain="ignore")
-    assert (data.labeller, data.views, data.uncertain["Edema"]) == ("negbio", ("PA", "AP"), "ignore")
-    assert built("MIMICCXRLT", labels_file=[str(one), str(two)]).labels_file == [one, two]
-    both = write_long_tail(tmp_path / "both.csv")
-    assert built("MIMICCXRLT", labels_file=str(both)).labels_file == [both]
 
 
 # What bad input gets

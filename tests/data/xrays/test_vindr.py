@@ -5,13 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from jsonargparse import ArgumentParser
 from PIL import Image
 
-from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import harmonised_names, origins
 from fedlit.data.partition import ByColumn, ByPatient
 from fedlit.data.xrays.vindr import VinDrCXR
+from fedlit.testing import check_data_module
 
 # Small folders lack most classes, which is what the warning says.
 pytestmark = pytest.mark.filterwarnings("ignore:classes without")
@@ -75,6 +74,12 @@ def positives(records, row: int) -> set[str]:
 
 
 # Reading
+
+
+def test_it_keeps_the_contract_of_data_modules(tmp_path):
+    names = {"Fracture": {"any": ["Rib fracture", "Clavicle fracture"]}, "Enlarged heart": "Cardiomegaly"}
+    root = write_folder(tmp_path / "vindr")
+    check_data_module(VinDrCXR, root=root, image_size=16, vote="any", names=names, cache_dir=tmp_path / "cache")
 
 
 def test_the_header_is_the_official_one():
@@ -208,34 +213,6 @@ def test_columns_divide_clients(tmp_path):
     data = open_folder(write_folder(tmp_path), partition=ByColumn("rad_id"), official_split=False)
     data.setup()
     assert list(data.clients) == ["R10|R11|R9", "R10|R8|R9", "consensus"]
-
-
-def test_missing_images_are_dropped_with_a_count(tmp_path):
-    (write_folder(tmp_path) / "train" / f"{image_id(3)}.png").unlink()
-    with pytest.raises(FileNotFoundError, match=rf"1 of 36 images in .*train.csv are missing.*'{image_id(3)}'"):
-        open_folder(tmp_path).records()
-    with pytest.warns(UserWarning, match="1 of 36 images of VinDr are missing and left out"):
-        assert len(open_folder(tmp_path, missing="drop").records().names) == 35
-
-
-def test_it_is_configured_by_jsonargparse(tmp_path):
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(FederatedDataModule, "data")
-    init_args = {
-        "root": str(write_folder(tmp_path)),
-        "image_size": 16,
-        "partition": {"class_path": "fedlit.data.partition.ByPatient", "init_args": {"clients": 3}},
-        "cache_dir": str(tmp_path / "cache"),
-        "vote": "any",
-        "names": {"Fracture": {"any": ["Rib fracture", "Clavicle fracture"]}, "Enlarged heart": "Cardiomegaly"},
-    }
-    config = parser.parse_object({"data": {"class_path": "fedlit.data.VinDrCXR", "init_args": init_args}})
-    data = parser.instantiate(parser.parse_string(parser.dump(config))).data
-    data.setup()
-    assert data.vote == "any"
-    assert data.classes == ("Fracture", "Enlarged heart")
-    assert data.records().labels[1].tolist() == [1, 1]
-    assert len(data.clients) == 3
 
 
 # What bad input gets
