@@ -10,8 +10,8 @@ __getattr__, __dir__, __all__ = lazily(
     {
         "fedlit.core.messages": ["ClientData"],
         "fedlit.data.binary": [
-            "CIFAR10", "CIFAR100", "STL10", "CATvsDOG", "CategorisedImages", "CategoryImages", "FashionMNIST", "ImageNet",
-            "Melanoma", "ParquetImages",
+            "CIFAR10", "CIFAR100", "STL10", "CATvsDOG", "CategorisedImages", "CategoryImages", "FashionMNIST",
+            "ImageNet", "Melanoma", "ParquetImages",
         ],
         "fedlit.data.federated": ["FederatedDataModule"],
         "fedlit.data.flamby": ["FedHeartDisease", "FedISIC2019"],
@@ -19,7 +19,8 @@ __getattr__, __dir__, __all__ = lazily(
         "fedlit.data.organisations": ["Organisations"],
         "fedlit.data.own": ["ClassFolders", "ImageTable", "MedMNIST"],
         "fedlit.data.partition": [
-            "IID", "ByCategory", "ByColumn", "ByOrganisation", "ByPatient", "Dirichlet", "Partition", "WithinOrganisations",
+            "IID", "ByCategory", "ByColumn", "ByOrganisation", "ByPatient", "Dirichlet", "Partition",
+            "WithinOrganisations",
         ],
         "fedlit.data.phantom": ["PhantomCXR"],
         "fedlit.data.records": ["Records"],

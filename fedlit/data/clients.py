@@ -28,8 +28,8 @@ def check_clients(owners: np.ndarray, splits: np.ndarray) -> list[str]:
     """Return the sorted names of the clients, given the client and the split of each record, [N] str.
 
     Raises:
-        ValueError: The lengths differ, a name is empty, two names are equal as a file name or metric key, or a client has
-            fewer than two training images.
+        ValueError: The lengths differ, a name is empty, two names are equal as a file name or metric key, or a client
+            has fewer than two training images.
     """
     if owners.shape != splits.shape:
         raise ValueError(f"partition: expected a client for each of {len(splits)} images, found {list(owners.shape)}")
@@ -58,9 +58,10 @@ def check_patients(patients: np.ndarray, owners: np.ndarray, where: str) -> None
     if several:
         clients = " and ".join(repr(client) for patient, client in pairs if patient == several[0])
         raise ValueError(
-            f"{where}: expected all images of a patient at one client, found {len(several)} of {len(set(patients.tolist()))} "
-            f"patients at several, such as {several[0]!r} at {clients}. Assign records.patients instead of single images; if "
-            "the patients are meant to be shared, set shares_patients = True in the partition's class"
+            f"{where}: expected all images of a patient at one client, found {len(several)} of "
+            f"{len(set(patients.tolist()))} patients at several, such as {several[0]!r} at {clients}. Assign "
+            "records.patients instead of single images; if the patients are meant to be shared, set shares_patients = "
+            "True in the partition's class"
         )
 
 
@@ -77,7 +78,7 @@ def distinct_names(names: Iterable[str]) -> None:
             raise ConfigError("client names: expected at least one letter, found an empty name")
         if key in seen:
             raise ConfigError(
-                f"client names {seen[key]!r} and {name!r} are the same in files and metrics: rename one in the source, or "
-                f"merge them; for a table, set data.sites to {{{name}: {seen[key]}}}"
+                f"client names {seen[key]!r} and {name!r} are the same in files and metrics: rename one in the source, "
+                f"or merge them; for a table, set data.sites to {{{name}: {seen[key]}}}"
             )
         seen[key] = name

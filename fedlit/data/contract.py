@@ -36,7 +36,8 @@ def check_data_module(kind: type[FederatedDataModule], **arguments: Any) -> None
     For a reader of X-rays (``ChestXrays``) it also checks, on a copy of the folder, that
 
     * a folder that is missing or empty, and an unknown class, are errors that name the folder or the class;
-    * a missing or truncated image is an error that names the file, and is left out with ``missing`` or ``damaged`` ``drop``.
+    * a missing or truncated image is an error that names the file, and is left out with ``missing`` or ``damaged``
+    ``drop``.
 
     Args:
         kind: The class of the data module. It must be importable.
@@ -161,7 +162,7 @@ def _check_reader(make: _Maker) -> Iterator[str]:
             if str(place) not in text:
                 yield f"the {place.name} folder: expected an error that names it, found {text or 'no error'}"
         if kind.needs and (kind.recognises(empty) or not kind.recognises(make(root=str(copy)).root)):
-            yield f"recognises(): expected True for the data set and False for an empty folder; check needs {kind.needs}"
+            yield f"recognises(): expected True for the data set, False for an empty folder; check needs {kind.needs}"
         text = _error(lambda: make(root=str(copy), classes=["Not a class"]))
         if "'Not a class'" not in text:
             yield f"an unknown class: expected an error that names it, found {text or 'no error'}"

@@ -39,8 +39,8 @@ POOLED = "pooled"
 class FederatedDataModule(Checked):
     """The records of a source, split by patient and divided among clients.
 
-    Patients are first split into training, validation and test; official splits of the source are kept. The partition then
-    gives every record to a client. So each client can have a part of every split, and no patient is in two splits.
+    Patients are first split into training, validation and test; official splits of the source are kept. The partition
+    then gives every record to a client. So each client can have a part of every split, and no patient is in two splits.
     Afterwards, a source may drop records with ``keep()``.
 
     A new source implements ``records()``. A source that has no image files overrides ``setup()`` instead, and fills
@@ -51,8 +51,8 @@ class FederatedDataModule(Checked):
         scheme: The rule for the classes that each client labels; by default those that its source labels.
         missing_classes: Training labels of classes that a client does not label: ``ignore`` (NaN, no loss) or
             ``negative`` (0, the vanilla method of Kulkarni et al., arXiv:2301.06683). Validation ignores these classes.
-        pooled: Give the images of all clients, with the labels that each client has, to one client named ``pooled``. This is
-            the centralised method.
+        pooled: Give the images of all clients, with the labels that each client has, to one client named ``pooled``.
+            This is the centralised method.
         batch_size: Number of images in a training batch of one client, at least 1.
         eval_batch_size: Number of images in a batch of validation, test and prediction, at least 1.
         image_size: Height and width of the images in pixels, at least 8.
@@ -67,13 +67,15 @@ class FederatedDataModule(Checked):
         cache_dir: Folder of the decoded images; by default $XDG_CACHE_HOME/fedlit or ~/.cache/fedlit.
         mean: Mean that is subtracted from the pixels in [0, 1]: one value, or one for each channel.
         std: Standard deviation by which the pixels are divided after that: one value, or one for each channel, above 0.
-        device: Place of the decoded images. ``auto`` copies them once to the GPU that trains if they fit into 60% of its free
-            memory. ``cpu`` leaves them in a memory map on disk. ``cuda`` is like ``auto``, but raises an error if the data do
-            not fit on a GPU. Augmentation and normalisation run on the device that trains. The results do not depend on it.
-        sampler: Sampler of training batches with a fixed share of positives, ``{positives: 0.2}``, for data of one class; see
-            ``fedlit.data.sampler.Sampler``. By default every image is equally likely.
-        same_person: Rule for patient ids. ``spellings`` treats ids as one patient if they are equal as numbers, or differ
-            only in blanks, case or a dash, and logs it. With ``exact``, ids such as 3.1 and 3.10 are two patients.
+        device: Place of the decoded images. ``auto`` copies them once to the GPU that trains if they fit into 60% of
+            its free memory. ``cpu`` leaves them in a memory map on disk. ``cuda`` is like ``auto``, but raises an error
+            if the data do not fit on a GPU. Augmentation and normalisation run on the device that trains. The results
+            do not depend on it.
+        sampler: Sampler of training batches with a fixed share of positives, ``{positives: 0.2}``, for data of one
+            class; see ``fedlit.data.sampler.Sampler``. By default every image is equally likely.
+        same_person: Rule for patient ids. ``spellings`` treats ids as one patient if they are equal as numbers, or
+            differ only in blanks, case or a dash, and logs it. With ``exact``, ids such as 3.1 and 3.10 are two
+            patients.
 
     Attributes:
         drawn: Identifiers of the generators of synthetic images; empty for real images. Two synthetic sources without a
@@ -129,14 +131,15 @@ class FederatedDataModule(Checked):
     def records(self) -> Records:
         """Read the source and decode its images into the cache; a subclass implements this."""
         raise NotImplementedError(
-            f"{type(self).__name__}: expected a data module with records() or setup(), found neither; implement one of them"
+            f"{type(self).__name__}: expected a data module with records() or setup(), found neither; implement one of "
+            "them"
         )
 
     def keep(self, records: Records, owners: np.ndarray) -> np.ndarray:
         """Return a mask of the records to keep, [N] bool, given their final splits and clients; by default all.
 
-        A source that drops records after the partition overrides this. The result may depend only on the arguments of this
-        method and of the constructor.
+        A source that drops records after the partition overrides this. The result may depend only on the arguments of
+        this method and of the constructor.
         """
         return np.ones(len(owners), dtype=bool)
 
@@ -166,7 +169,8 @@ class FederatedDataModule(Checked):
     def classes(self) -> tuple[str, ...]:
         """Names of the classes, also before ``setup()``; empty for a source that does not implement ``records()``.
 
-        A source that knows its classes without reading files overrides this, or sets ``self.classes`` in its constructor.
+        A source that knows its classes without reading files overrides this, or sets ``self.classes`` in its
+        constructor.
         """
         if self._own_classes is not None:
             return self._own_classes
@@ -189,8 +193,8 @@ class FederatedDataModule(Checked):
         """Split by patient, give each record to a client and fill ``clients``; a second call changes nothing.
 
         Raises:
-            ValueError: The records are inconsistent, a patient is in two official splits, the partition gives a patient to
-                two clients without declaring it, or a client has fewer than two training images.
+            ValueError: The records are inconsistent, a patient is in two official splits, the partition gives a patient
+                to two clients without declaring it, or a client has fewer than two training images.
         """
         if self.assignment is not None:
             return
@@ -201,7 +205,8 @@ class FederatedDataModule(Checked):
         records, owners, kept, hidden = self.divided()
         if self.sampler is not None and len(records.classes) != 1:
             raise ValueError(
-                f"data.sampler: expected data of one class, found {len(records.classes)}; set data.classes to one, or remove it"
+                f"data.sampler: expected data of one class, found {len(records.classes)}; set data.classes to one, or "
+                "remove it"
             )
         names, visible = check_clients(owners[kept], records.splits[kept]), _without(records.labels, hidden)
         trained = visible if self.missing_classes == "ignore" else np.where(hidden, 0, visible).astype(np.float32)
@@ -224,7 +229,7 @@ class FederatedDataModule(Checked):
         )
 
     def divided(self) -> tuple[Records, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the records with their splits, their clients [N], the rows that are kept, and the hidden labels [N, C].
+        """Return the records with their splits, the client of each, the kept rows and a mask of hidden labels, [N, C].
 
         No image is read.
 
@@ -263,8 +268,8 @@ class FederatedDataModule(Checked):
             empty = list(itertools.compress(records.classes, here & np.isnan(records.labels[rows]).all(axis=0)))
             if empty:
                 raise ValueError(
-                    f"client {name!r}: expected labels of {listed(empty)}, found none in its {len(rows)} images; remove the "
-                    "class from the client's label scheme, or add it to data.unlabelled"
+                    f"client {name!r}: expected labels of {listed(empty)}, found none in its {len(rows)} images; "
+                    "remove the class from the client's label scheme, or add it to data.unlabelled"
                 )
             lost = [label for label in declared.get(name, ()) if not here[records.classes.index(label)]]
             if lost:
@@ -297,7 +302,7 @@ class FederatedDataModule(Checked):
         return [path for store in stores.values() for path in getattr(store, "paths", [])]
 
     def save_left_out(self, path: str | Path) -> bool:
-        """Write the images that were left out, their files and the reasons to a CSV file; return False if there are none."""
+        """Write the images that were left out to a CSV file, with files and reasons; return False if there are none."""
         if self.left_out:
             from pandas import DataFrame
 
@@ -321,9 +326,9 @@ class FederatedDataModule(Checked):
     def counts(self) -> pd.DataFrame:
         """Return one row for each client, split and class, in that order.
 
-        The columns are ``client``, ``split``, ``class``, ``images`` (of that client and split), ``positives``, ``negatives``
-        and ``labelled`` (True if the client labels the class). Hidden labels do not count. Counts are NaN for data sets
-        without ``labels`` [n, C].
+        The columns are ``client``, ``split``, ``class``, ``images`` (of that client and split), ``positives``,
+        ``negatives`` and ``labelled`` (True if the client labels the class). Hidden labels do not count. Counts are NaN
+        for data sets without ``labels`` [n, C].
         """
         from pandas import DataFrame
 

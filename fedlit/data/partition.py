@@ -24,8 +24,8 @@ class Partition(Checked):
     each split.
 
     Attributes:
-        shares_patients: True if a patient may be at several clients. If False, a data module refuses clients that share a
-            patient, because a federation whose clients share patients is easier than one of hospitals.
+        shares_patients: True if a patient may be at several clients. If False, a data module refuses clients that share
+            a patient, because a federation whose clients share patients is easier than one of hospitals.
     """
 
     shares_patients: bool = False
@@ -55,8 +55,8 @@ class ByOrganisation(Partition):
 class ByPatient(Partition):
     """A division of patients into clients that have nearly the same number of images in every split.
 
-    Patients are dealt in descending order of their number of images, each to the client with the fewest images so far. All
-    images of a patient are at one client.
+    Patients are dealt in descending order of their number of images, each to the client with the fewest images so far.
+    All images of a patient are at one client.
 
     Args:
         clients: Number of clients, at least 1.
@@ -110,10 +110,10 @@ class WithinOrganisations(Partition):
 class ByCategory(Partition):
     """Label skew of categories: each client has positive and negative categories that no other client has.
 
-    The positive categories are shuffled and dealt to the clients in turn, and so are the negative ones. A client has all
-    images of its categories, in every split. This is the heterogeneity of the IH sets of Yuan et al. (ICML 2021,
-    arXiv:2102.04635), section 6. The source must have one class and one category for each image, such as CIFAR10. A patient
-    with images of several categories may be at several clients.
+    The positive categories are shuffled and dealt to the clients in turn, and so are the negative ones. A client has
+    all images of its categories, in every split. This is the heterogeneity of the IH sets of Yuan et al. (ICML 2021,
+    arXiv:2102.04635), section 6. The source must have one class and one category for each image, such as CIFAR10. A
+    patient with images of several categories may be at several clients.
 
     Args:
         clients: Number of clients, at most the number of positive and of negative categories.
@@ -160,8 +160,8 @@ class IID(Partition):
 
     Args:
         clients: Number of clients, at least 1.
-        unit: Unit that is dealt. ``patient`` keeps all images of a patient at one client. ``image`` deals single images, so
-            that a patient may be at several clients, but never in several splits.
+        unit: Unit that is dealt. ``patient`` keeps all images of a patient at one client. ``image`` deals single
+            images, so that a patient may be at several clients, but never in several splits.
         sizes: Relative sizes of the clients in every split (quantity skew), one number above 0 for each client. With
             ``[16, 8, 4, 2, 1]``, the first of five clients has sixteen times as many patients or images as the last. By
             default all clients have the same size.
@@ -257,8 +257,8 @@ class ByColumn(Partition):
 
     Args:
         column: Name of the column, spelled as in the source.
-        bins: Number of quantile bins of a numeric column, with one client for each bin. By default there is one client for
-            each value.
+        bins: Number of quantile bins of a numeric column, with one client for each bin. By default there is one client
+            for each value.
     """
 
     shares_patients = True
@@ -278,7 +278,8 @@ class ByColumn(Partition):
         if missing:
             raise ValueError(
                 f"ByColumn: column {self.column!r} is empty for {missing} of {len(values)} images, the first is "
-                f"{str(np.asarray(records.names)[values.isna().to_numpy()][0])!r}. Fill in the cells, or remove these rows."
+                f"{str(np.asarray(records.names)[values.isna().to_numpy()][0])!r}. Fill in the cells, or remove these "
+                "rows."
             )
         if self.bins is not None:
             return self._quantile_bins(values)

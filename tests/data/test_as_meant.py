@@ -7,7 +7,7 @@ from PIL import Image
 
 from fedlit.data import ImageTable
 from fedlit.data.pictures.pixels import read_image
-from fedlit.data.xrays.check import look_at
+from fedlit.data.xrays.check import inspect_image
 
 pytestmark = pytest.mark.filterwarnings("ignore:classes without")
 
@@ -31,7 +31,7 @@ def test_more_than_one_page_or_frame_is_refused(tmp_path, suffix):
     picture(0).save(file, save_all=True, append_images=[picture(1), picture(2)])
     with pytest.raises(ValueError, match="expected one picture, found 3 pages or frames"):
         read_image(file, 16)
-    assert "3 pages or frames" in look_at(str(file)).problem
+    assert "3 pages or frames" in inspect_image(str(file)).problem
     picture(0).save(file)
     assert read_image(file, 32).shape == (1, 32, 32)
 

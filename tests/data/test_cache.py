@@ -53,7 +53,7 @@ def test_damaged_pictures_are_made_again_with_a_warning(how: str, tmp_path: Path
     file = stored(tmp_path).path
     whole = file.read_bytes()
     HURT[how](file)
-    with pytest.warns(UserWarning, match=r"pictures.npy: this file of the cache is damaged \(.*it is made again"):
+    with pytest.warns(UserWarning, match=r"pictures.npy: this file of the cache is damaged \(.*it is recreated"):
         again = stored(tmp_path)
     assert file.read_bytes() == whole
     assert (again[list(range(40))].numpy() == PIXELS).all()

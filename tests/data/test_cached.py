@@ -10,7 +10,7 @@ from filelock import FileLock
 from PIL import Image
 
 from fedlit.data import PhantomCXR
-from fedlit.data.pictures.cached import chosen, entries, note_use, remove
+from fedlit.data.pictures.cached import entries, note_use, remove, select
 from fedlit.data.pictures.decoding import decode_images
 from fedlit.data.pictures.store import ImageStore
 
@@ -70,12 +70,12 @@ def test_data_name_their_stores(tmp_path: Path):
 
 def test_what_names_stand_for(folder: Path):
     found = entries(folder)
-    assert chosen(found, ["all"]) == found
-    assert chosen(found, ["unfinished"]) == [found[1]]
-    assert chosen(found, ["array"]) == [found[2]]
-    assert chosen(found, ["all"], older=30) == [found[2]]
+    assert select(found, ["all"]) == found
+    assert select(found, ["unfinished"]) == [found[1]]
+    assert select(found, ["array"]) == [found[2]]
+    assert select(found, ["all"], older=30) == [found[2]]
     with pytest.raises(ValueError, match="--remove imag3s: nothing in the cache has a name that begins so"):
-        chosen(found, ["imag3s"])
+        select(found, ["imag3s"])
 
 
 def test_removed_with_all_that_belongs_to_it_unless_somebody_is_at_work(folder: Path):

@@ -190,7 +190,7 @@ def test_a_mistake_is_named(kind, mistake, message, tmp_path):
             "forgets",
             tuple(f"a {what} image with {option}: drop: expected it in left_out" for what, option in DAMAGE),
         ),
-        (Eager, "", ("recognises(): expected True for the data set and False for an empty folder",)),
+        (Eager, "", ("recognises(): expected True for the data set, False for an empty folder",)),
     ],
 )
 def test_a_mistake_of_a_reader_is_named(tmp_path, kind, mistake, messages):

@@ -216,7 +216,7 @@ def test_a_first_look_stops_before_the_others_are_decoded(tmp_path, read, small_
     damage(files[13])
     with pytest.raises(ValueError) as refused:
         decode_images(files, 16, cache_dir=tmp_path / "cache")
-    assert "1 of 4 image files of a first look (of 40) cannot be decoded" in str(refused.value)
+    assert "1 of 4 image files of a sample (of 40) cannot be decoded" in str(refused.value)
     assert "The other 36 were not looked at; `fedlit data check FOLDER --decode` names all" in str(refused.value)
     assert sorted(read) == ["000.png", "013.png", "026.png", "039.png"]
     found = decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
@@ -228,7 +228,7 @@ def test_damage_everywhere_is_no_damage(tmp_path, small_look):
     for file in files[10:]:
         damage(file)
     with pytest.raises(
-        ValueError, match=r"3 of 4 image files of a first look .*(.|\n)*is a package missing, or a folder\?"
+        ValueError, match=r"3 of 4 image files of a sample .*(.|\n)*check whether a package or a folder is missing"
     ):
         decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
 
@@ -239,7 +239,7 @@ def test_place_size_and_time_are_said_before(tmp_path, small_look, capsys, monke
     store = decode_images(files, 16, cache_dir=tmp_path / "cache")
     said = capsys.readouterr().err
     assert f"decoding 40 images; they take 10.2 kB in {store.path}\n" in said
-    assert "a first look at 4 files: the others take about 1 s on " in said
+    assert "decoded a sample of 4 files; about 1 s left on " in said
     decode_images(files, 16, cache_dir=tmp_path / "cache")
     assert capsys.readouterr().err == ""
     decode_images([*files, *write(tmp_path / "more", 2)], 16, cache_dir=tmp_path / "cache")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from fedlit.core.errors import ConfigError
-from fedlit.data.own.proposal import images_below
+from fedlit.data.own.image_paths import images_below
 from fedlit.data.pictures.dicom import read_dicom
 from fedlit.data.pictures.images import decode_images, read_image
-from fedlit.data.xrays.check import look_at
+from fedlit.data.xrays.check import inspect_image
 from fedlit.predictions.scoring import image_files
 
 RAMP = np.tile(np.arange(0, 4096, 128, dtype=np.uint16), (32, 1))
@@ -232,7 +232,7 @@ def test_dicom_is_recognised_by_its_content(tmp_path, name):
     pixels = grey(write_dicom(tmp_path / "x.dcm", RAMP))
     (tmp_path / "x.dcm").rename(tmp_path / name)
     np.testing.assert_array_equal(read_image(tmp_path / name, 32)[0], pixels)
-    picture = look_at(tmp_path / name, decode=True)
+    picture = inspect_image(tmp_path / name, decode=True)
     assert picture.problem == ""
     if name != "wrong.png":
         assert picture.kind == "DICOM, 16-bit MONOCHROME2"

@@ -283,10 +283,10 @@ def with_one_patient_in_two_splits(records: Records) -> Records:
         (changed("names", 3, "0007.png"), "1 image ids occur more than once, the first are '0007.png'"),
         (changed("labels", (3, 1), 2), "labels 0, 1 or NaN, found 2 for image '0003.png', class 'Mass'"),
         (with_one_patient_in_two_splits, r"'p05' in test \(3 images\) and train_val \(1 images\)"),
-        (lambda records: replace(records, patients=records.patients[1:]), "one row an image .*'patients': 239"),
+        (lambda records: replace(records, patients=records.patients[1:]), "one row per image .*'patients': 239"),
         (lambda records: replace(records, classes=("A", "B", "B")), "C different classes"),
         (lambda records: replace(records, site_classes={"North": ("Hernia",)}), "'North': unknown class 'Hernia'"),
-        (lambda records: replace(records, site_classes={"Nord": ("Mass",)}), "'Nord': no image is of that site"),
+        (lambda records: replace(records, site_classes={"Nord": ("Mass",)}), "'Nord': no image has this site"),
     ],
 )
 def test_contradicting_records_are_refused(tmp_path, change, message):
@@ -355,7 +355,7 @@ def test_a_value_error_of_a_custom_class_names_the_class_and_the_line(tmp_path, 
 
 def test_an_error_of_fedlit_in_a_custom_class_stays_as_it_is(tmp_path):
     data = Source(str(tmp_path), ByOrganisation(), lambda records: replace(records, store=ImageStore.from_array(None)))
-    with pytest.raises(ValueError, match=r"^expected uint8 pictures"):
+    with pytest.raises(ValueError, match=r"^expected uint8 images"):
         ready(data)
 
 

@@ -64,7 +64,7 @@ def test_organisations_resize_all_alike_or_say_why_not(wide):
     alike = Organisations({"a": table(wide)}, resize="pad", image_size=SIZE)
     assert alike.sources["a"].resize == "pad"
     with pytest.raises(
-        ValueError, match=r"data\.resize: 'a' has resize: pad of its own; set data\.init_args\.resize: pad for all"
+        ValueError, match=r"data\.resize: 'a' has its own resize: pad; set data\.init_args\.resize: pad for all"
     ):
         Organisations({"a": table(wide, resize="pad")}, image_size=SIZE)
     with pytest.raises(ValueError, match=r"data\.resize: 'b' \(PhantomCXR\) has no files that could be padded"):

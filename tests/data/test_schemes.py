@@ -149,7 +149,7 @@ def test_numbers_of_shared_classes_are_checked(shared, message):
 
 
 def test_classes_are_too_few_for_the_clients(tmp_path):
-    message = r"3 classes are too few for 4 clients: 'client-0\d' would label none. Share some, or choose fewer"
+    message = r"3 classes are too few for 4 clients: 'client-0\d' would label no class. Raise shared, or choose fewer"
     with pytest.raises(ValueError, match=message):
         ready(data_with(tmp_path, HideClasses(0), partition=IID(4)))
     assert set(by_sharing(ready(data_with(tmp_path, HideClasses(1), partition=IID(4))).schemes)) == {

@@ -120,7 +120,7 @@ class TestWhatIsNoPicture:
         code, out, err = fedlit_cli("data check . --decode")
         said = " ".join((out + err).split())
         assert code == 1
-        assert "1 of 10 images are of no use" in said
+        assert "1 of 10 images cannot be used" in said
         assert f"{bad.name} (Data_Entry_2017_v2020.csv, line 11): " in said
         assert bad.words in said
         assert "Traceback" not in said

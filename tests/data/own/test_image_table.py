@@ -316,7 +316,7 @@ def test_what_is_odd_is_said_with_line_and_column(tmp_path, case):
 @pytest.mark.parametrize(
     ("content", "message"),
     [(b"", "expected a table, found nothing"), (b"a,b\n", "expected rows below the header, found none"),
-     (b"PK\3\4\0\0", "found bytes that are no text"), (b"a,b\n\n\n", "expected rows below the header")],
+     (b"PK\3\4\0\0", "found bytes that are not text"), (b"a,b\n\n\n", "expected rows below the header")],
 )  # fmt: skip
 def test_what_is_no_table(tmp_path, content, message):
     (tmp_path / "t.csv").write_bytes(content)

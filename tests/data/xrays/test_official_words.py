@@ -15,14 +15,14 @@ def test_two_files_of_one_name_in_two_folders(tmp_path):
     (root / "images_002" / "images").mkdir(exist_ok=True)
     shutil.copy(root / "images_001/images/00000001_000.png", root / "images_002/images/00000001_000.png")
     (note,) = NIHChestXray14(root).read().notes
-    assert note == "1 images are there more than once, the first are '00000001_000': one file of each is read"
+    assert note == "1 images have several files, the first are '00000001_000': one file of each is read"
 
 
 def test_two_label_files(tmp_path):
     """Which is read counts only where they disagree: in how many rows, and where first."""
     root = test_nih.write_folder(tmp_path)
     old, new = root / "Data_Entry_2017.csv", root / "Data_Entry_2017_v2020.csv"
-    said = "Data_Entry_2017.csv lies beside Data_Entry_2017_v2020.csv, and was not read: "
+    said = "Data_Entry_2017.csv is next to Data_Entry_2017_v2020.csv, and was not read: "
     lines = new.read_text(encoding="utf-8-sig").splitlines()
     old.write_text("\n".join([lines[0], *(line.replace("Effusion|Mass", "Mass|Effusion") for line in lines[:0:-1])]))
     (note,) = NIHChestXray14(root).read_within().notes
@@ -48,7 +48,7 @@ def test_a_table_and_the_packed_one(tmp_path):
     notes = MIMICCXR(root).read_within().notes
     for kind in ("chexpert", "split"):
         name = f"mimic-cxr-2.0.0-{kind}.csv"
-        assert f"{name}.gz lies beside {name}: only one of them was read" in notes
+        assert f"{name}.gz is next to {name}: only one of them was read" in notes
     nih = test_nih.write_folder(tmp_path / "nih")
     (nih / "Data_Entry_2017_v2020.csv.gz").write_bytes(gzip.compress((nih / "Data_Entry_2017_v2020.csv").read_bytes()))
     assert len(NIHChestXray14(nih).read_within().notes) == 1
