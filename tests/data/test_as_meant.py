@@ -1,4 +1,4 @@
-"""Pictures are read as they are shown: turned as their EXIF says, one page, and not without a word where they show nothing."""
+"""Images are rotated as their EXIF says, have one page, and are noted if they show nothing."""
 
 import numpy as np
 import pytest

@@ -94,7 +94,8 @@ def test_a_large_file_is_summed_in_blocks_all_over_it(tmp_path: Path, monkeypatc
     seal(file)
     assert intact(file, (2**16,), np.uint8)
     read = []
-    monkeypatch.setattr(cache.hashlib, "sha256", lambda start: type("Sum", (), {"update": lambda _, b: read.append(len(b)), "digest": lambda _: b""})())  # fmt: skip
+    methods = {"update": lambda _, block: read.append(len(block)), "digest": lambda _: b""}
+    monkeypatch.setattr(cache.hashlib, "sha256", lambda start: type("Sum", (), methods)())
     damage(file, (2**16,), np.uint8)
     assert sum(read) == 2**12
     monkeypatch.undo()

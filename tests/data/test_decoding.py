@@ -178,9 +178,10 @@ def test_what_was_dropped_is_counted_listed_and_left_out(tmp_path):
     ]
     assert sorted(data.assignment["image"]) == [f"{n:03d}.png" for n in range(24) if n not in (5, 6)]
     for client in data.clients.values():
-        for name, picture_of, label in zip(client.train.names, client.train.take(range(len(client.train)))[0], client.train.labels, strict=True):  # fmt: skip
+        images, labels = client.train.take(range(len(client.train)))
+        for name, image, label in zip(client.train.names, images, labels, strict=True):
             n = int(name[:3])
-            np.testing.assert_array_equal(picture_of[0].numpy(), picture(n))
+            np.testing.assert_array_equal(image[0].numpy(), picture(n))
             assert label[0] == n % 2
     assert data.save_left_out(tmp_path / "left_out.csv")
     listed = pd.read_csv(tmp_path / "left_out.csv")
@@ -283,7 +284,12 @@ def test_processes_decode_what_threads_do(tmp_path, small_look, monkeypatch):
     monkeypatch.setattr(Decoders, "WORTH", -1)
     monkeypatch.setattr(decoding, "cores", lambda: 2)
     monkeypatch.setattr(decoding.time, "process_time", lambda: 0.0)  # as if the threads had waited for each other
-    monkeypatch.setattr(Decoders, "threads", lambda self, rows, real=Decoders.threads: real(self, rows) if len(rows) <= 4 else pytest.fail("threads"))  # fmt: skip
+    in_threads = Decoders.threads
+
+    def threads_of_the_sample(self, rows):
+        return in_threads(self, rows) if len(rows) <= 4 else pytest.fail("threads")
+
+    monkeypatch.setattr(Decoders, "threads", threads_of_the_sample)
     found = decode(files, 16, cache_dir=tmp_path / "two", damaged="drop")
     assert found.damaged == expected.damaged
     assert json.loads(next((tmp_path / "two").glob("*.damaged")).read_text()) == {"30": found.damaged[30]}

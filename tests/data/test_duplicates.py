@@ -1,4 +1,4 @@
-"""Copies of pictures that were compressed anew, resized or cropped are found; different pictures are not taken for one."""
+"""Recompressed, resized and cropped copies are found; different images are not taken for copies."""
 
 import io
 from pathlib import Path
@@ -207,9 +207,7 @@ def test_pictures_that_may_be_one_are_a_warning(tmp_path, monkeypatch):
         "B": table(tmp_path / "b", twenty(50, **{"copy.png": jpeg(drawn(5))})),
     }
     data = Organisations(sources, image_size=96, cache_dir=str(tmp_path / "cache"))
-    with pytest.warns(
-        UserWarning, match="1 images of 'A' and 'B' are near-duplicates, perhaps cropped copies: see"
-    ):
+    with pytest.warns(UserWarning, match="1 images of 'A' and 'B' are near-duplicates, perhaps cropped copies: see"):
         data.setup()
 
 
@@ -251,6 +249,7 @@ def test_the_check_of_two_folders_finds_copies_between_them(tmp_path):
         check_folder(table(tmp_path / "b", twenty(50, **{"x.png": jpeg(drawn(5))})), True),
     ]
     (problem,) = compare_folders(checks, tmp_path / "pairs.png")
-    assert f"1 images of {tmp_path / 'a'} are near-duplicates of images of {tmp_path / 'b'}, 1 of them surely copies" in problem.text
+    first, other = tmp_path / "a", tmp_path / "b"
+    assert f"1 images of {first} are near-duplicates of images of {other}, 1 of them surely copies" in problem.text
     assert compare_folders(checks[:1]) == []
     assert compare_folders([check_folder(table(tmp_path / "c", twenty(0))), checks[1]]) == []

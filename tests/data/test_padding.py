@@ -78,8 +78,8 @@ def test_an_exported_model_reads_pictures_as_it_was_trained(resize, wide, fedlit
     monkeypatch.chdir(wide)
     options = (
         "--data ImageTable --data.table cases.csv --data.root images --data.image '{image}' --data.patient patient "
-        f"--data.site site --data.labels '[Mass]' --data.image_size {SIZE} --data.cache_dir cache --data.resize {resize} "
-        "--model.backbone small_cnn --logger false --federation.workers 1 --federation.rounds 1"
+        f"--data.site site --data.labels '[Mass]' --data.image_size {SIZE} --data.cache_dir cache --data.resize "
+        f"{resize} --model.backbone small_cnn --logger false --federation.workers 1 --federation.rounds 1"
     )
     code, _, err = fedlit_cli(f"fit --name one {options}")
     assert code == 0, err

@@ -141,8 +141,8 @@ def propose(table: Path, root: Path | None = None, given: Mapping[str, Any] | No
     if "labels" not in proposal.arguments and "findings" not in proposal.arguments:
         raise ConfigError(
             f"{table}: no column has labels such as 1, 0, -1, yes, no, positive, negative, nor lists of findings; "
-            f"columns are {listed(rows.columns, 40)}{f'; of few words are {words}' * bool(words)}. Define the meaning of "
-            f"the cells: --set '{{labels: [COLUMN], values: {{WORD: positive}}}}'"
+            f"columns are {listed(rows.columns, 40)}{f'; of few words are {words}' * bool(words)}. Define the meaning "
+            f"of the cells: --set '{{labels: [COLUMN], values: {{WORD: positive}}}}'"
         )
     if "views" not in given:
         _add_views(proposal, rows, [name for name in free if name not in labels])
@@ -171,8 +171,8 @@ def _add(proposal: Proposal, key: str, rows: pd.DataFrame, columns: Sequence[str
     else:
         without = {
             "patient": "patient: no column has such a name; each image is then a patient of its own",
-            "site": "site: no column has such a name; patients are then dealt to four clients. A hospital of a federation "
-            "adds a column with its name",
+            "site": "site: no column has such a name; patients are then dealt to four clients. A hospital of a "
+            "federation adds a column with its name",
             "split": "split: no column has train, val and test; patients are then divided by the fractions of the data",
         }
         proposal.reasons[key] = without[key]

@@ -96,7 +96,7 @@ class LabelledImages(Dataset):
         return self.finish(self.take(indices))
 
     def take(self, indices: Sequence[int] | np.ndarray | Tensor) -> tuple[Tensor, Tensor]:
-        """Return images, uint8 [B, C, H, W], and labels, for ``finish``; any thread may call it, as it draws nothing."""
+        """Return images, uint8 [B, C, H, W], and labels, for ``finish``; thread-safe, as it draws nothing."""
         positions = np.asarray(indices, dtype=np.int64)
         return self.store[self.indices[positions]], self.labels[torch.from_numpy(positions)]
 

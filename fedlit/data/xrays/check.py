@@ -235,7 +235,8 @@ def _as_fit_would(result: Check) -> None:
 
 NO_IMAGE = {
     "train": "is for training",
-    "val": "is for validation, which selects the best round; splits: {train: train_val} uses a part of the training images",
+    "val": "is for validation, which selects the best round; splits: {train: train_val} takes a part of the training "
+    "images",
     "test": "is for the test",
 }
 

@@ -23,7 +23,7 @@ def test_copies_at_two_sites_of_one_table_are_refused(tmp_path):
     table = write_table(tmp_path, people(site=SITES), COPIES)
     with pytest.raises(
         ValueError,
-        match=r"6 images of 'ours' belong to more than one patient, the first are '\d+.png and \d+.png'.*data.duplicates to allow",
+        match=r"6 images of 'ours' belong to more than one patient, the first are '\d+.png and .*duplicates to allow",
     ) as refused:
         opened(table).setup()
     (drawn,) = (tmp_path / "cache").glob("pairs-*.png")

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:classes without")
 
 HEADER = "file,pid,clinic,part,Edema,Mass,dose"
 ROWS = [
-    (f"{n}.png", f"p{n // 2}", "north" if n < 12 else "south", ("train", "val", "test")[n // 2 % 3], ("1", "0", "-1", "")[n % 4],
-     "yes" if n % 3 else "no", f"{n}.5")
+    (f"{n}.png", f"p{n // 2}", "north" if n < 12 else "south", ("train", "val", "test")[n // 2 % 3],
+     ("1", "0", "-1", "")[n % 4], "yes" if n % 3 else "no", f"{n}.5")
     for n in range(24)
 ]  # fmt: skip
 
@@ -274,30 +274,31 @@ def test_missing_images(tmp_path):
 
 
 REFUSED = {
-    "an empty site": (("0.png,p0,north", "0.png,p0, "), {}, r"ours.csv, line 2: column 'clinic' is empty \(1 such lines\)"),
+    "an empty site": (("0.png,p0,north", "0.png,p0, "), {}, r"ours.csv, line 2: column 'clinic' is empty \(1 such"),
     "an empty patient": (("1.png,p0,", "1.png,,"), {}, r"ours.csv, line 3: column 'pid' is empty"),
     "an empty image": (("2.png,", ","), {}, r"ours.csv, line 4: column 'file' is empty"),
     "an image twice": (("2.png,", "1.png,"), {}, r"ours.csv: image '1.png' is on lines 3, 4 \(2 such\)"),
-    "a split of another name": (("p0,north,train", "p0,north,third"), {}, r"line 2: column 'part': expected 'train', .*found 'third'"),
+    "a split of another name": (("p0,north,train", "p0,north,third"), {}, r"line 2: column 'part': .*found 'third'"),
     "a label of another name": (
         ("p0,north,train,1,no", "p0,north,train,1,maybe"), {},
-        r"line 2: column 'Mass': expected a label .* found 'maybe' \(1 such cells\). They are 'maybe' \(line 2\). Say what it means: data.values \{maybe: positive\}",
+        r"line 2: column 'Mass': expected a label .* found 'maybe' \(1 such cells\). They are 'maybe' \(line 2\)\. "
+        r".*: data.values \{maybe: positive\}",
     ),
-    "a row that is too long": (("north,train,1,no,0.5", "north,train,1,no,0.5,7"), {}, r"line 2: expected 7 cells as in the header, found 8"),
+    "a row that is too long": (("train,1,no,0.5", "train,1,no,0.5,7"), {}, r"line 2: expected 7 cells .*, found 8"),
     "a column twice": (("Edema,Mass", "Mass,Mass"), {}, r"the header has the columns 'Mass' more than once"),
     "an open quote": (("3.png", '"3.png'), {}, r"line 5: .*is a quote open there\?"),
     "an image elsewhere": (("3.png", "../../3.png"), {}, r"expected names of images in .*found '../../3.png'"),
     "no such column": (("p0", "p0"), {"patient": "pidd"}, r"expected a column 'pidd', found .*near names are pid"),
     "no such label": (("p0", "p0"), {"labels": ["Edma"]}, r"expected a column 'Edma', found .*near names are Edema"),
     "no such column in a pattern": (("p0", "p0"), {"image": "{study}.png"}, r"expected a column 'study'"),
-    "a view that there is not": (("p0", "p0"), {"views": {"clinic": ["nort"]}}, r"no image in .* has clinic 'nort'; near names are north"),
+    "an unknown view": (("p0", "p0"), {"views": {"clinic": ["nort"]}}, r"has clinic 'nort'; near names are north"),
     "no view": (("p0", "p0"), {"views": {"clinic": []}}, r"data.views: 'clinic': expected values"),
-    "a meaning that there is not": (("p0", "p0"), {"values": {"yes": "true"}}, r"data.values: 'yes': expected one of positive"),
+    "an unknown meaning": (("p0", "p0"), {"values": {"yes": "true"}}, r"data.values: 'yes': expected one of positive"),
     "a policy for no label": (("p0", "p0"), {"blank": {"Edma": "ones"}}, r"data.blank: unknown label 'Edma'"),
-    "no image": (("p0", "p0"), {"image": ...}, r"data.image is missing; `fedlit data check TABLE --root FOLDER` proposes it"),
+    "no image": (("p0", "p0"), {"image": ...}, r"data.image is missing; `fedlit data check TABLE --root FOLDER` prop"),
     "no label": (("p0", "p0"), {"labels": ...}, r"data.labels is missing: name columns of labels, or data.findings"),
-    "no separator": (("p0", "p0"), {"findings": "part", "separator": ""}, r"data.separator: expected the sign"),
-    "a label twice": (("p0", "p0"), {"labels": ["Mass", "Mass"]}, r"data.labels: expected one or more different labels"),
+    "no separator": (("p0", "p0"), {"findings": "part", "separator": ""}, r"data.separator: expected the separator"),
+    "a label twice": (("p0", "p0"), {"labels": ["Mass", "Mass"]}, r"data.labels: .* one or more different labels"),
     "no folder": (("p0", "p0"), {"root": "nowhere"}, r"nowhere: no such folder; expected the folder of the images"),
 }  # fmt: skip
 

@@ -172,7 +172,8 @@ def test_columns_of_few_words_that_are_not_used_are_named(tmp_path, fedlit_cli):
     code, out, err = fedlit_cli(f"data check {write_table(tmp_path, columns)}")
     assert code == 2
     assert "of few words are 'Lunge' (ja, nein, unklar); 'Gruppe'" in err
-    given = "{labels: [Lunge], values: {ja: positive, nein: negative, unklar: blank}, split: Gruppe, splits: {Lernen: train, Halt: test}}"
+    given = "{labels: [Lunge], values: {ja: positive, nein: negative, unklar: blank}, split: Gruppe, "
+    given += "splits: {Lernen: train, Halt: test}}"
     code, out, _ = fedlit_cli(f"data check {write_table(tmp_path, columns)} --set '{given}'")
     assert "not used" not in out
 

@@ -140,8 +140,8 @@ def test_site_check_says_what_to_write(tmp_path, fedlit_cli):
     code, _, err = fedlit_cli(f"site check {site(tmp_path, 'an empty column', labels=CLASSES)}")
     assert code == 1
     assert err.endswith(
-        "fedlit: error: client 'North': expected labels of 'Hernia', found none in its 48 images; remove the class from the "
-        "client's label scheme, or add it to data.unlabelled\n"
+        "fedlit: error: client 'North': expected labels of 'Hernia', found none in its 48 images; remove the class "
+        "from the client's label scheme, or add it to data.unlabelled\n"
     )
     code, _, err = fedlit_cli(f"site check {site(tmp_path, 'no column', labels=CLASSES)}")
     assert code == 1

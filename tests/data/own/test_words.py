@@ -65,8 +65,8 @@ def test_a_row_cut_short_is_named_by_its_line(tmp_path, fedlit_cli):
 @pytest.mark.parametrize(
     ("names", "word"),
     [
-        ([rf"D:\scans\{n}.png" for n in range(40)], r"'file' holds paths of another machine, such as 'D:\\scans\\0.png'"),
-        ([f"elsewhere/{n}.png" for n in range(40)], "'file' holds names of these files in other folders, such as 'elsewhere/0.png'"),
+        ([rf"D:\scans\{n}.png" for n in range(40)], r"'file' holds paths of another machine, such as 'D:\\scans\\0"),
+        ([f"elsewhere/{n}.png" for n in range(40)], "names of these files in other folders, such as 'elsewhere/0.png'"),
     ],
 )  # fmt: skip
 def test_why_no_column_names_the_images(tmp_path, fedlit_cli, names, word):

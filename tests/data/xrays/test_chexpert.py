@@ -373,7 +373,8 @@ def test_copies_under_organisations_are_trained_on_too_and_in_no_test(tmp_path):
     copies = data.assignment[data.assignment["image"].str.contains("#again-for-Cardiomegaly")]
     assert len(copies) > 0
     assert set(copies["split"]) == {"train"}
-    other = Organisations({"B": small_phantom()}, {"A": organisation()}, image_size=16, duplicates="allow", cache_dir=str(tmp_path / "cache"))  # fmt: skip
+    options = {"image_size": 16, "duplicates": "allow", "cache_dir": str(tmp_path / "cache")}
+    other = Organisations({"B": small_phantom()}, {"A": organisation()}, **options)
     other.setup()
     assert len(other.test_sets["A"]) == 30
     assert not any("#" in name for name in other.test_sets["A"].names)

@@ -1,4 +1,4 @@
-"""Downloads one level off, in other folders than usual, with packed tables and capital suffixes; and what is another set."""
+"""Downloads one level off, in unusual folders, with packed tables and capital suffixes; and other data sets."""
 
 import gzip
 import os
@@ -24,7 +24,7 @@ OFF = {
     "CheXpert, Stanford": (CheXpert, test_chexpert.write_folder, "CheXpert-v1.0-small", "."),
     "CheXpert, its images": (CheXpert, test_chexpert.write_folder, "CheXpert-v1.0-small", "CheXpert-v1.0-small/train"),
     "MIMIC, wget": (MIMICCXR, test_mimic.write_folder, "physionet.org/files/mimic-cxr-jpg/2.0.0", "."),
-    "MIMIC, wget from within": (MIMICCXR, test_mimic.write_folder, "physionet.org/files/mimic-cxr-jpg/2.0.0", "physionet.org"),
+    "MIMIC, above": (MIMICCXR, test_mimic.write_folder, "physionet.org/files/mimic-cxr-jpg/2.0.0", "physionet.org"),
     "MIMIC, its images": (MIMICCXR, test_mimic.write_folder, "mimic", "mimic/files"),
     "PadChest": (PadChest, test_padchest.write_folder, "BIMCV/PadChest", "."),
 }  # fmt: skip
@@ -137,7 +137,8 @@ def test_the_four_batches_of_chexpert(tmp_path):
     assert recognise(root) is CheXpert
 
 
-KAGGLE = "image_id,class_name,class_id,rad_id,x_min,y_min,x_max,y_max\n50a418190bc3fb1ef1633bf9678929b3,No finding,14,R11,,,,\n"
+KAGGLE = "image_id,class_name,class_id,rad_id,x_min,y_min,x_max,y_max\n"
+KAGGLE += "50a418190bc3fb1ef1633bf9678929b3,No finding,14,R11,,,,\n"
 
 
 def test_vinbigdata_is_recognised_as_what_it_is(tmp_path):
