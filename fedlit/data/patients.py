@@ -13,7 +13,7 @@ INVISIBLE = re.compile(r"[\u00ad\u200b-\u200f\u2060\ufeff]")
 DASH = re.compile(r"(?<=[^\W\d_])[-_ \u2010-\u2015\u2212](?=\d)")
 """A separator between a letter and a number: P-12 equals P12, but 1-12 differs from 11-2."""
 
-NOBODY = ("", "nan", "none", "null", "n/a", "<na>", "nat", "?", "unknown", "unbekannt", "inconnu", "desconocido")
+UNNAMED = ("", "nan", "none", "null", "n/a", "<na>", "nat", "?", "unknown", "unbekannt", "inconnu", "desconocido")
 """Words for a missing name, in lower case."""
 
 SHOWN = 3
@@ -60,12 +60,12 @@ def warn_united(patients: np.ndarray) -> np.ndarray:
     return one
 
 
-def nobody(values: np.ndarray) -> np.ndarray:
+def is_unnamed(values: np.ndarray) -> np.ndarray:
     """Return a mask of the values that do not name a patient or a hospital, [N] bool."""
     from pandas import isna
 
     words = np.char.lower(np.char.strip(np.asarray(values).astype(str)))
-    return isna(values) | np.isin(words, NOBODY)
+    return isna(values) | np.isin(words, UNNAMED)
 
 
 def _key(spelling: str) -> str:

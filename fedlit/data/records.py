@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlit.data.patients import nobody, warn_united
+from fedlit.data.patients import is_unnamed, warn_united
 from fedlit.data.pictures.store import ImageStore
 
 if TYPE_CHECKING:
@@ -98,13 +98,13 @@ def check_records(records: Records, exact: bool = False) -> Records:
             f"records: expected labels [N, C] of C different classes, found {list(records.labels.shape)} "
             f"and classes {list(records.classes)}"
         )
-    nowhere = nobody(records.sites)
+    nowhere = is_unnamed(records.sites)
     if nowhere.any():
         raise ValueError(
             f"records: expected a site for each image, found none for {nowhere.sum()} of {len(nowhere)}, the first is "
             f"image {str(records.names[np.argmax(nowhere)])!r}. Fill in its cell, or remove the image"
         )
-    unnamed = nobody(records.patients)
+    unnamed = is_unnamed(records.patients)
     if unnamed.any():
         raise ValueError(
             f"records: expected a patient for each image, found none for {unnamed.sum()} of {len(unnamed)}, the first "

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_features import Shades, cached, fabric, model
+from shades import Shades, cached, fabric, model
 from torch import nn
 
 from fedlit.data.pictures import cache

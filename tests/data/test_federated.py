@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hospital_source import Source, ready
 from jsonargparse import ArgumentParser
 from PIL import Image
 from small_records import SCHEME, make_records
@@ -20,33 +21,6 @@ from fedlit.data.partition import IID, ByOrganisation, ByPatient, Partition
 from fedlit.data.pictures.images import ImageStore
 from fedlit.data.records import Records
 from fedlit.data.schemes import LabelScheme
-
-
-def unchanged(records: Records) -> Records:
-    return records
-
-
-class Source(FederatedDataModule):
-    """A user's source: only records(). `change` alters the records for a test.
-
-    Args:
-        where: A folder for the cache.
-    """
-
-    def __init__(self, where: str, partition: Partition, change=None, **kwargs):
-        super().__init__(partition, image_size=8, cache_dir=where, **kwargs)
-        self.change = change or unchanged
-        self.reads = 0
-
-    def records(self) -> Records:
-        self.reads += 1
-        return self.change(make_records(self.cache_dir))
-
-
-def ready(data: FederatedDataModule) -> FederatedDataModule:
-    data.prepare_data()
-    data.setup()
-    return data
 
 
 @pytest.fixture

@@ -6,14 +6,15 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-import test_chexpert
-import test_nih
+import small_chexpert
+import small_nih
 import torch
 import yaml
+from hospital_source import Source, ready
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs import Place
-from test_federated import Source, make_records, ready
+from small_records import make_records
 
 from fedlit.cli.main import parse
 from fedlit.core.fabric import make_fabric
@@ -43,8 +44,8 @@ def roots(tmp_path_factory) -> dict:
     """Small downloads of both data sets, with official lists and tests."""
     folder = tmp_path_factory.mktemp("downloads")
     return {
-        "NIH": test_nih.write_folder(folder / "nih", lists=True),
-        "CheXpert": test_chexpert.write_folder(folder / "chexpert", test=True),
+        "NIH": small_nih.write_folder(folder / "nih", lists=True),
+        "CheXpert": small_chexpert.write_folder(folder / "chexpert", test=True),
         "cache": folder / "cache",
     }
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from own_tables import people, picture, write_table
 from PIL import Image
-from test_federated import make_records
+from small_records import make_records
 
 from fedlit.data import ImageTable, NIHChestXray14, Organisations
 from fedlit.data.patients import keys, united

@@ -5,10 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from hospital_source import Source, ready
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonargparse import ArgumentParser
-from test_federated import Source, make_records, ready
+from small_records import make_records
 
 from fedlit.data import IID, ByOrganisation, PhantomCXR
 from fedlit.data.federated import POOLED, FederatedDataModule

@@ -160,7 +160,7 @@ def read_findings(
                 hint = near(part, findings)
                 raise ValueError(f"{where}: unknown finding {part!r} in {text!r}; {hint}. Add it to data.labels")
             elif len(parts) > 1 and words[folded(part)] != "blank":
-                raise ValueError(f"{where}: expected {part!r} alone or findings, found {text!r}")
+                raise ValueError(f"{where}: expected only {part!r}, or findings, found {text!r}")
         if not parts or any(words.get(folded(part)) == "blank" and part not in position for part in parts):
             labels[row] = np.nan
     return labels[of_row]

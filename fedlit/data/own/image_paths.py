@@ -40,8 +40,8 @@ def image_pattern(rows: pd.DataFrame, files: Sequence[str]) -> tuple[str, int]:
     A path may lack its suffix, and may begin with folders that all files share.
     """
     files = [plain(file) for file in files]
-    alone = Counter(os.path.dirname(file) for file in files)
-    known = {*files, *map(_stem, files), *(f"{folder}/*" for folder, images in alone.items() if images == 1)}
+    counts = Counter(os.path.dirname(file) for file in files)
+    known = {*files, *map(_stem, files), *(f"{folder}/*" for folder, images in counts.items() if images == 1)}
     sample = rows.iloc[np.unique(np.linspace(0, len(rows) - 1, min(ROWS, len(rows))).astype(int))]
     scored = []
     for pattern in _patterns(sample, files):

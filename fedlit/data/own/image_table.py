@@ -25,7 +25,7 @@ from fedlit.data.own.cells import (
 )
 from fedlit.data.own.table_formats import read_any_table, typed
 from fedlit.data.partition import ByOrganisation, ByPatient, Partition
-from fedlit.data.patients import nobody
+from fedlit.data.patients import is_unnamed
 from fedlit.data.pictures.copies import Duplicates, notes_of_copies
 from fedlit.data.pictures.store import cache_folder
 from fedlit.data.records import Records, listed
@@ -180,7 +180,7 @@ class ImageTable(ChestXrays):
             if column and not (column == self.split_column and "" in self.split_words):
                 refuse_empty(table, column)
         for column in filter(None, (self.patient, self.site)):
-            refuse(table, column, nobody(table.rows[column].to_numpy()), "a name, or remove the line")
+            refuse(table, column, is_unnamed(table.rows[column].to_numpy()), "a name, or remove the line")
         paths = self._paths(table)
         patients = table.rows[self.patient].to_numpy(dtype=str) if self.patient else paths
         reading = Reading(

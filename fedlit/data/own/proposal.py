@@ -98,7 +98,7 @@ def propose(table: Path, root: Path | None = None, given: Mapping[str, Any] | No
         given: Known arguments, which are not searched for.
 
     Raises:
-        ConfigError: There is no image below the folder, none is named in the table, or no column is a label.
+        ConfigError: There is no image below the folder, the table names no image, or no column is a label.
     """
     given = dict(given or {})
     read, written = read_any_table(table, given.get("sheet"))

@@ -224,7 +224,7 @@ class _Canvas:
         """A round opacity with a sharp border in one lung."""
         which, severity = self._present(name)
         side = np.where(self._spot(name, 0)[which] < 0.5, np.float32(-1), np.float32(1))
-        x = side * (0.40 + 0.34 * self._spot(name, 1)[which]) + np.float32(0.10) * (side > 0)  # beside the heart
+        x = side * (0.40 + 0.34 * self._spot(name, 1)[which]) + np.float32(0.10) * (side > 0)  # next to the heart
         x = x * self.anatomy.width[which, None, None]
         y = (0.20 + 0.56 * self._spot(name, 2)[which]) * 0.66 + self.top[which]
         size = radius + spread * (0.5 * severity + 0.5 * self._shape(name, 0)[which])

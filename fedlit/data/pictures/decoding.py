@@ -243,9 +243,9 @@ def _fill(place: CachePlace, job: DecodeSettings, damaged: Damaged) -> None:
         if len(rest):
             _check_sample(job, failures, len(first), total, damaged)
             left = took / len(first) * len(rest)
-            alone = busy / max(took, 1e-9) < 1.3 and cores() > 1 and left > Decoders.WORTH
+            blocked = busy / max(took, 1e-9) < 1.3 and cores() > 1 and left > Decoders.WORTH
             say(f"decoded a sample of {len(first)} files; about {duration(left)} left on {cores()} cores")
-            doing = decoders.processes(rest) if alone else decoders.threads(rest)
+            doing = decoders.processes(rest) if blocked else decoders.threads(rest)
             with bar(len(rest)) as advance:
                 look(_counted(doing, advance), most)
     rows["state"][list(failures)] = BROKEN

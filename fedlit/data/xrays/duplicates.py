@@ -1,4 +1,4 @@
-"""Pictures of folders under check that are alike: copies that were compressed anew, resized or cropped."""
+"""Near-duplicates in checked folders: recompressed, resized or cropped copies."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -120,7 +120,7 @@ def _parse_findings(table: LabelTable, findings: tuple[str, ...]) -> np.ndarray:
                 hint = near(label, (*findings, NO_FINDING))
                 raise ValueError(f"{where}: unknown label {label!r} in {combination!r}; {hint}")
         if NO_FINDING in parts and len(parts) > 1:
-            raise ValueError(f"{where}: expected {NO_FINDING!r} alone or findings, found {combination!r}")
+            raise ValueError(f"{where}: expected only {NO_FINDING!r}, or findings, found {combination!r}")
     return labels[row_of]
 
 

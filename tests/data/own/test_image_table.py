@@ -210,7 +210,7 @@ def test_lists_of_findings(tmp_path):
         ValueError, match=r"line 2: column 'labels': unknown finding 'Effusion' in .*Add it to data.labels"
     ):
         opened(table, **options | {"labels": ["Mass"]}, values=words).read()
-    with pytest.raises(ValueError, match=r"line 2: column 'labels': expected 'Mass' alone or findings"):
+    with pytest.raises(ValueError, match=r"line 2: column 'labels': expected only 'Mass', or findings"):
         opened(table, **options, values=words | {"Mass": "negative"}).read()
     with pytest.raises(ValueError, match=r"data.values: with data.findings a word is negative .* found 'Mass'"):
         opened(table, **options, values={"Mass": "positive"})
