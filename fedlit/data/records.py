@@ -147,4 +147,6 @@ def listed(values, limit: int = 8) -> str:
 
 def contents(folder: Path) -> str:
     """Return the names in a folder for an error message."""
+    if not folder.is_dir():
+        return "no such folder"
     return listed(sorted(path.name for path in folder.iterdir())) or "an empty folder"

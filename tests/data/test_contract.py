@@ -5,11 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from own_tables import people, picture, write_table
 from PIL import Image
 from small_records import make_records
 from torch.utils.data import TensorDataset
 
-from fedlit.data import ByOrganisation, ClientData, FederatedDataModule, PhantomCXR
+from fedlit.data import ByOrganisation, ClassFolders, ClientData, FederatedDataModule, ImageTable, PhantomCXR
 from fedlit.data.records import Records
 from fedlit.data.tables import numbers, read_table
 from fedlit.data.xrays.base import ChestXrays, Reading
@@ -142,8 +143,36 @@ def test_custom_modules_without_a_mistake_pass(kind, tmp_path):
     check_data_module(kind, cache_dir=str(tmp_path))
 
 
-def test_a_synthetic_module_passes(tmp_path):
-    check_data_module(PhantomCXR, hospitals=2, images=40, image_size=16, cache_dir=tmp_path)
+HOSPITALS = [
+    {"name": "north", "images": 50, "prevalence": {"Mass": 0.3}, "marker": "R"},
+    {"name": "south", "images": 30, "classes": ["Mass", "Edema"], "contrast": 0.8},
+]
+OWN_CLASSES = {"class_path": "fedlit.data.schemes.DeclaredClasses", "init_args": {"clients": {"hospital-01": ["Mass"]}}}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"hospitals": HOSPITALS}, {"images": 120, "scheme": OWN_CLASSES, "missing_classes": "negative", "pooled": True}],
+)
+def test_a_synthetic_module_passes(tmp_path, options):
+    check_data_module(PhantomCXR, image_size=16, cache_dir=tmp_path, **options)
+
+
+def test_images_of_ones_own_pass(tmp_path):
+    columns = people(site=["north", "south"] * 20)
+    options = {
+        "image": "file",
+        "patient": "patient",
+        "labels": ["Edema"],
+        "image_size": 16,
+        "cache_dir": tmp_path / "c",
+    }
+    check_data_module(ImageTable, table=write_table(tmp_path / "ours", columns), root=tmp_path / "ours", **options)
+    for name in columns["file"]:
+        folder = tmp_path / "classes" / ("even" if int(name[:-4]) % 2 == 0 else "odd")
+        folder.mkdir(parents=True, exist_ok=True)
+        picture(int(name[:-4])).save(folder / name)
+    check_data_module(ClassFolders, root=tmp_path / "classes", image_size=16, cache_dir=tmp_path / "c")
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,7 @@ def hospital(**look) -> PhantomCXR:
 
 @pytest.mark.filterwarnings("error::UserWarning")
 def test_drawn_pictures_of_two_hospitals_are_never_taken_for_one(tmp_path):
-    """Small and blurred ones look alike: the tables of surgical aggregation were refused for them."""
+    """Small and blurred synthetic images are similar, but are not compared."""
     sources = {"coast": hospital(name="coast", contrast=0.65), "hills": hospital(name="hills", blur=0.7)}
     data = Organisations(sources, image_size=48, split=(0.6, 0.1, 0.3), cache_dir=str(tmp_path))
     data.setup()

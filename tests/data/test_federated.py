@@ -186,7 +186,7 @@ def test_counts_are_of_what_a_client_sees(by_hospital):
 
 
 class Tensors(FederatedDataModule):
-    """A source without records: somebody else's data sets."""
+    """A source without records, with arbitrary data sets."""
 
     classes = ("cat",)
 

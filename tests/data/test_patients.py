@@ -1,4 +1,4 @@
-"""One patient has one id: other spellings of it are no other patient."""
+"""Spellings of one id are one patient."""
 
 import warnings
 from pathlib import Path

@@ -62,8 +62,7 @@ class Melanoma(FederatedDataModule):
         """Read the label file and decode the images into the cache as RGB."""
         file = next((self.root / name for name in LABEL_FILES if (self.root / name).is_file()), None)
         if file is None:
-            found = contents(self.root) if self.root.is_dir() else "no such folder"
-            raise FileNotFoundError(f"{self.root}: found {found}; {self.layout}")
+            raise FileNotFoundError(f"{self.root}: found {contents(self.root)}; {self.layout}")
         table = read_table(file, ("image_name", "patient_id", "target"), ("image_name", "patient_id"))
         refuse_repeats(table, "image_name")
         names = table.rows["image_name"].to_numpy(dtype=str)

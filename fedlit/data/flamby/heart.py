@@ -118,7 +118,7 @@ class FedHeartDisease(FederatedDataModule):
     def _file(self, hospital: str) -> Path:
         file = self.root / f"processed.{hospital}.data"
         if not file.is_file():
-            found = contents(self.root) if self.root.is_dir() else "no such folder"
+            found = contents(self.root)
             raise FileNotFoundError(f"{file}: no such file; found {found}; {self.layout}. fedlit does not download it.")
         return file
 

@@ -88,7 +88,7 @@ class FedISIC2019(FederatedDataModule):
             ValueError: A cell is wrong, or two columns contradict each other.
         """
         if not self.split_file.is_file():
-            found = contents(self.root) if self.root.is_dir() else "no such folder"
+            found = contents(self.root)
             raise FileNotFoundError(f"{self.split_file}: no such file; in {self.root} found {found}; {self.layout}")
         table = read_table(self.split_file, ("image", *CLASSES, "target", "center", "fold"), ("image", "fold"))
         refuse_repeats(table, "image")

@@ -18,7 +18,7 @@ from fedlit.data.labels import checked_classes
 from fedlit.data.partition import ByPatient, Partition
 from fedlit.data.pictures.augmentation import FlipCropAugmentation
 from fedlit.data.pictures.store import ImageStore
-from fedlit.data.records import Records, listed
+from fedlit.data.records import SPLITS, Records, listed
 from fedlit.data.xrays.nih import NIHChestXray14
 
 ORGANS = (
@@ -38,7 +38,6 @@ NAMES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Names of the classes, in the order of the labels; classes of other sets are numbered by default."""
 
-SPLITS = ("train", "val", "test")
 _VERSION = "1"  # part of the cache key: raise it when pixels change
 
 

@@ -1,4 +1,4 @@
-"""Images of one's own, described by a table, a folder and arguments: how they are read, and what is refused."""
+"""Custom images, described by a table, a folder and arguments: reading and errors."""
 
 import gzip
 import shutil
@@ -262,15 +262,6 @@ def test_a_patient_at_two_sites_is_in_one_split(tmp_path):
     data.setup()
     assert "6 patients of ours are at more than one site, and in one split (equal ids)" in data.notes
     assert data.assignment.groupby("patient")["split"].nunique().max() == 1
-
-
-def test_missing_images(tmp_path):
-    table = write(tmp_path)
-    (tmp_path / "images" / "3.png").unlink()
-    with pytest.raises(FileNotFoundError, match=r"1 of 24 images in .*ours.csv are missing, the first are '3.png'"):
-        opened(table).records()
-    with pytest.warns(UserWarning, match="1 of 24 images of ours are missing and left out"):
-        assert len(opened(table, missing="drop").records().names) == 23
 
 
 REFUSED = {

@@ -1,4 +1,4 @@
-"""The files of MedMNIST: categories and several labels, grey and colour, sizes, and what is no such file."""
+"""The files of MedMNIST: categories and several labels, grey and colour, sizes, and invalid files."""
 
 from pathlib import Path
 

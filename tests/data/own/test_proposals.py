@@ -188,7 +188,7 @@ def test_an_unknown_finding_is_no_class(tmp_path, fedlit_cli):
 
 
 def test_one_problem_is_one(tmp_path, fedlit_cli):
-    """What a check finds itself is not told a second time as what fit would refuse; sites can be merged."""
+    """A problem that the check finds itself is not repeated as an error of fit; sites can be merged."""
     code, out, _ = fedlit_cli(f"data check {write_table(tmp_path / 'a', people(split=['train', 'test'] * 20))}")
     assert code == 1
     assert out.count("wrong:") == out.count("more than one official split") == 1

@@ -8,7 +8,7 @@ from PIL import Image
 from small_chexpert import COLUMNS, line, write_folder
 
 from fedlit.data import Organisations, PhantomCXR
-from fedlit.data.partition import ByColumn, ByPatient
+from fedlit.data.partition import ByPatient
 from fedlit.data.xrays.chexpert import CheXpert
 from fedlit.testing import check_data_module
 
@@ -120,14 +120,6 @@ def test_harmonised_names_and_some_classes(tmp_path):
     np.testing.assert_array_equal(some.records().labels[:3], [[0, 1], [0, 0], [1, 1]])
 
 
-def test_several_labels_make_one_class_by_a_rule(tmp_path):
-    data = open_folder(
-        write_folder(tmp_path), names={"Water": {"any": ["Edema", "Pleural Effusion"]}}, uncertain="ones"
-    )
-    assert data.classes == ("Water",)
-    assert data.records().labels[:3, 0].tolist() == [1, 0, 1]
-
-
 def test_views_are_chosen_and_the_others_counted(tmp_path):
     root = write_folder(tmp_path)
     data = open_folder(root)
@@ -163,17 +155,6 @@ def test_the_official_split_on_request(tmp_path):
     data = open_folder(tmp_path, official_split=True)
     data.setup()
     assert all(client.test is None for client in data.clients.values())
-
-
-def test_columns_of_the_label_file_divide_clients(tmp_path):
-    data = open_folder(
-        write_folder(tmp_path),
-        views=("frontal", "lateral"),
-        partition=ByColumn("Frontal/Lateral"),
-        split=(0.7, 0.1, 0.2),
-    )
-    data.setup()
-    assert list(data.clients) == ["Frontal", "Lateral"]
 
 
 # What bad input gets

@@ -10,7 +10,6 @@ from small_mimic import LABELS, METADATA, write_folder, write_long_tail
 from fedlit.data.labels import harmonised_names
 from fedlit.data.partition import ByColumn, ByPatient
 from fedlit.data.xrays.mimic import MIMICCXR, MIMICCXRLT
-from fedlit.data.xrays.nih import NIHChestXray14
 from fedlit.testing import check_data_module
 
 # Small folders lack most classes, which is what the warning says.
@@ -79,20 +78,6 @@ def test_the_labels_of_a_study_hold_for_each_of_its_images(tmp_path):
     assert reading.labels.dtype == np.float32
     negbio = open_folder(tmp_path, labeller="negbio").read()
     np.testing.assert_array_equal(negbio.labels[:3][:, [HEART, EDEMA, FLUID]], [[1, 0, 0], [nan, nan, nan], [0, 1, 0]])
-
-
-@pytest.mark.parametrize(
-    ("uncertain", "blank", "expected"),
-    [
-        ("zeros", "zeros", [[1, 0, 0], [0, 0, 0], [0, 1, 0]]),
-        ("ones", "zeros", [[1, 1, 0], [0, 0, 0], [1, 1, 1]]),
-        ("ignore", "zeros", [[1, np.nan, 0], [0, 0, 0], [np.nan, 1, np.nan]]),
-        ({"Edema": "ones", "default": "ignore"}, "ignore", [[1, 1, 0], [np.nan] * 3, [np.nan, 1, np.nan]]),
-    ],
-)
-def test_policies_decide_on_uncertain_and_blank_labels(tmp_path, uncertain, blank, expected):
-    data = open_folder(write_folder(tmp_path), uncertain=uncertain, blank=blank)
-    np.testing.assert_array_equal(data.records().labels[:3][:, [HEART, EDEMA, FLUID]], expected)
 
 
 def test_views_are_chosen_and_the_others_counted_by_name(tmp_path):
@@ -270,39 +255,3 @@ def test_long_tail_labels_that_do_not_fit_are_refused(tmp_path):
     three = write_long_tail(tmp_path / "three.csv", range(60, 70))
     with pytest.raises(ValueError, match=r"three\.csv: no dicom_id is one of the 60 images in .*metadata"):
         open_long_tail(root, three).read()
-
-
-def test_a_patient_in_two_official_splits_is_refused(tmp_path):
-    root = write_folder(tmp_path, packed=False)
-    replace_in(plain(root, "split"), "10000032,train", "10000032,test")
-    with pytest.raises(ValueError, match=r"patient '10000032' in test \(1 images\) and train \(1 images\)"):
-        open_folder(root).setup()
-
-
-def test_missing_images_are_refused_or_dropped_with_a_count(tmp_path):
-    root = write_folder(tmp_path)
-    (root / "files" / "p10" / "p10000032" / "s50414268" / "00000002-02aa66ab.jpg").unlink()
-    (root / "files" / "p10" / "p10000032" / "s50414267" / "00000001-02aa66ab.jpg").unlink()
-    with pytest.raises(
-        FileNotFoundError, match=r"1 of 30 images in .*metadata\.csv\.gz are missing, .*'00000002-02aa6"
-    ):
-        open_folder(root).records()
-    data = open_folder(root, missing="drop")
-    with pytest.warns(UserWarning, match="1 of 30 images of MIMIC are missing and left out"):
-        data.setup()
-    assert len(data.assignment) == 29
-
-
-def test_a_truncated_image_is_named(tmp_path):
-    broken = write_folder(tmp_path) / "files" / "p10" / "p10000032" / "s50414268" / "00000002-02aa66ab.jpg"
-    broken.write_bytes(broken.read_bytes()[:100])
-    with pytest.raises(ValueError, match=r"1 of 30 image files cannot be decoded .*\n.*00000002-02aa66ab"):
-        open_folder(tmp_path).prepare_data()
-
-
-def test_a_folder_is_recognised(tmp_path):
-    assert not MIMICCXR.recognises(tmp_path)
-    root = write_folder(tmp_path)
-    assert MIMICCXR.recognises(root)
-    assert not MIMICCXRLT.recognises(root)
-    assert not NIHChestXray14.recognises(root)
