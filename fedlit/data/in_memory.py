@@ -17,8 +17,8 @@ EXAMPLE = "{'north': (train, val, test), 'south': (train, val)}"
 NO_DATA_SETS = {
     DataLoader: "give its data set (loader.dataset), and set batch_size",
     (Tensor, np.ndarray): "make a data set of tensors with torch.utils.data.TensorDataset(images, labels)",
-    Mapping: "training, validation and test set are a tuple; a YAML cannot hold data sets of fedlit.fit, so test and "
-    "predict with the object that it returns",
+    Mapping: "training, validation and test set are a tuple; a YAML cannot hold data sets that were given to "
+    "fedlit.fit, so test and predict with the object that it returns",
     (IterableDataset, str, type): "an example is asked for by its index, in any order",
 }
 """Types that are not data sets, and advice for each."""

@@ -29,7 +29,7 @@ def test_the_orientation_of_exif_is_applied(tmp_path, orientation, suffix):
 def test_more_than_one_page_or_frame_is_refused(tmp_path, suffix):
     file = tmp_path / f"x.{suffix}"
     picture(0).save(file, save_all=True, append_images=[picture(1), picture(2)])
-    with pytest.raises(ValueError, match="expected one picture, found 3 pages or frames"):
+    with pytest.raises(ValueError, match="expected one image, found 3 pages or frames"):
         read_image(file, 16)
     assert "3 pages or frames" in inspect_image(str(file)).problem
     picture(0).save(file)

@@ -63,7 +63,7 @@ def check(store, rows) -> None:
 def test_the_decoded_stay_where_damage_is_refused(tmp_path, read):
     files = write(tmp_path / "png")
     damage(files[3]), damage(files[7])
-    with pytest.raises(ValueError, match=r"2 of 12 image files cannot be decoded (.|\n)*What was decoded is kept"):
+    with pytest.raises(ValueError, match=r"2 of 12 image files cannot be decoded (.|\n)*Decoded images are kept"):
         decode_images(files, 16, cache_dir=tmp_path / "cache")
     read.clear()
     with pytest.raises(ValueError, match="2 of 12 image files cannot be decoded"):
@@ -218,7 +218,7 @@ def test_a_first_look_stops_before_the_others_are_decoded(tmp_path, read, small_
     with pytest.raises(ValueError) as refused:
         decode_images(files, 16, cache_dir=tmp_path / "cache")
     assert "1 of 4 image files of a sample (of 40) cannot be decoded" in str(refused.value)
-    assert "The other 36 were not looked at; `fedlit data check FOLDER --decode` names all" in str(refused.value)
+    assert "The other 36 were not read; `fedlit data check FOLDER --decode` lists all" in str(refused.value)
     assert sorted(read) == ["000.png", "013.png", "026.png", "039.png"]
     found = decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
     assert list(found.damaged) == [13]
@@ -244,7 +244,7 @@ def test_place_size_and_time_are_said_before(tmp_path, small_look, capsys, monke
     decode_images(files, 16, cache_dir=tmp_path / "cache")
     assert capsys.readouterr().err == ""
     decode_images([*files, *write(tmp_path / "more", 2)], 16, cache_dir=tmp_path / "cache")
-    assert "decoding 42 images, 40 of them are there from before; " in capsys.readouterr().err
+    assert "decoding 42 images, 40 of them are decoded already; " in capsys.readouterr().err
 
 
 def test_times_in_words():
@@ -270,7 +270,7 @@ def test_dark_pictures_are_warned_of(tmp_path):
         Image.fromarray(picture(n).astype(np.uint16) * 16).save(tmp_path / "png" / f"{n}.png")
     (tmp_path / "t.csv").write_text("file,a\n" + "".join(f"{n}.png,{n % 2}\n" for n in range(6)))
     given = {"image": "file", "labels": ["a"], "image_size": 16, "cache_dir": str(tmp_path / "cache")}
-    with pytest.warns(UserWarning, match="is 16 of 255: if their 16 bits are used up to 12 only, set data.depth to 12"):
+    with pytest.warns(UserWarning, match="is 16 of 255: if only 12 of their 16 bits are used, set data.depth to 12"):
         ImageTable(tmp_path / "t.csv", tmp_path / "png", **given).records()
     store = ImageTable(tmp_path / "t.csv", tmp_path / "png", depth=12, **given).records().store
     np.testing.assert_allclose(store[0].numpy()[0], picture(0), atol=1)

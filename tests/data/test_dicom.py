@@ -106,8 +106,8 @@ def test_other_pictures_are_refused_by_name(tmp_path):
         decode_images([good, palette, frames, text], 16, cache_dir=tmp_path / "cache")
     message = str(caught.value)
     assert "3 of 4 image files cannot be decoded" in message
-    assert f"{palette}: expected one picture in MONOCHROME1 or MONOCHROME2, found 1 in PALETTE COLOR" in message
-    assert f"{frames}: expected one picture in MONOCHROME1 or MONOCHROME2, found 2 in MONOCHROME2" in message
+    assert f"{palette}: expected one image in MONOCHROME1 or MONOCHROME2, found 1 in PALETTE COLOR" in message
+    assert f"{frames}: expected one image in MONOCHROME1 or MONOCHROME2, found 2 in MONOCHROME2" in message
     assert str(text) in message
 
 
@@ -220,7 +220,7 @@ def test_pixels_that_no_decoder_takes_and_damaged_ones(tmp_path):
     with pytest.raises(ValueError) as caught:
         decode_images([tmp_path / "cut.dcm", tmp_path / "film.dcm"], 16, cache_dir=tmp_path / "cache")
     assert "2 of 2 image files cannot be decoded" in str(caught.value)
-    assert "film.dcm: expected a picture, found MPEG2 Main Profile" in str(caught.value)
+    assert "film.dcm: expected an image, found MPEG2 Main Profile" in str(caught.value)
 
 
 # Without a suffix

@@ -89,8 +89,8 @@ BAD = [
     Bad("a JPEG cut off", content(saved(Image.fromarray(NOISE), "JPEG")[:1500]), "truncated"),
     Bad("flipped pixels", content(saved(Image.fromarray(NOISE))[:200] + b"\xff" * 64 + saved(Image.fromarray(NOISE))[264:]), ""),
     Bad("a bomb", content(header_of(60_000, 60_000)), "exceeds limit"),
-    Bad("one pixel", content(saved(Image.fromarray(GREY[:1, :1]))), "expected a picture, found 1 x 1 pixels"),
-    Bad("one row", content(saved(Image.fromarray(GREY[:1]))), "expected a picture, found 8 x 1 pixels"),
+    Bad("one pixel", content(saved(Image.fromarray(GREY[:1, :1]))), "expected an image, found 1 x 1 pixels"),
+    Bad("one row", content(saved(Image.fromarray(GREY[:1]))), "expected an image, found 8 x 1 pixels"),
     Bad("floating point", content(saved(Image.fromarray(GREY.astype(np.float32)), "TIFF")), "floating point"),
 ]  # fmt: skip
 
@@ -181,7 +181,7 @@ def test_a_dicom_file_without_pixels_is_refused(nih: Path):
     header.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
     header.preamble = bytes(128)
     header.save_as(nih / "9.dcm", enforce_file_format=False)
-    with pytest.raises(ValueError, match="expected a DICOM file with a picture, found one without pixels"):
+    with pytest.raises(ValueError, match="expected a DICOM file with an image, found one without pixels"):
         read_image(nih / "9.dcm", 8)
 
 

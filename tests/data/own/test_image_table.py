@@ -370,10 +370,12 @@ def test_what_is_proposed_of_findings_views_and_labels(tmp_path):
 
 def test_a_proposal_that_cannot_be_made_says_why(tmp_path):
     table = write(tmp_path, [("0.png", "p0", "word"), ("1.png", "p1", "other")], "file,pid,remark")
-    with pytest.raises(ConfigError, match=r"no column has labels such as .*Say what the cells mean: --set"):
+    with pytest.raises(ConfigError, match=r"no column has labels such as .*Define the meaning of the cells: --set"):
         propose(table, tmp_path / "images")
     (tmp_path / "t.csv").write_text("a,b\nz,yes\ny,no\n")
-    with pytest.raises(ConfigError, match=r"no column, nor several, name the images below .*first files are '0.png'"):
+    with pytest.raises(
+        ConfigError, match=r"no column or combination of columns names the images below .*first files are '0.png'"
+    ):
         propose(tmp_path / "t.csv", tmp_path / "images")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=r"empty: found no image .*name the folder: --root"):

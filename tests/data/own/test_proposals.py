@@ -29,7 +29,7 @@ def test_numbers_and_notes_are_no_labels(tmp_path, fedlit_cli):
     )  # fmt: skip
     code, out = check(fedlit_cli, str(write_table(tmp_path, columns)))
     assert code == 0
-    assert "labels: [Edema] # left out, as they are no findings by their names: 'Sex', 'patient_age', 'Portable'" in out
+    assert "labels: [Edema] # left out, because their names are not findings: 'Sex', 'patient_age', 'Portable'" in out
     code, out = check(fedlit_cli, f"{tmp_path}/ours.csv --set '{{labels: [Edema, Portable]}}'")
     assert code == 0
     assert "labels: [Edema, Portable]" in out
@@ -106,7 +106,7 @@ def test_a_row_of_totals_is_named(tmp_path, fedlit_cli):
     table.write_text(table.read_text() + "Summe,,20\n")
     code, out = check(fedlit_cli, str(table))
     assert code == 1
-    assert "line 42: a row of totals ('Summe'), not of an image: remove it" in out
+    assert "line 42: expected an image, found a row of totals ('Summe'); remove it" in out
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_columns_of_few_words_that_are_not_used_are_named(tmp_path, fedlit_cli):
     columns = people(Lunge=["ja", "nein", "unklar", ""] * 10, Gruppe=["Lernen", "Halt"] * 20, Sex=["M", "F"] * 20)
     code, out, _ = fedlit_cli(f"data check {write_table(tmp_path, columns)}")
     assert code == 0
-    assert "# not used: 'Lunge' (ja, nein, unklar); 'Gruppe' (Halt, Lernen). Is one a label" in out
+    assert "# not used: 'Lunge' (ja, nein, unklar); 'Gruppe' (Halt, Lernen). Is one of them a label" in out
     del columns["Edema"]
     code, out, err = fedlit_cli(f"data check {write_table(tmp_path, columns)}")
     assert code == 2

@@ -66,7 +66,7 @@ def test_a_class_that_was_looked_for_and_never_found_is_labelled(tmp_path):
     assert "unlabelled" not in found.arguments
     without = propose(table, tmp_path / "images")
     assert without.arguments["labels"] == ["Edema", "Mass"]
-    assert without.reasons["labels"].startswith("left out, as no image is positive: 'Hernia'; --classes names")
+    assert without.reasons["labels"].startswith("left out, because no image is positive: 'Hernia'; --classes sets")
 
 
 def test_classes_that_are_spelled_otherwise_get_names(tmp_path):
@@ -109,7 +109,7 @@ def test_of_several_organisations_one_may_have_unlabelled_classes(tmp_path):
 
 
 REFUSED = {
-    "a label without a column": ({"labels": CLASSES}, "goes into data.unlabelled, and not into data.labels"),
+    "a label without a column": ({"labels": CLASSES}, "goes into data.unlabelled, not into data.labels"),
     "a class that is none": ({"unlabelled": ["Hrnia"], "classes": CLASSES}, "unknown class 'Hernia'"),
     "one that is not among the classes": (
         {"unlabelled": ["Hernia"], "classes": ["Edema", "Mass"]}, "data.unlabelled: unknown class 'Hernia'",

@@ -149,7 +149,10 @@ def test_values_of_one_column_and_ranges_of_numbers(tmp_path):
     [
         ({"Age": {">= x": "positive"}}, "data.values: 'Age': expected a range such as '>= 18' or .*, found '>= x'"),
         ({"Age": {">= 18": "yes"}}, "data.values: 'Age': '>= 18': expected one of positive"),
-        ({"Agee": {">= 18": "positive"}}, "data.values: 'Agee' is no column of data.labels; near names are Age"),
+        (
+            {"Agee": {">= 18": "positive"}},
+            "data.values: expected a column of data.labels, found 'Agee'; near names are Age",
+        ),
         ({">= 18": "positive"}, r"the range '>= 18' needs its column: \{COLUMN: \{'>= 18': positive\}\}"),
     ],
 )

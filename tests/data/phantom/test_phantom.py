@@ -239,7 +239,7 @@ def test_split_scheme_shares_some_classes_and_covers_all(count):
         ({"prevalence": {"Flu": 0.1}}, "unknown finding 'Flu'"),
         ({"prevalence": {"Mass": 1.5}}, "expected 0 to 1, found 1.5"),
         ({"classes": ("Mass", "Flu")}, "unknown class 'Flu'"),
-        ({"classes": ()}, "no class at all"),
+        ({"classes": ()}, "no class in its label scheme"),
         ({"images": 0}, "expected images from 1"),
         ({"exposure": 3.0}, "expected exposure from -1 to 1, found 3.0"),
         ({"marker": "X"}, "found 'X'"),

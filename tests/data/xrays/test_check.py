@@ -23,7 +23,7 @@ class Tiny(ChestXrays):
 
     source = "Tiny"
     labels = ("A", "B")
-    layout = "expected tiny.csv and the images beside it"
+    layout = "expected tiny.csv and the images next to it"
     needs = ("tiny.csv", "tiny.csv.gz")
 
     def read(self) -> Reading:
@@ -273,7 +273,7 @@ class TestRecognise:
         assert "looks like none of the data sets: found 'labels.csv'\n  NIH: expected the official" in str(
             refused.value
         )
-        assert "\n  Tiny: expected tiny.csv and the images beside it" in str(refused.value)
+        assert "\n  Tiny: expected tiny.csv and the images next to it" in str(refused.value)
 
     def test_like_two(self, folder: Path):
         pd.DataFrame().to_csv(folder / "Data_Entry_2017.csv")

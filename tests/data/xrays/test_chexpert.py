@@ -271,7 +271,7 @@ def test_positives_are_there_once_more_where_they_are_trained_on(tmp_path):
         open_folder(tmp_path, upsample=["Cardiomegaly", "Consolidation"], **chosen),
     )
     plain.setup(), data.setup()
-    assert "once more, where they are trained on: 6 of Cardiomegaly, 5 of Consolidation" in data.notes[-1]
+    assert "that are repeated: 6 of Cardiomegaly, 5 of Consolidation" in data.notes[-1]
     rows = data.assignment
     assert rows["image"].is_unique
     assert rows.groupby("patient")["split"].nunique().max() == 1

@@ -144,7 +144,7 @@ KAGGLE += "50a418190bc3fb1ef1633bf9678929b3,No finding,14,R11,,,,\n"
 def test_vinbigdata_is_recognised_as_what_it_is(tmp_path):
     (tmp_path / "train").mkdir()
     (tmp_path / "train.csv").write_text(KAGGLE)
-    said = r"is VinBigData, as Kaggle has it: boxes of 14 findings in train.csv, not VinDr-CXR"
+    said = r"is Kaggle's VinBigData, with boxes of 14 findings in train.csv, not VinDr-CXR"
     with pytest.raises(ConfigError, match=said):
         recognise(tmp_path)
     for kind in (VinDrCXR, CheXpert):

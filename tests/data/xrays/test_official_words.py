@@ -26,13 +26,13 @@ def test_two_label_files(tmp_path):
     lines = new.read_text(encoding="utf-8-sig").splitlines()
     old.write_text("\n".join([lines[0], *(line.replace("Effusion|Mass", "Mass|Effusion") for line in lines[:0:-1])]))
     (note,) = NIHChestXray14(root).read_within().notes
-    assert note == f"{said}both say the same"
+    assert note == f"{said}both have the same content"
     lines[3] = lines[3].replace("Hernia,2,1,", "Edema,2,1,")
     lines[4] = lines[4].replace(",0,2,", ",0,7,")
     old.write_text("\n".join(lines[:-1]))
     (note,) = NIHChestXray14(root).read_within().notes
     assert note == (
-        f"{said}1 images are in one of them only; 2 of 59 images have other findings or patients there, the first is "
+        f"{said}1 images are in only one of them; 2 of 59 images have other findings or patients there, the first is "
         "'00000001_002.png' (Hernia of patient 1 here, Edema of patient 1 there)"
     )
     old.write_text("Image Index\n1.png\n")

@@ -74,7 +74,7 @@ def test_layouts_read_the_same(tmp_path, flat, packed):
             assert {name for name, value in zip(data.classes, row, strict=True) if value} == positive
     assert data.notes == [
         "2 of 62 images of PadChest are of other views, left out: 1 COSTAL, 1 L",
-        "10 of 60 images of PadChest have no labels: all of theirs are blank",
+        "10 of 60 images of PadChest have no labels: all phrases are blank",
     ]
     deep = np.asarray(Image.open(next(tmp_path.rglob(str(records.names[0])))))
     assert deep.dtype == np.uint16
@@ -154,7 +154,7 @@ def test_images_that_a_physician_labelled(tmp_path):
     assert set(records.table["MethodLabel"]) == {"Physician"}
     assert len(records.names) == 15
     assert data.notes[1] == "45 of 60 images of PadChest are not labelled by a physician, left out"
-    assert data.notes[2] == "5 of 15 images of PadChest have no labels: all of theirs are blank"
+    assert data.notes[2] == "5 of 15 images of PadChest have no labels: all phrases are blank"
 
 
 def test_harmonised_names(tmp_path):
