@@ -145,7 +145,7 @@ def test_dropped_damage_has_its_reason_and_the_rest_is_there(tmp_path, read):
     for _ in range(2):
         found = decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
         assert sorted(found.damaged) == [3, 7]
-        assert found.damaged[7] == "no image, or its header is damaged"
+        assert found.damaged[7] == "not an image, or its header is damaged"
         check(
             PartOfStore(found.store, [n for n in range(12) if n not in (3, 7)]),
             [n for n in range(12) if n not in (3, 7)],

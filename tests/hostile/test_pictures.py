@@ -21,7 +21,7 @@ GREY = np.arange(64, dtype=np.uint8).reshape(8, 8)
 NOISE = np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8)
 HEADER = "Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,View Position\n"
 POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
-NO_IMAGE = "no image, or its header is damaged"
+NO_IMAGE = "not an image, or its header is damaged"
 
 
 def saved(image: Image.Image, kind: str = "PNG", **options) -> bytes:

@@ -194,5 +194,5 @@ def test_one_problem_is_one(tmp_path, fedlit_cli):
     assert out.count("wrong:") == out.count("more than one official split") == 1
     code, out, _ = fedlit_cli(f"data check {write_table(tmp_path / 'b', people(site=['North'] * 20 + ['north'] * 20))}")
     assert code == 1
-    assert "data.sites {north: North}" in out
+    assert "set data.sites to {north: North}" in out
     assert fedlit_cli(f"data check {tmp_path}/b/ours.csv --set '{{sites: {{north: North}}}}'")[0] == 0

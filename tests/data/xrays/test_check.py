@@ -116,7 +116,7 @@ class TestCheck:
         (folder / "1.png").write_bytes(b"")
         assert only(checked(folder)).text.startswith("2 of 4 images cannot be used")
         assert only(checked(folder)).places == [
-            f"{folder}/0.png (tiny.csv, line 2): no image, or its header is damaged",
+            f"{folder}/0.png (tiny.csv, line 2): not an image, or its header is damaged",
             f"{folder}/1.png (tiny.csv, line 3): expected an image file, found an empty file",
         ]
 
