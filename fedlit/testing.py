@@ -19,6 +19,7 @@ from fedlit.core.aggregator import Aggregator, ClientContext
 from fedlit.core.errors import TrainingError, WorkerError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientData, ClientState, ServerState, State
+from fedlit.data.contract import check_data_module as check_data_module
 from fedlit.data.federated import FederatedDataModule
 from fedlit.federation.assembly import assemble
 from fedlit.federation.federation import Federation

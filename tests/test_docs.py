@@ -180,6 +180,8 @@ def test_hospitals_of_readme_train(project: Path, capsys: pytest.CaptureFixture)
     assert "north (" in said
     assert "south (" in said
     assert "Edema" in said
+    (check,) = (b.text for b in blocks("python") if not b.file and "check_data_module" in b.text)
+    exec(compile(check, "README.md", "exec"), {})
 
 
 def test_the_model_of_readme_trains(project: Path, capsys: pytest.CaptureFixture):

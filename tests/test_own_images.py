@@ -1,4 +1,4 @@
-"""Three hospitals' images, described by a YAML alone: from a spreadsheet's CSV with DICOM and PNG to a trained federation."""
+"""Images of three hospitals, described only by a YAML: from a spreadsheet's CSV with DICOM and PNG to a federation."""
 
 from pathlib import Path
 
@@ -48,8 +48,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "experiment: ours\nlogger: false\n"
         "data:\n  class_path: ImageTable\n  init_args:\n"
         "    {table: fälle.csv, root: bilder, image: '{Studie}/{Ansicht}', patient: Patient, site: Krankenhaus,\n"
-        "     labels: [Ödem, Raumforderung], values: {ja: positive, nein: negative}, image_size: 16, cache_dir: cache}\n"
-        "model: {class_path: ImageClassifier, init_args: {backbone: small_cnn}}\n"
+        "     labels: [Ödem, Raumforderung], values: {ja: positive, nein: negative}, image_size: 16, cache_dir: "
+        "cache}\nmodel: {class_path: ImageClassifier, init_args: {backbone: small_cnn}}\n"
         "federation: {rounds: 2, workers: 1}\n",
         encoding="utf-8",
     )

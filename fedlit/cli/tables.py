@@ -13,7 +13,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from fedlit.data.labels import harmonised
-from fedlit.data.pictures.cached import Entry
+from fedlit.data.pictures.cached import CacheEntry
 from fedlit.data.schemes import KINDS
 from fedlit.experiment.choices import AXES, shipped
 
@@ -40,7 +40,7 @@ def wide_console() -> Console:
     return console
 
 
-def cache_table(folder: Path, found: Sequence[Entry], console: Console) -> None:
+def cache_table(folder: Path, found: Sequence[CacheEntry], console: Console) -> None:
     """Print what is in a cache folder."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     table.add_column("name", no_wrap=True)

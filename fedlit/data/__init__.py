@@ -1,6 +1,6 @@
-"""Data of a federation: sources, partitions into clients, and the batches that they see.
+"""Data of a federation: sources, partitions into clients, and their batches.
 
-Classes are imported when they are asked for, as to open an image file needs no PyTorch, which takes seconds.
+Classes are imported on first use: opening an image file needs no PyTorch, whose import takes seconds.
 """
 
 from fedlit.core.system.imports import lazily
@@ -10,8 +10,8 @@ __getattr__, __dir__, __all__ = lazily(
     {
         "fedlit.core.messages": ["ClientData"],
         "fedlit.data.binary": [
-            "CIFAR10", "CIFAR100", "STL10", "CATvsDOG", "CategorisedImages", "CategoryImages", "FashionMNIST", "ImageNet",
-            "Melanoma", "ParquetImages",
+            "CIFAR10", "CIFAR100", "STL10", "CATvsDOG", "CategorisedImages", "CategoryImages", "FashionMNIST",
+            "ImageNet", "Melanoma", "ParquetImages",
         ],
         "fedlit.data.federated": ["FederatedDataModule"],
         "fedlit.data.flamby": ["FedHeartDisease", "FedISIC2019"],
@@ -19,7 +19,8 @@ __getattr__, __dir__, __all__ = lazily(
         "fedlit.data.organisations": ["Organisations"],
         "fedlit.data.own": ["ClassFolders", "ImageTable", "MedMNIST"],
         "fedlit.data.partition": [
-            "IID", "ByCategory", "ByColumn", "ByOrganisation", "ByPatient", "Dirichlet", "Partition", "WithinOrganisations",
+            "IID", "ByCategory", "ByColumn", "ByOrganisation", "ByPatient", "Dirichlet", "Partition",
+            "WithinOrganisations",
         ],
         "fedlit.data.phantom": ["PhantomCXR"],
         "fedlit.data.records": ["Records"],

@@ -1,4 +1,4 @@
-"""The clients of a data module: their names, and the parts of their data."""
+"""Checks of the clients of a data module, and the splits that each has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from fedlit.core.errors import ConfigError
 from fedlit.data.records import SPLITS
 
-if TYPE_CHECKING:  # to read labels needs no PyTorch
+if TYPE_CHECKING:  # reading labels needs no PyTorch
     from torch.utils.data import Dataset
 
     from fedlit.core.messages import ClientData
@@ -25,11 +25,11 @@ def parts_of(client: ClientData) -> list[tuple[str, Dataset]]:
 
 
 def check_clients(owners: np.ndarray, splits: np.ndarray) -> list[str]:
-    """Return the names of the clients in order, given client and split of each record, [N] str.
+    """Return the sorted names of the clients, given the client and the split of each record, [N] str.
 
     Raises:
-        ValueError: The lengths differ, a name is empty, two names are the same as a file name or metric key, or a
-            client has fewer than two training images.
+        ValueError: The lengths differ, a name is empty, two names are equal as a file name or metric key, or a client
+            has fewer than two training images.
     """
     if owners.shape != splits.shape:
         raise ValueError(f"partition: expected a client for each of {len(splits)} images, found {list(owners.shape)}")
@@ -42,25 +42,43 @@ def check_clients(owners: np.ndarray, splits: np.ndarray) -> list[str]:
     if short:
         raise ValueError(
             f"client {short[0]!r}: expected at least 2 training images, found {training[short[0]]} ({len(short)} of "
-            f"{len(names)} clients are so). Choose fewer clients or another partition, or remove it."
+            f"{len(names)} clients have too few). Choose fewer clients or another partition, or remove this client."
         )
     return names
 
 
-def distinct_names(names: Iterable[str]) -> None:
-    """Refuse names of clients that are empty, or the same as a file name or metric key.
+def check_patients(patients: np.ndarray, owners: np.ndarray, where: str) -> None:
+    """Check that all images of a patient, [N] str, have the same client, [N] str.
 
     Raises:
-        ConfigError: Says which.
+        ValueError: A patient is at several clients; the message begins with ``where``.
+    """
+    pairs = sorted(set(zip(patients.tolist(), owners.tolist(), strict=True)))
+    several = [patient for patient, count in Counter(patient for patient, _ in pairs).items() if count > 1]
+    if several:
+        clients = " and ".join(repr(client) for patient, client in pairs if patient == several[0])
+        raise ValueError(
+            f"{where}: expected all images of a patient at one client, found {len(several)} of "
+            f"{len(set(patients.tolist()))} patients at several, such as {several[0]!r} at {clients}. Assign "
+            "records.patients instead of single images; if the patients are meant to be shared, set shares_patients = "
+            "True in the partition's class"
+        )
+
+
+def distinct_names(names: Iterable[str]) -> None:
+    """Check that no client name is empty, and that no two are equal as a file name or metric key.
+
+    Raises:
+        ConfigError: A name is empty, or equal to another one.
     """
     seen: dict[str, str] = {}
     for name in names:
         key = re.sub(r"[^\w.\-]+", "_", name.strip()).casefold()
         if not name.strip():
-            raise ConfigError("client names: expected at least a letter, found an empty name")
+            raise ConfigError("client names: expected at least one letter, found an empty name")
         if key in seen:
             raise ConfigError(
-                f"client names {seen[key]!r} and {name!r} are the same in files and metrics: rename one in the source, or "
-                f"merge them, of a table by data.sites {{{name}: {seen[key]}}}"
+                f"client names {seen[key]!r} and {name!r} are the same in files and metrics: rename one in the source, "
+                f"or merge them; for a table, set data.sites to {{{name}: {seen[key]}}}"
             )
         seen[key] = name

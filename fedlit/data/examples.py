@@ -1,4 +1,4 @@
-"""Examples of a data set as digests, by which they can be compared."""
+"""Digests of the examples of a data set, for comparing them."""
 
 import hashlib
 import random
@@ -13,7 +13,7 @@ from fedlit.core.batches import fetch
 
 
 def fetched(dataset: Dataset, number: int) -> str:
-    """Fetch an example after fixed seeds of the default generators, which stay as they are; returns a digest of it."""
+    """Return a digest of an example that is fetched after seeding the default generators, whose states are restored."""
     of_python, of_numpy = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[]):
@@ -27,21 +27,21 @@ def fetched(dataset: Dataset, number: int) -> str:
 
 
 def digest(value: Any) -> str:
-    """Return a digest of numbers, also in tuples and dicts; what is something else counts by its class."""
-    made = hashlib.sha256()
-    _add(made, "", value)
-    return made.hexdigest()
+    """Return a digest of numbers, also in tuples and dicts; only the class of any other object counts."""
+    total = hashlib.sha256()
+    _add(total, "", value)
+    return total.hexdigest()
 
 
-def _add(made: Any, name: str, value: Any) -> None:
+def _add(total: Any, name: str, value: Any) -> None:
     if torch.is_tensor(value):
         value = value.detach().cpu().to(torch.float64).numpy()
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
         for number, each in enumerate(value):
-            _add(made, f"{name}/{number}", each)
+            _add(total, f"{name}/{number}", each)
         return
-    made.update(f"{name} {type(value).__name__} {getattr(value, 'shape', '')}".encode())
+    total.update(f"{name} {type(value).__name__} {getattr(value, 'shape', '')}".encode())
     if isinstance(value, (np.ndarray, np.generic, int, float)):
-        made.update(np.asarray(value, dtype=np.float64).tobytes())
+        total.update(np.asarray(value, dtype=np.float64).tobytes())

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from fedlit.core.argument_types import Checked
-from fedlit.data.clients import check_clients, parts_of
+from fedlit.data.clients import check_clients, check_patients, parts_of
+from fedlit.data.custom import named_errors
 from fedlit.data.records import SPLITS, LeftOut, Records, check_records, hidden_labels, listed
 from fedlit.data.sampler import Sampler
 
 if TYPE_CHECKING:
-    # To read labels needs no PyTorch, which takes seconds, and data sets that are given in Python need no pandas: what does is
-    # imported where it is used.
+    # Reading labels needs no PyTorch, whose import takes seconds, and data sets from Python need no pandas. So both are
+    # imported where they are used.
     import pandas as pd
     from torch import nn
     from torch.utils.data import Dataset
@@ -28,53 +29,57 @@ if TYPE_CHECKING:
     from fedlit.core.messages import ClientData
     from fedlit.data.partition import Partition
     from fedlit.data.pictures.images import LabelledImages
+    from fedlit.data.pictures.store import ImageStore
     from fedlit.data.schemes import LabelScheme
 
 POOLED = "pooled"
-"""Name of the only client of pooled data."""
+"""Name of the single client of pooled data."""
 
 
 class FederatedDataModule(Checked):
     """The records of a source, split by patient and divided among clients.
 
-    First patients are split into train, validation and test, where official splits of the source are kept. Then the
-    partition gives every record to a client. So each client has a part of every split, and no patient is in two splits.
-    A source may drop records after that, see ``keep()``.
+    Patients are first split into training, validation and test; official splits of the source are kept. The partition
+    then gives every record to a client. So each client can have a part of every split, and no patient is in two splits.
+    Afterwards, a source may drop records with ``keep()``.
 
-    A new source implements ``records()``. A source without such records overrides ``setup()`` instead and fills
-    ``clients`` with ``ClientData`` of any map-style data sets.
+    A new source implements ``records()``. A source that has no image files overrides ``setup()`` instead, and fills
+    ``clients`` with ``ClientData`` of any map-style data sets. ``fedlit.testing.check_data_module`` checks either.
 
     Args:
         partition: The rule that gives each record to a client.
-        scheme: The rule that says which classes each client labels; by default those that its source labels.
+        scheme: The rule for the classes that each client labels; by default those that its source labels.
         missing_classes: Training labels of classes that a client does not label: ``ignore`` (NaN, no loss) or
             ``negative`` (0, the vanilla method of Kulkarni et al., arXiv:2301.06683). Validation ignores these classes.
-        pooled: Whether the images of all clients, with the labels that each has, go to one client with the name
-            ``pooled``, which is the centralised method.
+        pooled: Give the images of all clients, with the labels that each client has, to one client named ``pooled``.
+            This is the centralised method.
         batch_size: Number of images in a training batch of one client, at least 1.
         eval_batch_size: Number of images in a batch of validation, test and prediction, at least 1.
         image_size: Height and width of the images in pixels, at least 8.
-        in_chans: Number of channels of the images: 1 is grey, 3 repeats the grey for weights that expect RGB.
+        in_chans: Number of channels of the images: 1 is grey, 3 repeats grey images for weights that expect RGB.
         augment: Augmentation of training images: true for the default of the source (``XrayAugmentation`` for X-rays,
-            ``FlipCropAugmentation`` for photographs), false for none, or a list of transforms of
+            ``FlipCropAugmentation`` for photographs), false for no augmentation, or a list of transforms of
             torchvision.transforms.v2, which are applied in order to one float image in [0, 1].
-        split: Fractions of patients for training, validation and test, which sum to 1. With an official train_val list
-            only the ratio of the first two is used, and with an official train, val and test none of them.
+        split: Fractions of patients for training, validation and test, which sum to 1. If the source has an official
+            train_val list, only the ratio of the first two is used. If it has official train, val and test lists, the
+            fractions are not used.
         seed: Seed of the patient split and of the partition.
         cache_dir: Folder of the decoded images; by default $XDG_CACHE_HOME/fedlit or ~/.cache/fedlit.
         mean: Mean that is subtracted from the pixels in [0, 1]: one value, or one for each channel.
         std: Standard deviation by which the pixels are divided after that: one value, or one for each channel, above 0.
-        device: Where the pictures lie: ``auto`` copies them once to the GPU that trains, where they fit into 60% of its
-            free memory, ``cpu`` leaves them in a memory map on disk, and ``cuda`` is ``auto`` that refuses data which no GPU
-            can take. Augmentation and normalisation are on the device that trains. It changes no number.
-        sampler: Batches of local steps with a share of positives, ``{positives: 0.2}``, for one class against the rest; see
-            ``fedlit.data.sampler.Sampler`` for what stays as it is. By default every image is as likely.
-        same_person: Which ids are one patient: ``spellings`` also takes ids for one that are equal as numbers, or but for
-            blanks, case or a dash, and says so; with ``exact`` ids such as 3.1 and 3.10 are two.
+        device: Place of the decoded images. ``auto`` copies them once to the GPU that trains if they fit into 60% of
+            its free memory. ``cpu`` leaves them in a memory map on disk. ``cuda`` is like ``auto``, but raises an error
+            if the data do not fit on a GPU. Augmentation and normalisation run on the device that trains. The results
+            do not depend on it.
+        sampler: Sampler of training batches with a fixed share of positives, ``{positives: 0.2}``, for data of one
+            class; see ``fedlit.data.sampler.Sampler``. By default every image is equally likely.
+        same_person: Rule for patient ids. ``spellings`` treats ids as one patient if they are equal as numbers, or
+            differ only in blanks, case or a dash, and logs it. With ``exact``, ids such as 3.1 and 3.10 are two
+            patients.
 
     Attributes:
-        drawn: What identifies each of the generators that draw the pictures, where they are drawn and no photographs: two such
-            sources without a generator in common have no picture in common, however alike some are.
+        drawn: Identifiers of the generators of synthetic images; empty for real images. Two synthetic sources without a
+            common generator are not searched for copies of each other's images.
     """
 
     drawn: frozenset = frozenset()
@@ -107,8 +112,8 @@ class FederatedDataModule(Checked):
         split = tuple(split)
         if len(split) != 3 or min(split) < 0 or split[0] == 0 or abs(sum(split) - 1) > 1e-6:
             raise ValueError(
-                "data.split: expected fractions of train, validation and test that sum to 1, train above 0, "
-                f"found {list(split)} with sum {sum(split):g}"
+                "data.split: expected fractions of train, validation and test that sum to 1, train above 0, found "
+                f"{list(split)} with sum {sum(split):g}"
             )
         self.partition, self.scheme, self.missing_classes, self.pooled = partition, scheme, missing_classes, pooled
         self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
@@ -126,14 +131,15 @@ class FederatedDataModule(Checked):
     def records(self) -> Records:
         """Read the source and decode its images into the cache; a subclass implements this."""
         raise NotImplementedError(
-            f"{type(self).__name__} implements neither records() nor setup(); one must say what the data is"
+            f"{type(self).__name__}: expected a data module with records() or setup(), found neither; implement one of "
+            "them"
         )
 
     def keep(self, records: Records, owners: np.ndarray) -> np.ndarray:
-        """Return which records the federation keeps, [N] bool, given their final splits and clients; by default all.
+        """Return a mask of the records to keep, [N] bool, given their final splits and clients; by default all.
 
-        A source that drops records after the partition overrides this. The result may depend only on the arguments and
-        on those of the constructor.
+        A source that drops records after the partition overrides this. The result may depend only on the arguments of
+        this method and of the constructor.
         """
         return np.ones(len(owners), dtype=bool)
 
@@ -143,11 +149,28 @@ class FederatedDataModule(Checked):
 
         return XrayAugmentation()
 
+    def decode(self, files: Sequence[str | Path]) -> ImageStore:
+        """Decode image files, or load them from the cache, for ``records()``.
+
+        The images have the size, channels and cache folder of this module.
+
+        Args:
+            files: The image files, in the order of the records.
+
+        Raises:
+            FileNotFoundError: Files are missing.
+            ValueError: Files cannot be decoded.
+        """
+        from fedlit.data.pictures.decoding import decode_images
+
+        return decode_images(files, self.image_size, 1 if self.in_chans == 1 else 3, self.cache_dir)
+
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes, also before ``setup()``; empty for a source that does not implement ``records()``.
 
-        A source that knows them without reading its files overrides this, or sets ``self.classes`` in its constructor.
+        A source that knows its classes without reading files overrides this, or sets ``self.classes`` in its
+        constructor.
         """
         if self._own_classes is not None:
             return self._own_classes
@@ -170,8 +193,8 @@ class FederatedDataModule(Checked):
         """Split by patient, give each record to a client and fill ``clients``; a second call changes nothing.
 
         Raises:
-            ValueError: The records contradict themselves, patients are in two splits, or a client has fewer than two
-                training images.
+            ValueError: The records are inconsistent, a patient is in two official splits, the partition gives a patient
+                to two clients without declaring it, or a client has fewer than two training images.
         """
         if self.assignment is not None:
             return
@@ -182,7 +205,8 @@ class FederatedDataModule(Checked):
         records, owners, kept, hidden = self.divided()
         if self.sampler is not None and len(records.classes) != 1:
             raise ValueError(
-                f"data.sampler: a share of positives is of one class, found {len(records.classes)}; choose one, or leave it out"
+                f"data.sampler: expected data of one class, found {len(records.classes)}; set data.classes to one, or "
+                "remove it"
             )
         names, visible = check_clients(owners[kept], records.splits[kept]), _without(records.labels, hidden)
         trained = visible if self.missing_classes == "ignore" else np.where(hidden, 0, visible).astype(np.float32)
@@ -205,20 +229,24 @@ class FederatedDataModule(Checked):
         )
 
     def divided(self) -> tuple[Records, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the records with their splits, the client of each, the rows that are kept, and which labels are hidden.
+        """Return the records with their splits, the client of each, the kept rows and a mask of hidden labels, [N, C].
 
-        No picture is looked at.
+        No image is read.
 
         Raises:
-            ValueError: As ``setup()``.
+            ValueError: As in ``setup()``.
         """
         from fedlit.data.splits import split_by_patient
 
         records = self._read()
         records = replace(records, splits=split_by_patient(records, self.split, self.seed))
-        owners = np.asarray(self.partition.assign(records, self.seed)).astype(str)
+        with named_errors(self.partition, "assign"):
+            owners = np.asarray(self.partition.assign(records, self.seed)).astype(str)
         check_clients(owners, records.splits)
-        kept = np.flatnonzero(self.keep(records, owners))
+        if not self.partition.shares_patients:
+            check_patients(records.patients, owners, type(self.partition).__name__)
+        with named_errors(self, "keep"):
+            kept = np.flatnonzero(self.keep(records, owners))
         hidden = self._hidden(records, owners)
         owners = np.full(len(owners), POOLED) if self.pooled else owners
         check_clients(owners[kept], records.splits[kept])
@@ -226,12 +254,13 @@ class FederatedDataModule(Checked):
         return records, owners, kept, hidden
 
     def _hidden(self, records: Records, owners: np.ndarray) -> np.ndarray:
-        """Return which labels are hidden because the client does not label the class, [N, C] bool; fill ``schemes``."""
+        """Return a mask of the labels whose class the client does not label, [N, C] bool, and fill ``schemes``."""
         from pandas import Series
 
         hidden = hidden_labels(records)
         rows_of = dict(sorted(Series(owners).groupby(owners).indices.items()))
-        declared = self.scheme.classes_of(list(rows_of), records.classes, self.seed) if self.scheme else {}
+        with named_errors(self.scheme, "classes_of"):
+            declared = self.scheme.classes_of(list(rows_of), records.classes, self.seed) if self.scheme else {}
         for name, rows in rows_of.items():
             if name in declared:
                 hidden[np.ix_(rows, [label not in declared[name] for label in records.classes])] = True
@@ -239,18 +268,18 @@ class FederatedDataModule(Checked):
             empty = list(itertools.compress(records.classes, here & np.isnan(records.labels[rows]).all(axis=0)))
             if empty:
                 raise ValueError(
-                    f"client {name!r} labels {listed(empty)}, but none of its {len(rows)} images has such a label: "
-                    "leave the class out of its label scheme, or name it in data.unlabelled"
+                    f"client {name!r}: expected labels of {listed(empty)}, found none in its {len(rows)} images; "
+                    "remove the class from the client's label scheme, or add it to data.unlabelled"
                 )
             lost = [label for label in declared.get(name, ()) if not here[records.classes.index(label)]]
             if lost:
                 declares = f"data.scheme: client {name!r} declares {listed(lost)}"
-                raise ValueError(f"{declares}, which its source does not label")
+                raise ValueError(f"{declares}, which its source does not label; remove them from the scheme")
             self.schemes[name] = tuple(itertools.compress(records.classes, here))
         return hidden
 
     def save_partition(self, path: str | Path) -> None:
-        """Write image, patient, client and split of every record that was kept to a ``.parquet`` or ``.csv`` file.
+        """Write image, patient, client and split of every kept record to a ``.parquet`` or ``.csv`` file.
 
         Raises:
             ValueError: The path has another suffix, or the data have no records.
@@ -266,15 +295,14 @@ class FederatedDataModule(Checked):
             raise ValueError(f"{path}: expected a name that ends in .parquet or .csv")
 
     def cached(self) -> list[Path]:
-        """Return the files of the cache in which the pictures lie; none for data without such."""
-        parts = [part for client in self.clients.values() for _, part in parts_of(client)] + list(
-            self.test_sets.values()
-        )
+        """Return the cache files of the decoded images; an empty list for other data."""
+        parts = [part for client in self.clients.values() for _, part in parts_of(client)]
+        parts += self.test_sets.values()
         stores = {id(part.store): part.store for part in parts if hasattr(part, "store")}
         return [path for store in stores.values() for path in getattr(store, "paths", [])]
 
     def save_left_out(self, path: str | Path) -> bool:
-        """Write the images that were left out to a CSV file, with their files and the reasons, and return whether there are any."""
+        """Write the images that were left out to a CSV file, with files and reasons; return False if there are none."""
         if self.left_out:
             from pandas import DataFrame
 
@@ -283,9 +311,9 @@ class FederatedDataModule(Checked):
 
     @property
     def partition_hash(self) -> str:
-        """A digest of (image, client, split) as 12 hex digits, whatever the order of the records.
+        """Digest of (image, client, split) as 12 hex digits, independent of the order of the records.
 
-        Where ``setup()`` was overridden and there are no records, it is a digest of the names and sizes of the clients.
+        If ``setup()`` is overridden and there are no records, it is a digest of the names and sizes of the clients.
         """
         if self.assignment is not None:
             rows = self.assignment[["image", "client", "split"]].itertuples(index=False, name=None)
@@ -299,8 +327,8 @@ class FederatedDataModule(Checked):
         """Return one row for each client, split and class, in that order.
 
         The columns are ``client``, ``split``, ``class``, ``images`` (of that client and split), ``positives``,
-        ``negatives`` and ``labelled`` (bool, whether the client labels the class). Hidden labels do not count. Counts
-        of data sets without ``labels`` [n, C] are NaN.
+        ``negatives`` and ``labelled`` (True if the client labels the class). Hidden labels do not count. Counts are NaN
+        for data sets without ``labels`` [n, C].
         """
         from pandas import DataFrame
 
@@ -321,7 +349,9 @@ class FederatedDataModule(Checked):
 
     def _read(self) -> Records:
         if self._records is None:
-            self._records = check_records(self.records(), self.same_person == "exact")
+            with named_errors(self, "records"):
+                records = self.records()
+            self._records = check_records(records, self.same_person == "exact")
         return self._records
 
     def _augmentation(self) -> nn.Module | None:
@@ -347,8 +377,8 @@ class FederatedDataModule(Checked):
     def _warn_of_empty_classes(self, records: Records, visible: np.ndarray, kept: np.ndarray) -> None:
         anywhere = (records.labels[kept] == 1).sum(axis=0)
         trained = (visible[kept][records.splits[kept] == "train"] == 1).sum(axis=0)
-        told = ~np.isnan(records.labels[kept]).all(axis=0)  # a source need not label every class of a federation
-        absent = list(itertools.compress(records.classes, (anywhere == 0) & told))
+        labelled = ~np.isnan(records.labels[kept]).all(axis=0)  # a source need not label every class of a federation
+        absent = list(itertools.compress(records.classes, (anywhere == 0) & labelled))
         unseen = [
             f"{label} ({total} elsewhere)"
             for label, total, seen in zip(records.classes, anywhere, trained, strict=True)
@@ -356,11 +386,12 @@ class FederatedDataModule(Checked):
         ]
         for names, what in (
             (absent, "any positive image: {}; their AUROC is undefined"),
-            (unseen, "a positive image that a client trains on: {}; nothing can be learned of them"),
+            (unseen, "a positive training image at any client: {}; they cannot be learned"),
         ):
             if names:
                 warnings.warn(f"classes without {what.format(listed(names, 20))}", stacklevel=4)
 
 
 def _without(labels: np.ndarray, hidden: np.ndarray) -> np.ndarray:
+    """Return labels, [N, C] float32, with NaN in place of hidden ones."""
     return np.where(hidden, np.nan, labels).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Data of which nothing is here: what the lead of a federation over sites writes in the place of a table."""
+"""Data that only the sites of a federation have; the lead names their classes."""
 
 from fedlit.core.errors import ConfigError
 from fedlit.data.federated import FederatedDataModule
@@ -6,20 +6,20 @@ from fedlit.data.labels import checked_classes
 
 
 class HeldAtSites(FederatedDataModule):
-    """Images that sites have, each its own: for a lead, who has none.
+    """Images that only the sites have, for the lead of a federation over sites.
 
-    Sites read the data of their own files. What counts of these are the classes, which all sites name in the same order, and
-    the sizes of batches.
+    Sites read the data that their own files describe. Of this class, only the classes and the batch sizes count. All
+    sites name the classes in the same order.
 
     Args:
         classes: Names of the classes, in order.
         batch_size: Number of examples in a training batch of one client.
         eval_batch_size: Number of examples in a batch of an evaluation.
         in_chans: Number of channels of the images.
-        image_size: Height and width of the images, as the sites' files have it.
+        image_size: Height and width of the images, as in the sites' files.
 
     Raises:
-        ConfigError: There are no classes, or one is there twice; in ``setup()``, as no image is here.
+        ConfigError: There are no classes, or a class is repeated. ``setup()`` always raises it.
     """
 
     def __init__(
@@ -36,15 +36,15 @@ class HeldAtSites(FederatedDataModule):
         self.classes = checked_classes(classes, classes)
 
     def prepare_data(self) -> None:
-        """Do nothing: the sites do it."""
+        """Do nothing: the sites prepare their data."""
 
     def setup(self, stage: str | None = None) -> None:
-        """Refuse to train here.
+        """Raise an error, because there are no images to train on.
 
         Raises:
-            ConfigError: Always, with what to write instead.
+            ConfigError: Always; the message names the options to use instead.
         """
         raise ConfigError(
-            "data: HeldAtSites has classes and no images, which are at the sites of a lead's folder: --sites FOLDER; to train "
-            "here, name data of your own (`fedlit list`)"
+            "data: expected images, found HeldAtSites, which only names classes; pass --sites FOLDER to train at the "
+            "sites, or choose other data to train here (`fedlit list`)"
         )

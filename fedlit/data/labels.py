@@ -11,7 +11,7 @@ import numpy as np
 import yaml
 
 UNCERTAIN = -1.0
-"""The value of a label that its source marks as uncertain; NaN is a blank."""
+"""Value of a label that its source marks as uncertain; a blank label is NaN."""
 
 Policy = Literal["ignore", "zeros", "ones"]
 Names = dict[str, str | dict[str, list[str]]]
@@ -22,12 +22,12 @@ _MEANS = {"ignore": np.nan, "zeros": 0.0, "ones": 1.0}
 
 @cache
 def harmonised() -> dict[str, dict[str, str | dict[str, list[str]]]]:
-    """Return the harmonised name of each finding, and its label in each source, from ``harmonised.yaml``."""
+    """Return the label of each finding in each source, by harmonised name, from ``harmonised.yaml``."""
     return yaml.safe_load((files("fedlit.data") / "harmonised.yaml").read_text(encoding="utf-8"))
 
 
 def harmonised_names(source: str) -> Names:
-    """Return the harmonised name and the label, or labels, of the findings that a source labels."""
+    """Return the label or labels of a source's findings, by harmonised name."""
     return {name: labels[source] for name, labels in harmonised().items() if source in labels}
 
 
@@ -44,20 +44,23 @@ class Origin:
     rule: str = "any"
 
     def of(self, columns: np.ndarray) -> np.ndarray:
-        """Return the class, [N] float32, of labels [N, L] in {0, 1, NaN}; NaN where blank labels leave it open."""
+        """Return the class, [N] float32, of labels [N, L] in {0, 1, NaN}; NaN if blank labels leave it undecided."""
         decides, other = (1.0, 0.0) if self.rule == "any" else (0.0, 1.0)
         decided, unknown = (columns == decides).any(axis=1), np.isnan(columns).any(axis=1)
         return np.where(decided, decides, np.where(unknown, np.nan, other)).astype(np.float32)
 
 
 def origins(names: Names, labels: Sequence[str], key: str) -> dict[str, Origin]:
-    """Check a map of names against the labels of a source, and return where each class comes from.
+    """Check a map of names against the labels of a source, and return the origin of each class.
 
-    Messages name the option by ``key``.
+    Args:
+        names: A map from each class to a label, or to several labels with a rule.
+        labels: The labels of the source.
+        key: The option, for messages.
 
     Raises:
-        ValueError: A class comes from no label, a label is unknown, several labels have no rule, or two classes have
-            the same label.
+        ValueError: A class has no label, a label is unknown, several labels have no rule, or two classes have the same
+            label.
     """
     origin_of: dict[str, Origin] = {}
     claimed: dict[str, str] = {}
@@ -86,10 +89,15 @@ def origins(names: Names, labels: Sequence[str], key: str) -> dict[str, Origin]:
 
 
 def checked_classes(classes: Sequence[str], allowed: Sequence[str], key: str = "data.classes") -> tuple[str, ...]:
-    """Return a choice of classes after checking it; messages name the option by ``key``.
+    """Return the classes after checking them.
+
+    Args:
+        classes: Names of the classes.
+        allowed: Names to choose from.
+        key: The option, for messages.
 
     Raises:
-        ValueError: A class is unknown or chosen twice, or no class is chosen.
+        ValueError: A class is unknown or repeated, or there is no class.
     """
     for label in classes:
         if label not in allowed:
@@ -100,14 +108,14 @@ def checked_classes(classes: Sequence[str], allowed: Sequence[str], key: str = "
 
 
 def near(label: str, names: Sequence[str]) -> str:
-    """Return the names that are most like a label, or all of them if none is like it, for an error message."""
+    """Return the names most similar to a label, or all of them if none is similar, for an error message."""
     folded = {name.casefold(): name for name in names}
     close = [folded[match] for match in get_close_matches(label.casefold(), folded, n=3, cutoff=0.6)]
     return f"near names are {', '.join(close)}" if close else f"labels are {', '.join(names)}"
 
 
 def checked_policy(policy: Policy | dict[str, Policy], labels: Sequence[str], key: str) -> dict[str, str]:
-    """Return the policy of every label, given one policy or a map, in which ``default`` stands for all other labels.
+    """Return the policy of every label, given one policy or a map with ``default`` for all other labels.
 
     Raises:
         ValueError: A policy is not ignore, zeros or ones, a label is unknown, or a label has no policy.
@@ -120,11 +128,13 @@ def checked_policy(policy: Policy | dict[str, Policy], labels: Sequence[str], ke
             raise ValueError(f"{key}: unknown label {label!r}; {near(label, labels)}")
     missing = [label for label in labels if label not in policies]
     if missing and "default" not in policies:
-        raise ValueError(f"{key}: no policy for {', '.join(missing)}; add them, or a default")
+        raise ValueError(
+            f"{key}: expected a policy for every label, found none for {', '.join(missing)}; add them, or a default"
+        )
     return {label: policies.get(label) or policies["default"] for label in labels}
 
 
 def decided(labels: np.ndarray, where: np.ndarray, policy: Mapping[str, str]) -> np.ndarray:
-    """Return labels [N, L] with the policy of each of the L labels applied ``where`` ([N, L] bool)."""
+    """Return labels, [N, L] float32, with the policy of each label applied at a mask, [N, L] bool."""
     values = np.array([_MEANS[value] for value in policy.values()], dtype=np.float32)
     return np.where(where, values, labels).astype(np.float32)

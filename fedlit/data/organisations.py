@@ -1,4 +1,4 @@
-"""Several data sets as one federation, in which each is an organisation."""
+"""Several data sets as one federation, each of them an organisation."""
 
 import hashlib
 import re
@@ -26,10 +26,10 @@ from fedlit.data.splits import split_by_patient
 
 
 class JoinedStore:
-    """The pictures of several stores, one store after the other.
+    """Concatenation of several image stores.
 
     Args:
-        stores: The image stores, whose pictures all have one shape.
+        stores: The image stores; all images have the same shape.
 
     Raises:
         ValueError: The shapes differ.
@@ -38,7 +38,7 @@ class JoinedStore:
     def __init__(self, stores: Sequence):
         shapes = {store.shape[1:] for store in stores}
         if len(shapes) != 1:
-            raise ValueError(f"expected pictures of one shape, found {', '.join(map(str, sorted(shapes)))}")
+            raise ValueError(f"expected images of one shape, found {', '.join(map(str, sorted(shapes)))}")
         self.stores = list(stores)
         self.starts = np.cumsum([0, *(len(store) for store in stores)])
         names = "\n".join(store.path.name for store in stores)
@@ -46,19 +46,19 @@ class JoinedStore:
 
     @property
     def paths(self) -> list[Path]:
-        """Files of the cache in which the pictures lie."""
+        """Cache files of the images."""
         return [path for store in self.stores for path in store.paths]
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """The shape of all pictures, [N, channels, height, width]."""
+        """The shape of all images, [N, channels, height, width]."""
         return (len(self), *self.stores[0].shape[1:])
 
     def __len__(self) -> int:
         return int(self.starts[-1])
 
     def __getitem__(self, indices: int | Sequence[int] | np.ndarray | Tensor) -> Tensor:
-        """Return a copy of the pictures: uint8 [C, H, W] for one index, [B, C, H, W] for several."""
+        """Return a copy of the images: uint8 [C, H, W] for one index, [B, C, H, W] for several."""
         rows = np.asarray(indices)
         positions = np.atleast_1d(rows)
         store_of = np.searchsorted(self.starts, positions, side="right") - 1
@@ -70,28 +70,28 @@ class JoinedStore:
 
 
 class Organisations(FederatedDataModule):
-    """Several data sets together, each of which is an organisation and by default a client.
+    """Several data sets, each of which is an organisation and by default a client.
 
     By default the classes are all that any organisation labels, in alphabetical order. Classes with different names are
     different classes; ``names: harmonised`` gives chest X-ray data sets common names. The patients of each organisation
-    are divided by themselves, or by the official split of its data set. The file ``classes.csv`` of a run says which
-    class comes from which label.
+    are divided separately, or by the official split of its data set. The file ``classes.csv`` of a run lists the labels
+    that each class comes from.
 
     Args:
-        sources: A map from organisations to their data, which get the image size, channels and cache that are given
-            here.
-        external: A map from names to data that are only used for the test, with all of their images. No client has
+        sources: A map from organisations to their data. All sources get the image size, channels and cache of this
+            class.
+        external: A map from names to data that are used only for the test, with all of their images. No client has
             them.
         classes: The classes: ``union`` for all that any organisation labels, ``shared`` for those that all
             organisations label, or a list of classes, whose order is kept.
         partition: The rule that gives each record to a client; by default each organisation is a client.
-        duplicates: What happens if a picture is in two organisations, or in one and an external test set, so that a
-            patient may be in training and test: ``refuse`` is an error, ``allow`` a warning. Copies that were compressed
-            anew or resized are found too; of those that were cropped most, and pairs that are merely alike are a warning
-            with a picture to look at (``duplicates.py`` says what was measured).
-        patients: Whose ids the sources' patients have: ``own``, or ``shared`` ones, where an id in several sources is one
-            person, who is in one split: in the test if any source says so, else in the validation if any does.
-        resize: What happens to images of all of them that are not square, ``squeeze`` or ``pad``; by default ``squeeze``.
+        duplicates: Rule for images that are in two organisations, or in one and an external test set, so that a patient
+            may be in training and test: ``refuse`` is an error, ``allow`` a warning. It includes recompressed and
+            resized copies. Near-duplicates, such as most cropped copies, are a warning with a figure of the pairs.
+        patients: ``own`` if the sources have separate patient ids. With ``shared``, an id in several sources is one
+            person, who is in one split: the test if any source puts the person there, otherwise validation if any
+            source does.
+        resize: Resizing of images that are not square, for all sources: ``squeeze`` (the default) or ``pad``.
         **kwargs: Further arguments of FederatedDataModule.
     """
 
@@ -106,7 +106,7 @@ class Organisations(FederatedDataModule):
         resize: Resize | None = None,
         **kwargs,
     ):
-        # Each source has its own word for its own ids.
+        # Each source has its own rule for its own ids.
         kwargs = ({} if patients == "shared" else {"same_person": "exact"}) | kwargs
         super().__init__(ByOrganisation() if partition is None else partition, **kwargs)
         if not sources:
@@ -116,25 +116,25 @@ class Organisations(FederatedDataModule):
         self.duplicates, self.patients = duplicates, patients
         clash = [name for name in self.external if name in sources]
         if clash:
-            raise ValueError(f"data.external: {clash[0]!r} is an organisation too; give the test set another name")
+            raise ValueError(f"data.external: {clash[0]!r} is an organisation too; rename the test set")
         self.resize: Resize = resize or "squeeze"
         for name, source in (*sources.items(), *self.external.items()):
             source.image_size, source.cache_dir, source.in_chans = self.image_size, self.cache_dir, self.in_chans
-            self._resize_alike(name, source)
-        self._classes = self._chosen(classes)
+            self._set_resize(name, source)
+        self._classes = self._resolve_classes(classes)
 
-    def _resize_alike(self, name: str, source: FederatedDataModule) -> None:
-        """Have an organisation resize as all do, so that an exported model knows how its pictures were read."""
-        own = getattr(source, "resize", None)
-        if own is None and self.resize == "pad":
+    def _set_resize(self, name: str, source: FederatedDataModule) -> None:
+        """Make an organisation resize as all others do, so that an exported model knows how its images were read."""
+        resize = getattr(source, "resize", None)
+        if resize is None and self.resize == "pad":
             raise ValueError(
-                f"data.resize: {name!r} ({type(source).__name__}) has no files that could be padded; leave it out"
+                f"data.resize: {name!r} ({type(source).__name__}) has no files that could be padded; remove resize"
             )
-        if own == "pad" and self.resize != "pad":
+        if resize == "pad" and self.resize != "pad":
             raise ValueError(
-                f"data.resize: {name!r} has resize: pad of its own; set data.init_args.resize: pad for all instead"
+                f"data.resize: {name!r} has its own resize: pad; set data.init_args.resize: pad for all instead"
             )
-        if own is not None:
+        if resize is not None:
             source.resize = self.resize
 
     @property
@@ -143,14 +143,14 @@ class Organisations(FederatedDataModule):
         return self._classes
 
     def default_augmentation(self) -> nn.Module:
-        """Return the default of the organisation whose name comes first in the alphabet."""
+        """Return the default augmentation of the organisation whose name comes first in the alphabet."""
         return next(iter(self.sources.values())).default_augmentation()
 
     def records(self) -> Records:
-        """Read all organisations, and compare their pictures with each other and with the external test sets.
+        """Read all organisations, and compare their images with each other and with the external test sets.
 
         Raises:
-            ValueError: A picture is in two organisations, or in one and an external test set.
+            ValueError: An image is in two organisations, or in one and an external test set.
         """
         everything = self.sources | self.external
         read = {name: source._read() for name, source in everything.items()}
@@ -177,28 +177,28 @@ class Organisations(FederatedDataModule):
         )
 
     def _one_split(self, patients: np.ndarray, splits: np.ndarray) -> np.ndarray:
-        """Return splits, [N] str, in which each person is in the last one of train, validation and test that a source says."""
+        """Return splits, [N] str, in which a person of several splits is in the last of train, validation and test."""
         rank = pd.Series(splits).map(SPLITS.index)
         people = patients if self.same_person == "exact" else keys(patients)
         one = np.array(SPLITS)[rank.groupby(people).transform("max")]
         if moved := len(np.unique(people[one != splits])):
             self.notes.append(
-                f"{moved} patients are in several sources and were divided differently: each is in one split now"
+                f"{moved} patients are in several sources and were divided differently: each is now in one split"
             )
         return one
 
     def keep(self, records: Records, owners: np.ndarray) -> np.ndarray:
-        """Return what each organisation's source keeps of its own records, [N] bool."""
-        kept, start = [], 0
+        """Return a mask of the records that the organisations' sources keep, [N] bool."""
+        masks, start = [], 0
         for source in self.sources.values():
             own = source._read()
             rows = slice(start, start + len(own.names))
-            kept.append(source.keep(replace(own, splits=records.splits[rows]), owners[rows]))
+            masks.append(source.keep(replace(own, splits=records.splits[rows]), owners[rows]))
             start = rows.stop
-        return np.concatenate(kept)
+        return np.concatenate(masks)
 
     def setup(self, stage: str | None = None) -> None:
-        """Set up the clients as for any data, and the external test sets."""
+        """Set up the clients, and the external test sets."""
         if self.assignment is not None:
             return
         super().setup(stage)
@@ -209,44 +209,46 @@ class Organisations(FederatedDataModule):
             self.test_sets[name] = self._images(records, kept, records.labels)
             absent = [label for label in source.classes if label not in self.classes]
             if absent:
-                self.notes.append(f"{name}: {len(absent)} labels are no class here and left out: {listed(absent, 20)}")
+                self.notes.append(
+                    f"{name}: {len(absent)} labels are not among the classes and left out: {listed(absent, 20)}"
+                )
 
-    def _chosen(self, classes: str | list[str]) -> tuple[str, ...]:
+    def _resolve_classes(self, classes: str | list[str]) -> tuple[str, ...]:
         labels_of = {name: source.classes for name, source in self.sources.items()}
         union = sorted({label for labels in labels_of.values() for label in labels})
         self._warn_of_near_names(sorted({*union, *(c for source in self.external.values() for c in source.classes)}))
         if isinstance(classes, list):
-            chosen = checked_classes(classes, union)
-            without = [name for name, labels in labels_of.items() if not set(labels) & set(chosen)]
+            names = checked_classes(classes, union)
+            without = [name for name, labels in labels_of.items() if not set(labels) & set(names)]
             if without:
                 raise ValueError(
-                    f"data.classes: {listed(without)} labels none of {listed(chosen)}; choose more classes, or leave "
-                    "the organisation out"
+                    f"data.classes: {listed(without)} labels none of {listed(names)}; choose more classes, or remove "
+                    "the organisation"
                 )
-            return chosen
+            return names
         if classes == "union":
             return tuple(union)
         if shared := tuple(sorted(set(union).intersection(*labels_of.values()))):
             return shared
         raise ValueError(
-            "data.classes: no class is labelled by all organisations; give them common names with names: harmonised, "
-            "or choose union"
+            "data.classes: no class is labelled by all organisations; set names: harmonised for common names, or "
+            "choose union"
         )
 
     def _warn_of_near_names(self, names: Sequence[str]) -> None:
         folded: dict[str, list[str]] = {}
         for label in names:
             folded.setdefault(re.sub(r"[\W_]+", "", label.casefold()), []).append(label)
-        for alike in folded.values():
-            if len(alike) > 1:
+        for similar in folded.values():
+            if len(similar) > 1:
                 warnings.warn(
-                    f"classes with different names are different, so {' and '.join(map(repr, alike))} are different "
-                    "classes; if they are one, set names: harmonised, or give them one name",
+                    f"classes with different names are different, so {' and '.join(map(repr, similar))} are different "
+                    "classes; if they are the same class, set names: harmonised, or rename one",
                     stacklevel=4,
                 )
 
     def _under(self, organisation: str, records: Records) -> Records:
-        """Return the records of a source with the classes of the federation and unique names of images and patients."""
+        """Return the records of a source with the federation's classes and unique names of images and patients."""
         labels = np.full((len(records.names), len(self.classes)), np.nan, dtype=np.float32)
         prefix = "" if self.patients == "shared" else f"{organisation}/"
         visible = np.where(hidden_labels(records), np.nan, records.labels)
@@ -265,9 +267,10 @@ class Organisations(FederatedDataModule):
         )
 
     def _refuse_duplicates(self, read: dict[str, Records]) -> None:
+        """Search each pair of sources for copies of images, and add notes."""
         everything = self.sources | self.external
         for one, other in combinations(read, 2):
-            if one not in self.sources:  # nobody trains on either
+            if one not in self.sources:  # no client trains on either
                 continue
             drawn, others = everything[one].drawn, everything[other].drawn
             if not drawn or not others or drawn & others:
@@ -276,9 +279,9 @@ class Organisations(FederatedDataModule):
 
 
 def save_classes(data: FederatedDataModule, path: Path) -> None:
-    """Write the classes of each client to a CSV file, with the label or labels of the source that they come from.
+    """Write the classes of each client to a CSV file, with the labels of the source that they come from.
 
-    For a client that is no organisation, the file names the labels of each organisation.
+    For a client that is not an organisation, the file names the labels of each organisation.
     """
     sources = getattr(data, "sources", {})
     rows = []
@@ -286,8 +289,8 @@ def save_classes(data: FederatedDataModule, path: Path) -> None:
         origins = {client: sources[client]} if client in sources else sources or {"": data}
         for name in classes:
             labels = {site: _labels_of(source, name) for site, source in origins.items() if name in source.classes}
-            alike = len(set(labels.values())) == 1
-            text = next(iter(labels.values())) if alike else "; ".join(f"{site}: {x}" for site, x in labels.items())
+            equal = len(set(labels.values())) == 1
+            text = next(iter(labels.values())) if equal else "; ".join(f"{site}: {x}" for site, x in labels.items())
             rows.append((client, name, text))
     pd.DataFrame(rows, columns=["client", "class", "label"]).to_csv(path, index=False)
 

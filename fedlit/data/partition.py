@@ -1,7 +1,6 @@
-"""Partitions: which record of a source belongs to which client.
+"""Partitions: rules that divide the records of a source among clients.
 
-Every draw depends on the given seed only and is made over sorted names, so the order of the source's rows does not
-matter.
+Every draw depends only on the seed and is made over sorted names, so the order of the source's rows does not matter.
 """
 
 import heapq
@@ -23,19 +22,30 @@ class Partition(Checked):
 
     The records already have their final splits ("train", "val", "test"), so a partition can give every client a part of
     each split.
+
+    Attributes:
+        shares_patients: True if a patient may be at several clients. If False, a data module refuses clients that share
+            a patient, because a federation whose clients share patients is easier than one of hospitals.
     """
+
+    shares_patients: bool = False
 
     def assign(self, records: Records, seed: int) -> np.ndarray:
         """Return the name of the client of each record, [N] str, as a pure function of the arguments.
 
         Raises:
-            ValueError: The partition does not suit the records; the message says why.
+            ValueError: The partition does not fit the records; the message gives the reason.
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement assign()")
 
 
 class ByOrganisation(Partition):
-    """One client for each organisation or hospital, with its name."""
+    """One client for each organisation or hospital, with its name.
+
+    A patient of several organisations is at each of them, but never in two splits.
+    """
+
+    shares_patients = True
 
     def assign(self, records: Records, seed: int) -> np.ndarray:
         """Return the organisation of each record as its client, [N] str."""
@@ -43,10 +53,10 @@ class ByOrganisation(Partition):
 
 
 class ByPatient(Partition):
-    """Patients are divided among clients, so that all have nearly the same number of images in every split.
+    """A division of patients into clients that have nearly the same number of images in every split.
 
-    Patients with most images come first, and each goes to the client with the fewest images so far. A patient is at one
-    client only.
+    Patients are dealt in descending order of their number of images, each to the client with the fewest images so far.
+    All images of a patient are at one client.
 
     Args:
         clients: Number of clients, at least 1.
@@ -62,16 +72,18 @@ class ByPatient(Partition):
 
 
 class WithinOrganisations(Partition):
-    """Several clients for each organisation, each with patients of that organisation only.
+    """Several clients for each organisation, each with patients of only that organisation.
 
-    Clients are called ``<organisation>-<number>``. The number of clients of each organisation is in proportion to its
-    images (largest remainders, at least one). Its patients are divided among them as by ``ByPatient``. A patient of two
+    Clients are named ``<organisation>-<number>``. The number of clients per organisation is proportional to its images
+    (largest remainders, at least one). Its patients are divided among them as by ``ByPatient``. A patient of two
     organisations is at one client of each. With 16 clients this is ChestXray-IH of Yuan et al. (ICML 2021,
     arXiv:2102.04635), section 6.1.
 
     Args:
-        clients: Number of clients of all organisations together, at least one for each organisation.
+        clients: Total number of clients, at least one for each organisation.
     """
+
+    shares_patients = True
 
     def __init__(self, clients: int):
         self.clients = _checked(clients)
@@ -81,7 +93,7 @@ class WithinOrganisations(Partition):
         sites, images = np.unique(np.asarray(records.sites).astype(str), return_counts=True)
         if self.clients < len(sites):
             raise ValueError(
-                f"WithinOrganisations(clients={self.clients}): expected at least one client an organisation, found "
+                f"WithinOrganisations(clients={self.clients}): expected at least one client per organisation, found "
                 f"{len(sites)} organisations: {listed(sites)}. Choose at least {len(sites)} clients."
             )
         owners = np.empty(len(records.names), dtype=object)
@@ -98,13 +110,16 @@ class WithinOrganisations(Partition):
 class ByCategory(Partition):
     """Label skew of categories: each client has positive and negative categories that no other client has.
 
-    The positive categories are shuffled and go to the clients in turn, and so do the negative ones. A client has all
-    images of its categories, in every split. This is the heterogeneity of the IH sets of Yuan et al. (ICML 2021,
-    arXiv:2102.04635), section 6. The source must have one class and one category for each image, such as CIFAR10.
+    The positive categories are shuffled and dealt to the clients in turn, and so are the negative ones. A client has
+    all images of its categories, in every split. This is the heterogeneity of the IH sets of Yuan et al. (ICML 2021,
+    arXiv:2102.04635), section 6. The source must have one class and one category for each image, such as CIFAR10. A
+    patient with images of several categories may be at several clients.
 
     Args:
-        clients: Number of clients. There must be as many positive and as many negative categories at least.
+        clients: Number of clients, at most the number of positive and of negative categories.
     """
+
+    shares_patients = True
 
     def __init__(self, clients: int):
         self.clients = _checked(clients)
@@ -141,15 +156,15 @@ class ByCategory(Partition):
 
 
 class IID(Partition):
-    """Patients or images are shuffled and go to the clients in turn, so that numbers differ by one at most in a split.
+    """Patients or images, shuffled and dealt to the clients in turn, so that sizes differ by at most one in a split.
 
     Args:
         clients: Number of clients, at least 1.
-        unit: What goes to a client as a whole: ``patient`` keeps all images of a patient at one client, ``image`` deals
-            single images, so that a patient may be at several clients, but never in several splits.
-        sizes: How large each client is beside the others (quantity skew), a number above 0 for each, in every split:
-            with ``[16, 8, 4, 2, 1]`` the first of five has sixteen times as many patients or images as the last. By
-            default all are alike.
+        unit: Unit that is dealt. ``patient`` keeps all images of a patient at one client. ``image`` deals single
+            images, so that a patient may be at several clients, but never in several splits.
+        sizes: Relative sizes of the clients in every split (quantity skew), one number above 0 for each client. With
+            ``[16, 8, 4, 2, 1]``, the first of five clients has sixteen times as many patients or images as the last. By
+            default all clients have the same size.
     """
 
     def __init__(
@@ -158,12 +173,13 @@ class IID(Partition):
         if sizes is not None and (len(sizes) != clients or not all(0 < size < np.inf for size in sizes)):
             raise ValueError(f"IID.sizes: expected {clients} numbers above 0, one for each client, found {list(sizes)}")
         self.clients, self.unit, self.sizes = _checked(clients), unit, sizes
+        self.shares_patients = unit == "image"
 
     def assign(self, records: Records, seed: int) -> np.ndarray:
         """Return the client of each record, [N] str.
 
         Raises:
-            ValueError: There are too few patients or images for so many clients, or for sizes so different.
+            ValueError: There are too few patients or images for this number of clients, or for these sizes.
         """
         rng = numpy_generator(seed, "IID")
         units, of_record = np.unique(records.patients if self.unit == "patient" else records.names, return_inverse=True)
@@ -184,9 +200,9 @@ class Dirichlet(Partition):
 
     This follows Yurochkin et al. (ICML 2019, arXiv:1905.12022), section 4, for images with several labels. Each patient
     has one primary class: the rarest class (with the fewest positive images) that is positive in any of the patient's
-    images, or none. For each primary class, and for the patients with none,
-    the proportions are drawn once and hold for all splits, so a client is tested on its own mixture. A patient is at
-    one client only. Proportions are drawn again until every client has ``min_images``.
+    images, or none. Proportions are drawn once for each primary class, and once for the patients without one. They hold
+    for all splits, so a client is tested on its own mixture. All images of a patient are at one client. Proportions are
+    drawn again until every client has ``min_images``.
 
     Args:
         clients: Number of clients, at least 1.
@@ -204,7 +220,7 @@ class Dirichlet(Partition):
         """Return the client of each record, [N] str.
 
         Raises:
-            ValueError: No draw of 1000 gave every client ``min_images`` training images.
+            ValueError: None of 1000 draws gave every client ``min_images`` training images.
         """
         rng = numpy_generator(seed, "Dirichlet")
         patients, of_record = np.unique(records.patients, return_inverse=True)
@@ -229,7 +245,7 @@ class Dirichlet(Partition):
             best = max(best, smallest)
         raise ValueError(
             f"Dirichlet(clients={self.clients}, alpha={self.alpha:g}): expected at least {self.min_images} training "
-            f"images at every client, found at most {best} at the smallest one in {_ATTEMPTS} draws over "
+            f"images at every client, found at most {best} at the smallest client in {_ATTEMPTS} draws over "
             f"{int(training.sum())} images. Choose fewer clients, a larger alpha or a smaller min_images."
         )
 
@@ -241,9 +257,11 @@ class ByColumn(Partition):
 
     Args:
         column: Name of the column, spelled as in the source.
-        bins: Number of quantile bins into which a numeric column is cut, with one client for each bin. By default there
-            is one client for each value.
+        bins: Number of quantile bins of a numeric column, with one client for each bin. By default there is one client
+            for each value.
     """
+
+    shares_patients = True
 
     def __init__(self, column: str, bins: int | None = None):
         if bins is not None and bins < 1:
@@ -260,7 +278,8 @@ class ByColumn(Partition):
         if missing:
             raise ValueError(
                 f"ByColumn: column {self.column!r} is empty for {missing} of {len(values)} images, the first is "
-                f"{str(np.asarray(records.names)[values.isna().to_numpy()][0])!r}. Fill them in, or remove these rows."
+                f"{str(np.asarray(records.names)[values.isna().to_numpy()][0])!r}. Fill in the cells, or remove these "
+                "rows."
             )
         if self.bins is not None:
             return self._quantile_bins(values)
@@ -279,8 +298,8 @@ class ByColumn(Partition):
         filled = len(np.unique(bin_of))
         if filled < self.bins:
             raise ValueError(
-                f"ByColumn.bins: column {self.column!r} has too many equal values for {self.bins} quantile "
-                f"bins, found {filled} that are not empty. Choose fewer bins."
+                f"ByColumn.bins: column {self.column!r} has too many equal values for {self.bins} quantile bins, found "
+                f"{filled} bins that are not empty. Choose fewer bins."
             )
         width, parts = len(str(self.bins)), [numbers[bin_of == index] for index in range(self.bins)]
         names = [f"q{k:0{width}d} {inside.min():g} to {inside.max():g}" for k, inside in enumerate(parts, start=1)]
@@ -288,7 +307,7 @@ class ByColumn(Partition):
 
 
 def _primary_classes(labels: np.ndarray, patient_of_record: np.ndarray, patients: int) -> np.ndarray:
-    """Return the rarest class that is positive in any image of each patient, [patients]; C where there is none."""
+    """Return the rarest class that is positive in any image of each patient, [patients]; C if the patient has none."""
     positive = np.asarray(labels) == 1
     by_rarity = np.argsort(positive.sum(axis=0), kind="stable")
     rank = np.where(positive[:, by_rarity].any(axis=1), positive[:, by_rarity].argmax(axis=1), len(by_rarity))
@@ -333,7 +352,7 @@ def _in_proportion(images: np.ndarray, seats: int) -> np.ndarray:
 
 
 def _in_shares(shares: np.ndarray, units: int, rng: np.random.Generator) -> np.ndarray:
-    """Return the owner of each of so many units, [units], by the owners' shares of all, which sum to 1.
+    """Return the owner of each unit, [units], given the shares of the owners, which sum to 1.
 
     Points are evenly spaced with one random shift, so that expected shares are exact and rounding favours no owner.
     """
@@ -342,7 +361,7 @@ def _in_shares(shares: np.ndarray, units: int, rng: np.random.Generator) -> np.n
 
 
 def _by_split(splits: np.ndarray | None, unit_of_record: np.ndarray, units: int) -> list[np.ndarray]:
-    """Return the units (patients or images) of each split; all in one group where records have no splits."""
+    """Return the units (patients or images) of each split; one group of all units if the records have no splits."""
     if splits is None:
         return [np.arange(units)]
     return [np.unique(unit_of_record[splits == split]) for split in SPLITS]

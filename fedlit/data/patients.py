@@ -1,4 +1,4 @@
-"""Who is who: spellings of a patient's id that are one patient."""
+"""Spellings of patient ids that denote the same patient."""
 
 import re
 import unicodedata
@@ -11,60 +11,61 @@ NUMBER = re.compile(r"0*(\d+)(?:\.(\d*?)0*)?")
 
 INVISIBLE = re.compile(r"[\u00ad\u200b-\u200f\u2060\ufeff]")
 DASH = re.compile(r"(?<=[^\W\d_])[-_ \u2010-\u2015\u2212](?=\d)")
-"""What stands between a letter and a number: P-12 is P12, and 1-12 is not 11-2."""
+"""A separator between a letter and a number: P-12 equals P12, but 1-12 differs from 11-2."""
 
-NOBODY = ("", "nan", "none", "null", "n/a", "<na>", "nat", "?", "unknown", "unbekannt", "inconnu", "desconocido")
-"""What stands in the place of a name, in lower case."""
+UNNAMED = ("", "nan", "none", "null", "n/a", "<na>", "nat", "?", "unknown", "unbekannt", "inconnu", "desconocido")
+"""Words for a missing name, in lower case."""
 
 SHOWN = 3
 
 
 def keys(patients: np.ndarray) -> np.ndarray:
-    """Return one text for all spellings of an id, [N] str: numbers by their value, without case and a dash before digits.
+    """Return one canonical spelling of each id, [N] str: numbers by value, no case, and no dash before digits.
 
-    So ``1``, ``01``, ``1.0`` and ``" 1"`` are one, as a spreadsheet or a data frame may have written them, and ``P-12`` and
-    ``p12``; so are the forms of Unicode, with or without characters that nobody sees.
+    So ``1``, ``01``, ``1.0`` and ``" 1"`` are equal, as spreadsheets and data frames may write them, and so are
+    ``P-12`` and ``p12``. Unicode forms and invisible characters do not matter either.
     """
     spellings, of_row = np.unique(np.asarray(patients).astype(str), return_inverse=True)
     return np.array([_key(spelling) for spelling in spellings.tolist()], dtype=str)[of_row]
 
 
 def united(patients: np.ndarray) -> tuple[np.ndarray, str]:
-    """Return one spelling for each patient, the first that occurs, [N] str, and what was united in words, or "".
+    """Return one spelling for each patient, [N] str, the first that occurs, and a note about merged spellings, or "".
 
-    Ids that have one spelling stay as they are.
+    Ids with a single spelling are returned unchanged.
     """
-    given, patients = patients, np.asarray(patients).astype(str)
+    original, patients = patients, np.asarray(patients).astype(str)
     _, first, of_row = np.unique(keys(patients), return_index=True, return_inverse=True)
     one = patients[first][of_row]
     other = one != patients
     if not other.any():
-        return given, ""
+        return original, ""
     people = np.unique(of_row[other])
     shown = [" and ".join(repr(s) for s in np.unique(patients[of_row == p]).tolist()) for p in people[:SHOWN]]
     more = f"; and {len(people) - SHOWN} more" if len(people) > SHOWN else ""
     images = int(np.isin(of_row, people).sum())
     return one, (
-        f"{len(people)} patient{'s' * (len(people) > 1)} with {images} images {'are' if len(people) > 1 else 'is'} spelled in "
-        f"more than one way ({'; '.join(shown)}{more}): ids that are equal as numbers, or but for blanks, case or a dash, are "
-        "taken for one patient, so that none is in two splits. If they are different people, set same_person: exact"
+        f"{len(people)} patient{'s' * (len(people) > 1)} with {images} images {'are' if len(people) > 1 else 'is'} "
+        f"spelled in more than one way ({'; '.join(shown)}{more}): ids that are equal as numbers, or differ only in "
+        "blanks, case or a dash, count as one patient, so that no patient is in two splits. If they are different "
+        "people, set same_person: exact"
     )
 
 
 def warn_united(patients: np.ndarray) -> np.ndarray:
-    """Return one spelling for each patient, [N] str, and warn where there were several."""
+    """Return one spelling for each patient, [N] str, and warn if a patient had several."""
     one, note = united(patients)
     if note:
         warnings.warn(note, stacklevel=3)
     return one
 
 
-def nobody(values: np.ndarray) -> np.ndarray:
-    """Return which values are no name of a patient or a hospital, [N] bool."""
+def is_unnamed(values: np.ndarray) -> np.ndarray:
+    """Return a mask of the values that do not name a patient or a hospital, [N] bool."""
     from pandas import isna
 
     words = np.char.lower(np.char.strip(np.asarray(values).astype(str)))
-    return isna(values) | np.isin(words, NOBODY)
+    return isna(values) | np.isin(words, UNNAMED)
 
 
 def _key(spelling: str) -> str:

@@ -1,4 +1,4 @@
-"""Records: what a source knows about its images before they are split and divided among clients."""
+"""Records of a source: its images and labels before they are split and divided among clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlit.data.patients import nobody, warn_united
+from fedlit.data.patients import is_unnamed, warn_united
 from fedlit.data.pictures.store import ImageStore
 
 if TYPE_CHECKING:
@@ -20,17 +20,18 @@ SPLITS = ("train", "val", "test")
 
 @dataclass
 class Records:
-    """What a source knows about its N images with C classes before anything is split.
+    """The N images of a source with C classes, before they are split and divided among clients.
 
     Attributes:
-        store: The N decoded pictures.
+        store: The N decoded images.
         names: Unique image ids, such as file names, [N] str.
-        labels: All labels that the source has, [N, C] float32 in {0, 1, NaN}.
+        labels: All labels of the source, [N, C] float32 in {0, 1, NaN}.
         classes: Names of the C classes.
         patients: Patient of each image, [N] str. Two patients have different ids, also in different hospitals.
-        sites: Organisation or hospital of each image, [N] str; one constant where the source has none.
-        site_classes: A map from sites to the classes that they label. A site that is missing here labels all.
-        splits: The official split of each image, [N] "train", "val", "test" or "train_val"; None where there is none.
+        sites: Organisation or hospital of each image, [N] str; a constant if the source has only one.
+        site_classes: A map from sites to the classes that they label. Other sites label all classes.
+        splits: The official split of each image, [N] "train", "val", "test" or "train_val"; None if there is no
+            official split.
         table: The columns of the source for ``ByColumn``, with one row for each image.
     """
 
@@ -50,9 +51,9 @@ class LeftOut:
     """An image that a source leaves out.
 
     Attributes:
-        image: Its id.
-        file: Its file.
-        reason: Why it is left out.
+        image: Id of the image.
+        file: Path of its file.
+        reason: Reason why it is left out.
     """
 
     image: str
@@ -61,7 +62,7 @@ class LeftOut:
 
 
 def hidden_labels(records: Records) -> np.ndarray:
-    """Return which labels are missing because the site of the image does not label the class, [N, C] bool."""
+    """Return a mask of the labels whose class the image's site does not label, [N, C] bool."""
     hidden = np.zeros(records.labels.shape, dtype=bool)
     sites, site_of_row = np.unique(records.sites, return_inverse=True)
     labelled = [records.site_classes.get(str(site), records.classes) for site in sites]
@@ -71,23 +72,25 @@ def hidden_labels(records: Records) -> np.ndarray:
 
 
 def labelled_classes(records: Records) -> tuple[str, ...]:
-    """Return the classes that the site of some image labels."""
+    """Return the classes that at least one site labels."""
     return tuple(compress(records.classes, ~hidden_labels(records).all(axis=0)))
 
 
 def check_records(records: Records, exact: bool = False) -> Records:
-    """Return the records after checking that they do not contradict themselves; a patient has one spelling then.
+    """Return the records after checking that they are consistent, with one spelling of each patient.
 
-    With ``exact``, ids that are spelled in different ways are different patients.
+    Args:
+        records: The records.
+        exact: Treat different spellings of an id as different patients.
 
     Raises:
-        ValueError: Lengths differ, an image has no site or no patient, an image id occurs twice, a label is not 0, 1 or NaN, or the label scheme
-            names a site or a class that is not there.
+        ValueError: Lengths differ, an image has no site or no patient, an image id occurs twice, a label is not 0, 1 or
+            NaN, or ``site_classes`` names an unknown site or class.
     """
     fields = ("store", "names", "labels", "patients", "sites", "table", "splits")
     lengths = {name: len(getattr(records, name)) for name in fields if getattr(records, name) is not None}
     if len(set(lengths.values())) != 1:
-        raise ValueError(f"records: expected one row an image in every field, found {lengths}")
+        raise ValueError(f"records: expected one row per image in every field, found {lengths}")
     if len(records.names) == 0:
         raise ValueError("records: expected images, found none")
     if records.labels.shape[1:] != (len(records.classes),) or len(set(records.classes)) != len(records.classes):
@@ -95,17 +98,18 @@ def check_records(records: Records, exact: bool = False) -> Records:
             f"records: expected labels [N, C] of C different classes, found {list(records.labels.shape)} "
             f"and classes {list(records.classes)}"
         )
-    nowhere = nobody(records.sites)
+    nowhere = is_unnamed(records.sites)
     if nowhere.any():
         raise ValueError(
-            f"records: expected a site for each image, found none for {nowhere.sum()} of {len(nowhere)}, the first is image "
-            f"{str(records.names[np.argmax(nowhere)])!r}. Fill its cell in, or leave the image out"
+            f"records: expected a site for each image, found none for {nowhere.sum()} of {len(nowhere)}, the first is "
+            f"image {str(records.names[np.argmax(nowhere)])!r}. Fill in its cell, or remove the image"
         )
-    unnamed = nobody(records.patients)
+    unnamed = is_unnamed(records.patients)
     if unnamed.any():
         raise ValueError(
-            f"records: expected a patient for each image, found none for {unnamed.sum()} of {len(unnamed)}, the first is image "
-            f"{str(records.names[np.argmax(unnamed)])!r}. Where patients are unknown, give each image an id of its own"
+            f"records: expected a patient for each image, found none for {unnamed.sum()} of {len(unnamed)}, the first "
+            f"is image {str(records.names[np.argmax(unnamed)])!r}. If patients are unknown, give each image a patient "
+            "id of its own"
         )
     unique, occurrences = np.unique(np.asarray(records.names).astype(str), return_counts=True)
     if (occurrences > 1).any():
@@ -129,18 +133,20 @@ def check_records(records: Records, exact: bool = False) -> Records:
             )
         if site not in records.sites:
             raise ValueError(
-                f"label scheme of site {site!r}: no image is of that site; sites are {listed(np.unique(records.sites))}"
+                f"label scheme of site {site!r}: no image has this site; sites are {listed(np.unique(records.sites))}"
             )
     texts = {name: np.array(getattr(records, name), dtype=str) for name in ("names", "sites", "patients")}
     return replace(records, **texts | ({} if exact else {"patients": warn_united(texts["patients"])}))
 
 
 def listed(values, limit: int = 8) -> str:
-    """Return the first values for an error message, with their number if there are more."""
+    """Return the first values as text for an error message, and their number if there are more."""
     values = [repr(str(value)) for value in values]
     return ", ".join(values[:limit]) + (f", ... ({len(values)} in all)" if len(values) > limit else "")
 
 
 def contents(folder: Path) -> str:
     """Return the names in a folder for an error message."""
+    if not folder.is_dir():
+        return "no such folder"
     return listed(sorted(path.name for path in folder.iterdir())) or "an empty folder"

@@ -1,4 +1,4 @@
-"""Which images the batches of local steps are drawn from, where that is not all alike."""
+"""Samplers of training batches."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sampler:
-    """Batches with a fixed share of positives, as ``DualSampler`` of LibAUC draws them; of one class against the rest.
+    """Batches with a fixed share of positives, as LibAUC's ``DualSampler`` draws them, for data of one class.
 
-    A pass has as many batches, of the same sizes, as without. In each the share is rounded to whole images, of which at least
-    one is positive and one negative. Positives come in permutations, one after the other, so that one of few is seen several
-    times in a pass; of the negatives, another permutation, a pass leaves out as many as positives are repeated. A client
-    without positives, or without negatives, has batches as without. (LibAUC's pass is longer: it ends when all negatives
-    have been seen.)
+    A pass has as many batches as without a sampler, of the same sizes. In each batch the share is rounded to whole
+    images, at least one positive and one negative. Positives are drawn as consecutive permutations, so a rare positive
+    is seen several times in a pass. A pass leaves out as many negatives as it repeats positives. A client without
+    positives or without negatives has the usual batches. (LibAUC's pass is longer: it ends when all negatives have been
+    seen.)
 
-    Weights of clients, epochs, and what is measured (the share of positives p, statistics of BatchNorm) stay those of the
-    images. ``AUCSaddle`` is the pairwise loss only where its p is that of the batches: set its ``prior`` to the same share.
+    Weights of clients, epochs, and measured values (the share of positives p, statistics of BatchNorm) remain those of
+    the images. ``AUCSaddle`` equals the pairwise loss only if its p is that of the batches: set its ``prior`` to the
+    same share.
 
     Args:
         positives: Share of positives in every batch, in (0, 1).
@@ -36,7 +37,7 @@ class Sampler:
             raise ValueError(f"data.sampler.positives: expected a share between 0 and 1, found {self.positives:g}")
 
     def order(self, labels: Tensor, batch_size: int, draw: Generator) -> Tensor:
-        """Return the images of a pass in the order of its batches, at most [n], for labels [n, 1]."""
+        """Return the rows of the images of a pass in the order of its batches, at most [n], for labels [n, 1]."""
         import torch
 
         n = len(labels)
@@ -50,9 +51,9 @@ class Sampler:
         for pool, total in zip(pools, (sum(shares), sum(sizes) - sum(shares)), strict=True):
             passes = -(-total // len(pool))
             drawn.append(torch.cat([pool[torch.randperm(len(pool), generator=draw)] for _ in range(passes)]))
-        chosen, at = [], [0, 0]
+        rows, at = [], [0, 0]
         for size, share in zip(sizes, shares, strict=True):
             for kind, number in enumerate((share, size - share)):
-                chosen.append(drawn[kind][at[kind] : at[kind] + number])
+                rows.append(drawn[kind][at[kind] : at[kind] + number])
                 at[kind] += number
-        return torch.cat(chosen)
+        return torch.cat(rows)

@@ -1,4 +1,4 @@
-"""Label schemes: which client labels which classes."""
+"""Label schemes: rules for the classes that each client labels."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,40 +9,41 @@ from fedlit.data.labels import checked_classes
 from fedlit.data.records import listed
 
 KINDS = {"shared": "shared", "partly": "partly shared", "unique": "unique"}
-"""Kinds of classes, and their names in a sentence: all clients label a shared class, one alone a unique one."""
+"""Kinds of classes, and their names in a sentence. All clients label a shared class, a single one a unique class."""
 
 
 class LabelScheme(Checked):
-    """A rule that says which classes each client labels; labels of other classes are hidden from its training.
+    """A rule for the classes that each client labels.
 
-    They are hidden from its validation too. A client never labels more than its source does. Test sets keep all labels.
+    Labels of other classes are hidden from the client's training and validation. Test sets keep all labels. A client
+    never labels more classes than its source.
     """
 
     def classes_of(self, clients: Sequence[str], classes: Sequence[str], seed: int) -> dict[str, tuple[str, ...]]:
         """Return the classes of each client, as a pure function of the arguments.
 
-        A client that is left out labels what its source does.
+        A client that is not in the result labels the classes of its source.
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement classes_of()")
 
 
 class HideClasses(LabelScheme):
-    """All clients label the shared classes, one alone each unique class, and some of them each of the others.
+    """Classes that all clients label, unique classes that one client labels, and classes that some clients label.
 
-    This is the class heterogeneity of Kulkarni et al. (arXiv:2301.06683), definition 2 and section 4.2.1. The text has four
-    clients that share 0, 2, 6, 10, 12, 13 or all of 14 classes, and says no more; that is ``shared`` alone, each other class
-    being unique. The code that it links (UM2ii/SurgicalAggregation, ``configs/exp1``) has those numbers for the unique
-    classes (shared 14, 12, 8, 4, 2, 1, 0), and where the number of clients varies, sets made by hand: of 2, 3, 4, 5, 6, 8 and
-    10 clients all share 4, 6, 4, 2, 0, 0 and 0 classes, 10, 6, 5, 3, 4, 3 and 2 are unique, and the rest is labelled by two
-    or more of them. Here such sets are drawn, with these numbers.
+    This is the class heterogeneity of Kulkarni et al. (arXiv:2301.06683), definition 2 and section 4.2.1. In the text,
+    four clients share 0, 2, 6, 10, 12, 13 or all of 14 classes; set only ``shared`` for this, so that all other classes
+    are unique. The authors' released code (UM2ii/SurgicalAggregation, ``configs/exp1``) has these numbers for the
+    unique classes (shared 14, 12, 8, 4, 2, 1, 0). Where the number of clients varies, it has explicit sets: 2, 3, 4, 5,
+    6, 8 and 10 clients share 4, 6, 4, 2, 0, 0 and 0 classes, 10, 6, 5, 3, 4, 3 and 2 classes are unique, and two or
+    more clients label each of the rest. This class draws sets with these numbers.
 
-    The shared classes are drawn from the seed, and a smaller set of them is part of each larger one. Unique classes are dealt
-    out in turn. A class that is neither is labelled by 2 to K // 2 + 1 of K clients, the number drawn and the clients being
-    those that label fewest so far.
+    The shared classes are drawn from the seed, and a smaller set is a part of each larger one. Unique classes are dealt
+    in turn. Each other class is labelled by 2 to K // 2 + 1 of K clients. The number is drawn, and the clients are
+    those with the fewest classes so far.
 
     Args:
         shared: Number of classes that all clients label, from 0 to the number of classes.
-        unique: Number of classes that one client alone labels. By default all that are not shared.
+        unique: Number of classes that a single client labels. By default all that are not shared.
     """
 
     def __init__(self, shared: int, unique: int | None = None):
@@ -55,20 +56,20 @@ class HideClasses(LabelScheme):
         """Return the classes of each client.
 
         Raises:
-            ValueError: There are fewer classes than shared and unique ones, a class could be neither shared nor unique
-                nor anything else, or a client would label no class.
+            ValueError: There are fewer classes than shared and unique ones, there are too few clients for classes that
+                are neither, or a client would label no class.
         """
-        given = f"HideClasses(shared={self.shared}{'' if self.unique is None else f', unique={self.unique}'})"
+        where = f"HideClasses(shared={self.shared}{'' if self.unique is None else f', unique={self.unique}'})"
         if self.shared + (self.unique or 0) > len(classes):
-            raise ValueError(f"{given}: expected at most {len(classes)} classes")
+            raise ValueError(f"{where}: expected at most {len(classes)} classes")
         rng = numpy_generator(seed, "HideClasses")
         order = rng.permutation(len(classes))
         shared, others = order[: self.shared].tolist(), order[self.shared :][::-1].tolist()
         unique = len(others) if self.unique is None else self.unique
         if len(clients) < 3 and unique < len(others):
             raise ValueError(
-                f"{given}: {len(others) - unique} of {len(classes)} classes are neither shared nor unique, which takes at least "
-                f"3 clients, found {len(clients)}"
+                f"{where}: {len(others) - unique} of {len(classes)} classes are neither shared nor unique; expected at "
+                f"least 3 clients for them, found {len(clients)}"
             )
         labelled: dict[str, set[int]] = {client: set(shared) for client in clients}
         for turn, column in enumerate(others[:unique]):
@@ -82,28 +83,28 @@ class HideClasses(LabelScheme):
         empty = [client for client, labels in schemes.items() if not labels]
         if empty:
             raise ValueError(
-                f"{given}: {len(classes)} classes are too few for {len(clients)} clients: "
-                f"{listed(empty)} would label none. Share some, or choose fewer clients."
+                f"{where}: {len(classes)} classes are too few for {len(clients)} clients: {listed(empty)} would label "
+                "no class. Raise shared, or choose fewer clients."
             )
         return schemes
 
 
 class DeclaredClasses(LabelScheme):
-    """The classes of each client as given.
+    """An explicit list of classes for each client.
 
     Args:
-        clients: A map from clients to the names of the classes that they label. Clients that are left out label what
-            their source labels.
+        clients: A map from clients to the names of the classes that they label. Other clients label the classes of
+            their source.
     """
 
     def __init__(self, clients: dict[str, list[str]]):
         self.clients = clients
 
     def classes_of(self, clients: Sequence[str], classes: Sequence[str], seed: int) -> dict[str, tuple[str, ...]]:
-        """Return the classes of each client that is named.
+        """Return the classes of each declared client.
 
         Raises:
-            ValueError: A client or class is unknown, or a client has no class or one class twice.
+            ValueError: A client or class is unknown, or a client has no class or repeats a class.
         """
         unknown = [name for name in self.clients if name not in clients]
         if unknown:
@@ -114,7 +115,7 @@ class DeclaredClasses(LabelScheme):
 
 
 def by_sharing(schemes: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    """Return the classes that all clients label (``shared``), some of them (``partly``) or one alone (``unique``).
+    """Return the classes that all clients label (``shared``), some of them (``partly``) or a single one (``unique``).
 
     The kinds are those of Kulkarni et al. (arXiv:2301.06683), definition 2. If all classes are shared, the result is
     empty.

@@ -1,4 +1,4 @@
-"""Files as they are spelled on the disk, and which of them are there."""
+"""Spelling of file names on the disk."""
 
 import os
 import unicodedata
@@ -8,26 +8,26 @@ from pathlib import Path
 import numpy as np
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".dcm", ".dicom", ".tif", ".tiff", ".bmp")
-"""Suffixes that a name without one may have on the disk, in any case; of several the first is taken."""
+"""Suffixes that may be missing in a name, in any case; the first that exists is taken."""
 
 
 def plain(name: str) -> str:
-    """Return a name in the usual form of Unicode with its suffix in lower case."""
+    """Return a name in Unicode's composed form (NFC) with its suffix in lower case."""
     stem, suffix = os.path.splitext(unicodedata.normalize("NFC", name))
     return stem + suffix.lower()
 
 
-class Folder:
-    """The names in a folder, listed once."""
+class FolderListing:
+    """Names of the files in a folder, listed once."""
 
     def __init__(self, path: str) -> None:
         self.names = frozenset(os.listdir(path)) if os.path.isdir(path) else frozenset()
         self._plain: dict[str, str] | None = None
 
     def spelled(self, name: str) -> str:
-        """Return a name as it is on the disk, "" where it is not there.
+        """Return a name as it is spelled on the disk, or "" if there is no such file.
 
-        The case of its suffix and the form of Unicode may be others, and a name without a suffix may have one.
+        The spellings may differ in the case of the suffix and in the form of Unicode, and the name may lack its suffix.
         """
         if name in self.names:
             return name
@@ -38,16 +38,16 @@ class Folder:
 
 
 def located(files: Sequence[str | Path]) -> tuple[list[str], np.ndarray]:
-    """Return each path as it is spelled on the disk, and which are there, [N] bool; each folder is listed once."""
-    folders: dict[str, Folder] = {}
+    """Return each path as it is spelled on the disk, and a mask of existing files, [N] bool."""
+    folders: dict[str, FolderListing] = {}
     spelled, there = list(map(os.fspath, files)), np.zeros(len(files), dtype=bool)
     for row, file in enumerate(spelled):
         parent, _, name = file.rpartition(os.sep)
         folder = folders.get(parent)
         if folder is None:
-            folder = folders[parent] = Folder(parent or os.curdir)
-        found = folder.spelled(name)
-        there[row] = bool(found)
-        if found and found != name:
-            spelled[row] = os.path.join(parent, found)
+            folder = folders[parent] = FolderListing(parent or os.curdir)
+        on_disk = folder.spelled(name)
+        there[row] = bool(on_disk)
+        if on_disk and on_disk != name:
+            spelled[row] = os.path.join(parent, on_disk)
     return spelled, there

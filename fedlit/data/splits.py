@@ -1,4 +1,4 @@
-"""The split of patients into train, validation and test."""
+"""The split of patients into training, validation and test."""
 
 import numpy as np
 import pandas as pd
@@ -8,11 +8,11 @@ from fedlit.data.records import SPLITS, Records
 
 
 def split_by_patient(records: Records, fractions: tuple[float, float, float], seed: int) -> np.ndarray:
-    """Return the split of each record, [N] "train", "val" or "test", such that no patient is in two of them.
+    """Return the split of each record, [N] "train", "val" or "test", such that no patient is in two splits.
 
     Official splits are kept. The official split "train_val" is divided by patient in the ratio of the first two
-    fractions, and records without official splits are divided by all three. Each site is divided by itself, so that
-    every hospital has its share of each split.
+    fractions. Records without official splits are divided by all three. Each site is divided on its own, so that every
+    hospital has its share of each split.
 
     Raises:
         ValueError: An official split has another name, or a patient is in two official splits.
@@ -25,14 +25,14 @@ def split_by_patient(records: Records, fractions: tuple[float, float, float], se
         row = int(np.flatnonzero(unknown)[0])
         raise ValueError(
             f"official split of image {str(records.names[row])!r}: expected train, val, test or train_val, "
-            f"found {str(splits[row])!r} ({int(unknown.sum())} images are so)"
+            f"found {str(splits[row])!r} ({int(unknown.sum())} such images)"
         )
     shared = shared_patients(records.patients, splits)
     if shared:
         first = "; ".join([*shared[:3], *["..."] * (len(shared) > 3)])
         raise ValueError(
             f"{len(shared)} patients are in more than one official split: {first}. Keep each patient in one split, or "
-            "leave the official splits out."
+            "remove the official splits."
         )
     both = np.flatnonzero(splits == "train_val")
     if len(both):
@@ -57,14 +57,14 @@ def _divide(
         members = rng.permutation(np.flatnonzero(home == site))
         ends = np.cumsum(images[members])
         if len(members):
-            # A patient goes to the split where the middle of its images lies: edges are off by half a patient at most.
+            # A patient is in the split of the middle of its images, so edges are off by at most half a patient.
             middles = (ends - images[members] / 2) / ends[-1]
             part[members] = np.searchsorted(edges, middles, side="right")
     return np.array(names)[part[of_row]]
 
 
 def shared_patients(patients: np.ndarray, splits: np.ndarray) -> list[str]:
-    """Return a text for each patient of several splits, with the number of images in each."""
+    """Return a text for each patient in several splits, with the number of images in each."""
     pairs = pd.DataFrame({"patient": patients, "split": splits}).value_counts().sort_index().reset_index(name="images")
     return [
         f"patient {patient!r} in " + " and ".join(f"{row.split} ({row.images} images)" for row in rows.itertuples())

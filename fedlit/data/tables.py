@@ -1,4 +1,4 @@
-"""Label files: CSV tables, with error messages that name file, line and column."""
+"""Label files: CSV tables whose errors name file, line and column."""
 
 import codecs
 import csv
@@ -21,14 +21,14 @@ SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 @dataclass
-class Table:
+class LabelTable:
     """A label file.
 
     Attributes:
         path: Path of the file.
         rows: Rows of the file, without blank lines.
         lines: Line number of each row, where the header is line 1. Line breaks in quoted fields are not counted.
-        unit: What is counted: lines, or the rows of a file without lines.
+        unit: Unit of ``lines``: a line, or a row of a file without lines.
     """
 
     path: Path
@@ -36,9 +36,9 @@ class Table:
     lines: np.ndarray
     unit: str = "line"
 
-    def where(self, mask: np.ndarray) -> "Table":
-        """Return the rows of a mask."""
-        return Table(self.path, self.rows[mask].reset_index(drop=True), self.lines[mask], self.unit)
+    def where(self, mask: np.ndarray) -> "LabelTable":
+        """Return the table with only the rows of a mask."""
+        return LabelTable(self.path, self.rows[mask].reset_index(drop=True), self.lines[mask], self.unit)
 
     def at(self, mask: np.ndarray) -> str:
         """Return the file and the first line of a mask, for an error message."""
@@ -53,19 +53,19 @@ class Table:
 
 def read_table(
     path: Path, needed: Sequence[str], filled: Sequence[str] = (), columns: Mapping[str, str] | None = None
-) -> Table:
+) -> LabelTable:
     """Read a CSV file, compressed (``.gz``) or not.
 
     Args:
         path: Path of the file.
         needed: Names of the columns that must exist.
-        filled: Columns that hold text and must not be empty, where they are there.
+        filled: Columns of text whose cells must not be empty, if the columns exist.
         columns: A map from other spellings of columns to their names.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: A column is missing, a row is cut short, or a cell that must be filled is empty; the message names file,
-            column and line.
+        ValueError: A column is missing, a row is cut short, or a cell that must not be empty is empty; the message
+            names file, column and line.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
@@ -81,8 +81,8 @@ def read_table(
             raise ValueError(f"{path}: expected a table with columns {listed(needed, 20)}, found nothing") from None
         except UnicodeDecodeError as error:
             raise ValueError(
-                f"{path}: expected UTF-8, found the byte 0x{error.object[error.start]:02x} at {error.start:,}, as in Latin-1 or "
-                "Windows-1252. Save the table as UTF-8"
+                f"{path}: expected UTF-8, found the byte 0x{error.object[error.start]:02x} at {error.start:,}, as in "
+                "Latin-1 or Windows-1252. Save the table as UTF-8"
             ) from None
         except pd.errors.ParserError as error:
             raise ValueError(f"{path}: expected a table of comma-separated values in UTF-8, found: {error}") from None
@@ -96,9 +96,9 @@ def read_table(
         if column not in rows.columns and other:
             raise ValueError(f"{path}: expected columns separated by commas, found {other}. Save the table with commas")
         if column not in rows.columns:
-            hint = near(column, header) if header else "there is none"
+            hint = near(column, header) if header else "the header is empty"
             raise ValueError(f"{path}: expected a column {column!r}, found {listed(header, 40)}; {hint}")
-    table = Table(path, rows, np.arange(2, len(rows) + 2)).where(rows.notna().any(axis=1).to_numpy())
+    table = LabelTable(path, rows, np.arange(2, len(rows) + 2)).where(rows.notna().any(axis=1).to_numpy())
     if not len(table.rows):
         raise ValueError(f"{path}: expected rows below the header, found none")
     for column in table.rows.columns.intersection(filled):
@@ -107,7 +107,7 @@ def read_table(
     return table
 
 
-def refuse_empty(table: Table, column: str) -> None:
+def refuse_empty(table: LabelTable, column: str) -> None:
     """Check that no cell of a column of text is empty.
 
     Raises:
@@ -120,20 +120,20 @@ def refuse_empty(table: Table, column: str) -> None:
 
 
 def _checked_header(path: Path) -> list[str]:
-    """Return the columns as they are spelled; refuse a file that is no text, or with a column twice, of which one would count.
+    """Return the names of the columns as they are spelled.
 
     Raises:
-        ValueError: Which of them it is.
+        ValueError: The file is not text, or has two columns with the same name.
     """
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             head = file.read(HEAD)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{path}: expected a file that gzip has packed, found a damaged one: {error}") from None
+        raise ValueError(f"{path}: expected a gzip file, found a damaged one: {error}") from None
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise ValueError(f"{path}: expected UTF-8, found UTF-16. Save the table as UTF-8")
     if b"\0" in head:
-        raise ValueError(f"{path}: expected a table of comma-separated values in UTF-8, found bytes that are no text")
+        raise ValueError(f"{path}: expected a table of comma-separated values in UTF-8, found bytes that are not text")
     text = head.decode("utf-8-sig", errors="replace")
     spelled = next(csv.reader(text.splitlines(keepends=True)), [])
     counts = Counter(name.strip() for name in spelled)
@@ -151,7 +151,7 @@ def _refuse_cut_rows(path: Path, width: int) -> None:
                 raise ValueError(f"{path}, line {line}: expected {width} cells as in the header, found {len(cells)}")
 
 
-def refuse_repeats(table: Table, column: str, what: str = "image") -> None:
+def refuse_repeats(table: LabelTable, column: str, what: str = "image") -> None:
     """Check that no two rows have the same value in a column.
 
     Raises:
@@ -166,7 +166,7 @@ def refuse_repeats(table: Table, column: str, what: str = "image") -> None:
         )
 
 
-def numbers(table: Table, columns: Sequence[str], allowed: Sequence[float]) -> np.ndarray:
+def numbers(table: LabelTable, columns: Sequence[str], allowed: Sequence[float]) -> np.ndarray:
     """Return columns of numbers as float32 [N, L], with NaN where a cell is blank.
 
     Raises:

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from fedlit import __version__
 from fedlit.core.system.files import whole
-from fedlit.data.pictures.opening import no_file
+from fedlit.data.pictures.opening import not_a_file
 from fedlit.federation.engines.base import Scores
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def read(path: Path) -> Predictions:
     """
     from pyarrow import ArrowException, parquet
 
-    if reason := no_file(path):
+    if reason := not_a_file(path):
         raise ValueError(f"{path}: expected predictions as Parquet, found {reason}. {ANEW}")
     try:
         # As one file: pyarrow takes a folder such as lr=0.1 above it for a column otherwise.

@@ -175,6 +175,8 @@ MUTANTS = (
     Mutant("Holm's steps are not kept monotone", "metrics/paired.py", "np.maximum.accumulate(steps)", "steps", "metrics"),
     Mutant("patients of an organisation are dealt anyhow", "data/partition.py", "-images[shuffled]", "images[shuffled]",
            "data"),
+    Mutant("a partition may share patients unasked", "data/federated.py", "if not self.partition.shares_patients:", "if False:",
+           "data/test_federated.py"),
     Mutant("an IID client gets images of others' patients", "data/partition.py",
            'records.patients if self.unit == "patient" else records.names', "records.names", "data"),
     Mutant("a class that nobody learned is scored", "federation/evaluation.py",

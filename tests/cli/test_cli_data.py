@@ -82,7 +82,7 @@ class TestOneFolder:
         code, out, _ = fedlit_cli("data check nih")
         assert code == 1
         assert f"wrong: {file}, line 3: unknown label 'Efusion' in 'Efusion|Mass'; near names are Effusion" in out
-        assert "The images were not looked at; mend this first" in out
+        assert "The images were not inspected; fix this first" in out
 
     def test_arguments_of_the_data_set(self, fedlit_cli):
         root = write_nih("nih")
@@ -134,7 +134,7 @@ class TestSeveralFolders:
         assert fedlit_cli("data check one other")[0] == 0
         code, out, _ = fedlit_cli("data check one other --decode")
         assert code == 1
-        assert "wrong: 1 pictures are in one and other: a patient in two splits or at two sites leaks; RSNA" in out
+        assert "wrong: 1 images are equal in one and other: a patient in two splits or at two sites leaks; RSNA" in out
         assert "  one/images/00000002_001.png is other/images/00000007_000.png\n" in out
 
 

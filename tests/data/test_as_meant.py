@@ -1,4 +1,4 @@
-"""Pictures are read as they are shown: turned as their EXIF says, one page, and not without a word where they show nothing."""
+"""Images are rotated as their EXIF says, have one page, and are noted if they show nothing."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from PIL import Image
 
 from fedlit.data import ImageTable
 from fedlit.data.pictures.pixels import read_image
-from fedlit.data.xrays.check import look_at
+from fedlit.data.xrays.check import inspect_image
 
 pytestmark = pytest.mark.filterwarnings("ignore:classes without")
 
@@ -29,9 +29,9 @@ def test_the_orientation_of_exif_is_applied(tmp_path, orientation, suffix):
 def test_more_than_one_page_or_frame_is_refused(tmp_path, suffix):
     file = tmp_path / f"x.{suffix}"
     picture(0).save(file, save_all=True, append_images=[picture(1), picture(2)])
-    with pytest.raises(ValueError, match="expected one picture, found 3 pages or frames"):
+    with pytest.raises(ValueError, match="expected one image, found 3 pages or frames"):
         read_image(file, 16)
-    assert "3 pages or frames" in look_at(str(file)).problem
+    assert "3 pages or frames" in inspect_image(str(file)).problem
     picture(0).save(file)
     assert read_image(file, 32).shape == (1, 32, 32)
 

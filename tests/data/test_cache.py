@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_features import Shades, cached, fabric, model
+from shades import Shades, cached, fabric, model
 from torch import nn
 
 from fedlit.data.pictures import cache
@@ -53,7 +53,7 @@ def test_damaged_pictures_are_made_again_with_a_warning(how: str, tmp_path: Path
     file = stored(tmp_path).path
     whole = file.read_bytes()
     HURT[how](file)
-    with pytest.warns(UserWarning, match=r"pictures.npy: this file of the cache is damaged \(.*it is made again"):
+    with pytest.warns(UserWarning, match=r"pictures.npy: this cache file is damaged \(.*it is recreated"):
         again = stored(tmp_path)
     assert file.read_bytes() == whole
     assert (again[list(range(40))].numpy() == PIXELS).all()
@@ -67,7 +67,7 @@ def test_damaged_features_are_made_again_with_a_warning(how: str, tmp_path: Path
     (file,) = cached(tmp_path)
     whole = file.read_bytes()
     HURT[how](file)
-    with pytest.warns(UserWarning, match=r"features-\w+.npy: this file of the cache is damaged"):
+    with pytest.warns(UserWarning, match=r"features-\w+.npy: this cache file is damaged"):
         with_fixed_features(model(), data, fabric())
     assert file.read_bytes() == whole
 
@@ -94,14 +94,15 @@ def test_a_large_file_is_summed_in_blocks_all_over_it(tmp_path: Path, monkeypatc
     seal(file)
     assert intact(file, (2**16,), np.uint8)
     read = []
-    monkeypatch.setattr(cache.hashlib, "sha256", lambda start: type("Sum", (), {"update": lambda _, b: read.append(len(b)), "digest": lambda _: b""})())  # fmt: skip
+    methods = {"update": lambda _, block: read.append(len(block)), "digest": lambda _: b""}
+    monkeypatch.setattr(cache.hashlib, "sha256", lambda start: type("Sum", (), methods)())
     damage(file, (2**16,), np.uint8)
     assert sum(read) == 2**12
     monkeypatch.undo()
     monkeypatch.setattr(cache, "WHOLE", 2**12)
     monkeypatch.setattr(cache, "BLOCKS", 16)
     flip(file, 30_000, 5_000)  # a block lies in any stretch of an eighth
-    assert "not those that were written" in damage(file, (2**16,), np.uint8)
+    assert "checksum does not match" in damage(file, (2**16,), np.uint8)
 
 
 def test_drafts_of_dead_processes_are_swept(tmp_path: Path):

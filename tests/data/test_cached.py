@@ -10,7 +10,7 @@ from filelock import FileLock
 from PIL import Image
 
 from fedlit.data import PhantomCXR
-from fedlit.data.pictures.cached import chosen, entries, note_use, remove
+from fedlit.data.pictures.cached import entries, note_use, remove, select
 from fedlit.data.pictures.decoding import decode_images
 from fedlit.data.pictures.store import ImageStore
 
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 def test_what_is_there(folder: Path):
     found = entries(folder)
     assert [(entry.what, entry.finished) for entry in found] == [
-        ("decoded image files", True), ("decoded image files, unfinished", False), ("pictures given as an array", True),
+        ("decoded image files", True), ("decoded image files, unfinished", False), ("images of an array", True),
     ]  # fmt: skip
     for entry in found:
         names = [file for file in folder.iterdir() if file.name.startswith(entry.name)]
@@ -70,12 +70,12 @@ def test_data_name_their_stores(tmp_path: Path):
 
 def test_what_names_stand_for(folder: Path):
     found = entries(folder)
-    assert chosen(found, ["all"]) == found
-    assert chosen(found, ["unfinished"]) == [found[1]]
-    assert chosen(found, ["array"]) == [found[2]]
-    assert chosen(found, ["all"], older=30) == [found[2]]
-    with pytest.raises(ValueError, match="--remove imag3s: nothing in the cache has a name that begins so"):
-        chosen(found, ["imag3s"])
+    assert select(found, ["all"]) == found
+    assert select(found, ["unfinished"]) == [found[1]]
+    assert select(found, ["array"]) == [found[2]]
+    assert select(found, ["all"], older=30) == [found[2]]
+    with pytest.raises(ValueError, match="--remove imag3s: no entry of the cache has a name that begins with 'imag3s'"):
+        select(found, ["imag3s"])
 
 
 def test_removed_with_all_that_belongs_to_it_unless_somebody_is_at_work(folder: Path):
@@ -100,7 +100,7 @@ def test_the_command(folder: Path, fedlit_cli):
     assert [entry.what for entry in entries(folder)] == ["decoded image files"]
     code, _, err = fedlit_cli(f"data cache --cache_dir {folder} --remove imag3s")
     assert code == 2
-    assert "nothing in the cache has a name that begins so" in err
+    assert "no entry of the cache has a name that begins with 'imag3s'" in err
 
 
 def test_a_run_is_written_down(tmp_path: Path, monkeypatch, fedlit_cli):

@@ -63,7 +63,7 @@ def check(store, rows) -> None:
 def test_the_decoded_stay_where_damage_is_refused(tmp_path, read):
     files = write(tmp_path / "png")
     damage(files[3]), damage(files[7])
-    with pytest.raises(ValueError, match=r"2 of 12 image files cannot be decoded (.|\n)*What was decoded is kept"):
+    with pytest.raises(ValueError, match=r"2 of 12 image files cannot be decoded (.|\n)*Decoded images are kept"):
         decode_images(files, 16, cache_dir=tmp_path / "cache")
     read.clear()
     with pytest.raises(ValueError, match="2 of 12 image files cannot be decoded"):
@@ -145,7 +145,7 @@ def test_dropped_damage_has_its_reason_and_the_rest_is_there(tmp_path, read):
     for _ in range(2):
         found = decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
         assert sorted(found.damaged) == [3, 7]
-        assert found.damaged[7] == "no image, or its header is damaged"
+        assert found.damaged[7] == "not an image, or its header is damaged"
         check(
             PartOfStore(found.store, [n for n in range(12) if n not in (3, 7)]),
             [n for n in range(12) if n not in (3, 7)],
@@ -178,9 +178,10 @@ def test_what_was_dropped_is_counted_listed_and_left_out(tmp_path):
     ]
     assert sorted(data.assignment["image"]) == [f"{n:03d}.png" for n in range(24) if n not in (5, 6)]
     for client in data.clients.values():
-        for name, picture_of, label in zip(client.train.names, client.train.take(range(len(client.train)))[0], client.train.labels, strict=True):  # fmt: skip
+        images, labels = client.train.take(range(len(client.train)))
+        for name, image, label in zip(client.train.names, images, labels, strict=True):
             n = int(name[:3])
-            np.testing.assert_array_equal(picture_of[0].numpy(), picture(n))
+            np.testing.assert_array_equal(image[0].numpy(), picture(n))
             assert label[0] == n % 2
     assert data.save_left_out(tmp_path / "left_out.csv")
     listed = pd.read_csv(tmp_path / "left_out.csv")
@@ -216,8 +217,8 @@ def test_a_first_look_stops_before_the_others_are_decoded(tmp_path, read, small_
     damage(files[13])
     with pytest.raises(ValueError) as refused:
         decode_images(files, 16, cache_dir=tmp_path / "cache")
-    assert "1 of 4 image files of a first look (of 40) cannot be decoded" in str(refused.value)
-    assert "The other 36 were not looked at; `fedlit data check FOLDER --decode` names all" in str(refused.value)
+    assert "1 of 4 image files of a sample (of 40) cannot be decoded" in str(refused.value)
+    assert "The other 36 were not read; `fedlit data check FOLDER --decode` lists all" in str(refused.value)
     assert sorted(read) == ["000.png", "013.png", "026.png", "039.png"]
     found = decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
     assert list(found.damaged) == [13]
@@ -228,7 +229,7 @@ def test_damage_everywhere_is_no_damage(tmp_path, small_look):
     for file in files[10:]:
         damage(file)
     with pytest.raises(
-        ValueError, match=r"3 of 4 image files of a first look .*(.|\n)*is a package missing, or a folder\?"
+        ValueError, match=r"3 of 4 image files of a sample .*(.|\n)*check whether a package or a folder is missing"
     ):
         decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
 
@@ -239,11 +240,11 @@ def test_place_size_and_time_are_said_before(tmp_path, small_look, capsys, monke
     store = decode_images(files, 16, cache_dir=tmp_path / "cache")
     said = capsys.readouterr().err
     assert f"decoding 40 images; they take 10.2 kB in {store.path}\n" in said
-    assert "a first look at 4 files: the others take about 1 s on " in said
+    assert "decoded a sample of 4 files; about 1 s left on " in said
     decode_images(files, 16, cache_dir=tmp_path / "cache")
     assert capsys.readouterr().err == ""
     decode_images([*files, *write(tmp_path / "more", 2)], 16, cache_dir=tmp_path / "cache")
-    assert "decoding 42 images, 40 of them are there from before; " in capsys.readouterr().err
+    assert "decoding 42 images, 40 of them are decoded already; " in capsys.readouterr().err
 
 
 def test_times_in_words():
@@ -269,7 +270,7 @@ def test_dark_pictures_are_warned_of(tmp_path):
         Image.fromarray(picture(n).astype(np.uint16) * 16).save(tmp_path / "png" / f"{n}.png")
     (tmp_path / "t.csv").write_text("file,a\n" + "".join(f"{n}.png,{n % 2}\n" for n in range(6)))
     given = {"image": "file", "labels": ["a"], "image_size": 16, "cache_dir": str(tmp_path / "cache")}
-    with pytest.warns(UserWarning, match="is 16 of 255: if their 16 bits are used up to 12 only, set data.depth to 12"):
+    with pytest.warns(UserWarning, match="is 16 of 255: if only 12 of their 16 bits are used, set data.depth to 12"):
         ImageTable(tmp_path / "t.csv", tmp_path / "png", **given).records()
     store = ImageTable(tmp_path / "t.csv", tmp_path / "png", depth=12, **given).records().store
     np.testing.assert_allclose(store[0].numpy()[0], picture(0), atol=1)
@@ -283,7 +284,12 @@ def test_processes_decode_what_threads_do(tmp_path, small_look, monkeypatch):
     monkeypatch.setattr(Decoders, "WORTH", -1)
     monkeypatch.setattr(decoding, "cores", lambda: 2)
     monkeypatch.setattr(decoding.time, "process_time", lambda: 0.0)  # as if the threads had waited for each other
-    monkeypatch.setattr(Decoders, "threads", lambda self, rows, real=Decoders.threads: real(self, rows) if len(rows) <= 4 else pytest.fail("threads"))  # fmt: skip
+    in_threads = Decoders.threads
+
+    def threads_of_the_sample(self, rows):
+        return in_threads(self, rows) if len(rows) <= 4 else pytest.fail("threads")
+
+    monkeypatch.setattr(Decoders, "threads", threads_of_the_sample)
     found = decode(files, 16, cache_dir=tmp_path / "two", damaged="drop")
     assert found.damaged == expected.damaged
     assert json.loads(next((tmp_path / "two").glob("*.damaged")).read_text()) == {"30": found.damaged[30]}

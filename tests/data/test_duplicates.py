@@ -1,4 +1,4 @@
-"""Copies of pictures that were compressed anew, resized or cropped are found; different pictures are not taken for one."""
+"""Recompressed, resized and cropped copies are found; different images are not taken for copies."""
 
 import io
 from pathlib import Path
@@ -15,7 +15,7 @@ from fedlit.data.pictures.duplicates import Thumbs, cached_pairs, draw_pairs, ne
 from fedlit.data.pictures.hashes import perceptual_hashes, turned
 from fedlit.data.pictures.pixels import THUMB
 from fedlit.data.pictures.store import ImageStore, PartOfStore
-from fedlit.data.xrays.check import check, compare
+from fedlit.data.xrays.check import check_folder, compare_folders
 
 pytestmark = pytest.mark.filterwarnings("ignore:classes without")
 
@@ -193,7 +193,7 @@ def test_organisations_refuse_a_copy_that_was_compressed_and_resized(tmp_path):
     sources = {"A": table(tmp_path / "a", twenty(0)), "B": table(tmp_path / "b", twenty(50, **{"copy.png": copy}))}
     data = Organisations(sources, image_size=96, cache_dir=str(tmp_path / "cache"))
     with pytest.raises(
-        ValueError, match=r"1 pictures of 'A' are in 'B' too, the first are '5.png and copy.png'.* \(look at (.*png)\)"
+        ValueError, match=r"1 images of 'A' are in 'B' too, the first are '5.png and copy.png'.* \(see (.*png)\)"
     ) as refused:
         data.setup()
     (file,) = (tmp_path / "cache").glob("pairs-*.png")
@@ -207,9 +207,7 @@ def test_pictures_that_may_be_one_are_a_warning(tmp_path, monkeypatch):
         "B": table(tmp_path / "b", twenty(50, **{"copy.png": jpeg(drawn(5))})),
     }
     data = Organisations(sources, image_size=96, cache_dir=str(tmp_path / "cache"))
-    with pytest.warns(
-        UserWarning, match="1 pictures of 'A' and 'B' are alike, and may be one picture, cropped: look at"
-    ):
+    with pytest.warns(UserWarning, match="1 images of 'A' and 'B' are near-duplicates, perhaps cropped copies: see"):
         data.setup()
 
 
@@ -219,7 +217,7 @@ def hospital(**look) -> PhantomCXR:
 
 @pytest.mark.filterwarnings("error::UserWarning")
 def test_drawn_pictures_of_two_hospitals_are_never_taken_for_one(tmp_path):
-    """Small and blurred ones look alike: the tables of surgical aggregation were refused for them."""
+    """Small and blurred synthetic images are similar, but are not compared."""
     sources = {"coast": hospital(name="coast", contrast=0.65), "hills": hospital(name="hills", blur=0.7)}
     data = Organisations(sources, image_size=48, split=(0.6, 0.1, 0.3), cache_dir=str(tmp_path))
     data.setup()
@@ -230,15 +228,15 @@ def test_drawn_pictures_of_two_hospitals_are_never_taken_for_one(tmp_path):
 
 def test_one_drawn_hospital_under_two_names_is_refused(tmp_path):
     sources = {"A": hospital(name="coast"), "B": hospital(name="coast")}
-    with pytest.raises(ValueError, match="300 pictures of 'A' are in 'B' too"):
+    with pytest.raises(ValueError, match="300 images of 'A' are in 'B' too"):
         Organisations(sources, image_size=48, split=(0.6, 0.1, 0.3), cache_dir=str(tmp_path)).setup()
 
 
 def test_the_check_of_a_folder_finds_copies_under_two_patients(tmp_path):
-    found = check(table(tmp_path / "a", twenty(0, **{"copy.png": jpeg(drawn(5))})), True, tmp_path / "pairs.png")
+    found = check_folder(table(tmp_path / "a", twenty(0, **{"copy.png": jpeg(drawn(5))})), True, tmp_path / "pairs.png")
     (problem,) = found.problems
     assert problem.text.startswith(
-        "1 pictures are there under more than one patient, compressed anew, resized or cropped; look at "
+        "1 images belong to more than one patient, recompressed, resized or cropped; see "
         f"{tmp_path / 'pairs-t.png'}: a patient in two splits"
     )
     assert problem.places == [f"{tmp_path}/a/5.png is {tmp_path}/a/copy.png"]
@@ -247,10 +245,11 @@ def test_the_check_of_a_folder_finds_copies_under_two_patients(tmp_path):
 
 def test_the_check_of_two_folders_finds_copies_between_them(tmp_path):
     checks = [
-        check(table(tmp_path / "a", twenty(0)), True),
-        check(table(tmp_path / "b", twenty(50, **{"x.png": jpeg(drawn(5))})), True),
+        check_folder(table(tmp_path / "a", twenty(0)), True),
+        check_folder(table(tmp_path / "b", twenty(50, **{"x.png": jpeg(drawn(5))})), True),
     ]
-    (problem,) = compare(checks, tmp_path / "pairs.png")
-    assert f"1 pictures of {tmp_path / 'a'} are like one of {tmp_path / 'b'}, 1 of them surely the same" in problem.text
-    assert compare(checks[:1]) == []
-    assert compare([check(table(tmp_path / "c", twenty(0))), checks[1]]) == []
+    (problem,) = compare_folders(checks, tmp_path / "pairs.png")
+    first, other = tmp_path / "a", tmp_path / "b"
+    assert f"1 images of {first} are near-duplicates of images of {other}, 1 of them surely copies" in problem.text
+    assert compare_folders(checks[:1]) == []
+    assert compare_folders([check_folder(table(tmp_path / "c", twenty(0))), checks[1]]) == []

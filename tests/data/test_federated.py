@@ -8,7 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hospital_source import Source, ready
 from jsonargparse import ArgumentParser
+from PIL import Image
+from small_records import SCHEME, make_records
 from torch.utils.data import TensorDataset
 from torchvision.transforms import v2
 
@@ -17,52 +20,7 @@ from fedlit.data.federated import FederatedDataModule
 from fedlit.data.partition import IID, ByOrganisation, ByPatient, Partition
 from fedlit.data.pictures.images import ImageStore
 from fedlit.data.records import Records
-
-SCHEME = {"North": ("Effusion", "Mass"), "South": ("Mass", "Edema")}
-
-
-def make_records(cache_dir, count: int = 240) -> Records:
-    """240 images of 60 patients at three hospitals, of which North and South label two classes each."""
-    rng = np.random.default_rng(0)
-    patients = np.array([f"p{index % 60:02d}" for index in range(count)])
-    return Records(
-        store=ImageStore.from_array(rng.integers(0, 256, (count, 1, 8, 8), dtype=np.uint8), cache_dir),
-        names=np.array([f"{index:04d}.png" for index in range(count)]),
-        labels=(rng.random((count, 3)) < 0.3).astype(np.float32),
-        classes=("Effusion", "Mass", "Edema"),
-        patients=patients,
-        sites=np.array(["North", "South", "West"])[np.char.str_len(patients) % 3 + np.arange(count) % 60 % 3],
-        site_classes=SCHEME,
-        splits=None,
-        table=pd.DataFrame({"View": rng.choice(["PA", "AP"], count)}),
-    )
-
-
-def unchanged(records: Records) -> Records:
-    return records
-
-
-class Source(FederatedDataModule):
-    """A user's source: only records(). `change` alters the records for a test.
-
-    Args:
-        where: A folder for the cache.
-    """
-
-    def __init__(self, where: str, partition: Partition, change=None, **kwargs):
-        super().__init__(partition, image_size=8, cache_dir=where, **kwargs)
-        self.change = change or unchanged
-        self.reads = 0
-
-    def records(self) -> Records:
-        self.reads += 1
-        return self.change(make_records(self.cache_dir))
-
-
-def ready(data: FederatedDataModule) -> FederatedDataModule:
-    data.prepare_data()
-    data.setup()
-    return data
+from fedlit.data.schemes import LabelScheme
 
 
 @pytest.fixture
@@ -228,7 +186,7 @@ def test_counts_are_of_what_a_client_sees(by_hospital):
 
 
 class Tensors(FederatedDataModule):
-    """A source without records: somebody else's data sets."""
+    """A source without records, with arbitrary data sets."""
 
     classes = ("cat",)
 
@@ -254,7 +212,7 @@ def test_a_source_with_neither_method_says_so():
     class Nothing(FederatedDataModule):
         pass
 
-    with pytest.raises(NotImplementedError, match=r"Nothing implements neither records\(\) nor setup\(\)"):
+    with pytest.raises(NotImplementedError, match=r"Nothing: expected .* records\(\) or setup\(\)"):
         Nothing(IID(2)).setup()
 
 
@@ -299,10 +257,10 @@ def with_one_patient_in_two_splits(records: Records) -> Records:
         (changed("names", 3, "0007.png"), "1 image ids occur more than once, the first are '0007.png'"),
         (changed("labels", (3, 1), 2), "labels 0, 1 or NaN, found 2 for image '0003.png', class 'Mass'"),
         (with_one_patient_in_two_splits, r"'p05' in test \(3 images\) and train_val \(1 images\)"),
-        (lambda records: replace(records, patients=records.patients[1:]), "one row an image .*'patients': 239"),
+        (lambda records: replace(records, patients=records.patients[1:]), "one row per image .*'patients': 239"),
         (lambda records: replace(records, classes=("A", "B", "B")), "C different classes"),
         (lambda records: replace(records, site_classes={"North": ("Hernia",)}), "'North': unknown class 'Hernia'"),
-        (lambda records: replace(records, site_classes={"Nord": ("Mass",)}), "'Nord': no image is of that site"),
+        (lambda records: replace(records, site_classes={"Nord": ("Mass",)}), "'Nord': no image has this site"),
     ],
 )
 def test_contradicting_records_are_refused(tmp_path, change, message):
@@ -313,8 +271,8 @@ def test_contradicting_records_are_refused(tmp_path, change, message):
 class Fixed(Partition):
     """Gives the clients as they are."""
 
-    def __init__(self, clients):
-        self.clients = clients
+    def __init__(self, clients, shares_patients=True):
+        self.clients, self.shares_patients = clients, shares_patients
 
     def assign(self, records, seed):
         return self.clients(records)
@@ -326,7 +284,7 @@ class Fixed(Partition):
         (lambda r: np.where(r.splits == "test", "B", "A"), "client 'B': expected at least 2 training images, found 0"),
         (
             lambda r: np.where(r.names == r.names[r.splits == "train"][0], "B", "A"),
-            r"client 'B': expected at least 2 training images, found 1 \(1 of 2 clients are so\)",
+            r"client 'B': expected at least 2 training images, found 1 \(1 of 2 clients have too few\)",
         ),
         (lambda r: np.where(r.sites == "North", "St. Mary", "st. mary "), "'St. Mary' and 'st. mary ' are the same"),
         (lambda r: np.where(r.sites == "North", "A/B", "A B"), "'A B' and 'A/B' are the same"),
@@ -337,6 +295,51 @@ class Fixed(Partition):
 def test_impossible_clients_are_refused(tmp_path, clients, message):
     with pytest.raises(ValueError, match=message):
         ready(Source(str(tmp_path), Fixed(clients)))
+
+
+def by_image(records):
+    return np.where(np.arange(len(records.names)) % 7 < 3, "A", "B")
+
+
+def test_a_patient_at_two_clients_is_refused_unless_the_partition_shares_patients(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"Fixed: .* found \d+ of 60 patients at several, such as 'p\d\d' at 'A' and 'B'"
+    ):
+        ready(Source(str(tmp_path), Fixed(by_image, shares_patients=False)))
+    assert list(ready(Source(str(tmp_path), Fixed(by_image))).clients) == ["A", "B"]
+    assert list(ready(Source(str(tmp_path), Fixed(lambda r: r.sites, False))).clients) == ["North", "South", "West"]
+
+
+def fail(*values, **named):
+    raise ValueError("expected a scanner, found none")
+
+
+@pytest.mark.parametrize("method", ["records", "keep", "assign", "classes_of"])
+def test_a_value_error_of_a_custom_class_names_the_class_and_the_line(tmp_path, monkeypatch, method):
+    scheme = type("Rota", (LabelScheme,), {"classes_of": lambda *_: {}, "__module__": __name__})()
+    data = Source(str(tmp_path), Fixed(lambda r: r.sites), scheme=scheme)
+    owner = {"assign": data.partition, "classes_of": scheme}.get(method, data)
+    monkeypatch.setattr(owner, method, fail)
+    line = fail.__code__.co_firstlineno + 1
+    where = rf"{type(owner).__name__}\.{method}\(\) \(.*test_federated\.py, line {line}\): "
+    with pytest.raises(ValueError, match=rf"^{where}expected a scanner, found none$") as caught:
+        ready(data)
+    assert caught.traceback[-1].frame.f_globals["__name__"].startswith("fedlit.")  # one line at the command line
+
+
+def test_an_error_of_fedlit_in_a_custom_class_stays_as_it_is(tmp_path):
+    data = Source(str(tmp_path), ByOrganisation(), lambda records: replace(records, store=ImageStore.from_array(None)))
+    with pytest.raises(ValueError, match=r"^expected uint8 images"):
+        ready(data)
+
+
+@pytest.mark.parametrize("in_chans", [1, 3])
+def test_a_source_decodes_files_at_its_own_size_and_channels_into_its_cache(tmp_path, in_chans):
+    Image.fromarray(np.full((20, 20), 200, np.uint8)).save(tmp_path / "one.png")
+    data = Source(str(tmp_path / "cache"), ByOrganisation(), in_chans=in_chans)
+    store = data.decode([tmp_path / "one.png"])
+    assert store.shape == (1, in_chans, 8, 8)
+    assert store.path.parent == tmp_path / "cache"
 
 
 def test_classes_without_positives_are_warned_of(tmp_path):
@@ -351,7 +354,7 @@ def test_classes_without_positives_are_warned_of(tmp_path):
     def nobody_labels_edema(records):
         return replace(records, site_classes={site: ("Effusion", "Mass") for site in ("North", "South", "West")})
 
-    with pytest.warns(UserWarning, match=r"that a client trains on: 'Edema \(\d+ elsewhere\)'"):
+    with pytest.warns(UserWarning, match=r"positive training image at any client: 'Edema \(\d+ elsewhere\)'"):
         ready(Source(str(tmp_path), ByOrganisation(), nobody_labels_edema))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -11,7 +11,9 @@ def test_it_has_classes_and_no_images():
     assert data.classes == ("Edema", "Mass")
     assert data.batch_size == 16
     data.prepare_data()
-    with pytest.raises(ConfigError, match=r"has classes and no images, .* --sites FOLDER; to train here, name data"):
+    with pytest.raises(
+        ConfigError, match=r"expected images, found HeldAtSites, .* --sites FOLDER to train at the sites"
+    ):
         data.setup("fit")
 
 
@@ -24,5 +26,5 @@ def test_classes_are_different_and_at_least_one(classes):
 def test_a_run_here_is_refused_in_words(fedlit_cli, tmp_path):
     code, out, err = fedlit_cli(f"fit --data HeldAtSites --data.classes '[Edema, Mass]' --run_dir {tmp_path / 'runs'}")
     assert (code, out) == (1, "")
-    assert "which are at the sites of a lead's folder: --sites FOLDER" in err
+    assert "pass --sites FOLDER to train at the sites" in err
     assert not (tmp_path / "runs").exists()

@@ -124,7 +124,7 @@ def test_only_uint8_pictures_are_stores(tmp_path):
     with pytest.raises(ValueError, match=r"found float64 \[2, 1, 4, 4\]"):
         ImageStore.from_array(np.zeros((2, 1, 4, 4)), tmp_path)
     np.save(tmp_path / "flat.npy", np.zeros(3))
-    with pytest.raises(ValueError, match=r"flat.npy: expected uint8 pictures .* found float64 \[3\]"):
+    with pytest.raises(ValueError, match=r"flat.npy: expected uint8 images .* found float64 \[3\]"):
         ImageStore(tmp_path / "flat.npy")
 
 
@@ -289,7 +289,7 @@ def test_grey_is_repeated_and_colour_becomes_grey(tmp_path):
     )
     colour = np.repeat(pictures(), 3, axis=1)
     torch.testing.assert_close(data_set(tmp_path, colour, mean=0.0, std=1.0).batch([0])[0], grey, atol=1e-3, rtol=0)
-    with pytest.raises(ValueError, match="pictures of 3 channels become 1 or 3, found in_chans 2"):
+    with pytest.raises(ValueError, match="in_chans: expected 1 or 3 for images of 3 channels, found 2"):
         data_set(tmp_path, colour, in_chans=2)
 
 

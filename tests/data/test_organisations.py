@@ -6,14 +6,15 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-import test_chexpert
-import test_nih
+import small_chexpert
+import small_nih
 import torch
 import yaml
+from hospital_source import Source, ready
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs import Place
-from test_federated import Source, make_records, ready
+from small_records import make_records
 
 from fedlit.cli.main import parse
 from fedlit.core.fabric import make_fabric
@@ -43,8 +44,8 @@ def roots(tmp_path_factory) -> dict:
     """Small downloads of both data sets, with official lists and tests."""
     folder = tmp_path_factory.mktemp("downloads")
     return {
-        "NIH": test_nih.write_folder(folder / "nih", lists=True),
-        "CheXpert": test_chexpert.write_folder(folder / "chexpert", test=True),
+        "NIH": small_nih.write_folder(folder / "nih", lists=True),
+        "CheXpert": small_chexpert.write_folder(folder / "chexpert", test=True),
         "cache": folder / "cache",
     }
 
@@ -120,7 +121,7 @@ def test_classes_may_be_the_shared_ones_or_a_list(roots):
         (["Masses"], "data.classes: unknown class 'Masses'; near names are Mass"),
         (["Mass", "Mass"], "data.classes: expected one or more different classes"),
         ("all", "classes: expected 'union' or 'shared' or a list of a text, found 'all'$"),
-        (["Hernia", "Mass"], "data.classes: 'CheXpert' labels none of 'Hernia', 'Mass'; choose more classes, or leave"),
+        (["Hernia", "Mass"], "data.classes: 'CheXpert' labels none of 'Hernia', 'Mass'; choose more classes"),
     ],
 )
 def test_chosen_classes_are_checked(roots, classes, message):
@@ -247,16 +248,14 @@ def test_external_test_sets_keep_all_their_images(roots):
     assert torch.equal(found.batch([3])[0], found.batch([3])[0])  # not augmented
     data.setup()
     assert list(data.test_sets) == ["Phantom"]
-    with pytest.raises(
-        ValueError, match=r"data.external: 'NIH' is an organisation too; give the test set another name"
-    ):
+    with pytest.raises(ValueError, match=r"data.external: 'NIH' is an organisation too; rename the test set"):
         both(roots, external={"NIH": nih(roots)})
 
 
 def test_pictures_of_two_organisations_are_refused_or_allowed_with_a_warning(roots):
-    message = r"40 pictures of 'A' are in 'B' too, the first are 'hospital-01-000000 and hospital-01-000000', .*RSNA"
+    message = r"40 images of 'A' are in 'B' too, the first are 'hospital-01-000000 and hospital-01-000000', .*RSNA"
     twice = {"A": small_phantom(), "B": small_phantom()}
-    with pytest.raises(ValueError, match=message + ".* Leave one of them out, or set data.duplicates to allow"):
+    with pytest.raises(ValueError, match=message + ".* Remove one of each, or set data.duplicates to allow"):
         ready(both(roots, twice))
     with pytest.warns(UserWarning, match=message):
         data = ready(both(roots, twice, duplicates="allow"))
@@ -265,7 +264,7 @@ def test_pictures_of_two_organisations_are_refused_or_allowed_with_a_warning(roo
 
 
 def test_an_external_test_set_that_shares_pictures_with_an_organisation_is_refused(roots):
-    with pytest.raises(ValueError, match=r"40 pictures of 'A' are in 'outside' too, .*NIH ChestX-ray14"):
+    with pytest.raises(ValueError, match=r"40 images of 'A' are in 'outside' too, .*NIH ChestX-ray14"):
         ready(both(roots, {"A": small_phantom()}, external={"outside": small_phantom()}))
     sets = {"one": small_phantom(), "two": small_phantom()}  # nobody trains on either
     assert list(ready(both(roots, external=sets)).test_sets) == ["one", "two"]
@@ -300,7 +299,7 @@ def test_joined_stores_gather_as_one_store(tmp_path_factory, sizes, drawn):
 
 def test_pictures_of_different_shapes_do_not_join(tmp_path):
     stores = [ImageStore.from_array(np.zeros((2, 1, size, 4), np.uint8), tmp_path) for size in (4, 5)]
-    with pytest.raises(ValueError, match=r"expected pictures of one shape, found \(1, 4, 4\), \(1, 5, 4\)"):
+    with pytest.raises(ValueError, match=r"expected images of one shape, found \(1, 4, 4\), \(1, 5, 4\)"):
         JoinedStore(stores)
 
 

@@ -64,7 +64,7 @@ def test_organisations_resize_all_alike_or_say_why_not(wide):
     alike = Organisations({"a": table(wide)}, resize="pad", image_size=SIZE)
     assert alike.sources["a"].resize == "pad"
     with pytest.raises(
-        ValueError, match=r"data\.resize: 'a' has resize: pad of its own; set data\.init_args\.resize: pad for all"
+        ValueError, match=r"data\.resize: 'a' has its own resize: pad; set data\.init_args\.resize: pad for all"
     ):
         Organisations({"a": table(wide, resize="pad")}, image_size=SIZE)
     with pytest.raises(ValueError, match=r"data\.resize: 'b' \(PhantomCXR\) has no files that could be padded"):
@@ -78,8 +78,8 @@ def test_an_exported_model_reads_pictures_as_it_was_trained(resize, wide, fedlit
     monkeypatch.chdir(wide)
     options = (
         "--data ImageTable --data.table cases.csv --data.root images --data.image '{image}' --data.patient patient "
-        f"--data.site site --data.labels '[Mass]' --data.image_size {SIZE} --data.cache_dir cache --data.resize {resize} "
-        "--model.backbone small_cnn --logger false --federation.workers 1 --federation.rounds 1"
+        f"--data.site site --data.labels '[Mass]' --data.image_size {SIZE} --data.cache_dir cache --data.resize "
+        f"{resize} --model.backbone small_cnn --logger false --federation.workers 1 --federation.rounds 1"
     )
     code, _, err = fedlit_cli(f"fit --name one {options}")
     assert code == 0, err

@@ -17,7 +17,7 @@ FRACTIONS = (0.7, 0.1, 0.2)
 
 
 def make_records(seed: int, patients: int, sites: int = 1, largest: int = 6) -> Records:
-    """Random patients with 1 to `largest` images each; no pictures, which partitions never look at."""
+    """Random patients with 1 to `largest` images each, without pixels, which partitions do not read."""
     rng = np.random.default_rng(seed)
     images = rng.integers(1, largest + 1, patients)
     patient = np.repeat([f"p{index}" for index in range(patients)], images)

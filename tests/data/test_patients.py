@@ -1,4 +1,4 @@
-"""One patient has one id: other spellings of it are no other patient."""
+"""Spellings of one id are one patient."""
 
 import warnings
 from pathlib import Path
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from own_tables import people, picture, write_table
 from PIL import Image
-from test_federated import make_records
+from small_records import make_records
 
 from fedlit.data import ImageTable, NIHChestXray14, Organisations
 from fedlit.data.patients import keys, united

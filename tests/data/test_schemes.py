@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from hospital_source import Source, ready
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jsonargparse import ArgumentParser
-from test_federated import Source, make_records, ready
+from small_records import make_records
 
 from fedlit.data import IID, ByOrganisation, PhantomCXR
-from fedlit.data.federated import POOLED, FederatedDataModule
+from fedlit.data.federated import POOLED
 from fedlit.data.phantom import FINDINGS
 from fedlit.data.schemes import DeclaredClasses, HideClasses, by_sharing
 
@@ -91,7 +91,7 @@ def test_which_classes_are_shared_is_drawn_from_the_seed():
 
 
 PARTLY = {2: (4, 10), 3: (6, 6), 4: (4, 5), 5: (2, 3), 6: (0, 4), 8: (0, 3), 10: (0, 2)}
-"""Number of clients: classes that all of them label, and that one alone does, in the code of Figures 5a and 6."""
+"""Number of clients: numbers of shared and of unique classes, in the code of Figures 5a and 6."""
 
 
 @pytest.mark.parametrize("number", PARTLY)
@@ -149,7 +149,7 @@ def test_numbers_of_shared_classes_are_checked(shared, message):
 
 
 def test_classes_are_too_few_for_the_clients(tmp_path):
-    message = r"3 classes are too few for 4 clients: 'client-0\d' would label none. Share some, or choose fewer"
+    message = r"3 classes are too few for 4 clients: 'client-0\d' would label no class. Raise shared, or choose fewer"
     with pytest.raises(ValueError, match=message):
         ready(data_with(tmp_path, HideClasses(0), partition=IID(4)))
     assert set(by_sharing(ready(data_with(tmp_path, HideClasses(1), partition=IID(4))).schemes)) == {
@@ -290,7 +290,7 @@ def test_a_class_without_any_label_at_a_client_is_refused(tmp_path):
         labels[records.sites == "South", 2] = np.nan
         return replace(records, labels=labels, site_classes={})
 
-    with pytest.raises(ValueError, match=r"client 'South' labels 'Edema', but none of its 80 images has such a label"):
+    with pytest.raises(ValueError, match=r"client 'South': expected labels of 'Edema', found none in its 80 images"):
         ready(data_with(tmp_path, change=south_is_blank))
     data = ready(data_with(tmp_path, DeclaredClasses({"South": ["Mass", "Effusion"]}), south_is_blank))
     assert data.schemes["South"] == ("Effusion", "Mass")
@@ -334,22 +334,3 @@ def test_the_phantoms_own_scheme_and_hidden_classes_are_of_one_kind(tmp_path):
     assert by_sharing(full.schemes) == {}
     with pytest.raises(ValueError, match="which its source does not label"):
         phantom(tmp_path, label_scheme="split", scheme=HideClasses(9))
-
-
-def test_it_is_configured_by_jsonargparse(tmp_path):
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(FederatedDataModule, "data")
-    own = {"hospital-01": ["Edema", "Mass"]}
-    told = {
-        "scheme": {"class_path": "fedlit.data.schemes.DeclaredClasses", "init_args": {"clients": own}},
-        "missing_classes": "negative",
-        "pooled": True,
-        "images": 120,
-        "image_size": 16,
-        "cache_dir": str(tmp_path),
-    }
-    config = parser.parse_object({"data": {"class_path": "fedlit.data.PhantomCXR", "init_args": told}})
-    data = ready(parser.instantiate(parser.parse_string(parser.dump(config))).data)
-    assert data.schemes == {"hospital-01": ("Edema", "Mass"), "hospital-02": FINDINGS, "hospital-03": FINDINGS}
-    assert list(data.clients) == [POOLED]
-    assert not data.clients[POOLED].train.labels.isnan().any()

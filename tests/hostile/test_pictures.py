@@ -21,7 +21,7 @@ GREY = np.arange(64, dtype=np.uint8).reshape(8, 8)
 NOISE = np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8)
 HEADER = "Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,View Position\n"
 POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
-NO_IMAGE = "no image, or its header is damaged"
+NO_IMAGE = "not an image, or its header is damaged"
 
 
 def saved(image: Image.Image, kind: str = "PNG", **options) -> bytes:
@@ -89,8 +89,8 @@ BAD = [
     Bad("a JPEG cut off", content(saved(Image.fromarray(NOISE), "JPEG")[:1500]), "truncated"),
     Bad("flipped pixels", content(saved(Image.fromarray(NOISE))[:200] + b"\xff" * 64 + saved(Image.fromarray(NOISE))[264:]), ""),
     Bad("a bomb", content(header_of(60_000, 60_000)), "exceeds limit"),
-    Bad("one pixel", content(saved(Image.fromarray(GREY[:1, :1]))), "expected a picture, found 1 x 1 pixels"),
-    Bad("one row", content(saved(Image.fromarray(GREY[:1]))), "expected a picture, found 8 x 1 pixels"),
+    Bad("one pixel", content(saved(Image.fromarray(GREY[:1, :1]))), "expected an image, found 1 x 1 pixels"),
+    Bad("one row", content(saved(Image.fromarray(GREY[:1]))), "expected an image, found 8 x 1 pixels"),
     Bad("floating point", content(saved(Image.fromarray(GREY.astype(np.float32)), "TIFF")), "floating point"),
 ]  # fmt: skip
 
@@ -120,7 +120,7 @@ class TestWhatIsNoPicture:
         code, out, err = fedlit_cli("data check . --decode")
         said = " ".join((out + err).split())
         assert code == 1
-        assert "1 of 10 images are of no use" in said
+        assert "1 of 10 images cannot be used" in said
         assert f"{bad.name} (Data_Entry_2017_v2020.csv, line 11): " in said
         assert bad.words in said
         assert "Traceback" not in said
@@ -181,7 +181,7 @@ def test_a_dicom_file_without_pixels_is_refused(nih: Path):
     header.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
     header.preamble = bytes(128)
     header.save_as(nih / "9.dcm", enforce_file_format=False)
-    with pytest.raises(ValueError, match="expected a DICOM file with a picture, found one without pixels"):
+    with pytest.raises(ValueError, match="expected a DICOM file with an image, found one without pixels"):
         read_image(nih / "9.dcm", 8)
 
 

@@ -105,7 +105,7 @@ def test_a_home_that_takes_nothing_is_named(home, fedlit_cli, tmp_path, monkeypa
     monkeypatch.setenv("HOME", str(tmp_path / home))
     words = (
         "data.cache_dir",
-        f"cannot make {tmp_path / home}/.cache/fedlit",
+        f"cannot create {tmp_path / home}/.cache/fedlit",
         "--data.cache_dir FOLDER",
         "XDG_CACHE_HOME",
     )
@@ -124,7 +124,7 @@ def test_a_user_without_a_home_is_told(fedlit_cli, tmp_path, monkeypatch: pytest
     check_refused(Refused("nobody", "fit --config tiny.yaml", words), fedlit_cli)
 
 
-@pytest.mark.parametrize(("folder", "words"), [("home/.cache/fedlit", "data.cache_dir: nothing can be written in"),
+@pytest.mark.parametrize(("folder", "words"), [("home/.cache/fedlit", "data.cache_dir: cannot write decoded images to"),
                                                 ("runs", "--run_dir runs: nothing can be written in")])  # fmt: skip
 def test_a_folder_that_is_read_only_is_named(folder, words, fedlit_cli, tmp_path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)

@@ -46,17 +46,17 @@ def _check(args: Namespace) -> int:
     with uncollected(), _ahead(roots, args.decode) as ahead:
         from fedlit.cli.check_report import report, report_problems
         from fedlit.cli.tables import wide_console
-        from fedlit.data.xrays.check import check, compare
+        from fedlit.data.xrays.check import check_folder, compare_folders
 
         console, checks = wide_console(), []
         try:
             for reader in [_reader(root, args) for root in roots]:
-                checks.append(check(reader, args.decode, Path(args.pairs), ahead))
+                checks.append(check_folder(reader, args.decode, Path(args.pairs), ahead))
                 report(checks[-1], console)
         except ConfigError as error:
             complain(str(error))
             return 2
-    shared = compare(checks, Path(args.pairs))
+    shared = compare_folders(checks, Path(args.pairs))
     report_problems(shared, console)
     return 1 if shared or any(each.problems for each in checks) else 0
 
@@ -116,7 +116,7 @@ def _cache(args: Namespace) -> int:
         cache_table(folder, found, console)
         return 0
     try:
-        asked = cached.chosen(found, args.remove, args.older)
+        asked = cached.select(found, args.remove, args.older)
     except ValueError as error:
         complain(str(error))
         return 2

@@ -1,6 +1,6 @@
 """Benchmark images with one binary class: sets of categories, of which some are positive, and skin lesions.
 
-``categories`` has what the sets of categories share; each other module reads one set, or several of one kind.
+``categories`` is the common base of the sets of categories; each other module reads one set, or several of one kind.
 """
 
 from fedlit.data.binary.categories import CategorisedImages, CategoryImages

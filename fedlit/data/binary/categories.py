@@ -31,7 +31,7 @@ class CategorisedImages:
     """Images with one category each, as a source reads them.
 
     Attributes:
-        store: The decoded pictures, N of them.
+        store: The N decoded images.
         names: Unique image ids, [N] str.
         categories: Names of the categories, all different.
         category: Position of the category of each image in ``categories``, [N] int.
@@ -48,18 +48,18 @@ class CategorisedImages:
 class CategoryImages(FederatedDataModule, ABC):
     """Images of one category each, with one class "positive" for the images of some categories.
 
-    The official test set stays the test set. ``split`` takes validation images from the official training images of
-    each category. After that, ``imratio`` drops positive training images, so the balance of validation and test stays.
-    Each image counts as a patient.
+    The official test set is kept. ``split`` takes validation images from the official training images of each category.
+    Afterwards ``imratio`` drops positive training images, so the balance of validation and test does not change. Each
+    image counts as a patient.
 
-    A new source implements ``read()`` and says in ``layout`` what it expects in its folder.
+    A new source implements ``read()`` and describes the expected folder in ``layout``.
 
     Args:
         root: The folder of the data. There is no default, and nothing is downloaded.
         positives: Names of the positive categories, or ``first_half`` for the first half in the order of the source's
             labels. By default half of the categories are drawn from the seed.
-        imratio: Largest share of positive images in the training part of each client, between 0 and 1. Positive images
-            beyond it are dropped at random, from the seed. By default none are dropped.
+        imratio: Largest share of positive images in the training part of each client, between 0 and 1. Further positive
+            images are dropped at random, by the seed. By default all are kept.
         partition: The rule that gives each record to a client; by default ``ByCategory`` with five clients.
         image_size: Height and width of the images in pixels, at least 8.
         in_chans: Number of channels of the images: 3 is RGB, 1 is grey.
@@ -67,7 +67,7 @@ class CategoryImages(FederatedDataModule, ABC):
         **kwargs: Further arguments of FederatedDataModule.
 
     Attributes:
-        layout: A description of what the folder must hold, for error messages.
+        layout: A description of the expected folder, for error messages.
     """
 
     layout = ""
@@ -98,7 +98,7 @@ class CategoryImages(FederatedDataModule, ABC):
         """Read the folder ``root``, which exists, and decode its images into the cache.
 
         Raises:
-            FileNotFoundError: Something that the folder must hold is missing.
+            FileNotFoundError: A file or folder is missing.
             ValueError: A file has an unexpected name or content, or a category lacks images.
         """
 
@@ -126,12 +126,12 @@ class CategoryImages(FederatedDataModule, ABC):
             splits=images.splits,
             table=pd.DataFrame({"image": images.names, "category": category}),
         )
-        # Sites are divided one by one, so with categories as sites every category has its share of validation.
+        # Sites are divided separately, so with categories as sites every category has its share of validation.
         splits = split_by_patient(records, self.split, self.seed)
         return replace(records, splits=splits, sites=np.full(len(category), type(self).__name__))
 
     def keep(self, records: Records, owners: np.ndarray) -> np.ndarray:
-        """Return all records but the positive training images beyond ``imratio``, [N] bool.
+        """Return a mask of all records except the positive training images beyond ``imratio``, [N] bool.
 
         Raises:
             ValueError: A client has no negative training image, so that no number of positives gives ``imratio``.
@@ -146,7 +146,7 @@ class CategoryImages(FederatedDataModule, ABC):
             if not negatives:
                 raise ValueError(
                     f"data.imratio: expected negative training images at every client, found none at {str(client)!r}. "
-                    "Leave imratio out, or choose a partition that gives it some."
+                    "Remove imratio, or choose a partition that gives this client some."
                 )
             positives = np.flatnonzero(mine & positive)
             positives = positives[np.argsort(records.names[positives])]
@@ -159,7 +159,7 @@ class CategoryImages(FederatedDataModule, ABC):
         return FlipCropAugmentation()
 
     def missing(self, reason: str) -> FileNotFoundError:
-        """Return the error for a folder that does not hold what it must."""
+        """Return the error for a folder with missing content."""
         return FileNotFoundError(f"{self.root}: {reason}; {self.layout}. fedlit does not download it.")
 
     def _positive_categories(self, categories: Sequence[str]) -> list[str]:

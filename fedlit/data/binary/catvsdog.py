@@ -18,8 +18,8 @@ _LAYOUTS = {"train": re.compile(r"(cat|dog)\.(\d+)\.jpg"), "PetImages": re.compi
 class CATvsDOG(CategoryImages):
     """Dogs vs. Cats: 25,000 photographs of many sizes, half of them of cats, which are the positive class by default.
 
-    Elson, Douceur, Howell, Saul, "Asirra", CCS 2007, https://www.kaggle.com/c/dogs-vs-cats. The folder has Kaggle's
-    layout, or else that of Microsoft's download:
+    Elson, Douceur, Howell, Saul, "Asirra", CCS 2007, https://www.kaggle.com/c/dogs-vs-cats. The folder has the layout
+    of Kaggle's or of Microsoft's download:
 
     ::
 
@@ -49,7 +49,7 @@ class CATvsDOG(CategoryImages):
         super().__init__(root, positives=positives, image_size=image_size, **kwargs)
 
     def read(self) -> CategorisedImages:
-        """List the folder and decode the images into the cache as RGB."""
+        """List the folder, and decode the images into the cache as RGB."""
         folder = next((name for name in _LAYOUTS if (self.root / name).is_dir()), None)
         if folder is None:
             raise self.missing(f"found {contents(self.root)}")

@@ -10,7 +10,7 @@ from fedlit.data.partition import ByPatient, Partition
 from fedlit.data.pictures.augmentation import FlipCropAugmentation
 from fedlit.data.pictures.images import decode_images
 from fedlit.data.records import Records, contents
-from fedlit.data.tables import Table, numbers, read_table, refuse_repeats
+from fedlit.data.tables import LabelTable, numbers, read_table, refuse_repeats
 
 LABEL_FILES = ("train.csv", "ISIC_2020_Training_GroundTruth_v2.csv", "ISIC_2020_Training_GroundTruth.csv")
 FOLDERS = ("jpeg/train", "ISIC_2020_Training_JPEG/train", "ISIC_2020_Training_JPEG", "train", ".")
@@ -21,8 +21,8 @@ class Melanoma(FederatedDataModule):
     """SIIM-ISIC 2020: 33,126 dermoscopic images of 2,056 patients, 584 of them (1.8%) of a melanoma. One class.
 
     Rotemberg et al., "A patient-centric dataset of images and metadata for identifying melanomas using clinical
-    context", Scientific Data 2021, https://challenge2020.isic-archive.com. The folder has Kaggle's layout, or else that
-    of the ISIC archive, whose label file may be either version:
+    context", Scientific Data 2021, https://challenge2020.isic-archive.com. The folder has the layout of Kaggle or of
+    the ISIC archive, whose label file may be either version:
 
     ::
 
@@ -30,9 +30,9 @@ class Melanoma(FederatedDataModule):
         jpeg/train/ISIC_0015719.jpg      train/ISIC_0015719.jpg, also below ISIC_2020_Training_JPEG/
         ...                              ...
 
-    Columns ``image_name`` (without .jpg), ``patient_id`` and ``target`` (1 is malignant) are needed. ``ByColumn`` may
-    use ``sex``, ``age_approx``, ``anatom_site_general_challenge``, ``diagnosis`` and ``benign_malignant`` (and
-    ``lesion_id``). No image is dropped, not even those that the archive lists as duplicates. The test images of the
+    The columns ``image_name`` (without .jpg), ``patient_id`` and ``target`` (1 is malignant) are required. ``ByColumn``
+    may use ``sex``, ``age_approx``, ``anatom_site_general_challenge``, ``diagnosis`` and ``benign_malignant`` (and
+    ``lesion_id``). All images are kept, including those that the archive lists as duplicates. The test images of the
     challenge have no labels, so patients are divided by ``split``. Images are squeezed to squares.
 
     Args:
@@ -44,7 +44,7 @@ class Melanoma(FederatedDataModule):
 
     layout = (
         f"expected {LABEL_FILES[0]}, {LABEL_FILES[1]} or {LABEL_FILES[2]}, and images such as ISIC_0015719.jpg in "
-        f"{', '.join(f'{folder}/' for folder in FOLDERS[:-1])} or beside it"
+        f"{', '.join(f'{folder}/' for folder in FOLDERS[:-1])} or next to it"
     )
 
     def __init__(self, root: Path | None = None, partition: Partition | None = None, in_chans: int = 3, **kwargs):
@@ -62,8 +62,7 @@ class Melanoma(FederatedDataModule):
         """Read the label file and decode the images into the cache as RGB."""
         file = next((self.root / name for name in LABEL_FILES if (self.root / name).is_file()), None)
         if file is None:
-            found = contents(self.root) if self.root.is_dir() else "no such folder"
-            raise FileNotFoundError(f"{self.root}: found {found}; {self.layout}")
+            raise FileNotFoundError(f"{self.root}: found {contents(self.root)}; {self.layout}")
         table = read_table(file, ("image_name", "patient_id", "target"), ("image_name", "patient_id"))
         refuse_repeats(table, "image_name")
         names = table.rows["image_name"].to_numpy(dtype=str)
@@ -84,14 +83,14 @@ class Melanoma(FederatedDataModule):
         return FlipCropAugmentation()
 
     def _files(self, names: np.ndarray) -> list[Path]:
-        """Return the path of each image; an image that is in none of the folders is expected in the first."""
+        """Return the path of each image; a missing image is expected in the first folder."""
         folders = [self.root / folder for folder in FOLDERS if (self.root / folder).is_dir()]
         folder_of = {file.name: folder for folder in reversed(folders) for file in folder.glob("*.jpg")}
         return [folder_of.get(f"{name}.jpg", folders[0]) / f"{name}.jpg" for name in names.tolist()]
 
 
-def _targets(table: Table) -> np.ndarray:
-    """Return the labels [N, 1] of the column ``target``, which ``benign_malignant`` must not contradict."""
+def _targets(table: LabelTable) -> np.ndarray:
+    """Return the labels [N, 1] of the column ``target`` after comparing it with ``benign_malignant``."""
     labels = numbers(table, ["target"], (0, 1))
     blank = np.isnan(labels[:, 0])
     if blank.any():

@@ -165,7 +165,7 @@ class ImageNet(CategoryImages):
         categories, category = np.unique([file.parent.name for file in files], return_inverse=True)
         if unknown := sorted(set(categories.tolist()) - {file.parent.name for file in train}):
             raise ValueError(
-                f"{self.root}: val/ has {len(unknown)} categories that train/ has not: {listed(unknown)}. "
+                f"{self.root}: val/ has {len(unknown)} categories that train/ lacks: {listed(unknown)}. "
                 "Add their training images, or remove their folders."
             )
         return CategorisedImages(
@@ -194,7 +194,7 @@ def _read_torchvision(
         train, test = part(True), part(False)
     except RuntimeError as error:
         advice = "fedlit does not download them: extract the original archive again."
-        raise ValueError(f"{folder}: torchvision finds files missing, or damaged ({error}). {advice}") from error
+        raise ValueError(f"{folder}: torchvision reports missing or damaged files ({error}). {advice}") from error
     size = [source.image_size, source.image_size]
     pixels = (functional.pil_to_tensor(functional.resize(image, size)).numpy() for image, _ in chain(train, test))
     files = sorted(file for file in folder.iterdir() if file.is_file())
@@ -205,7 +205,7 @@ def _read_torchvision(
 
 
 def _read_parquet(source: CategoryImages, categories: Sequence[str] | None = None) -> CategorisedImages:
-    """Read Parquet files; ``categories`` are the names of the labels where the files have none."""
+    """Read Parquet files; ``categories`` are the names of the labels if the files have none."""
     train, test = (sorted(source.root.glob(f"{split}-*.parquet")) for split in ("train", "test"))
     if not train or not test:
         raise source.missing(f"found {contents(source.root)}")
@@ -248,7 +248,7 @@ def _columns(file: Path) -> tuple[str, str]:
 
 
 def _category_names(file: Path, column: str) -> list[str] | None:
-    """Return the names of a column's categories that the ``datasets`` library of Hugging Face wrote into the schema."""
+    """Return the names of a column's categories that Hugging Face's ``datasets`` wrote into the schema, or None."""
     metadata = (pq.read_schema(file).metadata or {}).get(b"huggingface")
     features = json.loads(metadata).get("info", {}).get("features", {}) if metadata else {}
     return features.get(column, {}).get("names")
@@ -283,7 +283,7 @@ def _categorised(
     category: np.ndarray,
     training: int,
 ) -> CategorisedImages:
-    """Return images, of which the first ``training`` are no test images.
+    """Return images, of which the first ``training`` are training images and all others test images.
 
     The ``pixels`` are only read if these files were not decoded to this shape before.
     """

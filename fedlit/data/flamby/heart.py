@@ -17,11 +17,11 @@ from fedlit.data.records import contents
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 COLUMNS = 14
 LACKING = [10, 11, 12]
-"""Columns that some hospitals hardly filled in: slope, number of vessels, thallium scan."""
+"""Columns that are mostly empty in some hospitals: slope, number of vessels, thallium scan."""
 
 PLAIN = [0, 1, 3, 4, 5, 7, 8, 9]
 CATEGORIES = {2: (1, 2, 3, 4), 6: (0, 1, 2)}
-"""Values of the kind of chest pain and of the ECG at rest, of which the first is the one without a column."""
+"""Values of the type of chest pain and of the ECG at rest; the first value has no column."""
 
 POOLED_TEST = "pooled-test"
 TRAIN, SEED = 0.66, 43
@@ -56,28 +56,28 @@ class FedHeartDisease(FederatedDataModule):
     """740 patients of four hospitals, 13 numbers of each, and whether they have a heart disease. One class.
 
     Janosi, Steinbrunn, Pfisterer and Detrano, "Heart Disease", UCI Machine Learning Repository 1988,
-    https://archive.ics.uci.edu/dataset/45/heart+disease. The folder of the unpacked download has, beside others:
+    https://archive.ics.uci.edu/dataset/45/heart+disease. The folder of the unpacked download has, among others:
 
     ::
 
         processed.cleveland.data      14 columns without a header: 63.0,1.0,1.0,145.0,233.0,1.0,...,0
-        processed.hungarian.data      "?" is a value that nobody knows
+        processed.hungarian.data      "?" is an unknown value
         processed.switzerland.data
         processed.va.data
 
-    What is made of them is FLamby's Fed-Heart-Disease (Ogier du Terrail et al., NeurIPS 2022, arXiv:2210.04620, code at
-    https://github.com/owkin/FLamby, commit edacf54): three columns and then all rows with "?" are dropped, two columns
-    become columns of 0 and 1 for all but their first value, and any degree of disease is positive. A third of each
-    hospital's rows are its test set, drawn by scikit-learn with seed 43, stratified where both labels are there more than
-    twice. There is no validation set: the last model counts.
+    The result equals FLamby's Fed-Heart-Disease (Ogier du Terrail et al., NeurIPS 2022, arXiv:2210.04620, code at
+    https://github.com/owkin/FLamby, commit edacf54). Three columns and then all rows with "?" are dropped, two columns
+    become columns of 0 and 1 for all values except the first, and any degree of disease is positive. A third of each
+    hospital's rows are its test set, drawn by scikit-learn with seed 43, and stratified if both labels occur more than
+    twice. There is no validation set, so the last model is used.
 
-    Every hospital normalises its rows by mean and standard deviation of its own training rows. The test set
-    ``pooled-test`` of the server has all test rows, normalised by those of all training rows together.
+    Every hospital normalises its rows by mean and standard deviation of its own training rows. The server's test set
+    ``pooled-test`` has all test rows, normalised by mean and standard deviation of all training rows.
 
     Args:
         root: The folder of the files. There is no default, and nothing is downloaded.
-        pooled: Whether all training rows go to one client with the name ``pooled``, normalised together. The test sets of the
-            hospitals are then the server's, and stay normalised by their own training rows, as in FLamby.
+        pooled: Give all training rows to one client named ``pooled``, normalised together. The test sets of the
+            hospitals are then the server's, and remain normalised by their own training rows, as in FLamby.
         batch_size: Number of rows in a training batch of one client, at least 1.
         eval_batch_size: Number of rows in a batch of test and prediction, at least 1.
     """
@@ -98,7 +98,7 @@ class FedHeartDisease(FederatedDataModule):
 
         Raises:
             FileNotFoundError: A hospital has no file.
-            ValueError: A cell is no number, or has a value that UCI's description does not know.
+            ValueError: A cell is not a number, or has a value that is missing in UCI's description.
         """
         if self.clients:
             return
@@ -118,14 +118,14 @@ class FedHeartDisease(FederatedDataModule):
     def _file(self, hospital: str) -> Path:
         file = self.root / f"processed.{hospital}.data"
         if not file.is_file():
-            found = contents(self.root) if self.root.is_dir() else "no such folder"
+            found = contents(self.root)
             raise FileNotFoundError(f"{file}: no such file; found {found}; {self.layout}. fedlit does not download it.")
         return file
 
 
 @dataclass(frozen=True, eq=False)
 class _Hospital:
-    """The rows of a hospital: features [n, 13] as they are, labels [n, 1], ids, and which are trained on, [n] bool."""
+    """The rows of a hospital: raw features [n, 13], labels [n, 1], ids, and a mask of the training rows, [n] bool."""
 
     name: str
     features: Tensor
@@ -150,13 +150,13 @@ class _Scale:
         return (features - self.mean) / (self.std + 1e-9)
 
 
-def _rows(hospitals: Sequence[_Hospital], chosen: np.ndarray, scale: _Scale) -> LabelledRows:
-    """Return some rows of hospitals, [n of all] bool, normalised together."""
+def _rows(hospitals: Sequence[_Hospital], mask: np.ndarray, scale: _Scale) -> LabelledRows:
+    """Return the rows of hospitals in a mask, [n] bool, normalised together."""
     features, labels = (torch.cat([getattr(each, part) for each in hospitals]) for part in ("features", "labels"))
     names = np.concatenate([each.names for each in hospitals])
     sites = np.concatenate([np.full(len(each.names), each.name) for each in hospitals])
-    rows = torch.from_numpy(chosen)
-    return LabelledRows(scale(features[rows]), labels[rows], names[chosen], sites[chosen])
+    rows = torch.from_numpy(mask)
+    return LabelledRows(scale(features[rows]), labels[rows], names[mask], sites[mask])
 
 
 def _read(file: Path, name: str) -> _Hospital:
@@ -199,7 +199,7 @@ def _numbers(file: Path) -> pd.DataFrame:
 
 
 def _training(file: Path, positive: np.ndarray) -> np.ndarray:
-    """Return which rows are trained on, [n] bool: FLamby's split is what scikit-learn draws."""
+    """Return a mask of the training rows, [n] bool, drawn by scikit-learn as in FLamby."""
     from sklearn.model_selection import train_test_split  # takes a second to import
 
     if len(positive) < 4:

@@ -1,4 +1,4 @@
-"""Fed-ISIC2019: skin lesions of six centres, by FLamby's own split file."""
+"""Fed-ISIC2019: skin lesions of six centres, with FLamby's split file."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from fedlit.data.partition import ByOrganisation, Partition
 from fedlit.data.pictures.augmentation import FlipCropAugmentation
 from fedlit.data.pictures.images import decode_images
 from fedlit.data.records import Records, contents
-from fedlit.data.tables import Table, numbers, read_table, refuse_repeats
+from fedlit.data.tables import LabelTable, numbers, read_table, refuse_repeats
 
 CLASSES = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
 CENTRES = ("BCN", "HAM_vidir_molemax", "HAM_vidir_modern", "HAM_rosendahl", "MSK", "HAM_vienna_dias")
@@ -20,7 +20,7 @@ IMAGENET = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
 
 
 class FedISIC2019(FederatedDataModule):
-    """ISIC 2019's training images of a known origin: 23,247 dermoscopic images, six centres, one of eight classes each.
+    """ISIC 2019's training images of known origin: 23,247 dermoscopic images of six centres and eight classes.
 
     Tschandl et al., Scientific Data 2018; Codella et al., arXiv:1710.05006; Combalia et al., arXiv:1908.02288;
     https://challenge.isic-archive.com. Centres, labels and split are those of FLamby's file
@@ -29,30 +29,33 @@ class FedISIC2019(FederatedDataModule):
     ::
 
         train_test_split                                           image,MEL,NV,...,UNK,target,center,fold,fold2
-        ISIC_2019_Training_Input_preprocessed/ISIC_0065613.jpg     or ISIC_2019_Training_Input/, or beside the file
+        ISIC_2019_Training_Input_preprocessed/ISIC_0065613.jpg     or ISIC_2019_Training_Input/, or next to the file
         ...
 
-    FLamby's preprocessing makes the shorter edge 224 pixels and evens out the colours (shades of grey); from it its tests see
-    the 200 x 200 in the middle. Deviation: here images are squeezed to squares of ``image_size``, whole.
+    FLamby's preprocessing resizes the shorter edge to 224 pixels and balances the colours (shades of grey); FLamby
+    tests on the central 200 x 200 pixels. Deviation: here whole images are squeezed to squares of ``image_size``.
 
-    The split is FLamby's, by image: it knows no patients, and several images of one lesion may be on both sides. It has no
-    validation set, so that the last model counts; ``split: [0.9, 0.1, 0]`` takes one from the training images.
+    The split is FLamby's, by image: it ignores patients, so images of one lesion may be in training and test. It has no
+    validation set, so the last model is used; ``split: [0.9, 0.1, 0]`` takes one from the training images.
 
     Args:
         root: The folder of the split file and of the images. There is no default, and nothing is downloaded.
-        split_file: The split file, where it lies elsewhere than in ``root``.
+        split_file: The split file, if it is not in ``root``.
         partition: The rule that gives each record to a client; by default ``ByOrganisation``, the six centres.
         image_size: Height and width of the images in pixels, at least 8.
         in_chans: Number of channels of the images: 3 is RGB, 1 is grey.
-        mean: Mean that is subtracted from the pixels in [0, 1]: one value, or one for each channel; by default ImageNet's of
-            RGB, and 0.449 of grey.
+        mean: Mean that is subtracted from the pixels in [0, 1]: one value, or one for each channel; by default
+            ImageNet's of RGB, and 0.449 of grey.
         std: Standard deviation by which the pixels are divided after that; by default ImageNet's of RGB, 0.226 of grey.
-        split: Fractions of training and validation among the images to train on; by default all are trained on. The third
-            number is not used, as the test sets are official.
+        split: Fractions of training and validation among the official training images; by default all are for training.
+            The third number is not used, because the test sets are official.
         **kwargs: Further arguments of FederatedDataModule.
     """
 
-    layout = f"expected FLamby's {SPLIT_FILE}, and images such as ISIC_0065613.jpg in {FOLDERS[0]}/, {FOLDERS[1]}/ or beside it"
+    layout = (
+        f"expected FLamby's {SPLIT_FILE}, and images such as ISIC_0065613.jpg in {FOLDERS[0]}/, {FOLDERS[1]}/ or next "
+        "to it"
+    )
 
     def __init__(
         self,
@@ -67,7 +70,7 @@ class FedISIC2019(FederatedDataModule):
         **kwargs,
     ):
         usual = IMAGENET if in_chans == 3 else (0.449, 0.226)
-        mean, std = (each if given is None else given for given, each in zip((mean, std), usual, strict=True))
+        mean, std = (default if value is None else value for value, default in zip((mean, std), usual, strict=True))
         partition = ByOrganisation() if partition is None else partition
         looks = {"image_size": image_size, "in_chans": in_chans, "mean": mean, "std": std}
         super().__init__(partition, split=split, **looks, **kwargs)
@@ -85,7 +88,7 @@ class FedISIC2019(FederatedDataModule):
             ValueError: A cell is wrong, or two columns contradict each other.
         """
         if not self.split_file.is_file():
-            found = contents(self.root) if self.root.is_dir() else "no such folder"
+            found = contents(self.root)
             raise FileNotFoundError(f"{self.split_file}: no such file; in {self.root} found {found}; {self.layout}")
         table = read_table(self.split_file, ("image", *CLASSES, "target", "center", "fold"), ("image", "fold"))
         refuse_repeats(table, "image")
@@ -108,36 +111,38 @@ class FedISIC2019(FederatedDataModule):
         return FlipCropAugmentation()
 
     def _files(self, names: np.ndarray) -> list[Path]:
-        """Return the path of each image, all in the first folder that there is."""
+        """Return the path of each image, all in the first existing folder."""
         folder = next(self.root / folder for folder in FOLDERS if (self.root / folder).is_dir())
         return [folder / f"{name}.jpg" for name in names.tolist()]
 
 
-def _whole(table: Table, column: str, below: int) -> np.ndarray:
+def _whole(table: LabelTable, column: str, below: int) -> np.ndarray:
     values = numbers(table, [column], range(below))[:, 0]
     if (blank := np.isnan(values)).any():
         raise ValueError(f"{table.at(blank)}: column {column!r} is empty ({blank.sum()} such lines)")
     return values.astype(int)
 
 
-def _labels(table: Table) -> np.ndarray:
-    """Return labels [N, 8] of which one is 1, which ``target`` and the columns of the classes say alike."""
+def _labels(table: LabelTable) -> np.ndarray:
+    """Return labels [N, 8] with a single 1 from ``target``, after comparing them with the columns of the classes."""
     labels = np.eye(len(CLASSES), dtype=np.float32)[_whole(table, "target", len(CLASSES))]
     wrong = (numbers(table, CLASSES, (0, 1)) != labels).any(axis=1)
     if wrong.any():
         row = int(np.argmax(wrong))
         named = CLASSES[int(labels[row].argmax())]
         raise ValueError(
-            f"{table.at(wrong)}: column 'target' says {named}, and the columns of the classes do not ({wrong.sum()} such lines)"
+            f"{table.at(wrong)}: column 'target' says {named}, but the columns of the classes do not ({wrong.sum()} "
+            "such lines)"
         )
     return labels
 
 
-def _folds(table: Table) -> np.ndarray:
+def _folds(table: LabelTable) -> np.ndarray:
     folds = table.rows["fold"].to_numpy(dtype=str)
     wrong = ~np.isin(folds, ("train", "test"))
     if wrong.any():
         raise ValueError(
-            f"{table.at(wrong)}: column 'fold': expected train or test, found {str(folds[wrong][0])!r} ({wrong.sum()} such lines)"
+            f"{table.at(wrong)}: column 'fold': expected train or test, found {str(folds[wrong][0])!r} "
+            f"({wrong.sum()} such lines)"
         )
     return np.where(folds == "train", "train_val", folds)

@@ -1,7 +1,8 @@
-"""Images of one's own that a few lines of YAML describe, without any code.
+"""Readers of your own images, described by a few lines of YAML.
 
-``image_table`` reads a table and a folder of images, ``written`` the file of the table, ``cells`` what its cells mean.
-``proposal`` looks at a table and writes the YAML. ``class_folders`` reads a folder a class, ``medmnist`` the files of MedMNIST.
+``image_table`` reads a table and a folder of images, ``table_formats`` the file of the table, and ``cells`` interprets
+its cells. ``proposal`` inspects a table and proposes the YAML. ``class_folders`` reads one folder per class, and
+``medmnist`` the files of MedMNIST.
 """
 
 from fedlit.core.system.imports import lazily

@@ -19,17 +19,17 @@ LAYOUT = "expected a folder of images for each class (NORMAL/1.png), or such fol
 
 
 class ClassFolders(ChestXrays):
-    r"""Images in a folder for each class: an image is positive for its own class and negative for the others.
+    r"""Images in one folder per class: an image is positive for its own class and negative for the others.
 
-    The folders of classes may lie in ``train/``, ``val/`` (``valid/``, ``validation/``) and ``test/``: that is the official
-    split then. Images may lie in subfolders of a class. ``classes: [PNEUMONIA]`` makes one class of two folders. For
-    ``ByColumn`` the columns are ``image``, ``class`` and ``folder``, the folder within that of the class.
+    The folders of classes may be in ``train/``, ``val/`` (``valid/``, ``validation/``) and ``test/``, which are then
+    the official split. Images may be in subfolders of a class. ``classes: [PNEUMONIA]`` makes one class of two folders.
+    For ``ByColumn`` the columns are ``image``, ``class`` and ``folder``, the subfolder of the class.
 
     Args:
         root: The folder. There is no default.
-        patient: A regular expression with one group, which is the patient in an image's path below ``root``, such as
+        patient: A regular expression whose only group is the patient in an image's path below ``root``, such as
             ``person(\d+)``; by default each image is a patient of its own.
-        colour: Whether the images are kept in colour. If not, they become grey.
+        colour: Keep the images in colour; if false, they become grey.
         partition: The rule that gives each record to a client; by default ``ByPatient`` with four clients.
         in_chans: Number of channels of the images: 3 is RGB, 1 is grey.
         **kwargs: Further arguments of ChestXrays.
@@ -69,11 +69,11 @@ class ClassFolders(ChestXrays):
 
     @classmethod
     def lies_in(cls, root: Path) -> bool:
-        """Return that any folder may hold folders of classes."""
+        """Return True, because any folder may hold folders of classes."""
         return True
 
     def default_augmentation(self) -> nn.Module:
-        """Return the flip and crop of photographs for colour, the default of X-rays for grey."""
+        """Return the flip and crop of photographs for colour, and the default of X-rays for grey."""
         return FlipCropAugmentation() if self.colour else super().default_augmentation()
 
     def read(self) -> Reading:
@@ -97,21 +97,22 @@ class ClassFolders(ChestXrays):
         )
 
     def _patients(self, paths: np.ndarray) -> np.ndarray:
-        found = [self.patient.search(path) for path in paths]
-        if None in found:
-            without = paths[[match is None for match in found]]
+        matches = [self.patient.search(path) for path in paths]
+        if None in matches:
+            without = paths[[match is None for match in matches]]
             raise ValueError(
-                f"data.patient: {self.patient.pattern!r} is not in {len(without)} of {len(paths)} paths, the first are {listed(without, 3)}"
+                f"data.patient: {self.patient.pattern!r} is not in {len(without)} of {len(paths)} paths, the first are "
+                f"{listed(without, 3)}"
             )
-        return np.array([match[1] for match in found], dtype=str)
+        return np.array([match[1] for match in matches], dtype=str)
 
 
 def _images_of_classes(root: Path) -> list[tuple[str, str, str]]:
-    """Return the split ("" where there is none), the class and the path of each image, in order.
+    """Return the split (or ""), the class and the path of each image, in order.
 
     Raises:
-        FileNotFoundError: There is no folder of a class, or one without images.
-        ValueError: A class is in one split only.
+        FileNotFoundError: There are fewer than two folders of classes, or one has no images.
+        ValueError: There are folders of splits and of classes.
     """
     if not root.is_dir():
         raise FileNotFoundError(f"{root}: {'a file, not a folder' if root.is_file() else 'no such folder'}; {LAYOUT}")
@@ -122,7 +123,7 @@ def _images_of_classes(root: Path) -> list[tuple[str, str, str]]:
         raise ValueError(
             f"{root}: expected folders of splits or of classes, found both: {listed(parts)} and {listed(others)}"
         )
-    found = []
+    entries = []
     for part, split in (parts or {root: ""}).items():
         for folder in sorted(part.iterdir()):
             if not folder.is_dir() or folder.name.startswith("."):
@@ -132,7 +133,7 @@ def _images_of_classes(root: Path) -> list[tuple[str, str, str]]:
             ]
             if not images:
                 raise FileNotFoundError(f"{folder}: found no image ({', '.join(SUFFIXES)}), but {contents(folder)}")
-            found += [(split, folder.name, file.relative_to(root).as_posix()) for file in images]
-    if len({name for _, name, _ in found}) < 2:
+            entries += [(split, folder.name, file.relative_to(root).as_posix()) for file in images]
+    if len({name for _, name, _ in entries}) < 2:
         raise FileNotFoundError(f"{root}: found {contents(root)}; {LAYOUT}")
-    return found
+    return entries

@@ -1,4 +1,4 @@
-"""A table and a folder of images, described by arguments."""
+"""A custom table and a folder of images, described by arguments."""
 
 import os
 import re
@@ -25,12 +25,12 @@ from fedlit.data.own.cells import (
 )
 from fedlit.data.own.table_formats import read_any_table, typed
 from fedlit.data.partition import ByOrganisation, ByPatient, Partition
-from fedlit.data.patients import nobody
+from fedlit.data.patients import is_unnamed
 from fedlit.data.pictures.copies import Duplicates, notes_of_copies
 from fedlit.data.pictures.store import cache_folder
 from fedlit.data.records import Records, listed
-from fedlit.data.spelling import SUFFIXES, Folder
-from fedlit.data.tables import Table, refuse_empty
+from fedlit.data.spelling import SUFFIXES, FolderListing
+from fedlit.data.tables import LabelTable, refuse_empty
 from fedlit.data.xrays.base import ChestXrays, Reading, refuse
 
 PLACE = re.compile(r"\{([^{}]+)\}")
@@ -38,12 +38,12 @@ PLACE = re.compile(r"\{([^{}]+)\}")
 
 
 class ImageTable(ChestXrays):
-    """Images of one's own: a table with a row an image, and a folder with the images.
+    """Your own images: a table with one row per image, and a folder with the images.
 
     The table may be CSV, TSV, Parquet, or a spreadsheet that pandas can read. Delimiter, encoding and decimal sign are
-    found in the file, and the notes of a run say them. ``fedlit data check TABLE --root FOLDER`` proposes the arguments.
-    Uncertain and blank labels are left out by default, as their meaning is not known. For ``ByColumn`` the columns are
-    those of the table.
+    detected, and listed in the notes of a run. ``fedlit data check TABLE --root FOLDER`` proposes the arguments.
+    Uncertain and blank labels are ignored by default, because their meaning is unknown. For ``ByColumn`` the columns
+    are those of the table.
 
     Args:
         table: The table. There is no default.
@@ -53,32 +53,34 @@ class ImageTable(ChestXrays):
         patient: The column with the patient; by default each image is a patient of its own. Equal ids are one patient,
             also at different sites.
         sheet: The sheet of a spreadsheet; by default the first.
-        site: The column with the hospital. Each is then a client, unless a partition says otherwise.
-        sites: A map from cells of that column to hospitals that have another name, or are one: ``{St. Mary: Marys}``.
+        site: The column with the hospital. Each hospital is then a client, unless a partition says otherwise.
+        sites: A map from cells of that column to other names of hospitals, to rename or merge them: ``{St. Mary:
+            Marys}``.
         split: The column with the official split: train, val, test or train_val.
         splits: A map from other words in that column to these, such as ``{holdout: test}``.
-        test: A file with the ids of the test set, one patient or image a line; all others are then for training and
+        test: A file with the ids of the test set, one patient or image per line. All others are for training and
             validation, unless ``split`` says otherwise.
         labels: The columns of labels, or the findings that the column ``findings`` may name.
-        findings: The column with a list of findings, in the place of columns of labels. What it names is positive, all
-            else is negative, and an empty cell is blank. "No Finding" and "normal" are no findings.
-        separator: The sign between two findings.
-        values: A map from spellings in the cells to ``positive``, ``negative``, ``uncertain`` or ``blank``, beside 1, 0,
-            -1, yes, no, true, false, positive, negative, uncertain and an empty cell. For ``findings``, words that say
-            that there is none (``negative``), or that nothing is known (``blank``). A column may have a map of its own, with
-            spellings or ranges of numbers: ``{ja: positive, Age: {'>= 18': positive, '< 18': negative}}``.
+        findings: The column with a list of findings, instead of columns of labels. Named findings are positive, all
+            others are negative, and an empty cell is blank. "No Finding" and "normal" are not findings.
+        separator: The separator of two findings.
+        values: A map from spellings in the cells to ``positive``, ``negative``, ``uncertain`` or ``blank``, in addition
+            to 1, 0, -1, yes, no, true, false, positive, negative, uncertain and an empty cell. For ``findings``, words
+            that mean that there is no finding (``negative``), or that nothing is known (``blank``). A column may have a
+            separate map, with spellings or ranges of numbers: ``{ja: positive, Age: {'>= 18': positive, '< 18':
+            negative}}``.
         uncertain: Meaning of an uncertain label: ``ignore`` (no loss, no metric), ``zeros``, ``ones``, or a map from
             labels to these words, with ``default`` for the others.
         blank: Meaning of a label that is neither positive, negative nor uncertain, in the same words.
         views: A map from columns to the values whose rows are read; the notes of a run count the others. An empty cell
             is the value ``none``.
-        names: Names of the classes: ``source`` for those of the table, ``harmonised`` for those that ``fedlit list
-            labels`` shows where a label is known there, or a map from each class to a label, or to several with a rule
-            (``{any: [...]}`` or ``{all: [...]}``).
-        colour: Whether the images are kept in colour. By default they become grey.
-        duplicates: What happens if one picture is there under two patients, also compressed anew or resized: ``refuse`` is
-            an error, ``allow`` a warning.
-        partition: The rule that gives each record to a client; by default ``ByOrganisation`` where there is a ``site``,
+        names: Names of the classes: ``source`` for those of the table, ``harmonised`` for those of ``fedlit list
+            labels`` if a label is known there, or a map from each class to a label, or to several with a rule (``{any:
+            [...]}`` or ``{all: [...]}``).
+        colour: Keep the images in colour; by default they become grey.
+        duplicates: Rule for an image of two patients, also recompressed or resized: ``refuse`` is an error, ``allow`` a
+            warning.
+        partition: The rule that gives each record to a client; by default ``ByOrganisation`` if there is a ``site``,
             else ``ByPatient`` with four clients.
         **kwargs: Further arguments of ChestXrays.
     """
@@ -117,9 +119,9 @@ class ImageTable(ChestXrays):
         if not labels and not findings:
             raise ValueError(f"data.labels is missing: name columns of labels, or data.findings; {example}")
         if findings and not separator:
-            raise ValueError("data.separator: expected the sign between two findings, found nothing")
+            raise ValueError("data.separator: expected the separator of two findings, found nothing")
         if splits and not split:
-            raise ValueError("data.splits: what words mean needs the column in which they are: data.split")
+            raise ValueError("data.splits: expected the column of these words in data.split, found none")
         self.split_words = split_words(splits or {})
         self.test_list = None if test is None else Path(test).expanduser()
         self.file, self.sheet, self.renamed = Path(table).expanduser(), sheet, sites or {}
@@ -141,14 +143,12 @@ class ImageTable(ChestXrays):
         folder = self.file.parent if root is None else root
         super().__init__(folder, names=names, uncertain=uncertain, blank=blank, partition=partition, **kwargs)
         if test is not None and not self.official_split:
-            raise ValueError(
-                "data.test: a list of the test set is a part of the official split; leave official_split out"
-            )
+            raise ValueError("data.test: a list of the test set is a part of the official split; remove official_split")
         self.colour, self.duplicates = colour, duplicates
 
     @classmethod
     def lies_in(cls, root: Path) -> bool:
-        """Return that any folder may hold images of one's own."""
+        """Return True, because any folder may hold custom images."""
         return True
 
     @property
@@ -157,30 +157,30 @@ class ImageTable(ChestXrays):
         return 3 if self.colour else 1
 
     def records(self) -> Records:
-        """Read the table, decode the images, and look for pictures of two patients that are one."""
+        """Read the table, decode the images, and search for images that belong to two patients."""
         records = super().records()
         self.notes += notes_of_copies(cache_folder(self.cache_dir), self.duplicates, [self.source], [records])
         return records
 
     def read(self) -> Reading:
         """Read the table; no image is opened."""
-        table, written = self._read_table
+        table, format_note = self._read_table
         used = [self.patient, self.site, self.split_column, self.findings, *self.filters, *self._image_columns()]
         for column in used:
             self._checked(column)
         for column in () if self.findings else self.labels:
             self._checked(
                 column,
-                "; a class that these images are not labelled for goes into data.unlabelled, and not into data.labels",
+                "; a class that these images are not labelled for goes into data.unlabelled, not into data.labels",
             )
         refuse_totals(table)
-        notes = [written]
+        notes = [format_note]
         table = self._of_filters(table, notes)
         for column in (self.patient, self.site, self.split_column):
             if column and not (column == self.split_column and "" in self.split_words):
                 refuse_empty(table, column)
         for column in filter(None, (self.patient, self.site)):
-            refuse(table, column, nobody(table.rows[column].to_numpy()), "a name, or leave the line out")
+            refuse(table, column, is_unnamed(table.rows[column].to_numpy()), "a name, or remove the line")
         paths = self._paths(table)
         patients = table.rows[self.patient].to_numpy(dtype=str) if self.patient else paths
         reading = Reading(
@@ -199,16 +199,17 @@ class ImageTable(ChestXrays):
         return reading
 
     @cached_property
-    def _read_table(self) -> tuple[Table, str]:
+    def _read_table(self) -> tuple[LabelTable, str]:
         return read_any_table(self.file, self.sheet)
 
-    def _checked(self, column: str | None, advice: str = "") -> Table:
-        """Return the table after checking that it has a column; a refusal ends with the advice."""
+    def _checked(self, column: str | None, advice: str = "") -> LabelTable:
+        """Return the table after checking that it has a column; the error ends with the advice."""
         table, _ = self._read_table
         if column is not None and column not in table.rows:
             columns = list(table.rows)
             raise ValueError(
-                f"{table.path}: expected a column {column!r}, found {listed(columns, 40)}; {near(column, columns)}{advice}"
+                f"{table.path}: expected a column {column!r}, found {listed(columns, 40)}; "
+                f"{near(column, columns)}{advice}"
             )
         return table
 
@@ -223,18 +224,21 @@ class ImageTable(ChestXrays):
             )
         for column, own in self.own_values.items():
             if column not in self.labels:
-                raise ValueError(f"data.values: {column!r} is no column of data.labels; {near(column, self.labels)}")
+                raise ValueError(
+                    f"data.values: expected a column of data.labels, found {column!r}; {near(column, self.labels)}"
+                )
             reader_of(self.values, own, column)
         if ranges := [word for word in self.values if word.lstrip().startswith(("<", ">"))]:
             raise ValueError(
-                f"data.values: the range {ranges[0]!r} needs its column: {{COLUMN: {{'{ranges[0]}': {self.values[ranges[0]]}}}}}"
+                f"data.values: the range {ranges[0]!r} needs its column: "
+                f"{{COLUMN: {{'{ranges[0]}': {self.values[ranges[0]]}}}}}"
             )
 
     def _image_columns(self) -> list[str]:
         return PLACE.findall(self.image) or [self.image]
 
-    def _paths(self, table: Table) -> np.ndarray:
-        """Return the path of each image below the folder, [N] str; two rows with one path are refused."""
+    def _paths(self, table: LabelTable) -> np.ndarray:
+        """Return the path of each image below the folder, [N] str; two rows with the same path are an error."""
         columns = self._image_columns()
         for column in columns:
             refuse_empty(table, column)
@@ -244,7 +248,7 @@ class ImageTable(ChestXrays):
             paths = [pattern.format(*row) for row in zip(*cells, strict=True)]
         else:
             paths = table.rows[self.image].tolist()
-        # Windows writes backslashes; what begins with a slash would lead out of the folder, and is refused with its name.
+        # Windows writes backslashes. A path that begins with a slash leads out of the folder, and is an error later.
         paths = [os.path.normpath(path.replace("\\", "/")) for path in paths]
         paths = [self._only_image(path) if path.endswith("/*") else path for path in paths]
         repeated = pd.Series(paths).duplicated(keep=False).to_numpy()
@@ -253,17 +257,19 @@ class ImageTable(ChestXrays):
             lines = [str(table.lines[row]) for row, path in enumerate(paths) if path == name]
             raise ValueError(
                 f"{table.path}: image {name!r} is on {table.unit}s {', '.join(lines)} ({repeated.sum()} such). "
-                "Keep one of them, or add a column to data.image that tells them apart"
+                "Keep one of them, or add a column to data.image that distinguishes them"
             )
         return np.array(paths, dtype=str)
 
     def _only_image(self, path: str) -> str:
-        """Return the path of the only image in a folder, given ``FOLDER/*``, which stays where there is none or several."""
+        """Return the path of the only image in a folder, given ``FOLDER/*``, or that if there is not exactly one."""
         folder = self.root / path[:-2]
-        images = [name for name in Folder(str(folder)).names if name.lower().endswith(SUFFIXES)]
+        images = [name for name in FolderListing(str(folder)).names if name.lower().endswith(SUFFIXES)]
         return f"{path[:-1]}{images[0]}" if len(images) == 1 else path
 
-    def _splits(self, table: Table, paths: np.ndarray, patients: np.ndarray, notes: list[str]) -> np.ndarray | None:
+    def _splits(
+        self, table: LabelTable, paths: np.ndarray, patients: np.ndarray, notes: list[str]
+    ) -> np.ndarray | None:
         splits = read_splits(table, self.split_column, self.split_words) if self.split_column else None
         if self.test_list is None:
             return splits
@@ -272,28 +278,28 @@ class ImageTable(ChestXrays):
         if splits is None:
             return np.where(held, "test", "train_val")
         if moved := int((held & (splits != "test")).sum()):
-            by = f"{self.test_list.name}, and something else by {self.split_column!r}"
+            by = f"{self.test_list.name}, and another split by {self.split_column!r}"
             notes.append(f"{moved} images of {self.source} are test by {by}")
         return np.where(held, "test", splits)
 
-    def _sites(self, table: Table) -> np.ndarray:
+    def _sites(self, table: LabelTable) -> np.ndarray:
         cells = table.rows[self.site]
         if unknown := [name for name in self.renamed if name not in set(cells)]:
             hint = near(unknown[0], sorted(set(cells)))
             raise ValueError(f"data.sites: no row of {self.file.name} has the site {unknown[0]!r}; {hint}")
         return cells.replace(self.renamed).to_numpy(dtype=str)
 
-    def _labels(self, table: Table) -> np.ndarray:
+    def _labels(self, table: LabelTable) -> np.ndarray:
         if self.findings:
             return read_findings(table, self.findings, self.separator, self.labels, self.values)
         return read_labels(table, self.labels, self.values, self.own_values)
 
-    def _of_filters(self, table: Table, notes: list[str]) -> Table:
-        for column, kept in self.filters.items():
-            if not kept:
+    def _of_filters(self, table: LabelTable, notes: list[str]) -> LabelTable:
+        for column, values in self.filters.items():
+            if not values:
                 raise ValueError(f"data.views: {column!r}: expected values whose rows are read, found none")
             table.rows[column] = table.rows[column].where(table.rows[column] != "", None)
-            table = self._of_views(table, column, (), notes, kept)
+            table = self._of_views(table, column, (), notes, values)
         return table
 
     def _remarks(self, reading: Reading) -> list[str]:
@@ -322,8 +328,8 @@ class ImageTable(ChestXrays):
         if len(named) < len(self.labels):
             lost = next(label for label in self.labels if label not in named.values())
             raise ValueError(
-                f"data.names: {lost!r} and another label are both {known[_letters(lost)]!r}; give data.names a map that says "
-                "how they make one class"
+                f"data.names: {lost!r} and another label are both {known[_letters(lost)]!r}; set data.names to a map "
+                "with a rule that makes them one class"
             )
         return named
 
@@ -333,7 +339,7 @@ def _letters(label: str) -> str:
 
 
 def _harmonised_spellings() -> dict[str, str]:
-    """Return the harmonised name of every label that a data set, or the harmonised table itself, has for a finding."""
+    """Return the harmonised name of every label of a finding in a data set, and of the harmonised names themselves."""
     names: dict[str, str] = {}
     for name, labels in harmonised().items():
         for label in labels.values():

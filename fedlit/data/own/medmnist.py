@@ -1,7 +1,7 @@
-"""MedMNIST: an ``.npz`` file with pictures, labels and official splits.
+"""MedMNIST: an ``.npz`` file with images, labels and official splits.
 
-Yang et al., "MedMNIST v2 - A large-scale lightweight benchmark for 2D and 3D biomedical image classification", Scientific Data
-10, 2023, https://medmnist.com.
+Yang et al., "MedMNIST v2 - A large-scale lightweight benchmark for 2D and 3D biomedical image classification",
+Scientific Data 10, 2023, https://medmnist.com.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from fedlit.data.labels import checked_classes
 from fedlit.data.partition import ByPatient, Partition
 from fedlit.data.pictures.augmentation import FlipCropAugmentation
 from fedlit.data.pictures.store import ImageStore
-from fedlit.data.records import Records, listed
+from fedlit.data.records import SPLITS, Records, listed
 from fedlit.data.xrays.nih import NIHChestXray14
 
 ORGANS = (
@@ -36,22 +36,22 @@ NAMES: dict[str, tuple[str, ...]] = {
     "breastmnist": ("malignant", "normal, benign"),
     "organamnist": ORGANS, "organcmnist": ORGANS, "organsmnist": ORGANS,
 }  # fmt: skip
-"""Names of the classes, in the order of the labels. The others are numbered, unless ``labels`` names them."""
+"""Names of the classes, in the order of the labels; classes of other sets are numbered by default."""
 
-SPLITS = ("train", "val", "test")
 _VERSION = "1"  # part of the cache key: raise it when pixels change
 
 
 class MedMNIST(FederatedDataModule):
-    """A set of MedMNIST: its ``.npz`` file, of 28 pixels or larger.
+    """A data set of MedMNIST: its ``.npz`` file, of 28 pixels or larger.
 
-    Each value of a label is a class, positive for its own images and negative for the others; the 14 labels of ChestMNIST
-    are those of NIH ChestX-ray14, whose images it has. The official split is kept. MedMNIST names no patients, so each image
-    counts as one. For ``ByColumn`` the column is ``image``.
+    Each value of a label is a class, positive for its own images and negative for the others. The 14 labels of
+    ChestMNIST are those of NIH ChestX-ray14, and so are its images. The official split is kept. MedMNIST has no patient
+    ids, so each image counts as a patient. For ``ByColumn`` the column is ``image``.
 
     Args:
-        file: The file, such as ``chestmnist.npz`` or ``pathmnist_64.npz``. There is no default, and nothing is downloaded.
-        labels: Names of the classes, in the order of the labels, where fedlit does not know them.
+        file: The file, such as ``chestmnist.npz`` or ``pathmnist_64.npz``. There is no default, and nothing is
+            downloaded.
+        labels: Names of the classes, in the order of the labels, if fedlit does not know them.
         classes: The classes to use, in this order; by default all of them.
         image_size: Height and width of the images in pixels; by default those of the file.
         in_chans: Number of channels of the images; by default those of the file: 1 is grey, 3 is RGB.
@@ -88,14 +88,16 @@ class MedMNIST(FederatedDataModule):
         self.classes = checked_classes(list(self.labels) if classes is None else classes, self.labels)
 
     def default_augmentation(self) -> nn.Module:
-        """Return the flip and crop of photographs for colour, the default of X-rays for grey."""
+        """Return the flip and crop of photographs for colour, and the default of X-rays for grey."""
         return FlipCropAugmentation(2) if len(self._shapes["train_images"]) == 4 else super().default_augmentation()
 
     def records(self) -> Records:
-        """Read the file, and keep its pictures in the cache."""
+        """Read the file, and store its images in the cache."""
         splits = np.repeat(SPLITS, [self._shapes[f"{split}_images"][0] for split in SPLITS])
         names = np.array([f"{split}-{n:06d}" for split in SPLITS for n in range(self._shapes[f"{split}_images"][0])])
-        self.notes = [f"{self.file.stem} names no patients: each image counts as one, and the official split is kept"]
+        self.notes = [
+            f"{self.file.stem} has no patient ids: each image counts as one patient, and the official split is kept"
+        ]
         return Records(
             store=self._store(len(names)),
             names=names,
@@ -122,14 +124,14 @@ class MedMNIST(FederatedDataModule):
         """Return the labels, [N, L] float32.
 
         Raises:
-            ValueError: A label has no name, or is not 0 or 1 where an image has several.
+            ValueError: A label has no name, or is not 0 or 1 although images have several labels.
         """
         labels = np.concatenate(self._arrays("labels")).astype(np.int64)
         top = 1 if self.several else len(self.labels) - 1
         if labels.min() < 0 or labels.max() > top:
             raise ValueError(
-                f"{self.file}: expected labels from 0 to {top}, found {labels.min()} to {labels.max()}; data.labels names the "
-                f"classes, now {listed(self.labels, 20)}"
+                f"{self.file}: expected labels from 0 to {top}, found {labels.min()} to {labels.max()}; data.labels "
+                f"names the classes, now {listed(self.labels, 20)}"
             )
         return (labels if self.several else labels == np.arange(len(self.labels))).astype(np.float32)
 
@@ -155,11 +157,11 @@ class MedMNIST(FederatedDataModule):
 
 
 def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each array in a file, without reading the pictures.
+    """Return the shape of each array in a file, without reading the images.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It is no file of MedMNIST with pictures of two dimensions.
+        ValueError: It is not a file of MedMNIST with two-dimensional images.
     """
     if not file.is_file():
         raise FileNotFoundError(f"{file}: no such file; expected an .npz file of MedMNIST, such as chestmnist.npz")
@@ -183,9 +185,9 @@ def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
     for split in SPLITS:
         pictures, labels = shapes[f"{split}_images"], shapes[f"{split}_labels"]
         flat = len(pictures) == 3 or (len(pictures) == 4 and pictures[3] == 3)
-        if not flat or len(labels) != 2 or len(labels) != 2 or labels[0] != pictures[0]:
+        if not flat or len(labels) != 2 or labels[0] != pictures[0]:
             raise ValueError(
-                f"{file}: expected {split}_images [N, height, width] or [N, height, width, 3] and {split}_labels [N, L], found "
-                f"{list(pictures)} and {list(labels)}; MedMNIST's sets in three dimensions are not read"
+                f"{file}: expected {split}_images [N, height, width] or [N, height, width, 3] and {split}_labels [N, "
+                f"L], found {list(pictures)} and {list(labels)}; MedMNIST's three-dimensional sets are not supported"
             )
     return shapes

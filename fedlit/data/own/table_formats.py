@@ -1,4 +1,4 @@
-"""Tables as people have them: delimiter, encoding and decimal sign are found in the file, and said."""
+"""Reading of custom tables, with detection of delimiter, encoding and decimal sign."""
 
 import codecs
 import csv
@@ -16,13 +16,13 @@ import pandas as pd
 
 from fedlit.core.errors import ConfigError
 from fedlit.data.records import listed
-from fedlit.data.tables import Table
+from fedlit.data.tables import LabelTable
 
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-"""Signs that may stand between two cells, and what they are called."""
+"""Possible delimiters of cells, and their names."""
 
 ENCODINGS = {"utf-8-sig": "UTF-8", "cp1252": "Windows-1252", "latin-1": "Latin-1"}
-"""Encodings that are tried in this order; the last one takes any bytes."""
+"""Encodings in the order in which they are tried; the last accepts any bytes."""
 
 SPREADSHEETS = {".xlsx": "openpyxl", ".xlsm": "openpyxl", ".xls": "xlrd", ".ods": "odfpy"}
 """Suffixes of spreadsheets, and the package with which pandas reads each."""
@@ -30,39 +30,40 @@ SPREADSHEETS = {".xlsx": "openpyxl", ".xlsm": "openpyxl", ".xls": "xlrd", ".ods"
 PARQUET = (".parquet", ".pq")
 TEXTS = (".csv", ".tsv", ".txt", ".tab")
 
-_LOOKED_AT = 200  # lines in which the delimiter is found
+_SAMPLE = 200  # lines in which the delimiter is detected
 _WHOLE = re.compile(r"[+-]?\d+")
 _COMMA = re.compile(r"[+-]?\d*,\d+")
 _POINT = re.compile(r"[+-]?\d*\.\d+(?:[eE][+-]?\d+)?")
 
 
 def is_table(path: Path) -> bool:
-    """Return whether a file is a table by its name."""
+    """Return True if the name of a file is that of a table."""
     name = path.name.lower().removesuffix(".gz")
     return name.endswith((*TEXTS, *PARQUET, *SPREADSHEETS))
 
 
-def read_any_table(path: Path, sheet: str | None = None) -> tuple[Table, str]:
+def read_any_table(path: Path, sheet: str | None = None) -> tuple[LabelTable, str]:
     """Read a table: text (CSV, TSV; also as ``.gz``), Parquet, or a sheet, by default the first, of a spreadsheet.
 
     Returns:
-        The table, whose cells are all text without blanks around it, "" where a cell is empty; and how it is written, in
-        words. Lines are those of the file; of a Parquet file they are its rows, counted from 1.
+        The table and a description of its format. All cells are stripped text, "" if a cell is empty. Lines are those
+        of the file, or the rows of a Parquet file, counted from 1.
 
     Raises:
         FileNotFoundError: There is no such file.
         ConfigError: The package that reads such spreadsheets is not installed.
-        ValueError: It is no table, or has no rows, or a column twice, or a row with more cells than the header.
+        ValueError: The file is not a table, has no rows, repeats a column, or has a row with more cells than the
+            header.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: {'a folder, not a table' if path.is_dir() else 'no such file'}")
     suffix = path.suffix.lower()
     if suffix in SPREADSHEETS:
-        header, rows, lines, said = _spreadsheet(path, SPREADSHEETS[suffix], sheet)
+        header, rows, lines, description = _spreadsheet(path, SPREADSHEETS[suffix], sheet)
     elif suffix in PARQUET:
-        header, rows, lines, said = _parquet(path)
+        header, rows, lines, description = _parquet(path)
     else:
-        header, rows, lines, said = _text(path)
+        header, rows, lines, description = _text(path)
     counts = Counter(header)
     if twice := [name for name, count in counts.items() if name and count > 1]:
         raise ValueError(f"{path}: the header has the columns {listed(twice)} more than once. Keep one of each")
@@ -70,16 +71,16 @@ def read_any_table(path: Path, sheet: str | None = None) -> tuple[Table, str]:
         raise ValueError(f"{path}: expected a header with the names of the columns, found none")
     cells = pd.DataFrame(rows, columns=range(len(header)), dtype=object)
     cells = cells[[column for column, name in enumerate(header) if name]].set_axis([n for n in header if n], axis=1)
-    table = Table(path, cells, np.array(lines, dtype=np.int64), "row" if suffix in PARQUET else "line")
+    table = LabelTable(path, cells, np.array(lines, dtype=np.int64), "row" if suffix in PARQUET else "line")
     table = table.where((cells != "").any(axis=1).to_numpy())
     if not len(table.rows):
         raise ValueError(f"{path}: expected rows below the header, found none")
     comma = [name for name in table.rows if is_numeric(table.rows[name]) == ","]
-    return table, f"{path.name}: {said}{', decimal commas' if comma else ''}"
+    return table, f"{path.name}: {description}{', decimal commas' if comma else ''}"
 
 
 def typed(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return columns of text as numbers where all of a column are numbers, whatever its decimal sign; "" becomes None."""
+    """Convert columns of text in which all cells are numbers, with either decimal sign; "" becomes None."""
     columns = {}
     for name, cells in rows.items():
         sign = is_numeric(cells)
@@ -89,7 +90,7 @@ def typed(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def is_numeric(cells: Iterable[str]) -> str:
-    """Return the decimal sign of a column of numbers, ``.`` where all are whole; "" where the column holds other text.
+    """Return the decimal sign of a column of numbers, ``.`` for whole numbers, or "" for other text.
 
     A number that begins with a zero, such as ``007``, is text: an id.
     """
@@ -113,7 +114,7 @@ def _text(path: Path) -> tuple[list[str], list[list[str]], list[int], str]:
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         encoding, text = "UTF-16", content.decode("utf-16", errors="replace")
     elif b"\0" in content:
-        raise ValueError(f"{path}: expected a table, found bytes that are no text")
+        raise ValueError(f"{path}: expected a table, found bytes that are not text")
     else:
         encoding, text = _decoded(content)
     if not text.strip():
@@ -146,25 +147,25 @@ def _unpacked(path: Path) -> bytes:
     try:
         return gzip.decompress(content)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{path}: expected a file that gzip has packed, found a damaged one: {error}") from None
+        raise ValueError(f"{path}: expected a gzip file, found a damaged one: {error}") from None
 
 
 def _decoded(content: bytes) -> tuple[str, str]:
-    """Return the name of the encoding, and the text."""
+    """Return the name of the encoding and the text."""
     for encoding, name in ENCODINGS.items():
         try:
             return name, content.decode(encoding)
         except UnicodeDecodeError:
             continue
-    raise AssertionError("Latin-1 takes any bytes")
+    raise AssertionError("Latin-1 accepts any bytes")
 
 
 def _delimiter(lines: list[str]) -> str:
-    """Return the sign between cells: the one that cuts the header into most cells, and other lines into as many."""
+    """Return the delimiter that divides the header into most cells, and other lines into no more cells."""
     best, most = ",", 1
     for delimiter in DELIMITERS:
         try:
-            widths = [len(cells) for cells in islice(csv.reader(lines, delimiter=delimiter), _LOOKED_AT) if any(cells)]
+            widths = [len(cells) for cells in islice(csv.reader(lines, delimiter=delimiter), _SAMPLE) if any(cells)]
         except csv.Error:
             continue
         if widths and widths[0] > most and sum(w <= widths[0] for w in widths) >= 0.9 * len(widths):
@@ -184,10 +185,10 @@ def _spreadsheet(path: Path, package: str, wanted: str | None) -> tuple[list[str
         sheets = pd.read_excel(path, sheet_name=None, header=None, dtype=object)
     except ImportError:
         raise ConfigError(
-            f"{path}: pandas reads such a spreadsheet with {package}, which is not installed: pip install {package}, or "
-            "save the table as CSV"
+            f"{path}: pandas reads such a spreadsheet with {package}, which is not installed: pip install {package}, "
+            "or save the table as CSV"
         ) from None
-    except Exception as error:  # what damage shows as depends on the package
+    except Exception as error:  # the type of error depends on the package
         raise ValueError(f"{path}: expected a spreadsheet, found: {error}") from None
     name = next(iter(sheets)) if wanted is None else wanted
     if name not in sheets:
@@ -195,10 +196,10 @@ def _spreadsheet(path: Path, package: str, wanted: str | None) -> tuple[list[str
     sheet, others = sheets[name], [each for each in sheets if each != name]
     rows = [[_cell(value) for value in row] for row in sheet.itertuples(index=False, name=None)]
     first = next((number for number, row in enumerate(rows) if any(row)), 0)
-    said = f"a spreadsheet, {name!r}"
+    description = f"a spreadsheet, {name!r}"
     if others and wanted is None:
-        said = f"only the sheet {name!r} was read, and {listed(others)} was not: --set '{{sheet: {others[0]}}}'"
-    return rows[first] if rows else [], rows[first + 1 :], list(range(first + 2, len(rows) + 1)), said
+        description = f"only the sheet {name!r} was read, and {listed(others)} was not: --set '{{sheet: {others[0]}}}'"
+    return rows[first] if rows else [], rows[first + 1 :], list(range(first + 2, len(rows) + 1)), description
 
 
 def _parquet(path: Path) -> tuple[list[str], list[list[str]], list[int], str]:
@@ -211,7 +212,7 @@ def _parquet(path: Path) -> tuple[list[str], list[list[str]], list[int], str]:
 
 
 def _cell(value: Any) -> str:
-    """Return a cell that has a type as text; 12.0 is 12, as a spreadsheet has only one kind of number."""
+    """Return a typed cell as text; 12.0 becomes 12, because a spreadsheet has only one type of number."""
     if value is None or value is pd.NaT or (isinstance(value, float) and np.isnan(value)) or value is pd.NA:
         return ""
     if isinstance(value, float) and value.is_integer():

@@ -1,7 +1,7 @@
 """PhantomCXR: synthetic chest X-rays of several hospitals, drawn from a seed.
 
-``hospitals`` says what is found where, ``patients`` samples people and findings, ``drawing`` turns them into pictures,
-``exposure`` adds each hospital's look, and ``phantom`` is the data module.
+``hospitals`` defines the hospitals, ``patients`` samples people and findings, ``drawing`` turns them into images,
+``exposure`` adds each hospital's image style, and ``phantom`` is the data module.
 """
 
 from fedlit.data.phantom.exposure import render

@@ -1,11 +1,11 @@
-"""Drawing of PhantomCXR: frontal chest pictures from anatomy and severity of findings, a batch at a time.
+"""Drawing of PhantomCXR: frontal chest images from anatomy and severity of findings, a batch at a time.
 
-Coordinates are fractions of the picture's side: x grows to the right, y downwards. Bright is dense. The patient's right
-is on the left of the picture, as in a radiograph. Shapes are made from functions of the row, ``[N, H, 1]``, and of the
+Coordinates are fractions of the image's side: x grows to the right, y downwards. Bright is dense. The patient's right
+is on the left of the image, as in a radiograph. Shapes are made from functions of the row, ``[N, H, 1]``, and of the
 column, ``[N, 1, W]``, so much of the work is done on one-dimensional arrays.
 
 Pixels are computed by ``+ - * /``, ``abs``, ``floor``, ``min`` and ``max`` only. These are exactly rounded, so the
-bytes of a pixel do not depend on the number of pictures drawn together, on threads or on the processor.
+bytes of a pixel do not depend on the number of images drawn together, on threads or on the processor.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from fedlit.data.phantom.patients import GRID, Anatomy, Array
 _COLUMN = {name: index for index, name in enumerate(FINDINGS)}
 
 
-def draw(anatomy: Anatomy, severity: Array, size: int) -> Array:
-    """Draw pictures before they are exposed: tissue densities from about 0 (air) to 1 (metal).
+def draw_images(anatomy: Anatomy, severity: Array, size: int) -> Array:
+    """Draw images before they are exposed: tissue densities from about 0 (air) to 1 (metal).
 
     Args:
-        anatomy: Anatomy of N pictures.
+        anatomy: Anatomy of N images.
         severity: Severity of each finding, ``[N, F]`` float32 in the order of ``FINDINGS``: 0 for absent, else up to 1.
-        size: Height and width of the pictures in pixels.
+        size: Height and width of the images in pixels.
 
     Returns:
         ``[N, size, size]`` float32.
@@ -55,7 +55,7 @@ def _bump(square: Array) -> Array:
 
 
 class _Canvas:
-    """One batch while it is drawn, in which numbers are ``[N, 1, 1]`` and pictures ``[N, H, W]``.
+    """One batch while it is drawn, in which numbers are ``[N, 1, 1]`` and images ``[N, H, W]``.
 
     Attributes:
         s, y: Signed distance from the midline, ``[N, 1, W]``, and height, ``[N, H, 1]``, before magnification.
@@ -176,7 +176,7 @@ class _Canvas:
         return air
 
     def _present(self, name: str) -> tuple[NDArray[np.int64], Array]:
-        """Return the pictures with a finding, and its severity there."""
+        """Return the images with a finding, and its severity there."""
         severity = self.severity[:, _COLUMN[name]]
         which = np.flatnonzero(severity > 0)
         return which, severity[which, None, None]
@@ -224,7 +224,7 @@ class _Canvas:
         """A round opacity with a sharp border in one lung."""
         which, severity = self._present(name)
         side = np.where(self._spot(name, 0)[which] < 0.5, np.float32(-1), np.float32(1))
-        x = side * (0.40 + 0.34 * self._spot(name, 1)[which]) + np.float32(0.10) * (side > 0)  # beside the heart
+        x = side * (0.40 + 0.34 * self._spot(name, 1)[which]) + np.float32(0.10) * (side > 0)  # next to the heart
         x = x * self.anatomy.width[which, None, None]
         y = (0.20 + 0.56 * self._spot(name, 2)[which]) * 0.66 + self.top[which]
         size = radius + spread * (0.5 * severity + 0.5 * self._shape(name, 0)[which])
@@ -298,7 +298,7 @@ class _Canvas:
 
     @staticmethod
     def _fill(picture: Array, density: Array, where: Array) -> None:
-        """Raise the picture to a density, in part where ``where`` is below 1."""
+        """Raise the image to a density, in part where ``where`` is below 1."""
         filled = density - picture
         filled *= where
         picture += np.maximum(filled, 0, out=filled)

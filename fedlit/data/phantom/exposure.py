@@ -1,11 +1,11 @@
-"""The equipment of PhantomCXR's hospitals, which turns densities into 8-bit pictures."""
+"""The equipment of PhantomCXR's hospitals, which turns densities into 8-bit images."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from fedlit.core.seeds import numpy_generator
-from fedlit.data.phantom.drawing import draw
+from fedlit.data.phantom.drawing import draw_images
 from fedlit.data.phantom.hospitals import Hospital
 from fedlit.data.phantom.patients import Cohort
 
@@ -17,15 +17,15 @@ _MARKERS = {
 
 
 def render(hospital: Hospital, cohort: Cohort, size: int, seed: int, out: np.ndarray | None = None, chunk: int = 32):
-    """Draw the pictures of a cohort as the equipment of a hospital shows them.
+    """Draw the images of a cohort with the equipment of a hospital.
 
     Args:
         hospital: The hospital with the equipment.
-        cohort: The N pictures before they are drawn.
+        cohort: The N images before they are drawn.
         size: Height and width in pixels.
         seed: Seed of the pixel noise.
-        out: An array for the pictures, uint8 ``[N, 1, size, size]``; by default a new one.
-        chunk: Number of pictures that are drawn together, which limits the memory and does not change the pictures.
+        out: An array for the images, uint8 ``[N, 1, size, size]``; by default a new one.
+        chunk: Number of images that are drawn together, which limits the memory and does not change the images.
 
     Returns:
         uint8 ``[N, 1, size, size]``.
@@ -35,7 +35,7 @@ def render(hospital: Hospital, cohort: Cohort, size: int, seed: int, out: np.nda
     rng = numpy_generator(seed, hospital.name, "noise")
     for start in range(0, n, chunk):
         part = slice(start, min(start + chunk, n))
-        picture = draw(cohort.anatomy[part], cohort.severity[part], size)
+        picture = draw_images(cohort.anatomy[part], cohort.severity[part], size)
         out[part, 0] = _expose(hospital, picture, cohort.look[part, :, None, None], rng)
     return out
 
@@ -48,7 +48,7 @@ def _expose(hospital: Hospital, picture: np.ndarray, look: np.ndarray, rng: np.r
     picture *= hospital.contrast * (1 + 0.05 * look[:, 0])
     picture += 0.45
     np.clip(picture, 0, 1, out=picture)
-    # x / (x + k (1 - x)) keeps black and white, as a power does; but the bits of a power differ between processors.
+    # x / (x + k (1 - x)) keeps black and white like a power, whose bits differ between processors.
     strength = np.clip(hospital.exposure + 0.06 * look[:, 1], -1.2, 1.2)
     k = np.where(strength > 0, 1 + strength, 1 / (1 + np.abs(strength)))
     tone = 1 - picture
@@ -82,7 +82,7 @@ def _blur(picture: np.ndarray, share: float, reach: int) -> np.ndarray:
 
 
 def _stamp(picture: np.ndarray, letter: str, move: np.ndarray) -> None:
-    """Put a white letter with a height of 0.11 of the picture's side in an upper corner, "L" at the patient's left."""
+    """Put a white letter with a height of 0.11 of the image's side in an upper corner, "L" at the patient's left."""
     glyph = np.array([[int(dot) for dot in line] for line in _MARKERS[letter]], np.float32)
     size = picture.shape[-1]
     grid = (np.arange(size, dtype=np.float32) + np.float32(0.5)) / np.float32(size)

@@ -1,4 +1,4 @@
-"""The hospitals of PhantomCXR: their prevalences, the look of their pictures, and the classes that they label."""
+"""The hospitals of PhantomCXR: their prevalences, their image style, and the classes that they label."""
 
 import math
 import zlib
@@ -25,19 +25,19 @@ _RANGES = {
 
 @dataclass(frozen=True)
 class Hospital:
-    """A hospital with its number of images, its prevalences, the look of its pictures and its classes.
+    """A hospital with its number of images, its prevalences, its image style and its classes.
 
     Args:
         name: Name of the hospital. It is a part of the seed, so two hospitals with one name have the same patients.
         images: Number of images, at least 1.
-        prevalence: Share of positive images for each finding, from 0 to 1. Findings that are left out have the value of
+        prevalence: Share of positive images for each finding, from 0 to 1. Other findings have the value of
             ``PREVALENCE``.
         contrast: Factor by which the distance to mid-grey is multiplied, from 0.05 to 20.
         exposure: Darkening of the mid-greys, from -1 (brighter) to 1 (darker); black and white stay.
         noise: Standard deviation of the pixel noise, from 0 to 1, where 1 is the range from black to white.
         blur: Share of each pixel that comes from its neighbours, from 0 (sharp) to 1.
-        collimation: Mean width of the black border, as a fraction of the picture's side, from 0 to 0.3.
-        marker: Letter beside the shoulder: ``L``, ``R``, or empty for none.
+        collimation: Mean width of the black border, as a fraction of the image's side, from 0 to 0.3.
+        marker: Letter next to the shoulder: ``L``, ``R``, or empty for no letter.
         classes: The findings that the hospital labels; by default all.
 
     Raises:
@@ -66,7 +66,7 @@ class Hospital:
             object.__setattr__(self, "classes", tuple(self.classes))
             unknown = [label for label in self.classes if label not in FINDINGS]
             if unknown or not self.classes:
-                reason = f"unknown class {unknown[0]!r}" if unknown else "no class at all"
+                reason = f"unknown class {unknown[0]!r}" if unknown else "no class"
                 raise ValueError(f"hospital {self.name!r}: {reason} in its label scheme; {choices}")
         for key, (low, high) in _RANGES.items():
             value = getattr(self, key)
@@ -83,7 +83,7 @@ def default_hospitals(
     label_scheme: Literal["full", "split"] = "full",
     shared_classes: int = 4,
 ) -> list[Hospital]:
-    """Return hospitals that differ in size, prevalences and the look of their pictures.
+    """Return hospitals that differ in size, prevalences and image style.
 
     Hospital k is the same for every number of hospitals, except for its number of images and, with ``split``, its
     classes. The first one is an average hospital.
@@ -91,7 +91,7 @@ def default_hospitals(
     Args:
         count: Number of hospitals, at least 1.
         images: Number of images of all hospitals together, at least 2 for each.
-        heterogeneity: Scale of all differences, from 0 (hospitals differ in their patients only) over 1 (clear
+        heterogeneity: Scale of all differences, from 0 (hospitals differ only in their patients) over 1 (clear
             differences) to 2.
         label_scheme: With ``full`` all hospitals label everything. With ``split`` all label the shared classes, and
             each other class is labelled by one hospital, or by several if there are more hospitals than such classes.

@@ -39,7 +39,7 @@ _MAX_PICTURES = 3  # of one patient
 
 @dataclass(frozen=True)
 class Anatomy:
-    """Everything about pictures but the severity of findings; fields are float32 ``[N]`` unless they say otherwise.
+    """Everything about images but the severity of findings; fields are float32 ``[N]`` unless they say otherwise.
 
     Attributes:
         centre, top, zoom: Position of the midline, of the lungs' apex, and magnification.
@@ -81,12 +81,12 @@ class Anatomy:
         return len(self.centre)
 
     def __getitem__(self, which: slice | NDArray) -> Anatomy:
-        """Return the same fields of some of the pictures."""
+        """Return the same fields of some of the images."""
         return Anatomy(**{field.name: getattr(self, field.name)[which] for field in fields(self)})
 
     @classmethod
     def sample(cls, rng: np.random.Generator, patient: NDArray[np.int64]) -> Anatomy:
-        """Draw the anatomy of each patient, int64 ``[N]`` from 0, once and the position of each picture anew."""
+        """Draw the anatomy of each patient, int64 ``[N]`` from 0, once, and the position of each image separately."""
         patients, pictures = int(patient.max(initial=-1)) + 1, len(patient)
 
         def varied(mean: float, patient_sd: float, picture_sd: float) -> Array:
@@ -104,14 +104,14 @@ class Anatomy:
 
 @dataclass(frozen=True)
 class Cohort:
-    """The N pictures of a hospital with F findings before they are drawn.
+    """The N images of a hospital with F findings before they are drawn.
 
     Change ``severity`` with ``dataclasses.replace`` to draw the same patients with or without a finding.
 
     Attributes:
         anatomy: Anatomy, position and place of findings.
         severity: ``[N, F]`` float32 in the order of ``FINDINGS``: 0 where a finding is absent, else up to 1.
-        patient: Patient of each picture, int64 ``[N]``, ascending from 0.
+        patient: Patient of each image, int64 ``[N]``, ascending from 0.
         look: ``[N, 5]`` float32 standard normal: contrast, exposure, borders (rows, columns) and marker.
     """
 

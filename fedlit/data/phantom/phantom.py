@@ -28,10 +28,10 @@ class PhantomCXR(FederatedDataModule):
     Args:
         hospitals: A list of hospitals, or the number of built-in hospitals.
         images: Number of images of all hospitals together, if ``hospitals`` is a number.
-        heterogeneity: Scale of the differences of the built-in hospitals in size, prevalences and look: from 0 (they
-            differ in their patients only) to 2.
-        label_scheme: The classes that the built-in hospitals label: ``full`` for all, ``split`` for ``shared_classes``
-            that all label and others that one hospital labels each. Test sets keep all labels.
+        heterogeneity: Scale of the differences of the built-in hospitals in size, prevalences and image style: from 0
+            (they differ only in their patients) to 2.
+        label_scheme: Classes that the built-in hospitals label: ``full`` for all, ``split`` for ``shared_classes`` that
+            all hospitals label, and others that one hospital labels. Test sets keep all labels.
         shared_classes: Number of classes that all hospitals label if ``label_scheme`` is ``split``, from 0 to 10.
         classes: The findings to use, in this order; by default all ten. A binary method needs exactly one.
         partition: The rule that gives each record to a client; by default each hospital is a client.
@@ -75,11 +75,11 @@ class PhantomCXR(FederatedDataModule):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The findings, in alphabetical order where none were chosen."""
+        """The findings, by default in alphabetical order."""
         return self._classes
 
     def records(self) -> Records:
-        """Draw the images into the cache, unless they are there."""
+        """Draw the images into the cache, unless they exist."""
         cohorts = [sample_cohort(hospital, self.seed) for hospital in self.hospitals]
         site = np.repeat([hospital.name for hospital in self.hospitals], [h.images for h in self.hospitals])
         number = np.concatenate([np.arange(hospital.images) for hospital in self.hospitals])

@@ -17,7 +17,7 @@ def _number(value: object) -> int | float:
     return value
 
 
-# Without this, jsonargparse cannot write the ``degrees`` of torchvision's transforms into a run's config.
+# Without this, jsonargparse cannot write ``degrees`` of torchvision's transforms to a run's config.
 register_type(Number, serializer=_number, deserializer=_number, fail_already_registered=False)
 
 
@@ -37,7 +37,7 @@ class XrayAugmentation(nn.Module):
     """
 
     on_device = True
-    """Whether it computes on the device where the images are, with parameters drawn on the CPU."""
+    """Computes on the device of the images, with parameters drawn on the CPU."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class FlipCropAugmentation(nn.Module):
     """
 
     on_device = True
-    """Whether it computes on the device where the images are, with parameters drawn on the CPU."""
+    """Computes on the device of the images, with parameters drawn on the CPU."""
 
     def __init__(self, padding: float = 0.125):
         super().__init__()
@@ -108,7 +108,7 @@ def _centres(size: int, device: torch.device) -> Tensor:
 
 
 class PerImage(nn.Module):
-    """Calls a transform for each image, because torchvision's transforms draw one set of parameters for a batch.
+    """A transform applied to each image, because torchvision's transforms draw one set of parameters per batch.
 
     Args:
         transform: A transform of one float image [C, H, W] in [0, 1].

@@ -1,4 +1,4 @@
-"""Copies of pictures where they would leak from training to test: refused or warned of, with a picture of the pairs."""
+"""Copies of images that would leak from training to test: errors or warnings, with a figure of the pairs."""
 
 import hashlib
 import warnings
@@ -10,16 +10,22 @@ from fedlit.data.patients import keys
 from fedlit.data.records import Records, listed
 
 Duplicates = Literal["refuse", "allow"]
-"""What happens if one picture is where it leaks: an error or a warning."""
+"""Rule for copies that leak: an error or a warning."""
 
 
 def notes_of_copies(cache: Path, duplicates: Duplicates, names: Sequence[str], read: Sequence[Records]) -> list[str]:
-    """Look for pictures that a source has under two patients, or that two sources have; return notes of pairs that are alike.
+    """Search a source for images of two patients, or two sources for common images; return notes about near-duplicates.
+
+    Args:
+        cache: The cache folder, also for the figure of the pairs.
+        duplicates: Rule for copies.
+        names: Names of one or two sources.
+        read: Their records.
 
     Raises:
-        ValueError: There are some, and they are refused.
+        ValueError: There are copies, and ``duplicates`` is ``refuse``.
     """
-    from fedlit.data.pictures.duplicates import (  # with PyTorch, which takes seconds
+    from fedlit.data.pictures.duplicates import (  # imports PyTorch, which takes seconds
         cached_pairs,
         draw_pairs,
         pairs_file,
@@ -30,29 +36,29 @@ def notes_of_copies(cache: Path, duplicates: Duplicates, names: Sequence[str], r
     files = [one.store.path.name, other.store.path.name]
     what = f"are in {names[-1]!r} too"
     leak = (
-        "the same patients would be in the training of one site and in the test of another (for example, RSNA Pneumonia and SIIM "
-        "Pneumothorax are taken from NIH ChestX-ray14)"
+        "the same patients would be in the training of one site and in the test of another (for example, RSNA "
+        "Pneumonia and SIIM Pneumothorax are taken from NIH ChestX-ray14)"
     )
     if len(names) == 1:
         apart = (keys(one.patients),) * 2
         files[1] = hashlib.sha256("\0".join(apart[0].tolist()).encode()).hexdigest()[:24]
-        what = "are there under more than one patient"
-        leak = "one person's pictures would be in training and test, or at two sites"
+        what = "belong to more than one patient"
+        leak = "one person's images would be in training and test, or at two sites"
     pairs = cached_pairs(cache, *stores, tuple(files), apart)
     if not pairs:
         return []
-    picture, notes = draw_pairs(pairs_file(cache, *names), pairs, stores, images), []
+    figure, notes = draw_pairs(pairs_file(cache, *names), pairs, stores, images), []
     same = [f"{images[0][pair.one]} and {images[1][pair.other]}" for pair in pairs if pair.same]
     if like := len(pairs) - len(same):
         of = " and ".join(map(repr, names))
-        notes = [f"{like} pictures of {of} are alike, and may be one picture, cropped: look at {picture}"]
+        notes = [f"{like} images of {of} are near-duplicates, perhaps cropped copies: see {figure}"]
         warnings.warn(notes[0], stacklevel=5)
     if same:
         message = (
-            f"{len(same)} pictures of {names[0]!r} {what}, the first are {listed(same, 2)}, perhaps compressed anew or resized "
-            f"(look at {picture}): {leak}"
+            f"{len(same)} images of {names[0]!r} {what}, the first are {listed(same, 2)}, perhaps recompressed or "
+            f"resized (see {figure}): {leak}"
         )
         if duplicates == "refuse":
-            raise ValueError(f"{message}. Leave one of them out, or set data.duplicates to allow.")
+            raise ValueError(f"{message}. Remove one of each, or set data.duplicates to allow.")
         warnings.warn(message, stacklevel=5)
     return notes

@@ -1,4 +1,4 @@
-"""Who decodes: threads, or processes where threads wait for each other."""
+"""Image decoding in threads, or in processes if threads block each other."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
@@ -18,12 +18,12 @@ from fedlit.data.pictures.hashes import perceptual_hashes
 
 DONE = 1
 CHUNK = 8
-"""Files that a thread or process decodes before it answers."""
+"""Number of files that a thread or process decodes before it replies."""
 
 
 @dataclass(frozen=True)
-class Job:
-    """What is decoded, and how; see ``read_image``."""
+class DecodeSettings:
+    """Image files and the options of ``read_image`` for them."""
 
     files: Sequence[str]
     image_size: int
@@ -37,7 +37,7 @@ class Target:
 
     Args:
         partial: The unfinished store.
-        rows: What is known of its rows.
+        rows: The file with the state of its rows.
     """
 
     def __init__(self, partial: Path, rows: Path) -> None:
@@ -45,10 +45,10 @@ class Target:
         self.rows = np.load(rows, mmap_mode="r+")
 
     def take(self, row: int, file: str, image_size: int, channels: int, depth: int, resize: pixels.Resize) -> str:
-        """Decode a file into its row, and return why it cannot be, or "".
+        """Decode a file into its row, and return the reason if it cannot be decoded, or "".
 
         Raises:
-            ConfigError: A package is missing; no fault of this file.
+            ConfigError: A package is missing, so the file is not to blame.
         """
         try:
             picture = pixels.read_image(Path(file), image_size, channels, depth, resize)
@@ -66,16 +66,16 @@ class Decoders:
     """Threads and processes that fill a store.
 
     Args:
-        job: What is decoded.
+        job: The files and their options.
         partial: The unfinished store.
-        rows: What is known of its rows.
+        rows: The file with the state of its rows.
         shape: The shape of the store.
     """
 
     WORTH = 30
-    """Seconds of work from which on it is worth to start processes."""
+    """Seconds of work from which on starting processes pays off."""
 
-    def __init__(self, job: Job, partial: Path, rows: Path, shape: tuple[int, ...]) -> None:
+    def __init__(self, job: DecodeSettings, partial: Path, rows: Path, shape: tuple[int, ...]) -> None:
         self.job, self._files, self._target = job, (partial, rows), Target(partial, rows)
         self._pool: Executor | None = None
 
@@ -86,7 +86,7 @@ class Decoders:
         self._close()
 
     def threads(self, rows: np.ndarray) -> Iterator[tuple[int, str]]:
-        """Decode rows in threads, and yield each with the reason why it cannot be decoded, or ""."""
+        """Decode rows in threads; yield each with the reason if it cannot be decoded, or ""."""
         job = self.job
         self._close()
         self._pool = ThreadPoolExecutor(cores())
@@ -102,7 +102,7 @@ class Decoders:
             yield from answers
 
     def processes(self, rows: np.ndarray) -> Iterator[tuple[int, str]]:
-        """Decode rows in processes, and yield them as ``threads`` does."""
+        """Decode rows in processes, and yield the same as ``threads``."""
         job = self.job
         self._close()
         with starting():
@@ -119,7 +119,7 @@ class Decoders:
             yield from answers
 
     def _close(self) -> None:
-        # Not as a context manager: after Ctrl-C that would decode all the other files before it lets go.
+        # Not as a context manager, which would decode all other files after Ctrl-C.
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
         self._pool = None
@@ -139,7 +139,7 @@ def _take(chunk: list[tuple[int, str, int, int, int, pixels.Resize]]) -> list[tu
 
 
 class Rate(ProgressColumn):
-    """How many images a second."""
+    """Column of a progress bar with images per second."""
 
     def render(self, task: Task) -> Text:
         """Return the rate as text."""
@@ -148,7 +148,7 @@ class Rate(ProgressColumn):
 
 @contextmanager
 def bar(total: int) -> Iterator[Callable[[], None]]:
-    """Show a bar with rate and time left on the terminal; yield what is called after each image."""
+    """Context manager that shows a progress bar on the terminal and yields a function to call after each image."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("decoding", total=total)
@@ -156,7 +156,7 @@ def bar(total: int) -> Iterator[Callable[[], None]]:
 
 
 def duration(seconds: float) -> str:
-    """Return a time in words, such as ``3 min``."""
+    """Return a time as text, such as ``3 min``."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

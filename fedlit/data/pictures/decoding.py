@@ -1,8 +1,8 @@
-"""Image files decoded into a store: in pieces that stay, whatever stops the work, and with a first look at a sample.
+"""Decoding of image files into a store, with a sample first; finished images are kept if it stops.
 
-Beside ``NAME.npy``, the store, lies ``NAME.rows`` with the identity and the perceptual hashes of each picture, and
-``NAME.damaged`` with the files that cannot be decoded. While the work lasts the pictures are in ``NAME.partial``. A picture
-that another store or an unfinished one has is copied from there.
+``NAME.npy`` is the store, ``NAME.rows`` has the identity and the perceptual hashes of each image, and ``NAME.damaged``
+lists the files that cannot be decoded. Until the store is complete, the images are in ``NAME.partial``. An image that
+another store has, finished or not, is copied from there.
 """
 
 import hashlib
@@ -22,22 +22,22 @@ from rich.filesize import decimal
 from fedlit.core.system.files import whole
 from fedlit.core.system.processes import cores
 from fedlit.data.pictures.cache import damage, intact, seal, sweep
-from fedlit.data.pictures.decoders import Decoders, Job, bar, duration
+from fedlit.data.pictures.decoders import Decoders, DecodeSettings, bar, duration
 from fedlit.data.pictures.hashes import PARTS
-from fedlit.data.pictures.opening import no_file
+from fedlit.data.pictures.opening import not_a_file
 from fedlit.data.pictures.pixels import DEPTH, Resize
 from fedlit.data.pictures.store import ImageStore, cache_folder, check_space, make_cache_folder
 
 Damaged = Literal["refuse", "drop"]
 
-# Part of every identity: raise it when decoding changes, so that old pictures are not taken for new ones.
+# Part of every identity: raise it when decoding changes, so that old images are not reused.
 _FORMAT = "5"
 
 MAX_FAILURES = 100
-"""Damaged files after which the others are not looked at, where damage is refused."""
+"""Number of damaged files after which decoding stops if damage is refused."""
 
 SAMPLE = 64
-"""Files of the first look, from all over the list."""
+"""Number of files of the sample, spread over the list."""
 
 ROW = np.dtype([("id", "<u8"), ("hash", "<u8", len(PARTS)), ("state", "u1")])
 OPEN, DONE, BROKEN = 0, 1, 2
@@ -46,10 +46,10 @@ OPEN, DONE, BROKEN = 0, 1, 2
 
 @dataclass(frozen=True)
 class Decoded:
-    """The pictures of image files.
+    """Decoded image files.
 
     Attributes:
-        store: A picture for each file; black where the file is damaged.
+        store: An image for each file; black if the file is damaged.
         damaged: The reason for each row whose file cannot be decoded.
     """
 
@@ -68,15 +68,15 @@ def decode_images(
 
     Args:
         files: The image files, in the order of the store.
-        image_size: Height and width of the stored pictures in pixels.
+        image_size: Height and width of the stored images in pixels.
         channels: Number of channels: 1 (grey) or 3 (RGB).
         cache_dir: The cache folder, see ``cache_folder``.
         depth: Number of bits that the data set uses of pixels with more than 8, see ``read_image``.
 
     Raises:
         FileNotFoundError: Files are missing.
-        ValueError: Files cannot be decoded, because they are damaged, truncated or no images. The others are kept.
-        ConfigError: A package is missing that decodes some of them.
+        ValueError: Files cannot be decoded: they are damaged, truncated or not images. The other images are kept.
+        ConfigError: A package that decodes some of the files is missing.
     """
     return decode(files, image_size, channels, cache_dir, depth).store
 
@@ -90,23 +90,23 @@ def decode(
     damaged: Damaged = "refuse",
     resize: Resize = "squeeze",
 ) -> Decoded:
-    """Decode files as ``decode_images`` does, and with ``damaged: drop`` go on where some cannot be decoded.
+    """Decode files as ``decode_images`` does; with ``damaged="drop"``, continue if some cannot be decoded.
 
     Raises:
-        ValueError: Files cannot be decoded, and ``damaged`` is ``refuse``; or it is ``drop``, and most files of a first
-            look cannot be.
+        ValueError: Files cannot be decoded, and ``damaged`` is ``refuse``; or it is ``drop``, and most files of the
+            sample cannot be decoded.
     """
     files = [os.fspath(file) for file in files]
     ids = identities(files, f"{_FORMAT} {image_size} {channels} {depth}{'' if resize == 'squeeze' else f' {resize}'}")
     shape = (len(files), channels, image_size, image_size)
     folder = cache_folder(cache_dir)
-    place = Place(folder, f"images-{image_size}-{hashlib.sha256(ids.tobytes()).hexdigest()[:24]}", ids, shape)
+    place = CachePlace(folder, f"images-{image_size}-{hashlib.sha256(ids.tobytes()).hexdigest()[:24]}", ids, shape)
     if not place.complete():
         make_cache_folder(folder)
         sweep(folder)
-        with FileLock(folder / f".{place.name}.lock"):  # another process that wants the same pictures waits for these
+        with FileLock(folder / f".{place.name}.lock"):  # another process that needs the same images waits
             if not (place.store.exists() and place.complete()):
-                _fill(place, Job(files, image_size, channels, depth, resize), damaged)
+                _fill(place, DecodeSettings(files, image_size, channels, depth, resize), damaged)
     reasons = place.reasons()
     if reasons and damaged == "refuse":
         raise _refusal({f"{files[row]}: {reason}" for row, reason in reasons.items()}, len(files))
@@ -114,8 +114,8 @@ def decode(
 
 
 @dataclass
-class Place:
-    """Where the pictures of a list of files lie in the cache.
+class CachePlace:
+    """Paths in the cache for the images of a list of files.
 
     Attributes:
         folder: The cache folder.
@@ -136,31 +136,31 @@ class Place:
 
     @property
     def partial(self) -> Path:
-        """The store while it is filled."""
+        """The unfinished store."""
         return self.folder / f"{self.name}.partial"
 
     @property
     def rows(self) -> Path:
-        """What is known of each row."""
+        """Identity, hashes and state of each row."""
         return self.folder / f"{self.name}.rows"
 
     @property
     def damaged(self) -> Path:
-        """Why files cannot be decoded."""
+        """Reasons why files cannot be decoded."""
         return self.folder / f"{self.name}.damaged"
 
     def complete(self) -> bool:
-        """Return whether all is there and sound."""
+        """Return True if the store is complete and intact."""
         return self.rows.exists() and intact(self.store, self.shape, np.uint8)
 
     def reasons(self) -> dict[int, str]:
-        """Return why files cannot be decoded, by row."""
+        """Return the reasons why files cannot be decoded, by row."""
         if not self.damaged.exists():
             return {}
         return {int(row): reason for row, reason in json.loads(self.damaged.read_text(encoding="utf-8")).items()}
 
     def begin(self) -> np.memmap:
-        """Return what is known of each row of the unfinished store, which is made where it is not there."""
+        """Return the rows of the unfinished store, which is created if it does not exist."""
         if self.partial.exists() and not damage(self.partial, self.shape, np.uint8) and self.rows.exists():
             rows = np.load(self.rows, mmap_mode="r+")
             if rows.dtype == ROW and np.array_equal(rows["id"], self.ids):
@@ -175,13 +175,13 @@ class Place:
         return rows
 
     def finish(self, reasons: dict[int, str]) -> None:
-        """Give the unfinished store its name."""
+        """Seal the unfinished store and give it its final name."""
         self.note(reasons)
         seal(self.partial)
         os.replace(self.partial, self.store)
 
     def note(self, reasons: dict[int, str]) -> None:
-        """Write down which files cannot be decoded."""
+        """Write the reasons why files cannot be decoded."""
         if not reasons:
             self.damaged.unlink(missing_ok=True)
             return
@@ -190,7 +190,7 @@ class Place:
 
 
 def identities(files: Sequence[str], settings: str) -> np.ndarray:
-    """Return a digest of each file's path, size and time, and of what is made of it, [N] uint64.
+    """Return a digest of each file's path, size and time, and of the decoding settings, [N] uint64.
 
     Raises:
         FileNotFoundError: Files are missing.
@@ -202,7 +202,7 @@ def identities(files: Sequence[str], settings: str) -> np.ndarray:
         except (FileNotFoundError, NotADirectoryError):
             missing.append(file)
         except OSError:
-            missing.append(f"{file} is {no_file(Path(file))}")
+            missing.append(f"{file} is {not_a_file(Path(file))}")
         else:
             text = f"{stem}{os.path.abspath(file)}\0{status.st_size}\0{status.st_mtime_ns}"
             ids[row] = int.from_bytes(
@@ -216,13 +216,13 @@ def identities(files: Sequence[str], settings: str) -> np.ndarray:
     return ids
 
 
-def _fill(place: Place, job: Job, damaged: Damaged) -> None:
+def _fill(place: CachePlace, job: DecodeSettings, damaged: Damaged) -> None:
     rows = place.begin()
     waiting = np.flatnonzero(rows["state"] != DONE)
     total, say = len(rows), Console(stderr=True, highlight=False, soft_wrap=True).print
     size = decimal(int(np.prod(place.shape, dtype=np.int64)))
-    kept = f", {total - len(waiting):,} of them are there from before" if len(waiting) < total else ""
-    say(f"decoding {total:,} images{kept}; they take {size} in {place.store}")
+    cached = f", {total - len(waiting):,} of them are decoded already" if len(waiting) < total else ""
+    say(f"decoding {total:,} images{cached}; they take {size} in {place.store}")
     failures: dict[int, str] = {}
 
     def look(doing: Iterator[tuple[int, str]], most: int) -> None:
@@ -241,11 +241,11 @@ def _fill(place: Place, job: Job, damaged: Damaged) -> None:
         look(decoders.threads(first), most)
         took, busy = time.perf_counter() - began, time.process_time() - busy
         if len(rest):
-            _after_first_look(job, failures, len(first), total, damaged)
+            _check_sample(job, failures, len(first), total, damaged)
             left = took / len(first) * len(rest)
-            alone = busy / max(took, 1e-9) < 1.3 and cores() > 1 and left > Decoders.WORTH
-            say(f"a first look at {len(first)} files: the others take about {duration(left)} on {cores()} cores")
-            doing = decoders.processes(rest) if alone else decoders.threads(rest)
+            blocked = busy / max(took, 1e-9) < 1.3 and cores() > 1 and left > Decoders.WORTH
+            say(f"decoded a sample of {len(first)} files; about {duration(left)} left on {cores()} cores")
+            doing = decoders.processes(rest) if blocked else decoders.threads(rest)
             with bar(len(rest)) as advance:
                 look(_counted(doing, advance), most)
     rows["state"][list(failures)] = BROKEN
@@ -261,39 +261,40 @@ def _counted(doing: Iterator[tuple[int, str]], advance: Callable[[], None]) -> I
         yield each
 
 
-def _after_first_look(job: Job, failures: dict[int, str], looked: int, total: int, damaged: Damaged) -> None:
-    """Stop before hours are spent, where the first look found damage that is refused, or damage everywhere."""
-    if not failures or (damaged == "drop" and len(failures) <= looked / 2):
+def _check_sample(job: DecodeSettings, failures: dict[int, str], count: int, total: int, damaged: Damaged) -> None:
+    """Raise an error if the sample has damaged files or, with ``drop``, mostly damaged files."""
+    if not failures or (damaged == "drop" and len(failures) <= count / 2):
         return
     lines = [f"{job.files[row]}: {reason}" for row, reason in failures.items()]
     advice = (
         "set data.damaged to drop"
         if damaged == "refuse"
-        else "this is no single damage: is a package missing, or a folder?"
+        else "check whether a package or a folder is missing, because so many files are affected"
     )
     raise ValueError(
-        f"{len(failures)} of {looked} image files of a first look (of {total:,}) cannot be decoded (damaged or no images):\n  "
+        f"{len(failures)} of {count} image files of a sample (of {total:,}) cannot be decoded (damaged or not "
+        "images):\n  "
         + "\n  ".join(lines[:5])
-        + f"\nReplace these files, remove them from the label file, or {advice}. The other {total - looked:,} were not looked "
-        "at; `fedlit data check FOLDER --decode` names all that are damaged. What was decoded is kept."
+        + f"\nReplace these files, remove them from the label file, or {advice}. The other {total - count:,} were not "
+        "read; `fedlit data check FOLDER --decode` lists all damaged files. Decoded images are kept."
     )
 
 
 def _refusal(lines: set[str], total: int) -> ValueError:
     count = f"{len(lines)}{' or more' if len(lines) >= MAX_FAILURES else ''}"
     return ValueError(
-        f"{count} of {total} image files cannot be decoded (damaged or no images):\n  "
+        f"{count} of {total} image files cannot be decoded (damaged or not images):\n  "
         + "\n  ".join(sorted(lines)[:5])
-        + "\nReplace these files, or remove them, from the label file too where there is one; or set data.damaged to drop. "
-        "What was decoded is kept."
+        + "\nReplace these files, or remove them, also from the label file if there is one; or set data.damaged to "
+        "drop. Decoded images are kept."
     )
 
 
-def _adopt(place: Place, rows: np.memmap) -> None:
-    """Copy the pictures that other stores have, finished or not, and remove an unfinished one that is not needed any more."""
+def _adopt(place: CachePlace, rows: np.memmap) -> None:
+    """Copy images from other stores, finished or not, and remove an unfinished store that is no longer needed."""
     pictures = np.load(place.partial, mmap_mode="r+")
     for file in sorted(place.folder.glob(f"{place.name.rpartition('-')[0]}-*.rows")):
-        other = Place(place.folder, file.stem, place.ids, place.shape)
+        other = CachePlace(place.folder, file.stem, place.ids, place.shape)
         held = other.store if other.store.exists() else other.partial
         if file == place.rows or not held.exists():
             continue
@@ -301,10 +302,10 @@ def _adopt(place: Place, rows: np.memmap) -> None:
         if theirs.dtype != ROW or damage(held, (len(theirs), *place.shape[1:]), np.uint8):
             continue
         have, wanted = np.flatnonzero(theirs["state"] == DONE), np.flatnonzero(rows["state"] != DONE)
-        _, mine, found = np.intersect1d(rows["id"][wanted], theirs["id"][have], return_indices=True)
+        _, mine, matching = np.intersect1d(rows["id"][wanted], theirs["id"][have], return_indices=True)
         source = np.load(held, mmap_mode="r")
         for start in range(0, len(mine), 1024):
-            to, of = wanted[mine[start : start + 1024]], have[found[start : start + 1024]]
+            to, of = wanted[mine[start : start + 1024]], have[matching[start : start + 1024]]
             pictures[to] = source[of]
             rows["hash"][to], rows["state"][to] = theirs["hash"][of], DONE
         if held == other.partial and len(mine) == len(have):

@@ -9,18 +9,18 @@ from fedlit.core.errors import ConfigError
 
 SUFFIXES = (".dicom", ".dcm")
 PREAMBLE, MARK = 128, b"DICM"
-"""A DICOM file has this mark behind so many bytes, whatever its name is."""
+"""A DICOM file has this mark after this number of bytes, independent of its name."""
 
 INSTALL = "pip install 'fedlit[dicom]', or convert the files to PNG"
 
 
 def is_dicom(file: Path) -> bool:
-    """Return whether a file is DICOM, by its suffix or else by its content."""
+    """Return True if a file is DICOM, by its suffix or else by its content."""
     return file.suffix.lower() in SUFFIXES or has_mark(file)
 
 
 def has_mark(file: Path) -> bool:
-    """Return whether a file is DICOM by its content."""
+    """Return True if a file is DICOM by its content."""
     try:
         with file.open("rb") as opened:
             return opened.read(PREAMBLE + len(MARK))[PREAMBLE:] == MARK
@@ -29,7 +29,7 @@ def has_mark(file: Path) -> bool:
 
 
 def open_dicom(file: Path, **options):
-    """Return what pydicom's ``dcmread`` reads from a file with its options.
+    """Return the data set that pydicom's ``dcmread`` reads from a file with these options.
 
     Raises:
         ConfigError: pydicom is not installed.
@@ -42,15 +42,16 @@ def open_dicom(file: Path, **options):
 
 
 def read_dicom(file: Path) -> Image.Image:
-    """Read the picture of a DICOM file as 8-bit grey, bright where the body is dense.
+    """Read the image of a DICOM file as 8-bit grey, bright where the body is dense.
 
-    Stored values of any depth are rescaled (RescaleSlope and RescaleIntercept, or the Modality LUT). Then the first VOI LUT
-    becomes 0 to 255, by the bits that it declares, or else the first VOI window (DICOM PS3.3, C.11.2), or else the range of
-    the picture. MONOCHROME1 and the presentation shape INVERSE are inverted. Padding (C.7.5.1.1.2) is black.
+    Stored values of any depth are rescaled (RescaleSlope and RescaleIntercept, or the Modality LUT). They are then
+    mapped to 0 to 255 by the first VOI LUT and the bits that it declares, or else by the first VOI window (DICOM PS3.3,
+    C.11.2), or else by the range of the image. MONOCHROME1 and the presentation shape INVERSE are inverted. Padding
+    (C.7.5.1.1.2) is black.
 
     Raises:
-        ConfigError: pydicom is not installed, or the package that decodes such pixels is not.
-        ValueError: The file does not hold exactly one grey picture, or its pixels are damaged.
+        ConfigError: pydicom, or the package that decodes such pixels, is not installed.
+        ValueError: The file does not hold exactly one grey image, or its pixels are damaged.
     """
     header = open_dicom(file)
     refuse_other(header)
@@ -70,23 +71,23 @@ def read_dicom(file: Path) -> Image.Image:
 
 
 def refuse_other(header) -> None:
-    """Check that a header is of exactly one grey picture.
+    """Check that a header describes exactly one grey image.
 
     Raises:
-        ValueError: It is of something else.
+        ValueError: It describes something else.
     """
     if "PixelData" not in header:
-        raise ValueError("expected a DICOM file with a picture, found one without pixels")
+        raise ValueError("expected a DICOM file with an image, found one without pixels")
     photometric = header.get("PhotometricInterpretation")
     if photometric not in ("MONOCHROME1", "MONOCHROME2") or int(header.get("NumberOfFrames") or 1) != 1:
         raise ValueError(
-            "expected one picture in MONOCHROME1 or MONOCHROME2, "
+            "expected one image in MONOCHROME1 or MONOCHROME2, "
             f"found {header.get('NumberOfFrames') or 1} in {photometric}: convert the file"
         )
 
 
 def _values(file: Path, header) -> tuple[np.ndarray, np.ndarray]:
-    """Return the picture after the Modality LUT, or rescaled, and which pixels are padding, each [height, width]."""
+    """Return the image after rescaling or the Modality LUT, and a mask of the padding, each [height, width]."""
     from pydicom.pixels import apply_modality_lut, get_decoder
 
     syntax = getattr(header.file_meta, "TransferSyntaxUID", None)
@@ -94,13 +95,13 @@ def _values(file: Path, header) -> tuple[np.ndarray, np.ndarray]:
         try:
             decoder = get_decoder(syntax)
         except NotImplementedError:
-            raise ValueError(f"expected a picture, found {syntax.name}: convert the file") from None
+            raise ValueError(f"expected an image, found {syntax.name}: convert the file") from None
         if not decoder.is_available:
             needs = " or ".join(sorted(decoder.missing_dependencies))
             raise ConfigError(
                 f"{file}: pixels in {syntax.name} need a decoder that is not installed ({needs}): {INSTALL}"
             )
-    header.pixel_array_options(correct_unused_bits=False)  # padding may lie in bits beyond those that are stored
+    header.pixel_array_options(correct_unused_bits=False)  # padding may use bits beyond the stored ones
     try:
         stored = header.pixel_array
     except (RuntimeError, AttributeError) as error:  # of a decoder
@@ -130,6 +131,6 @@ def _window(values: np.ndarray, center: float, width: float, function: str) -> n
 
 
 def _number(header, keyword: str, default: float) -> float:
-    """Return a number of the header, or the first if there are several."""
+    """Return a number of the header, the first if there are several, or the default if there is none."""
     value = header.get(keyword)
     return default if value is None or value == "" else float(np.ravel(value)[0])

@@ -1,4 +1,4 @@
-"""Pictures of two stores that are one picture, compressed anew, resized, cropped, mirrored...; and pairs to look at."""
+"""Near-duplicates in image stores: recompressed, resized, cropped, mirrored or rotated copies."""
 
 import hashlib
 import tempfile
@@ -18,46 +18,46 @@ from fedlit.data.pictures.hashes import PARTS, perceptual_hashes, shrunk, turned
 from fedlit.data.pictures.pixels import SIDE, THUMB
 
 DISTANCE = 8
-"""Most bits in which the hashes of a pair differ, or are equal where one is inverted."""
+"""Largest number of differing bits of the hashes of a pair; if one image is inverted, of equal bits."""
 
 SAME, LIKE = 0.9, 0.65
-"""Likeness from which on a pair is one picture, and from which on it is shown. Of 499,500 pairs of 1,000 X-rays of NIH none of
-different patients has 0.65; `tests/benchmarks/duplicates.py` measures which copies have."""
+"""Smallest correlations of a pair that counts as one image, and of near-duplicates. Of 499,500 pairs of 1,000 X-rays of
+NIH, none of different patients reaches 0.65; `tests/benchmarks/duplicates.py` measures which copies do."""
 
 CANDIDATES = 50_000
-"""Pairs of each view whose pictures are compared; the distance is smaller where there are more."""
+"""Largest number of pairs of each view whose images are compared; with more pairs, the distance is reduced."""
 
 VIEWS = (
     (0, 0, 0, False), (1, 1, 0, False), (1, 1, 0, True), (1, 1, 1, False), (1, 1, 2, False), (1, 1, 3, False),
     (2, 1, 0, False), (1, 2, 0, False), (3, 1, 0, False), (1, 3, 0, False),
 )  # fmt: skip
-"""How two pictures are compared: which of ``PARTS`` of each, and how often the first one is turned, or mirrored before."""
+"""Comparisons of two images: the ``PARTS`` of each, the first one's quarter turns, and True if it is mirrored."""
 
 ROWS, COLUMNS, BLUR = 64, 4096, 9
-FORMAT = "3"  # raise it when other pairs are found, so that old ones are not read from the cache
+FORMAT = "3"  # raise it when the search changes, so that cached pairs are not reused
 SHOWN, EDGE = 12, 192
 
 
 class Store(Protocol):
-    """Pictures with their hashes, such as ``ImageStore``."""
+    """Images with their hashes, such as ``ImageStore``."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, indices: np.ndarray) -> torch.Tensor: ...
 
     def hashes(self) -> np.ndarray:
-        """Return the perceptual hashes of each picture, [N, 4] uint64."""
+        """Return the perceptual hashes of each image, [N, 4] uint64."""
         ...
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two pictures that are alike.
+    """Two near-duplicates.
 
     Attributes:
         one: Row in the first store.
-        other: Row in the second one.
-        distance: Bits in which their hashes differ, of parts, turned and inverted as they are nearest.
+        other: Row in the second store.
+        distance: Number of differing bits of their hashes, in the view in which they are most similar.
         likeness: Correlation of their details, at most 1.
     """
 
@@ -68,24 +68,24 @@ class Pair:
 
     @property
     def same(self) -> bool:
-        """Whether they are one picture; else somebody should look at them."""
+        """True if the pair counts as one image; otherwise a person should inspect it."""
         return self.likeness >= SAME
 
 
 class Thumbs:
-    """Small pictures in a file that is gone with them, and their hashes.
+    """Thumbnails in a temporary file, and their hashes.
 
     Args:
-        count: Number of pictures, all black at first.
+        count: Number of thumbnails, all black at first.
     """
 
     def __init__(self, count: int) -> None:
         self._hashes = np.zeros((count, len(PARTS)), dtype=np.uint64)
-        file = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the map
+        file = tempfile.TemporaryFile()  # noqa: SIM115  # it must live as long as the map
         self.pictures = np.memmap(file, np.uint8, "w+", shape=(max(count, 1), 1, THUMB, THUMB))
 
     def put(self, row: int, pixels: np.ndarray) -> None:
-        """Keep a picture, uint8 [1, 128, 128]."""
+        """Store a thumbnail, uint8 [1, 128, 128]."""
         self.pictures[row] = pixels
         self._hashes[row] = perceptual_hashes(pixels[None])[0]
 
@@ -93,18 +93,18 @@ class Thumbs:
         return len(self._hashes)
 
     def __getitem__(self, indices: np.ndarray) -> torch.Tensor:
-        """Return a copy of some pictures, uint8 [B, 1, 128, 128]."""
+        """Return a copy of some thumbnails, uint8 [B, 1, 128, 128]."""
         return torch.from_numpy(np.array(self.pictures[indices]))
 
     def hashes(self) -> np.ndarray:
-        """Return the perceptual hashes of each picture, [N, 4] uint64."""
+        """Return the perceptual hashes of each image, [N, 4] uint64."""
         return self._hashes
 
 
 def cached_pairs(
     folder: Path, one: Store, other: Store, names: tuple[str, str], apart: tuple[np.ndarray, np.ndarray] | None = None
 ) -> list[Pair]:
-    """Return ``near_pairs`` of two stores with these names, from the cache folder where they were looked for before."""
+    """Return ``near_pairs`` of two stores with these names, from the cache folder if they were searched before."""
     file = pairs_file(folder, FORMAT, *names).with_suffix(".npy")
     try:
         rows = np.load(file, allow_pickle=False)
@@ -116,12 +116,12 @@ def cached_pairs(
 
 
 def near_pairs(one: Store, other: Store, apart: tuple[np.ndarray, np.ndarray] | None = None) -> list[Pair]:
-    """Return the pairs of alike pictures of two stores, the best one for each picture of the first, best first.
+    """Return the near-duplicates in two stores, the best pair for each image of the first, best first.
 
     Args:
         one: The first store.
-        other: The second one; it may be the first.
-        apart: What the pictures of each store must differ in, such as patients, [N] and [M].
+        other: The second store, which may be the first.
+        apart: Values in which the images of a pair must differ, such as patients, [N] and [M].
     """
     parts, ours, others = [], one.hashes(), other.hashes()
     for view, (mine, theirs, quarters, mirrored) in enumerate(VIEWS):
@@ -132,23 +132,23 @@ def near_pairs(one: Store, other: Store, apart: tuple[np.ndarray, np.ndarray] | 
         mine, theirs, quarters, mirrored = VIEWS[block[0, 3]]
         small = shrunk(one[block[:, 0]], SIDE, PARTS[mine])
         small = np.rot90(small[..., ::-1] if mirrored else small, quarters, axes=(1, 2))
-        alike = (_details(small) * _details(shrunk(other[block[:, 1]], SIDE, PARTS[theirs]))).sum(axis=1)
-        likeness.append(np.where(block[:, 2] > 32, -alike, alike))
+        correlation = (_details(small) * _details(shrunk(other[block[:, 1]], SIDE, PARTS[theirs]))).sum(axis=1)
+        likeness.append(np.where(block[:, 2] > 32, -correlation, correlation))
     likeness = np.concatenate([*likeness, np.empty(0)])
-    found: dict[int, Pair] = {}
+    best: dict[int, Pair] = {}
     for row in np.argsort(-likeness.round(6), kind="stable").tolist():
         first, second, distance, _ = pairs[row].tolist()
         if likeness[row] < LIKE:
             break
-        found.setdefault(first, Pair(first, second, min(distance, 64 - distance), float(likeness[row])))
-    return list(found.values())
+        best.setdefault(first, Pair(first, second, min(distance, 64 - distance), float(likeness[row])))
+    return list(best.values())
 
 
 def _candidates(
     one: np.ndarray, other: np.ndarray, itself: bool, apart: tuple[np.ndarray, np.ndarray] | None
 ) -> np.ndarray:
-    """Return pairs whose hashes, [N] and [M], are near or opposite, [P, 3] int64: two rows and the distance."""
-    most, found, count = DISTANCE, [np.empty((0, 3), dtype=np.int64)], 0
+    """Return pairs whose hashes, [N] and [M], are similar or opposite, [P, 3] int64: two rows and the distance."""
+    most, blocks, count = DISTANCE, [np.empty((0, 3), dtype=np.int64)], 0
     differ, bits = np.empty((ROWS, COLUMNS), np.uint64), np.empty((ROWS, COLUMNS), np.uint8)
     for row, column in product(range(0, len(one), ROWS), range(0, len(other), COLUMNS)):
         if itself and column + COLUMNS <= row:
@@ -164,17 +164,17 @@ def _candidates(
             block = block[block[:, 0] < block[:, 1]]
         if apart is not None:
             block = block[apart[0][block[:, 0]] != apart[1][block[:, 1]]]
-        found.append(block)
+        blocks.append(block)
         count += len(block)
         while count > CANDIDATES and most > 0:
             most -= 1
-            found = [each[np.minimum(each[:, 2], 64 - each[:, 2]) <= most] for each in found]
-            count = sum(map(len, found))
-    return np.concatenate(found)[:CANDIDATES]
+            blocks = [each[np.minimum(each[:, 2], 64 - each[:, 2]) <= most] for each in blocks]
+            count = sum(map(len, blocks))
+    return np.concatenate(blocks)[:CANDIDATES]
 
 
 def _details(small: np.ndarray) -> np.ndarray:
-    """Return what pictures [N, 64, 64] have beside their blurred selves, [N, 4096] with length 1; 0 where that is nothing."""
+    """Return images [N, 64, 64] minus their blurred versions as vectors, [N, 4096], of length 1 or 0."""
     pictures = torch.from_numpy(small.astype(np.float32))[:, None]
     details = (pictures - avg_pool2d(pictures, BLUR, 1, BLUR // 2, count_include_pad=False)).flatten(1).double().numpy()
     details -= details.mean(axis=1, keepdims=True)
@@ -184,7 +184,7 @@ def _details(small: np.ndarray) -> np.ndarray:
 def draw_pairs(
     file: Path, pairs: Sequence[Pair], stores: tuple[Store, Store], names: tuple[Sequence[str], Sequence[str]]
 ) -> Path:
-    """Draw the first pairs side by side with their names, as a PNG file, and return its path."""
+    """Draw the first pairs side by side with their names into a PNG file, and return its path."""
     pairs = pairs[:SHOWN]
     sheet = Image.new("L", (2 * EDGE + 12, len(pairs) * (EDGE + 34) + 4), 255)
     pen = ImageDraw.Draw(sheet)
@@ -203,5 +203,5 @@ def draw_pairs(
 
 
 def pairs_file(folder: Path, *names: str) -> Path:
-    """Return a path for the picture of the pairs of two data sets, always the same for these names."""
+    """Return the path of the figure of the pairs of two data sets, always the same for these names."""
     return folder / f"pairs-{hashlib.sha256(chr(0).join(names).encode()).hexdigest()[:12]}.png"

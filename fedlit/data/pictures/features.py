@@ -1,4 +1,4 @@
-"""Features of a body that is not trained: computed once for all images of a store, then read from the cache."""
+"""Features of a body that is not trained, computed once for all images of a store and then read from the cache."""
 
 import copy
 import hashlib
@@ -33,11 +33,11 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 class LabelledFeatures(Dataset):
-    """Features with labels: what :class:`LabelledImages` becomes under a body that is not trained.
+    """Features with labels, which replace :class:`LabelledImages` under a body that is not trained.
 
     Args:
-        file: features float32 [N, D] of a whole store, as ``.npy``.
-        images: the data set whose rows, labels and names these are.
+        file: Features float32 [N, D] of a whole store, as ``.npy``.
+        images: The data set whose rows, labels and names are used.
     """
 
     def __init__(self, file: Path, images: LabelledImages) -> None:
@@ -53,7 +53,7 @@ class LabelledFeatures(Dataset):
         return features[0], labels[0]
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Features float32 [B, D] and labels float32 [B, C]."""
+        """Return features float32 [B, D] and labels float32 [B, C]."""
         positions = np.asarray(indices, dtype=np.int64)
         features = np.take(self._features, self.indices[positions], axis=0)
         return torch.from_numpy(features), self.labels[torch.from_numpy(positions)]
@@ -69,10 +69,10 @@ class LabelledFeatures(Dataset):
 def with_fixed_features(
     module: LightningModule, data: FederatedDataModule, fabric: FederationFabric
 ) -> tuple[dict[str, ClientData], dict[str, Dataset]]:
-    """Clients and test sets as they are trained on: features instead of images where the module's never change.
+    """Return clients and test sets with features instead of images if the module's body is not trained.
 
-    A module says so by its ``fixed_features``, see :class:`fedlit.core.parts.Parts`.
-    Images that are augmented have other features each time; then nothing is computed in advance.
+    A module declares such a body as ``fixed_features``, see :class:`fedlit.core.parts.Parts`. If images are augmented,
+    their features change, so nothing is computed in advance.
     """
     body = Parts.of(module).fixed_features
     augmented = any(getattr(d.train, "augment", None) is not None for d in data.clients.values())
@@ -108,8 +108,8 @@ def _key(body: nn.Module, images: LabelledImages) -> str:
 
 
 def _code(body: nn.Module) -> str:
-    """Return what decides, beside the weights, what a body makes of an image: its code, and what it was made with."""
-    # What is installed is known by its version, and all else by the text of its file, functions beside the class included.
+    """Return text that identifies the computation of a body, apart from its weights: its code and its arguments."""
+    # Installed packages are identified by their version, other code by the text of its whole file.
     lines = [f"torch {torch.__version__}", f"timm {version('timm')}"]
     files: dict[str, str] = {}
     for name, module in body.named_modules():
@@ -117,14 +117,14 @@ def _code(body: nn.Module) -> str:
         made = {key: value for key, value in vars(module).items() if isinstance(value, PLAIN) and key != "training"}
         lines.append(f"{name} {kind.__module__}.{kind.__qualname__} {sorted(made.items())} {module.extra_repr()}")
         if kind.__module__.partition(".")[0] not in ("torch", "timm") and kind.__module__ not in files:
-            with suppress(OSError, TypeError):  # made at a prompt
+            with suppress(OSError, TypeError):  # defined at a prompt
                 files[kind.__module__] = Path(inspect.getsourcefile(kind)).read_text()
     return ADDRESS.sub("", "\n".join([*lines, *files.values()]))
 
 
 def _compute(body: nn.Module, images: LabelledImages, file: Path, fabric: FederationFabric) -> None:
-    """Write the features of all N images of the store, unless they are there."""
-    # One process of a machine computes, the others wait: runs of a sweep start at the same time.
+    """Write the features of all N images of the store, unless they exist."""
+    # One process of a machine computes and the others wait, because runs of a sweep start at the same time.
     with FileLock(file.with_suffix(".lock")):
         if intact(file, (len(images.store), None), np.float32):
             return
@@ -137,7 +137,7 @@ def _compute(body: nn.Module, images: LabelledImages, file: Path, fabric: Federa
             return body(fabric.to_device(pictures)).float().cpu().numpy()
 
         batches = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
-        # A batch for each core, of one thread each: faster than one batch of all cores, and the same bits on any machine.
+        # One batch per core, with one thread each, is faster than one batch on all cores, and the same on any machine.
         torch.set_num_threads(1)
         with ThreadPoolExecutor(threads if fabric.device.type == "cpu" else 1) as pool:
             bar = {"description": "Features of all images", "total": len(batches), "transient": True}

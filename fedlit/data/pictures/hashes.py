@@ -1,4 +1,4 @@
-"""Perceptual hashes: 64 bits that two copies of a picture share, also after compression, resizing, equalising or a small crop."""
+"""Perceptual hashes: 64 bits that hardly change with compression, resizing, equalisation or a small crop."""
 
 from functools import cache
 from typing import TYPE_CHECKING
@@ -12,15 +12,14 @@ if TYPE_CHECKING:
 SIDE, FREQUENCIES = 32, 8
 
 PARTS = (None, 1.0, 0.95, 0.9)
-"""Parts of a picture that have a hash: all of it as it is; and the ranks of its pixels without borders, and of central shares of
-each side of that, which a copy that was cropped is like."""
+"""Parts of an image that have a hash: the whole image (None), and ranks of pixels in central shares of each side,
+without borders. A central share is similar to a cropped copy."""
 
 EVEN = 12
-"""Grey levels that the pixels of a row or column differ by at most where it is a part of a border."""
-
+"""Largest difference in grey levels within a row or column that belongs to a border."""
 
 LEVELS = 4
-"""Grey levels that have one rank, so that noise in the dark has none."""
+"""Number of grey levels that share a rank, so that noise in dark areas has no effect."""
 
 
 @cache
@@ -31,12 +30,12 @@ def _cosines() -> np.ndarray:
 
 
 def perceptual_hashes(pictures: "np.ndarray | torch.Tensor") -> np.ndarray:
-    """Return the hashes of the ``PARTS`` of each picture, [N, 4] uint64, given uint8 [N, channels, height, width].
+    """Return the hashes of the ``PARTS`` of each image, [N, 4] uint64, given uint8 [N, channels, height, width].
 
-    A part is averaged to 32 x 32 grey pixels, of which the ranks count where borders are left out, so that no monotone change
-    of brightness matters. A bit is the sign of the cosine transform at one of 8 x 8 low frequencies; the mean, and stripes along
-    one side, have no part in it. So a hash follows from that of the mirrored, turned or inverted picture, see ``turned``. A
-    picture that shows nothing, all of whose pixels are equal, has the hash 0, and no other has.
+    A part is averaged to 32 x 32 grey pixels. Parts without borders use the ranks of the pixels, so that monotone
+    changes of brightness have no effect. A bit is the sign of the cosine transform at one of 8 x 8 low frequencies,
+    without the mean and without stripes along one side. So a hash follows from that of the mirrored, rotated or
+    inverted image, see ``turned``. The hash is 0 only if all pixels are equal.
     """
     parts = np.stack([shrunk(pictures, SIDE, part) for part in PARTS], axis=1)
     waves = _cosines() @ parts @ _cosines().T
@@ -45,14 +44,14 @@ def perceptual_hashes(pictures: "np.ndarray | torch.Tensor") -> np.ndarray:
 
 
 def shrunk(pictures: "np.ndarray | Tensor", side: int, part: float | None) -> np.ndarray:
-    """Return the pixels, or their ranks, of parts of pictures that were averaged to a small size, [N, side, side].
+    """Return the pixels, or their ranks, of parts of images that are averaged to a small size, [N, side, side].
 
     Args:
-        pictures: The pictures, uint8 [N, channels, height, width].
+        pictures: The images, uint8 [N, channels, height, width].
         side: Height and width in pixels.
-        part: Which part, as in ``PARTS``.
+        part: One of ``PARTS``.
     """
-    import torch  # where a picture was decoded; it takes seconds
+    import torch  # only if an image was decoded, because the import takes seconds
     from torch.nn.functional import adaptive_avg_pool2d
 
     small = np.empty((len(pictures), side, side))
@@ -64,28 +63,28 @@ def shrunk(pictures: "np.ndarray | Tensor", side: int, part: float | None) -> np
 
 
 def _ranks(pixels: np.ndarray) -> np.ndarray:
-    """Return twice the mean rank of each pixel; equal ones have one."""
+    """Return twice the mean rank of each pixel; equal pixels have the same rank."""
     ordered = np.sort(pixels)
     return np.searchsorted(ordered, pixels, "left") + np.searchsorted(ordered, pixels, "right")
 
 
 def _edges(grey: "Tensor", axis: int, share: float) -> slice:
-    """Return where the central share of a picture's rows or columns is that are no border."""
+    """Return the central share of an image's rows or columns without borders."""
     size, across = grey.shape[axis], 1 - axis
     uneven = np.flatnonzero((grey.amax(across) - grey.amin(across)).numpy() > EVEN)
     first, last = (uneven[0], uneven[-1] + 1) if len(uneven) > size / 2 else (0, size)
-    first, last = first + (first > 0), last - (last < size)  # resizing mixes a border with the row beside it
+    first, last = first + (first > 0), last - (last < size)  # resizing mixes a border with the next row
     cut = round((last - first) * (1 - share) / 2)
     return slice(first + cut, last - cut)
 
 
 def turned(hashes: np.ndarray, quarters: int, mirrored: bool = False) -> np.ndarray:
-    """Return the hashes, uint64 [N], of pictures that are mirrored, and then turned to the left by quarters, as ``np.rot90``."""
+    """Return the hashes, uint64 [N], of images that are mirrored and then rotated by ``np.rot90``."""
     bits = np.unpackbits(hashes.astype(">u8").view(np.uint8).reshape(-1, 8), axis=1).reshape(
         -1, FREQUENCIES, FREQUENCIES
     )
     odd = np.arange(1, FREQUENCIES + 1) % 2
-    bits = bits ^ odd if mirrored else bits  # odd waves change their signs
+    bits = bits ^ odd if mirrored else bits  # odd waves change sign
     for _ in range(quarters):
         bits = bits.transpose(0, 2, 1) ^ odd[:, None]
     return np.packbits(bits.reshape(len(bits), -1).astype(np.uint8), axis=1).view(">u8")[:, 0].astype(np.uint64)

@@ -1,7 +1,7 @@
-"""The data set that takes batches from decoded pictures.
+"""The data set that takes batches from decoded images.
 
-Pictures are decoded and resized once per machine (``decoding``) and kept as uint8 in one file of a cache folder
-(``store``). After that every epoch, client and worker process reads the same pages of memory.
+Images are decoded and resized once per machine (``decoding``) and kept as uint8 in one file of a cache folder
+(``store``). Every epoch, client and worker process then reads the same pages of memory.
 """
 
 import copy
@@ -25,13 +25,13 @@ __all__ = [
 
 
 class LabelledImages(Dataset):
-    """Some pictures of a store with their labels: the train, validation or test part of one client.
+    """Some images of a store with their labels: the training, validation or test part of one client.
 
     Augmentation draws random numbers for each image from torch's default generator. Seed that generator first to get
     equal batches.
 
     Args:
-        store: The decoded pictures.
+        store: The decoded images.
         indices: Rows of the store, [n].
         labels: Labels of these rows, [n, C], in {0, 1, NaN}.
         names: Unique image ids of these rows, [n].
@@ -44,7 +44,7 @@ class LabelledImages(Dataset):
         patients: Patient of each row, [n]; by default "".
 
     Raises:
-        ValueError: Lengths differ, or ``in_chans``, ``mean`` or ``std`` do not fit the pictures.
+        ValueError: Lengths differ, or ``in_chans``, ``mean`` or ``std`` do not fit the images.
     """
 
     def __init__(
@@ -71,14 +71,14 @@ class LabelledImages(Dataset):
             raise ValueError(f"expected as many indices as labels and names, found {', '.join(map(str, lengths))}")
         channels = store.shape[1]
         if in_chans not in (1, channels) and channels != 1:
-            raise ValueError(f"pictures of {channels} channels become 1 or {channels}, found in_chans {in_chans}")
+            raise ValueError(f"in_chans: expected 1 or {channels} for images of {channels} channels, found {in_chans}")
         self.in_chans, self.augment = in_chans, augment
         self.mean, self.std = _per_channel("mean", mean, in_chans), _per_channel("std", std, in_chans)
         self.sampler: Sampler | None = None
         self._device: torch.device | None = None
 
     def placed(self, store: ImageStore, device: torch.device) -> "LabelledImages":
-        """Return this data set with its pictures in another store, and its batches made on a device."""
+        """Return this data set with its images in another store, and its batches on a device."""
         other = copy.copy(self)
         other.store, other._device = store, device
         return other
@@ -96,12 +96,12 @@ class LabelledImages(Dataset):
         return self.finish(self.take(indices))
 
     def take(self, indices: Sequence[int] | np.ndarray | Tensor) -> tuple[Tensor, Tensor]:
-        """Return pictures, uint8 [B, C, H, W], and labels, for ``finish``; it draws nothing, so that any thread may call it."""
+        """Return images, uint8 [B, C, H, W], and labels, for ``finish``; thread-safe, as it draws nothing."""
         positions = np.asarray(indices, dtype=np.int64)
         return self.store[self.indices[positions]], self.labels[torch.from_numpy(positions)]
 
     def finish(self, taken: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the batch for what ``take`` has returned, augmented and normalised."""
+        """Return the augmented and normalised batch for the result of ``take``."""
         pictures, labels = taken if self._device is None else (to_device(part, self._device) for part in taken)
         return model_input(pictures, self.in_chans, self.mean, self.std, self.augment), labels
 
@@ -109,13 +109,13 @@ class LabelledImages(Dataset):
 def model_input(
     pictures: Tensor, in_chans: int, mean: Sequence[float], std: Sequence[float], augment: nn.Module | None = None
 ) -> Tensor:
-    """Return the input, float32 [B, in_chans, H, W], for uint8 pictures [B, C, H, W]; see ``LabelledImages``."""
+    """Return the input, float32 [B, in_chans, H, W], for uint8 images [B, C, H, W]; see ``LabelledImages``."""
     images = v2.functional.to_dtype(pictures, torch.float32, scale=True)
     if images.shape[1] != in_chans and in_chans == 1:
         images = v2.functional.rgb_to_grayscale(images)
     if augment is not None:
         images = augment(images)
-    # torchvision's normalize copies both to the device at each call, and waits.
+    # Not torchvision's normalize, which copies both to the device at each call, and waits.
     centre, spread = (constant(tuple(values), images.device).view(-1, 1, 1) for values in (mean, std))
     return images.expand(-1, in_chans, -1, -1).sub(centre).div_(spread)
 

@@ -1,4 +1,4 @@
-"""Image files opened: what is no file, and what no picture is made of, is refused in words before it is read."""
+"""Opening of image files; anything that is not an image file is an error before it is read."""
 
 import os
 import stat
@@ -14,29 +14,30 @@ KINDS = {
     stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder", stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }  # fmt: skip
-"""What a name may lead to that is no file."""
+"""Kinds of paths that are not regular files."""
 
 PROGRAMS = ("EPS", "WMF")
-"""Formats that are no pixels but programs, which another program would have to run."""
+"""Formats that hold programs instead of pixels."""
 
 
 @cache
 def _formats() -> list[str]:
     Image.init()
-    # Those of X-rays first: which format it is, Pillow tries one after the other.
+    # Formats of X-rays first, because Pillow tries one format after the other.
     return sorted((name for name in Image.ID if name not in PROGRAMS), key=lambda name: name not in ("PNG", "JPEG"))
 
 
 def open_picture(file: str | Path | BinaryIO) -> Image.Image:
-    """Open an image file, or its bytes; a file that would never end is not waited for.
+    """Open an image file, or its bytes, without waiting for endless files such as pipes.
 
     Raises:
-        ValueError: It is no file, an empty one, no image, several pages or frames, or a picture of a single row or column of pixels.
-        OSError: It cannot be read.
-        ConfigError: It is DICOM, and pydicom, or what decodes its pixels, is not installed.
+        ValueError: It is not a regular file, is empty, is not an image, has several pages or frames, or has a single
+            row or column of pixels.
+        OSError: The file cannot be read.
+        ConfigError: The file is DICOM, and pydicom or the decoder of its pixels is not installed.
     """
     named = isinstance(file, str | Path)
-    if named and (reason := no_file(file)):
+    if named and (reason := not_a_file(file)):
         raise ValueError(f"expected an image file, found {reason}")
     suffix = os.path.splitext(file)[1] if named else getattr(file, "suffix", "")
     if suffix.lower() in SUFFIXES:
@@ -46,19 +47,18 @@ def open_picture(file: str | Path | BinaryIO) -> Image.Image:
     except UnidentifiedImageError:
         if named and has_mark(Path(file)):
             return read_dicom(Path(file))
-        raise ValueError("no image, or its header is damaged") from None
+        raise ValueError("not an image, or its header is damaged") from None
     if min(image.size) < 2:
-        raise ValueError(f"expected a picture, found {image.size[0]} x {image.size[1]} pixels")
-    pages = (
-        1 if image.format == "MPO" else getattr(image, "n_frames", 1)
-    )  # a telephone's photograph has a second, small one
+        raise ValueError(f"expected an image, found {image.size[0]} x {image.size[1]} pixels")
+    # A photograph of a phone (MPO) has a second, small image.
+    pages = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
     if pages > 1:
-        raise ValueError(f"expected one picture, found {pages} pages or frames: keep one of them")
+        raise ValueError(f"expected one image, found {pages} pages or frames: keep one of them")
     return image
 
 
-def no_file(path: str | Path) -> str:
-    """Say what a path leads to where that is no file with content; "" where it is one."""
+def not_a_file(path: str | Path) -> str:
+    """Return a description of a path that is not a file with content, or "" if it is one."""
     try:
         status = os.stat(path)
     except FileNotFoundError:

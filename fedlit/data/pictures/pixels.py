@@ -10,20 +10,19 @@ from PIL import Image, ImageOps
 from fedlit.data.pictures.opening import open_picture
 
 DEPTH = 16
-"""Bits of the pixels of a file with more than 8, where nobody says how many of them a data set uses."""
+"""Default number of used bits of pixels with more than 8 bits."""
 
 SIDE = 64
-"""Height and width of the small pictures that are compared with each other."""
+"""Height and width of the small images that are compared with each other."""
 
 THUMB = 128
-"""Height and width at which a check decodes pictures: enough for a border of some percent to be seen."""
+"""Height and width at which a check decodes images: enough to detect a border of a few percent."""
 
 DRAFT = 2
-"""How many times the wanted size a JPEG is decoded at, at least."""
-
+"""Smallest size at which a JPEG is decoded, as a multiple of the wanted size."""
 
 Resize = Literal["squeeze", "pad"]
-"""What happens to a picture that is not square: its shape is changed, or it gets black borders."""
+"""Rule for images that are not square: their shape is changed, or they get black borders."""
 
 
 def read_image(
@@ -31,18 +30,19 @@ def read_image(
 ) -> np.ndarray:
     """Read one image file as uint8 [channels, image_size, image_size].
 
-    A picture is turned as its EXIF orientation says, and resized with antialiasing; one that is not square is squeezed, or keeps its shape between black borders of
-    equal width. Colour becomes grey if ``channels`` is 1, and
-    transparency is dropped. Pixels of more than 8 bits are scaled by ``depth``, so that white is white in all files of a data
-    set, however dark one of them is. A JPEG that is more than four times as large is decoded at a half, a quarter or an eighth
-    of its size, yet at twice the wanted size at least, which is faster and changes pixels by a grey level or so.
+    The image is rotated as its EXIF orientation says, and resized with antialiasing. If it is not square, it is
+    squeezed, or keeps its shape between black borders of equal width. Colour becomes grey if ``channels`` is 1, and
+    transparency is dropped. Pixels of more than 8 bits are scaled by ``depth``, so that white is the same in all files
+    of a data set, however dark one of them is. A JPEG that is more than four times as large is decoded at a half, a
+    quarter or an eighth of its size, but at least at twice the wanted size. This is faster and changes pixels by about
+    one grey level.
 
     Args:
         file: The image file, or its bytes.
         image_size: Height and width in pixels.
         channels: Number of channels: 1 (grey) or 3 (RGB).
         depth: Number of bits that a data set uses of pixels with more than 8.
-        resize: What happens to a picture that is not square, ``squeeze`` or ``pad``.
+        resize: Rule for images that are not square, ``squeeze`` or ``pad``.
 
     Raises:
         ValueError: The file cannot be decoded, or a pixel has more bits than ``depth``.
@@ -78,5 +78,5 @@ def _eight_bits(image: Image.Image, depth: int) -> Image.Image:
 
 @cache
 def _scale(depth: int) -> np.ndarray:
-    """Return 8 bits for each value of ``depth`` bits, [2 ** depth] uint8: a table is ten times as fast as arithmetic."""
+    """Return 8 bits for each value of ``depth`` bits, [2 ** depth] uint8; this is ten times as fast as arithmetic."""
     return np.round(np.arange(2**depth) * (255 / (2**depth - 1))).astype(np.uint8)

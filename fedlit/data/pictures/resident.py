@@ -1,4 +1,4 @@
-"""Pictures that lie as one tensor on the device that trains."""
+"""Image stores as one tensor on the device that trains."""
 
 from collections.abc import Sequence
 
@@ -10,15 +10,15 @@ from fedlit.core.devices import to_device
 from fedlit.data.pictures.images import ImageStore
 
 CHUNK = 2**26
-"""Bytes that are copied at a time."""
+"""Number of bytes that are copied at a time."""
 
 
 class ResidentStore:
-    """The pictures of a store as one uint8 tensor [N, channels, height, width] on a device.
+    """The images of a store as one uint8 tensor [N, channels, height, width] on a device.
 
     Args:
-        store: The store, from which they are copied once.
-        device: Where they go.
+        store: The store, which is copied once.
+        device: The device of the copy.
     """
 
     def __init__(self, store: ImageStore, device: torch.device) -> None:
@@ -33,11 +33,11 @@ class ResidentStore:
         return len(self._pictures)
 
     def __getitem__(self, indices: Sequence[int] | np.ndarray | Tensor) -> Tensor:
-        """Return a copy of some pictures, uint8 [B, C, H, W], on the device."""
+        """Return a copy of some images, uint8 [B, C, H, W], on the device."""
         rows = torch.from_numpy(np.array(indices, dtype=np.int64))
         return self._pictures.index_select(0, to_device(rows, self._pictures.device))
 
 
 def nbytes(store: ImageStore) -> int:
-    """Count the bytes of a store's pictures."""
+    """Return the number of bytes of a store's images."""
     return int(np.prod(store.shape, dtype=np.int64))

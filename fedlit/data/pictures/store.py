@@ -1,4 +1,4 @@
-"""Decoded pictures in one memory-mapped file in the cache folder."""
+"""Decoded images in one memory-mapped file in the cache folder."""
 
 import hashlib
 import os
@@ -22,38 +22,40 @@ if TYPE_CHECKING:
     from fedlit.data.pictures.duplicates import Thumbs
 
 LARGE = 100 * 10**6
-"""Bytes from which on the place and size of pictures that are no files are said before they are made."""
+"""Number of bytes from which on path and size of images that do not come from files are printed."""
 
 ELSEWHERE = "name another folder: --data.cache_dir FOLDER, or XDG_CACHE_HOME in the environment"
 
 
 def cache_folder(cache_dir: str | Path | None = None) -> Path:
-    """Return the folder of decoded pictures: ``cache_dir``, ``$XDG_CACHE_HOME/fedlit`` or ``~/.cache/fedlit``."""
+    """Return the folder of decoded images: ``cache_dir``, ``$XDG_CACHE_HOME/fedlit`` or ``~/.cache/fedlit``."""
     if cache_dir is not None:
         return Path(cache_dir).expanduser()
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fedlit"
-    except RuntimeError as error:  # a user of a container, without a name and without HOME
+    except RuntimeError as error:  # a container's user without a name and without HOME
         raise ConfigError(f"data.cache_dir: this user has no home directory for decoded images; {ELSEWHERE}") from error
 
 
 def make_cache_folder(folder: Path) -> None:
-    """Make the folder of decoded pictures.
+    """Create the folder of decoded images.
 
     Raises:
-        ConfigError: It cannot be made, or nothing can be written there.
+        ConfigError: The folder cannot be created, or is not writable.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise ConfigError(f"data.cache_dir: cannot make {folder} for decoded images ({reason}); {ELSEWHERE}") from error
+        raise ConfigError(
+            f"data.cache_dir: cannot create {folder} for decoded images ({reason}); {ELSEWHERE}"
+        ) from error
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"data.cache_dir: nothing can be written in {folder}, for decoded images; {ELSEWHERE}")
+        raise ConfigError(f"data.cache_dir: cannot write decoded images to {folder}; {ELSEWHERE}")
 
 
 class ImageStore:
-    """Pictures as uint8 [N, channels, height, width] in a memory-mapped ``.npy`` file.
+    """Images as uint8 [N, channels, height, width] in a memory-mapped ``.npy`` file.
 
     Only the path is pickled, so a worker process maps the file again and shares the pages.
 
@@ -66,12 +68,12 @@ class ImageStore:
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        # A plain array, because each access to the memmap class costs microseconds.
+        # A plain array, because each access to a memmap costs microseconds.
         self._array = np.asarray(np.load(self.path, mmap_mode="r", allow_pickle=False))
         if self._array.ndim != 4 or self._array.dtype != np.uint8:
             raise ValueError(
-                f"{self.path}: expected uint8 pictures [N, channels, height, width], "
-                f"found {self._array.dtype} {list(self._array.shape)}. Remove the file; it is made again."
+                f"{self.path}: expected uint8 images [N, channels, height, width], "
+                f"found {self._array.dtype} {list(self._array.shape)}. Remove the file; it is created again."
             )
 
     @classmethod
@@ -82,13 +84,13 @@ class ImageStore:
         write: Callable[[np.memmap], None],
         cache_dir: str | Path | None = None,
     ) -> "ImageStore":
-        """The store named ``key`` in the cache folder; ``write`` fills it where it is not there yet.
+        """Return the store named ``key`` in the cache folder; ``write`` fills it if it does not exist yet.
 
-        The file appears under its final name only when it is complete, so a killed run leaves no half store behind. One that
-        was damaged since then is made again, with a warning.
+        The file gets its final name only when it is complete, so a killed run leaves no partial store behind. A damaged
+        store is created again, with a warning.
 
         Args:
-            key: A name which is different whenever the pixels would be; a hash of all that determines them.
+            key: A name that changes whenever the pixels change, such as a hash of everything that determines them.
             shape: [N, channels, height, width].
             write: Called with a writable uint8 map of that shape. Its ``filename`` can be mapped by other processes.
             cache_dir: The cache folder, see ``cache_folder``.
@@ -105,7 +107,7 @@ class ImageStore:
         check_space(folder, shape)
         if (size := int(np.prod(shape, dtype=np.int64))) >= LARGE:
             Console(stderr=True, highlight=False, soft_wrap=True).print(
-                f"{shape[0]:,} pictures take {decimal(size)} in {path}"
+                f"{shape[0]:,} images take {decimal(size)} in {path}"
             )
         with whole(path) as draft:
             array = np.lib.format.open_memmap(draft, mode="w+", dtype=np.uint8, shape=tuple(shape))
@@ -121,22 +123,22 @@ class ImageStore:
         array = np.ascontiguousarray(array)
         if array.dtype != np.uint8 or array.ndim != 4:
             shape = f"{array.dtype} {list(array.shape)}"
-            raise ValueError(f"expected uint8 pictures [N, channels, height, width], found {shape}. Convert the array.")
+            raise ValueError(f"expected uint8 images [N, channels, height, width], found {shape}. Convert the array.")
         key = hashlib.sha256(repr(array.shape).encode() + array.tobytes()).hexdigest()[:24]
         return cls.cached(f"array-{key}", array.shape, lambda out: np.copyto(out, array), cache_dir)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """The shape of all pictures, [N, channels, height, width]."""
+        """The shape of all images, [N, channels, height, width]."""
         return tuple(self._array.shape)
 
     @property
     def paths(self) -> list[Path]:
-        """Files of the cache in which the pictures lie."""
+        """Cache files of the images."""
         return [self.path]
 
     def hashes(self) -> np.ndarray:
-        """Return the perceptual hashes of each picture, [N, 4] uint64; those of decoded files were made with them."""
+        """Return the perceptual hashes of each image, [N, 4] uint64; decoding computes those of image files."""
         known = self.path.with_suffix(".rows")
         if known.exists():
             rows = np.load(known, mmap_mode="r")
@@ -149,8 +151,8 @@ class ImageStore:
         return len(self._array)
 
     def __getitem__(self, indices: "int | Sequence[int] | np.ndarray | Tensor") -> "Tensor":
-        """Return a copy of the pictures: uint8 [C, H, W] for one index, [B, C, H, W] for several."""
-        import torch  # where a picture is asked for; it takes seconds
+        """Return a copy of the images: uint8 [C, H, W] for one index, [B, C, H, W] for several."""
+        import torch  # only if images are read, because the import takes seconds
 
         return torch.from_numpy(np.take(self._array, np.asarray(indices), axis=0))
 
@@ -159,10 +161,10 @@ class ImageStore:
 
 
 class PartOfStore:
-    """Some pictures of a store, in an order of one's own; a picture may be there more than once.
+    """Some images of a store in any order, with repetitions if wanted.
 
     Args:
-        store: The image store, or pictures in memory with their hashes, which have no files.
+        store: The image store, or thumbnails with their hashes, which have no files.
         rows: Rows of the store, [n].
     """
 
@@ -171,42 +173,42 @@ class PartOfStore:
 
     @property
     def path(self) -> Path:
-        """A name for these pictures, beside the store."""
+        """A name for these images, next to the store."""
         digest = hashlib.sha256(self.rows.tobytes()).hexdigest()[:12]
         return self.store.path.with_name(f"{self.store.path.stem}-part-{digest}")
 
     @property
     def paths(self) -> list[Path]:
-        """Files of the cache in which the pictures lie."""
+        """Cache files of the images."""
         return self.store.paths
 
     def hashes(self) -> np.ndarray:
-        """Return the perceptual hashes of each picture, [n, 4] uint64."""
+        """Return the perceptual hashes of each image, [n, 4] uint64."""
         return self.store.hashes()[self.rows]
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """The shape of all pictures, [n, channels, height, width]."""
+        """The shape of all images, [n, channels, height, width]."""
         return (len(self), *self.store.shape[1:])
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, indices: "int | Sequence[int] | np.ndarray | Tensor") -> "Tensor":
-        """Return a copy of the pictures: uint8 [C, H, W] for one index, [B, C, H, W] for several."""
+        """Return a copy of the images: uint8 [C, H, W] for one index, [B, C, H, W] for several."""
         return self.store[self.rows[np.asarray(indices)]]
 
 
 def check_space(folder: Path, shape: tuple[int, ...]) -> None:
-    """Refuse pictures for which the disk has no space.
+    """Check that the disk has enough space for images.
 
     Raises:
-        OSError: How much they need, and how much there is.
+        OSError: It has not; the message has the needed and the free space.
     """
-    # Writing to a map on a full disk kills the process by a signal, without a word: ask before.
+    # Writing to a memory map on a full disk would kill the process by a signal, without a message.
     need, free = int(np.prod(shape, dtype=np.int64)), shutil.disk_usage(folder).free
     if need > free:
         raise OSError(
-            f"{folder}: decoded pictures {list(shape)} need {need / 2**30:.1f} GiB, found {free / 2**30:.1f} GiB free. "
-            "Free some space, choose another cache_dir, or a smaller image_size."
+            f"{folder}: decoded images {list(shape)} need {need / 2**30:.1f} GiB, found {free / 2**30:.1f} GiB free. "
+            "Free disk space, or choose another cache_dir or a smaller image_size."
         )

@@ -1,6 +1,6 @@
 """Chest X-ray data sets, read in the layouts of their official downloads.
 
-``base`` has what all readers share, and each other module reads one data set. ``check`` looks for mistakes in a folder.
+``base`` is the common base of the readers; each other module reads one data set. ``check`` finds mistakes in a folder.
 """
 
 from fedlit.core.system.imports import lazily

@@ -1,4 +1,4 @@
-"""Headers of image files, read by other processes while this one still reads label files."""
+"""Reading of image headers by other processes while this one still reads label files."""
 
 import multiprocessing
 import os
@@ -10,25 +10,24 @@ from itertools import islice
 from multiprocessing.synchronize import Event
 
 from fedlit.core.system.processes import cores, end_with_parent, starting
-from fedlit.data.xrays.pictures import IMAGES, Picture, look_at
+from fedlit.data.xrays.pictures import IMAGES, Picture, inspect_image
 
 CHUNK = 256
-"""Headers that a process reads before it asks whether it shall go on."""
-
+"""Number of headers that a process reads before it checks whether to stop."""
 
 WORTH = 2000
-"""Images from which on it is worth to start processes."""
+"""Number of images from which on starting processes pays off."""
 
 
 class Ahead:
-    """Processes that read the headers of all pictures below folders until they are told which of them are meant.
+    """Processes that read the headers of all images below folders until the needed images are known.
 
     Args:
         roots: The folders.
     """
 
     def __init__(self, roots: Sequence[str]) -> None:
-        # No fork: it would be unsafe where this process has threads.
+        # No fork, which would be unsafe if this process has threads.
         spawning = multiprocessing.get_context("spawn")
         self._enough, shares = spawning.Event(), cores()
         self._pool = ProcessPoolExecutor(shares, spawning, _begin, (self._enough,))
@@ -43,41 +42,41 @@ class Ahead:
         self._pool.shutdown(cancel_futures=True)
 
     def so_far(self) -> dict[str, Picture]:
-        """End the look at everything, and return what was seen, by path; nothing where a process was killed."""
+        """Stop reading everything and return the results by path; they are empty if a process was killed."""
         self._enough.set()
         try:
             return {file: picture for share in self._shares for file, picture in share.result().items()}
         except BrokenProcessPool:
             return {}
 
-    def look_at(self, chunks: Sequence[Sequence[str]]) -> Iterator[list[Picture]]:
-        """Read the headers of files, and yield those of each chunk in turn; where a process was killed, here."""
+    def inspect(self, chunks: Sequence[Sequence[str]]) -> Iterator[list[Picture]]:
+        """Read the headers of files and yield those of each chunk in turn; if a process is killed, read them here."""
         done = 0
         try:
-            for done, found in enumerate(self._pool.map(headers, chunks), 1):  # noqa: B007
-                yield found
+            for done, pictures in enumerate(self._pool.map(headers, chunks), 1):  # noqa: B007
+                yield pictures
         except BrokenProcessPool:
             yield from map(headers, chunks[done:])
 
 
 def headers(files: Sequence[str]) -> list[Picture]:
-    """Read the headers of some files; equal ones are one object, which costs nothing to pass on."""
+    """Read the headers of some files; equal headers are one object, which is cheap to send."""
     same: dict[Picture, Picture] = {}
-    return [same.setdefault(picture, picture) for picture in map(look_at, files)]
+    return [same.setdefault(picture, picture) for picture in map(inspect_image, files)]
 
 
-_enough: Event | None = None  # of a process that looks ahead
+_enough: Event | None = None  # of a process that reads ahead
 
 
 def _begin(enough: Event) -> None:
     global _enough
     _enough = enough
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the command's to handle, which then ends this
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command handles Ctrl-C, and then ends this process
     end_with_parent()
 
 
 def is_worth_it(roots: Sequence[str]) -> bool:
-    """Return whether there are cores for it, and many images below some folders."""
+    """Return True if there are several cores and many images below the folders."""
     return cores() > 1 and sum(1 for _ in islice(_images(roots), WORTH)) == WORTH
 
 
@@ -87,11 +86,11 @@ def _images(roots: Sequence[str]) -> Iterator[str]:
 
 
 def _below(roots: Sequence[str], share: int, shares: int) -> dict[str, Picture]:
-    """Look at one share of the pictures below folders, as long as there is need."""
-    found: dict[str, Picture] = {}
+    """Read the headers of one share of the images below folders until told to stop."""
+    pictures: dict[str, Picture] = {}
     files, number = _images(roots), 0
     while not _enough.is_set() and (chunk := list(islice(files, CHUNK))):
         if number % shares == share:
-            found |= zip(chunk, headers(chunk), strict=True)
+            pictures |= zip(chunk, headers(chunk), strict=True)
         number += 1
-    return found
+    return pictures

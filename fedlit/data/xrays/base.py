@@ -1,4 +1,4 @@
-"""What all readers of chest X-ray data sets have in common."""
+"""The base class of readers of chest X-ray data sets."""
 
 import os
 import warnings
@@ -32,29 +32,30 @@ from fedlit.data.pictures.pixels import DEPTH, Resize
 from fedlit.data.pictures.store import ImageStore, PartOfStore
 from fedlit.data.records import LeftOut, Records, listed
 from fedlit.data.spelling import located
-from fedlit.data.tables import Table
+from fedlit.data.tables import LabelTable
 from fedlit.data.xrays.folders import home, other_than_expected
 
 DARK = 64
-"""Pictures in which the brightest pixel is looked for."""
+"""Number of images that are searched for the brightest pixel."""
 
 
 @dataclass
 class Reading:
-    """What the label files of a data set say of N images, before any image is opened.
+    """The content of a data set's label files about N images, before any image is opened.
 
     Attributes:
-        files: Path of each image; the file need not exist. ``read_within()`` makes them strings.
+        files: Path of each image; the file need not exist. ``read_within()`` makes the paths strings.
         names: Unique id of each image, [N] str.
         patients: Patient of each image, [N] str.
         labels: The L labels of the source, [N, L] float32 in {0, 1, ``UNCERTAIN``, NaN}; NaN is a blank.
         source: The label file, or the folder of several, for messages.
-        splits: The official split of each image, [N] "train", "val", "test" or "train_val"; None where there is none.
+        splits: The official split of each image, [N] "train", "val", "test" or "train_val"; None if there is no
+            official split.
         table: The columns of the source for ``ByColumn``, with one row for each image.
-        notes: Sentences that say what was left out and why, with counts.
-        sites: Hospital of each image, [N] str; None where all are of the source itself.
-        there: Which of the files are on the disk, [N] bool; None where nobody has looked yet.
-        lines: Where ``source`` names each image, such as "line 7", [N] str; None where that has to be looked for.
+        notes: Sentences about images that were left out, with reasons and counts.
+        sites: Hospital of each image, [N] str; None if all are of the source itself.
+        there: Mask of the files that exist, [N] bool; None before the files are searched.
+        lines: Place of each image in ``source``, such as "line 7", [N] str; None if it has to be searched for.
     """
 
     files: Sequence[str | Path]
@@ -70,7 +71,7 @@ class Reading:
     lines: np.ndarray | None = None
 
     def where(self, mask: np.ndarray) -> "Reading":
-        """Return the images of a mask, [N] bool."""
+        """Return the reading with only the images of a mask, [N] bool."""
         return replace(
             self,
             files=list(compress(self.files, mask)),
@@ -88,43 +89,42 @@ class Reading:
 class ChestXrays(FederatedDataModule):
     """A chest X-ray data set of one organisation.
 
-    A reader implements ``read()``, which says what its label files hold. The names of labels, the policies for
-    uncertain and blank labels, and missing images are handled here, in the same way for all readers.
+    A reader implements ``read()``, which returns the content of its label files. This class handles the names of
+    labels, the policies for uncertain and blank labels, and missing images in the same way for all readers.
 
     Args:
         root: The folder of the download, or one a few levels above it, or its folder of images. There is no default.
         classes: The classes to use, in this order; by default all of them.
-        unlabelled: Those of the classes that these images are not labelled for, such as a finding that a hospital does not
-            report and the other hospitals of a federation do. Their labels are hidden, and ``classes`` may name classes
-            that the source does not have.
-        names: Names of the classes: ``source`` for those of the data set, ``harmonised`` for those that the command
-            ``fedlit list labels`` shows, or a map from each class to a label of the source, or to several labels with a
-            rule (``{any: [...]}`` or ``{all: [...]}``).
+        unlabelled: Those of the classes that these images are not labelled for, such as a finding that this hospital
+            does not report but other hospitals of a federation do. Their labels are hidden, and the source need not
+            have them.
+        names: Names of the classes: ``source`` for those of the data set, ``harmonised`` for those of the command
+            ``fedlit list labels``, or a map from each class to a label of the source, or to several labels with a rule
+            (``{any: [...]}`` or ``{all: [...]}``).
         uncertain: Meaning of an uncertain label: ``ignore`` (no loss, no metric), ``zeros``, ``ones``, or a map from
             labels of the source to these words, with ``default`` for the others.
         blank: Meaning of a label that is neither positive, negative nor uncertain: ``ignore`` (no loss, no metric),
             ``zeros``, ``ones``, or a map from labels of the source to these words, with ``default`` for the others.
-        missing: What happens if images are not on disk: ``refuse`` is an error, ``drop`` leaves them out and warns.
-        damaged: What happens if image files cannot be decoded, in the same words; by default ``refuse``. What was left out
-            is listed in ``left_out.csv`` of a run.
-        depth: Number of bits that the data set uses of pixels with more than 8, from 9 to 16, by default 16: a PNG of 16
-            bits may hold 12. DICOM files say it themselves.
-        resize: What happens to an image that is not square: ``squeeze`` changes its shape, which is the default, ``pad``
-            keeps it between black borders.
-        official_split: Whether the official split of the data set is used where it has one. If not, patients are
-            divided in the fractions of ``split``.
+        missing: Rule for missing image files: ``refuse`` is an error, ``drop`` leaves the images out with a warning.
+        damaged: Rule for image files that cannot be decoded, ``refuse`` or ``drop``; by default ``refuse``. Images that
+            are left out are listed in ``left_out.csv`` of a run.
+        depth: Number of bits that the data set uses of pixels with more than 8, from 9 to 16, by default 16: a 16-bit
+            PNG may hold 12 bits. DICOM files declare it themselves.
+        resize: Resizing of images that are not square: ``squeeze`` (the default) changes their shape, ``pad`` adds
+            black borders.
+        official_split: Use the official split of the data set if it has one. If false, patients are divided in the
+            fractions of ``split``.
         partition: The rule that gives each record to a client; by default ``ByPatient`` with four clients.
         **kwargs: Further arguments of FederatedDataModule.
 
     Attributes:
         source: Name of the organisation, and of its column in the table of harmonised labels.
         labels: The labels of the source, as spelled there.
-        layout: A description of what the folder holds, for messages.
-        views: The views that are read, where a reader offers a choice.
+        layout: A description of the content of the folder, for messages.
+        views: The views that are read, if a reader offers a choice.
         needs: Patterns of files; a folder with a file that matches one of them is recognised as this data set.
         channels: Number of channels that are kept of an image: 1 is grey, 3 is RGB.
-        duplicates: Whether one picture of two patients is refused or allowed; None where nobody looks for such before it
-            trains.
+        duplicates: Rule for equal images of two patients; None if a run does not search for them before it trains.
     """
 
     source: str = ""
@@ -177,12 +177,12 @@ class ChestXrays(FederatedDataModule):
 
     @classmethod
     def recognises(cls, root: Path) -> bool:
-        """Return whether a folder looks like this data set."""
+        """Return True if a folder looks like this data set."""
         return any(any(root.glob(pattern)) for pattern in cls.needs)
 
     @classmethod
     def lies_in(cls, root: Path) -> bool:
-        """Return whether a folder is the one that ``read()`` expects, also where it does not show which data set it is."""
+        """Return True if a folder is the one that ``read()`` expects, even if it could be of several data sets."""
         return cls.recognises(root)
 
     @property
@@ -191,19 +191,19 @@ class ChestXrays(FederatedDataModule):
         return self._classes
 
     def read(self) -> Reading:
-        """Read the label files and find out where each image lies, without opening any image.
+        """Read the label files and locate each image, without opening any image.
 
         Raises:
             FileNotFoundError: The folder or one of its label files is missing.
-            ValueError: A label file has an unexpected content; the message names file, line and column.
+            ValueError: A label file has unexpected content; the message names file, line and column.
         """
         raise NotImplementedError(f"{type(self).__name__} does not implement read()")
 
     def records(self) -> Records:
         """Read the label files, decide on uncertain and blank labels, and decode the images into the cache."""
         if not self.root.is_dir():
-            found = "a file, not a folder" if self.root.is_file() else "no such folder"
-            raise FileNotFoundError(f"{self.root}: {found}; {self.layout}")
+            reason = "a file, not a folder" if self.root.is_file() else "no such folder"
+            raise FileNotFoundError(f"{self.root}: {reason}; {self.layout}")
         if other := other_than_expected(self.root):
             raise FileNotFoundError(other)
         self.left_out = []
@@ -212,7 +212,12 @@ class ChestXrays(FederatedDataModule):
         return self.described(reading, store)
 
     def described(self, reading: Reading, store: ImageStore | PartOfStore | Sequence[str]) -> Records:
-        """Return the records of a reading after deciding on uncertain and blank labels; ``store`` may be files so far."""
+        """Return the records of a reading after deciding on uncertain and blank labels.
+
+        Args:
+            reading: The content of the label files.
+            store: The decoded images, or their files if nothing is decoded.
+        """
         labels = decided(reading.labels, np.isnan(reading.labels), self.blank)
         self._decided = labels = decided(labels, reading.labels == UNCERTAIN, self.uncertain)
         classes = np.full((len(labels), len(self.classes)), np.nan, dtype=np.float32)
@@ -235,15 +240,15 @@ class ChestXrays(FederatedDataModule):
         )
 
     def read_within(self) -> Reading:
-        """Read the label files, and refuse a name by which an image would be read from elsewhere.
+        """Read the label files, and check that all images are in the data set's folder.
 
         Raises:
-            ValueError: An image lies outside of the data set's folder.
+            ValueError: The name of an image leads out of the folder.
         """
         reading, root = self.read(), os.path.join(self.root, "")
         folder = reading.source if reading.source.is_dir() else reading.source.parent
         packed = [file for file in sorted(folder.glob("*.csv.gz")) if file.with_suffix("").is_file()]
-        reading.notes += [f"{file.name} lies beside {file.stem}: only one of them was read" for file in packed]
+        reading.notes += [f"{file.name} is next to {file.stem}: only one of them was read" for file in packed]
         reading.files, reading.there = located(reading.files)
         if self.root != self.given_root:
             reading.notes.insert(0, f"{self.source} was found in {self.root}, not in {self.given_root} itself")
@@ -251,13 +256,13 @@ class ChestXrays(FederatedDataModule):
         if any(outside):
             row = outside.index(True)
             raise ValueError(
-                f"{reading.source}: expected names of images in {self.root}, found {str(reading.names[row])!r}, which leads to "
-                f"{reading.files[row]} ({sum(outside)} such names)"
+                f"{reading.source}: expected names of images in {self.root}, found {str(reading.names[row])!r}, which "
+                f"leads to {reading.files[row]} ({sum(outside)} such names)"
             )
         return reading
 
     def _present(self, reading: Reading) -> Reading:
-        """Return the images that exist."""
+        """Return the reading with only the images that exist."""
         if (here := reading.there).all():
             return reading
         absent = reading.names[~here]
@@ -270,17 +275,9 @@ class ChestXrays(FederatedDataModule):
         return self._without(reading, dict.fromkeys(np.flatnonzero(~here).tolist(), "missing"), "are missing")
 
     def _decoded(self, reading: Reading) -> tuple[Reading, ImageStore | PartOfStore]:
-        """Return the images that can be decoded, and their pictures."""
-        size, channels = self.image_size, self.channels
-        decoded = decode(
-            reading.files,
-            size,
-            channels,
-            cache_dir=self.cache_dir,
-            depth=self.depth,
-            damaged=self.damaged,
-            resize=self.resize,
-        )
+        """Return the reading with only the images that can be decoded, and the decoded images."""
+        options = {"cache_dir": self.cache_dir, "depth": self.depth, "damaged": self.damaged, "resize": self.resize}
+        decoded = decode(reading.files, self.image_size, self.channels, **options)
         self.warn_of_dark(decoded.store, reading.files)
         blank = np.setdiff1d(np.flatnonzero(decoded.store.hashes()[:, 0] == 0), list(decoded.damaged))
         if len(blank):
@@ -292,19 +289,19 @@ class ChestXrays(FederatedDataModule):
         return self._without(reading, decoded.damaged, "are damaged"), PartOfStore(decoded.store, kept)
 
     def warn_of_dark(self, store: ImageStore | np.ndarray, files: Sequence[str]) -> None:
-        """Warn where pictures from all over a store are so dark that their pixels have fewer bits than ``depth``."""
+        """Warn if a sample of a store is so dark that its pixels seem to have fewer bits than ``depth``."""
         rows = np.unique(np.linspace(0, len(store) - 1, min(len(store), DARK)).astype(int))
         brightest = int(store[rows].max())
         if 0 < brightest < 128 and _is_deep(files[int(rows[-1])]):
             bits = int(np.ceil(np.log2((brightest - 0.5) / 255 * 2**self.depth)))
             warnings.warn(
-                f"the brightest pixel of {len(rows)} pictures of {self.source} is {brightest} of 255: if their 16 bits "
-                f"are used up to {bits} only, set data.depth to {bits}",
+                f"the brightest pixel of {len(rows)} images of {self.source} is {brightest} of 255: if only {bits} of "
+                f"their 16 bits are used, set data.depth to {bits}",
                 stacklevel=5,
             )
 
     def _without(self, reading: Reading, reasons: dict[int, str], what: str) -> Reading:
-        """Return a reading without some rows, which are listed, counted in a note, and warned of."""
+        """Return a reading without some rows, which are listed, counted in a note, and reported by a warning."""
         names = reading.names[list(reasons)]
         self.left_out += [
             LeftOut(str(name), str(reading.files[row]), reason)
@@ -317,11 +314,11 @@ class ChestXrays(FederatedDataModule):
         return reading.where(kept)
 
     def _of_views(
-        self, table: Table, column: str, usual: Sequence[str], notes: list[str], views: Sequence[str] | None = None
-    ) -> Table:
-        """Return the images with one of the chosen views in a column, and note how many have others.
+        self, table: LabelTable, column: str, usual: Sequence[str], notes: list[str], views: Sequence[str] | None = None
+    ) -> LabelTable:
+        """Return the images with one of the chosen views in a column, and note the number of images with other views.
 
-        An empty cell is the view ``none``. A copy may lack a usual view; other views that it lacks are a mistake.
+        An empty cell is the view ``none``. A copy may lack a usual view; any other view that it lacks is an error.
         """
         views = self.views if views is None else views
         cells = table.rows[column]
@@ -348,7 +345,7 @@ class ChestXrays(FederatedDataModule):
 
 
 def _is_deep(file: str) -> bool:
-    """Return whether an image file, which can be opened, has pixels of more than 8 bits and no word for how many."""
+    """Return True if an image file can be opened and has more than 8 bits, without declaring how many are used."""
     try:
         with open_picture(file) as image:
             return image.mode.startswith("I")
@@ -357,13 +354,13 @@ def _is_deep(file: str) -> bool:
 
 
 def _leads_out(file: str, root: str) -> bool:
-    """Return whether the path of a file leads out of a folder."""
+    """Return True if the path of a file leads out of a folder."""
     if file.startswith(root) and ".." not in file:
         return False
     return not os.path.abspath(file).startswith(os.path.join(os.path.abspath(root), ""))
 
 
-def refuse(table: Table, column: str, wrong: np.ndarray, expected: str) -> None:
+def refuse(table: LabelTable, column: str, wrong: np.ndarray, expected: str) -> None:
     """Raise a ValueError that names file, line and column if a cell of the column is wrong, [N] bool."""
     if wrong.any():
         cell = table.rows[column][wrong].iloc[0]

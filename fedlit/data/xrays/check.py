@@ -1,4 +1,4 @@
-"""Facts about a folder of chest X-rays and problems in it, as ``fedlit data check`` prints them."""
+"""The check of a folder of X-rays: the facts and problems that ``fedlit data check`` prints."""
 
 import gzip
 import re
@@ -26,13 +26,13 @@ from fedlit.data.xrays.ahead import CHUNK, Ahead
 from fedlit.data.xrays.base import ChestXrays, Reading
 from fedlit.data.xrays.checked import LEAK, SHOWN, Check, Problem
 from fedlit.data.xrays.folders import home, other_than_expected
-from fedlit.data.xrays.pictures import Picture, look_at
+from fedlit.data.xrays.pictures import Picture, inspect_image
 
 if TYPE_CHECKING:
     from fedlit.data.pictures.duplicates import Thumbs
 
 DEEP = 16
-"""Pictures of more than 8 bits in which the brightest pixel is looked for."""
+"""Number of images with more than 8 bits that are searched for the brightest pixel."""
 
 
 def readers() -> dict[str, type[ChestXrays]]:
@@ -58,21 +58,23 @@ def recognise(root: Path, source: str | None = None) -> type[ChestXrays]:
     if not looks_like:
         looks_like = [name for name, reader in shipped.items() if home(root, reader.recognises) != root]
     if len(looks_like) > 1:
-        raise ConfigError(f"{root} looks like {' and like '.join(looks_like)}; say which it is by --source")
+        raise ConfigError(f"{root} looks like {' and like '.join(looks_like)}; name one of them with --source")
     if not looks_like:
         layouts = "\n".join(f"  {name}: {reader.layout}" for name, reader in shipped.items())
         raise ConfigError(f"{root} looks like none of the data sets: found {contents(root)}\n{layouts}")
     return shipped[looks_like[0]]
 
 
-def check(reader: ChestXrays, decode: bool = False, drawn: Path | None = None, ahead: Ahead | None = None) -> Check:
-    """Read a data set's label files and look at each of its images, with a progress bar on the terminal.
+def check_folder(
+    reader: ChestXrays, decode: bool = False, drawn: Path | None = None, ahead: Ahead | None = None
+) -> Check:
+    """Read a data set's label files and inspect each of its images, with a progress bar on the terminal.
 
     Args:
         reader: The reader of the data set.
-        decode: Whether each image is decoded, which finds damaged pixels, and equal and alike pictures of different patients.
-        drawn: PNG file into which pairs of alike pictures are drawn; by default none is written.
-        ahead: Processes that look at the images already, where none is decoded.
+        decode: Decode each image, to find damaged pixels, and equal images and near-duplicates of different patients.
+        drawn: PNG file for a figure of near-duplicates; by default none is written.
+        ahead: Processes that already read the images' headers, if none is decoded.
 
     Raises:
         ConfigError: Images are DICOM files, and pydicom is not installed.
@@ -82,7 +84,7 @@ def check(reader: ChestXrays, decode: bool = False, drawn: Path | None = None, a
         result.reading = reading = reader.read_within()
     except (ValueError, OSError, EOFError) as error:
         message = str(error) if str(reader.root) in str(error) else f"{reader.root}: {error}"
-        result.problems.append(Problem(f"{message}\nThe images were not looked at; mend this first"))
+        result.problems.append(Problem(f"{message}\nThe images were not inspected; fix this first"))
         return result
     result.remarks += reading.notes
     if reader.same_person != "exact":
@@ -92,10 +94,10 @@ def check(reader: ChestXrays, decode: bool = False, drawn: Path | None = None, a
         from fedlit.data.pictures.duplicates import Thumbs  # with PyTorch, which takes seconds
 
         result.thumbs = Thumbs(len(reading.files))
-    result.pictures = _look_at(reading, result.thumbs, ahead)
+    result.pictures = _inspect(reading, result.thumbs, ahead)
     result.problems += _problems(result)
     if same := _under_two_patients(result):
-        result.add_leak(Problem(f"{len(same)} pictures are there under more than one patient: {LEAK}", same))
+        result.add_leak(Problem(f"{len(same)} images belong to more than one patient: {LEAK}", same))
     result.remarks += _remarks(result)
     _as_fit_would(result)
     if decode:
@@ -105,15 +107,15 @@ def check(reader: ChestXrays, decode: bool = False, drawn: Path | None = None, a
     return result
 
 
-def compare(checks: Sequence[Check], drawn: Path | None = None) -> list[Problem]:
+def compare_folders(checks: Sequence[Check], drawn: Path | None = None) -> list[Problem]:
     """Return the images and patients that two folders share.
 
-    Images are compared by name, patients where both folders are of one source, and pictures where they were decoded: copies
-    that were compressed anew, resized or cropped are found too.
+    Images are compared by name, and patients if both folders are of the same source. Decoded images are also compared
+    by content, which finds recompressed, resized and cropped copies.
 
     Args:
-        checks: The folders.
-        drawn: PNG file into which pairs of alike pictures are drawn; by default none is written.
+        checks: The results of the folders.
+        drawn: PNG file for a figure of near-duplicates; by default none is written.
     """
     problems = []
     for one, other in combinations([result for result in checks if result.reading is not None], 2):
@@ -127,7 +129,7 @@ def compare(checks: Sequence[Check], drawn: Path | None = None) -> list[Problem]
         mine, theirs = _by_digest(one), _by_digest(other)
         same = [(mine[digest][0], theirs[digest][0]) for digest in mine if digest in theirs]
         if places := [f"{one.reading.files[row]} is {other.reading.files[twin]}" for row, twin in same]:
-            problems.append(Problem(f"{len(places)} pictures are in {where}: {LEAK}", places))
+            problems.append(Problem(f"{len(places)} images are equal in {where}: {LEAK}", places))
         if one.thumbs is not None and other.thumbs is not None:
             from fedlit.data.xrays import duplicates
 
@@ -135,28 +137,28 @@ def compare(checks: Sequence[Check], drawn: Path | None = None) -> list[Problem]
     return problems
 
 
-def _look_at(reading: Reading, thumbs: "Thumbs | None", ahead: Ahead | None) -> list[Picture | None]:
+def _inspect(reading: Reading, thumbs: "Thumbs | None", ahead: Ahead | None) -> list[Picture | None]:
     names = reading.files
     seen = ahead.so_far() if ahead is not None else {}
     pictures = [seen.get(name) for name in names]
     left = [row for row in np.flatnonzero(reading.there).tolist() if pictures[row] is None]
     doing, terminal = f"{'Opening' if thumbs is None else 'Decoding'} {len(left):,} images", Console(stderr=True)
-    # Some at a time: to pass each header on its own takes longer than to read it.
+    # In chunks, because passing a single header on takes longer than reading it.
     size = CHUNK if thumbs is None else 4
     chunks = [left[start : start + size] for start in range(0, len(left), size)]
     pool = ThreadPoolExecutor()
 
     def look(chunk: list[int]) -> list[Picture]:
-        return [look_at(names[row], thumbs is not None, thumbs and partial(thumbs.put, row)) for row in chunk]
+        return [inspect_image(names[row], thumbs is not None, thumbs and partial(thumbs.put, row)) for row in chunk]
 
     try:
-        looks = pool.map(look, chunks) if ahead is None else ahead.look_at([[names[row] for row in c] for c in chunks])
+        looks = pool.map(look, chunks) if ahead is None else ahead.inspect([[names[row] for row in c] for c in chunks])
         bar = track(looks, doing, len(chunks), console=terminal, transient=True, disable=not terminal.is_terminal)
         for chunk, found in zip(chunks, bar, strict=True):
             for row, picture in zip(chunk, found, strict=True):
                 pictures[row] = picture
     finally:
-        # Not as a context manager: after Ctrl-C that would look at all the other files before it lets go.
+        # Not as a context manager, which would read all other files after Ctrl-C.
         pool.shutdown(cancel_futures=True)
     return pictures
 
@@ -165,7 +167,7 @@ def _problems(result: Check) -> Iterator[Problem]:
     reading, total = result.reading, len(result.pictures)
     names, counts = np.unique(reading.names, return_counts=True)
     if repeated := names[counts > 1].tolist():
-        yield Problem(f"{len(repeated)} images are there more than once", _places(reading, repeated, repeated))
+        yield Problem(f"{len(repeated)} images are listed more than once", _places(reading, repeated, repeated))
     official = reading.splits is not None and result.reader.official_split
     if official and (patients := shared_patients(reading.patients, reading.splits)):
         advice = "keep each patient in one, or set data.official_split to false"
@@ -174,7 +176,7 @@ def _problems(result: Check) -> Iterator[Problem]:
         advice = "add them, remove their rows, or set data.missing to drop"
         yield Problem(f"{len(absent)} of {total} images are missing; {advice}", _files(reading, absent))
     if broken := [row for row, picture in enumerate(result.pictures) if picture is not None and picture.problem]:
-        text = f"{len(broken)} of {total} images are of no use; replace them, or remove their rows"
+        text = f"{len(broken)} of {total} images cannot be used; replace them, or remove their rows"
         reasons = [result.pictures[row].problem for row in broken]
         yield Problem(text, [f"{at}: {why}" for at, why in zip(_files(reading, broken), reasons, strict=True)])
 
@@ -201,7 +203,7 @@ def _remarks(result: Check) -> Iterator[str]:
 
 
 def _as_fit_would(result: Check) -> None:
-    """Divide images of one's own as ``fit`` would, and add what it would refuse or warn of, and the positives of each part."""
+    """Divide custom images as ``fit`` does; add its errors and warnings, and the positives of each site and split."""
     reader, reading = copy(result.reader), result.reading.where(result.reading.there)
     if reader.duplicates is None or not len(reading.names):
         return
@@ -233,13 +235,14 @@ def _as_fit_would(result: Check) -> None:
 
 NO_IMAGE = {
     "train": "is for training",
-    "val": "is for validation, by which the best round is chosen; splits: {train: train_val} takes a part of those for training",
+    "val": "is for validation, which selects the best round; splits: {train: train_val} takes a part of the training "
+    "images",
     "test": "is for the test",
 }
 
 
 def _by_digest(result: Check) -> dict[str, list[int]]:
-    """Return the rows that show each picture."""
+    """Return the rows of the images with each digest."""
     rows: dict[str, list[int]] = {}
     for row, picture in enumerate(result.pictures):
         if picture is not None and picture.digest:
@@ -252,13 +255,13 @@ def _files(reading: Reading, rows: Sequence[int]) -> list[str]:
 
 
 def _places(reading: Reading, names: Sequence[str], texts: Sequence[str]) -> list[str]:
-    """Return the texts about some images, the first with the line of a label file that names the image."""
+    """Return texts about some images, the first of them with the line of the label file that names the image."""
     lines = _lines(reading, names[:SHOWN])
     return [f"{text} ({lines[name]})" if name in lines else text for name, text in zip(names, texts, strict=True)]
 
 
 def _lines(reading: Reading, names: Sequence[str]) -> dict[str, str]:
-    """Return the label file and line where each name occurs first, as far as it is written there literally."""
+    """Return the label file and line where each name occurs first, for names that occur literally."""
     if reading.lines is not None:
         line_of = dict(zip(reading.names.tolist(), reading.lines.tolist(), strict=True))
         return {name: f"{reading.source.name}, {line_of[name]}" for name in names}

@@ -1,4 +1,4 @@
-"""What a look at a folder of chest X-rays has found."""
+"""The result of the check of a folder of X-rays."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from fedlit.data.pictures.duplicates import Thumbs
 
 SHOWN = 5
-"""Number of places that are named for each problem; the others are counted."""
+"""Number of places that are listed for each problem; the others are counted."""
 
 LEAK = (
     "a patient in two splits or at two sites leaks; RSNA Pneumonia and SIIM Pneumothorax images are NIH images. "
-    "Leave one of each out"
+    "Remove one of each"
 )
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A sentence about something that is wrong, and the places where it is."""
+    """A sentence about a mistake, and the places where it occurs."""
 
     text: str
     places: Sequence[str] = ()
@@ -38,13 +38,13 @@ class Check:
 
     Attributes:
         reader: The reader of the data set.
-        decoded: Whether the images were decoded, not only opened.
-        reading: The content of the label files; None where they cannot be read.
-        pictures: The image files, one for each image of the reading; None where a file is missing.
-        thumbs: Small pictures of the images, where they were decoded.
-        problems: What is wrong.
-        remarks: What is not wrong but good to know.
-        positives: Positive and all images of each class, by site and split; None where they cannot be divided.
+        decoded: True if the images were decoded, not only opened.
+        reading: The content of the label files; None if they cannot be read.
+        pictures: The image file of each image of the reading; None if a file is missing.
+        thumbs: Thumbnails of the images, if they were decoded.
+        problems: Mistakes.
+        remarks: Facts that are not mistakes but good to know.
+        positives: Positive and all images of each class, by site and split; None if they cannot be divided.
     """
 
     reader: ChestXrays
@@ -58,21 +58,21 @@ class Check:
 
     @property
     def opened(self) -> list[Picture]:
-        """The images whose header could be read."""
+        """The image files whose header could be read."""
         return [picture for picture in self.pictures if picture is not None and picture.format]
 
     def add_leak(self, problem: Problem) -> None:
-        """Add copies of pictures, which are a remark where the arguments allow them."""
+        """Add copies of images as a problem, or as a remark if the arguments allow copies."""
         if self.reader.duplicates == "allow":
             self.remarks += ["; ".join([problem.text, *problem.places[:SHOWN]])]
         else:
             self.problems.append(problem)
 
     def labels(self) -> pd.DataFrame:
-        """Return one row for each label of a source that was read: numbers of images by value, and the prevalence.
+        """Return one row for each label of the source: numbers of images by value, and the prevalence.
 
-        The column ``harmonised`` is the class of ``fedlit list labels`` that the label is, or is a part of; "" where
-        there is none. The column ``prevalence`` is the share of positives among all images.
+        The column ``harmonised`` is the class of ``fedlit list labels`` that the label is, or is a part of, or "" if
+        there is no such class. The column ``prevalence`` is the share of positives among all images.
         """
         names, values = _harmonised(self.reader.source), self.reading.labels
         masks = {"positives": values == 1, "negatives": values == 0, "uncertain": values == UNCERTAIN}

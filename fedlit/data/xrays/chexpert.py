@@ -15,20 +15,20 @@ import pandas as pd
 from fedlit.data.labels import UNCERTAIN, checked_classes
 from fedlit.data.pictures.store import PartOfStore
 from fedlit.data.records import Records
-from fedlit.data.tables import Table, numbers, read_table, refuse_repeats
+from fedlit.data.tables import LabelTable, numbers, read_table, refuse_repeats
 from fedlit.data.xrays.base import ChestXrays, Reading, refuse, refuse_shared
 from fedlit.data.xrays.folders import header
 
 LABEL_FILES = {"train": "train.csv", "val": "valid.csv", "test": "test_labels.csv"}
 VIEW = "Frontal/Lateral"
 COPY = "#again-for-"
-"""Stands in the id of an image that is there once more, before the label for which it is."""
+"""Separator in the id of a repeated image, before the label for which it is repeated."""
 
 BATCHES = ("CheXpert-v1.0 batch 1", "CheXpert-v1.0 batch 2", "CheXpert-v1.0 batch 3", "CheXpert-v1.0 batch 4")
-"""How the names of the folders of the four batches begin, such as ``CheXpert-v1.0 batch 1 (validate & csv)``."""
+"""Beginnings of the names of the four batches' folders, such as ``CheXpert-v1.0 batch 1 (validate & csv)``."""
 
 _EXAMPLE = "CheXpert-v1.0/train/patient00001/study1/view1_frontal.jpg"
-# The first folder is that of the download, which users rename; some copies of test_labels.csv leave it out.
+# The first folder is that of the download, which users rename; some copies of test_labels.csv lack it.
 _PATH = (
     r"^(?:(?P<prefix>[^/]+)/)?"
     r"(?P<name>(?:train|valid|test)/(?P<patient>patient\d+)/study\d+/[^/]*(?P<view>frontal|lateral)\.\w+)$"
@@ -36,23 +36,23 @@ _PATH = (
 
 
 class CheXpert(ChestXrays):
-    """CheXpert: 224,316 chest X-rays of 65,240 patients with 13 findings, which a program found in reports.
+    """CheXpert: 224,316 chest X-rays of 65,240 patients with 13 findings, extracted from reports by a program.
 
-    A label is positive, negative, uncertain (-1) or blank: see ``uncertain`` and ``blank``. "No Finding" is no class.
-    Images of ``train.csv``, ``valid.csv`` and, where present, ``test_labels.csv`` are read. The name of an image is its
-    path below the folder of the download (``train/patient00001/study1/view1_frontal.jpg``), that of its patient is
-    ``patient00001``. For ``ByColumn`` the columns are those of the label files; ``test_labels.csv`` has the view only.
+    A label is positive, negative, uncertain (-1) or blank: see ``uncertain`` and ``blank``. "No Finding" is not a
+    class. Images of ``train.csv``, ``valid.csv`` and, if it exists, ``test_labels.csv`` are read. The name of an image
+    is its path below the folder of the download (``train/patient00001/study1/view1_frontal.jpg``), and its patient is
+    ``patient00001``. For ``ByColumn`` the columns are those of the label files; ``test_labels.csv`` has only the view.
 
     Args:
         root: The folder with ``train.csv``, ``valid.csv`` and the images in ``train/`` and ``valid/``. It may have any
-            name, and the images may also lie in ``CheXpert-v1.0-small/`` or ``CheXpert-v1.0/`` within it, or in the folders
-            of the four batches. There is no default.
+            name, and the images may also be in its subfolder ``CheXpert-v1.0-small/`` or ``CheXpert-v1.0/``, or in the
+            folders of the four batches. There is no default.
         views: The views that are read, ``frontal``, ``lateral`` or both. The notes of a run count the others.
-        upsample: Labels whose positive training images are there once more, and twice more where an image has two of them.
-            Table 6 of Yuan et al. (arXiv:2102.04635) has the ratios of ``[Cardiomegaly, Consolidation]``, as in the code of
-            LibAUC. Validation and test images stay as they are.
-        official_split: Whether ``valid.csv`` (234 images) is used for validation and ``test_labels.csv`` for the test,
-            which is empty without that file. By default all patients are divided by ``split``, as in most papers.
+        upsample: Labels whose positive training images are repeated once per label. Table 6 of Yuan et al.
+            (arXiv:2102.04635) has the ratios of ``[Cardiomegaly, Consolidation]``, as in the code of LibAUC. Validation
+            and test images are not repeated.
+        official_split: Use ``valid.csv`` (234 images) for validation and ``test_labels.csv`` for the test, which is
+            empty without that file. By default all patients are divided by ``split``, as in most papers.
         parts: The label files that are read, of ``train`` (``train.csv``), ``val`` (``valid.csv``) and ``test``
             (``test_labels.csv``); by default all. The 191,027 frontal images of papers are those of ``[train]``.
         **kwargs: Further arguments of ChestXrays.
@@ -64,14 +64,14 @@ class CheXpert(ChestXrays):
         "Pneumonia", "Atelectasis", "Pneumothorax", "Pleural Effusion", "Pleural Other", "Fracture", "Support Devices",
     )  # fmt: skip
     layout = (
-        "expected the official layout of CheXpert: train.csv and valid.csv, the images in train/ and valid/ beside "
-        "them, or in CheXpert-v1.0-small/ or CheXpert-v1.0/ beside them, and optionally test_labels.csv with test/"
+        "expected the official layout of CheXpert: train.csv and valid.csv, the images in train/ and valid/ next to "
+        "them, or in CheXpert-v1.0-small/ or CheXpert-v1.0/ next to them, and optionally test_labels.csv with test/"
     )
     needs = ("train.csv", "valid.csv", f"{BATCHES[0]}*/train.csv")
 
     @classmethod
     def recognises(cls, root: Path) -> bool:
-        """Return whether a folder looks like this data set: other data sets have a ``train.csv`` too."""
+        """Return True if a folder looks like this data set; other data sets have a ``train.csv`` too."""
         return any(not file.stat().st_size or "Path" in header(file) for need in cls.needs for file in root.glob(need))
 
     def __init__(
@@ -96,7 +96,7 @@ class CheXpert(ChestXrays):
         self.views = tuple(views)
 
     def records(self) -> Records:
-        """Read the images, those of ``upsample`` once more; ``keep`` drops the copies that are not trained on."""
+        """Read the images, and repeat those of ``upsample``; ``keep`` drops repeated images that are not trained on."""
         records = super().records()
         if not self.upsample:
             return records
@@ -109,7 +109,7 @@ class CheXpert(ChestXrays):
             ]
         )
         added = ", ".join(f"{each.sum()} of {label}" for label, each in zip(self.upsample, positive, strict=True))
-        self.notes.append(f"positive images of CheXpert that are there once more, where they are trained on: {added}")
+        self.notes.append(f"positive training images of CheXpert that are repeated: {added}")
         return replace(
             records,
             store=PartOfStore(records.store, rows),
@@ -122,11 +122,11 @@ class CheXpert(ChestXrays):
         )
 
     def keep(self, records: Records, owners: np.ndarray) -> np.ndarray:
-        """Return all records but the copies of images that are not trained on, [N] bool."""
+        """Return a mask of all records except repeated images that are not trained on, [N] bool."""
         return (np.char.find(records.names, COPY) < 0) | (records.splits == "train")
 
     def _positive(self, records: Records, label: str) -> np.ndarray:
-        """Return which images are positive for a label, as the policies have it, [N] bool."""
+        """Return a mask of the images that are positive for a label after the policies, [N] bool."""
         column = self._decided[:, self.labels.index(label)]
         return column == 1
 
@@ -135,7 +135,7 @@ class CheXpert(ChestXrays):
         tables = {split: self._read_file(name) for split, name in self._asked() if self._is_there(split, name)}
         rows = pd.concat([table.rows for table in tables.values()], ignore_index=True)
         refuse_shared(rows["Path"], self.root, f"images are in two of {', '.join(LABEL_FILES.values())}")
-        # Paths below a prefix begin in the folder of that name, if there is one, and else in the root.
+        # Paths with a prefix start in the folder of that name if it exists, and otherwise in the root.
         below = {prefix: self.root / prefix for prefix in rows["prefix"].unique()}
         folders = {prefix: folder if folder.is_dir() else self.root for prefix, folder in below.items()}
         batch_of = self._batches()
@@ -161,17 +161,17 @@ class CheXpert(ChestXrays):
         return reading.where(kept)
 
     def _batches(self) -> dict[str, Path]:
-        """Return the folder with the folder of each patient, where the download lies in its four batches."""
-        found: dict[str, Path] = {}
+        """Return the folder that holds each patient's folder, if the download is in its four batches."""
+        folder_of: dict[str, Path] = {}
         for begins in BATCHES:
             for batch in sorted(self.root.glob(f"{begins}*")):
                 for folder in (batch, batch / "train", batch / "valid"):
                     inside = os.listdir(folder) if folder.is_dir() else []
-                    found |= dict.fromkeys((name for name in inside if name.startswith("patient")), folder)
-        return found
+                    folder_of |= dict.fromkeys((name for name in inside if name.startswith("patient")), folder)
+        return folder_of
 
     def _label_file(self, name: str) -> Path:
-        """Return the path of a label file, which may lie in the first batch."""
+        """Return the path of a label file, which may be in the first batch."""
         inside = sorted(self.root.glob(f"{BATCHES[0]}*/{name}"))
         return inside[0] if inside and not (self.root / name).is_file() else self.root / name
 
@@ -186,7 +186,7 @@ class CheXpert(ChestXrays):
             return False
         raise FileNotFoundError(f"{self.root}: found no {name}; {self.layout}")
 
-    def _read_file(self, name: str) -> Table:
+    def _read_file(self, name: str) -> LabelTable:
         """Read a label file, with the parts of ``Path`` in columns ``Path``, ``prefix``, ``patient`` and ``view``."""
         text = ("Path",) if name == LABEL_FILES["test"] else ("Path", VIEW)
         table = read_table(self._label_file(name), (*text, *self.labels), text)

@@ -1,4 +1,4 @@
-"""Where a data set lies, if the folder that was named is one level off, or holds another data set."""
+"""Search for the folder of a data set, near the folder that was named."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -8,19 +8,20 @@ from fedlit.data.records import listed
 from fedlit.data.spelling import SUFFIXES
 
 DEPTH, FOLDERS, BESIDE = 5, 400, 40
-"""Levels below the named folder, folders of all levels, and folders of one that are looked at."""
+"""Searched levels below the named folder, number of folders on all levels, and number of folders in one folder."""
 
 VINBIGDATA = {"image_id", "class_name", "rad_id", "x_min"}
 
 
 def home(root: Path, recognises: Callable[[Path], bool]) -> Path:
-    """Return the folder that holds a data set: the one that was named, or the only one below it, or one above it.
+    """Return the folder of a data set: the named folder, the only one below it, or one above a folder of images.
 
-    One above it counts where the named one holds images. The first level that has such a folder decides. Where there is none the named one is returned, for a message of its own.
+    The first level below that has such a folder is used. If no folder holds the data set, the named one is returned, so
+    that the caller can raise its own error.
 
     Args:
-        root: The folder that was named.
-        recognises: Tells whether a folder holds the data set.
+        root: The named folder.
+        recognises: A function that returns True if a folder holds the data set.
 
     Raises:
         ValueError: Several folders of a level hold the data set.
@@ -41,13 +42,13 @@ def home(root: Path, recognises: Callable[[Path], bool]) -> Path:
 
 
 def _holds_images(root: Path) -> bool:
-    """Return whether an image is among the first files below a folder."""
+    """Return True if an image is among the first files below a folder."""
     names = (name for _, folder in [(0, root), *_below(root)] for name in os.listdir(folder)[:BESIDE])
     return any(name.lower().endswith(SUFFIXES) for name in names)
 
 
 def _below(root: Path) -> Iterator[tuple[int, Path]]:
-    """Yield folders below a folder with their level, level by level; not all where there are many, as of patients."""
+    """Yield folders below a folder with their level, level by level; not all if there are many."""
     waiting, seen = [(0, root)], 0
     while waiting:
         depth, folder = waiting.pop(0)
@@ -64,7 +65,7 @@ def _below(root: Path) -> Iterator[tuple[int, Path]]:
 
 
 def header(file: Path) -> set[str]:
-    """Return the names in the first line of a CSV file; none where it cannot be read."""
+    """Return the names in the first line of a CSV file; an empty set if it cannot be read."""
     try:
         with file.open(encoding="utf-8-sig", errors="replace") as opened:
             return {name.strip().strip('"') for name in opened.readline(10_000).split(",")}
@@ -73,11 +74,11 @@ def header(file: Path) -> set[str]:
 
 
 def other_than_expected(root: Path) -> str:
-    """Name the data set that a folder holds where fedlit has no reader for it; "" where it is none that is known."""
+    """Return an error message if a folder holds a known data set without a reader, or ""."""
     if root.is_dir() and header(root / "train.csv") >= VINBIGDATA:
         return (
-            f"{root} is VinBigData, as Kaggle has it: boxes of 14 findings in train.csv, not VinDr-CXR, whose "
-            "annotations/image_labels_train.csv (physionet.org/content/vindr-cxr) has 27 labels of each image. fedlit reads "
-            "the labels of VinDr-CXR; a table with a row an image, made of the boxes, is read by ImageTable"
+            f"{root} is Kaggle's VinBigData, with boxes of 14 findings in train.csv, not VinDr-CXR, whose "
+            "annotations/image_labels_train.csv (physionet.org/content/vindr-cxr) has 27 labels of each image. Use "
+            "VinDr-CXR, or convert the boxes to a table with one row per image, for ImageTable"
         )
     return ""

@@ -14,7 +14,7 @@ import pandas as pd
 
 from fedlit.data.labels import UNCERTAIN
 from fedlit.data.records import contents, listed
-from fedlit.data.tables import Table, numbers, read_table, refuse_repeats
+from fedlit.data.tables import LabelTable, numbers, read_table, refuse_repeats
 from fedlit.data.xrays.base import ChestXrays, Reading, refuse, refuse_shared
 
 PREFIX = "mimic-cxr-2.0.0-"
@@ -41,8 +41,8 @@ class _MIMICImages(ChestXrays):
     )
 
     _ids: tuple[str, ...]  # columns that label files must have
-    _key: str  # the column that joins images to their row of labels
-    _values: tuple[float, ...]  # those that a label may have, apart from blank
+    _key: str  # the column that joins images with their labels
+    _values: tuple[float, ...]  # allowed values of a label, apart from blank
 
     def __init__(self, root: Path | None = None, views: tuple[str, ...] = FRONTAL, **kwargs):
         super().__init__(root, **kwargs)
@@ -52,7 +52,7 @@ class _MIMICImages(ChestXrays):
 
     @classmethod
     def lies_in(cls, root: Path) -> bool:
-        """Return whether the tables of the images are in a folder."""
+        """Return True if a folder has the tables of the images."""
         return any(root.glob(f"{PREFIX}metadata.csv*"))
 
     def read(self) -> Reading:
@@ -80,13 +80,13 @@ class _MIMICImages(ChestXrays):
         raise NotImplementedError(f"{type(self).__name__} does not implement _label_files()")
 
     def _file(self, kind: str) -> Path:
-        """Return the path of a table of the download, packed or not."""
+        """Return the path of a table of the download, compressed or not."""
         packed, plain = (self.root / f"{PREFIX}{kind}{suffix}" for suffix in (".csv.gz", ".csv"))
         if not packed.is_file() and not plain.is_file():
             raise FileNotFoundError(f"{self.root}: found neither {packed.name} nor {plain.name}; {self.layout}")
         return packed if packed.is_file() else plain
 
-    def _metadata(self) -> Table:
+    def _metadata(self) -> LabelTable:
         """Read the table of all images."""
         table = read_table(self._file("metadata"), ("dicom_id", *_IDS, VIEW), ("dicom_id", *_IDS))
         refuse_repeats(table, "dicom_id")
@@ -94,7 +94,7 @@ class _MIMICImages(ChestXrays):
             refuse(table, column, ~table.rows[column].str.fullmatch(r"\d+").to_numpy(dtype=bool), "digits")
         return table
 
-    def _labelled(self, images: Table, everything: Table, notes: list[str]) -> tuple[Table, np.ndarray]:
+    def _labelled(self, images: LabelTable, everything: LabelTable, notes: list[str]) -> tuple[LabelTable, np.ndarray]:
         """Return the images that have a row of labels, and their labels, [N, L]."""
         tables = [read_table(path, (*self._ids, *self.labels), (*_IDS, *self._ids)) for path in self._label_files()]
         for table in tables:
@@ -119,7 +119,7 @@ class _MIMICImages(ChestXrays):
             refuse(images, column, wrong, f"'{same[np.argmax(wrong)]}' as in {files} for the same {self._key}")
         return images, np.concatenate([numbers(table, self.labels, self._values) for table in tables])[row_of]
 
-    def _splits(self, images: Table) -> np.ndarray:
+    def _splits(self, images: LabelTable) -> np.ndarray:
         """Return the official split of each image, [N] "train", "val" or "test"."""
         table = read_table(self._file("split"), ("dicom_id", "split"), ("dicom_id", "split"))
         refuse_repeats(table, "dicom_id")
@@ -136,15 +136,15 @@ class _MIMICImages(ChestXrays):
 
 
 class MIMICCXR(_MIMICImages):
-    """MIMIC-CXR-JPG: 377,110 chest X-rays of 65,379 patients with 13 findings, which a program found in reports.
+    """MIMIC-CXR-JPG: 377,110 chest X-rays of 65,379 patients with 13 findings, extracted from reports by a program.
 
-    Labels are those of a study and hold for each of its images. They are positive, negative, uncertain (-1) or blank:
-    see ``uncertain`` and ``blank``. "No Finding" is no class. Images whose study has no row of labels are left out, and
-    the notes of a run count them. For ``ByColumn`` the columns are those of the metadata.
+    The labels of a study hold for each of its images. They are positive, negative, uncertain (-1) or blank: see
+    ``uncertain`` and ``blank``. "No Finding" is not a class. Images whose study has no labels are left out, and the
+    notes of a run count them. For ``ByColumn`` the columns are those of the metadata.
 
     Args:
         root: The folder with ``mimic-cxr-2.0.0-metadata.csv.gz``, ``-chexpert.csv.gz`` (or ``-negbio.csv.gz``),
-            ``-split.csv.gz`` and the images in ``files/``; the tables may be unpacked. There is no default.
+            ``-split.csv.gz`` and the images in ``files/``; the tables may be decompressed. There is no default.
         labeller: The program whose labels are used: ``chexpert`` or ``negbio``.
         **kwargs: Further arguments.
     """
@@ -168,18 +168,18 @@ class MIMICCXR(_MIMICImages):
 
 
 class MIMICCXRLT(_MIMICImages):
-    """MIMIC-CXR-JPG with the labels of the CXR-LT challenge of 2023: 25 findings, with the 20 of NIH and CheXpert.
+    """MIMIC-CXR-JPG with the labels of the CXR-LT challenge of 2023: 25 findings, including the 20 of NIH and CheXpert.
 
-    "No Finding", the 26th, is no class. Images that have no row of labels are left out, and the notes of a run count
-    them. The official split is that of MIMIC-CXR-JPG, not that of the challenge. The expected layout of the label files
-    was not checked against a copy of them: each row is an image, with ``dicom_id``, a column of 0 and 1 for each label, and
-    perhaps ``subject_id`` and ``study_id``, which must then be those of MIMIC-CXR-JPG.
+    "No Finding", the 26th label, is not a class. Images without labels are left out, and the notes of a run count them.
+    The official split is that of MIMIC-CXR-JPG, not that of the challenge. The expected layout of the label files was
+    not checked against a copy of them: each row is an image with ``dicom_id`` and a column of 0 and 1 for each label.
+    If ``subject_id`` and ``study_id`` are included, they must equal those of MIMIC-CXR-JPG.
 
     Args:
         root: The folder of MIMIC-CXR-JPG with ``mimic-cxr-2.0.0-metadata.csv.gz``, ``-split.csv.gz`` and the images in
-            ``files/``; the tables may be unpacked. There is no default.
-        labels_file: The folder ``cxr-lt-2023`` of PhysioNet, whose ``train.csv``, ``development.csv`` and ``test.csv`` are put
-            together, or a label file, or a list of several. There is no default.
+            ``files/``; the tables may be decompressed. There is no default.
+        labels_file: PhysioNet's folder ``cxr-lt-2023``, whose ``train.csv``, ``development.csv`` and ``test.csv`` are
+            concatenated, or a label file, or a list of label files. There is no default.
         **kwargs: Further arguments.
     """
 
@@ -193,7 +193,7 @@ class MIMICCXRLT(_MIMICImages):
     _key, _ids = "dicom_id", ("dicom_id",)
     _values = (1, 0)
 
-    # The type is not Path, because jsonargparse writes a list of paths in a union as one text that it cannot read back.
+    # Not Path, because jsonargparse writes a list of paths in a union as one string that it cannot read back.
     def __init__(self, root: Path | None = None, labels_file: str | list[str] | None = None, **kwargs):
         super().__init__(root, **kwargs)
         files = labels_file if isinstance(labels_file, list) else [labels_file]
@@ -206,10 +206,10 @@ class MIMICCXRLT(_MIMICImages):
 
 
 def _label_files(path: Path) -> list[Path]:
-    """Return the label files in a folder of CXR-LT as PhysioNet has it; a file is itself.
+    """Return the label files in PhysioNet's folder of CXR-LT; for a file, only itself.
 
     Raises:
-        FileNotFoundError: The folder has none of them.
+        FileNotFoundError: The folder has no label file.
     """
     if not path.is_dir():
         return [path]

@@ -14,7 +14,7 @@ import pandas as pd
 from fedlit.data.labels import near
 from fedlit.data.patients import keys
 from fedlit.data.records import contents, listed
-from fedlit.data.tables import Table, read_table, refuse_repeats
+from fedlit.data.tables import LabelTable, read_table, refuse_repeats
 from fedlit.data.xrays.base import ChestXrays, Reading
 
 NO_FINDING = "No Finding"
@@ -35,12 +35,13 @@ class NIHChestXray14(ChestXrays):
     Both versions of the label file are read. "No Finding" is a zero for every class, and no label is blank or
     uncertain. All images are of one hospital; clients come from the partition. For ``ByColumn`` the columns are those
     of the label file, with ``OriginalImage[Width]``, ``OriginalImage[Height]``, ``OriginalImagePixelSpacing[x]`` and
-    ``OriginalImagePixelSpacing[y]`` as separate columns, and ``Patient Gender`` also where the file has ``Patient
-    Sex``. The official split is that of ``train_val_list.txt`` and ``test_list.txt``.
+    ``OriginalImagePixelSpacing[y]`` as separate columns, and ``Patient Gender`` even if the file has ``Patient Sex``.
+    The official split is that of ``train_val_list.txt`` and ``test_list.txt``.
 
     Args:
-        root: The folder with the label file ``Data_Entry_2017_v2020.csv`` (or ``Data_Entry_2017.csv``; also ``.csv.gz``)
-            and the images in ``images/`` or in ``images_001/images/`` to ``images_012/images/``. There is no default.
+        root: The folder with the label file ``Data_Entry_2017_v2020.csv`` (or ``Data_Entry_2017.csv``; also
+            ``.csv.gz``) and the images in ``images/`` or in ``images_001/images/`` to ``images_012/images/``. There is
+            no default.
         **kwargs: Further arguments of ChestXrays.
     """
 
@@ -79,32 +80,33 @@ class NIHChestXray14(ChestXrays):
         )
 
 
-def _compared(table: Table, other: Path) -> str:
-    """Return how another label file differs from the one that is read, in words."""
-    said = f"{other.name} lies beside {table.path.name}, and was not read: "
+def _compared(table: LabelTable, other: Path) -> str:
+    """Return a note about the differences between another label file and the one that is read."""
+    note = f"{other.name} is next to {table.path.name}, and was not read: "
     try:
         here, there = (_facts(rows) for rows in (table.rows, read_table(other, _NEEDED, _NEEDED, _COLUMNS).rows))
     except ValueError as error:
-        return f"{said}{error}"
+        return f"{note}{error}"
     both = here.index.intersection(there.index)
-    alone, apart = len(here) + len(there) - 2 * len(both), both[here[both] != there[both]]
-    words = [f"{alone} images are in one of them only"] * bool(alone)
-    if len(apart):
-        words.append(
-            f"{len(apart)} of {len(both)} images have other findings or patients there, the first is {apart[0]!r} "
-            f"({here[apart[0]]} here, {there[apart[0]]} there)"
+    single, different = len(here) + len(there) - 2 * len(both), both[here[both] != there[both]]
+    parts = [f"{single} images are in only one of them"] * bool(single)
+    if len(different):
+        first = different[0]
+        parts.append(
+            f"{len(different)} of {len(both)} images have other findings or patients there, the first is {first!r} "
+            f"({here[first]} here, {there[first]} there)"
         )
-    return said + ("; ".join(words) or "both say the same")
+    return note + ("; ".join(parts) or "both have the same content")
 
 
 def _facts(rows: pd.DataFrame) -> pd.Series:
-    """Return findings and patient of each image, as one text, by its name."""
+    """Return findings and patient of each image as one text, by name."""
     findings = rows["Finding Labels"].map(lambda cell: "|".join(sorted(part.strip() for part in cell.split("|"))))
     facts = pd.Series((findings + " of patient " + keys(rows["Patient ID"])).to_numpy(), rows["Image Index"])
     return facts[~facts.index.duplicated()]
 
 
-def _parse_findings(table: Table, findings: tuple[str, ...]) -> np.ndarray:
+def _parse_findings(table: LabelTable, findings: tuple[str, ...]) -> np.ndarray:
     """Return findings such as "Effusion|Mass" as zeros and ones, [N, 14] float32."""
     combinations, row_of = np.unique(table.rows["Finding Labels"].to_numpy(dtype=str), return_inverse=True)
     labels = np.zeros((len(combinations), len(findings)), dtype=np.float32)
@@ -118,12 +120,12 @@ def _parse_findings(table: Table, findings: tuple[str, ...]) -> np.ndarray:
                 hint = near(label, (*findings, NO_FINDING))
                 raise ValueError(f"{where}: unknown label {label!r} in {combination!r}; {hint}")
         if NO_FINDING in parts and len(parts) > 1:
-            raise ValueError(f"{where}: expected {NO_FINDING!r} alone or findings, found {combination!r}")
+            raise ValueError(f"{where}: expected only {NO_FINDING!r}, or findings, found {combination!r}")
     return labels[row_of]
 
 
 def _read_splits(root: Path, names: np.ndarray, label_file: Path) -> np.ndarray | None:
-    """Return the official split of each image, [N] "train_val" or "test"; None where the folder has no lists."""
+    """Return the official split of each image, [N] "train_val" or "test"; None if the folder has no lists."""
     lists = {split: root / name for split, name in SPLIT_LISTS.items()}
     missing = [path for path in lists.values() if not path.is_file()]
     if len(missing) == len(lists):
@@ -160,17 +162,17 @@ def _read_splits(root: Path, names: np.ndarray, label_file: Path) -> np.ndarray 
 
 
 def _image_files(root: Path, names: np.ndarray, layout: str, notes: list[str]) -> list[str]:
-    """Return the path of each image, and note those in two folders; one that is in none is expected in the first."""
+    """Return the path of each image, and note those in two folders; a missing image is expected in the first folder."""
     folders = [folder for folder in (root / "images", *sorted(root.glob("images_*/images"))) if folder.is_dir()]
     if not folders:
         raise FileNotFoundError(f"{root}: found no folder of images; {layout}")
-    # By stem, as a suffix may be spelled in capitals.
+    # By stem, because a suffix may be in capitals.
     there = [(_stem(name), str(folder)) for folder in reversed(folders) for name in os.listdir(folder)]
     folder_of, first = dict(there), str(folders[0])
     if len(folder_of) < len(there):
         twice = [stem for stem, count in Counter(stem for stem, _ in there).items() if count > 1]
         notes.append(
-            f"{len(twice)} images are there more than once, the first are {listed(twice, 3)}: one file of each is read"
+            f"{len(twice)} images have several files, the first are {listed(twice, 3)}: one file of each is read"
         )
     return [os.path.join(folder_of.get(_stem(name), first), name) for name in names.tolist()]
 

@@ -15,14 +15,14 @@ import numpy as np
 
 from fedlit.data.labels import Policy
 from fedlit.data.records import contents, listed
-from fedlit.data.tables import Table, read_table, refuse_repeats
+from fedlit.data.tables import LabelTable, read_table, refuse_repeats
 from fedlit.data.xrays.base import ChestXrays, Reading
 
 SAYS_NOTHING = ("exclude", "unchanged", "suboptimal study")
-"""Labels of reports that do not say what there is not."""
+"""Labels of reports that leave other findings open."""
 
 APART = {"emphysema": "subcutaneous"}
-"""Phrases, and the word before them that makes another finding of each."""
+"""Phrases, each with a preceding word that makes it a different finding."""
 
 FRONTAL = ("PA", "AP", "AP_horizontal")
 _FILLED = ("ImageID", "ImageDir", "PatientID")
@@ -32,23 +32,22 @@ _NEEDED = (*_FILLED, "Projection", "MethodLabel", "Labels")
 class PadChest(ChestXrays):
     """PadChest: 160,868 chest X-rays of 67,625 patients of one Spanish hospital, labelled from their reports.
 
-    The data set has some 190 labels. A class here is a phrase, which is positive where one of the image's labels has it
-    as whole words or as their plural: "multiple nodules" is a nodule, "pseudonodule" is not, and "subcutaneous
-    emphysema" is an emphysema only where it is named in ``findings``. An image with labels is negative for all other
-    phrases. An image without labels is blank for all, and one with ``exclude``, ``unchanged`` or ``suboptimal study`` is
-    blank for all that it is not positive for: such a report does not say what there is not. There is no official split. For ``ByColumn`` the columns are those of the label file.
+    The data set has some 190 labels. Here a class is a phrase. It is positive if one of the image's labels contains it
+    as whole words or as their plural: "multiple nodules" is a nodule, and "pseudonodule" is not. "Subcutaneous
+    emphysema" is an emphysema only if ``findings`` names it. An image with labels is negative for all other phrases. An
+    image without labels is blank for all phrases. An image with ``exclude``, ``unchanged`` or ``suboptimal study`` is
+    blank for all phrases that it is not positive for, because such a report leaves other findings open. There is no
+    official split. For ``ByColumn`` the columns are those of the label file.
 
     Args:
         root: The folder with ``PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv`` (any ``PADCHEST_*.csv`` or
-            ``.csv.gz``) and the 16-bit images in ``0/`` to ``54/`` (their ``ImageDir``), or all in ``root`` itself, or
-            either way in ``images/``.
-            There is no default.
-        findings: Phrases to look for in the labels, in upper or lower case. They replace the default phrases, so
+            ``.csv.gz``). The 16-bit images are in ``0/`` to ``54/`` (their ``ImageDir``) or directly in the folder, or
+            either way in ``images/``. There is no default.
+        findings: Phrases to search for in the labels, in upper or lower case. They replace the default phrases, so
             ``names`` must then be ``source`` or a map.
         views: The values of ``Projection`` that are read, with ``none`` for an empty one. The notes of a run count the
             others.
-        physician_only: Whether only images are kept whose reports were labelled by a physician, not by a neural
-            network.
+        physician_only: Keep only images whose reports were labelled by a physician, not by a neural network.
         blank: Meaning of all labels of an image that has none: ``ignore`` (no loss, no metric), ``zeros``, ``ones``, or
             a map from phrases to these words, with ``default`` for the others.
         **kwargs: Further arguments of ChestXrays.
@@ -62,7 +61,7 @@ class PadChest(ChestXrays):
     )  # fmt: skip
     layout = (
         "expected the official layout of PadChest: PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv (or .csv.gz), "
-        "the images in the folders 0/ to 54/ or beside the label file, also in images/"
+        "the images in the folders 0/ to 54/ or next to the label file, also in images/"
     )
     needs = ("PADCHEST_*.csv", "PADCHEST_*.csv.gz")
 
@@ -94,11 +93,12 @@ class PadChest(ChestXrays):
         labels, open_ended = _parse_labels(table, self.labels)
         if unlabelled := int(np.isnan(labels).all(axis=1).sum()):
             number = f"{unlabelled} of {len(labels)} images of {self.source}"
-            notes.append(f"{number} have no labels: all of theirs are blank")
+            notes.append(f"{number} have no labels: all phrases are blank")
         if open_ended:
             number = f"{open_ended} of {len(labels)} images of {self.source}"
             notes.append(
-                f"{number} are labelled {' or '.join(SAYS_NOTHING)}: blank for all that they are not positive for"
+                f"{number} are labelled {' or '.join(SAYS_NOTHING)}: blank for all phrases that they are not positive "
+                "for"
             )
         return Reading(
             files=_image_files(self.root, table),
@@ -129,7 +129,7 @@ def _checked_phrases(findings: list[str]) -> tuple[str, ...]:
     return phrases
 
 
-def _by_physician(table: Table, notes: list[str]) -> Table:
+def _by_physician(table: LabelTable, notes: list[str]) -> LabelTable:
     methods = table.rows["MethodLabel"]
     kept = (methods.astype(str).str.strip() == "Physician").to_numpy()
     if not kept.any():
@@ -139,10 +139,10 @@ def _by_physician(table: Table, notes: list[str]) -> Table:
     return table.where(kept)
 
 
-def _parse_labels(table: Table, phrases: Sequence[str]) -> tuple[np.ndarray, int]:
-    """Return whether each phrase occurs, [N, L] float32 zeros and ones, NaN where nothing is said of it.
+def _parse_labels(table: LabelTable, phrases: Sequence[str]) -> tuple[np.ndarray, int]:
+    """Return the labels of each phrase, [N, L] float32 zeros and ones, NaN if the report leaves the phrase open.
 
-    The second value is the number of images with a label that leaves open what there is not.
+    The second value is the number of images with a label that leaves other findings open.
     """
     patterns = [re.compile(rf"{_before(phrase)}{re.escape(phrase)}(e?s)?(?!\w)", re.IGNORECASE) for phrase in phrases]
 
@@ -168,13 +168,13 @@ def _parse_labels(table: Table, phrases: Sequence[str]) -> tuple[np.ndarray, int
 
 
 def _before(phrase: str) -> str:
-    """Return what must not stand before a phrase, as a regular expression."""
+    """Return a regular expression of the text that must not precede a phrase."""
     other = APART.get(phrase.casefold())
     return rf"(?<!\w)(?<!{other} )" if other else r"(?<!\w)"
 
 
 def _as_list(text: str) -> list[str] | None:
-    """Return the labels of a Python list of strings, without empty ones; None where the text is something else."""
+    """Return the labels of a Python list of strings, without empty ones; None if the text is not such a list."""
     try:
         labels = ast.literal_eval(text.strip())
     except (ValueError, SyntaxError):
@@ -184,18 +184,18 @@ def _as_list(text: str) -> list[str] | None:
     return [stripped for label in labels if (stripped := " ".join(label.split()))]
 
 
-def _image_files(root: Path, table: Table) -> list[str]:
-    """Return the path of each image; an image that is not beside the label file is expected in its folder.
+def _image_files(root: Path, table: LabelTable) -> list[str]:
+    """Return the path of each image; an image that is not next to the label file is expected in its folder.
 
-    The folders may lie in ``images/``, and so may the images.
+    The folders and the images may be in ``images/``.
     """
-    beside = set(os.listdir(root))
+    entries = set(os.listdir(root))
     home = root / "images" if (root / "images").is_dir() else root
     flat = set(os.listdir(home)) if home != root else set()
     pairs = zip(table.rows["ImageDir"], table.rows["ImageID"], strict=True)
     return [
-        os.path.join(root, name) if name in beside
+        os.path.join(root, name) if name in entries
         else os.path.join(home, name) if name in flat
-        else os.path.join(root if folder in beside else home, folder, name)
+        else os.path.join(root if folder in entries else home, folder, name)
         for folder, name in pairs
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""An image file as its header, or its decoding, shows it."""
+"""Inspection of one image file by its header, or by decoding it."""
 
 import hashlib
 import os
@@ -10,14 +10,14 @@ import numpy as np
 
 from fedlit.core.errors import ConfigError
 from fedlit.data.pictures.dicom import is_dicom, open_dicom, refuse_other
-from fedlit.data.pictures.opening import no_file, open_picture
+from fedlit.data.pictures.opening import not_a_file, open_picture
 from fedlit.data.pictures.pixels import THUMB, read_image
 
 IMAGES = (".png", ".jpg", ".jpeg")
-"""Suffixes that say what a file is, so that it need not be opened twice."""
+"""Suffixes that identify the format, so that a file need not be opened twice."""
 
 LARGE = 4096
-"""Bytes from which on an element of a DICOM file is no part of its header."""
+"""Number of bytes from which on an element of a DICOM file is not read as a part of its header."""
 
 _GREY_16 = (16, "grey")
 # Some versions of Pillow open a PNG of 16 bits as "I".
@@ -29,14 +29,14 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Picture:
-    """An image file as its header, or its decoding, shows it.
+    """The properties of an image file, from its header or from decoding it.
 
     Attributes:
-        format: Format of the file, such as PNG; "" where it cannot be opened.
+        format: Format of the file, such as PNG; "" if it cannot be opened.
         bits: Number of bits of a pixel in one channel.
         colour: Meaning of the channels, such as grey.
         size: Width and height in pixels.
-        digest: Digest of the pixels at a small size, equal for equal pictures; "" where nothing was decoded.
+        digest: Digest of the pixels at a small size, equal for equal images; "" if nothing was decoded.
         problem: The reason why the file cannot be used, or "".
     """
 
@@ -49,24 +49,29 @@ class Picture:
 
     @property
     def is_deep(self) -> bool:
-        """Whether its pixels have more than 8 bits, and nothing says how many of them are used."""
+        """True if the pixels have more than 8 bits, and the file does not declare how many are used."""
         return self.bits > 8 and self.format != "DICOM" and not self.problem
 
     @property
     def kind(self) -> str:
-        """Format, bit depth and colour in words."""
+        """Format, bit depth and colour as text."""
         return f"{self.format}, {self.bits}-bit {self.colour}"
 
 
-def look_at(file: str, decode: bool = False, keep: Callable[[np.ndarray], None] | None = None) -> Picture:
-    """Read the header of an image file, and its pixels if ``decode`` is true, which ``keep`` then gets, uint8 [1, 128, 128].
+def inspect_image(file: str, decode: bool = False, keep: Callable[[np.ndarray], None] | None = None) -> Picture:
+    """Read the header of an image file and, if ``decode`` is true, its pixels.
+
+    Args:
+        file: The image file.
+        decode: Decode the pixels.
+        keep: A function that takes the pixels, uint8 [1, 128, 128].
 
     Raises:
         ConfigError: The file is DICOM, and pydicom is not installed.
     """
     try:
         header = _header(file)
-    except ConfigError:  # no fault of this file
+    except ConfigError:  # the file is not to blame
         raise
     except Exception as error:  # damage shows as OSError, SyntaxError, ValueError, struct.error...
         return Picture(problem=str(error))
@@ -86,7 +91,7 @@ def look_at(file: str, decode: bool = False, keep: Callable[[np.ndarray], None] 
 
 
 def _header(file: str) -> tuple[str, int, str, tuple[int, int]]:
-    if os.path.splitext(file)[1].lower() not in IMAGES and not no_file(file) and is_dicom(Path(file)):
+    if os.path.splitext(file)[1].lower() not in IMAGES and not not_a_file(file) and is_dicom(Path(file)):
         header = open_dicom(Path(file), defer_size=LARGE)
         refuse_other(header)
         return "DICOM", int(header.BitsStored), str(header.PhotometricInterpretation), (header.Columns, header.Rows)

@@ -13,13 +13,13 @@ import pandas as pd
 
 from fedlit.data.pictures.dicom import SUFFIXES as DICOM
 from fedlit.data.records import contents
-from fedlit.data.tables import Table, numbers, read_table, refuse_repeats
+from fedlit.data.tables import LabelTable, numbers, read_table, refuse_repeats
 from fedlit.data.xrays.base import ChestXrays, Reading, refuse_shared
 
 Vote = Literal["any", "majority", "unanimous"]
 READERS = 3
 _FOLDERS = {"train": "train_val", "test": "test"}
-# Where an image exists in several formats, the first of these is used.
+# If an image exists in several formats, the first of these is used.
 _SUFFIXES = (".png", ".jpg", ".jpeg", *DICOM, "")
 _COLUMNS = {"Other disease": "Other diseases"}
 
@@ -28,7 +28,7 @@ class VinDrCXR(ChestXrays):
     """VinDr-CXR: 18,000 frontal chest X-rays of two hospitals in Hanoi with 27 findings, read by radiologists.
 
     Three radiologists read each of the 15,000 training images independently, and ``vote`` makes one label of three. The
-    3,000 test images have the consensus of five. "No finding" is no class. The data set has no patient ids, so each
+    3,000 test images have the consensus of five. "No finding" is not a class. The data set has no patient ids, so each
     image counts as a patient. The official split is that of the two folders, with part of ``train`` for validation. For
     ``ByColumn`` the columns are ``image_id``, ``folder`` (``train`` or ``test``) and ``rad_id``, the radiologists, such
     as ``R10|R8|R9`` (``consensus`` in ``test``).
@@ -37,9 +37,9 @@ class VinDrCXR(ChestXrays):
         root: The folder with ``annotations/image_labels_train.csv``, ``annotations/image_labels_test.csv``, and the
             images ``<image_id>`` in ``train/`` and ``test/``: ``.png``, ``.jpg``, or ``.dicom`` as released, which
             needs ``pip install 'fedlit[dicom]'``. There is no default.
-        vote: The rule by which a finding is positive if several radiologists read an image: ``any`` of them, the
-            ``majority`` (more than half), or ``unanimous`` (all of them). Table 6 of Yuan et al. (arXiv:2102.04635) has the
-            ratios of ``any``, of the training images alone.
+        vote: The rule for a positive finding if several radiologists read an image: ``any`` of them, the ``majority``
+            (more than half), or ``unanimous`` (all of them). Table 6 of Yuan et al. (arXiv:2102.04635) has the ratios
+            of ``any`` on the training images.
         parts: The folders that are read, ``train``, ``test`` or both; by default both.
         **kwargs: Further arguments of ChestXrays.
     """
@@ -110,13 +110,13 @@ class VinDrCXR(ChestXrays):
             notes=notes,
         )
 
-    def _read_file(self, folder: str, file: Path) -> Table:
+    def _read_file(self, folder: str, file: Path) -> LabelTable:
         """Read a label file, with columns ``folder`` and ``rad_id``; the test has the consensus of all radiologists."""
         ids = ("image_id", "rad_id") if folder == "train" else ("image_id",)
         table = read_table(file, (*ids, *self.labels), ids, _COLUMNS)
         if folder == "train":
             reading = (table.rows["image_id"] + " of " + table.rows["rad_id"]).to_frame("reading")
-            refuse_repeats(Table(table.path, reading, table.lines), "reading", "the reading")
+            refuse_repeats(LabelTable(table.path, reading, table.lines), "reading", "the reading")
         else:
             refuse_repeats(table, "image_id")
             table.rows["rad_id"] = "consensus"
@@ -132,7 +132,7 @@ _VOTES = {
 
 
 def _votes(labels: np.ndarray, image_of: np.ndarray, images: int, vote: Vote) -> np.ndarray:
-    """Return labels of images, [N, L], from those of readings, [R, L]; NaN where all readings of an image are blank."""
+    """Return labels of images, [N, L], from those of readings, [R, L]; NaN if all readings of an image are blank."""
     positive, readers = np.zeros((2, images, labels.shape[1]))
     np.add.at(positive, image_of, labels == 1)
     np.add.at(readers, image_of, ~np.isnan(labels))
@@ -140,7 +140,7 @@ def _votes(labels: np.ndarray, image_of: np.ndarray, images: int, vote: Vote) ->
 
 
 def _image_files(folder: Path, names: np.ndarray) -> list[Path]:
-    """Return the path of each image; an image that is not there is expected in the format of the release."""
+    """Return the path of each image; a missing image is expected in the format of the release."""
     entries = set(os.listdir(folder)) if folder.is_dir() else set()
     return [
         folder / next((name + suffix for suffix in _SUFFIXES if name + suffix in entries), f"{name}.dicom")

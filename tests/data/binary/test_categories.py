@@ -218,6 +218,8 @@ def test_clients_by_the_column_category(tmp_path):
 class Lopsided(Partition):
     """One client with a single training negative and nearly nothing else."""
 
+    shares_patients = True
+
     def assign(self, records, seed):
         negatives = np.flatnonzero((records.splits == "train") & (records.labels[:, 0] == 0))
         return np.where(np.isin(np.arange(len(records.names)), negatives[:1]), "poor", "rich")

@@ -174,7 +174,7 @@ def test_imagenet_errors(tmp_path):
     write_imagenet(tmp_path)
     data = opened(ImageNet, tmp_path, image_size=9)
     (tmp_path / "train" / "n00000003").rename(tmp_path / "elsewhere")
-    with pytest.raises(ValueError, match=r"val/ has 1 categories that train/ has not: 'n00000003'. Add their"):
+    with pytest.raises(ValueError, match=r"val/ has 1 categories that train/ lacks: 'n00000003'. Add their"):
         data.records()
     (tmp_path / "val").rename(tmp_path / "validation")
     with pytest.raises(FileNotFoundError, match=r"no images in folders of val/; expected images in train/<category>/"):
@@ -276,7 +276,7 @@ def test_a_folder_without_the_data_says_what_was_looked_for_and_found(tmp_path, 
 def test_damaged_files_of_torchvisions_layout_are_refused(tmp_path):
     # Without `any_checksum`: these are not the official pictures.
     write_cifar(tmp_path, datasets.CIFAR10, "labels", list(CIFAR10_CATEGORIES), "label_names")
-    with pytest.raises(ValueError, match=r"cifar-10-batches-py: torchvision finds files missing, or damaged"):
+    with pytest.raises(ValueError, match=r"cifar-10-batches-py: torchvision reports missing or damaged files"):
         CIFAR10(tmp_path).records()
     (tmp_path / "FashionMNIST" / "raw").mkdir(parents=True)
     with pytest.raises(ValueError, match=r"extract the original archive again"):

@@ -1,4 +1,4 @@
-"""Fed-Heart-Disease: FLamby's rows, split and normalisation, on files of UCI's layout; its own numbers where the data are."""
+"""Fed-Heart-Disease: FLamby's rows, split and normalisation on files in UCI's layout, and results on the real data."""
 
 import os
 from pathlib import Path
@@ -118,7 +118,7 @@ def test_a_batch_has_rows_and_labels(data):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("63,1,1,x,233,1,2,150,0,2.3,3,0,6,0", r"va\.data, line 18: column 4: expected a number or \?, found 'x' \(1 such cells\)"),
+        ("63,1,1,x,233,1,2,150,0,2.3,3,0,6,0", r"va\.data, line 18: column 4: .* found 'x' \(1 such cells\)"),
         ("63,1,5,145,233,1,2,150,0,2.3,3,0,6,0", r"line 18: column 3: expected one of 1, 2, 3, 4, found 5 \(1 such"),
         ("63,1,1,145,233,1,9,150,0,2.3,3,0,6,0", r"line 18: column 7: expected one of 0, 1, 2, found 9"),
         ("63,1,1,145,233,1,2,150,0,2.3,3,0,6,0,7", r"va\.data: expected 14 columns separated by commas, found: .*15"),

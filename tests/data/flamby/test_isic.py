@@ -90,7 +90,7 @@ def test_the_split_file_may_lie_elsewhere(tmp_path):
         (
             ",1,1,train,",
             ",2,1,train,",
-            r"line 3: column 'target' says BCC, and the columns of the classes do not \(1 such",
+            r"line 3: column 'target' says BCC, but the columns of the classes do not \(1 such",
         ),
         (
             ",1,1,train,",

@@ -23,19 +23,19 @@ def test_copies_at_two_sites_of_one_table_are_refused(tmp_path):
     table = write_table(tmp_path, people(site=SITES), COPIES)
     with pytest.raises(
         ValueError,
-        match=r"6 pictures of 'ours' are there under more than one patient, the first are '\d+.png and \d+.png'.*data.duplicates to allow",
+        match=r"6 images of 'ours' belong to more than one patient, the first are '\d+.png and .*duplicates to allow",
     ) as refused:
         opened(table).setup()
     (drawn,) = (tmp_path / "cache").glob("pairs-*.png")
     assert str(drawn) in str(refused.value)
-    with pytest.raises(ValueError, match="6 pictures of 'ours'"):
+    with pytest.raises(ValueError, match="6 images of 'ours'"):
         Organisations({"ours": opened(table)}, image_size=32, cache_dir=str(tmp_path / "cache")).setup()
 
 
 def test_they_are_a_warning_where_they_are_allowed(tmp_path):
     table = write_table(tmp_path, people(site=SITES), COPIES)
     data = opened(table, duplicates="allow")
-    with pytest.warns(UserWarning, match="6 pictures of 'ours' are there under more than one patient"):
+    with pytest.warns(UserWarning, match="6 images of 'ours' belong to more than one patient"):
         data.setup()
     with pytest.raises(ValueError, match=r"duplicates: expected 'refuse' or 'allow', found 'drop'"):
         opened(table, duplicates="drop")
@@ -48,7 +48,7 @@ def test_two_pictures_of_one_patient_may_be_equal(tmp_path):
 
 
 def test_without_patients_every_copy_is_one_too_many(tmp_path):
-    with pytest.raises(ValueError, match="1 pictures of 'ours' are there under more than one patient"):
+    with pytest.raises(ValueError, match="1 images of 'ours' belong to more than one patient"):
         opened(write_table(tmp_path, people(site=SITES), {1: picture(0)}), patient=None).setup()
 
 
@@ -59,8 +59,8 @@ def test_data_check_says_so(tmp_path, fedlit_cli, monkeypatch):
     code, out, _ = fedlit_cli(f"data check {table} --decode")
     text = " ".join(out.split())
     assert code == 1
-    assert "6 pictures are there under more than one patient" in text
+    assert "6 images belong to more than one patient" in text
     assert f"{tmp_path}/0.png (patient p0) is {tmp_path}/20.png (patient p10)" in text
     code, out, _ = fedlit_cli(f"data check {table} --decode --set '{{duplicates: allow}}'")
     assert code == 0
-    assert "note: 6 pictures are there under more than one patient" in " ".join(out.split())
+    assert "note: 6 images belong to more than one patient" in " ".join(out.split())

@@ -90,12 +90,14 @@ def test_a_list_of_ids_is_the_test_set(tmp_path, ids):
 def test_what_a_list_names_in_vain_is_refused(tmp_path):
     table = write_table(tmp_path, people())
     (tmp_path / "test.txt").write_text("p12\n\nq99\n")
-    with pytest.raises(ValueError, match=r"test.txt, line 3: 'q99' is no patient and no image of ours.csv .1 such"):
+    with pytest.raises(
+        ValueError, match=r"test.txt, line 3: expected a patient or an image of ours.csv, found 'q99' .1 such"
+    ):
         opened(table, test=tmp_path / "test.txt").setup()
     (tmp_path / "test.txt").write_text("\n")
-    with pytest.raises(ValueError, match=r"test.txt: expected ids of patients or images, one a line, found none"):
+    with pytest.raises(ValueError, match=r"test.txt: expected ids of patients or images, one per line, found none"):
         opened(table, test=tmp_path / "test.txt").setup()
-    with pytest.raises(ValueError, match=r"data\.test: .* leave official_split out"):
+    with pytest.raises(ValueError, match=r"data\.test: .* remove official_split"):
         opened(table, test=tmp_path / "test.txt", official_split=False)
     with pytest.raises(FileNotFoundError, match=r"none.txt: no such file"):
         opened(table, test=tmp_path / "none.txt").setup()
@@ -107,4 +109,4 @@ def test_a_list_comes_before_a_column(tmp_path):
     data = opened(table, split="split", test=tmp_path / "test.txt")
     data.setup()
     assert (data.assignment["split"] == "test").sum() == 12
-    assert "2 images of ours are test by test.txt, and something else by 'split'" in data.notes
+    assert "2 images of ours are test by test.txt, and another split by 'split'" in data.notes

@@ -1,4 +1,4 @@
-"""The files of MedMNIST: categories and several labels, grey and colour, sizes, and what is no such file."""
+"""The files of MedMNIST: categories and several labels, grey and colour, sizes, and invalid files."""
 
 from pathlib import Path
 
@@ -40,7 +40,9 @@ def test_chestmnist_has_the_labels_of_nih(tmp_path):
     data.setup()
     assert data.assignment["split"].value_counts().to_dict() == SIZES
     assert data.clients["client-01"].train.batch([0])[0].shape == (1, 1, 28, 28)
-    assert data.notes == ["chestmnist names no patients: each image counts as one, and the official split is kept"]
+    assert data.notes == [
+        "chestmnist has no patient ids: each image counts as one patient, and the official split is kept"
+    ]
     found = data.counts().groupby("class")["positives"].sum()
     assert found.to_dict() == dict(zip(data.classes, joined(file, "labels").sum(axis=0).tolist(), strict=True))
 
@@ -81,7 +83,7 @@ def test_what_is_refused(tmp_path):
     ):
         opened(tmp_path / "y.npz")
     solid = write(tmp_path / "organmnist3d.npz", train_images=np.zeros((40, 28, 28, 28), np.uint8))
-    with pytest.raises(ValueError, match=r"sets in three dimensions are not read"):
+    with pytest.raises(ValueError, match=r"three-dimensional sets are not supported"):
         opened(solid)
     file = write(tmp_path / "pneumoniamnist.npz", categories=5)
     with pytest.raises(

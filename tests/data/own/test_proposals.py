@@ -29,7 +29,7 @@ def test_numbers_and_notes_are_no_labels(tmp_path, fedlit_cli):
     )  # fmt: skip
     code, out = check(fedlit_cli, str(write_table(tmp_path, columns)))
     assert code == 0
-    assert "labels: [Edema] # left out, as they are no findings by their names: 'Sex', 'patient_age', 'Portable'" in out
+    assert "labels: [Edema] # left out, because their names are not findings: 'Sex', 'patient_age', 'Portable'" in out
     code, out = check(fedlit_cli, f"{tmp_path}/ours.csv --set '{{labels: [Edema, Portable]}}'")
     assert code == 0
     assert "labels: [Edema, Portable]" in out
@@ -106,7 +106,7 @@ def test_a_row_of_totals_is_named(tmp_path, fedlit_cli):
     table.write_text(table.read_text() + "Summe,,20\n")
     code, out = check(fedlit_cli, str(table))
     assert code == 1
-    assert "line 42: a row of totals ('Summe'), not of an image: remove it" in out
+    assert "line 42: expected an image, found a row of totals ('Summe'); remove it" in out
 
 
 @pytest.mark.parametrize(
@@ -167,12 +167,13 @@ def test_columns_of_few_words_that_are_not_used_are_named(tmp_path, fedlit_cli):
     columns = people(Lunge=["ja", "nein", "unklar", ""] * 10, Gruppe=["Lernen", "Halt"] * 20, Sex=["M", "F"] * 20)
     code, out, _ = fedlit_cli(f"data check {write_table(tmp_path, columns)}")
     assert code == 0
-    assert "# not used: 'Lunge' (ja, nein, unklar); 'Gruppe' (Halt, Lernen). Is one a label" in out
+    assert "# not used: 'Lunge' (ja, nein, unklar); 'Gruppe' (Halt, Lernen). Is one of them a label" in out
     del columns["Edema"]
     code, out, err = fedlit_cli(f"data check {write_table(tmp_path, columns)}")
     assert code == 2
     assert "of few words are 'Lunge' (ja, nein, unklar); 'Gruppe'" in err
-    given = "{labels: [Lunge], values: {ja: positive, nein: negative, unklar: blank}, split: Gruppe, splits: {Lernen: train, Halt: test}}"
+    given = "{labels: [Lunge], values: {ja: positive, nein: negative, unklar: blank}, split: Gruppe, "
+    given += "splits: {Lernen: train, Halt: test}}"
     code, out, _ = fedlit_cli(f"data check {write_table(tmp_path, columns)} --set '{given}'")
     assert "not used" not in out
 
@@ -187,11 +188,11 @@ def test_an_unknown_finding_is_no_class(tmp_path, fedlit_cli):
 
 
 def test_one_problem_is_one(tmp_path, fedlit_cli):
-    """What a check finds itself is not told a second time as what fit would refuse; sites can be merged."""
+    """A problem that the check finds itself is not repeated as an error of fit; sites can be merged."""
     code, out, _ = fedlit_cli(f"data check {write_table(tmp_path / 'a', people(split=['train', 'test'] * 20))}")
     assert code == 1
     assert out.count("wrong:") == out.count("more than one official split") == 1
     code, out, _ = fedlit_cli(f"data check {write_table(tmp_path / 'b', people(site=['North'] * 20 + ['north'] * 20))}")
     assert code == 1
-    assert "data.sites {north: North}" in out
+    assert "set data.sites to {north: North}" in out
     assert fedlit_cli(f"data check {tmp_path}/b/ours.csv --set '{{sites: {{north: North}}}}'")[0] == 0

@@ -66,7 +66,7 @@ def test_a_class_that_was_looked_for_and_never_found_is_labelled(tmp_path):
     assert "unlabelled" not in found.arguments
     without = propose(table, tmp_path / "images")
     assert without.arguments["labels"] == ["Edema", "Mass"]
-    assert without.reasons["labels"].startswith("left out, as no image is positive: 'Hernia'; --classes names")
+    assert without.reasons["labels"].startswith("left out, because no image is positive: 'Hernia'; --classes sets")
 
 
 def test_classes_that_are_spelled_otherwise_get_names(tmp_path):
@@ -109,7 +109,7 @@ def test_of_several_organisations_one_may_have_unlabelled_classes(tmp_path):
 
 
 REFUSED = {
-    "a label without a column": ({"labels": CLASSES}, "goes into data.unlabelled, and not into data.labels"),
+    "a label without a column": ({"labels": CLASSES}, "goes into data.unlabelled, not into data.labels"),
     "a class that is not labelled": ({"classes": CLASSES}, "goes into data.unlabelled too"),
     "a class that is none": ({"unlabelled": ["Hrnia"], "classes": CLASSES}, "unknown class 'Hernia'"),
     "one that is not among the classes": (
@@ -141,8 +141,8 @@ def test_site_check_says_what_to_write(tmp_path, fedlit_cli):
     code, _, err = fedlit_cli(f"site check {site(tmp_path, 'an empty column', labels=CLASSES)}")
     assert code == 1
     assert err.endswith(
-        "fedlit: error: client 'North' labels 'Hernia', but none of its 48 images has such a label: leave the class out of its "
-        "label scheme, or name it in data.unlabelled\n"
+        "fedlit: error: client 'North': expected labels of 'Hernia', found none in its 48 images; remove the class "
+        "from the client's label scheme, or add it to data.unlabelled\n"
     )
     code, _, err = fedlit_cli(f"site check {site(tmp_path, 'no column', labels=CLASSES)}")
     assert code == 1

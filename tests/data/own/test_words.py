@@ -65,8 +65,8 @@ def test_a_row_cut_short_is_named_by_its_line(tmp_path, fedlit_cli):
 @pytest.mark.parametrize(
     ("names", "word"),
     [
-        ([rf"D:\scans\{n}.png" for n in range(40)], r"'file' holds paths of another machine, such as 'D:\\scans\\0.png'"),
-        ([f"elsewhere/{n}.png" for n in range(40)], "'file' holds names of these files in other folders, such as 'elsewhere/0.png'"),
+        ([rf"D:\scans\{n}.png" for n in range(40)], r"'file' holds paths of another machine, such as 'D:\\scans\\0"),
+        ([f"elsewhere/{n}.png" for n in range(40)], "names of these files in other folders, such as 'elsewhere/0.png'"),
     ],
 )  # fmt: skip
 def test_why_no_column_names_the_images(tmp_path, fedlit_cli, names, word):
@@ -149,7 +149,10 @@ def test_values_of_one_column_and_ranges_of_numbers(tmp_path):
     [
         ({"Age": {">= x": "positive"}}, "data.values: 'Age': expected a range such as '>= 18' or .*, found '>= x'"),
         ({"Age": {">= 18": "yes"}}, "data.values: 'Age': '>= 18': expected one of positive"),
-        ({"Agee": {">= 18": "positive"}}, "data.values: 'Agee' is no column of data.labels; near names are Age"),
+        (
+            {"Agee": {">= 18": "positive"}},
+            "data.values: expected a column of data.labels, found 'Agee'; near names are Age",
+        ),
         ({">= 18": "positive"}, r"the range '>= 18' needs its column: \{COLUMN: \{'>= 18': positive\}\}"),
     ],
 )

@@ -10,7 +10,7 @@ from PIL import Image
 
 from fedlit.data.xrays import ahead
 from fedlit.data.xrays.ahead import Ahead, headers
-from fedlit.data.xrays.pictures import look_at
+from fedlit.data.xrays.pictures import inspect_image
 
 MINI = Path(__file__).parents[4] / "shared" / "data" / "nih-cxr14-mini"
 
@@ -27,10 +27,10 @@ def images(tmp_path: Path) -> list[str]:
 
 
 def test_what_was_seen_and_what_is_asked_for_later_are_what_a_look_finds(images, tmp_path):
-    expected = {file: look_at(file) for file in images}
+    expected = {file: inspect_image(file) for file in images}
     assert [bool(picture.problem) for picture in expected.values()] == [False, False, False, True, False, True]
     with Ahead([str(tmp_path / "0")]) as looking:
-        later = [picture for chunk in looking.look_at([images[3:5], images[5:]]) for picture in chunk]
+        later = [picture for chunk in looking.inspect([images[3:5], images[5:]]) for picture in chunk]
         seen = looking.so_far()
     assert later == [expected[file] for file in images[3:]]
     assert seen == {file: expected[file] for file in images if Path(file).parent.name == "0"}
@@ -58,9 +58,9 @@ def test_where_a_process_is_killed_this_one_looks(images, tmp_path):
     with Ahead([str(tmp_path)]) as looking:
         for process in looking._pool._processes.values():
             process.kill()
-        found = [picture for chunk in looking.look_at([images[:2], images[2:]]) for picture in chunk]
+        found = [picture for chunk in looking.inspect([images[:2], images[2:]]) for picture in chunk]
         assert looking.so_far() == {}
-    assert found == list(map(look_at, images))
+    assert found == list(map(inspect_image, images))
 
 
 def test_a_command_that_is_interrupted_ends_its_processes(tmp_path):

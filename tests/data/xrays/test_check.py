@@ -12,7 +12,7 @@ from fedlit.core.errors import ConfigError
 from fedlit.data import NIHChestXray14, xrays
 from fedlit.data.tables import numbers, read_table
 from fedlit.data.xrays.base import ChestXrays, Reading
-from fedlit.data.xrays.check import check, compare, look_at, readers, recognise
+from fedlit.data.xrays.check import check_folder, compare_folders, inspect_image, readers, recognise
 from fedlit.data.xrays.checked import Check, Problem
 
 ROWS = "image,patient,split,A,B\n0.png,p0,train,1,0\n1.png,p0,train,,1\n2.png,p1,val,-1,0\n3.png,p2,test,0,0\n"
@@ -23,7 +23,7 @@ class Tiny(ChestXrays):
 
     source = "Tiny"
     labels = ("A", "B")
-    layout = "expected tiny.csv and the images beside it"
+    layout = "expected tiny.csv and the images next to it"
     needs = ("tiny.csv", "tiny.csv.gz")
 
     def read(self) -> Reading:
@@ -63,7 +63,7 @@ def save(file: Path, seed: int, dtype: type = np.uint8) -> None:
 
 
 def checked(root: Path, decode: bool = False, **options) -> Check:
-    return check(Tiny(root, **options), decode)
+    return check_folder(Tiny(root, **options), decode)
 
 
 def only(found: Check) -> Problem:
@@ -114,9 +114,9 @@ class TestCheck:
     def test_a_damaged_header_is_found_without_decoding(self, folder: Path):
         (folder / "0.png").write_bytes(b"no picture")
         (folder / "1.png").write_bytes(b"")
-        assert only(checked(folder)).text.startswith("2 of 4 images are of no use")
+        assert only(checked(folder)).text.startswith("2 of 4 images cannot be used")
         assert only(checked(folder)).places == [
-            f"{folder}/0.png (tiny.csv, line 2): no image, or its header is damaged",
+            f"{folder}/0.png (tiny.csv, line 2): not an image, or its header is damaged",
             f"{folder}/1.png (tiny.csv, line 3): expected an image file, found an empty file",
         ]
 
@@ -143,14 +143,14 @@ class TestCheck:
             "images differ in their bit depth: 3 of 8 bits and 1 of 16 bits; each is scaled by its own" in found.remarks
         )
         Image.fromarray(np.zeros((4, 4), dtype=np.float32)).save(folder / "f.tiff")
-        assert look_at(folder / "f.tiff").problem == "floating point pixels; convert it to 8 or 16 bits"
+        assert inspect_image(folder / "f.tiff").problem == "floating point pixels; convert it to 8 or 16 bits"
 
     def test_the_same_picture_of_two_patients(self, folder: Path):
         save(folder / "3.png", 0)
         save(folder / "1.png", 0)  # of the same patient as 0.png
         assert checked(folder).problems == []
         problem = only(checked(folder, decode=True))
-        assert problem.text.startswith("1 pictures are there under more than one patient")
+        assert problem.text.startswith("1 images belong to more than one patient")
         assert "RSNA Pneumonia and SIIM Pneumothorax images are NIH images" in problem.text
         assert problem.places == [f"{folder}/0.png (patient p0) is {folder}/3.png (patient p2)"]
 
@@ -162,7 +162,7 @@ class TestCheck:
 
     def test_an_image_twice(self, folder: Path):
         write(folder, ROWS + "1.png,p0,train,0,0\n")
-        assert only(checked(folder)) == Problem("1 images are there more than once", ["1.png (tiny.csv, line 3)"])
+        assert only(checked(folder)) == Problem("1 images are listed more than once", ["1.png (tiny.csv, line 3)"])
 
     def test_what_a_reader_refuses_is_a_problem(self, folder: Path):
         write(folder, ROWS.replace("-1", "2"))
@@ -185,7 +185,7 @@ class TestCheck:
         save(tmp_path / "images" / "a.png", 0)
         header = "Image Index,Finding Labels,Patient ID\n"
         (tmp_path / "Data_Entry_2017.csv").write_text(header + "a.png,Effusion|Hernia,1\n")
-        labels = check(NIHChestXray14(tmp_path)).labels()
+        labels = check_folder(NIHChestXray14(tmp_path)).labels()
         assert tuple(labels.loc["Effusion"]) == ("Pleural Effusion", 1, 0, 0, 0, 1)
         assert labels["harmonised"]["Pleural_Thickening"] == "Pleural Thickening"
 
@@ -203,7 +203,7 @@ class TestDicom:
         image.file_meta = pydicom.dataset.FileMetaDataset()
         image.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
         image.save_as(tmp_path / "a.dicom", enforce_file_format=True)
-        picture = look_at(tmp_path / "a.dicom", decode=True)
+        picture = inspect_image(tmp_path / "a.dicom", decode=True)
         assert (picture.kind, picture.size, picture.problem) == ("DICOM, 12-bit MONOCHROME1", (30, 20), "")
         assert picture.digest
 
@@ -216,17 +216,17 @@ class TestCompare:
         return tmp_path / "other"
 
     def test_nothing_shared(self, folder: Path, other: Path):
-        assert compare([checked(folder, decode=True), checked(other, decode=True)]) == []
+        assert compare_folders([checked(folder, decode=True), checked(other, decode=True)]) == []
 
     def test_the_same_names(self, folder: Path, other: Path):
         write(other, ROWS.replace(".png,p", ".png,q"), first=10)
-        (problem,) = compare([checked(folder, decode=True), checked(other, decode=True)])
+        (problem,) = compare_folders([checked(folder, decode=True), checked(other, decode=True)])
         assert problem.text.startswith(f"4 images are in {folder} and {other} under the same name: ")
         assert problem.places == ["0.png", "1.png", "2.png", "3.png"]
 
     def test_the_same_patients(self, folder: Path, other: Path):
         write(other, "image,patient,A,B\nx.png,p1,1,0\ny.png,q,0,1\n", first=10)
-        (problem,) = compare([checked(folder), checked(other)])
+        (problem,) = compare_folders([checked(folder), checked(other)])
         assert problem.text.startswith(f"1 patients are in {folder} and {other}: ")
         assert problem.places == ["patient p1"]
 
@@ -235,20 +235,20 @@ class TestCompare:
             source = "Elsewhere"
 
         write(other, "image,patient,A,B\nx.png,p1,1,0\n", first=10)
-        assert compare([checked(folder), check(Elsewhere(other))]) == []
+        assert compare_folders([checked(folder), check_folder(Elsewhere(other))]) == []
 
     def test_the_same_pictures(self, folder: Path, other: Path):
         save(other / "2b.png", 1)
-        assert compare([checked(folder), checked(other)]) == []
-        (problem,) = compare([checked(folder, decode=True), checked(other, decode=True)])
+        assert compare_folders([checked(folder), checked(other)]) == []
+        (problem,) = compare_folders([checked(folder, decode=True), checked(other, decode=True)])
         assert problem.text.startswith(
-            f"1 pictures are in {folder} and {other}: a patient in two splits or at two sites"
+            f"1 images are equal in {folder} and {other}: a patient in two splits or at two sites"
         )
         assert problem.places == [f"{folder}/1.png is {other}/2b.png"]
 
     def test_a_folder_that_cannot_be_read_is_left_out(self, folder: Path, other: Path):
         (other / "tiny.csv").write_text("nothing\n")
-        assert compare([checked(folder), checked(other)]) == []
+        assert compare_folders([checked(folder), checked(other)]) == []
 
 
 class TestRecognise:
@@ -273,9 +273,9 @@ class TestRecognise:
         assert "looks like none of the data sets: found 'labels.csv'\n  NIH: expected the official" in str(
             refused.value
         )
-        assert "\n  Tiny: expected tiny.csv and the images beside it" in str(refused.value)
+        assert "\n  Tiny: expected tiny.csv and the images next to it" in str(refused.value)
 
     def test_like_two(self, folder: Path):
         pd.DataFrame().to_csv(folder / "Data_Entry_2017.csv")
-        with pytest.raises(ConfigError, match="looks like NIH and like Tiny; say which it is by --source"):
+        with pytest.raises(ConfigError, match="looks like NIH and like Tiny; name one of them with --source"):
             recognise(folder)

@@ -31,7 +31,7 @@ def test_twelve_of_sixteen_bits(tmp_path, fedlit_cli):
     table = write_table(tmp_path, people(), deep)
     code, out = check(fedlit_cli, str(table))
     assert code == 0
-    assert "if their 16 bits are used up to 12 only, set data.depth to 12" in out
+    assert "if only 12 of their 16 bits are used, set data.depth to 12" in out
     assert "set data.depth" not in check(fedlit_cli, f"{table} --set '{{depth: 12}}'")[1]
 
 

@@ -4,67 +4,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from jsonargparse import ArgumentParser
 from PIL import Image
-from xray_pictures import pictures
+from small_chexpert import COLUMNS, line, write_folder
 
 from fedlit.data import Organisations, PhantomCXR
-from fedlit.data.federated import FederatedDataModule
-from fedlit.data.partition import ByColumn, ByPatient
+from fedlit.data.partition import ByPatient
 from fedlit.data.xrays.chexpert import CheXpert
+from fedlit.testing import check_data_module
 
 # Small folders lack most classes, which is what the warning says.
 pytestmark = pytest.mark.filterwarnings("ignore:classes without")
 
-HEADER = (
-    "Path,Sex,Age,Frontal/Lateral,AP/PA,No Finding,Enlarged Cardiomediastinum,Cardiomegaly,Lung Opacity,Lung Lesion,"
-    "Edema,Consolidation,Pneumonia,Atelectasis,Pneumothorax,Pleural Effusion,Pleural Other,Fracture,Support Devices"
-)
-COLUMNS = HEADER.split(",")
-# What the first patients of train.csv have; the others have nothing.
-FINDINGS = (
-    {"Cardiomegaly": "1.0", "Edema": "-1.0", "Pleural Effusion": "0.0"},
-    {"No Finding": "1.0"},
-    {"Cardiomegaly": "-1.0", "Edema": "1.0", "Pleural Effusion": "-1.0"},
-)
 EDEMA, HEART, FLUID = (CheXpert.labels.index(name) for name in ("Edema", "Cardiomegaly", "Pleural Effusion"))
-
-
-def line(path: str, findings: dict[str, str], view: str = "Frontal") -> str:
-    """A row of train.csv."""
-    cells = {"Path": path, "Sex": "Female", "Age": "68", "Frontal/Lateral": view, "AP/PA": "AP" * (view == "Frontal")}
-    return ",".join((cells | findings).get(column, "") for column in COLUMNS)
-
-
-def write_folder(
-    root: Path, prefix: str = "CheXpert-v1.0-small/", inside: bool = False, test: bool = False, patients: int = 20
-) -> Path:
-    """A small download: a frontal and a lateral image for each patient in train, a frontal one in valid and test."""
-    drawn = iter(pictures(60))
-    base = root / prefix if inside else root
-    rows = {"train": [HEADER], "valid": [HEADER], "test": [",".join([COLUMNS[0], *COLUMNS[5:]])]}
-    numbers = {"train": range(1, patients + 1), "valid": range(64541, 64546), "test": range(64741, 64746)}
-    for split in ("train", "valid", "test") if test else ("train", "valid"):
-        for number in numbers[split]:
-            folder = f"{split}/patient{number:05d}/study1"
-            (base / folder).mkdir(parents=True)
-            frontal = f"{folder}/view1_frontal.jpg"
-            next(drawn).save(base / frontal, quality=95)
-            if split == "test":
-                rows[split].append(",".join([prefix + frontal, "0", *["1.0"] * 13]))
-                continue
-            findings = FINDINGS[number - 1] if number <= len(FINDINGS) else {}
-            rows[split].append(line(prefix + frontal, findings))
-            if split == "train":
-                lateral = f"{folder}/view2_lateral.jpg"
-                next(drawn).save(base / lateral, quality=95)
-                rows[split].append(line(prefix + lateral, findings, "Lateral"))
-    root.mkdir(exist_ok=True)
-    (root / "train.csv").write_text("\n".join(rows["train"]) + "\n")
-    (root / "valid.csv").write_text("\n".join(rows["valid"]))
-    if test:
-        (root / "test_labels.csv").write_text("\n".join(rows["test"]))
-    return root
 
 
 def open_folder(root: Path, **kwargs) -> CheXpert:
@@ -79,6 +30,17 @@ def replace_in(path: Path, old: str, new: str) -> None:
 
 
 # Reading
+
+
+def test_it_keeps_the_contract_of_data_modules(tmp_path):
+    policy = {"Edema": "ones", "default": "ignore"}
+    options = {
+        "root": write_folder(tmp_path / "chex"),
+        "uncertain": policy,
+        "views": ["frontal", "lateral"],
+        "image_size": 16,
+    }
+    check_data_module(CheXpert, **options, cache_dir=tmp_path / "cache")
 
 
 @pytest.mark.parametrize("prefix", ["CheXpert-v1.0-small/", "CheXpert-v1.0/", "renamed/", ""])
@@ -158,14 +120,6 @@ def test_harmonised_names_and_some_classes(tmp_path):
     np.testing.assert_array_equal(some.records().labels[:3], [[0, 1], [0, 0], [1, 1]])
 
 
-def test_several_labels_make_one_class_by_a_rule(tmp_path):
-    data = open_folder(
-        write_folder(tmp_path), names={"Water": {"any": ["Edema", "Pleural Effusion"]}}, uncertain="ones"
-    )
-    assert data.classes == ("Water",)
-    assert data.records().labels[:3, 0].tolist() == [1, 0, 1]
-
-
 def test_views_are_chosen_and_the_others_counted(tmp_path):
     root = write_folder(tmp_path)
     data = open_folder(root)
@@ -201,38 +155,6 @@ def test_the_official_split_on_request(tmp_path):
     data = open_folder(tmp_path, official_split=True)
     data.setup()
     assert all(client.test is None for client in data.clients.values())
-
-
-def test_columns_of_the_label_file_divide_clients(tmp_path):
-    data = open_folder(
-        write_folder(tmp_path),
-        views=("frontal", "lateral"),
-        partition=ByColumn("Frontal/Lateral"),
-        split=(0.7, 0.1, 0.2),
-    )
-    data.setup()
-    assert list(data.clients) == ["Frontal", "Lateral"]
-
-
-def test_it_is_configured_by_jsonargparse(tmp_path):
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(FederatedDataModule, "data")
-    init_args = {
-        "root": str(write_folder(tmp_path)),
-        "views": ["frontal", "lateral"],
-        "uncertain": {"Edema": "ones", "default": "ignore"},
-        "image_size": 16,
-        "partition": {"class_path": "fedlit.data.partition.ByPatient", "init_args": {"clients": 3}},
-        "cache_dir": str(tmp_path),
-    }
-    config = parser.parse_object({"data": {"class_path": "fedlit.data.CheXpert", "init_args": init_args}})
-    dumped = parser.dump(config)
-    assert "official_split: false" in dumped
-    data = parser.instantiate(parser.parse_string(dumped)).data
-    data.setup()
-    assert (data.views, data.official_split) == (("frontal", "lateral"), False)
-    assert (data.uncertain["Edema"], data.uncertain["Fracture"]) == ("ones", "ignore")
-    assert len(data.assignment) == 45
 
 
 # What bad input gets
@@ -326,18 +248,6 @@ def test_missing_images_are_refused_or_dropped_with_a_count(tmp_path):
     assert len(data.notes) == 2
 
 
-def test_a_truncated_image_is_named(tmp_path):
-    broken = write_folder(tmp_path) / "train" / "patient00003" / "study1" / "view1_frontal.jpg"
-    broken.write_bytes(broken.read_bytes()[:100])
-    with pytest.raises(ValueError, match=r"1 of 25 image files cannot be decoded .*\n.*patient00003"):
-        open_folder(tmp_path).prepare_data()
-
-
-def test_a_folder_is_recognised(tmp_path):
-    assert not CheXpert.recognises(tmp_path)
-    assert CheXpert.recognises(write_folder(tmp_path))
-
-
 # Positives that are there once more
 
 
@@ -361,7 +271,7 @@ def test_positives_are_there_once_more_where_they_are_trained_on(tmp_path):
         open_folder(tmp_path, upsample=["Cardiomegaly", "Consolidation"], **chosen),
     )
     plain.setup(), data.setup()
-    assert "once more, where they are trained on: 6 of Cardiomegaly, 5 of Consolidation" in data.notes[-1]
+    assert "that are repeated: 6 of Cardiomegaly, 5 of Consolidation" in data.notes[-1]
     rows = data.assignment
     assert rows["image"].is_unique
     assert rows.groupby("patient")["split"].nunique().max() == 1
@@ -396,7 +306,8 @@ def test_copies_under_organisations_are_trained_on_too_and_in_no_test(tmp_path):
     copies = data.assignment[data.assignment["image"].str.contains("#again-for-Cardiomegaly")]
     assert len(copies) > 0
     assert set(copies["split"]) == {"train"}
-    other = Organisations({"B": small_phantom()}, {"A": organisation()}, image_size=16, duplicates="allow", cache_dir=str(tmp_path / "cache"))  # fmt: skip
+    options = {"image_size": 16, "duplicates": "allow", "cache_dir": str(tmp_path / "cache")}
+    other = Organisations({"B": small_phantom()}, {"A": organisation()}, **options)
     other.setup()
     assert len(other.test_sets["A"]) == 30
     assert not any("#" in name for name in other.test_sets["A"].names)

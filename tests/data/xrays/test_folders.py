@@ -1,4 +1,4 @@
-"""Downloads one level off, in other folders than usual, with packed tables and capital suffixes; and what is another set."""
+"""Downloads one level off, in unusual folders, with packed tables and capital suffixes; and other data sets."""
 
 import gzip
 import os
@@ -6,10 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-import test_chexpert
-import test_mimic
-import test_nih
-import test_padchest
+import small_chexpert
+import small_mimic
+import small_nih
+import small_padchest
 
 from fedlit.core.errors import ConfigError
 from fedlit.data import MIMICCXR, MIMICCXRLT, CheXpert, NIHChestXray14, PadChest, VinDrCXR
@@ -19,14 +19,14 @@ from fedlit.data.xrays.folders import home
 pytestmark = pytest.mark.filterwarnings("ignore:classes without")
 
 OFF = {
-    "NIH, Box": (NIHChestXray14, test_nih.write_folder, "CXR8", "."),
-    "NIH, its images": (NIHChestXray14, test_nih.write_folder, "CXR8", "CXR8/images"),
-    "CheXpert, Stanford": (CheXpert, test_chexpert.write_folder, "CheXpert-v1.0-small", "."),
-    "CheXpert, its images": (CheXpert, test_chexpert.write_folder, "CheXpert-v1.0-small", "CheXpert-v1.0-small/train"),
-    "MIMIC, wget": (MIMICCXR, test_mimic.write_folder, "physionet.org/files/mimic-cxr-jpg/2.0.0", "."),
-    "MIMIC, wget from within": (MIMICCXR, test_mimic.write_folder, "physionet.org/files/mimic-cxr-jpg/2.0.0", "physionet.org"),
-    "MIMIC, its images": (MIMICCXR, test_mimic.write_folder, "mimic", "mimic/files"),
-    "PadChest": (PadChest, test_padchest.write_folder, "BIMCV/PadChest", "."),
+    "NIH, Box": (NIHChestXray14, small_nih.write_folder, "CXR8", "."),
+    "NIH, its images": (NIHChestXray14, small_nih.write_folder, "CXR8", "CXR8/images"),
+    "CheXpert, Stanford": (CheXpert, small_chexpert.write_folder, "CheXpert-v1.0-small", "."),
+    "CheXpert, its images": (CheXpert, small_chexpert.write_folder, "CheXpert-v1.0-small", "CheXpert-v1.0-small/train"),
+    "MIMIC, wget": (MIMICCXR, small_mimic.write_folder, "physionet.org/files/mimic-cxr-jpg/2.0.0", "."),
+    "MIMIC, above": (MIMICCXR, small_mimic.write_folder, "physionet.org/files/mimic-cxr-jpg/2.0.0", "physionet.org"),
+    "MIMIC, its images": (MIMICCXR, small_mimic.write_folder, "mimic", "mimic/files"),
+    "PadChest": (PadChest, small_padchest.write_folder, "BIMCV/PadChest", "."),
 }  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def test_a_level_too_high_or_too_low_is_found(tmp_path, case):
 
 def test_two_downloads_in_a_folder_are_named(tmp_path):
     for name in ("one", "two"):
-        test_nih.write_folder(tmp_path / name, patients=2)
+        small_nih.write_folder(tmp_path / name, patients=2)
     with pytest.raises(
         ValueError, match=r"several folders hold the data set: .*one', .*two'. Name one of them as data.root"
     ):
@@ -53,7 +53,7 @@ def test_two_downloads_in_a_folder_are_named(tmp_path):
 
 
 def test_an_empty_folder_within_a_data_set_is_not_it(tmp_path):
-    test_nih.write_folder(tmp_path, patients=2)
+    small_nih.write_folder(tmp_path, patients=2)
     (tmp_path / "empty").mkdir()
     assert home(tmp_path / "empty", NIHChestXray14.lies_in) == tmp_path / "empty"
 
@@ -68,11 +68,11 @@ def test_the_search_ends_in_a_tree_of_patients(tmp_path, monkeypatch):
 
 def test_the_long_tail_of_physionet(tmp_path):
     (tmp_path / "physionet.org/files/mimic-cxr-jpg").mkdir(parents=True)
-    root = test_mimic.write_folder(tmp_path / "physionet.org/files/mimic-cxr-jpg/2.0.0")
+    root = small_mimic.write_folder(tmp_path / "physionet.org/files/mimic-cxr-jpg/2.0.0")
     folder = tmp_path / "physionet.org/files/cxr-lt-iccv-workshop-cvamd/2.0.0/cxr-lt-2023"
     folder.mkdir(parents=True)
     for name, rows in (("train", range(40)), ("development", range(40, 50)), ("test", range(50, 60))):
-        test_mimic.write_long_tail(folder / f"{name}.csv", rows)
+        small_mimic.write_long_tail(folder / f"{name}.csv", rows)
     views = ("PA", "AP", "LATERAL", "none")
     one = MIMICCXRLT(tmp_path, labels_file=str(folder), views=views).read_within()
     several = MIMICCXRLT(
@@ -92,7 +92,7 @@ def test_the_long_tail_of_physionet(tmp_path):
 
 @pytest.mark.parametrize("version", ["v2020", "v1"])
 def test_a_packed_label_file_and_capital_suffixes_of_nih(tmp_path, version):
-    test_nih.write_folder(tmp_path, version)
+    small_nih.write_folder(tmp_path, version)
     expected = NIHChestXray14(tmp_path).read()
     (table,) = tmp_path.glob("Data_Entry*.csv")
     table.with_suffix(".csv.gz").write_bytes(gzip.compress(table.read_bytes()))
@@ -107,9 +107,9 @@ def test_a_packed_label_file_and_capital_suffixes_of_nih(tmp_path, version):
 
 @pytest.mark.parametrize("flat", [False, True])
 def test_padchest_in_a_folder_of_images(tmp_path, flat):
-    root = test_padchest.write_folder(tmp_path, flat=flat)
+    root = small_padchest.write_folder(tmp_path, flat=flat)
     (root / "images").mkdir()
-    for entry in [entry for entry in root.iterdir() if entry.name not in ("images", test_padchest.FILE)]:
+    for entry in [entry for entry in root.iterdir() if entry.name not in ("images", small_padchest.FILE)]:
         shutil.move(entry, root / "images" / entry.name)
     files = PadChest(root).read_within().files
     assert len(files) == 60
@@ -117,7 +117,7 @@ def test_padchest_in_a_folder_of_images(tmp_path, flat):
 
 
 def test_the_four_batches_of_chexpert(tmp_path):
-    whole = test_chexpert.write_folder(tmp_path / "whole", prefix="CheXpert-v1.0/")
+    whole = small_chexpert.write_folder(tmp_path / "whole", prefix="CheXpert-v1.0/")
     expected = CheXpert(whole).read()
     root = tmp_path / "chexpertchestxrays-u20210408"
     batches = [
@@ -137,13 +137,14 @@ def test_the_four_batches_of_chexpert(tmp_path):
     assert recognise(root) is CheXpert
 
 
-KAGGLE = "image_id,class_name,class_id,rad_id,x_min,y_min,x_max,y_max\n50a418190bc3fb1ef1633bf9678929b3,No finding,14,R11,,,,\n"
+KAGGLE = "image_id,class_name,class_id,rad_id,x_min,y_min,x_max,y_max\n"
+KAGGLE += "50a418190bc3fb1ef1633bf9678929b3,No finding,14,R11,,,,\n"
 
 
 def test_vinbigdata_is_recognised_as_what_it_is(tmp_path):
     (tmp_path / "train").mkdir()
     (tmp_path / "train.csv").write_text(KAGGLE)
-    said = r"is VinBigData, as Kaggle has it: boxes of 14 findings in train.csv, not VinDr-CXR"
+    said = r"is Kaggle's VinBigData, with boxes of 14 findings in train.csv, not VinDr-CXR"
     with pytest.raises(ConfigError, match=said):
         recognise(tmp_path)
     for kind in (VinDrCXR, CheXpert):

@@ -1,98 +1,21 @@
 """MIMIC-CXR-JPG and CXR-LT: labels a study and an image, views, splits, packed and plain tables, and damaged files."""
 
-import gzip
 from pathlib import Path
 
 import numpy as np
 import pytest
-from jsonargparse import ArgumentParser
 from PIL import Image
-from xray_pictures import pictures
+from small_mimic import LABELS, METADATA, write_folder, write_long_tail
 
-from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import harmonised_names
 from fedlit.data.partition import ByColumn, ByPatient
 from fedlit.data.xrays.mimic import MIMICCXR, MIMICCXRLT
-from fedlit.data.xrays.nih import NIHChestXray14
+from fedlit.testing import check_data_module
 
 # Small folders lack most classes, which is what the warning says.
 pytestmark = pytest.mark.filterwarnings("ignore:classes without")
 
-PATIENTS = 20
-METADATA = (
-    "dicom_id,subject_id,study_id,PerformedProcedureStepDescription,ViewPosition,Rows,Columns,StudyDate,StudyTime,"
-    "ProcedureCodeSequence_CodeMeaning,ViewCodeSequence_CodeMeaning,PatientOrientationCodeSequence_CodeMeaning"
-)
-LABELS = (
-    "subject_id,study_id,Atelectasis,Cardiomegaly,Consolidation,Edema,Enlarged Cardiomediastinum,Fracture,"
-    "Lung Lesion,Lung Opacity,No Finding,Pleural Effusion,Pleural Other,Pneumonia,Pneumothorax,Support Devices"
-)
-# Of the first studies; the others have nothing.
-FINDINGS = (
-    {"Cardiomegaly": "1.0", "Edema": "-1.0", "Pleural Effusion": "0.0"},
-    {"No Finding": "1.0"},
-    {"Cardiomegaly": "-1.0", "Edema": "1.0", "Pleural Effusion": "-1.0"},
-)
-VIEWS = ("PA", "LATERAL", "AP", "")
 HEART, EDEMA, FLUID = (MIMICCXR.labels.index(name) for name in ("Cardiomegaly", "Edema", "Pleural Effusion"))
-
-
-def ids(image: int) -> tuple[str, str, str]:
-    """Two patients in three have one study of two images; every third has two studies, the second of one image."""
-    patient, number = divmod(image, 3)
-    study = 2 * patient + (number == 2)
-    return f"{image:08x}-02aa66ab", str(10000032 + 70000 * patient), str(50414267 + study)
-
-
-def row(columns: str, cells: dict[str, str]) -> str:
-    return ",".join(cells.get(column, "") for column in columns.split(","))
-
-
-def write_table(root: Path, kind: str, lines: list[str], packed: bool = True) -> None:
-    text = "\n".join(lines) + "\n"
-    if packed:
-        (root / f"mimic-cxr-2.0.0-{kind}.csv.gz").write_bytes(gzip.compress(text.encode()))
-    else:
-        (root / f"mimic-cxr-2.0.0-{kind}.csv").write_text(text)
-
-
-def write_folder(root: Path, packed: bool = True) -> Path:
-    """A small download: 60 images of 20 patients with two studies each, of views PA, LATERAL, AP and none in turn."""
-    root.mkdir(exist_ok=True)
-    tables = {"metadata": [METADATA], "split": ["dicom_id,study_id,subject_id,split"], "chexpert": [LABELS]}
-    studies: dict[str, str] = {}
-    for image, picture in enumerate(pictures(3 * PATIENTS)):
-        dicom, subject, study = ids(image)
-        folder = root / "files" / f"p{subject[:2]}" / f"p{subject}" / f"s{study}"
-        folder.mkdir(parents=True, exist_ok=True)
-        picture.save(folder / f"{dicom}.jpg", quality=95)
-        split = "test" if image >= 51 else "validate" if image >= 45 else "train"
-        view = VIEWS[image % 4]
-        cells = {"dicom_id": dicom, "subject_id": subject, "study_id": study, "ViewPosition": view, "Rows": "3056"}
-        tables["metadata"].append(row(METADATA, cells))
-        tables["split"].append(f"{dicom},{study},{subject},{split}")
-        if study not in studies:
-            findings = FINDINGS[len(studies)] if len(studies) < len(FINDINGS) else {}
-            studies[study] = row(LABELS, {"subject_id": subject, "study_id": study, **findings})
-    # In another order than the images.
-    tables["chexpert"] += list(studies.values())[::-1]
-    tables["negbio"] = [line.replace("-1.0", "0.0") for line in tables["chexpert"]]
-    for kind, lines in tables.items():
-        write_table(root, kind, lines, packed)
-    return root
-
-
-def write_long_tail(path: Path, images: range = range(3 * PATIENTS)) -> Path:
-    """Label file of CXR-LT: image 1 has a tortuous aorta and image 2 emphysema and effusion."""
-    columns = ",".join(("dicom_id", "subject_id", "study_id", *MIMICCXRLT.labels, "No Finding"))
-    zeros = dict.fromkeys((*MIMICCXRLT.labels, "No Finding"), "0")
-    found = {1: {"Tortuous Aorta": "1"}, 2: {"Emphysema": "1", "Pleural Effusion": "1"}}
-    lines = [columns]
-    for image in images:
-        named = dict(zip(("dicom_id", "subject_id", "study_id"), ids(image), strict=True))
-        lines.append(row(columns, zeros | named | found.get(image, {})))
-    path.write_text("\n".join(lines))
-    return path
 
 
 def open_folder(root: Path, **kwargs) -> MIMICCXR:
@@ -118,6 +41,15 @@ def plain(root: Path, kind: str) -> Path:
 
 
 # Reading
+
+
+@pytest.mark.parametrize("long_tail", [False, True])
+def test_it_keeps_the_contract_of_data_modules(tmp_path, long_tail):
+    options = {"root": write_folder(tmp_path / "mimic"), "views": ["PA", "AP"], "image_size": 16}
+    ranges = {"a.csv": range(30), "b.csv": range(30, 60)}
+    files = [str(write_long_tail(tmp_path / name, images)) for name, images in ranges.items()]
+    kind, labels = (MIMICCXRLT, {"labels_file": files}) if long_tail else (MIMICCXR, {"labeller": "negbio"})
+    check_data_module(kind, **options, **labels, cache_dir=tmp_path / "cache")
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -146,20 +78,6 @@ def test_the_labels_of_a_study_hold_for_each_of_its_images(tmp_path):
     assert reading.labels.dtype == np.float32
     negbio = open_folder(tmp_path, labeller="negbio").read()
     np.testing.assert_array_equal(negbio.labels[:3][:, [HEART, EDEMA, FLUID]], [[1, 0, 0], [nan, nan, nan], [0, 1, 0]])
-
-
-@pytest.mark.parametrize(
-    ("uncertain", "blank", "expected"),
-    [
-        ("zeros", "zeros", [[1, 0, 0], [0, 0, 0], [0, 1, 0]]),
-        ("ones", "zeros", [[1, 1, 0], [0, 0, 0], [1, 1, 1]]),
-        ("ignore", "zeros", [[1, np.nan, 0], [0, 0, 0], [np.nan, 1, np.nan]]),
-        ({"Edema": "ones", "default": "ignore"}, "ignore", [[1, 1, 0], [np.nan] * 3, [np.nan, 1, np.nan]]),
-    ],
-)
-def test_policies_decide_on_uncertain_and_blank_labels(tmp_path, uncertain, blank, expected):
-    data = open_folder(write_folder(tmp_path), uncertain=uncertain, blank=blank)
-    np.testing.assert_array_equal(data.records().labels[:3][:, [HEART, EDEMA, FLUID]], expected)
 
 
 def test_views_are_chosen_and_the_others_counted_by_name(tmp_path):
@@ -241,33 +159,6 @@ def test_several_long_tail_files_are_put_together(tmp_path):
         "'0000001e-02aa66ab', '0000001f-02aa66ab', '00000020-02aa66ab'"
     ]
     assert data.assignment["split"].value_counts().to_dict() == {"train": 42, "test": 9, "val": 6}
-
-
-def test_they_are_configured_by_jsonargparse(tmp_path):
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(FederatedDataModule, "data")
-    common = {
-        "root": str(write_folder(tmp_path / "mimic")),
-        "views": ["PA", "AP"],
-        "image_size": 16,
-        "partition": {"class_path": "fedlit.data.partition.ByPatient", "init_args": {"clients": 3}},
-        "cache_dir": str(tmp_path),
-    }
-    one, two = write_long_tail(tmp_path / "a.csv", range(30)), write_long_tail(tmp_path / "b.csv", range(30, 60))
-
-    def built(name: str, **init_args) -> FederatedDataModule:
-        config = parser.parse_object({"data": {"class_path": f"fedlit.data.{name}", "init_args": common | init_args}})
-        data = parser.instantiate(parser.parse_string(parser.dump(config))).data
-        data.setup()
-        assert len(data.clients) == 3
-        assert len(data.assignment) == 30
-        return data
-
-    data = built("MIMICCXR", labeller="negbio", uncertain="ignore")
-    assert (data.labeller, data.views, data.uncertain["Edema"]) == ("negbio", ("PA", "AP"), "ignore")
-    assert built("MIMICCXRLT", labels_file=[str(one), str(two)]).labels_file == [one, two]
-    both = write_long_tail(tmp_path / "both.csv")
-    assert built("MIMICCXRLT", labels_file=str(both)).labels_file == [both]
 
 
 # What bad input gets
@@ -364,39 +255,3 @@ def test_long_tail_labels_that_do_not_fit_are_refused(tmp_path):
     three = write_long_tail(tmp_path / "three.csv", range(60, 70))
     with pytest.raises(ValueError, match=r"three\.csv: no dicom_id is one of the 60 images in .*metadata"):
         open_long_tail(root, three).read()
-
-
-def test_a_patient_in_two_official_splits_is_refused(tmp_path):
-    root = write_folder(tmp_path, packed=False)
-    replace_in(plain(root, "split"), "10000032,train", "10000032,test")
-    with pytest.raises(ValueError, match=r"patient '10000032' in test \(1 images\) and train \(1 images\)"):
-        open_folder(root).setup()
-
-
-def test_missing_images_are_refused_or_dropped_with_a_count(tmp_path):
-    root = write_folder(tmp_path)
-    (root / "files" / "p10" / "p10000032" / "s50414268" / "00000002-02aa66ab.jpg").unlink()
-    (root / "files" / "p10" / "p10000032" / "s50414267" / "00000001-02aa66ab.jpg").unlink()
-    with pytest.raises(
-        FileNotFoundError, match=r"1 of 30 images in .*metadata\.csv\.gz are missing, .*'00000002-02aa6"
-    ):
-        open_folder(root).records()
-    data = open_folder(root, missing="drop")
-    with pytest.warns(UserWarning, match="1 of 30 images of MIMIC are missing and left out"):
-        data.setup()
-    assert len(data.assignment) == 29
-
-
-def test_a_truncated_image_is_named(tmp_path):
-    broken = write_folder(tmp_path) / "files" / "p10" / "p10000032" / "s50414268" / "00000002-02aa66ab.jpg"
-    broken.write_bytes(broken.read_bytes()[:100])
-    with pytest.raises(ValueError, match=r"1 of 30 image files cannot be decoded .*\n.*00000002-02aa66ab"):
-        open_folder(tmp_path).prepare_data()
-
-
-def test_a_folder_is_recognised(tmp_path):
-    assert not MIMICCXR.recognises(tmp_path)
-    root = write_folder(tmp_path)
-    assert MIMICCXR.recognises(root)
-    assert not MIMICCXRLT.recognises(root)
-    assert not NIHChestXray14.recognises(root)

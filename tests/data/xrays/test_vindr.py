@@ -5,13 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from jsonargparse import ArgumentParser
 from PIL import Image
 
-from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import harmonised_names, origins
-from fedlit.data.partition import ByColumn, ByPatient
+from fedlit.data.partition import ByPatient
 from fedlit.data.xrays.vindr import VinDrCXR
+from fedlit.testing import check_data_module
 
 # Small folders lack most classes, which is what the warning says.
 pytestmark = pytest.mark.filterwarnings("ignore:classes without")
@@ -33,7 +32,7 @@ def image_id(index: int) -> str:
 
 
 def write_folder(root: Path, images: list[Path] | None = None, suffix: str = ".png") -> Path:
-    """A small download: three rows, not beside each other, for each training image, one for each of the tests."""
+    """A small download: three separate rows for each training image, and one for each test image."""
     rng = np.random.default_rng(0)
     for folder in ("annotations", "train", "test"):
         (root / folder).mkdir(parents=True)
@@ -75,6 +74,12 @@ def positives(records, row: int) -> set[str]:
 
 
 # Reading
+
+
+def test_it_keeps_the_contract_of_data_modules(tmp_path):
+    names = {"Fracture": {"any": ["Rib fracture", "Clavicle fracture"]}, "Enlarged heart": "Cardiomegaly"}
+    root = write_folder(tmp_path / "vindr")
+    check_data_module(VinDrCXR, root=root, image_size=16, vote="any", names=names, cache_dir=tmp_path / "cache")
 
 
 def test_the_header_is_the_official_one():
@@ -204,40 +209,6 @@ def test_official_and_own_splits(tmp_path):
     assert alone.notes[1] == "only image_labels_train.csv is there: the images are divided by data.split"
 
 
-def test_columns_divide_clients(tmp_path):
-    data = open_folder(write_folder(tmp_path), partition=ByColumn("rad_id"), official_split=False)
-    data.setup()
-    assert list(data.clients) == ["R10|R11|R9", "R10|R8|R9", "consensus"]
-
-
-def test_missing_images_are_dropped_with_a_count(tmp_path):
-    (write_folder(tmp_path) / "train" / f"{image_id(3)}.png").unlink()
-    with pytest.raises(FileNotFoundError, match=rf"1 of 36 images in .*train.csv are missing.*'{image_id(3)}'"):
-        open_folder(tmp_path).records()
-    with pytest.warns(UserWarning, match="1 of 36 images of VinDr are missing and left out"):
-        assert len(open_folder(tmp_path, missing="drop").records().names) == 35
-
-
-def test_it_is_configured_by_jsonargparse(tmp_path):
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(FederatedDataModule, "data")
-    init_args = {
-        "root": str(write_folder(tmp_path)),
-        "image_size": 16,
-        "partition": {"class_path": "fedlit.data.partition.ByPatient", "init_args": {"clients": 3}},
-        "cache_dir": str(tmp_path / "cache"),
-        "vote": "any",
-        "names": {"Fracture": {"any": ["Rib fracture", "Clavicle fracture"]}, "Enlarged heart": "Cardiomegaly"},
-    }
-    config = parser.parse_object({"data": {"class_path": "fedlit.data.VinDrCXR", "init_args": init_args}})
-    data = parser.instantiate(parser.parse_string(parser.dump(config))).data
-    data.setup()
-    assert data.vote == "any"
-    assert data.classes == ("Fracture", "Enlarged heart")
-    assert data.records().labels[1].tolist() == [1, 1]
-    assert len(data.clients) == 3
-
-
 # What bad input gets
 
 
@@ -286,19 +257,6 @@ def test_a_damaged_label_file_is_named_with_its_line(tmp_path, folder, old, new,
 
 
 # The real images
-
-
-def test_real_images_of_three_readers(tmp_path):
-    folder = Path(__file__).parents[3] / ".." / "shared" / "data" / "nih-cxr14-mini" / "images"
-    if not folder.is_dir():
-        pytest.skip("needs ../shared/data/nih-cxr14-mini with images/")
-    data = open_folder(write_folder(tmp_path, sorted(folder.glob("*.png"))))
-    data.setup()
-    images, labels = data.clients["client-01"].train.batch(range(8))
-    assert images.shape == (8, 1, 16, 16)
-    assert labels.shape == (8, 27)
-    assert abs(images.mean()) < 1
-    assert 0.5 < images.std() < 2
 
 
 def test_any_reader_of_the_training_images_alone(tmp_path):

@@ -1,0 +1,235 @@
+"""``check_data_module``: modules that ship pass, and each mistake of a custom module is named."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from own_tables import people, picture, write_table
+from PIL import Image
+from small_records import make_records
+from torch.utils.data import TensorDataset
+
+from fedlit.data import ByOrganisation, ClassFolders, ClientData, FederatedDataModule, ImageTable, PhantomCXR
+from fedlit.data.records import Records
+from fedlit.data.tables import numbers, read_table
+from fedlit.data.xrays.base import ChestXrays, Reading
+from fedlit.testing import check_data_module
+
+BREAKS = iter(range(10**6))
+DAMAGE = (("truncated", "damaged"), ("missing", "missing"))
+
+
+class Source(FederatedDataModule):
+    """A source of records with a mistake of choice.
+
+    Args:
+        mistake: Name of the mistake; by default there is none.
+    """
+
+    def __init__(self, mistake: str = "", **kwargs):
+        super().__init__(ByOrganisation(), image_size=8, **kwargs)
+        self.mistake = mistake
+
+    def records(self) -> Records:
+        records = make_records(self.cache_dir)
+        if self.mistake == "float64":
+            records.labels = records.labels.astype(np.float64)
+        elif self.mistake == "other labels each time":
+            records.labels = records.labels.copy()
+            records.labels[next(BREAKS)] = 1 - records.labels[0]
+        elif self.mistake == "other names each time":
+            records.names = np.char.add(records.names, str(next(BREAKS)))
+        elif self.mistake == "other table each time":
+            records.table = records.table.assign(read=next(BREAKS))
+        elif self.mistake == "two":
+            records.labels[3, 1] = 2
+        return records
+
+
+class Made(FederatedDataModule):
+    """Clients without records, with a mistake of choice."""
+
+    def __init__(self, mistake: str = "", **kwargs):
+        super().__init__(None, **kwargs)
+        self.mistake, self.classes = mistake, ("a", "b")
+
+    def setup(self, stage=None):
+        if self.clients and self.mistake != "again":
+            return
+        draw = torch.Generator().manual_seed(next(BREAKS) if self.mistake == "seed" else 0)
+        images, labels = torch.rand(6, 1, 4, 4, generator=draw), torch.ones(6, 1 if self.mistake == "columns" else 2)
+        if self.mistake == "infinite":
+            images[0, 0, 0, 0] = float("inf")
+        if self.mistake == "labels":
+            labels[0] = 7
+        if self.mistake == "classes":
+            self.classes = ("a", "b", "c")
+        kind = {"state": Counting, "process": Local, "again": TensorDataset}.get(self.mistake, TensorDataset)
+        name = f"only-{next(BREAKS)}" if self.mistake in ("again", "client") else "only"
+        if self.mistake != "none":
+            self.clients[name] = ClientData(name, ("a", "b"), kind(images, labels), None, None)
+
+
+class Counting(TensorDataset):
+    """A data set that remembers how often it was read."""
+
+    reads = 0
+
+    def __getitem__(self, index):
+        self.reads += 1
+        image, labels = super().__getitem__(index)
+        return image + self.reads, labels
+
+
+class Local(TensorDataset):
+    """A data set that gives other images once it was pickled."""
+
+    def __setstate__(self, state):
+        vars(self).update(state)
+        self.tensors = (self.tensors[0] + 1, self.tensors[1])
+
+
+class Reader(ChestXrays):
+    """A reader of a table with a mistake of choice."""
+
+    source, labels, layout, needs = "Reader", ("Mass",), "expected labels.csv", ("labels.csv",)
+
+    def __init__(self, root: Path | None = None, mistake: str = "", **kwargs):
+        super().__init__(root, **kwargs)
+        self.mistake = mistake
+
+    @classmethod
+    def recognises(cls, root):
+        return cls.needs == ("*",) or super().recognises(root)
+
+    def read(self):
+        table = read_table(self.root / "labels.csv", ("image", "Mass"), ("image",))
+        names = table.rows["image"].to_numpy(dtype=str)
+        files = [self.root / name for name in names]
+        labels = numbers(table, self.labels, (0, 1))
+        return Reading(files, names, names, labels, self.root / "labels.csv", None, table.rows)
+
+    def records(self):
+        try:
+            return super().records()
+        except (ValueError, OSError):
+            if self.mistake == "silent":
+                raise ValueError("it failed") from None
+            raise
+        finally:
+            if self.mistake == "forgets":
+                self.left_out = []
+
+
+class Eager(Reader):
+    """A reader that recognises any folder."""
+
+    needs = ("*",)
+
+
+def write_images(root: Path) -> Path:
+    """Twenty images of noise and their labels."""
+    root.mkdir()
+    draw = np.random.default_rng(0)
+    for number in range(20):
+        Image.fromarray(draw.integers(0, 256, (24, 24), dtype=np.uint8)).save(root / f"{number}.png")
+    (root / "labels.csv").write_text("image,Mass\n" + "".join(f"{n}.png,{n % 2}\n" for n in range(20)))
+    return root
+
+
+@pytest.mark.parametrize("kind", [Source, Made])
+def test_custom_modules_without_a_mistake_pass(kind, tmp_path):
+    check_data_module(kind, cache_dir=str(tmp_path))
+
+
+HOSPITALS = [
+    {"name": "north", "images": 50, "prevalence": {"Mass": 0.3}, "marker": "R"},
+    {"name": "south", "images": 30, "classes": ["Mass", "Edema"], "contrast": 0.8},
+]
+OWN_CLASSES = {"class_path": "fedlit.data.schemes.DeclaredClasses", "init_args": {"clients": {"hospital-01": ["Mass"]}}}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"hospitals": HOSPITALS}, {"images": 120, "scheme": OWN_CLASSES, "missing_classes": "negative", "pooled": True}],
+)
+def test_a_synthetic_module_passes(tmp_path, options):
+    check_data_module(PhantomCXR, image_size=16, cache_dir=tmp_path, **options)
+
+
+def test_images_of_ones_own_pass(tmp_path):
+    columns = people(site=["north", "south"] * 20)
+    options = {
+        "image": "file",
+        "patient": "patient",
+        "labels": ["Edema"],
+        "image_size": 16,
+        "cache_dir": tmp_path / "c",
+    }
+    check_data_module(ImageTable, table=write_table(tmp_path / "ours", columns), root=tmp_path / "ours", **options)
+    for name in columns["file"]:
+        folder = tmp_path / "classes" / ("even" if int(name[:-4]) % 2 == 0 else "odd")
+        folder.mkdir(parents=True, exist_ok=True)
+        picture(int(name[:-4])).save(folder / name)
+    check_data_module(ClassFolders, root=tmp_path / "classes", image_size=16, cache_dir=tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("kind", "mistake", "message"),
+    [
+        (Source, "float64", "expected labels of float32, found float64"),
+        (Source, "other labels each time", "labels differ when the data are read again"),
+        (Source, "other names each time", "names differ when the data are read again"),
+        (Source, "other table each time", "table differs when the data are read again"),
+        (Source, "two", "expected labels 0, 1 or NaN, found 2"),
+        (Made, "seed", "client 'only', train: example 0 differs in a second copy"),
+        (Made, "infinite", "client 'only', train: a batch has values that are not finite"),
+        (Made, "labels", "expected labels 0, 1 or NaN, found others"),
+        (Made, "columns", r"expected labels \[B, 2\], found \[4, 1\]"),
+        (Made, "classes", r"classes: \('a', 'b'\) before setup\(\), \('a', 'b', 'c'\) after it"),
+        (Made, "state", "example 0 differs when it is read again"),
+        (Made, "process", "example 0 differs in a pickled copy"),
+        (Made, "again", "a second call changed the clients"),
+        (Made, "client", "a second copy has other clients or splits"),
+        (Made, "none", "expected clients, found none"),
+    ],
+)
+def test_a_mistake_is_named(kind, mistake, message, tmp_path):
+    with pytest.raises(AssertionError, match=rf"^{kind.__name__}:\n(.*\n)*- .*{message}"):
+        check_data_module(kind, mistake=mistake, cache_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "mistake", "messages"),
+    [
+        (Reader, "", ()),
+        (
+            Reader,
+            "silent",
+            (
+                "the nowhere folder: expected an error that names it, found it failed",
+                "the empty folder: expected an error that names it, found it failed",
+                "a truncated image: expected an error that names 0.png, found it failed",
+                "a missing image: expected an error that names 0.png, found it failed",
+            ),
+        ),
+        (
+            Reader,
+            "forgets",
+            tuple(f"a {what} image with {option}: drop: expected it in left_out" for what, option in DAMAGE),
+        ),
+        (Eager, "", ("recognises(): expected True for the data set, False for an empty folder",)),
+    ],
+)
+def test_a_mistake_of_a_reader_is_named(tmp_path, kind, mistake, messages):
+    options = {"root": write_images(tmp_path / "ours"), "image_size": 16, "cache_dir": tmp_path / "cache"}
+    if not messages:
+        check_data_module(kind, mistake=mistake, **options)
+        return
+    with pytest.raises(AssertionError) as caught:
+        check_data_module(kind, mistake=mistake, **options)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 1 + len(messages)
+    for line, message in zip(lines[1:], messages, strict=True):
+        assert line.startswith(f"- {message}")
