@@ -334,8 +334,8 @@ def _watched(aggregator: Aggregator, hook: str, problems: list[str]) -> Callable
         before, start = ctx.w.clone(), ctx.start.clone()
         returned = call(ctx, *change)
         changed = ctx.w != before
-        for stretch in ctx.mask.private(ctx.layout):
-            changed[stretch] = False
+        for segment in ctx.mask.private(ctx.layout):
+            changed[segment] = False
         if changed.any():
             problems.append(
                 f"{hook} changes ctx.w, which is lost: the change of the weights has been read by then; return another "

@@ -177,8 +177,8 @@ class LocalSCGDAM(LocalSGDAM):
         ctx.scratch["norms"] = torch.zeros(2, dtype=ctx.w.dtype, device=ctx.w.device)
         for name in self._exchanged:
             shift = ctx.broadcast[name] - ctx.state[name]
-            for stretch in ctx.mask.unshared(ctx.layout):
-                shift[stretch] = 0
+            for segment in ctx.mask.unshared(ctx.layout):
+                shift[segment] = 0
             ctx.scratch[f"{name} shift"], ctx.scratch[f"{name} sum"] = shift, torch.zeros_like(ctx.w)
         super().on_client_round_start(ctx)
         for name in self._exchanged:
@@ -189,8 +189,8 @@ class LocalSCGDAM(LocalSGDAM):
         sent = super().on_client_round_end(ctx)
         for name in self._exchanged:
             new = ctx.scratch[f"{name} sum"].div_(ctx.num_steps)
-            for stretch in ctx.mask.unshared(ctx.layout):
-                new[stretch] = 0
+            for segment in ctx.mask.unshared(ctx.layout):
+                new[segment] = 0
             sent[name], ctx.state[name] = new - ctx.state[name], new
         return sent | {"norms": ctx.scratch["norms"]} if self._curves else sent
 
@@ -219,8 +219,8 @@ class LocalSCGDAM(LocalSGDAM):
         inner = self._corrected(ctx, "inner", gathered(slope.detach() for slope in slopes))
         rho = self.rho * ctx.rnd.lr_factor if in_place else self.rho
         h.lerp_(torch.sub(ctx.w, inner, alpha=rho, out=inner), 1.0 if start else self.alpha)
-        for stretch in (dual, *(slice(entry.offset, entry.offset + entry.size) for entry in apart)):
-            h[stretch] = ctx.w[stretch]  # f is at h and the present y
+        for segment in (dual, *(slice(entry.offset, entry.offset + entry.size) for entry in apart)):
+            h[segment] = ctx.w[segment]  # f is at h and the present y
         with model.at(h):
             loss = ctx.loss(batches[0 if self.same_batch else 1], ctx.num_steps)
             outer = self._corrected(ctx, "outer", model.gradient(loss))

@@ -187,8 +187,8 @@ class LocalSGDAM(AveragedVectors):
         """Bring the moving averages to the present point; at the start they are the first estimates. Returns the loss."""
         loss, gradient = self._estimate(ctx, batches, start)
         dual = ctx.layout.slices["dual"]
-        for stretch, beta in ((slice(0, dual.start), self.beta_x), (dual, self.beta_y)):
-            ctx.scratch["u"][stretch].lerp_(gradient[stretch], 1.0 if start else beta)
+        for segment, beta in ((slice(0, dual.start), self.beta_x), (dual, self.beta_y)):
+            ctx.scratch["u"][segment].lerp_(gradient[segment], 1.0 if start else beta)
         return loss
 
     def _estimate(self, ctx: ClientContext, batches: Sequence[Any], start: bool) -> tuple[Tensor, Tensor]:

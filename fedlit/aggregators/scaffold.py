@@ -105,8 +105,8 @@ class Scaffold(Aggregator):
     def on_client_round_end(self, ctx: ClientContext) -> State:
         """Set c_k to the mean gradient without the correction; send its change [P] and its squared norms [2]."""
         new = ctx.scratch["sum"].div_(ctx.num_steps).sub_(ctx.scratch["shift"])
-        for stretch in ctx.mask.unshared(ctx.layout):
-            new[stretch] = 0  # nothing was corrected there, so there is nothing to learn of it
+        for segment in ctx.mask.unshared(ctx.layout):
+            new[segment] = 0  # nothing was corrected there, so there is nothing to learn of it
         delta = new - ctx.state["c"]
         ctx.state["c"] = new
         return {"c": delta, "squares": _squares(new, ctx.layout)}

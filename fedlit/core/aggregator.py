@@ -37,7 +37,7 @@ class Correction:
         """[P]; see above."""
         return self.layout.zeros(self.device)
 
-    def hold_still(self) -> None:
+    def fix_addresses(self) -> None:
         """Keep the decay of every element as a tensor [P], at one address, as a recorded step needs it."""
         self._decays = torch.zeros_like(self.bias)
 
@@ -54,8 +54,8 @@ class Correction:
 
     def close(self, mask: Mask) -> None:
         """Complete the round's correction: what a client does not share is not corrected, and no dual decays."""
-        for stretch in mask.unshared(self.layout):
-            self.bias[stretch] = 0
+        for segment in mask.unshared(self.layout):
+            self.bias[segment] = 0
         self.decay *= mask.owned
         self.decay[self.layout.groups(("dual",))] = 0
         self._spans = self.layout.spans(self.decay)

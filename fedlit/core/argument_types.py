@@ -54,14 +54,14 @@ def checked(cls: Made) -> Made:
         except TypeError:
             arguments = {}  # Python says it better
         given_singly = {name: arguments[name] for name in single if name in arguments}
-        check_kinds(init, given_singly, f"{type(self).__name__}.")
+        check_arguments(init, given_singly, f"{type(self).__name__}.")
         init(self, *given, **named)
 
     cls.__init__ = __init__
     return cls
 
 
-def check_kinds(function: Callable, given: Mapping[str, Any], of: str = "") -> None:
+def check_arguments(function: Callable, given: Mapping[str, Any], of: str = "") -> None:
     """Refuse an argument of a kind that the function does not take.
 
     Args:

@@ -60,8 +60,8 @@ def _by_group(layout: Layout, vector: Tensor) -> Tensor:
         if entry.per_class:
             rows = vector[entry.offset : entry.offset + entry.size].view(entry.shape[0], -1)
             norms[entry.group + 1 : entry.group + 1 + len(rows)] += rows.square().sum(1)
-    for stretch in layout.stretches:
-        if stretch.group % (len(layout.classes) + 1) == 0:  # of no class
-            part = vector[stretch.start : stretch.stop]
-            norms[stretch.group] += torch.dot(part, part)
+    for segment in layout.segments:
+        if segment.group % (len(layout.classes) + 1) == 0:  # of no class
+            part = vector[segment.start : segment.stop]
+            norms[segment.group] += torch.dot(part, part)
     return norms

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedlit.core.buffers import OwnBuffers, places_of_buffers
 from fedlit.core.errors import ConfigError, TrainingError
-from fedlit.core.memory_format import as_it_is, weight_formats
+from fedlit.core.memory_format import unchanged, weight_formats
 from fedlit.core.parts import Parts
 
 SLICES = ("body", "norm", "head", "dual")
@@ -44,8 +44,8 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """A stretch ``[start, stop)`` of the weight vector whose elements belong to one group."""
+class Segment:
+    """A segment ``[start, stop)`` of the weight vector whose elements belong to one group."""
 
     start: int
     stop: int
@@ -122,9 +122,9 @@ class Layout:
         return cls(tuple(entries), tuple(buffers), classes, named[0][1].dtype, _frozen(module))
 
     @cached_property
-    def stretches(self) -> tuple[Stretch, ...]:
-        """The weight vector as stretches of one group each."""
-        merged: list[Stretch] = []
+    def segments(self) -> tuple[Segment, ...]:
+        """The weight vector as segments of one group each."""
+        merged: list[Segment] = []
         for entry in self.parameters:
             rows = entry.shape[0] if entry.per_class else 1
             step = entry.size // rows
@@ -133,7 +133,7 @@ class Layout:
                 group = entry.group + (row + 1 if entry.per_class else 0)
                 if merged and merged[-1].group == group:
                     start = merged.pop().start
-                merged.append(Stretch(start, entry.offset + (row + 1) * step, group))
+                merged.append(Segment(start, entry.offset + (row + 1) * step, group))
         return tuple(merged)
 
     @cached_property
@@ -182,7 +182,7 @@ class Layout:
         return torch.zeros(self.size, dtype=self.dtype, device=device)
 
     def spans(self, values: Tensor) -> list[tuple[int, int, float]]:
-        """``values`` [num_groups] over the weight vector, as merged stretches (start, stop, value)."""
+        """``values`` [num_groups] over the weight vector, as merged segments (start, stop, value)."""
         table = tuple(values.tolist())
         if values.dtype != torch.bool:
             return self._merged(table)
@@ -196,7 +196,7 @@ class Layout:
         return {}
 
     def _merged(self, table: tuple[float, ...]) -> list[tuple[int, int, float]]:
-        merged = [list(equal) for _, equal in groupby(self.stretches, key=lambda stretch: table[stretch.group])]
+        merged = [list(equal) for _, equal in groupby(self.segments, key=lambda segment: table[segment.group])]
         return [(equal[0].start, equal[-1].stop, table[equal[0].group]) for equal in merged]
 
     def expand(self, values: Tensor) -> Tensor:
@@ -234,7 +234,7 @@ class FlatModel:
         named = dict(module.named_parameters())
         self.parameters = [named[entry.name] for entry in layout.parameters]
         formats = weight_formats(module) if channels_last else {}
-        self._formats = [formats.get(entry.name, as_it_is) for entry in layout.parameters]
+        self._formats = [formats.get(entry.name, unchanged) for entry in layout.parameters]
         for view, parameter in zip(self.views(self.w), self.parameters, strict=True):
             view.copy_(parameter.detach())
             parameter.data, parameter.grad = view, None
@@ -264,7 +264,7 @@ class FlatModel:
         for _, view, buffers, leaf in self._statistics:
             buffers[leaf] = view
 
-    def give_away(self) -> Tensor:
+    def release_weights(self) -> Tensor:
         """Give the weights [P] to somebody who changes them; until others are loaded the module has none that mean anything.
 
         Memory that nobody has written to takes no room.

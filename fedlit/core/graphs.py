@@ -87,7 +87,7 @@ class Part:
         run: Takes it; returns the loss and what was logged, as far as it gives any.
     """
 
-    def __init__(self, steps: "RecordedSteps", run: Callable[[], Values]) -> None:
+    def __init__(self, steps: "CapturedSteps", run: Callable[[], Values]) -> None:
         self._steps, self._run, self._taken = steps, run, 0
         self._values: Values = []
         self._replay: Callable[[], None] | None = None
@@ -139,7 +139,7 @@ class Part:
             place.copy_(value)
 
 
-class Form:
+class CapturedStep:
     """The step on batches of one form, whose tensors are copied to one place.
 
     Args:
@@ -148,7 +148,7 @@ class Form:
         tree: How they hang together.
     """
 
-    def __init__(self, steps: "RecordedSteps", leaves: Sequence[Tensor], tree: TreeSpec) -> None:
+    def __init__(self, steps: "CapturedSteps", leaves: Sequence[Tensor], tree: TreeSpec) -> None:
         self._places = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in leaves]
         self._batch, self._steps = tree_unflatten(self._places, tree), steps
         self._part = Part(steps, self._run)
@@ -171,14 +171,14 @@ class Form:
 class Steps(Protocol):
     """How local steps are taken: one by one, or replayed."""
 
-    def descend(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
+    def compute_gradient(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
         """Take a step until ``on_before_optimizer_step``: the gradient; returns the loss."""
 
     def update(self) -> None:
         """Take the rest of the step: along the gradient."""
 
 
-class RecordedSteps:
+class CapturedSteps:
     """The steps of one model that are replayed; those on batches of another size are taken as they are.
 
     Args:
@@ -206,19 +206,19 @@ class RecordedSteps:
         self.recorder, self.fabric = recorder, fabric
         self._plain, self._moved, self._ready = plain, moved, ready
         self._size, self._hooked, self._name = size, hooked, name
-        self._forms: dict[Any, Form] = {}
+        self._forms: dict[Any, CapturedStep] = {}
         self._rest = Part(self, lambda: plain.update() or [])
         self._replayed = False
 
-    def descend(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
+    def compute_gradient(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
         """Take a step until the hook, or all of it where there is no hook."""
         self._replayed = self._ready() and self._has(batches[0])
         if not self._replayed:
-            return self._plain.descend(contexts, batches, number)
+            return self._plain.compute_gradient(contexts, batches, number)
         leaves, tree = tree_flatten(self._moved(batches[0]))
         key = (tree, *((leaf.shape, leaf.stride(), leaf.dtype) for leaf in leaves))
         if key not in self._forms:
-            self._forms[key] = Form(self, leaves, tree)
+            self._forms[key] = CapturedStep(self, leaves, tree)
         return self._forms[key](leaves)
 
     def update(self) -> None:
@@ -230,14 +230,14 @@ class RecordedSteps:
 
     def whole(self, batch: Any) -> Tensor:
         """Take, of the step on a batch, what is recorded together; returns the loss."""
-        loss = self._plain.descend((), (batch,), 0)
+        loss = self._plain.compute_gradient((), (batch,), 0)
         if not self._hooked:
             self._plain.update()
         return loss
 
     def refused(self, reason: str) -> TrainingError:
         """Say why a step cannot be recorded."""
-        return TrainingError(refusal(self._name, reason))
+        return TrainingError(capture_refused(self._name, reason))
 
     def _has(self, batch: Any) -> bool:
         """Tell whether the step on a batch is recorded.
@@ -251,7 +251,7 @@ class RecordedSteps:
         return bool(leaves) and leaves[0].shape[:1] == (self._size,)
 
 
-def hindrance(model: FlatModel, optimizer: FlatOptimizer, aggregators: Sequence[Aggregator]) -> str:
+def capture_obstacle(model: FlatModel, optimizer: FlatOptimizer, aggregators: Sequence[Aggregator]) -> str:
     """Say why the steps of a model cannot be recorded, as far as that is known before the first; "" where they can."""
     if computing := [type(a).__name__ for a in aggregators if a.implements("compute_gradient")]:
         return f"{computing[0]} computes the gradient itself"
@@ -263,10 +263,10 @@ def hindrance(model: FlatModel, optimizer: FlatOptimizer, aggregators: Sequence[
         return "it has metrics of torchmetrics, which count in Python"
     if model.own.names:
         return f"its buffer {model.own.names[0]} is no statistic: every client has another one"
-    return optimizer.hindrance()
+    return optimizer.capture_obstacle()
 
 
-def refusal(name: str, reason: str) -> str:
+def capture_refused(name: str, reason: str) -> str:
     """Refuse ``federation.cuda_graph: true`` in words."""
     return f"federation.cuda_graph: true, but the steps of {name} cannot be recorded: {reason}; leave it out"
 

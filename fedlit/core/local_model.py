@@ -16,7 +16,7 @@ from fedlit.core.batches import BatchStream
 from fedlit.core.errors import TrainingError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Entry, FlatModel, Layout
-from fedlit.core.graphs import RECORDERS, RecordedSteps, Steps, hindrance, refusal
+from fedlit.core.graphs import RECORDERS, CapturedSteps, Steps, capture_obstacle, capture_refused
 from fedlit.core.hooks import (
     check_correction,
     client_mask,
@@ -26,7 +26,7 @@ from fedlit.core.hooks import (
     sent_by,
     tensors,
 )
-from fedlit.core.memory_format import as_it_is, with_channels_last
+from fedlit.core.memory_format import unchanged, with_channels_last
 from fedlit.core.messages import Broadcast, Client, ClientState, Mask, Round, State
 from fedlit.core.module import collect_logs, loss_of, step_of
 from fedlit.core.objective import Objective
@@ -47,7 +47,7 @@ class LocalTraining:
         gradient_clamp: Largest absolute value of an element of a local gradient; none by default.
         measure_batches: Batches of each client that a measuring round looks at.
         channels_last: Whether convolutions compute in that memory format.
-        recorded: Number of examples in a batch whose step is recorded as a CUDA graph and replayed; 0 for none.
+        captured: Number of examples in a batch whose step is recorded as a CUDA graph and replayed; 0 for none.
         compiled: Whether the module's forward pass is compiled.
     """
 
@@ -56,7 +56,7 @@ class LocalTraining:
     gradient_clamp: float | None = None
     measure_batches: int = 32
     channels_last: bool = False
-    recorded: int = 0
+    captured: int = 0
     compiled: bool = False
 
     @property
@@ -100,13 +100,13 @@ class LocalModel:
         self.train()
         self.flat = FlatModel(module, training.channels_last)
         self.watch, self.hooks = AttributeWatch(module), TrainingHooks(module)
-        self._arranged = with_channels_last if training.channels_last else as_it_is
+        self._arranged = with_channels_last if training.channels_last else unchanged
         self.optimizer = FlatOptimizer(module, self.flat)
         held = weakref.ref(
             self.optimizer
         )  # a module that refers to its model stays in memory until garbage is looked for
         module.optimizers = lambda use_pl_optimizer=True: held().optimizer
-        self._clipped = _joined(self.optimizer.stretches)
+        self._clipped = _joined(self.optimizer.segments)
         self.learns = self.moves = self.watched = False
         self._met = torch.zeros((), dtype=torch.bool, device=self.flat.w.device)
         self._masks: dict[str, Mask] = {}
@@ -115,7 +115,7 @@ class LocalModel:
         objectives = [(f"{name}.", m) for name, m in module.named_modules() if isinstance(m, Objective)]
         self._projections = [objective.project for _, objective in objectives]
         own = tuple(prefix for prefix, _ in objectives)
-        self._network = _stretches([entry for entry in self.layout.parameters if not entry.name.startswith(own)])
+        self._network = _segments([entry for entry in self.layout.parameters if not entry.name.startswith(own)])
         # Hooks that nobody implements cost nothing.
         self._starting = self._implementing("on_client_round_start")
         self._computing = self._implementing("compute_gradient")[:1]
@@ -128,7 +128,7 @@ class LocalModel:
         self._looking = any(
             (self._starting, self._computing, self._adding, self._before, self._after, self._sending, self._ending)
         )
-        self._replayed = self._recorded() if training.recorded else None
+        self._replayed = self._captured() if training.captured else None
         if training.compiled:
             module.compile(**COMPILING)
 
@@ -200,7 +200,7 @@ class LocalModel:
         if self.hooks.called:
             batches = [self.moved(batches[0]), *batches[1:]]
             self.hooks.start_batch(batches[0], number)
-        loss = self._steps.descend(contexts, batches, number)
+        loss = self._steps.compute_gradient(contexts, batches, number)
         for i in self._before:
             self.aggregators[i].on_before_optimizer_step(contexts[i])
         self._steps.update()
@@ -250,8 +250,8 @@ class LocalModel:
             self.optimizer.check_rates(self._lr_factor)
         change = torch.sub(self.flat.w, self.start, out=None if self._sending else into)  # a hook may keep what it gets
         if self._sending:
-            for stretch in contexts[0].mask.unshared(self.layout):
-                change[stretch] = 0
+            for segment in contexts[0].mask.unshared(self.layout):
+                change[segment] = 0
         for i in self._sending:
             change = replaced_change(self.aggregators[i], contexts[i], change)
         vectors = {"w": change, "stats": _change(self.flat.stats, down.stats.to(self.flat.stats.device))}
@@ -335,7 +335,7 @@ class LocalModel:
             loss = loss + self.apply(partial(extra_loss, self.aggregators[i], self._contexts[i]), batch)
         return loss
 
-    def descend(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
+    def compute_gradient(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
         """Take a step until ``on_before_optimizer_step``: the gradient; returns the loss."""
         flat = self.flat
         self._clear_gradient()
@@ -363,25 +363,25 @@ class LocalModel:
         for project in self._projections:
             project()
 
-    def _recorded(self) -> RecordedSteps:
+    def _captured(self) -> CapturedSteps:
         """Record the steps.
 
         Raises:
             TrainingError: That cannot be done.
         """
         device, name = self.flat.w.device, type(self.module).__name__
-        if reason := hindrance(self.flat, self.optimizer, self.aggregators):
-            raise TrainingError(refusal(name, reason))
-        self.optimizer.hold_still()
+        if reason := capture_obstacle(self.flat, self.optimizer, self.aggregators):
+            raise TrainingError(capture_refused(name, reason))
+        self.optimizer.fix_addresses()
         if self._starting:
-            self.correction.hold_still()
-        return RecordedSteps(
+            self.correction.fix_addresses()
+        return CapturedSteps(
             recorder=RECORDERS[device.type](device),
             fabric=self.fabric,
             plain=self,
             moved=self.moved,
             ready=lambda: self.learns and self.watched,
-            size=self.training.recorded,
+            size=self.training.captured,
             hooked=bool(self._before),
             name=name,
         )
@@ -389,12 +389,12 @@ class LocalModel:
     def _bound(self, gradient: Tensor) -> None:
         """Clip the norm of the gradient that is optimized, or clamp each element of it that is no variable of the objective."""
         if self.training.gradient_clip is not None:
-            counted = [gradient[stretch] for stretch in self._clipped]
+            counted = [gradient[segment] for segment in self._clipped]
             norm = counted[0].norm() if len(counted) == 1 else torch.stack([part.norm() for part in counted]).norm()
             gradient.mul_((self.training.gradient_clip / (norm + 1e-6)).clamp(max=1.0))
         else:
-            for stretch in self._network:
-                gradient[stretch].clamp_(-self.training.gradient_clamp, self.training.gradient_clamp)
+            for segment in self._network:
+                gradient[segment].clamp_(-self.training.gradient_clamp, self.training.gradient_clamp)
 
     def _clear_gradient(self) -> None:
         """Begin a step's gradient: the correction where there is one that is not added at the end, or zero."""
@@ -429,16 +429,16 @@ def _change(now: Tensor, before: Tensor) -> Tensor:
     return (now - before).masked_fill_(now.isinf() & (now == before), 0.0)
 
 
-def _stretches(entries: Sequence[Entry]) -> list[slice]:
+def _segments(entries: Sequence[Entry]) -> list[slice]:
     """Where parameters lie in the weight vector; neighbours are one slice."""
     return _joined([slice(entry.offset, entry.offset + entry.size) for entry in entries])
 
 
-def _joined(stretches: Sequence[slice]) -> list[slice]:
+def _joined(segments: Sequence[slice]) -> list[slice]:
     merged: list[slice] = []
-    for stretch in stretches:
-        start = merged.pop().start if merged and merged[-1].stop == stretch.start else stretch.start
-        merged.append(slice(start, stretch.stop))
+    for segment in segments:
+        start = merged.pop().start if merged and merged[-1].stop == segment.start else segment.start
+        merged.append(slice(start, segment.stop))
     return merged
 
 

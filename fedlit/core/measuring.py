@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fedlit.core.batches import BatchStream, columns, fetch
 from fedlit.core.flat import FlatModel, Layout
-from fedlit.core.labels import held, refuse_others
+from fedlit.core.labels import check_labels, stored_labels
 from fedlit.core.local_model import LocalModel
 from fedlit.core.messages import Broadcast, Client, ClientState, Measured, Payload, Round, ServerState, stripped
 from fedlit.core.module import overrides, step_of
@@ -52,7 +52,7 @@ def measure(
     objective = objective_of(local.module)
     if objective is not None and logits:
         all_labels = _all_labels(dataset, stream.batch_size, len(local.layout.classes)).to(logits[0].device)
-        refuse_others(client.name, all_labels, local.layout.classes)
+        check_labels(client.name, all_labels, local.layout.classes)
         seen = torch.cat(labels)
         for name, share in client.stand_ins:
             column = local.layout.classes.index(name)
@@ -131,7 +131,7 @@ def _stand_in(labels: Tensor, share: float) -> None:
 
 def _all_labels(dataset: object, batch_size: int, classes: int) -> Tensor:
     """Labels [N, C] of a whole data set; read off it where it has them, else by fetching every example."""
-    labels = held(dataset)
+    labels = stored_labels(dataset)
     if labels is not None:
         return columns(torch.as_tensor(labels), classes).clone()
     batches = torch.arange(len(dataset)).split(batch_size)

@@ -13,7 +13,7 @@ def with_channels_last(batch: Any) -> Any:
     return apply_to_collection(batch, Tensor, _image)
 
 
-def as_it_is(value: Any) -> Any:
+def unchanged(value: Any) -> Any:
     """Leave a batch, or a weight, as it is."""
     return value
 
@@ -37,8 +37,8 @@ def convolutions(module: nn.Module) -> list[nn.Module]:
     return [layer for layer in module.modules() if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d))]
 
 
-def turned(module: nn.Module) -> tuple[int, int]:
-    """Count the weights of 2-D convolutions that are turned into the other order at every step, and all of them."""
+def converted_weights(module: nn.Module) -> tuple[int, int]:
+    """Count the weights of 2-D convolutions that are converted to the other order at every step, and all of them."""
     weights = [layer.weight for layer in convolutions(module)]
     return sum(w.numel() for w in weights if not _either(w)), sum(w.numel() for w in weights)
 

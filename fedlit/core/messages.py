@@ -52,11 +52,11 @@ class Mask:
         return Mask(self.owned & other.owned, self.kept | other.kept)
 
     def unshared(self, layout: Layout) -> list[slice]:
-        """The stretches of the weight vector of which the client sends nothing."""
+        """The segments of the weight vector of which the client sends nothing."""
         return [slice(start, stop) for start, stop, owned in layout.spans(self.owned) if not owned]
 
     def sent(self, layout: Layout, size: int) -> list[slice]:
-        """The stretches of a vector of so many values that the client sends; it is zero on the others."""
+        """The segments of a vector of so many values that the client sends; it is zero on the others."""
         if size == layout.size:
             return [slice(start, stop) for start, stop, owned in layout.spans(self.owned) if owned]
         kept = size == layout.stats_size and not self.shares_stats(layout)
@@ -75,7 +75,7 @@ class Mask:
         return whole
 
     def private(self, layout: Layout) -> list[slice]:
-        """The stretches of the weight vector that stay with the client."""
+        """The segments of the weight vector that stay with the client."""
         return [slice(start, stop) for start, stop, kept in layout.spans(self.kept) if kept]
 
     def part(self, layout: Layout, w: Tensor) -> Tensor:

@@ -158,7 +158,7 @@ def scores_of(module: LightningModule, method: str, output: Any, rows: int, clas
 
 
 @contextmanager
-def in_words(module: LightningModule, doing: str) -> Iterator[None]:
+def readable_errors(module: LightningModule, doing: str) -> Iterator[None]:
     """Within, say what is wrong where the module's own error would not.
 
     Raises:

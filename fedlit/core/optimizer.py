@@ -42,7 +42,7 @@ HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
 class FlatOptimizer:
-    """What ``configure_optimizers`` returned, rebuilt over contiguous stretches of the flat vector.
+    """What ``configure_optimizers`` returned, rebuilt over contiguous segments of the flat vector.
 
     The class and the hyper-parameters of each group stay; parameters that lie side by side in the flat vector
     and share a group become one. Elementwise optimizers (SGD, Adam and their like) do the same arithmetic in a
@@ -66,18 +66,18 @@ class FlatOptimizer:
         configured = single_optimizer(module)
         group_of = {id(p): g for g, group in enumerate(configured.param_groups) for p in group["params"]}
         _check_owned(configured, module)
-        stretches: list[tuple[int, int, int]] = []
+        segments: list[tuple[int, int, int]] = []
         for entry, parameter in zip(model.layout.parameters, model.parameters, strict=True):
             group = group_of.get(id(parameter)) if parameter.requires_grad else None
             if group is None:
                 continue
             start, stop = entry.offset, entry.offset + entry.size
-            if stretches and stretches[-1][1:] == (start, group):
-                start = stretches.pop()[0]
-            stretches.append((start, stop, group))
+            if segments and segments[-1][1:] == (start, group):
+                start = segments.pop()[0]
+            segments.append((start, stop, group))
         groups = []
         for g, group in enumerate(configured.param_groups):
-            flat = [nn.Parameter(model.w[a:b]) for a, b, owner in stretches if owner == g]
+            flat = [nn.Parameter(model.w[a:b]) for a, b, owner in segments if owner == g]
             if flat:
                 groups.append({**group, "params": flat})
         if not groups:
@@ -86,15 +86,15 @@ class FlatOptimizer:
             groups = [{**group, "fused": True} for group in groups]
         self._model, self._optimizer = model, _rebuilt(configured, groups)
         self.foreign = _is_foreign(configured)
-        self.stretches = [slice(start, stop) for start, stop, _ in stretches]
+        self.segments = [slice(start, stop) for start, stop, _ in segments]
         self._fresh = copy.deepcopy(dict(enumerate(self._states())))
         self.name = type(configured).__name__
         self.rates = [group["lr"] for group in self._optimizer.param_groups]
         self._groups = [{k: v for k, v in g.items() if k not in ("params", "lr")} for g in self._optimizer.param_groups]
         self._groups = copy.deepcopy(self._groups)
-        self._still = False
+        self._fixed = False
 
-    def hindrance(self) -> str:
+    def capture_obstacle(self) -> str:
         """Say why its step cannot be recorded; "" where it can."""
         if self.name not in RECORDED:
             return f"{self.name} computes its step on the host; {', '.join(RECORDED)} can"
@@ -105,12 +105,12 @@ class FlatOptimizer:
                 return f"the optimizer computes with {chosen[0]}: true; leave it out"
         return ""
 
-    def hold_still(self) -> None:
+    def fix_addresses(self) -> None:
         """Keep the state and the rates as tensors that stay where they are, as a recorded step needs them.
 
         The state is what a step at rate 0 along a gradient of 0 makes; a round that starts afresh sets it to zero.
         """
-        self._still = True
+        self._fixed = True
         device = self._parameters()[0].device
         fused = device.type == "cuda"
         for group in self._optimizer.param_groups:
@@ -124,7 +124,7 @@ class FlatOptimizer:
     def begin(self, state: State, lr_factor: float) -> None:
         """Start a round: from ``state``, or afresh where it is empty; rates are multiplied by ``lr_factor``."""
         self._point_at_gradients()
-        if self._still:
+        if self._fixed:
             for i, held in enumerate(self._states()):
                 for key, tensor in held.items():
                     found = state.get(f"{i}/{key}")
@@ -154,7 +154,7 @@ class FlatOptimizer:
             TrainingError: There is one.
         """
         for group, rate in zip(self._optimizer.param_groups, self.rates, strict=True):
-            if not self._still and group["lr"] != rate * lr_factor:
+            if not self._fixed and group["lr"] != rate * lr_factor:
                 raise TrainingError(
                     f"a hook has changed the learning rate of {self.name} during a round, from {rate * lr_factor:g} to "
                     f"{group['lr']:g}; the rate follows rounds: set federation.schedule"

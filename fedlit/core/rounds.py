@@ -92,8 +92,8 @@ def _pack(local: LocalModel, vectors: State, client: Client, rnd: Round) -> Payl
     unshared = mask.unshared(layout)
     for vector in vectors.values():
         if vector.numel() == layout.size:
-            for stretch in unshared:
-                vector[stretch] = 0
+            for segment in unshared:
+                vector[segment] = 0
         elif vector.numel() == layout.stats_size and not mask.shares_stats(layout):
             vector.zero_()
     if unsound := _unsound(vectors):

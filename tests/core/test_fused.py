@@ -98,6 +98,6 @@ def test_a_recorded_fused_step_has_its_rate_and_its_count_on_the_gpu(monkeypatch
     monkeypatch.setattr(stepping, "_parameters", lambda: [SimpleNamespace(device=gpu)])
     monkeypatch.setattr(stepping, "_point_at_gradients", lambda: None)
     monkeypatch.setattr(stepping._optimizer, "step", lambda: None)
-    stepping.hold_still()
+    stepping.fix_addresses()
     assert made == [{"dtype": torch.float32, "device": gpu}]
     assert groups(stepping)[0]["capturable"] is True

@@ -25,7 +25,7 @@ from fedlit.aggregators import (
     Scaffold,
     TrimmedMean,
 )  # fmt: skip
-from fedlit.core.argument_types import check_kinds
+from fedlit.core.argument_types import check_arguments
 from fedlit.core.errors import ConfigError
 from fedlit.data import (
     IID,
@@ -192,9 +192,9 @@ def test_a_checked_class_is_as_it_was():
 def test_a_function_is_checked_by_the_same_words():
     def takes(sizes: tuple[float, ...], of: dict[str, int] | None = None) -> None: ...
 
-    check_kinds(takes, {"sizes": [1, 2.5], "of": None})
+    check_arguments(takes, {"sizes": [1, 2.5], "of": None})
     with pytest.raises(ConfigError, match=r"^sizes: expected a list of a number, found 3$"):
-        check_kinds(takes, {"sizes": 3})
+        check_arguments(takes, {"sizes": 3})
 
 
 def test_numbers_of_numpy_reach_the_end_of_a_run(tmp_path, monkeypatch):

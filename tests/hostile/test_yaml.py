@@ -111,7 +111,7 @@ def test_it_is_refused_with_its_place(given, fedlit_cli, tmp_path, monkeypatch: 
 def test_what_explodes_is_refused_in_milliseconds():
     began = time.perf_counter()
     with pytest.raises(documents.DocumentError, match="anchors"):
-        documents.check(LAUGHS)
+        documents.check_text(LAUGHS)
     assert time.perf_counter() - began < 0.1
 
 

@@ -14,9 +14,18 @@ from typing import Any
 import torch
 
 from fedlit.core.checkpoints.cadence import SHARE_OF_TIME, Cadence
-from fedlit.core.checkpoints.manifest import NAME, Best, Damaged, Manifest, describe, difference, name_of, sha256
+from fedlit.core.checkpoints.manifest import (
+    NAME,
+    Best,
+    CorruptCheckpointError,
+    Manifest,
+    describe,
+    difference,
+    name_of,
+    sha256,
+)
 from fedlit.core.checkpoints.small_states import is_small, stacked, unstacked
-from fedlit.core.checkpoints.stored_states import StoredState, link, write
+from fedlit.core.checkpoints.stored_states import StoredState, link, write_tensors
 from fedlit.core.errors import CheckpointError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Layout
@@ -275,7 +284,9 @@ def load(path: Path, layout: Layout, aggregators: list[str], stored: bool = Fals
         held = Broadcast.from_tensors(_read(path / SERVER, manifest, SERVER_NAMES), len(aggregators))
         for name, vector, size in (("w", held.w, layout.size), ("stats", held.stats, layout.stats_size)):
             if vector.shape != (size,):
-                raise Damaged(f"{path / SERVER}: expected {name!r} to have {size} numbers, found {tuple(vector.shape)}")
+                raise CorruptCheckpointError(
+                    f"{path / SERVER}: expected {name!r} to have {size} numbers, found {tuple(vector.shape)}"
+                )
         server = ServerState(layout, held.w, held.stats, held.aggregators)
         states = {name: state for name, (_, state) in kept.items()}
         files = {name: file for name, (file, _) in kept.items()}
@@ -315,7 +326,7 @@ def _clients(
     for file in filter(SHARED.fullmatch, manifest.files):
         for number, tensors in _shared(path / file, manifest).items():
             if number in shared or client_file(number) in manifest.files:
-                raise Damaged(f"{path / file}: client number {number} is in another file too")
+                raise CorruptCheckpointError(f"{path / file}: client number {number} is in another file too")
             shared[number] = file, tensors
     for number, name in enumerate(manifest.clients):
         own = client_file(number)
@@ -336,7 +347,7 @@ def _shared(path: Path, manifest: Manifest) -> dict[int, State]:
     try:
         return unstacked(stacks, len(manifest.clients), CLIENT_NAMES)
     except (ValueError, TypeError, RuntimeError) as error:
-        raise Damaged(f"{path} {error}") from error
+        raise CorruptCheckpointError(f"{path} {error}") from error
 
 
 @contextmanager
@@ -344,7 +355,7 @@ def _reading(path: Path) -> Iterator[None]:
     """Within, what cannot be read is told together with the checkpoint before it that can."""
     try:
         yield
-    except Damaged as error:
+    except CorruptCheckpointError as error:
         raise CheckpointError(f"{error}; {_instead(path)}") from error
     except (OSError, EOFError, KeyError, TypeError, ValueError, RuntimeError, pickle.UnpicklingError) as error:
         if isinstance(error, CheckpointError):
@@ -381,23 +392,25 @@ def _complete(folder: Path) -> list[Path]:
 
 
 def _write(tensors: State, path: Path) -> None:
-    write(tensors, path)
+    write_tensors(tensors, path)
     sync(path)
 
 
 def _read(path: Path, manifest: Manifest, names: Sequence[str], mapped: bool = False) -> State:
     """The tensors of a file: as they were written, and these names among them; in memory, or mapped."""
     if not path.exists():
-        raise Damaged(f"{path} is missing")
+        raise CorruptCheckpointError(f"{path} is missing")
     if manifest.sha256.get(path.name) != sha256(path):
-        raise Damaged(f"{path} is damaged, or of another checkpoint: its SHA-256 is not the one in {NAME}")
+        raise CorruptCheckpointError(
+            f"{path} is damaged, or of another checkpoint: its SHA-256 is not the one in {NAME}"
+        )
     try:
         found = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except (EOFError, RuntimeError, ValueError, KeyError, TypeError, pickle.UnpicklingError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise Damaged(f"{path} cannot be read: {reason:.200}") from error
+        raise CorruptCheckpointError(f"{path} cannot be read: {reason:.200}") from error
     if not isinstance(found, dict) or not all(map(torch.is_tensor, found.values())):
-        raise Damaged(f"{path}: expected tensors by name, found something else")
+        raise CorruptCheckpointError(f"{path}: expected tensors by name, found something else")
     if lacking := [name for name in names if name not in found]:
-        raise Damaged(f"{path} lacks the tensor {lacking[0]!r}")
+        raise CorruptCheckpointError(f"{path} lacks the tensor {lacking[0]!r}")
     return found

@@ -12,7 +12,7 @@ from fedlit.core.flat import Layout
 NAME = "manifest.json"
 
 
-class Damaged(CheckpointError):
+class CorruptCheckpointError(CheckpointError):
     """A file of a checkpoint is not as it was written; another checkpoint may be."""
 
 
@@ -84,36 +84,36 @@ class Manifest:
         """Read the manifest of a checkpoint.
 
         Raises:
-            Damaged: It cannot be read, or is not as it was written; names the file and what is wrong.
+            CorruptCheckpointError: It cannot be read, or is not as it was written; names the file and what is wrong.
         """
         path = folder / NAME
         try:
             found = json.loads(path.read_bytes())
         except (OSError, ValueError, RecursionError) as error:
-            raise Damaged(f"{path} cannot be read: {error}") from error
+            raise CorruptCheckpointError(f"{path} cannot be read: {error}") from error
         if not isinstance(found, dict):
-            raise Damaged(f"{path}: expected an object, found {type(found).__name__}")
+            raise CorruptCheckpointError(f"{path}: expected an object, found {type(found).__name__}")
         kinds = {"round": int, "clients": list, "aggregators": list, "files": list, "layout": dict, "best": dict,
                  "sha256": dict, "digest": str, "fedlit": str, "at_sites": dict, "callbacks": dict}  # fmt: skip
         for key, kind in kinds.items():
             if type(found.get(key)) is not kind:
                 there = f"{type(found[key]).__name__} {found[key]!r:.40}" if key in found else "nothing"
-                raise Damaged(f"{path}: expected {key!r} to be {_a(kind)}, found {there}")
+                raise CorruptCheckpointError(f"{path}: expected {key!r} to be {_a(kind)}, found {there}")
         for key in ("clients", "aggregators", "files"):
             if wrong := [name for name in found[key] if not isinstance(name, str)]:
-                raise Damaged(f"{path}: expected names in {key!r}, found {wrong[0]!r:.40}")
+                raise CorruptCheckpointError(f"{path}: expected names in {key!r}, found {wrong[0]!r:.40}")
         best = found["best"]
         if (
             best.keys() != {"value", "round", "near"}
             or not type(best["round"]) is type(best["near"]) is int
             or type(best["value"]) not in (int, float)
         ):
-            raise Damaged(f"{path}: expected 'best' to have a value and a round, found {best!r:.60}")
+            raise CorruptCheckpointError(f"{path}: expected 'best' to have a value and a round, found {best!r:.60}")
         manifest = cls(**{f.name: found[f.name] for f in fields(cls) if f.name in found} | {"best": Best(**best)})
         if manifest.digest != manifest._hash():
-            raise Damaged(f"{path} is damaged: its hash is not the one that was written into it")
+            raise CorruptCheckpointError(f"{path} is damaged: its hash is not the one that was written into it")
         if folder.name.startswith("round-") and folder.name != name_of(manifest.round):
-            raise Damaged(
+            raise CorruptCheckpointError(
                 f"{path}: it is of round {manifest.round}, so its folder should be {name_of(manifest.round)}, and is "
                 f"{folder.name}"
             )

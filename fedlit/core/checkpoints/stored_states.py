@@ -75,7 +75,7 @@ class StateFolder:
             return state
         file = self._fresh()
         try:
-            write(state.tensors(), file)
+            write_tensors(state.tensors(), file)
         except (OSError, RuntimeError) as error:
             file.unlink(missing_ok=True)
             reason = error if isinstance(error, OSError) else error.__context__ or error
@@ -111,7 +111,7 @@ class StateFolder:
         return self.path / f"{uuid4().hex}.pt"
 
 
-def write(tensors: State, path: Path) -> None:
+def write_tensors(tensors: State, path: Path) -> None:
     """Write tensors to a new file; a view is copied, since it would take its whole storage to disk."""
     whole = {name: t if t.untyped_storage().nbytes() == t.nbytes else t.clone() for name, t in tensors.items()}
     with path.open("wb") as file:

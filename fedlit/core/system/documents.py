@@ -41,7 +41,7 @@ def load(path: Path) -> Any:
     """Read a YAML file.
 
     Raises:
-        DocumentError: It is no UTF-8 or no YAML, or it means something else than it says, see :func:`check`.
+        DocumentError: It is no UTF-8 or no YAML, or it means something else than it says, see :func:`check_text`.
     """
     return parse(text_of(path), str(path))
 
@@ -50,9 +50,9 @@ def parse(text: str, name: str = "") -> Any:
     """Return what a YAML text holds.
 
     Raises:
-        DocumentError: It is no YAML, or it means something else than it says, see :func:`check`.
+        DocumentError: It is no YAML, or it means something else than it says, see :func:`check_text`.
     """
-    check(text, name)
+    check_text(text, name)
     try:
         return yaml.load(text, Loader)
     except yaml.YAMLError as error:
@@ -81,7 +81,7 @@ def text_of(path: Path) -> str:
     return text
 
 
-def check(text: str, name: str = "") -> None:
+def check_text(text: str, name: str = "") -> None:
     """Refuse a document that means something else than it says, without making anything of it.
 
     Args:
