@@ -94,14 +94,6 @@ class NoChange(Aggregator):
         change.mul_(0.5)
 
 
-class OldNames(Aggregator):
-    def __init__(self, name="drift"):
-        self.name = name
-
-    def on_client_round_start(self, ctx):
-        getattr(ctx, self.name)
-
-
 class Unpicklable(Aggregator):
     def __init__(self):
         self.lock = threading.Lock()
@@ -131,9 +123,6 @@ class CountsInTheProcess(Aggregator):
         (MovesTheStart, "on_before_send changes ctx.start in place"),
         (OtherChange, r"OtherChange.on_before_send: expected .* a tensor \(\d+,\) torch.float64; found \(\d+,\)"),
         (NoChange, "NoChange.on_before_send: expected .* found NoneType"),
-        (OldNames, "no attribute 'drift': it is called ctx.correction now"),
-        (lambda: OldNames("down"), "no attribute 'down': it is called ctx.broadcast now"),
-        (lambda: OldNames("other"), "no attribute 'other'$"),
         (Unpicklable, "cannot travel"),
         (CountsInTheProcess, "resumed it gives other weights"),
     ],

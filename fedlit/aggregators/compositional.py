@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fedlit.aggregators.momentum import LocalSGDAM, check_products
 from fedlit.core.aggregator import ClientContext
 from fedlit.core.errors import ConfigError, TrainingError
-from fedlit.core.flat import FlatModel, Layout, gathered
+from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.messages import Measured, Round, ServerState, State
 from fedlit.core.parts import Parts
 from fedlit.objectives.bce import BCE
@@ -216,7 +216,7 @@ class LocalSCGDAM(LocalSGDAM):
         slopes = torch.autograd.grad(entropy, model.parameters, create_graph=self._curves, allow_unused=True)
         apart = [e for e, slope in zip(ctx.layout.parameters, slopes, strict=True) if slope is None and in_place]
         slopes = [torch.zeros_like(p) if s is None else s for p, s in zip(model.parameters, slopes, strict=True)]
-        inner = self._corrected(ctx, "inner", gathered(slope.detach() for slope in slopes))
+        inner = self._corrected(ctx, "inner", torch.cat([slope.detach().reshape(-1) for slope in slopes]))
         rho = self.rho * ctx.rnd.lr_factor if in_place else self.rho
         h.lerp_(torch.sub(ctx.w, inner, alpha=rho, out=inner), 1.0 if start else self.alpha)
         for segment in (dual, *(slice(entry.offset, entry.offset + entry.size) for entry in apart)):

@@ -53,7 +53,7 @@ def client_round(
         losses.append(local.step(contexts, batches, step))
     loss = _mean_loss(losses, client, rnd)
     local.flat.check_parameters()
-    still = local.still()
+    still = local.stalled()
 
     payload = _pack(local, local.end(contexts, down, into), client, rnd)
     after = local.state(client, state, draws.drawn, contexts)

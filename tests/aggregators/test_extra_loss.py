@@ -79,7 +79,7 @@ def test_what_is_no_term_is_refused():
 
     federation = Federation([Vague()], rounds=1, schedule=ConstantSchedule(1, "steps"))
     with pytest.raises(
-        TrainingError, match=r"Vague\.extra_loss: expected a tensor of one number to add to the loss; found float"
+        TrainingError, match=r"Vague\.extra_loss: expected a tensor with one element to add to the loss; found float"
     ):
         simulate(ToyNet(), ToyData(), federation)
 

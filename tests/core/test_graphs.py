@@ -87,7 +87,6 @@ def recorders(monkeypatch) -> list[TapeRecorder]:
         return made[-1]
 
     monkeypatch.setattr(graphs, "RECORDERS", {"cpu": make})
-    monkeypatch.setattr("fedlit.core.local_model.RECORDERS", {"cpu": make})
     monkeypatch.setattr("fedlit.federation.examinations.machine.RECORDERS", {"cpu": make})
     monkeypatch.setattr(optimizer, "FUSED", {"cpu"})
     return made
@@ -226,7 +225,7 @@ LATE = {
     Drawing: "it draws from the generators of Python or NumPy",
     Counting: "it reads self.global_step or self.current_epoch",
     LoggingNumbers: "it logs 'size' as a number, which a graph would repeat; log a tensor",
-    LoggingSometimes: "it does not log the same at every step",
+    LoggingSometimes: "it does not log the same names at every step",
 }
 """What shows in a step, and what is said of it."""
 
@@ -244,7 +243,7 @@ def test_what_a_step_shows_ends_the_run_in_words(kind, aggregators, tmp_path, re
 EARLY = {
     "gradient": (lambda: network(), lambda: Federation([LocalSGDM()]), "LocalSGDM computes the gradient itself"),
     "metric": (Metered, Federation, "it has metrics of torchmetrics, which count in Python"),
-    "buffer": (Owning, Federation, "its buffer seen is no statistic: every client has another one"),
+    "buffer": (Owning, Federation, "its buffer seen is not a statistic: every client has its own"),
     "optimizer": (
         lambda: Recordable(lambda p: torch.optim.RMSprop(p, lr=0.01)),
         Federation,
@@ -267,7 +266,7 @@ EARLY = {
 def test_what_is_known_before_is_said_before(case, tmp_path, recorders):
     make_module, make_federation, reason = EARLY[case]
     name = type(make_module()).__name__
-    words = f"cuda_graph: true, but the steps of {name} cannot be recorded: {reason}; leave it out"
+    words = f"cuda_graph: true, but the steps of {name} cannot be captured: {reason}; leave it out"
     with pytest.raises(ConfigError, match=re.escape(words)):
         session(make_module(), make_federation(), tmp_path, True)
     assert not recorders
@@ -311,7 +310,7 @@ def test_batches_that_hold_more_than_tensors_are_refused(tmp_path, recorders):
     clients = {name: ClientData(name, CLASSES, Named(d.train)) for name, d in uneven(tmp_path).clients.items()}
     federation = Federation(schedule=ConstantSchedule(STEPS, "steps"), workers=1, cuda_graph=True)
     ready = assemble(federation, Recordable(), GivenClients(clients, CLASSES, batch_size=4), make_fabric("cpu"))
-    with pytest.raises(TrainingError, match="its batches hold a str beside tensors"):
+    with pytest.raises(TrainingError, match="its batches hold a str besides tensors"):
         trained(ready)
     assert recorders[0].warmed == 0
 

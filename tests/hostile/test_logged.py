@@ -149,8 +149,8 @@ def logging(step: Callable[[Any, Any], Any]) -> type:
 REFUSED = [
     ("a sum", lambda m, b: m.log("x", 1.0, reduce_fx="sum"), "'x' with reduce_fx='sum'", "SumMetric"),
     ("a maximum", lambda m, b: m.log("x", 1.0, reduce_fx=torch.max), "'x' with reduce_fx='max'", "log its mean"),
-    ("a step alone", lambda m, b: m.log("x", 1.0, on_step=True), "each step's value alone", "on_epoch=True"),
-    ("no epoch", lambda m, b: m.log("x", 1.0, on_epoch=False), "each step's value alone", "on_epoch=True"),
+    ("a step alone", lambda m, b: m.log("x", 1.0, on_step=True), "per step only", "on_epoch=True"),
+    ("no epoch", lambda m, b: m.log("x", 1.0, on_epoch=False), "per step only", "on_epoch=True"),
     ("a matrix", lambda m, b: m.matrix.update(b[1], b[1]) or m.log("x", m.matrix), "shape (4, 4)", "expected one number"),
 ]  # fmt: skip
 
