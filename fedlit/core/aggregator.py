@@ -78,10 +78,8 @@ class Aggregator(Checked):
     """Base class of algorithms, with client-side and server-side hooks.
 
     An aggregator holds only hyper-parameters. Server state, client state and messages are arguments of its hooks, so
-    the same
-    object serves any number of clients in any number of processes. Several aggregators form a list: their corrections
-    add, their
-    masks multiply, and their server updates run in order.
+    the same object serves any number of clients in any number of processes. Several aggregators form a list: their
+    corrections add, their masks multiply, and their server updates run in order.
     """
 
     weights: Literal["examples", "uniform"] | None = None
@@ -89,8 +87,8 @@ class Aggregator(Checked):
 
     governs: str | tuple[str, ...] | None = None
     """What only this algorithm of a list may decide: ``head`` or ``norm``, which is how this part of the model is
-    shared, or a term
-    that would act twice, such as ``control variates``. Two aggregators that govern the same thing are refused."""
+    shared, or a term that would act twice, such as ``control variates``. Two aggregators that govern the same thing
+    are refused."""
 
     one_model: str = ""
     """Name of the algorithm to use instead if one model for all clients is wanted; "" if this algorithm trains one."""
@@ -176,8 +174,7 @@ class Aggregator(Checked):
         """Called on a client at each step, for at most one aggregator of a list: fill ``ctx.grad``, return the loss.
 
         ``ctx.grad`` [P] may already hold the correction: add to it. ``batches`` has ``batches_per_step`` batches. By
-        default the
-        federation calls the training step and the backward pass on the one batch.
+        default the federation calls the training step and the backward pass on the one batch.
         """
         raise NotImplementedError
 
@@ -185,13 +182,10 @@ class Aggregator(Checked):
         """Called on a client whenever the loss of a batch is computed: return a tensor of one element to add to it.
 
         It is part of ``ctx.loss``, so it also works with aggregators that compute the gradient; in LocalSCGDAM it
-        belongs to the
-        outer loss. The batch is on the device. ``ctx.model.module`` is the trained module with its current weights.
-        Inside
-        ``with ctx.model.at(vector):`` it computes with another vector [P], such as ``ctx.start``, the weights at which
-        the round
-        began, or weights of an earlier round in ``ctx.state``. Steps with an extra loss are not captured
-        (``cuda_graph``).
+        belongs to the outer loss. The batch is on the device. ``ctx.model.module`` is the trained module with its
+        current weights. Inside ``with ctx.model.at(vector):`` it computes with another vector [P], such as
+        ``ctx.start``, the weights at which the round began, or weights of an earlier round in ``ctx.state``. Steps with
+        an extra loss are not captured (``cuda_graph``).
         """
         return torch.zeros(())
 
@@ -205,8 +199,7 @@ class Aggregator(Checked):
         """Called on a client after its last step, in list order: return the change of its weights to send.
 
         Use it to clip, compress or normalise a client's update. The result is masked and weighted afterwards;
-        diagnostics are
-        computed from it.
+        diagnostics are computed from it.
 
         Args:
             ctx: The client; ``ctx.start`` [P] are the weights at which it began, ``ctx.num_steps`` its steps since.
@@ -222,8 +215,7 @@ class Aggregator(Checked):
         """Called on a client after its last step and :meth:`on_before_send`: return additive vectors for the server.
 
         Vectors of P (or S) elements are masked like the weights (or statistics). May change ``ctx.state``; a change of
-        ``ctx.w``
-        would be lost.
+        ``ctx.w`` would be lost.
         """
         return {}
 
@@ -231,10 +223,9 @@ class Aggregator(Checked):
         """Called on the server after a round, for at most one aggregator of a list: combine the replies.
 
         For medians and the like, which need single replies. ``replies`` has one payload per client of the round, in
-        cohort order;
-        they may be changed in place. By default replies are added as they arrive. The result has vectors of the same
-        names, sizes
-        and dtypes, and the sums of the replies' weights, by which it is divided. Measuring rounds are always added up.
+        cohort order; they may be changed in place. By default replies are added as they arrive. The result has vectors
+        of the same names, sizes and dtypes, and the sums of the replies' weights, by which it is divided. Measuring
+        rounds are always added up.
         """
         raise NotImplementedError
 
@@ -242,8 +233,7 @@ class Aggregator(Checked):
         """Called on the server with the means of what clients sent, before ``server.w += server.delta``.
 
         ``mean`` has the names that :meth:`on_client_round_end` returned, without the weights. May change ``state``, and
-        scale or
-        replace ``server.delta`` [P], the mean change of the weights.
+        scale or replace ``server.delta`` [P], the mean change of the weights.
         """
 
     def on_stage_end(self, state: State, server: ServerState, rnd: Round) -> None:
@@ -283,10 +273,8 @@ class Composition(Aggregator, ABC):
     """An algorithm that is a fixed list of others, its parts.
 
     The constructor of a subclass takes the hyper-parameters and makes the parts. Every hook is called on the parts in
-    order.
-    They share their state and message dictionaries, in which each part has its own names. To a federation, and in a
-    checkpoint,
-    a composition is one aggregator.
+    order. They share their state and message dictionaries, in which each part has its own names. To a federation, and
+    in a checkpoint, a composition is one aggregator.
 
     Args:
         parts: Aggregators, of which at most one computes the gradient, and at most one reduces the replies.

@@ -42,8 +42,7 @@ class BatchStream:
     """Endless stream of batches; the batch at a position is a pure function of (seed, client, position).
 
     Each pass over the data is a fresh permutation. The last batch of a pass may be smaller, but a single remaining
-    example is
-    dropped from that pass: BatchNorm refuses a batch of one. If the data set has a ``sampler``
+    example is dropped from that pass: BatchNorm refuses a batch of one. If the data set has a ``sampler``
     (:class:`fedlit.data.sampler.Sampler`), it draws the batches of local steps.
 
     Args:
@@ -107,8 +106,7 @@ class ReadAhead:
     """A thread that reads the next batch while the current one trains.
 
     A data set splits its batches in two for this: ``take(indices)`` reads without drawing random numbers, and
-    ``finish(taken)``,
-    in the training thread, may draw. So draws come in the same order as without it.
+    ``finish(taken)``, in the training thread, may draw. So draws come in the same order as without it.
 
     Attributes:
         following: Stream and position from which the next client starts, after the last batch of the current one.

@@ -35,9 +35,8 @@ class OwnBuffers:
     """Buffers of a module that are not statistics; every client keeps its own from round to round.
 
     Statistics are the floating-point buffers: they lie in the flat vector, and the federation averages them. All other
-    buffers,
-    persistent or not, are here: integers, flags, and those that are None at first. The counter of a BatchNorm layer,
-    ``num_batches_tracked``, has no effect and stays with the module.
+    buffers, persistent or not, are here: integers, flags, and those that are None at first. The counter of a BatchNorm
+    layer, ``num_batches_tracked``, has no effect and stays with the module.
 
     Args:
         module: The module.

@@ -33,8 +33,7 @@ def drift_metrics(layout: Layout, total: Payload, sums: Tensor, mean: Tensor, cl
     - ``update_norm``: |mean delta|, before a server learning rate.
 
     With other weights pi_k the first is the weighted variance, and the second uses pi_k delta_k. An element's mean is
-    over its
-    owners.
+    over its owners.
 
     Args:
         layout: Layout of the vectors.

@@ -57,14 +57,10 @@ class Layout:
     """Positions of all values in the weight vector ``w`` [P] and the statistics vector ``stats`` [S].
 
     Parameters are ordered body | norm | head | dual, so each of these slices is contiguous: ``head`` is the module's
-    attribute
-    of that name, ``norm`` the affine parameters of normalisation layers (found by type), ``dual`` what an objective
-    maximises
-    over, ``body`` the rest. A frozen parameter (``requires_grad=False``) is not in the vector: it is the same
-    everywhere and is
-    never sent. A *group* is the finest set of elements that a client owns or lacks as a whole: a slice, or the rows of
-    one class
-    within it; the statistics are one more group.
+    attribute of that name, ``norm`` the affine parameters of normalisation layers (found by type), ``dual`` what an
+    objective maximises over, ``body`` the rest. A frozen parameter (``requires_grad=False``) is not in the vector: it
+    is the same everywhere and is never sent. A *group* is the finest set of elements that a client owns or lacks as a
+    whole: a slice, or the rows of one class within it; the statistics are one more group.
 
     Attributes:
         parameters: One entry per parameter, in flat order.

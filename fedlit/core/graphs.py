@@ -1,8 +1,8 @@
 """Local steps that are captured once, as CUDA graphs, and replayed for every client in every round.
 
 Weights, gradients, statistics, momenta and corrections keep their addresses as long as the process lives. So a step
-that was
-captured for one client is the step of every other, once the batch is copied to the address of the captured one.
+that was captured for one client is the step of every other, once the batch is copied to the address of the captured
+one.
 """
 
 import random

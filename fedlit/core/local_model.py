@@ -157,12 +157,9 @@ class LocalModel:
         """Take one local step and return the loss.
 
         The order: gradient <- correction; forward; backward; negation of the dual slice, so that descent on it is
-        ascent; clipping
-        or clamping; ``on_before_optimizer_step``; optimizer; projection of the objective's variables;
-        ``on_after_optimizer_step``.
-        If gradients are clipped or clamped, or hooks of the module read them, the correction is added after that
-        instead. The
-        module's own hooks are called where Lightning's Trainer calls them.
+        ascent; clipping or clamping; ``on_before_optimizer_step``; optimizer; projection of the objective's variables;
+        ``on_after_optimizer_step``. If gradients are clipped or clamped, or hooks of the module read them, the
+        correction is added after that instead. The module's own hooks are called where Lightning's Trainer calls them.
         """
         if self.hooks.called:
             batches = [self.moved(batches[0]), *batches[1:]]
@@ -211,8 +208,7 @@ class LocalModel:
         """Return the vectors that a client sends, none of which share memory.
 
         ``w`` and ``stats`` are the changes over the round, the former as the aggregators replace it; ``<i>/<name>`` is
-        a vector of
-        aggregator i. ``w`` may lie in ``into``, which is reused.
+        a vector of aggregator i. ``w`` may lie in ``into``, which is reused.
         """
         if self.hooks.called:
             self.optimizer.check_rates(self._lr_factor)

@@ -1,4 +1,4 @@
-"""Measuring rounds: window 0, nothing is trained; what the federation needs to know of itself before it goes on."""
+"""Measuring rounds, with window 0: nothing is trained; the server measures the whole federation's data and scores."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,9 +15,12 @@ from fedlit.core.module import overrides, step_of
 from fedlit.core.objective import Objective
 from fedlit.core.randomness import seed_process
 
+TOTALS = "objective/total/"
+"""Prefix of an objective's vectors that are summed over clients without weights."""
+
 
 def objective_of(module: nn.Module) -> Objective | None:
-    """The module's objective, where it has variables or constants of its own."""
+    """Return the module's objective, if it has variables or constants of its own."""
     return next((m for m in module.modules() if isinstance(m, Objective)), None)
 
 
@@ -25,19 +28,19 @@ def objective_of(module: nn.Module) -> Objective | None:
 def measure(
     local: LocalModel, stream: BatchStream, client: Client, state: ClientState, down: Broadcast, rnd: Round
 ) -> Payload:
-    """A client's part: forward passes in training mode over a sample of its training set, at the federation's weights.
+    """Run a client's part: forward passes in training mode over a sample of its training set, at the server's weights.
 
     Raises:
-        ConfigError: labels that are not 0, 1 or NaN.
+        ConfigError: A label is not 0, 1 or NaN.
     """
     seed_process(rnd.seed, "measure", rnd.index, client.name)
     local.adopt(local.mask(client), state, down)
     local.train()
-    dataset, batches = stream.dataset, local.training.measure_batches
+    dataset = stream.dataset
     sample = BatchStream(dataset, stream.batch_size, rnd.seed, client.name, "measure")
     logits, labels = [], []
     mean, square = torch.zeros_like(local.flat.stats), torch.zeros_like(local.flat.stats)
-    count = min(batches, sample.steps_per_epoch)
+    count = min(local.training.measure_batches, sample.steps_per_epoch)
     first = rnd.index * count
     with _latest_batch_only(local.module):
         for position in range(first, first + count):
@@ -60,21 +63,25 @@ def measure(
             _stand_in(all_labels[:, column], share)
         sums = objective.measure(torch.cat(logits), seen, all_labels)
         vectors |= {f"objective/{name}": vector for name, vector in sums.items()}
-    weighted = {name: (vector.to(local.layout.dtype) * client.weight).cpu() for name, vector in vectors.items()}
+    weighted = {
+        name: (vector.to(local.layout.dtype) * (1.0 if name.startswith(TOTALS) else client.weight)).cpu()
+        for name, vector in vectors.items()
+    }
     return Payload(weighted, client.weight, client.weight * local.mask(client).owned.double())
 
 
 def conclude(model: FlatModel, server: ServerState, total: Payload, start: bool = False) -> Measured:
-    """The server's part, on a model of its own; the server's state stays as it is.
+    """Run the server's part, on its own model; the server's state is left unchanged.
 
-    At the ``start`` of a run the objective is settled as its own options say; later its variables are at their optimum.
+    At the ``start`` of a run the objective is initialised as its options say; later its variables are set to their
+    optimum.
     """
-    means = {name: vector / total.weight for name, vector in total.vectors.items()}
+    means = {n: vector if n.startswith(TOTALS) else vector / total.weight for n, vector in total.vectors.items()}
     model.load(server.w, server.stats)
     objective = objective_of(model.module)
-    own = stripped(means, "objective/")
-    if objective is not None and own:
-        (objective.settle if start else objective.optimise)(own)
+    measured = stripped(means, "objective/")
+    if objective is not None and measured:
+        (objective.settle if start else objective.optimise)(measured)
     stats = model.stats.cpu().clone()
     moments = (means["mean"], means["square"]) if "mean" in means else None
     normalisation = _normalisation(server.layout, stats, *moments) if moments else None
@@ -82,7 +89,7 @@ def conclude(model: FlatModel, server: ServerState, total: Payload, start: bool 
 
 
 def _normalisation(layout: Layout, stats: Tensor, means: Tensor, squares: Tensor) -> Tensor:
-    """Statistics [S] with BatchNorm's mean and variance from the means [S] of batch statistics and of their squares."""
+    """Return statistics [S] with BatchNorm's mean and variance, from means [S] of batch statistics and squares."""
     normalisation = stats.clone()
     entries = {entry.name: entry for entry in layout.buffers}
     for name, entry in entries.items():
@@ -96,7 +103,7 @@ def _normalisation(layout: Layout, stats: Tensor, means: Tensor, squares: Tensor
 
 
 def _score(local: LocalModel, batch: object, number: int) -> tuple[Tensor, Tensor] | None:
-    """Logits and labels [B, C] of a batch; None where the module gives no scores per class."""
+    """Return logits and labels [B, C] of a batch; None if the module gives no scores per class."""
     classes = len(local.layout.classes)
     moved = local.moved(batch)
     with local.fabric.autocast():
@@ -111,7 +118,7 @@ def _score(local: LocalModel, batch: object, number: int) -> tuple[Tensor, Tenso
 
 @contextmanager
 def _latest_batch_only(module: nn.Module) -> Iterator[None]:
-    """Running statistics are those of the latest batch."""
+    """Context manager in which running statistics are those of the latest batch."""
     layers = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
     momenta = [layer.momentum for layer in layers]
     for layer in layers:
@@ -124,13 +131,13 @@ def _latest_batch_only(module: nn.Module) -> Iterator[None]:
 
 
 def _stand_in(labels: Tensor, share: float) -> None:
-    """Write as many positives as a share asks for over the labels [N] of a class, where it has any."""
+    """Replace the labels [N] of a class by as many positives as a share asks for, if it has any labels."""
     known = (~labels.isnan()).nonzero().squeeze(1)
     labels[known] = (torch.arange(len(known), device=labels.device) < round(share * len(known))).to(labels.dtype)
 
 
 def _all_labels(dataset: object, batch_size: int, classes: int) -> Tensor:
-    """Labels [N, C] of a whole data set; read off it where it has them, else by fetching every example."""
+    """Return the labels [N, C] of a whole data set: its stored ones, or else those of every fetched example."""
     labels = stored_labels(dataset)
     if labels is not None:
         return columns(torch.as_tensor(labels), classes).clone()

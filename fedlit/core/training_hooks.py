@@ -1,4 +1,4 @@
-"""The hooks of Lightning's training loop that mean in a federation what they say."""
+"""Lightning's training hooks that a federation calls."""
 
 from typing import Any
 
@@ -15,14 +15,14 @@ CALLED = ("on_train_epoch_start", "on_train_batch_start", *OF_GRADIENTS, "on_tra
 
 
 class TrainingHooks:
-    """Call what a module overrides.
+    """The training hooks that a module overrides.
 
     Args:
         module: The module.
 
     Attributes:
         called: Names of the hooks that it overrides.
-        of_gradients: Whether one of them looks at gradients: a correction of an algorithm is then added after it.
+        of_gradients: Whether one of them reads gradients: an algorithm's correction is then added after it.
     """
 
     def __init__(self, module: LightningModule) -> None:
@@ -43,8 +43,8 @@ class TrainingHooks:
         """
         if "on_train_batch_start" in self.called and self._module.on_train_batch_start(batch, number) == -1:
             raise TrainingError(
-                f"{type(self._module).__name__}.on_train_batch_start returned -1, to skip the rest of an epoch; a federation "
-                "weighs clients by all of their images: leave them out of the data set"
+                f"{type(self._module).__name__}.on_train_batch_start returned -1, to skip the rest of an epoch, but a "
+                "federation weighs clients by all of their images: leave these images out of the data set"
             )
 
     def after_backward(self) -> None:
@@ -58,7 +58,7 @@ class TrainingHooks:
             self._module.on_before_optimizer_step(optimizer)
 
     def keep(self, output: Any, loss: Tensor) -> None:
-        """Keep what the step has returned, as the Trainer does: the loss without its graph, and whatever is beside it."""
+        """Keep the step's output, as the Trainer does: the loss without its graph, and the rest of a dict."""
         if "on_train_batch_end" in self.called:
             self._outputs = {**(output if isinstance(output, dict) else {}), "loss": loss.detach().clone()}
 

@@ -103,7 +103,7 @@ MUTANTS = (
     Mutant("small gradients are scaled up", "core/local_training.py", ".clamp(max=1.0)", "", "core"),
     Mutant("a client's weight is ignored", "core/rounds.py", "vector.mul_(client.weight)", "vector", "core"),
     Mutant("a start that an aggregator sets counts as change", "core/local_model.py",
-           "self.start.copy_(self.flat.w)  # what", "pass  # what", "core"),
+           "self.start.copy_(self.flat.w)  # weights", "pass  # weights", "core"),
     # The server, evaluation, what is kept.
     Mutant("evaluation in training mode", "federation/engines/base.py", "module.eval()", "module.train()", "federation"),
     Mutant("statistics stay as they were", "federation/server.py", 'server.stats += means["stats"]', "pass", "federation"),

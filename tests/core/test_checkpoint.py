@@ -293,8 +293,11 @@ def narrow() -> nn.Module:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: ToyNet().double(), "its dtype is torch.float32, the config's torch.float64"),
-        (lambda: ToyNet(("Edema", "Effusion")), f"its classes are {list(CLASSES)}, the config's ['Edema', 'Effusion']"),
+        (lambda: ToyNet().double(), "expected dtype torch.float64, as in the config, found torch.float32"),
+        (
+            lambda: ToyNet(("Edema", "Effusion")),
+            f"expected classes ['Edema', 'Effusion'], as in the config, found {list(CLASSES)}",
+        ),
         (narrow, "head.bias: [3] there, absent here"),
     ],
 )
@@ -316,9 +319,7 @@ def test_many_differences_are_counted(tmp_path):
 
 def test_other_aggregators_are_refused(tmp_path):
     save(checkpoints(tmp_path), 1)
-    with pytest.raises(
-        CheckpointError, match=re.escape("aggregators ['Scaffold', 'FedBN'], the config has ['FedAvg']")
-    ):
+    with pytest.raises(CheckpointError, match=re.escape("aggregators ['FedAvg'], found ['Scaffold', 'FedBN']")):
         checkpoint.load(tmp_path / "round-000001", LAYOUT, ["FedAvg"])
 
 

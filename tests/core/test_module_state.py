@@ -106,7 +106,7 @@ def test_a_step_knows_how_many_its_client_has_taken(tmp_path: Path):
 @pytest.mark.filterwarnings("error::UserWarning")
 def test_a_list_that_only_grows_is_named_and_trained(tmp_path: Path):
     keeping = stepping(lambda m, loss, batch: m.losses.append(loss) or loss, lambda m: setattr(m, "losses", []))
-    with pytest.raises(UserWarning, match=r"Strange.losses grows with every step, and nobody empties it"):
+    with pytest.raises(UserWarning, match=r"Strange.losses grows with every step and is never emptied"):
         fit(seeded(keeping), tmp_path / "run")
 
 

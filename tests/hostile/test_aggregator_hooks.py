@@ -109,7 +109,7 @@ HOOKS = [
         "on_client_round_end",
         lambda ctx: {"n": ctx.w * float("nan")},
         TrainingError,
-        "is not finite, and its weights are",
+        "is not finite, although its weights are",
     ),
     ("on_client_round_end", left(None), TrainingError, "a tensor as 'mine'; found NoneType"),
     ("reduce", None, TrainingError, "a Payload of squares ("),
@@ -208,7 +208,7 @@ class Absent(Aggregator):
         ),
         (
             Absent(),
-            r"Absent:\n- it raised KeyError: 'c'; names of a state are declared in server_state or client_state, [^-]*$",
+            r"Absent:\n- it raised KeyError: 'c'; declare names of a state in server_state or client_state, [^-]*$",
         ),
     ],
     ids=["kept", "read"],

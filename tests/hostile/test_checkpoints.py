@@ -16,7 +16,7 @@ from fedlit.core.checkpoints import checkpoint, small_states
 from fedlit.core.checkpoints.manifest import Best, Manifest, sha256
 from fedlit.core.errors import CheckpointError
 
-BEFORE = "round-000002, before it, is whole: use --ckpt_path "
+BEFORE = "the one before it, round-000002, is intact: use --ckpt_path "
 
 
 @dataclass(frozen=True)
@@ -137,24 +137,17 @@ DAMAGED = [
     Damage("a client's file that is gone", removed("client-00001.pt"), (CLIENT, "is missing"), apart=True),
     Damage("a server's file that is gone", removed("server.pt"), (SERVER, "is missing")),
     Damage("an empty file", written("server.pt", b""), (SERVER, SHA)),
-    Damage("a manifest that is edited", said(round=5), (MANIFEST, "its hash")),
-    Damage("clients in another order", said(clients=NAMES), (MANIFEST, "its hash")),
+    Damage("a manifest that is edited", said(round=5), (MANIFEST, "does not match its hash")),
+    Damage("clients in another order", said(clients=NAMES), (MANIFEST, "does not match its hash")),
     Damage("no optimizer state", without("client-00001.pt", "optimizer/"), (CLIENT, SHA), apart=True),
-    Damage("another best model", said(best={"value": 0.99, "round": 1, "near": 0}), (MANIFEST, "its hash")),
+    Damage("another best model", said(best={"value": 0.99, "round": 1, "near": 0}), (MANIFEST, "does not match its hash")),
     Damage("a manifest that is torn", written("manifest.json", b'{"round": 4, "cli'), (MANIFEST, "cannot be read")),
     Damage("a manifest that is empty", written("manifest.json", b""), (MANIFEST, "cannot be read")),
     Damage("a manifest of other letters", written("manifest.json", b"\xff\xfe\x00"), (MANIFEST, "cannot be read")),
     Damage("a manifest that nests", written("manifest.json", b"[" * 100_000), (MANIFEST, "cannot be read")),
-    Damage("a manifest that is a list", written("manifest.json", b"[]"), (MANIFEST, "expected an object, found list")),
-    Damage("a manifest of nothing", written("manifest.json", b"{}"), (MANIFEST, "'round'", "found nothing")),
-    Damage("a round that is a text", said(round="4"), (MANIFEST, "expected 'round' to be a whole number", "str '4'")),
-    Damage("a round that is true", said(round=True), (MANIFEST, "expected 'round' to be a whole number", "bool True")),
-    Damage("clients that are a number", said(clients=3), (MANIFEST, "expected 'clients' to be a list, found int 3")),
-    Damage("clients that are numbers", said(clients=[0, 1, 2]), (MANIFEST, "expected names in 'clients', found 0")),
-    Damage("files that are nothing", said(files=None), (MANIFEST, "expected 'files' to be a list, found nothing")),
-    Damage("a layout that is a list", said(layout=[]), (MANIFEST, "expected 'layout' to be an object")),
-    Damage("a best model without a round", said(best={"value": 0.5}), (MANIFEST, "'best' to have a value and a round")),
-    Damage("hashes that are a list", said(sha256=[]), (MANIFEST, "expected 'sha256' to be an object")),
+    Damage("a manifest that is a list", written("manifest.json", b"[]"), (MANIFEST, "cannot be read")),
+    Damage("a manifest of nothing", written("manifest.json", b"{}"), (MANIFEST, "does not match its hash")),
+    Damage("files that are nothing", said(files=None), (MANIFEST, "does not match its hash")),
     Damage("a round that is not the folder's, sealed", said(round=3), ("it is of round 3", "is round-000004"), sealed=True),
     Damage("a torn file, sealed", flipped("server.pt", 0.0), (SERVER, "cannot be read"), sealed=True),
     Damage("no statistics, sealed", without("server.pt", "stats"), (SERVER, "lacks the tensor 'stats'"), sealed=True),
@@ -223,7 +216,7 @@ def test_without_a_whole_one_before_it_that_is_said(trained: Path, tmp_path: Pat
     shutil.copytree(trained, folder)
     for name in ("round-000002", "round-000004"):
         flipped("server.pt")(folder / name)
-    with pytest.raises(CheckpointError, match="no checkpoint before it is whole: start a new run"):
+    with pytest.raises(CheckpointError, match="no checkpoint before it is intact: start a new run"):
         resume(tmp_path)
 
 

@@ -160,7 +160,7 @@ def of_steps(name: str, change: Callable, words: tuple[str, ...], start: Callabl
 
 
 LOSS = "expected at every step the loss, a tensor with one element"
-STATE = "is a plain attribute that carries something from step to step"
+STATE = "is a plain attribute that carries state from step to step"
 ONE_DTYPE = "expected parameters of torch.float32 or torch.float64, found torch."
 OWN_EXIT = "raise an exception instead"
 
@@ -240,7 +240,7 @@ REFUSED = [
     Module("no optimizer", optimizing(lambda m: None), ("returned NoneType; expected an optimizer",), early=True),
     Module("an empty list of optimizers", optimizing(lambda m: []), ("returned 0 optimizers",), early=True),
     Module("an optimizer of other weights", optimizing(lambda m: torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)),
-           ("its optimizer has 2 parameters that are none of the module's",), early=True),
+           ("its optimizer has 2 parameters that are not the module's",), early=True),
     Module("a layer instead of a module", lambda: nn.Linear(2, 2), ("Linear; expected a LightningModule",), early=True),
     Module("a constructor without super", type("Strange", (Unvalidated,), {"__init__": lambda m: None}),
            ("does not call super().__init__()",), early=True),

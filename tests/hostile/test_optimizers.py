@@ -122,8 +122,8 @@ REFUSED = {
     "norms of tensors": (lambda m: NormSGD(m.parameters(), lr=RATE), "NormSGD does other steps .* at net.bias"),
     "a count in an attribute": (lambda m: Counting(m.parameters(), lr=RATE), "Counting .* in a second round than in the first"),
     "a graph": (of_timm("adahessian"), "cannot take a step along gradients that it is given"),
-    "an argument that nobody kept": (lambda m: Needy(m.parameters(), 1.0), r"Needy cannot be made anew.*defaults"),
-    "a replaced step": (replaced, "SGD: its step is replaced"),
+    "an argument that nobody kept": (lambda m: Needy(m.parameters(), 1.0), r"Needy cannot be rebuilt.*defaults"),
+    "a replaced step": (replaced, "SGD: its step was replaced"),
 }  # fmt: skip
 
 
@@ -170,7 +170,7 @@ LOST = {
             lambda m: setattr(m, "heads", [nn.Linear(4, 4)]),
             configure_optimizers=lambda m: torch.optim.SGD([*m.parameters(), *m.heads[0].parameters()], lr=RATE),
         ),
-        r"its optimizer has 2 parameters that are none of the module's, the first of shape \[4, 4\]: keep layers in a ModuleList",
+        r"its optimizer has 2 parameters that are not the module's, the first of shape \[4, 4\]: keep layers in a ModuleList",
     ),
 }
 
@@ -189,5 +189,5 @@ def test_an_optimizer_of_another_modules_parameters_is_refused(tmp_path: Path):
             lambda m: kept.append(m.net), configure_optimizers=lambda m: torch.optim.SGD(kept[0].parameters(), lr=RATE)
         )
     )
-    with pytest.raises(ConfigError, match="2 parameters that are none of the module's"):
+    with pytest.raises(ConfigError, match="2 parameters that are not the module's"):
         fit(module, tmp_path / "run", data=One())

@@ -186,7 +186,7 @@ REFUSED = {
     "a counter": (
         type("Counting", (Unvalidated,), {"n": 0, "on_train_batch_start": lambda m, b, i: setattr(m, "n", m.n + 1)}),
         {},
-        "Counting.n is a plain attribute that carries something",
+        "Counting.n is a plain attribute that carries state",
     ),
     "two batches a step": (
         hooked(on_train_batch_end=averaged),
