@@ -1,4 +1,4 @@
-"""Algorithms: one file each, client half and server half together."""
+"""Algorithms: one file each, with its client side and its server side."""
 
 from fedlit.aggregators.batchnorm import FedBN, FedBNPlus
 from fedlit.aggregators.coda import CODA, NPA, CODAPlus

@@ -311,7 +311,7 @@ def test_an_operation_without_second_derivative_is_named(layer, said):
         ({"beta_y": -0.1}, "beta_y.*found -0.1"),
         ({"inner": "in_place", "outer": "exchanged"}, "outer: exchanged changes Algorithm 1's product"),
         ({"inner": "in_place", "first_order": True}, "first_order: true changes"),
-        ({"inner": "in_place", "deploy": "h"}, "x is h wherever clients communicate"),
+        ({"inner": "in_place", "deploy": "h"}, "x is h whenever clients communicate"),
     ],
 )
 def test_products_outside_of_their_range_are_refused(options, said):

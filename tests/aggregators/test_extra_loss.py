@@ -89,5 +89,5 @@ def test_a_misspelt_hook_is_named():
         def on_client_round_begin(self, ctx):
             """Never called."""
 
-    with pytest.raises(AssertionError, match=r"on_client_round_begin, which is no hook.*did you mean on_client_round_"):
+    with pytest.raises(AssertionError, match=r"on_client_round_begin, which is not a hook.*did you mean on_client_round_"):
         check_aggregator(Misspelt(), workers=1)

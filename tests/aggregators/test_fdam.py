@@ -275,7 +275,7 @@ def test_an_implicit_step_needs_one_rate():
             body, head = {"params": self.body.parameters()}, {"params": self.head.parameters(), "lr": 0.1}
             return torch.optim.SGD([body, head], lr=self.lr)
 
-    with pytest.raises(ConfigError, match=r"one learning rate, the optimizer has 0\.3, 0\.1; set proximal: explicit"):
+    with pytest.raises(ConfigError, match=r"one learning rate, but the optimizer has 0\.3, 0\.1; set proximal: explicit"):
         trajectory(TwoRates(hidden=6).double(), Sites(THREE), [CODA(GAMMA, proximal="implicit")], STAGES[:1])
 
 
