@@ -110,7 +110,7 @@ class CountsInTheProcess(Aggregator):
 @pytest.mark.parametrize(
     ("aggregator", "words"),
     [
-        (StateOnSelf, "hyper-parameters only"),
+        (StateOnSelf, "holds only hyper-parameters"),
         (StateOnSelf, "resumed it gives other weights"),
         (NewName, r"expected names \[\], found \['late'\]"),
         (OtherShape, "declared \\(1,\\)"),

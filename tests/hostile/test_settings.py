@@ -56,10 +56,10 @@ MODEL = [
     option("a number of classes", "--model.num_classes 3", "num_classes", "classes", code=2),
     option("classes of a model", "--model.classes '[a, b]'", "model.classes (command line)", "data.classes"),
     option("weights that are not there", "--model.weights absent.pth", "model.weights (command line)", "absent.pth"),
-    option("weights that are damaged", "--model.weights w.pth", "model.weights", "w.pth", "is it whole", w__pth=b"\0\1x" * 50),
-    option("weights that are empty", "--model.weights w.pth", "model.weights", "w.pth", "is it whole", w__pth=b""),
+    option("weights that are damaged", "--model.weights w.pth", "model.weights", "w.pth", "is it complete", w__pth=b"\0\1x" * 50),
+    option("weights that are empty", "--model.weights w.pth", "model.weights", "w.pth", "is it complete", w__pth=b""),
     option(
-        "safetensors that are damaged", "--model.weights w.safetensors", "model.weights", "w.safetensors", "is it whole",
+        "safetensors that are damaged", "--model.weights w.safetensors", "model.weights", "w.safetensors", "is it complete",
         w__safetensors=b"\0\1x" * 50,
     ),
     option("a folder as weights", "--model.weights .", "model.weights", "directory of a run"),

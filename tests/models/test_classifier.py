@@ -156,7 +156,7 @@ class TestWeightsOfARun:
         [
             (
                 {"backbone": "mobilenetv2_035"},
-                r"another body than mobilenetv2_035.*body\.conv_stem\.weight is absent there",
+                r"is not a mobilenetv2_035.*body\.conv_stem\.weight is absent there",
             ),
             ({"norm": "group"}, r"this norm and stem: body\.conv1\.1\.0\.weight is absent there, \(\d+,\) here"),
             ({"in_chans": 3}, r"body\.conv1\.0\.weight is \(24, 1, 3, 3\) there, \(24, 3, 3, 3\) here \(1 of "),
