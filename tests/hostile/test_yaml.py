@@ -98,7 +98,7 @@ LARGE = [
     bad("anchors that explode", LAUGHS, "bad.yaml, line", "anchors", "values"),
     bad("anchors that explode in a sweep", LAUGHS, "bad.yaml, line", "anchors", command=SWEEP),
     bad("an anchor within itself", "a: &a [*a]\n" + TINY, "bad.yaml, line 1", "&a contains itself"),
-    bad("brackets without end", "a: " + "[" * 5000 + "]" * 5000, "bad.yaml, line 1", "within each other"),
+    bad("brackets without end", "a: " + "[" * 5000 + "]" * 5000, "bad.yaml, line 1", "nested mappings or lists"),
 ]
 
 
