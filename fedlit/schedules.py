@@ -211,7 +211,7 @@ def _whole_rounds(iterations: int, window: int) -> int:
     if iterations % window:
         near = [n for n in (iterations // window * window, -(-iterations // window) * window) if n]
         raise ConfigError(
-            f"schedule: a stage of {iterations} iterations is not a multiple of its window {window}, but stages end with a "
-            f"communication; use {' or '.join(map(str, near))} iterations, or another window"
+            f"schedule: a stage of {iterations} iterations is not a multiple of its window {window}, but stages end "
+            f"with a communication; use {' or '.join(map(str, near))} iterations, or another window"
         )
     return iterations // window

@@ -191,8 +191,8 @@ def check_aggregator(
         orders = [toy(listed).rounds(2) for listed in ([fresh(), OtherPull(0.1)], [OtherPull(0.1), fresh()])]
         compare(
             *orders,
-            "before FedProx in the list it gives other weights than after it: add to ctx.correction instead of setting it, "
-            "and leave ctx.w and ctx.grad unchanged in on_client_round_start",
+            "before FedProx in the list it gives other weights than after it: add to ctx.correction instead of "
+            "setting it, and leave ctx.w and ctx.grad unchanged in on_client_round_start",
             tolerance=1e-9,
         )
         if workers > 1:
@@ -249,7 +249,10 @@ def check_module(module: LightningModule, data: FederatedDataModule, workers: in
     half = trained(toy(), rounds - rounds // 2)
     others["stopped and resumed"] = trained(half.through_a_checkpoint([FedAvg()]), rounds // 2)
     problems = [
-        f"{how} it has other weights (largest difference {distance:.2g}): it keeps state outside of parameters and buffers"
+        (
+            f"{how} it has other weights (largest difference {distance:.2g}): it keeps state outside of parameters and "
+            "buffers"
+        )
         for how, other in others.items()
         if (distance := float((whole.server.w - other.server.w).abs().max())) != 0.0
     ]
@@ -344,7 +347,8 @@ def _check_states(toy: _Toy, problems: list[str]) -> None:
         problem = _difference(declared, found)
         if problem and not any(problem in other for other in problems):
             problems.append(
-                f"{where} after round {toy.done}: {problem}; declare every name with its final shape and dtype at the start"
+                f"{where} after round {toy.done}: {problem}; declare every name with its final shape and dtype at the "
+                "start"
             )
     if toy.done == 1:
         toy.first_names = toy.names

@@ -15,8 +15,7 @@ from fedlit.aggregators.surgical import SurgicalHeads
 from fedlit.core.aggregator import Aggregator, ClientContext
 
 __all__ = [
-    "CODA", "CODASCA", "NPA", "Aggregator", "CODAPlus", "ClientContext", "CoordinateMedian", "FedAvg", "FedBN", "FedBNPlus", "FedProx",
-    "GradientDissimilarity",
-    "LocalSCGDAM", "LocalSGDAM", "LocalSGDM", "NormBound", "PersonalHeads", "Scaffold", "SurgicalHeads",
-    "TrimmedMean",
+    "CODA", "CODASCA", "NPA", "Aggregator", "CODAPlus", "ClientContext", "CoordinateMedian", "FedAvg", "FedBN",
+    "FedBNPlus", "FedProx", "GradientDissimilarity", "LocalSCGDAM", "LocalSGDAM", "LocalSGDM", "NormBound",
+    "PersonalHeads", "Scaffold", "SurgicalHeads", "TrimmedMean",
 ]  # fmt: skip

@@ -30,12 +30,12 @@ class FedBN(Aggregator):
 class FedBNPlus(Aggregator):
     """FedBN+ (Kulkarni et al., arXiv:2303.06180; section 3.4.2 of arXiv:2301.06683): pre-trained normalisation, frozen.
 
-    Every normalisation layer, found by type, keeps the affine parameters and the statistics with which the model starts:
-    no gradient, no optimizer entry, no message, and evaluation mode even while the rest trains. So all sites normalise
-    in the same way, and the federation has one global model.
+    Every normalisation layer, found by type, keeps the affine parameters and the statistics with which the model
+    starts: no gradient, no optimizer entry, no message, and evaluation mode even while the rest trains. So all sites
+    normalise in the same way, and the federation has one global model.
 
-    It needs trained weights: ``model.pretrained``, ``model.weights`` or an earlier phase. Layers as initialised (mean 0,
-    variance 1) normalise nothing, which raises a warning.
+    It needs trained weights: ``model.pretrained``, ``model.weights`` or an earlier phase. Layers as initialised (mean
+    0, variance 1) normalise nothing, which raises a warning.
 
     Raises:
         ConfigError: The model has no normalisation layer.

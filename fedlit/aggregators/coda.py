@@ -18,7 +18,7 @@ class CODAPlus(Stages):
         DSG+:  v_k = v_0, alpha_k = alpha_0 on every client
                for t = 0..T-1:
                    v_k     -= eta (grad_v F_k(v_k, alpha_k; z) + gamma (v_k - v_0))          ctx.correction.pull
-                   alpha_k += eta grad_alpha F_k(v_k, alpha_k; z)                            the dual slice of the vector
+                   alpha_k += eta grad_alpha F_k(v_k, alpha_k; z)                            the vector's dual slice
                    every I steps:  v_k = mean_k v_k,  alpha_k = mean_k alpha_k               FedAvg, uniform weights
                return the mean over clients and iterates                                     output: average
 
@@ -26,8 +26,8 @@ class CODAPlus(Stages):
     federated averaging on any saddle objective (``AUCSaddle`` for FDAM's), and on one without a dual it is FedAvg with
     stages.
 
-    Deviations: the output of a stage is its last iterate unless ``output: average`` is set, which is Algorithm 2. The code
-    of the experiments (LibAUC) continues from the last iterate too, and centres the next stage at the average:
+    Deviations: the output of a stage is its last iterate unless ``output: average`` is set, which is Algorithm 2. The
+    code of the experiments (LibAUC) continues from the last iterate too, and centres the next stage at the average:
     ``output: centre``. BatchNorm's statistics are averaged at each communication.
 
     Args:
@@ -48,15 +48,15 @@ class CODAPlus(Stages):
 class CODA(CODAPlus):
     """CODA (Guo et al., ICML 2020, arXiv:2005.02426): CODA+ that recomputes alpha at the start of each stage.
 
-    Every client scores an extra sample (``federation.measure_batches``). Alpha becomes the exact maximiser at the current
-    weights, which for the AUC objective is ``m + E[h | y=0] - E[h | y=1]`` over all clients together, with the
+    Every client scores an extra sample (``federation.measure_batches``). Alpha becomes the exact maximiser at the
+    current weights, which for the AUC objective is ``m + E[h | y=0] - E[h | y=1]`` over all clients together, with the
     federation's weights, whatever its start. A class without positives, or without negatives, in the sample keeps its
     alpha. Scores are computed as in training: BatchNorm normalises each batch of the sample by its own statistics.
 
-    Deviations, each with the paper's side as a setting: pooled instead of a mean of the clients' own class means, which a
-    client without positives lacks (``AUCSaddle(dual_means: clients)``); the gradient of the proximal term is added to the
-    step, instead of an implicit step (``proximal: implicit``); the last iterate instead of the average
-    (``output: average``).
+    Deviations, each with the paper's side as a setting: pooled instead of a mean of the clients' own class means, which
+    a client without positives lacks (``AUCSaddle(dual_means: clients)``); the gradient of the proximal term is added to
+    the step, instead of an implicit step (``proximal: implicit``); the last iterate instead of the average (``output:
+    average``).
 
     Args:
         gamma: Coefficient of the proximal term.

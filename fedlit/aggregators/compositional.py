@@ -32,38 +32,41 @@ class LocalSCGDAM(LocalSGDAM):
             v_k = (1 - beta_y) v_k + beta_y grad_y f_k(h_k, y_k; zeta)
             every p steps:  x, y, h, u, v = their means over the clients         p: the schedule's window
 
-    x are the network's weights and the objective's a, b; y is its dual; both are one vector, and so are u and v. g changes
-    only the network. ``alpha``, ``beta_x``, ``beta_y`` and ``lr`` are the paper's products alpha*eta, beta*eta and gamma*eta,
-    the only effect of its constants; gamma_y*eta is ``lr`` times the objective's ``dual_scale``. The Jacobian's product with
-    q is exact, a Hessian-vector product by a second backward pass. The loss of a step is f at (h, y).
+    x are the network's weights and the objective's a, b; y is its dual; both are one vector, and so are u and v. g
+    changes only the network. ``alpha``, ``beta_x``, ``beta_y`` and ``lr`` are the paper's products alpha*eta, beta*eta
+    and gamma*eta, the only effect of its constants; gamma_y*eta is ``lr`` times the objective's ``dual_scale``. The
+    Jacobian's product with q is exact, a Hessian-vector product by a second backward pass. The loss of a step is f at
+    (h, y).
 
     The paper does not say which model is deployed: x or h, at which eq. 2 takes the loss. The default is x. With
     ``deploy: h`` the federation's weights are h, training continues from x, and a measuring round after every round
     estimates BatchNorm's statistics at h; what a client keeps to itself is evaluated at x.
 
-    ``inner: in_place`` is another algorithm: that of the released code (PDSCA in LibAUC, read, not copied) of the paper's
-    reference [39], Yuan et al., ICLR 2022. The step of cross-entropy stays in the weights, without a Hessian::
+    ``inner: in_place`` is another algorithm: that of the released code (PDSCA in LibAUC, read, not copied) of the
+    paper's reference [39], Yuan et al., ICLR 2022. The step of cross-entropy stays in the weights, without a Hessian::
 
         h_k = (1 - alpha) h_k + alpha (x_k - rho grad CE(x_k; xi)),  x_k = h_k,  u_k, v_k as above with H = 0,
         x_k -= lr u_k,   y_k += lr v_k
 
-    where rho falls with the schedule as lr does, and a, b and y, which cross-entropy does not have, are not averaged in h.
-    Clients communicate when x is h; the very first step is from the initial weights. In that code v_k is
-    2 (m + b - a) - 2 alpha without a moving average, gradients are clamped, and its regularisation is that of ``Stages`` with
-    a weight decay: settings of ``AUCSaddle`` and of the federation.
+    where rho falls with the schedule as lr does, and a, b and y, which cross-entropy does not have, are not averaged in
+    h. Clients communicate when x is h; the very first step is from the initial weights. In that code v_k is
+    2 (m + b - a) - 2 alpha without a moving average, gradients are clamped, and its regularisation is that of
+    ``Stages`` with a weight decay: settings of ``AUCSaddle`` and of the federation.
 
     Both passes are in training mode and update BatchNorm's running statistics, the one at x before the one at h. If
-    ``drift/curvature``, the mean of |rho H q| over that of |q|, is not well below 1, rho is too large; from scratch 0.1 was.
+    ``drift/curvature``, the mean of |rho H q| over that of |q|, is not well below 1, rho is too large; from scratch 0.1
+    was.
 
-    It trains a module with one class that maps images to logits [B, 1], whose ``training_step`` returns f of a batch (images,
-    labels), and whose objective has a dual: ``ImageClassifier`` with ``AUCSaddle``. NaN labels count in neither loss. It
-    works in all precisions of fedlit; in bf16-mixed the weights' vectors stay in float32.
+    It trains a module with one class that maps images to logits [B, 1], whose ``training_step`` returns f of a batch
+    (images, labels), and whose objective has a dual: ``ImageClassifier`` with ``AUCSaddle``. NaN labels count in
+    neither loss. It works in all precisions of fedlit; in bf16-mixed the weights' vectors stay in float32.
 
-    With heterogeneous clients, the mean of J_k^T q_k is not the gradient of the paper's eq. 4, the product of the means, even
-    with exact gradients and p = 1: a bias of the order of rho and alpha. Algorithm 1 suits mild heterogeneity.
-    ``outer: exchanged`` is an extension that removes the bias: at each communication clients also average grad CE and q, and
-    until the next each corrects its own by the difference between the federation's mean and its own of the last round, as
-    SCAFFOLD does with gradients. This costs two more vectors at the server, at every client and in every message.
+    With heterogeneous clients, the mean of J_k^T q_k is not the gradient of the paper's eq. 4, the product of the
+    means, even with exact gradients and p = 1: a bias of the order of rho and alpha. Algorithm 1 suits mild
+    heterogeneity. ``outer: exchanged`` is an extension that removes the bias: at each communication clients also
+    average grad CE and q, and until the next each corrects its own by the difference between the federation's mean and
+    its own of the last round, as SCAFFOLD does with gradients. This costs two more vectors at the server, at every
+    client and in every message.
 
     Deviations: those of LocalSGDAM, for h too.
 
@@ -79,15 +82,15 @@ class LocalSCGDAM(LocalSGDAM):
         deploy: Model that is evaluated and deployed, ``x`` or ``h``; with ``inner: in_place`` they are the same.
 
     Raises:
-        ConfigError: rho is not above 0; a weight is outside of (0, 1); the module has more than one class, or its objective
-            no dual; the optimizer is not SGD without momentum; ``inner: in_place`` is combined with ``outer: exchanged``,
-            ``first_order`` or ``deploy: h``.
+        ConfigError: rho is not above 0; a weight is outside of (0, 1); the module has more than one class, or its
+            objective no dual; the optimizer is not SGD without momentum; ``inner: in_place`` is combined with
+            ``outer: exchanged``, ``first_order`` or ``deploy: h``.
     """
 
     vectors = ("u", "h")
     metrics_help = {
-        "drift/curvature": "Mean of |rho H q| over that of |q|: the share of the outer gradient q that the Hessian of the "
-        "inner step, of rate rho, changes."
+        "drift/curvature": "Mean of |rho H q| over that of |q|: the share of the outer gradient q that the Hessian of "
+        "the inner step, of rate rho, changes."
     }
 
     def __init__(
@@ -111,8 +114,8 @@ class LocalSCGDAM(LocalSGDAM):
         for name, is_set in (("outer: exchanged", outer == "exchanged"), ("first_order: true", first_order)):
             if is_set and inner == "in_place":
                 raise ConfigError(
-                    f"LocalSCGDAM: {name} changes Algorithm 1's product with the Jacobian, which inner: in_place does not "
-                    "have; leave one of them out"
+                    f"LocalSCGDAM: {name} changes Algorithm 1's product with the Jacobian, which inner: in_place does "
+                    "not have; leave one of them out"
                 )
         if deploy == "h" and inner == "in_place":
             raise ConfigError("LocalSCGDAM: with inner: in_place x is h whenever clients communicate; leave deploy out")
@@ -256,7 +259,7 @@ def _hessian_product(model: FlatModel, slopes: Sequence[Tensor], q: Tensor, loss
     known = [(slope, part) for slope, part in zip(slopes, model.views(q), strict=True) if slope.requires_grad]
     model.grad.zero_()
     try:
-        # Not autograd.grad, which skips paths without parameters: a function that is differentiable only once hides them.
+        # Not autograd.grad, which skips paths without parameters: functions differentiable only once hide them.
         torch.autograd.backward([slope for slope, _ in known], [part for _, part in known])
     except RuntimeError as error:
         native = re.search(r"derivative for '?(?:aten::)?(\w+)'? is not implemented", str(error))

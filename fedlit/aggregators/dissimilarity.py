@@ -17,15 +17,15 @@ class GradientDissimilarity(Aggregator):
         D_v^2     = 1/K sum_k |grad_v f_k(v, alpha) - grad_v f(v, alpha)|^2
         D_alpha^2 = 1/K sum_k |grad_alpha f_k(v, alpha) - grad_alpha f(v, alpha)|^2,     f = 1/K sum_k f_k
 
-    at the federation's (v, alpha) at the start of a round. It trains nothing, and can join a list with any algorithm. Each
-    client takes two gradients g, h of separate batches before its first step. As ``E <g, h> = |grad f_k|^2``, the estimate
-    ``mean <g_k, h_k> - <mean g_k, mean h_k>`` is free of batch noise, unlike ``mean |g_k|^2 - |mean g_k|^2``; so it may be
-    negative if clients are similar. D is 0 on homogeneous data.
+    at the federation's (v, alpha) at the start of a round. It trains nothing, and can join a list with any algorithm.
+    Each client takes two gradients g, h of separate batches before its first step. As ``E <g, h> = |grad f_k|^2``, the
+    estimate ``mean <g_k, h_k> - <mean g_k, mean h_k>`` is free of batch noise, unlike ``mean |g_k|^2 - |mean g_k|^2``;
+    so it may be negative if clients are similar. D is 0 on homogeneous data.
 
     Gradients are computed as in training: BatchNorm normalises each batch by its own statistics, which are restored
-    afterwards. The batches come from the client's stream: a run with this aggregator draws other batches than one without
-    it. In a round that measures it sends two vectors as long as the weights. With federation.weights the means over clients
-    are weighted.
+    afterwards. The batches come from the client's stream: a run with this aggregator draws other batches than one
+    without it. In a round that measures it sends two vectors as long as the weights. With federation.weights the means
+    over clients are weighted.
 
     Args:
         every: Rounds between measurements.
@@ -44,7 +44,8 @@ class GradientDissimilarity(Aggregator):
     def __init__(self, every: int = 1, batches: int = 1) -> None:
         if every < 1 or batches < 1:
             raise ConfigError(
-                f"GradientDissimilarity: expected at least 1 round and 1 batch, found every {every} and batches {batches}"
+                f"GradientDissimilarity: expected at least 1 round and 1 batch, found every {every} and batches "
+                f"{batches}"
             )
         self.every, self.batches = every, batches
 

@@ -126,12 +126,13 @@ class LocalSGDAM(AveragedVectors):
             v_k = (1 - beta_y) v_k + beta_y grad_y f_k(x_k, y_k; z)
             every p steps:  x, y, u, v = their means over the clients
 
-    x and y are one vector, y its dual slice (``AUCSaddle``'s alpha), and so are u and v. Without a dual it is SGD along a
-    moving average. ``beta_x``, ``beta_y`` and ``lr`` are the paper's products beta*eta and gamma*eta, the only effect of its
-    constants; gamma_y*eta is ``lr`` times the objective's ``dual_scale``. The loss of a step is that at its end point.
+    x and y are one vector, y its dual slice (``AUCSaddle``'s alpha), and so are u and v. Without a dual it is SGD along
+    a moving average. ``beta_x``, ``beta_y`` and ``lr`` are the paper's products beta*eta and gamma*eta, the only effect
+    of its constants; gamma_y*eta is ``lr`` times the objective's ``dual_scale``. The loss of a step is that at its end
+    point.
 
-    Deviations: where a client keeps a part of the model to itself it keeps that part of u; a client that takes part later
-    than others starts from the server's u.
+    Deviations: where a client keeps a part of the model to itself it keeps that part of u; a client that takes part
+    later than others starts from the server's u.
 
     Args:
         beta_x: Weight of the newest gradient in x, in (0, 1).
@@ -201,6 +202,6 @@ def check_products(aggregator: Aggregator, **products: float) -> None:
     for name, value in products.items():
         if not 0 < value < 1:
             raise ConfigError(
-                f"{type(aggregator).__name__}: {name} is the paper's product {name.partition('_')[0]}*eta, the weight of "
-                f"the newest estimate in a moving average; expected above 0 and below 1, found {value:g}"
+                f"{type(aggregator).__name__}: {name} is the paper's product {name.partition('_')[0]}*eta, the weight "
+                f"of the newest estimate in a moving average; expected above 0 and below 1, found {value:g}"
             )

@@ -21,15 +21,15 @@ class CoordinateMedian(Aggregator):
 
         w_j <- w_j + med {delta_k,j : k owns element j},      delta_k = w_k - w
 
-    with the mean of the two middle values of an even number; BatchNorm's statistics likewise. While fewer than half of an
-    element's owners lie, its change is within the range of the honest ones. An element counts for the clients that share it
-    (SurgicalHeads, FedBN); with one or two owners it is their mean. All clients count equally, regardless of
+    with the mean of the two middle values of an even number; BatchNorm's statistics likewise. While fewer than half of
+    an element's owners lie, its change is within the range of the honest ones. An element counts for the clients that
+    share it (SurgicalHeads, FedBN); with one or two owners it is their mean. All clients count equally, regardless of
     ``federation.weights``.
 
-    It needs single replies: the server keeps every client's update until the round is over, K P values, and several Fabric
-    processes are refused. Vectors of other algorithms (control variates, momenta) are still averaged, and so are measuring
-    rounds and the squared norms of ``drift/...``, which are then compared with the median: through these a client can
-    still lie.
+    It needs single replies: the server keeps every client's update until the round is over, K P values, and several
+    Fabric processes are refused. Vectors of other algorithms (control variates, momenta) are still averaged, and so are
+    measuring rounds and the squared norms of ``drift/...``, which are then compared with the median: through these a
+    client can still lie.
 
     Deviation: in place of gradients at one point after each step it takes the changes of a round.
 
@@ -83,10 +83,10 @@ class TrimmedMean(CoordinateMedian):
 
         w_j <- w_j + 1/(m - 2 b) sum_{i=b+1}^{m-b} delta_(i),j,      b = ceil(trim m)
 
-    where ``delta_(1),j <= ... <= delta_(m),j`` are the sorted changes of element j of its m owners: with at most b liars it
-    moves within the range of the honest ones. Everything else, with the deviation and the errors, is as in
-    :class:`CoordinateMedian`. Further deviations: b is rounded up; of a row with fewer than 2 b + 1 owners it keeps the one
-    or two in the middle.
+    where ``delta_(1),j <= ... <= delta_(m),j`` are the sorted changes of element j of its m owners: with at most b
+    liars it moves within the range of the honest ones. Everything else, with the deviation and the errors, is as in
+    :class:`CoordinateMedian`. Further deviations: b is rounded up; of a row with fewer than 2 b + 1 owners it keeps the
+    one or two in the middle.
 
     Args:
         trim: The paper's beta, the share of the owners that is cut at each end, between 0 and 0.5.
@@ -112,11 +112,12 @@ class NormBound(Aggregator):
 
         w <- w + sum_k pi_k delta_k min(1, norm / |delta_k|),      delta_k = w_k - w
 
-    so a client moves the weights by at most ``pi_k norm``. BatchNorm's statistics are scaled down separately, always to the
-    cohort's median norm. A norm counts everything that the client shares; the means are FedAvg's, over the owners of each
-    element. It needs single replies, and has the same gaps as :class:`CoordinateMedian`.
+    so a client moves the weights by at most ``pi_k norm``. BatchNorm's statistics are scaled down separately, always to
+    the cohort's median norm. A norm counts everything that the client shares; the means are FedAvg's, over the owners
+    of each element. It needs single replies, and has the same gaps as :class:`CoordinateMedian`.
 
-    Deviations: no noise is added; without ``norm`` it is the cohort's median norm (the smaller of the two in the middle).
+    Deviations: no noise is added; without ``norm`` it is the cohort's median norm (the smaller of the two in the
+    middle).
 
     Args:
         norm: The largest norm of a client's change of the weights in a round; by default the cohort's median norm.

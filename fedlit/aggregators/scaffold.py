@@ -18,18 +18,18 @@ from fedlit.schedules import Schedule
 class Scaffold(Aggregator):
     """SCAFFOLD (Karimireddy et al., ICML 2020, arXiv:1910.06378), Algorithm 1 with option II for the control variates.
 
-    Local step (eq. 3): ``w -= lr (g_k(w) - c_k + c)``. After a client's round its control variate becomes the mean of the
-    local gradients of that round. This is option II (eq. 4) in exact arithmetic, without the loss of digits in
-    ``(w_r - w_k) / (steps lr)`` at small rates, and correct for any optimizer. The server adds ``|S|/N`` of the mean change
-    to ``c`` (eq. 5); for sites that share only a part of the model the factor is per element, owners in the cohort over all
-    owners, so ``c`` stays the owners' weighted mean of ``c_k``.
+    Local step (eq. 3): ``w -= lr (g_k(w) - c_k + c)``. After a client's round its control variate becomes the mean of
+    the local gradients of that round. This is option II (eq. 4) in exact arithmetic, without the loss of digits in
+    ``(w_r - w_k) / (steps lr)`` at small rates, and correct for any optimizer. The server adds ``|S|/N`` of the mean
+    change to ``c`` (eq. 5); for sites that share only a part of the model the factor is per element, owners in the
+    cohort over all owners, so ``c`` stays the owners' weighted mean of ``c_k``.
 
     Deviation: client weights are the federation's (uniform in the paper; set ``FedAvg(weights: uniform)``).
 
     Args:
         eta_g: Server learning rate on the weights, above 0 (the paper's global step size).
-        reset: Whether control variates start from zero at each stage of the schedule. By default they never do, as in the
-            paper. ``always`` is Algorithm 4 of CODASCA, and with ``auto`` the schedule decides: stage lists and the
+        reset: Whether control variates start from zero at each stage of the schedule. By default they never do, as in
+            the paper. ``always`` is Algorithm 4 of CODASCA, and with ``auto`` the schedule decides: stage lists and the
             theory's schedule restart, the practice schedule does not.
 
     Raises:
@@ -58,13 +58,15 @@ class Scaffold(Aggregator):
         shortest = min(stages.values(), default=5)
         if shortest == 1:
             raise ConfigError(
-                "Scaffold or CODASCA: the schedule has a stage of one round, but control variates that are reset with each "
-                "stage need a round to form (CODASCA without them is CODA+); use longer stages, or reset: never"
+                "Scaffold or CODASCA: the schedule has a stage of one round, but control variates that are reset "
+                "with each stage need a round to form (CODASCA without them is CODA+); use longer stages, or reset: "
+                "never"
             )
         if shortest < 5:
             warnings.warn(
-                f"Scaffold or CODASCA: the schedule has a stage of {shortest} rounds. Control variates are reset with each "
-                "stage, so its first round runs without them; use longer stages, or reset: never, for more of their effect",
+                f"Scaffold or CODASCA: the schedule has a stage of {shortest} rounds. Control variates are reset with "
+                "each stage, so its first round runs without them; use longer stages, or reset: never, for more of "
+                "their effect",
                 stacklevel=2,
             )
 

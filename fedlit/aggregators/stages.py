@@ -20,24 +20,26 @@ class Stages(Aggregator):
     """Stages of CODA+ and CODASCA: ``f(v, alpha) + gamma/2 |v - v_0|^2`` in each stage (FDAM, eq. 5).
 
     ``v_0`` are the weights at the start of the stage, the output of the previous one; dual variables are never pulled.
-    Learning rate, window and length of the stages are the schedule's. In a round the term is one entry of the correction,
-    ``gamma w - gamma v_0``; the centre is part of every broadcast, so a client that missed the first round of a stage has it
-    too.
+    Learning rate, window and length of the stages are the schedule's. In a round the term is one entry of the
+    correction, ``gamma w - gamma v_0``; the centre is part of every broadcast, so a client that missed the first round
+    of a stage has it too.
 
     Args:
-        gamma: Coefficient of the proximal term (FDAM's experiments quote its inverse, 500 to 1000, as 1/gamma); 0 for none.
-        output: Output of a stage. ``last``: the last iterate. ``average``: the mean over clients and local iterates (FDAM,
-            Algorithm 2), with re-estimated BatchNorm statistics. ``random``: the model after one round of the stage, drawn
-            from the seed (FDAM, Algorithm 4). ``centre``: training continues from the last iterate, and the next stage is
-            centred at the mean over clients and local iterates, as in the experiments' code (LibAUC). Rounds within a stage
-            always continue from the last iterate.
-        proximal: The term in a local step of rate eta. ``explicit``: its gradient is added, as in FDAM. ``implicit``: the
-            step is ``argmin_v <g, v> + |v - v_t|^2 / (2 eta) + gamma/2 |v - v_0|^2``, as in CODA's paper (Guo et al.,
-            2020), that is ``(v_t - eta g + eta gamma v_0) / (1 + eta gamma)``; after a step of another optimizer than SGD
-            it is the proximal operator of the term.
+        gamma: Coefficient of the proximal term (FDAM's experiments quote its inverse, 500 to 1000, as 1/gamma); 0 for
+            none.
+        output: Output of a stage. ``last``: the last iterate. ``average``: the mean over clients and local iterates
+            (FDAM, Algorithm 2), with re-estimated BatchNorm statistics. ``random``: the model after one round of the
+            stage, drawn from the seed (FDAM, Algorithm 4). ``centre``: training continues from the last iterate, and
+            the next stage is centred at the mean over clients and local iterates, as in the experiments' code (LibAUC).
+            Rounds within a stage always continue from the last iterate.
+        proximal: The term in a local step of rate eta. ``explicit``: its gradient is added, as in FDAM. ``implicit``:
+            the step is ``argmin_v <g, v> + |v - v_t|^2 / (2 eta) + gamma/2 |v - v_0|^2``, as in CODA's paper (Guo et
+            al., 2020), that is ``(v_t - eta g + eta gamma v_0) / (1 + eta gamma)``; after a step of another optimizer
+            than SGD it is the proximal operator of the term.
 
     Raises:
-        ConfigError: gamma is negative, or above 10; in training, a step is implicit and the optimizer has several rates.
+        ConfigError: gamma is negative, or above 10; in training, a step is implicit and the optimizer has several
+            rates.
     """
 
     governs = "pull towards the start of the stage"
@@ -47,8 +49,8 @@ class Stages(Aggregator):
             raise ConfigError(f"federation.aggregators: gamma must be at least 0, found {gamma}")
         if gamma > 10:
             raise ConfigError(
-                "federation.aggregators: gamma is the coefficient of gamma/2 |v - v_0|^2, "
-                f"found {gamma:g}, which looks like its inverse; did you mean {1 / gamma if isfinite(gamma) else 1e-3:g}?"
+                f"federation.aggregators: gamma is the coefficient of gamma/2 |v - v_0|^2, found {gamma:g}, which "
+                f"looks like its inverse; did you mean {1 / gamma if isfinite(gamma) else 1e-3:g}?"
             )
         self.gamma, self.output, self.proximal = gamma, output, proximal
 

@@ -152,8 +152,8 @@ class AttributeWatch:
                 raise TrainingError(self._refusal(key))
         if growing:
             rank_zero_warn(
-                f"{self._name(growing[0])} grows with every step and is never emptied, because no hook is called at the end "
-                "of an epoch; use self.log instead"
+                f"{self._name(growing[0])} grows with every step and is never emptied, because no hook is called at "
+                "the end of an epoch; use self.log instead"
             )
         self._harmless.update(changed)
 
@@ -161,8 +161,8 @@ class AttributeWatch:
         for name, value in self._module.named_parameters():
             if name in self._frozen and not (value.requires_grad is False and torch.equal(self._frozen[name], value)):
                 raise TrainingError(
-                    f"{type(self._module).__name__}: its frozen parameter {name} changed during training, or was unfrozen; "
-                    "it is never synchronised: register it as a buffer, which the federation averages"
+                    f"{type(self._module).__name__}: its frozen parameter {name} changed during training, or was "
+                    "unfrozen; it is never synchronised: register it as a buffer, which the federation averages"
                 )
 
     def _refusal(self, key: Key) -> str:
@@ -170,8 +170,8 @@ class AttributeWatch:
         value = self._holders[place].entries.get(attribute)
         if place in self._metrics:
             return (
-                f"{self._name((place, ''))} is a metric that the loss depends on: it keeps counting over all clients that "
-                "take turns on one module; compute the loss from the batch only"
+                f"{self._name((place, ''))} is a metric that the loss depends on: it keeps counting over all clients "
+                "that take turns on one module; compute the loss from the batch only"
             )
         if isinstance(value, tuple(GENERATORS)):
             fix = (
@@ -180,8 +180,8 @@ class AttributeWatch:
         else:
             fix = (
                 "Make it a buffer, which each client keeps as its own (integers or bool) or the federation averages "
-                f"(floating point): self.register_buffer({attribute!r}, torch.tensor(0)). self.global_step already counts "
-                "steps"
+                f"(floating point): self.register_buffer({attribute!r}, torch.tensor(0)). self.global_step already "
+                "counts steps"
             )
         return (
             f"{self._name(key)} is a plain attribute that carries state from step to step: clients take turns on one "

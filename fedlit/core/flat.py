@@ -316,13 +316,14 @@ class FlatModel:
             address = self.w.data_ptr() + entry.offset * self.w.element_size()
             if owner.get(leaf) is not parameter or (entry.size and parameter.data_ptr() != address):
                 raise TrainingError(
-                    f"{type(self.module).__name__}: its parameter {entry.name} was replaced during training, so that it "
-                    "would never be trained; change its values in place: with torch.no_grad(): parameter.copy_(...)"
+                    f"{type(self.module).__name__}: its parameter {entry.name} was replaced during training, so that "
+                    "it would never be trained; change its values in place: with torch.no_grad(): "
+                    "parameter.copy_(...)"
                 )
             if not parameter.requires_grad:
                 raise TrainingError(
-                    f"{type(self.module).__name__}: its parameter {entry.name} was frozen during training; a federation "
-                    "trains the same parameters in every round: freeze it in __init__"
+                    f"{type(self.module).__name__}: its parameter {entry.name} was frozen during training; a "
+                    "federation trains the same parameters in every round: freeze it in __init__"
                 )
 
     def views(self, vector: Tensor) -> list[Tensor]:
@@ -372,7 +373,7 @@ def _check_parameters(name: str, trainable: list[tuple[str, nn.Parameter]], numb
     if dtype not in (torch.float32, torch.float64):
         fix = "train real and imaginary parts"
         if dtype.is_floating_point:
-            fix = "half precision loses digits in every mean; leave half() out, and for speed set --fabric.precision bf16-mixed"
+            fix = "half precision loses digits in every mean; leave half() out, or set --fabric.precision bf16-mixed"
         raise ConfigError(f"{name}: expected parameters of torch.float32 or torch.float64, found {dtype}: {fix}")
 
 

@@ -107,7 +107,8 @@ def replaced_change(aggregator: Any, ctx: Any, change: Tensor) -> Tensor:
         refuse(aggregator, "on_before_send", f"the change to send, a tensor {kind}", replaced)
     if finite and not torch.isfinite(replaced.sum()):
         raise TrainingError(
-            f"{type(aggregator).__name__}.on_before_send: expected a finite change, found NaN or inf (its input was finite)"
+            f"{type(aggregator).__name__}.on_before_send: expected a finite change, found NaN or inf (its input was "
+            "finite)"
         )
     return replaced
 

@@ -73,6 +73,6 @@ def _problem(client: str, labels: Tensor, classes: Sequence[str], images: str = 
     row, column = wrong.nonzero()[0].tolist()
     return (
         f"client {client!r}: expected training labels 0, 1 or NaN, found {labels[row, column]:g} for class "
-        f"{classes[column]!r} ({wrong.any(1).sum()} of {len(labels)} {images} have such a label). Make it 0 or 1, or NaN "
-        "if it is unknown"
+        f"{classes[column]!r} ({wrong.any(1).sum()} of {len(labels)} {images} have such a label). Make it 0 or 1, or "
+        "NaN if it is unknown"
     )

@@ -38,8 +38,8 @@ def copy_of(module: LightningModule) -> LightningModule:
     except (TypeError, RuntimeError) as error:
         reason = str(error).partition(". ")[0]
         raise ConfigError(
-            f"{type(module).__name__} cannot be copied{_culprit(module)}: {reason}; create open files, locks and generators "
-            "where they are used, and replace tensors with a graph (as of torch.nn.utils.weight_norm) by "
+            f"{type(module).__name__} cannot be copied{_culprit(module)}: {reason}; create open files, locks and "
+            "generators where they are used, and replace tensors with a graph (as of torch.nn.utils.weight_norm) by "
             "torch.nn.utils.parametrizations"
         ) from error
     for parameter, copied in zip(module.parameters(), twin.parameters(), strict=True):
@@ -150,9 +150,9 @@ def scores_of(module: LightningModule, method: str, output: Any, rows: int, clas
     if output.shape == (rows, classes) and not output.is_complex():
         return output
     raise TrainingError(
-        f"{type(module).__name__}.{method} returned a tensor of shape {tuple(output.shape)}, {output.dtype}; expected real "
-        f"scores of shape {(rows, classes)} for {rows} examples and the {classes} classes that it declares, or None if "
-        "there is nothing to score"
+        f"{type(module).__name__}.{method} returned a tensor of shape {tuple(output.shape)}, {output.dtype}; expected "
+        f"real scores of shape {(rows, classes)} for {rows} examples and the {classes} classes that it declares, or "
+        "None if there is nothing to score"
     )
 
 
@@ -179,8 +179,8 @@ def readable_errors(module: LightningModule, doing: str) -> Iterator[None]:
             raise
         where = traceback.extract_tb(stopped.__traceback__)[-1]
         raise TrainingError(
-            f"{type(module).__name__}: {where.name} ({where.filename}, line {where.lineno}) called sys.exit({stopped.code!r}) "
-            f"while {doing}; raise an exception instead"
+            f"{type(module).__name__}: {where.name} ({where.filename}, line {where.lineno}) called "
+            f"sys.exit({stopped.code!r}) while {doing}; raise an exception instead"
         ) from stopped
 
 
@@ -196,8 +196,8 @@ def _number(module: str, name: Any, value: Any) -> Any:
         raise TrainingError(f"{module} logs something under {name!r}; expected a name, found {type(name).__name__}")
     shaped = f" of shape {tuple(value.shape)}; log its mean, or each element" if torch.is_tensor(value) else ""
     raise TrainingError(
-        f"{module} logs {name!r} as a {type(value).__name__}{shaped or f' ({value!r:.40})'}: expected a number or a tensor "
-        "with one element"
+        f"{module} logs {name!r} as a {type(value).__name__}{shaped or f' ({value!r:.40})'}: expected a number or a "
+        "tensor with one element"
     )
 
 

@@ -248,8 +248,8 @@ def optimizer_and_scheduler(module: nn.Module) -> tuple[Optimizer, dict[str, Any
     schedulers = list(schedulers) if isinstance(schedulers, (list, tuple)) else [schedulers]
     if len(schedulers) > 1:
         raise ConfigError(
-            f"{name}.configure_optimizers returned {len(schedulers)} learning-rate schedulers; expected one: join them with "
-            "torch.optim.lr_scheduler.SequentialLR or ChainedScheduler"
+            f"{name}.configure_optimizers returned {len(schedulers)} learning-rate schedulers; expected one: join "
+            "them with torch.optim.lr_scheduler.SequentialLR or ChainedScheduler"
         )
     if not isinstance(configured, Optimizer):
         raise ConfigError(f"{name}.configure_optimizers returned {type(configured).__name__}; expected an optimizer")
@@ -274,9 +274,9 @@ def _check_owned(configured: Optimizer, module: nn.Module) -> None:
     others = [p for group in configured.param_groups for p in group["params"] if id(p) not in known]
     if others:
         raise ConfigError(
-            f"{type(module).__name__}: its optimizer has {len(others)} parameters that are not the module's, the first of "
-            f"shape {list(others[0].shape)}: keep layers in a ModuleList instead of a list, and use self.parameters() in "
-            "configure_optimizers"
+            f"{type(module).__name__}: its optimizer has {len(others)} parameters that are not the module's, the "
+            f"first of shape {list(others[0].shape)}: keep layers in a ModuleList instead of a list, and use "
+            "self.parameters() in configure_optimizers"
         )
 
 
@@ -290,15 +290,16 @@ def _rebuilt(configured: Optimizer, groups: list[dict]) -> Optimizer:
     step = vars(configured).get("step")
     if step is not None and not hasattr(step, "_wrapped_by_lr_sched"):
         raise ConfigError(
-            f"{kind.__name__}: its step was replaced on the object, where it would update other weights; define it in a class"
+            f"{kind.__name__}: its step was replaced on the object, where it would update other weights; define it in "
+            "a class"
         )
     known = inspect.signature(kind.__init__).parameters
     try:
         rebuilt = kind(groups, **{k: v for k, v in configured.defaults.items() if k in known})
     except TypeError as error:
         raise ConfigError(
-            f"{kind.__name__} cannot be rebuilt for the flat vector: {error}; pass all arguments of its __init__ in the "
-            "defaults of super().__init__(params, defaults)"
+            f"{kind.__name__} cannot be rebuilt for the flat vector: {error}; pass all arguments of its __init__ in "
+            "the defaults of super().__init__(params, defaults)"
         ) from error
     added = {k: v for k, v in vars(configured).items() if not k.startswith("_") and k not in OF_TORCH}
     vars(rebuilt).update(copy.deepcopy(added))
@@ -323,8 +324,8 @@ def control_variates_warning(aggregators: Sequence[str], optimizer: str) -> str:
         return ""
     return (
         f"{' and '.join(aggregators)} corrects the gradients by control variates, and {optimizer} then rescales each "
-        "element, so the corrections no longer cancel the drift between clients as they do with SGD steps, for which they "
-        "are derived"
+        "element, so the corrections no longer cancel the drift between clients as they do with SGD steps, for which "
+        "they are derived"
     )
 
 

@@ -101,7 +101,8 @@ def _pack(local: LocalModel, vectors: State, client: Client, rnd: Round) -> Payl
         if name:  # the weights come first, and are finite
             raise TrainingError(
                 f"client {client.name!r}, round {rnd.index + 1}: {name!r} of "
-                f"{type(local.aggregators[int(number)]).__name__}.on_client_round_end is not finite, although its weights are"
+                f"{type(local.aggregators[int(number)]).__name__}.on_client_round_end is not finite, although its "
+                "weights are"
             )
         raise TrainingError(
             f"client {client.name!r}, round {rnd.index + 1}: its {not_finite[0]!r} is not finite after the local "

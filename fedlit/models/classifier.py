@@ -24,8 +24,8 @@ TOO_SMALL = re.compile(r"[Oo]utput size is too small|[Kk]ernel size can't be gre
 class ImageClassifier(Classifier):
     """A multi-label classifier of images [B, in_chans, H, W] into logits [B, C].
 
-    ``body`` (the papers' representation block, any timm backbone without its classifier) and ``head`` (the task block, one
-    linear layer with one row per class) have names, so algorithms can share them differently.
+    ``body`` (the papers' representation block, any timm backbone without its classifier) and ``head`` (the task block,
+    one linear layer with one row per class) have names, so algorithms can share them differently.
 
     If only the head is trained, the body's features of an image never change: they are computed once and kept in the
     data's cache, and ``forward`` takes features [B, D] as well as images.
@@ -38,8 +38,8 @@ class ImageClassifier(Classifier):
         pretrained: Start the body from timm's pretrained weights, downloaded from its hub.
         weights: Start the body from a local file instead: a checkpoint of the same timm backbone, or the directory of a
             fedlit run, whose best model's body is taken and whose head is discarded.
-        norm: Normalisation layers: ``batch``, or ``group``: GroupNorm instead of every BatchNorm, which has no statistics
-            that clients of different classes would have to share.
+        norm: Normalisation layers: ``batch``, or ``group``: GroupNorm instead of every BatchNorm, which has no
+            statistics that clients of different classes would have to share.
         stem: First layers of the body: ``imagenet``, or ``small`` for images of about 32x32: a 3x3 convolution of
             stride 1 and no pooling, at 16 times the cost.
         hidden: Width of a hidden layer (ReLU) between body and head; 0 for none.
@@ -154,8 +154,8 @@ def _load_run(body: nn.Module, run: Path, name: str) -> None:
     if wrong:
         there = tuple(trained[wrong[0]].shape) if wrong[0] in trained else "absent"
         raise ConfigError(
-            f"model.weights: the body of the model in {run} is not a {name} with this norm and stem: body.{wrong[0]} is "
-            f"{there} there, {tuple(wanted[wrong[0]].shape)} here ({len(wrong)} of {len(wanted)} tensors differ)"
+            f"model.weights: the body of the model in {run} is not a {name} with this norm and stem: body.{wrong[0]} "
+            f"is {there} there, {tuple(wanted[wrong[0]].shape)} here ({len(wrong)} of {len(wanted)} tensors differ)"
         )
     body.load_state_dict(trained, strict=False)
 
@@ -182,15 +182,15 @@ def _timm_model(name: str, in_chans: int, pretrained: bool, weights: Path | None
         body = timm.create_model(name, pretrained=True, pretrained_cfg_overlay={"file": str(weights)}, **options)
     except (RuntimeError, KeyError) as error:
         raise ConfigError(f"model.weights: {weights} does not fit {name}: {error}") from error
-    # timm silently skips tensors that do not match, so a file of another model would give a random body. It renames those
-    # of torchvision, so the check compares values; tensors of one dimension start at 0 or 1 in every model.
+    # timm silently skips tensors that do not match, so a file of another model would give a random body. It renames
+    # those of torchvision, so the check compares values; tensors of one dimension start at 0 or 1 in every model.
     wanted = {key: value for key, value in body.state_dict().items() if value.ndim > 1}
     values = {_fingerprint(value) for value in stored.values() if torch.is_tensor(value)}
     missing = [key for key, value in wanted.items() if _fingerprint(value) not in values]
     if len(missing) > len(wanted) // 2:
         raise ConfigError(
-            f"model.weights: {weights} does not fit {name}: it lacks {len(missing)} of {len(wanted)} weights of layers, "
-            f"among them {missing[0]}"
+            f"model.weights: {weights} does not fit {name}: it lacks {len(missing)} of {len(wanted)} weights of "
+            f"layers, among them {missing[0]}"
         )
     return body
 

@@ -18,8 +18,8 @@ class LogisticRegression(Classifier):
         classes: Names of the classes, in the order of the head's rows; taken from the data by default.
         objective: The loss, called with (logits, labels); unknown labels are NaN.
         optimizer: Optimizer of every client's local steps.
-        start: Seed of only the initial weights: they are those of ``torch.manual_seed(start); torch.nn.Linear(D, C)``, to
-            compare with runs of other code. By default they are drawn from the run's seed.
+        start: Seed of only the initial weights: they are those of ``torch.manual_seed(start); torch.nn.Linear(D, C)``,
+            to compare with runs of other code. By default they are drawn from the run's seed.
 
     Raises:
         ConfigError: There are no classes or no features.
@@ -46,7 +46,7 @@ class LogisticRegression(Classifier):
         """Return logits [B, C] of features [B, D]."""
         if rows.shape[1:] != (self.head.in_features,):
             raise TrainingError(
-                f"model.features: expected {[self.head.in_features]} features per example, found {list(rows.shape[1:])}; "
-                "set model.features to the number of features in the data"
+                f"model.features: expected {[self.head.in_features]} features per example, found "
+                f"{list(rows.shape[1:])}; set model.features to the number of features in the data"
             )
         return self.head(rows)

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 class ResNet20(nn.Module):
     """A 3x3 convolution, three stages of three basic blocks with 16, 32 and 64 channels, and the mean over the image.
 
-    Shortcuts have no parameters (option A): at the start of a stage they keep every second pixel, and the new channels are
-    zero. Stages two and three halve the image. Without a classifier the network has 269,072 parameters for RGB, and 269,722
-    with one of ten classes. All operations have second derivatives.
+    Shortcuts have no parameters (option A): at the start of a stage they keep every second pixel, and the new channels
+    are zero. Stages two and three halve the image. Without a classifier the network has 269,072 parameters for RGB, and
+    269,722 with one of ten classes. All operations have second derivatives.
 
     Args:
         num_classes: Rows of a linear classifier; 0 for features [B, 64].

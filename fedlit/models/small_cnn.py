@@ -10,8 +10,8 @@ class SmallCNN(nn.Module):
     BatchNorm and ReLU follow each convolution, and 2x2 max pooling the first two. Without a classifier the network has
     92,896 parameters for grey images. All operations have second derivatives.
 
-    It is fedlit's choice for Fashion-MNIST. Zhang et al., "Federated Compositional Deep AUC Maximization", NeurIPS 2023,
-    arXiv:2304.10101, section 6.1, describes the network of its experiments in an appendix that was not available.
+    It is fedlit's choice for Fashion-MNIST. Zhang et al., "Federated Compositional Deep AUC Maximization", NeurIPS
+    2023, arXiv:2304.10101, section 6.1, describes the network of its experiments in an appendix that was not available.
 
     Args:
         num_classes: Rows of a linear classifier; 0 for features [B, 128].

@@ -28,7 +28,8 @@ class AUCSaddle(ShareObjective):
     round, with the federation's client weights; p is never that of a batch or of one client. Scores are measured as in
     training, with BatchNorm on statistics of the batch.
 
-    Deviations: the score is the sigmoid of the logit (the paper's h is any network output); several classes are averaged.
+    Deviations: the score is the sigmoid of the logit (the paper's h is any network output); several classes are
+    averaged.
 
     Args:
         margin: Margin m between the scores of positives and negatives, above 0.
@@ -38,15 +39,15 @@ class AUCSaddle(ShareObjective):
         clamp: Keep alpha >= 0, which makes the surrogate one-sided (the AUC margin loss of Yuan et al., 2020).
         dual_scale: Factor of the step of alpha; public code uses 1/(p(1-p)).
         prior: Share of positives p if it is known, one number for all classes; measured by default.
-        start: Start of a, b and alpha: ``measured`` as above, or ``zeros``, from which training from scratch was seen to
-            collapse.
+        start: Start of a, b and alpha: ``measured`` as above, or ``zeros``, from which training from scratch was seen
+            to collapse.
         dual_means: Mean scores that determine the optimal alpha: ``pooled``, of all clients' images together, or
-            ``clients``, the mean over clients of ``E[h | y=0] - E[h | y=1]``, as in CODA's paper (Guo et al., 2020), over
-            the clients whose sample has both. This affects the start, and ``CODA``.
+            ``clients``, the mean over clients of ``E[h | y=0] - E[h | y=1]``, as in CODA's paper (Guo et al., 2020),
+            over the clients whose sample has both. This affects the start, and ``CODA``.
 
     Raises:
-        ConfigError: The margin or the scale is not above 0, the prior is outside (0, 1), or the paper's form is used with
-            another margin or a clamped alpha.
+        ConfigError: The margin or the scale is not above 0, the prior is outside (0, 1), or the paper's form is used
+            with another margin or a clamped alpha.
     """
 
     per_class_parameters = ("a", "b", "alpha")
@@ -78,8 +79,8 @@ class AUCSaddle(ShareObjective):
             raise ConfigError(f"AUCSaddle: the paper's form has margin 1, found {margin}; use form: margin")
         if form == "paper" and clamp:
             raise ConfigError(
-                "AUCSaddle: clamp keeps alpha of the margin form at or above 0, which is 1 + alpha in the paper's form; use "
-                "form: margin"
+                "AUCSaddle: clamp keeps alpha of the margin form at or above 0, which is 1 + alpha in the paper's "
+                "form; use form: margin"
             )
         self.margin, self.score, self.clamp, self.dual_scale = margin, score, clamp, dual_scale
         self.start, self.dual_means = start, dual_means

@@ -12,9 +12,9 @@ from fedlit.core.objective import Objective
 class SoftmaxFocalLoss(Objective):
     """Focal loss (Lin et al., ICCV 2017, arXiv:1708.02002) over a softmax, for images of exactly one class.
 
-    ``- alpha_y (1 - p_y)^gamma log p_y`` for the class y of an image, averaged over the images. With gamma = 0 and without
-    alpha it is cross-entropy over the classes. A NaN label removes its class from the image's softmax; an image whose class
-    is not known adds neither loss nor gradient. Predictions are the softmax's probabilities.
+    ``- alpha_y (1 - p_y)^gamma log p_y`` for the class y of an image, averaged over the images. With gamma = 0 and
+    without alpha it is cross-entropy over the classes. A NaN label removes its class from the image's softmax; an image
+    whose class is not known adds neither loss nor gradient. Predictions are the softmax's probabilities.
 
     Args:
         gamma: Exponent that reduces the weight of images whose class the model is sure of, at least 0.

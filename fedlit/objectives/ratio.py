@@ -13,15 +13,15 @@ from fedlit.objectives.shares import ShareObjective
 class RatioLoss(ShareObjective):
     """Ratio loss (Wang et al., AAAI 2021, arXiv:2008.06217): cross-entropy in which positives weigh by their rarity.
 
-    A positive weighs ``a0 + b0 * negatives / positives`` per class, and a negative 1; with ``weigh: both`` a negative weighs
-    ``a0 + b0 * positives / negatives``, as in the paper for every class. The ratio is that of the whole federation's labels,
-    measured once before the first round: the mean share of positives in the federation's client weights, which with n_k / n
-    (``examples``) is the ratio of the counts. It is never that of a batch or of one client. The mean is over the known
-    labels; a NaN label adds neither loss nor gradient.
+    A positive weighs ``a0 + b0 * negatives / positives`` per class, and a negative 1; with ``weigh: both`` a negative
+    weighs ``a0 + b0 * positives / negatives``, as in the paper for every class. The ratio is that of the whole
+    federation's labels, measured once before the first round: the mean share of positives in the federation's client
+    weights, which with n_k / n (``examples``) is the ratio of the counts. It is never that of a batch or of one client.
+    The mean is over the known labels; a NaN label adds neither loss nor gradient.
 
-    The defaults are the paper's alpha = 1 and beta = 0.1: with 10% positives each weighs 1.9, with 1% 10.9. Deviation: the
-    paper estimates the ratio from gradients, as its server knows no labels; here clients report their share of positives.
-    Default: LocalSCGDAM's baseline, in which only the minority class weighs more.
+    The defaults are the paper's alpha = 1 and beta = 0.1: with 10% positives each weighs 1.9, with 1% 10.9. Deviation:
+    the paper estimates the ratio from gradients, as its server knows no labels; here clients report their share of
+    positives. Default: LocalSCGDAM's baseline, in which only the minority class weighs more.
 
     Args:
         a0: Weight of every positive, at least 0; the paper's alpha.

@@ -207,7 +207,7 @@ REFUSED = [
     Module("a counter in a global beside a layer of the file", OfFileWithALayer,
            (f"CALLS of the module test_modules {STATE}",)),
     Module("a counter in a global", OfFile, (f"CALLS of the module test_modules {STATE}",)),
-    of_steps("a frozen teacher that follows", taught, ("frozen parameter teacher.weight changed", "make it a buffer"),
+    of_steps("a frozen teacher that follows", taught, ("frozen parameter teacher.weight changed", "register it as a buffer"),
              lambda m: setattr(m, "teacher", nn.Linear(16, 4).requires_grad_(False))),
     of_steps("a parameter that is replaced", replaced, ("parameter net.weight was replaced", "copy_")),
     of_steps("data that are replaced", pointed, ("parameter net.weight was replaced", "copy_")),

@@ -80,8 +80,8 @@ class StateFolder:
             file.unlink(missing_ok=True)
             reason = error if isinstance(error, OSError) else error.__context__ or error
             raise TrainingError(
-                f"{self.path}: a client's state cannot be written: {getattr(reason, 'strerror', None) or reason}. Free disk "
-                "space, or raise federation.state_memory, and resume from the last checkpoint"
+                f"{self.path}: a client's state cannot be written: {getattr(reason, 'strerror', None) or reason}. "
+                "Free disk space, or raise federation.state_memory, and resume from the last checkpoint"
             ) from error
         return StoredState(file, self.aggregators)
 
@@ -163,7 +163,7 @@ def check_room(folder: Path, each: int, clients: int, cohort: int) -> None:
     needed, free = each * (clients + 2 * cohort), shutil.disk_usage(folder).free
     if needed > free:
         raise ConfigError(
-            f"{folder}: no room for the clients' states: {clients} clients of {each / 1e6:,.1f} MB, and twice the {cohort} "
-            f"of a round, take at least {needed / 1e9:,.1f} GB, but {free / 1e9:,.1f} GB are free; choose another --run_dir, "
-            "or raise federation.state_memory if there is enough memory"
+            f"{folder}: no room for the clients' states: {clients} clients of {each / 1e6:,.1f} MB, and twice the "
+            f"{cohort} of a round, take at least {needed / 1e9:,.1f} GB, but {free / 1e9:,.1f} GB are free; choose "
+            "another --run_dir, or raise federation.state_memory if there is enough memory"
         )

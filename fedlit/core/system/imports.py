@@ -39,7 +39,8 @@ def loaded(name: str) -> ModuleType:
 def uncollected() -> Iterator[None]:
     """Context manager without garbage collections, for imports and long tables: they find nothing and cost a third.
 
-    At the end all objects move to the oldest generation, so that no later collection visits the new ones on their way there.
+    At the end all objects move to the oldest generation, so that no later collection visits the new ones on their way
+    there.
     """
     if not gc.isenabled():
         yield

@@ -31,8 +31,8 @@ def context(alike: bool = False) -> BaseContext:
     """Choose how new processes start.
 
     A forked copy of this process starts at once and shares its memory. Otherwise Python's fork server starts processes
-    without inherited threads, locks or an initialised accelerator. Without a fork server (Windows), each process imports
-    everything itself.
+    without inherited threads, locks or an initialised accelerator. Without a fork server (Windows), each process
+    imports everything itself.
 
     Args:
         alike: Whether new processes may be copies of this one: they use one thread each, and no accelerator.
