@@ -185,9 +185,7 @@ def check_aggregator(
         toy([watched, OwnRows()]).rounds(1)
         half = toy([fresh(), OwnRows()]).rounds(2)
         resumed = half.through_a_checkpoint([fresh(), OwnRows()]).rounds(2)
-        compare(
-            whole, resumed, "stopped and resumed it gives other weights: it needs something that is in neither state"
-        )
+        compare(whole, resumed, "stopped and resumed it gives other weights: it needs something outside of its states")
         orders = [toy(listed).rounds(2) for listed in ([fresh(), OtherPull(0.1)], [OtherPull(0.1), fresh()])]
         compare(
             *orders,
@@ -249,10 +247,7 @@ def check_module(module: LightningModule, data: FederatedDataModule, workers: in
     half = trained(toy(), rounds - rounds // 2)
     others["stopped and resumed"] = trained(half.through_a_checkpoint([FedAvg()]), rounds // 2)
     problems = [
-        (
-            f"{how} it has other weights (largest difference {distance:.2g}): it keeps state outside of parameters and "
-            "buffers"
-        )
+        f"{how} it has other weights (off by {distance:.2g}): it keeps state outside of parameters and buffers"
         for how, other in others.items()
         if (distance := float((whole.server.w - other.server.w).abs().max())) != 0.0
     ]
@@ -347,8 +342,7 @@ def _check_states(toy: _Toy, problems: list[str]) -> None:
         problem = _difference(declared, found)
         if problem and not any(problem in other for other in problems):
             problems.append(
-                f"{where} after round {toy.done}: {problem}; declare every name with its final shape and dtype at the "
-                "start"
+                f"{where} after round {toy.done}: {problem}; declare all names, shapes and dtypes at the start"
             )
     if toy.done == 1:
         toy.first_names = toy.names

@@ -55,8 +55,8 @@ class CODA(CODAPlus):
 
     Deviations, each with the paper's side as a setting: pooled instead of a mean of the clients' own class means, which
     a client without positives lacks (``AUCSaddle(dual_means: clients)``); the gradient of the proximal term is added to
-    the step, instead of an implicit step (``proximal: implicit``); the last iterate instead of the average (``output:
-    average``).
+    the step, instead of an implicit step (``proximal: implicit``); the last iterate instead of the average
+    (``output: average``).
 
     Args:
         gamma: Coefficient of the proximal term.

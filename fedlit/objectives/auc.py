@@ -18,11 +18,11 @@ class AUCSaddle(ShareObjective):
         F = (1-p) (h-a)^2 [y=1] + p (h-b)^2 [y=0] + 2 alpha (p(1-p) m + p h [y=0] - (1-p) h [y=1]) - p(1-p) alpha^2
 
     which is the margin form. With m = 1 it is eq. 2 (there ``1 + alpha`` stands for this ``alpha``) up to the constant
-    p(1-p). Minimised over a, b and maximised over alpha it is p(1-p) times the pairwise surrogate ``E (m - (h+ -
-    h-))^2`` over pairs of a positive and a negative, also across clients. At the optimum a and b are the mean scores of
-    positives and of negatives, and alpha = m + b - a. All variables have one entry per class; the loss is the mean over
-    the classes that the batch has labels of, and NaN labels do not count. A batch without positives (or negatives)
-    needs no special case: the formula is its exact stochastic gradient.
+    p(1-p). Minimised over a, b and maximised over alpha it is p(1-p) times the pairwise surrogate
+    ``E (m - (h+ - h-))^2`` over pairs of a positive and a negative, also across clients. At the optimum a and b are the
+    mean scores of positives and of negatives, and alpha = m + b - a. All variables have one entry per class; the loss
+    is the mean over the classes that the batch has labels of, and NaN labels do not count. A batch without positives
+    (or negatives) needs no special case: the formula is its exact stochastic gradient.
 
     p, the start of a, b (class means of the initial scores) and of alpha are measured over all clients before the first
     round, with the federation's client weights; p is never that of a batch or of one client. Scores are measured as in

@@ -13,9 +13,9 @@ class BCE(Loss):
     """Binary cross-entropy of each class, averaged over the known labels.
 
     A NaN label (a class that the client does not label, an uncertain report) adds neither loss nor gradient. If a
-    client labels the classes C_k and nothing else is missing, the value is the mean over B x |C_k| terms. ``missing:
-    negative`` treats such labels as 0, in validation too: as the objective of a phase it is the head's warm-up of
-    surgical aggregation's released code, whose partial loss begins after it.
+    client labels the classes C_k and nothing else is missing, the value is the mean over B x |C_k| terms.
+    ``missing: negative`` treats such labels as 0, in validation too: as the objective of a phase it is the head's
+    warm-up of surgical aggregation's released code, whose partial loss begins after it.
 
     Args:
         missing: Labels that are NaN: ``ignore``, or ``negative``.
