@@ -1,4 +1,4 @@
-"""Every guard of ``check_aggregator`` has an aggregator that trips it."""
+"""An aggregator for every problem that ``check_aggregator`` finds."""
 
 import multiprocessing
 import os

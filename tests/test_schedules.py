@@ -1,4 +1,4 @@
-"""Stages, windows and rates of rounds, and what the AUC algorithms refuse of them."""
+"""Stages, windows and rates of rounds, and schedules that the AUC algorithms refuse."""
 
 import warnings
 from itertools import pairwise

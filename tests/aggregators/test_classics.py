@@ -1,4 +1,4 @@
-"""FedAvg, FedProx, SCAFFOLD and FedBN against the loop written by hand, in float64."""
+"""FedAvg, FedProx, SCAFFOLD and FedBN against explicit loops, in float64."""
 
 import copy
 import itertools
@@ -40,7 +40,7 @@ class Hidden(Aggregator):
 
 
 class Problems(FederatedDataModule):
-    """One quadratic a client: (curvature, optimum)."""
+    """One quadratic per client: (curvature, optimum)."""
 
     def __init__(self, **problems: tuple[float, float]) -> None:
         super().__init__(partition=None, batch_size=8)
@@ -113,7 +113,7 @@ def test_trajectory_equals_the_loop_written_by_hand(case, participation):
 
 
 def test_trajectories_of_the_cases_differ():
-    """A guard of the tests above: no two algorithms give the same weights here."""
+    """Check that no two algorithms give the same weights in the tests above."""
     torch.manual_seed(3)
     module, data = ToyNet(drop=0.0, lr=0.2).double(), WholeSets(clients=4)
     ends = [simulate(module, data, federation(a)).server.w for a, _ in CASES.values()]
@@ -195,7 +195,7 @@ def test_mu_zero_is_fedavg():
 
 @pytest.mark.parametrize("aggregators", [[], [Scaffold()]])
 def test_one_client_is_plain_sgd(aggregators):
-    """Rounds leave no trace when there is one client: 4 rounds of 3 steps are 12 steps of SGD."""
+    """With one client, 4 rounds of 3 steps are 12 steps of SGD."""
     torch.manual_seed(0)
     module, data = ToyNet(drop=0.0, lr=0.2).double(), WholeSets(clients=1)
     done = simulate(module, data, federation(aggregators))
@@ -266,7 +266,7 @@ class SaddleModule(Quadratic):
 
 @pytest.mark.parametrize("aggregators", [[], [FedProx(0.5)], [FedAvg("uniform"), Scaffold()]])
 def test_dual_parameters_ascend_and_are_not_pulled(aggregators):
-    """Two steps by hand: x descends (pulled by FedProx), y ascends (never pulled)."""
+    """Two explicit steps: x descends (pulled by FedProx), y ascends (never pulled)."""
     data = Problems(one=(2.0, 1.0))
     done = simulate(SaddleModule().double(), data, federation(aggregators, rounds=1, window=2))
     mu = 0.5 if any(isinstance(a, FedProx) for a in aggregators) else 0.0
@@ -336,7 +336,7 @@ def test_states_given_to_a_round_are_left_as_they_are():
 
 
 def test_the_places_of_fedavgs_lines_exist():
-    """Its docstring names file, function and hook of each line; names that moved would mislead."""
+    """FedAvg's docstring names the file, function and hook of each line."""
     places = re.findall(r"(\w+(?:/\w+)*)\.py, ([\w.]+)", FedAvg.__doc__)
     assert len(places) == 10
     for file, name in places:

@@ -1,4 +1,4 @@
-"""What fedlit calls of torch.cuda, played without a GPU: stand-ins take what the real functions take, and note their order."""
+"""Calls of torch.cuda without a GPU: stand-ins take the real functions' arguments and record their order."""
 
 import inspect
 import warnings

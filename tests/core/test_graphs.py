@@ -1,4 +1,4 @@
-"""Steps that are recorded once and replayed for every client give what steps give that are taken one by one."""
+"""Captured steps, replayed for every client, give the same results as normal steps."""
 
 import copy
 import itertools
@@ -32,7 +32,7 @@ STEPS = 6
 
 
 class Recordable(Small):
-    """A convolution, BatchNorm, dropout, and an optimizer of one's own."""
+    """A convolution, BatchNorm, dropout, and a custom optimizer."""
 
     def __init__(self, make=lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ CASES = {
 
 @pytest.fixture
 def recorders(monkeypatch) -> list[TapeRecorder]:
-    """CPUs record, and step as GPUs do."""
+    """Recorders that let CPUs capture steps as GPUs do."""
     made: list[TapeRecorder] = []
 
     def make(device) -> TapeRecorder:
@@ -108,7 +108,7 @@ def session(module, federation, folder, cuda_graph, device="cpu", **options) -> 
 
 
 def trained(ready: Session) -> dict[str, Tensor]:
-    """All that three rounds leave, by name."""
+    """The state after three rounds, by name."""
     server, _, _ = ready.restore(None)
     ready.settle(server)
     left = {}
@@ -163,7 +163,7 @@ def test_on_a_gpu_graph_and_eager_agree(case, precision, tmp_path):
 
 
 class Waiting(Recordable):
-    """Looks at its loss in every step."""
+    """Reads its loss in every step."""
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         loss = super().training_step(batch, batch_idx)
@@ -179,14 +179,14 @@ class Drawing(Recordable):
 
 
 class Counting(Recordable):
-    """Warms up by itself."""
+    """Counts its steps for a warm-up."""
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         return super().training_step(batch, batch_idx) * min(1.0, (self.global_step + 1) / 5)
 
 
 class LoggingNumbers(Recordable):
-    """Logs a number of Python's."""
+    """Logs a Python number."""
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         self.log("size", len(batch[0]))
@@ -194,7 +194,7 @@ class LoggingNumbers(Recordable):
 
 
 class LoggingSometimes(Recordable):
-    """Logs in every other step, by a count of which nobody knows."""
+    """Logs in every other step, by a hidden count."""
 
     count = itertools.count()
 
@@ -294,7 +294,7 @@ def test_what_cannot_be_captured_is_an_error(tmp_path, recorders, monkeypatch):
 
 
 class Named(torch.utils.data.Dataset):
-    """Gives the name of an image, too."""
+    """Batches that hold the name of an image too."""
 
     def __init__(self, images) -> None:
         self.images = images

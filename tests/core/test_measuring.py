@@ -27,7 +27,7 @@ NAN = float("nan")
 
 
 class Relabelled(ToyData):
-    """Toy data in which some labels are set: (client, class) -> value of all its training labels; ``wrap`` makes other data sets."""
+    """Toy data with changed labels, (client, class) -> value; ``wrap`` makes other data sets of them."""
 
     def __init__(self, changed=None, wrap=lambda whole: whole, **options) -> None:
         super().__init__(**options)
@@ -228,7 +228,7 @@ def test_normalisation_is_that_of_all_sampled_activations_together():
 
 
 class Fetched(Dataset):
-    """Examples of another data set, which are known only once they are fetched."""
+    """Examples whose labels are known only once they are fetched."""
 
     def __init__(self, whole: Dataset) -> None:
         self.whole = whole
@@ -262,8 +262,8 @@ def test_labels_outside_0_1_nan_are_refused_before_any_round(kind, value, object
     module, data = net(), Relabelled({("site-1", 2): value}, KINDS[kind])
     module.objective = objective()
     count = 14 - (kind == "a part of tensors")
-    said = f"client 'site-1': expected training labels 0, 1 or NaN, found {value:g} for class {CLASSES[2]!r} .{count} of {count} "
-    with pytest.raises(ConfigError, match=said):
+    said = f"client 'site-1': expected training labels 0, 1 or NaN, found {value:g} for class {CLASSES[2]!r}"
+    with pytest.raises(ConfigError, match=f"{said} .{count} of {count} "):
         session(module, data)
 
 
@@ -306,7 +306,7 @@ def test_objectives_that_need_nothing_are_not_measured():
 
 
 class Listening:
-    """An engine that keeps what it gave back."""
+    """An engine that keeps its results."""
 
     def __init__(self, engine) -> None:
         self.engine, self.measured = engine, []

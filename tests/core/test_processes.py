@@ -1,7 +1,4 @@
-"""What processes are forked from: a copy of this process, or a fork server that is started before anybody needs it.
-
-And what they keep of the memory that they free.
-"""
+"""How processes start: as a copy of this process, or from a fork server that starts early; and their freed memory."""
 
 import platform
 import subprocess
@@ -30,7 +27,7 @@ ANSWER = "import sys; sys.exit(getattr(sys, 'answer', 1))"
 
 
 def ran(script: str, before: str = OWN, **options) -> subprocess.CompletedProcess:
-    """A script of its own: nothing of the tests' fork server is in it."""
+    """Run a script in a process without the tests' fork server."""
     return subprocess.run(
         [sys.executable, "-c", before + textwrap.dedent(script)], capture_output=True, text=True, timeout=60, **options
     )
@@ -108,7 +105,8 @@ class TestCopies:
         """As a worker does: with one thread of its own."""
         code = (
             "import sys, torch; torch.set_num_threads(1); "
-            "x = torch.nn.functional.conv2d(torch.ones(8, 16, 32, 32), torch.ones(16, 16, 3, 3)); sys.exit(int(x[0, 0, 1, 1]))"
+            "x = torch.nn.functional.conv2d(torch.ones(8, 16, 32, 32), torch.ones(16, 16, 3, 3)); sys.exit(int(x[0, "
+            "0, 1, 1]))"
         )
         done = ran(f"""
             import torch
@@ -142,7 +140,7 @@ class TestCopies:
 
 
 def test_a_script_is_not_run_again(tmp_path: Path):
-    """Where processes start from nothing, and the script has no guard."""
+    """Processes that import everything themselves, from a script without a guard."""
     (tmp_path / "script.py").write_text(OWN + "print('begins')\nprint(ran('pass', alike=False))\n")
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines() == ["begins", "0"], done.stderr

@@ -1,4 +1,4 @@
-"""Logistic regression: one linear layer, whose first weights may be those of other code."""
+"""Logistic regression: one linear layer, whose initial weights may be those of other code."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The backbones that fedlit adds to timm's: ResNet-20 in its CIFAR form, and a small network for 28x28."""
+"""The backbones that fedlit adds to timm: ResNet-20 in its CIFAR form, and a small network for 28x28."""
 
 import pytest
 import timm

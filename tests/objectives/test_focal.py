@@ -1,4 +1,4 @@
-"""The focal loss over a softmax: its formula and gradient, unknown labels, and what it refuses."""
+"""The focal loss over a softmax: formula, gradient, unknown labels, errors."""
 
 import pytest
 import torch
