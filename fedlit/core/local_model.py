@@ -180,7 +180,7 @@ class LocalModel:
     def first_loss(self, batch: Any) -> Tensor:
         """Return the loss of a round's first step, with the hooks around it, without taking the step."""
         batch = self.moved(batch)
-        self.hooks.start_epoch()
+        self.hooks.call("on_train_epoch_start")
         self.hooks.start_batch(batch, 0)
         loss = self.loss(batch, 0)
         self.hooks.end_batch(batch, 0)
@@ -307,10 +307,10 @@ class LocalModel:
             loss = hooks.computed_loss(self.aggregators[i], contexts[i], batches)
         if not self._computing:
             loss = self.gradient(batches[0], number)
-            self.hooks.after_backward()
+            self.hooks.call("on_after_backward")
         flat.gather_statistics()
         if self.hooks.of_gradients:
-            self.hooks.before_step(self.optimizer.optimizer)
+            self.hooks.call("on_before_optimizer_step", self.optimizer.optimizer)
             flat.gather_gradients(replaced=True)
         if not self.learns:  # read after the round, so that no step waits for the device
             self._met.logical_or_(flat.grad.count_nonzero() > 0)

@@ -48,7 +48,7 @@ def client_round(
     for step in range(window):
         local.count(state.batches + draws.drawn, stream)
         if (state.batches + draws.drawn) % stream.steps_per_epoch == 0:
-            local.hooks.start_epoch()
+            local.hooks.call("on_train_epoch_start")
         batches = [draws.next() for _ in range(local.batches_per_step)]
         losses.append(local.step(contexts, batches, step))
     loss = _mean_loss(losses, client, rnd)

@@ -135,35 +135,6 @@ def test_fixed_point_scaffold_reaches_the_optimum_and_fedavg_does_not():
     assert abs(expected - 0.8) > 0.1
 
 
-@pytest.mark.parametrize("aggregators", [[Scaffold()], [Scaffold(), Hidden()], [FedBN(), Hidden(), Scaffold(0.7)]])
-def test_invariant_c_is_the_owners_weighted_mean_of_c_k(aggregators):
-    """After every round, per element, with partial participation and partial ownership."""
-    position = next(i for i, a in enumerate(aggregators) if isinstance(a, Scaffold))
-    checked = []
-
-    def check(done) -> None:
-        layout, session = done.session.layout, done.session
-        c = done.server.aggregators[position]["c"]
-        above, below = torch.zeros_like(c), torch.zeros_like(c)
-        for name, mask in session.masks.items():
-            owned = layout.expand(mask.owned.double()).expand_as(c)
-            state = session.engine.client_states().get(name)
-            c_k = state.aggregators[position]["c"] if state else torch.zeros_like(c)
-            assert not c_k[owned == 0].any()
-            above += session.weights[name] * owned * c_k
-            below += session.weights[name] * owned
-        owned = below > 0
-        torch.testing.assert_close(c[owned], (above / below)[owned], rtol=1e-9, atol=1e-12)
-        assert not c[~owned].any()
-        checked.append(float(c.abs().max()))
-
-    torch.manual_seed(0)
-    data = ToyData(clients=5, labelled=2)
-    simulate(ToyNet().double(), data, federation(aggregators, rounds=6, participation=0.4), after_round=check)
-    assert len(checked) == 6
-    assert checked[-1] > 1e-3
-
-
 def test_what_nobody_in_the_cohort_owns_does_not_move():
     torch.manual_seed(0)
     before, seen = {}, []

@@ -22,17 +22,7 @@ from fedlit.core.messages import ClientState, State
 SHARE = 0.25
 """Share of the free memory up to which client states are kept in memory by default."""
 
-UNITS = {
-    "": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-}
+UNITS = {"": 1} | {f"{k}{i}b": (1024 if i else 1000) ** n for n, k in enumerate("kmgt", 1) for i in ("", "i")}
 
 
 @dataclass(frozen=True)
