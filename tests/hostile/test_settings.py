@@ -45,7 +45,7 @@ OPTIMIZER = [
 MODEL = [
     option("no channels", "--model.in_chans 0", "model.in_chans (command line)", "at least 1"),
     option("a negative number of channels", "--model.in_chans=-1", "model.in_chans (command line)", "at least 1"),
-    option("other channels than the data", "--model.in_chans 2", "model.in_chans", "data.in_chans", "1 channels"),
+    option("other channels than the data", "--model.in_chans 2", "model.in_chans", "data.in_chans", "found 1"),
     option(
         "a vit of 16 pixels", "--model.backbone vit_tiny_patch16_224 --data.image_size 16", "data.image_size (command line)",
         "vit_tiny_patch16_224", "224",
