@@ -1,4 +1,4 @@
-"""Every accepted option changes what it says: an option that changes nothing would be a silent mistake."""
+"""Every accepted option has an effect: an option without one would be a silent mistake."""
 
 import inspect
 from collections.abc import Callable
@@ -126,7 +126,7 @@ ELSEWHERE = {
 
 
 class Seen:
-    """What of a run can be looked at."""
+    """The observable results of a run."""
 
     def __init__(self, directory: Path, saved: list[int]) -> None:
         self.kept, self.saved = Kept(directory), saved
@@ -155,7 +155,7 @@ class Seen:
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen]:
-    """What the base looks like, once it has run."""
+    """The results of the base run."""
     return {}
 
 
@@ -343,7 +343,7 @@ def trained(
     rounds: int = 4,
     **more: Any,
 ) -> bytes:
-    """The weights after some rounds."""
+    """Return the weights after some rounds."""
     torch.manual_seed(0)
     net = ToyNet() if optimizer is None else Optimised()
     if objective is not None:
@@ -360,7 +360,7 @@ SGD, ADAM = torch.optim.SGD, torch.optim.Adam
 
 
 def made(kind: Callable, **base: Any) -> Callable:
-    """Make a class with arguments, of which some are always there."""
+    """Make a class with arguments, some of which are fixed."""
     return lambda **arguments: kind(**{**base, **arguments})
 
 

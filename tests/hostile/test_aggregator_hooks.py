@@ -1,4 +1,4 @@
-"""Hooks of aggregators that return what nobody can use: named before the first round, or in it."""
+"""Hooks of aggregators with unusable results: reported before the first round, or in it."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from fedlit.testing import check_aggregator
 
 
 def wrong(hook: str, returned) -> Aggregator:
-    """An aggregator with one hook, which returns ``returned``, or what it makes of the hook's arguments."""
+    """Make an aggregator with one hook that returns ``returned``, or its result for the hook's arguments."""
 
     def call(self, *given):
         return returned(*given) if callable(returned) else returned
@@ -27,7 +27,7 @@ def wrong(hook: str, returned) -> Aggregator:
 
 
 def scaled(value: float):
-    """A hook on the server that multiplies the mean change."""
+    """Make a hook on the server that multiplies the mean change."""
 
     def hook(state, server, mean, rnd):
         server.delta *= value
@@ -36,7 +36,7 @@ def scaled(value: float):
 
 
 def put(value):
-    """A hook on the server that replaces the mean change."""
+    """Make a hook on the server that replaces the mean change."""
 
     def hook(state, server, mean, rnd):
         server.delta = value
@@ -45,7 +45,7 @@ def put(value):
 
 
 def left(value):
-    """A hook on a client that leaves something in its state."""
+    """Make a hook on a client that writes into its state."""
 
     def hook(ctx):
         ctx.state["mine"] = value
@@ -69,7 +69,7 @@ def added(value: float):
 
 
 def reduced(replies, **vectors):
-    """The first reply with other vectors."""
+    """Return the first reply with other vectors."""
     return replace(replies[0], vectors=replies[0].vectors | vectors)
 
 
@@ -166,7 +166,7 @@ class Summed(Aggregator):
 
 
 class Assigned(Aggregator):
-    """Puts another vector in the place of the gradient."""
+    """Replaces the gradient by another vector."""
 
     def compute_gradient(self, ctx, batches):
         loss = ctx.loss(batches[0], 0)
@@ -185,7 +185,7 @@ def test_vectors_of_a_context_may_be_assigned_to(aggregator):
 
 
 class Undeclared(Aggregator):
-    """Keeps what it did not declare."""
+    """Keeps an undeclared value."""
 
     def on_client_round_end(self, ctx):
         ctx.state["c"] = ctx.w.clone()
@@ -193,7 +193,7 @@ class Undeclared(Aggregator):
 
 
 class Absent(Aggregator):
-    """Reads what it did not declare."""
+    """Reads an undeclared value."""
 
     def on_client_round_start(self, ctx):
         ctx.state["c"] += 1

@@ -1,4 +1,4 @@
-"""Choices and numbers in Python are held against the annotations of every public constructor, before anything trains."""
+"""Arguments in Python are checked against the annotations of every public constructor, before training."""
 
 import inspect
 from collections.abc import Callable
@@ -155,7 +155,7 @@ def test_numbers_of_numpy_are_numbers_and_become_pythons():
 
 
 class Named(FedAvg):
-    """Somebody's own, with annotations that are not ours."""
+    """A user's class, with annotations that are not fedlit's."""
 
     def __init__(
         self, weights: Literal["mine"] = "mine", strength: "torch.nn.NoSuchThing" = 1, *more: int, **rest: int

@@ -1,4 +1,4 @@
-"""What no look at a run finds, and `fedlit.testing.check_module` does."""
+"""State that cannot be seen in a run, and that `fedlit.testing.check_module` finds."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Checkpoints that are damaged, mixed up or incomplete: refused, with the file and the checkpoint before it."""
+"""Checkpoints that are damaged, mixed up or incomplete raise an error with the file and an intact checkpoint."""
 
 import json
 import shutil
@@ -21,14 +21,14 @@ BEFORE = "the one before it, round-000002, is intact: use --ckpt_path "
 
 @dataclass(frozen=True)
 class Damage:
-    """What happens to the newest checkpoint of a run, and the words that must say so.
+    """A damage to the newest checkpoint of a run, and the words of its error.
 
     Attributes:
-        what: The damage, in a few words: the name of the test.
-        do: Gets the folder of the checkpoint.
-        words: What the message must contain, each of them.
-        sealed: Whether the hashes are those of what is there then.
-        apart: Whether each client's state has a file of its own, as large ones have, and all in earlier versions.
+        what: Short description of the damage, the name of the test.
+        do: Damages the checkpoint in a folder.
+        words: Parts of the message.
+        sealed: Whether the hashes are updated afterwards.
+        apart: Whether each client's state has a separate file, as large ones have.
         before: Whether the message names the checkpoint before it.
     """
 
@@ -41,7 +41,7 @@ class Damage:
 
 
 def flipped(name: str, share: float = 0.5) -> Callable[[Path], None]:
-    """64 bytes are other ones."""
+    """Invert 64 bytes."""
 
     def damage(folder: Path) -> None:
         data = bytearray((folder / name).read_bytes())
@@ -53,7 +53,7 @@ def flipped(name: str, share: float = 0.5) -> Callable[[Path], None]:
 
 
 def said(**changes: Any) -> Callable[[Path], None]:
-    """The manifest says something else; None takes a key away."""
+    """Change the manifest; None removes a key."""
 
     def damage(folder: Path) -> None:
         found = json.loads((folder / "manifest.json").read_text()) | changes
@@ -64,7 +64,7 @@ def said(**changes: Any) -> Callable[[Path], None]:
 
 
 def without(name: str, *tensors: str) -> Callable[[Path], None]:
-    """A file lacks tensors, or those that begin so."""
+    """Remove tensors from a file, or those with these prefixes."""
 
     def damage(folder: Path) -> None:
         found = torch.load(folder / name, weights_only=True)
@@ -92,7 +92,7 @@ def of_the_other_round(name: str) -> Callable[[Path], None]:
 
 
 def seal(folder: Path) -> None:
-    """Write the hashes of what is there, as if it had been saved so."""
+    """Write the hashes of the current files, as if they had been saved so."""
     found = json.loads((folder / "manifest.json").read_text())
     found["sha256"] = {name: sha256(folder / name) for name in found["files"]}
     Manifest(**found | {"best": Best(**found["best"])}).write(folder)
@@ -172,7 +172,7 @@ MOMENTUM = having(configure_optimizers=lambda module: torch.optim.SGD(module.par
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the checkpoints of a run of four rounds, of which the second is kept beside the last."""
+    """Folder of the checkpoints of a run of four rounds; the second one is kept next to the last."""
     return run_of_four(tmp_path_factory.mktemp("run"))
 
 

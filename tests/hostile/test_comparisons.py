@@ -22,13 +22,13 @@ NO_PARQUET = (f"{FILE}: expected predictions as Parquet, found", ANEW)
 
 @dataclass(frozen=True)
 class Wrong:
-    """Two runs, ``a`` and ``b``, with something wrong.
+    """Two runs, ``a`` and ``b``, with a mistake.
 
     Attributes:
-        what: What is wrong, in a few words.
-        change: Makes it wrong.
-        words: What the message must say.
-        command: What is typed.
+        what: Short description of the mistake.
+        change: Makes the mistake.
+        words: Parts of the message.
+        command: The command.
         code: Exit code.
     """
 

@@ -1,4 +1,4 @@
-"""Labels of data sets that hold none, so that nobody sees them before a batch is fetched: ``fedlit.fit`` from a script."""
+"""Labels that are known only once a batch is fetched: ``fedlit.fit`` from a script."""
 
 import functools
 import warnings
@@ -17,7 +17,7 @@ CLASSES = ("Edema", "Mass")
 
 
 class Fetched(Dataset):
-    """Images [1, 8, 8] and targets, which nothing but an index gives."""
+    """Images [1, 8, 8] and targets that only an index returns."""
 
     def __init__(self, targets: torch.Tensor) -> None:
         self.images, self.targets = torch.ones(len(targets), 1, 8, 8), targets
@@ -30,7 +30,7 @@ class Fetched(Dataset):
 
 
 class Linear(Classifier):
-    """A classifier of fedlit's, less its network."""
+    """A classifier of fedlit with another network."""
 
     def __init__(self, objective=None, classes=CLASSES) -> None:
         super().__init__(classes)
@@ -42,7 +42,7 @@ class Linear(Classifier):
 
 
 class Own(LightningModule):
-    """A module with a loss of its own of whatever targets; it says its outputs' names."""
+    """A module with its own loss of any targets; it declares the names of its outputs."""
 
     classes = CLASSES
 
@@ -58,7 +58,7 @@ class Own(LightningModule):
 
 
 def clients(value: float, wrap=Fetched, dtype=torch.float32) -> dict:
-    """Two clients with 12 training images, of which one of the second has a label of this value."""
+    """Two clients with 12 training images; one image of the second has a label of this value."""
     labels = torch.tensor([[0, 1], [1, 0]], dtype=dtype).repeat(6, 1)
     other = labels.clone()
     other[5, 1] = value

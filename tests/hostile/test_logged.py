@@ -1,4 +1,4 @@
-"""What ``self.log`` is given: metrics of torchmetrics over the whole round, and options that are honoured or refused."""
+"""Logging with ``self.log``: metrics of torchmetrics over the whole round, and supported or refused options."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +24,7 @@ from fedlit.schedules import ConstantSchedule
 
 
 class Sized(Digits):
-    """Clients of different sizes, in batches that are not all alike."""
+    """Clients of different sizes, in batches of different sizes."""
 
     def _part(self, seed: int):
         whole = super()._part(seed)
@@ -100,7 +100,7 @@ def test_a_metric_that_does_not_merge_is_averaged_by_examples():
 
 
 def test_across_sites_there_are_means_over_whole_views():
-    """A site tells numbers alone."""
+    """A site sends only numbers."""
     _, _, scores = evaluated(seeded(Logging))
     for scored in scores:
         scored.metrics = {}

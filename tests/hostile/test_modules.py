@@ -1,4 +1,4 @@
-"""Modules of somebody's own that cannot be trained as they are, and some that can: a run of each, in this process."""
+"""Users' modules that cannot be trained as they are, and some that can: a run of each, in this process."""
 
 import copy
 import random
@@ -24,12 +24,12 @@ from fedlit.core.module import step_of
 
 @dataclass(frozen=True)
 class Module:
-    """A module: what is wrong with it, and the words that must say so.
+    """A module with a mistake, and the words of its error.
 
     Attributes:
-        what: The mistake, in a few words: the name of the test.
-        make: Gives the module.
-        words: What the message must contain, each of them.
+        what: Short description of the mistake, the name of the test.
+        make: Makes the module.
+        words: Parts of the message.
         early: Whether it is refused before there is a run.
         settings: Settings of the federation.
     """
@@ -317,7 +317,7 @@ def test_it_trains(what: str, make: Callable, tmp_path: Path):
 
 
 def by_hand(module: nn.Module, rounds: int = 2, steps: int = 2) -> torch.Tensor:
-    """Federated averaging without fedlit's step: an instance and an optimizer of torch for each client and round."""
+    """Federated averaging without fedlit's step: an instance and a torch optimizer for each client and round."""
     data = Digits()
     data.setup()
     server = {name: value.detach().clone() for name, value in module.state_dict().items()}

@@ -1,4 +1,4 @@
-"""Names of runs, experiments, phases and cases that are no names of folders, and folders that take no run."""
+"""Invalid names of runs, experiments, phases and cases, and folders that cannot hold a run."""
 
 import pytest
 from jsonargparse import Namespace
@@ -11,7 +11,7 @@ LETTERS = "expected a name of letters"
 
 
 def named(what: str, options: str, *words: str, **files: str) -> Refused:
-    """A mistake in a name; ``files`` are YAML files by their stem."""
+    """Make a mistake in a name; ``files`` are YAML files by their stem."""
     there = {f"{stem}.yaml": text for stem, text in files.items()}
     configs = " ".join(f"--config {name}" for name in there)
     return Refused(what, f"{FIT} {configs} {options}", words, there)

@@ -1,4 +1,4 @@
-"""Optimizers of one's own: on the flat vector they do what they do on the parameters themselves, or are refused."""
+"""Custom optimizers: on the flat vector they take the same steps as on the parameters, or are refused."""
 
 import copy
 from pathlib import Path
@@ -40,14 +40,14 @@ class NormSGD(torch.optim.SGD):
 
 
 class Needy(torch.optim.SGD):
-    """Needs an argument that is in no defaults."""
+    """Needs an argument that its defaults lack."""
 
     def __init__(self, params, bound: float) -> None:
         super().__init__(params, lr=RATE)
 
 
 class Counting(torch.optim.SGD):
-    """Halves the steps of later rounds, as its count is no state."""
+    """Halves the steps of later rounds, because its count is not part of its state."""
 
     taken = 0
 
@@ -94,7 +94,7 @@ ELEMENTWISE = {
 
 
 def by_hand(module: nn.Module, **of_weight) -> torch.Tensor:
-    """Two rounds of two full-batch steps of one client, each with an optimizer of its own."""
+    """Two rounds of two full-batch steps of one client, each with a new optimizer."""
     module, data = copy.deepcopy(module), One()
     vars(module.net.weight).update(of_weight)
     data.setup()

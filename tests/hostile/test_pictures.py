@@ -1,4 +1,4 @@
-"""Image files that are none, or whose picture is none: the check of a folder, training and prediction refuse them."""
+"""Files that are not images, or cannot be decoded: the check of a folder, training and prediction refuse them."""
 
 import io
 import os
@@ -31,7 +31,7 @@ def saved(image: Image.Image, kind: str = "PNG", **options) -> bytes:
 
 
 def header_of(width: int, height: int) -> bytes:
-    """A PNG file that says to be so large, and has a thousand bytes of pixels."""
+    """A PNG file that declares this size, and has a thousand bytes of pixels."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -51,12 +51,12 @@ def a_socket(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Bad:
-    """A file that is no picture.
+    """A file that is not an image.
 
     Attributes:
-        what: What it is, in a few words.
+        what: Short description.
         make: Makes it.
-        words: What the reason must say.
+        words: Parts of the reason.
         name: Its name.
     """
 
@@ -97,7 +97,7 @@ BAD = [
 
 @pytest.fixture
 def nih(tmp_path: Path, monkeypatch) -> Path:
-    """A copy of NIH with ten images, the last of which is not there yet; ten seconds for each test."""
+    """A copy of NIH with ten images, the last of which is still missing."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "images").mkdir()
     rows = [f"{n}.png,{'Mass' if n % 2 else 'No Finding'},0,{n},50,M,PA\n" for n in range(10)]

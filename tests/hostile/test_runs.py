@@ -36,7 +36,7 @@ NO_RESULT = {
 
 
 def damaged(what: str, command: str, name: str) -> Refused:
-    """A run whose configuration is damaged."""
+    """Return a run whose configuration is damaged."""
     content, words = DAMAGED[what]
     file = {CONFIG: content} if content is not None else {f"{CONFIG}/x": ""}
     return Refused(
@@ -45,7 +45,7 @@ def damaged(what: str, command: str, name: str) -> Refused:
 
 
 def held(what: str, command: str, run: str = RUN) -> Refused:
-    """A run that another machine holds."""
+    """Return a run that another machine holds."""
     note = json.dumps({"pid": 4711, "host": "node-3", "started": "2026-01-02 03:04:05"})
     files = {f"{run}/.running.json": note, f"{run}/config.yaml": "{}\n",
              f"{run}/checkpoints/round-000001/manifest.json": "{}"}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Schedulers of torch that a module returns: followed exactly, or refused in words before anything trains."""
+"""Schedulers of torch that a module returns: followed exactly, or refused before training."""
 
 import copy
 from collections.abc import Callable
@@ -26,7 +26,7 @@ STEPS = {"schedule": ConstantSchedule(2, "steps"), "rounds": ROUNDS}
 
 
 def returning(make: Callable, adam: bool = False, **config: Any) -> type:
-    """A module with the scheduler that ``make`` gives of its optimizer."""
+    """Return a module with the scheduler that ``make`` makes from its optimizer."""
 
     def configure_optimizers(self: nn.Module) -> dict:
         groups = [{"params": [self.net.weight], "lr": 0.1}, {"params": [self.net.bias], "lr": 0.02}]
@@ -73,7 +73,7 @@ FOLLOWED = {
 
 
 def by_hand(module: nn.Module, schedule: Any, rounds: int, scheduled: bool = True) -> torch.Tensor:
-    """Federated averaging as each client would train with Lightning: its own optimizer afresh, its scheduler going on."""
+    """Federated averaging as with Lightning on each client: a new optimizer per round, and a continued scheduler."""
     data = Digits()
     data.setup()
     server = {name: value.detach().clone() for name, value in module.state_dict().items()}
@@ -105,7 +105,7 @@ def by_hand(module: nn.Module, schedule: Any, rounds: int, scheduled: bool = Tru
 
 
 def lightning_form(given: Any) -> tuple[torch.optim.Optimizer, dict]:
-    """What a module returns, as optimizer and the dict of its scheduler."""
+    """Return the module's result as an optimizer and the dict of its scheduler."""
     if isinstance(given, dict):
         return given["optimizer"], given["lr_scheduler"]
     return given[0][0], {"scheduler": given[1][0]}

@@ -1,4 +1,4 @@
-"""Exported models that are none, are damaged, or name code that nobody trusts."""
+"""Exported models that are invalid, damaged, or name untrusted code."""
 
 import json
 import sys
@@ -29,7 +29,7 @@ def config(class_path: str = MODEL, **options: object) -> str:
 
 
 def exported(config: str = config(), **notes: object) -> bytes:
-    """An exported file of one tensor; a note None is left out, a text stands as it is."""
+    """An exported file of one tensor; a note None is left out, a text is written unchanged."""
     texts = {name: json.dumps(value) for name, value in NOTES.items()}
     texts |= {"fedlit": "0.1.0", "model": MODEL, "config": config}
     texts |= {name: value if isinstance(value, str) else json.dumps(value) for name, value in notes.items()}

@@ -1,4 +1,4 @@
-"""Settings outside of what they can be: refused before training, with key, place, what was found and what is expected."""
+"""Settings out of range: refused before training, with key, place, what was found and what is expected."""
 
 import pytest
 from support.hostile import TINY, Refused, check_refused, each

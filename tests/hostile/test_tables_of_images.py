@@ -1,4 +1,4 @@
-"""Label files of images that are no tables, or say what cannot be; and folders that are none."""
+"""Label files that are not tables or contain impossible values, and folders that are not image folders."""
 
 from pathlib import Path
 

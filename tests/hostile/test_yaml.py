@@ -1,4 +1,4 @@
-"""YAML files that mean something else than they say, or nothing."""
+"""YAML files that are ambiguous, or empty."""
 
 import time
 from pathlib import Path
