@@ -56,7 +56,7 @@ class Stages(Aggregator):
 
     @property
     def averages(self) -> bool:
-        """Whether the iterates of a stage are summed."""
+        """True if the iterates of a stage are summed."""
         return self.output in ("average", "centre")
 
     def server_state(self, layout: Layout, w: Tensor) -> State:

@@ -32,7 +32,7 @@ def _vector(name: str, doc: str) -> property:
 
 @dataclass
 class ClientContext:
-    """What a client-side hook reads and may change.
+    """State of a client's round, which client-side hooks read and change.
 
     Attributes:
         model: The flat model that the client is training; ``w``, ``grad`` and ``stats`` are its vectors.

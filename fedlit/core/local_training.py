@@ -31,7 +31,7 @@ class LocalTraining:
 
     @property
     def bounds(self) -> bool:
-        """Whether gradients are bounded."""
+        """True if gradients are clipped or clamped."""
         return self.gradient_clip is not None or self.gradient_clamp is not None
 
     def bound(self, gradient: Tensor, optimized: Sequence[slice], network: Sequence[slice]) -> None:

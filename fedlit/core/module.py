@@ -1,4 +1,4 @@
-"""What a federation uses of a LightningModule, and what it refuses.
+"""The interface of LightningModules in a federation: the supported parts, and errors for the others.
 
 A federation trains a module by ``training_step`` and ``configure_optimizers``, scores it by ``validation_step`` and
 ``predict_step``, and collects ``self.log``. There is no Trainer. ``self.global_step`` is the number of steps that the

@@ -23,7 +23,7 @@ def ran(code, alike=True):
 """
 
 ANSWER = "import sys; sys.exit(getattr(sys, 'answer', 1))"
-"""What a process runs that tells by its exit code what `sys.answer` was in the process that it is copied from."""
+"""Code that exits with the `sys.answer` of the process that it was copied from."""
 
 
 def ran(script: str, before: str = OWN, **options) -> subprocess.CompletedProcess:
@@ -60,7 +60,7 @@ def test_memory_that_a_step_frees_is_there_for_the_next_one():
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are copied on Linux")
 class TestCopies:
     def test_what_is_loaded_is_there_at_once_and_each_time_anew(self):
-        """The second one is no copy of what there was at the first."""
+        """The second process is not a copy of the state at the first."""
         done = ran(f"""
             for sys.answer in (42, 43):
                 print(ran({ANSWER!r}), ran({ANSWER!r}))
@@ -68,7 +68,7 @@ class TestCopies:
         assert done.stdout.splitlines() == ["42 42", "43 43"], done.stderr
 
     def test_what_is_shared_is_looked_through_again_only_afterwards(self):
-        """A search for garbage would write to every object, in each process."""
+        """A collection would write to every object, in each process."""
         frozen = "import gc, sys; sys.exit(bool(gc.get_freeze_count()) * 42)"
         done = ran(f"""
             import gc
@@ -81,7 +81,8 @@ class TestCopies:
         [
             ("", False),
             ("threading.Thread(target=threading.Event().wait, daemon=True).start()", True),
-            ("from types import SimpleNamespace as Has; sys.modules['torch'] = Has(cuda=Has(is_initialized=lambda: 1))", True),
+            ("from types import SimpleNamespace as Has\n            "
+             "sys.modules['torch'] = Has(cuda=Has(is_initialized=lambda: 1))", True),
         ],
         ids=["who uses threads", "a thread", "a GPU"],
     )  # fmt: skip
@@ -102,7 +103,7 @@ class TestCopies:
         assert done.stdout == "42\n", done.stderr
 
     def test_a_copy_computes_after_a_convolution_with_two_threads(self):
-        """As a worker does: with one thread of its own."""
+        """Like a worker, with one thread."""
         code = (
             "import sys, torch; torch.set_num_threads(1); "
             "x = torch.nn.functional.conv2d(torch.ones(8, 16, 32, 32), torch.ones(16, 16, 3, 3)); sys.exit(int(x[0, "
@@ -117,7 +118,7 @@ class TestCopies:
         assert done.stdout == "144\n", done.stderr
 
     def test_it_keeps_no_pipe_open(self):
-        """Whoever reads from a pipe sees its end, though a copy goes on."""
+        """The reader of a pipe sees its end although a copy still runs."""
         done = ran("""
             read, write = os.pipe()
             go, gone = os.pipe(), os.pipe()

@@ -39,7 +39,8 @@ from fedlit.schedules import ConstantSchedule, PracticeSchedule, Stage, StageSch
 
 BASE = (
     "fit --data toys.ToyData --model toys.ToyNet --model.momentum 0.9 --federation.rounds 4 --federation.workers 1 "
-    "--federation.schedule.window 2 --federation.schedule.unit steps --federation.checkpoint_every 1 --logger false --name one "
+    "--federation.schedule.window 2 --federation.schedule.unit steps --federation.checkpoint_every 1 --logger false "
+    "--name one "
     "--federation.monitor train/loss --federation.monitor_mode max"
 )
 
@@ -377,12 +378,14 @@ PARTS = [
     ("RatioLoss", "objective", made(RatioLoss), {"a0": 2.0, "b0": 1.0, "prior": 0.01, "weigh": "both"}),
     (
         "AUCSaddle", "objective", made(AUCSaddle),
-        {"margin": 2.0, "score": "raw", "form": "paper", "dual_scale": 4.0, "prior": 0.01, "start": "zeros", "dual_means": "clients"},
+        {"margin": 2.0, "score": "raw", "form": "paper", "dual_scale": 4.0, "prior": 0.01, "start": "zeros",
+            "dual_means": "clients"},
     ),
     ("AUCSaddle of a small margin", "objective", made(AUCSaddle, margin=1e-3), {"clamp": True}),
     ("ConstantSchedule", "schedule", made(ConstantSchedule, unit="steps"), {"window": 2, "unit": "epochs"}),
     (
-        "Stage", "schedule", lambda **given: StageSchedule([Stage(**{"rounds": 2, "unit": "steps", "window": 4} | given)]),
+        "Stage", "schedule", lambda **given: StageSchedule([Stage(**{"rounds": 2, "unit": "steps",
+            "window": 4} | given)]),
         {"window": 2, "unit": "epochs", "lr_factor": 0.5},
     ),
     (

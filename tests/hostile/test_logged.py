@@ -151,7 +151,8 @@ REFUSED = [
     ("a maximum", lambda m, b: m.log("x", 1.0, reduce_fx=torch.max), "'x' with reduce_fx='max'", "log its mean"),
     ("a step alone", lambda m, b: m.log("x", 1.0, on_step=True), "per step only", "on_epoch=True"),
     ("no epoch", lambda m, b: m.log("x", 1.0, on_epoch=False), "per step only", "on_epoch=True"),
-    ("a matrix", lambda m, b: m.matrix.update(b[1], b[1]) or m.log("x", m.matrix), "shape (4, 4)", "expected one number"),
+    ("a matrix", lambda m, b: m.matrix.update(b[1], b[1]) or m.log("x", m.matrix), "shape (4, 4)",
+        "expected one number"),
 ]  # fmt: skip
 
 

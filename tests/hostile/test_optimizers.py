@@ -120,7 +120,8 @@ REFUSED = {
     **{name: (of_timm(name), "does other steps on the flat vector than on the parameters") for name in
        ("adamp", "sgdp", "mars", "kron", "novograd", "clion")},
     "norms of tensors": (lambda m: NormSGD(m.parameters(), lr=RATE), "NormSGD does other steps .* at net.bias"),
-    "a count in an attribute": (lambda m: Counting(m.parameters(), lr=RATE), "Counting .* in a second round than in the first"),
+    "a count in an attribute": (lambda m: Counting(m.parameters(), lr=RATE),
+        "Counting .* in a second round than in the first"),
     "a graph": (of_timm("adahessian"), "cannot take a step along gradients that it is given"),
     "an argument that nobody kept": (lambda m: Needy(m.parameters(), 1.0), r"Needy cannot be rebuilt.*defaults"),
     "a replaced step": (replaced, "SGD: its step was replaced"),
@@ -170,7 +171,8 @@ LOST = {
             lambda m: setattr(m, "heads", [nn.Linear(4, 4)]),
             configure_optimizers=lambda m: torch.optim.SGD([*m.parameters(), *m.heads[0].parameters()], lr=RATE),
         ),
-        r"its optimizer has 2 parameters that are not the module's, the first of shape \[4, 4\]: keep layers in a ModuleList",
+        r"its optimizer has 2 parameters that are not the module's, the first of shape \[4, 4\]: keep layers in a "
+        r"ModuleList",
     ),
 }
 

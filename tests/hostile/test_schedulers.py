@@ -147,7 +147,8 @@ def two_schedulers(self: nn.Module) -> tuple[list, list]:
 HALVING = returning(lambda o: of_torch.ExponentialLR(o, 0.5))
 REFUSED = {
     "a plateau": (returning(lambda o: of_torch.ReduceLROnPlateau(o)), EPOCH, "its rate depends on a metric"),
-    "two of them": (having(configure_optimizers=two_schedulers), EPOCH, "returned 2 learning-rate schedulers; expected one"),
+    "two of them": (having(configure_optimizers=two_schedulers), EPOCH,
+        "returned 2 learning-rate schedulers; expected one"),
     "an object": (returning(lambda o: object()), EPOCH, "it is no LRScheduler of torch"),
     "a dict without one": (returning(lambda o: None), EPOCH, "it is no LRScheduler of torch"),
     "another optimizer's": (returning(of_another), EPOCH, "the scheduler of another optimizer"),
@@ -157,20 +158,24 @@ REFUSED = {
         returning(each_two_steps, interval="step", frequency=2), STEPS, "counts steps by a frequency other than 1",
     ),
     "each step of a window": (
-        returning(lambda o: of_torch.ExponentialLR(o, 0.5), interval="step"), STEPS, "changes within a round of 2 steps",
+        returning(lambda o: of_torch.ExponentialLR(o, 0.5), interval="step"), STEPS,
+        "changes within a round of 2 steps",
     ),
     "epochs, and a window of steps": (HALVING, STEPS, "its interval is one epoch, and the window"),
     "steps, and a window of epochs": (returning(each_two_steps, interval="step"), EPOCH, "counts epochs"),
     "part of the clients": (HALVING, EPOCH | {"participation": 0.5}, "participation below 1"),
-    "a schedule beside it": (HALVING, {"schedule": CosineSchedule(4), "rounds": 4}, "CosineSchedule changes the learning"),
+    "a schedule beside it": (HALVING, {"schedule": CosineSchedule(4), "rounds": 4},
+        "CosineSchedule changes the learning"),
     "momentum": (returning(lambda o: of_torch.OneCycleLR(o, 1.0, 9), adam=True), EPOCH, "it also changes 'betas'"),
     "groups that differ": (
         returning(lambda o: of_torch.CosineAnnealingLR(o, 4, eta_min=0.01)), EPOCH, "groups different factors",
     ),
     "its end": (
-        returning(lambda o: of_torch.OneCycleLR(o, 1.0, 2, cycle_momentum=False)), EPOCH, "The specified number of total",
+        returning(lambda o: of_torch.OneCycleLR(o, 1.0, 2, cycle_momentum=False)), EPOCH,
+        "The specified number of total",
     ),
-    "a negative rate": (returning(lambda o: of_torch.LambdaLR(o, lambda n: 1 - n)), EPOCH, "becomes negative, -1 times"),
+    "a negative rate": (returning(lambda o: of_torch.LambdaLR(o, lambda n: 1 - n)), EPOCH,
+        "becomes negative, -1 times"),
 }  # fmt: skip
 
 

@@ -37,7 +37,8 @@ TWICE = [
         command="fit --config tiny.yaml --data d.yaml", d="class_path: PhantomCXR\nclass_path: NIHChestXray14\n",
     ),
     Refused(
-        "a key twice on the command line", "fit --config tiny.yaml --tags '{a: x, a: y}'", ("tags", "command line"), code=2
+        "a key twice on the command line", "fit --config tiny.yaml --tags '{a: x, a: y}'", ("tags", "command line"),
+        code=2
     ),
     bad(
         "a section of a sweep twice", "experiment: a\ngrid: {data.seed: [1]}\ngrid: {}\n", "bad.yaml, line 3", "'grid'",

@@ -109,7 +109,7 @@ def write_tensors(tensors: State, path: Path) -> None:
 
 
 def link(source: Path, target: Path) -> None:
-    """Give a file a second name, or copy it if the file system has no links."""
+    """Add a second name to a file, or copy it if the file system has no links."""
     try:
         os.link(source, target)
     except OSError:

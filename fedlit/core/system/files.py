@@ -36,7 +36,7 @@ def whole(path: Path, durable: bool = False, replace: bool = True) -> Iterator[P
 
 
 def put(draft: Path, path: Path) -> None:
-    """Give a complete draft its name, replacing what had it."""
+    """Move a complete draft to its final name, replacing what had it."""
     if path.is_dir():
         remove(path)  # no system replaces a folder that is not empty
     os.replace(draft, path)
