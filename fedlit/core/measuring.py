@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedlit.core.batches import BatchStream, columns, fetch
+from fedlit.core.errors import ConfigError
 from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.labels import check_labels, stored_labels
 from fedlit.core.local_model import LocalModel
@@ -75,13 +76,22 @@ def conclude(model: FlatModel, server: ServerState, total: Payload, start: bool 
 
     At the ``start`` of a run the objective is initialised as its options say; later its variables are set to their
     optimum.
+
+    Raises:
+        ConfigError: The objective refuses what was measured; names its class.
     """
     means = {n: vector if n.startswith(TOTALS) else vector / total.weight for n, vector in total.vectors.items()}
     model.load(server.w, server.stats)
     objective = objective_of(model.module)
     measured = stripped(means, "objective/")
     if objective is not None and measured:
-        (objective.settle if start else objective.optimise)(measured)
+        hook = objective.settle if start else objective.optimise
+        try:
+            hook(measured)
+        except ValueError as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"{type(objective).__name__}.{hook.__name__}: {error}") from error
     stats = model.stats.cpu().clone()
     moments = (means["mean"], means["square"]) if "mean" in means else None
     normalisation = _normalisation(server.layout, stats, *moments) if moments else None
