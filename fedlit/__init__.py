@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 sys.modules["fedlit.errors"] = errors  # its public path
 
 CALLS = {"fit": "fedlit.experiment.api"}
-"""What Python code calls, and the modules behind it, which are imported when it is asked for."""
+"""Functions of the Python interface and their modules, which are imported on first use."""
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""What each round does: its stage, learning rate and communication window."""
+"""Schedules: the stage, learning rate and communication window of each round."""
 
 import math
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from fedlit.core.schedule import Plan, Schedule, Unit
 @checked
 @dataclass
 class Stage:
-    """A stretch of rounds with one learning rate and one window: eta_s, I_s, and R_s or T_s of a paper's stage list.
+    """Consecutive rounds with one learning rate and one window: eta_s, I_s, and R_s or T_s of a paper's stage list.
 
     Args:
-        rounds: Length R of the stage in communication rounds; or give iterations.
+        rounds: Length R of the stage in communication rounds; or pass iterations.
         window: Communication window I, local work between two communications.
         unit: Unit of the window: local ``steps``, or ``epochs``, passes over a client's data.
         lr_factor: Factor of the optimizer's learning rates.
-        iterations: Length T of the stage in local steps, a multiple of the window; or give rounds.
+        iterations: Length T of the stage in local steps, a multiple of the window; or pass rounds.
     """
 
     rounds: int | None = None
@@ -34,11 +34,11 @@ class Stage:
         if not self.lr_factor > 0:
             raise ConfigError(f"schedule: lr_factor must be above 0, found {self.lr_factor}")
         if (self.rounds is None) == (self.iterations is None):
-            raise ConfigError("schedule: a stage has either rounds or iterations; give one of them")
+            raise ConfigError("schedule: a stage has either rounds or iterations; set one of them")
         if self.iterations is not None:
             if self.unit != "steps":
                 raise ConfigError(
-                    f"schedule: iterations are local steps, the window is in {self.unit}; say unit: steps"
+                    f"schedule: iterations are local steps, but the window is in {self.unit}; set unit: steps"
                 )
             self.rounds = _whole_rounds(self.iterations, self.window)
         if self.rounds < 1:
@@ -63,13 +63,13 @@ class ConstantSchedule(Schedule):
 
 
 class StageSchedule(Schedule):
-    """A list of stages; rounds beyond the last go on with it. What lives for a stage restarts with each.
+    """A list of stages; rounds after the last stage continue it. Algorithms reset their state of a stage with each.
 
     Args:
         stages: The stages, in order.
 
     Raises:
-        ConfigError: no stages, or a stage whose iterations are no multiple of its window.
+        ConfigError: There are no stages, or a stage's iterations are not a multiple of its window.
     """
 
     def __init__(self, stages: list[Stage]) -> None:
@@ -79,7 +79,7 @@ class StageSchedule(Schedule):
         self.rounds = sum(stage.rounds for stage in stages)
 
     def plan(self, index: int) -> Plan:
-        """Return the plan of the stage in which the round lies."""
+        """Return the plan of the round's stage."""
         start = 0
         for number, stage in enumerate(self.stages):  # noqa: B007
             if index < start + stage.rounds:
@@ -92,18 +92,18 @@ class StageSchedule(Schedule):
 
 
 class PracticeSchedule(Schedule):
-    """The schedule of FDAM's experiments (Yuan et al., ICML 2021, section 6): one window, a rate that falls by steps.
+    """The schedule of FDAM's experiments (Yuan et al., ICML 2021, section 6): one window, a rate that falls in steps.
 
-    The learning rate is divided by ``decay`` after every ``decay_every`` iterations, and a new stage begins there. As
-    both change at a communication, they do so at the first one at or after each multiple of ``decay_every``; the total
-    is rounded up to whole windows. Control variates live on from stage to stage (with large windows a stage has two to
-    four rounds, in which they could not form).
+    The learning rate is divided by ``decay`` after every ``decay_every`` iterations, and a new stage begins there. Both
+    change at a communication, so they do so at the first one at or after each multiple of ``decay_every``; the total is
+    rounded up to whole windows. Control variates are kept from stage to stage (with large windows a stage has two to
+    four rounds, too few for them to form).
 
     Args:
         window: Communication window I, local steps between two communications.
-        iterations: Local steps of each client in all.
+        iterations: Total number of local steps of each client.
         decay_every: Local steps T0 of a stage.
-        decay: What the learning rate is divided by after each stage.
+        decay: Divisor of the learning rate after each stage.
     """
 
     def __init__(self, window: int = 32, iterations: int = 20000, decay_every: int = 2000, decay: float = 3.0) -> None:
@@ -116,7 +116,7 @@ class PracticeSchedule(Schedule):
         self.rounds = math.ceil(iterations / window)
         if self.rounds * window > iterations:
             self.notice = (
-                f"{iterations:,} iterations are no multiple of the window {window}: rounded up to "
+                f"{iterations:,} iterations are not a multiple of the window {window}: rounded up to "
                 f"{self.rounds * window:,} ({self.rounds:,} rounds)"
             )
 
@@ -128,21 +128,21 @@ class PracticeSchedule(Schedule):
 
 
 class CosineSchedule(Schedule):
-    """The learning rate rises in a line over the warm-up, then falls along half a cosine; the window stays the same.
+    """Linear warm-up of the learning rate, then a decrease along half a cosine; the window is constant.
 
     With r = 0, 1, ... the round, W the warm-up and R all rounds, the factor is ``(r + 1) / (W + 1)`` for r < W, then
-    ``final + (1 - final) (1 + cos(pi (r - W) / (R - W))) / 2`` (SGDR without restarts, Loshchilov and Hutter, ICLR 2017,
-    eq. 5): what torch's LinearLR and CosineAnnealingLR give that are stepped once a round.
+    ``final + (1 - final) (1 + cos(pi (r - W) / (R - W))) / 2`` (SGDR without restarts, Loshchilov and Hutter, ICLR
+    2017, eq. 5). This equals torch's LinearLR and CosineAnnealingLR, stepped once per round.
 
     Args:
         rounds: Number R of rounds.
-        warm_up: Number W of rounds of the warm-up, below R; 0 is none.
+        warm_up: Number W of rounds of the warm-up, below R; 0 for none.
         final: Factor towards which the rate falls, in [0, 1].
         window: Communication window, local work between two communications.
         unit: Unit of the window: local ``steps``, or ``epochs``, passes over a client's data.
 
     Raises:
-        ConfigError: an argument outside of its range.
+        ConfigError: An argument is out of range.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class CosineSchedule(Schedule):
         self._stage = Stage(rounds, window, unit)
 
     def plan(self, index: int) -> Plan:
-        """Return the plan of a round, with the factor of its learning rate; one beyond the last has that of the last."""
+        """Return the plan of a round, with its factor of the learning rate; rounds after the last repeat it."""
         at = min(index, self.rounds - 1)
         if at < self.warm_up:
             factor = (at + 1) / (self.warm_up + 1)
@@ -168,23 +168,23 @@ class CosineSchedule(Schedule):
 
 
 class TheorySchedule(StageSchedule):
-    """The schedules of FDAM's Theorems 1 and 2 (Yuan et al., ICML 2021): geometric learning rates, lengths and windows.
+    """The schedules of FDAM's Theorems 1 and 2 (Yuan et al., ICML 2021): geometric rates, lengths and windows.
 
-    In stage s = 1, 2, ... the rate is ``growth**-(s-1)`` of the optimizer's and the stage lasts
-    ``iterations * growth**(s-1)`` local steps. The window grows ``linear`` with the inverse rate (Theorem 2, CODASCA:
-    then every stage has the same number of rounds; Theorem 1 on homogeneous data), with its square root ``sqrt``
-    (Theorem 1, CODA+ on heterogeneous data), or not at all. The theorems' growth is exp(c) with a constant c of the
-    problem that nobody knows; here it is given. What lives for a stage restarts with each.
+    In stage s = 1, 2, ... the rate is ``growth**-(s-1)`` of the optimizer's and the stage lasts ``iterations *
+    growth**(s-1)`` local steps. The window grows ``linear`` with the inverse rate (Theorem 2, CODASCA: then every stage
+    has the same number of rounds; Theorem 1 on homogeneous data), with its square root ``sqrt`` (Theorem 1, CODA+ on
+    heterogeneous data), or not at all. The theorems' growth is exp(c) with an unknown constant c of the problem; here
+    it is an argument. Algorithms reset their state of a stage with each.
 
     Args:
         stages: Number S of stages.
         window: Window I of the first stage, in local steps.
         iterations: Length T of the first stage, in local steps.
         growth: Factor from stage to stage, at least 1.
-        window_growth: How the window grows from stage to stage: ``linear``, ``sqrt`` or ``none``.
+        window_growth: Growth of the window from stage to stage: ``linear``, ``sqrt`` or ``none``.
 
     Raises:
-        ConfigError: a stage whose iterations are no multiple of its window.
+        ConfigError: A stage's iterations are not a multiple of its window.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ def _whole_rounds(iterations: int, window: int) -> int:
     if iterations % window:
         near = [n for n in (iterations // window * window, -(-iterations // window) * window) if n]
         raise ConfigError(
-            f"schedule: a stage of {iterations} iterations is no multiple of its window {window}: a stage ends with a "
-            f"communication; use {' or '.join(map(str, near))} iterations, or another window"
+            f"schedule: a stage of {iterations} iterations is not a multiple of its window {window}, but stages end "
+            f"with a communication; use {' or '.join(map(str, near))} iterations, or another window"
         )
     return iterations // window

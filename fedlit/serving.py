@@ -1,4 +1,4 @@
-"""The public path of :mod:`fedlit.predictions.serving`, which logged models of MLflow name."""
+"""Public path of :mod:`fedlit.predictions.serving`, which models logged to MLflow refer to."""
 
 from fedlit.predictions.serving import ImageScorer, _load_pyfunc, save_mlflow_model
 

@@ -1,4 +1,4 @@
-"""For whoever writes an aggregator or a module: ``check_aggregator`` and ``check_module`` tell what is wrong with it."""
+"""Checks for your own aggregators and modules: ``check_aggregator`` and ``check_module``."""
 
 import copy
 import io
@@ -18,7 +18,7 @@ from fedlit.aggregators.surgical import SurgicalHeads
 from fedlit.core.aggregator import Aggregator, ClientContext
 from fedlit.core.errors import TrainingError, WorkerError
 from fedlit.core.fabric import make_fabric
-from fedlit.core.messages import ClientData, ClientState, ServerState, State
+from fedlit.core.messages import Broadcast, ClientData, ClientState, ServerState, State
 from fedlit.data.contract import check_data_module as check_data_module
 from fedlit.data.federated import FederatedDataModule
 from fedlit.federation.assembly import assemble
@@ -33,10 +33,10 @@ class ToyNet(LightningModule):
     """Convolution, BatchNorm, dropout and a linear head over 8x8 images: everything that can break bit equality.
 
     Args:
-        classes: rows of the head.
-        lr: of SGD.
-        momentum: of SGD.
-        drop: rate of dropout.
+        classes: Classes of the head's rows.
+        lr: Learning rate of SGD.
+        momentum: Momentum of SGD.
+        drop: Rate of dropout.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class ToyNet(LightningModule):
 
 
 class ToyData(FederatedDataModule):
-    """Random images whose labels follow their brightness; clients differ in size and, on demand, in classes.
+    """Random images whose labels follow their brightness; clients differ in size and, optionally, in classes.
 
     Args:
-        clients: number of clients.
-        size: training images of the smallest client.
-        labelled: number of classes that each client labels; client k starts at class k.
-        batch_size: of every client.
+        clients: Number of clients.
+        size: Number of training images of the smallest client.
+        labelled: Number of classes that each client labels; client k starts at class k.
+        batch_size: Batch size of every client.
     """
 
     def __init__(self, clients: int = 3, size: int = 12, labelled: int = 3, batch_size: int = 4) -> None:
@@ -111,7 +111,7 @@ class ToyData(FederatedDataModule):
 
 
 class OwnRows(SurgicalHeads):
-    """Surgical aggregation's masks in a list whose other aggregator may weigh clients, and govern heads, as it likes."""
+    """Masks of SurgicalHeads in a list whose other aggregator may set client weights and govern heads."""
 
     weights = governs = None
 
@@ -128,38 +128,38 @@ def check_aggregator(
     module: LightningModule | None = None,
     data: FederatedDataModule | None = None,
 ) -> None:
-    """Run an aggregator through what a federation will ask of it.
+    """Run an aggregator through everything that a federation asks of it.
 
     A toy federation in float64 with partial participation, clients that label different classes and share only their
     own rows, BatchNorm and dropout checks that the aggregator
 
-    * holds hyper-parameters only, and travels to other processes;
-    * keeps server and client states of fixed names, shapes and dtype, and changes none in place that it was given;
+    * holds only hyper-parameters, and can be sent to other processes;
+    * keeps server and client states of fixed names, shapes and dtypes, and never changes its inputs in place;
     * sends finite vectors of the same names in every round;
-    * changes no weights once they have been read for sending, where that would be lost;
-    * survives a checkpoint: stopped and resumed with a fresh copy of itself, it gives the same numbers;
-    * does not know where clients run: worker processes give the same numbers as one process;
-    * composes: its place in a list with FedProx does not matter.
+    * changes no weights after they have been read for sending, when the change would be lost;
+    * survives a checkpoint: stopped and resumed with a fresh copy of itself, it gives the same results;
+    * does not depend on where clients run: worker processes give the same results as one process;
+    * composes: its position in a list with FedProx does not matter.
 
     Args:
-        aggregator: with the hyper-parameters to check.
-        workers: processes of the check with several; 1 leaves that check out (it costs a few seconds).
-        module: what the federation trains, for an aggregator that cannot train ``ToyNet``.
-        data: its data, for a module that cannot learn from ``ToyData``.
+        aggregator: The aggregator, with the hyper-parameters to check.
+        workers: Number of processes of the check with several; 1 skips that check (it costs a few seconds).
+        module: Module of the federation, for an aggregator that cannot train ``ToyNet``.
+        data: Its data, for a module that cannot learn from ``ToyData``.
 
     Raises:
-        AssertionError: says what is wrong, with every problem found.
-        WorkerError: a worker process could not start, or died; that says nothing of the aggregator.
+        AssertionError: Names every problem found.
+        WorkerError: A worker process could not start, or died, which says nothing about the aggregator.
     """
     problems: list[str] = []
     for name in dir(type(aggregator)):
         if name.startswith("on_") and not hasattr(Aggregator, name):
             hooks = [hook for hook in dir(Aggregator) if hook.startswith("on_")]
             meant = f"; did you mean {near[0]}?" if (near := get_close_matches(name, hooks, 1)) else ""
-            problems.append(f"it has {name}, which is no hook and is never called{meant}")
+            problems.append(f"it has {name}, which is not a hook and is never called{meant}")
     before = _pickled(aggregator, problems)
     if before is None:
-        raise AssertionError(_report(aggregator, problems))
+        _report(aggregator, problems)
 
     def fresh() -> Aggregator:
         return cloudpickle.loads(before)
@@ -173,80 +173,65 @@ def check_aggregator(
             problems.append(f"{problem} (largest difference {distance:.2g})")
 
     try:
-        whole = toy([aggregator, OwnRows()])
-        whole.rounds(4, lambda toy: _check_states(toy, problems))
+        whole = toy([aggregator, OwnRows()]).rounds(4, lambda toy: _check_states(toy, problems))
         if _pickled(aggregator, []) != before:
             problems.append(
-                "its attributes changed during training: an aggregator holds hyper-parameters only; keep "
-                "what changes in server_state or client_state, which are checkpointed"
+                "its attributes changed during training: an aggregator holds only hyper-parameters; keep values that "
+                "change in server_state or client_state, which are checkpointed"
             )
         watched = fresh()
         for hook in ("on_before_send", "on_client_round_end"):
             if watched.implements(hook):
                 setattr(watched, hook, _watched(watched, hook, problems))
         toy([watched, OwnRows()]).rounds(1)
-        resumed = toy([fresh(), OwnRows()])
-        resumed.rounds(2)
-        resumed = resumed.through_a_checkpoint([fresh(), OwnRows()])
-        resumed.rounds(2)
-        compare(
-            whole,
-            resumed,
-            "stopped after round 2 and resumed it gives other weights: something that it needs "
-            "is in neither state, or it counts on what an earlier round left behind",
-        )
-        orders = [toy(listed) for listed in ([fresh(), OtherPull(0.1)], [OtherPull(0.1), fresh()])]
-        for order in orders:
-            order.rounds(2)
+        half = toy([fresh(), OwnRows()]).rounds(2)
+        resumed = half.through_a_checkpoint([fresh(), OwnRows()]).rounds(2)
+        compare(whole, resumed, "stopped and resumed it gives other weights: it needs something outside of its states")
+        orders = [toy(listed).rounds(2) for listed in ([fresh(), OtherPull(0.1)], [OtherPull(0.1), fresh()])]
         compare(
             *orders,
-            "before FedProx in the list it gives other weights than behind it: add to ctx.correction "
-            "instead of setting it, and leave ctx.w and ctx.grad as they are in on_client_round_start",
+            "before FedProx in the list it gives other weights than after it: add to ctx.correction instead of "
+            "setting it, and leave ctx.w and ctx.grad unchanged in on_client_round_start",
             tolerance=1e-9,
         )
         if workers > 1:
             spread = toy([fresh(), OwnRows()], workers)
             with closing(spread.session.engine):
                 spread.rounds(4)
-            compare(
-                whole,
-                spread,
-                f"over {workers} worker processes it gives other weights than in one: it reads "
-                "or writes something outside of its states",
-            )
+            problem = f"over {workers} worker processes it gives other weights: it uses something outside of its states"
+            compare(whole, spread, problem)
     except WorkerError:
-        raise  # the machine's fault, as far as anybody knows
+        raise  # probably a fault of the machine
     except KeyError as error:
         problems.append(
-            f"it raised KeyError: {error}; names of a state are declared in server_state or client_state, and of scratch set in "
-            "on_client_round_start"
+            f"it raised KeyError: {error}; declare names of a state in server_state or client_state, and set those of "
+            "scratch in on_client_round_start"
         )
     except (TrainingError, RuntimeError, TypeError, AttributeError, ValueError) as error:
         problems.append(f"it raised {type(error).__name__}: {error}")
-    if problems:
-        raise AssertionError(_report(aggregator, problems))
+    _report(aggregator, problems)
 
 
 def check_module(module: LightningModule, data: FederatedDataModule, workers: int = 2, rounds: int = 2) -> None:
-    """Train a module in ways that have to give the same numbers, bit for bit on a CPU.
+    """Train a module in several ways that must give the same results, bit for bit on a CPU.
 
-    A run refuses most of what would make them differ: state in attributes, in classes and in the globals that its methods
-    name, data sets with a state of their own. No look at a run finds the rest, such as variables that a function closes over,
-    a file that is written to, or a library's cache. So this trains
+    A run refuses most causes of differences: state in attributes, in classes and in the globals that its methods name,
+    and data sets with a state of their own. The rest cannot be seen in a run, such as variables that a function closes
+    over, a file that is written to, or a library's cache. So this trains
 
-    * in one process, and again, which has to find nothing that the first run has left behind;
-    * with clients in processes of their own;
+    * in one process, and again, which must not find anything that the first run left behind;
+    * with clients in separate processes;
     * in two halves, the second with a copy of the module that has not trained.
 
     Args:
-        module: The module; it stays as it is.
-        data: Its data, of two clients or more; each round has three steps.
-        workers: Processes of the run with several; 1 leaves it out (it costs a few seconds).
-        rounds: Rounds of each run.
+        module: The module; it is left unchanged.
+        data: Its data, with at least two clients; each round has three steps.
+        workers: Number of processes of the run with several; 1 skips it (it costs a few seconds).
+        rounds: Number of rounds of each run.
 
     Raises:
-        AssertionError: Says which runs differ, and by how much.
-        ConfigError, TrainingError: What a run would refuse.
+        AssertionError: Names the runs that differ, and by how much.
+        ConfigError, TrainingError: As in a run.
     """
 
     def toy(number: int = 1) -> _Toy:
@@ -254,8 +239,7 @@ def check_module(module: LightningModule, data: FederatedDataModule, workers: in
 
     def trained(made: _Toy, number: int) -> _Toy:
         with closing(made.session.engine):
-            made.rounds(number)
-        return made
+            return made.rounds(number)
 
     whole = trained(toy(), rounds)
     others = {"trained again in the same process": trained(toy(), rounds)}
@@ -264,12 +248,11 @@ def check_module(module: LightningModule, data: FederatedDataModule, workers: in
     half = trained(toy(), rounds - rounds // 2)
     others["stopped and resumed"] = trained(half.through_a_checkpoint([FedAvg()]), rounds // 2)
     problems = [
-        f"{what} it has other weights (largest difference {distance:.2g}): it keeps something outside of parameters and buffers"
-        for what, other in others.items()
+        f"{how} it has other weights (off by {distance:.2g}): it keeps state outside of parameters and buffers"
+        for how, other in others.items()
         if (distance := float((whole.server.w - other.server.w).abs().max())) != 0.0
     ]
-    if problems:
-        raise AssertionError(_report(module, problems))
+    _report(module, problems)
 
 
 class _Toy:
@@ -285,7 +268,7 @@ class _Toy:
         precision: str = "64-true",
     ) -> None:
         torch.manual_seed(0)
-        self.given = module, data, participation, precision
+        self.options = module, data, participation, precision
         module = ToyNet() if module is None else copy.deepcopy(module)
         data = ToyData(5, labelled=2) if data is None else copy.deepcopy(data)
         self.federation = Federation(
@@ -295,51 +278,52 @@ class _Toy:
         self.server, self.done, _ = self.session.restore(None)
         self.session.settle(self.server)
 
-    def rounds(self, number: int, after_round: Callable[["_Toy"], None] = lambda toy: None) -> None:
+    def rounds(self, number: int, after_round: Callable[["_Toy"], None] = lambda toy: None) -> "_Toy":
+        """Train some rounds, and return itself."""
         for _ in range(number):
             rnd = self.session.round(self.done)
             down = self.federation.open_round(self.server, rnd, self.session)
-            sent, given = _copy(down.tensors()), {n: (s, _copy(s.tensors())) for n, s in self.states.items()}
+            sent, states = _copy(down.tensors()), {n: (s, _copy(s.tensors())) for n, s in self.states.items()}
             total, _ = self.session.engine.run(rnd.cohort, down, rnd)
-            _unchanged(down.tensors(), sent, "what it broadcasts (ctx.broadcast)")
-            for name, (state, tensors) in given.items():
-                _unchanged(state.tensors(), tensors, f"the committed state of {name}")
+            _check_unchanged(down.tensors(), sent, "its broadcast (ctx.broadcast)")
+            for name, (state, tensors) in states.items():
+                _check_unchanged(state.tensors(), tensors, f"the committed state of {name}")
             self.names = sorted(total.vectors)
             self.federation.close_round(self.server, total, rnd, self.session)
             self.done += 1
             after_round(self)
+        return self
 
     @property
     def states(self) -> dict[str, ClientState]:
         return dict(self.session.engine.client_states())
 
     def through_a_checkpoint(self, aggregators: list[Aggregator]) -> "_Toy":
-        """Another toy federation that goes on where this one is."""
-        other = _Toy(aggregators, 1, *self.given)
+        """Return another toy federation that continues from the state of this one."""
+        other = _Toy(aggregators, 1, *self.options)
         number = len(aggregators)
         states = {n: ClientState.from_tensors(_reloaded(s.tensors()), number) for n, s in self.states.items()}
         other.session.engine.load_client_states(states)
-        server = _reloaded({"w": self.server.w, "stats": self.server.stats})
-        other.server = ServerState(
-            self.server.layout, server["w"], server["stats"], [_reloaded(s) for s in self.server.aggregators]
-        )
+        server = Broadcast(self.server.w, self.server.stats, self.server.aggregators).tensors()
+        model = Broadcast.from_tensors(_reloaded(server), number)
+        other.server = ServerState(self.server.layout, model.w, model.stats, model.aggregators)
         other.done = self.done
         return other
 
 
 def _watched(aggregator: Aggregator, hook: str, problems: list[str]) -> Callable:
-    """Make the hook also note that it changes weights which the client shares: that would be lost."""
+    """Make the hook also report a change of weights that the client shares, which would be lost."""
     call = getattr(aggregator, hook)
 
     def watched(ctx: ClientContext, *change: Tensor) -> State | Tensor:
         before, start = ctx.w.clone(), ctx.start.clone()
         returned = call(ctx, *change)
         changed = ctx.w != before
-        for stretch in ctx.mask.private(ctx.layout):
-            changed[stretch] = False
+        for segment in ctx.mask.private(ctx.layout):
+            changed[segment] = False
         if changed.any():
             problems.append(
-                f"{hook} changes ctx.w, which is lost: the change of the weights has been read by then; return another "
+                f"{hook} changes ctx.w, which is lost: the change of the weights has already been read; return another "
                 "change from on_before_send instead"
             )
         if not torch.equal(ctx.start, start):
@@ -357,10 +341,9 @@ def _check_states(toy: _Toy, problems: list[str]) -> None:
     ]
     for where, declared, found in pairs:
         problem = _difference(declared, found)
-        if problem and not any(problem in said for said in problems):
+        if problem and not any(problem in other for other in problems):
             problems.append(
-                f"{where} after round {toy.done}: {problem}; declare every name with its final shape and "
-                "dtype at the start"
+                f"{where} after round {toy.done}: {problem}; declare all names, shapes and dtypes at the start"
             )
     if toy.done == 1:
         toy.first_names = toy.names
@@ -374,15 +357,15 @@ def _difference(declared: State, found: State) -> str:
     if declared.keys() != found.keys():
         return f"expected names {sorted(declared)}, found {sorted(found)}"
     for name, tensor in found.items():
-        kind = declared[name]
+        like = declared[name]
         if not torch.is_tensor(tensor):
             return f"{name!r} is a {type(tensor).__name__}, not a tensor"
-        if (tensor.shape, tensor.dtype) != (kind.shape, kind.dtype):
-            return f"{name!r} is {tuple(tensor.shape)} {tensor.dtype}, declared {tuple(kind.shape)} {kind.dtype}"
+        if (tensor.shape, tensor.dtype) != (like.shape, like.dtype):
+            return f"{name!r} is {tuple(tensor.shape)} {tensor.dtype}, declared {tuple(like.shape)} {like.dtype}"
     return ""
 
 
-def _unchanged(now: State, before: State, what: str) -> None:
+def _check_unchanged(now: State, before: State, what: str) -> None:
     for name, tensor in before.items():
         if not torch.equal(now[name], tensor):
             raise ValueError(f"{what} was changed in place ({name!r}); make a new tensor")
@@ -409,5 +392,7 @@ def _reloaded(state: State) -> State:
     return torch.load(file, weights_only=True)
 
 
-def _report(given: object, problems: list[str]) -> str:
-    return f"{type(given).__name__}:\n" + "\n".join(f"- {p}" for p in dict.fromkeys(problems))
+def _report(checked: object, problems: list[str]) -> None:
+    """Raise an error that names all problems, if there are any."""
+    if problems:
+        raise AssertionError("\n- ".join((f"{type(checked).__name__}:", *dict.fromkeys(problems))))

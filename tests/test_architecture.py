@@ -1,4 +1,4 @@
-"""Which room may use which: imports lead one way, and the core names no algorithm."""
+"""Imports between packages lead one way, and the core names no algorithm."""
 
 import ast
 import io
@@ -20,7 +20,8 @@ PACKAGE = Path(fedlit.__file__).parent
 CORE = ("fedlit.core", "fedlit.federation")
 ABOVE = tuple(
     f"fedlit.{room}"
-    for room in ("aggregators", "objectives", "models", "reports", "sites", "experiment", "cli", "predictions", "data.phantom",
+    for room in ("aggregators", "objectives", "models", "reports", "sites", "experiment", "cli", "predictions",
+        "data.phantom",
                  "data.xrays", "data.binary", "data.own", "data.flamby")
 )  # fmt: skip
 
@@ -37,7 +38,7 @@ def modules() -> dict[str, Path]:
 
 @cache
 def imports(name: str) -> frozenset[str]:
-    """Modules of fedlit that a module asks for, anywhere in its file: inside of functions and for types too."""
+    """Modules of fedlit that a module imports anywhere, including inside functions and for types."""
     wanted: set[str] = set()
     for node in ast.walk(ast.parse(modules()[name].read_text())):
         if isinstance(node, ast.Import):
@@ -55,7 +56,7 @@ def within(name: str, rooms: tuple[str, ...]) -> bool:
 
 
 def circle() -> list[str]:
-    """Modules that import each other in a circle; none where there is none."""
+    """Modules that import each other in a circle, if there are any."""
     done: set[str] = set()
 
     def search(name: str, path: list[str]) -> list[str]:
@@ -77,7 +78,7 @@ def test_no_import_leads_in_a_circle():
 
 
 def rooms_reached() -> dict[str, set[str]]:
-    """The rooms that each room imports, itself or through others."""
+    """The packages that each package imports, directly or through others."""
     direct: dict[str, set[str]] = {}
     for name in modules():
         room = name.split(".")[1:2]
@@ -126,7 +127,7 @@ def test_nothing_imports_the_command_line():
 
 
 def test_what_travels_between_sites_knows_the_core_alone():
-    """Whoever looks at what leaves a site reads four files."""
+    """To review what leaves a site, one reads four files."""
     below = [f"fedlit.sites.{name}" for name in ("envelope", "messages", "carrier", "roster")]
     allowed = ("fedlit.core", "fedlit.__init__", *below)
     wrong = [f"{m} imports {i}" for m in below for i in imports(m) if i != "fedlit" and not within(i, allowed)]
@@ -134,7 +135,7 @@ def test_what_travels_between_sites_knows_the_core_alone():
 
 
 def test_nvflare_is_imported_by_three_modules_and_by_them_only_where_they_are_needed():
-    """Whoever does not use it does not have it, and `fedlit --help` does not wait for it."""
+    """Without sites NVFlare need not be installed, and `fedlit --help` does not wait for it."""
     theirs = {"fedlit.sites.flare", "fedlit.sites.link", "fedlit.sites.supervisor"}
     trees = {name: ast.parse(file.read_text()) for name, file in modules().items()}
     asked = {
@@ -174,7 +175,7 @@ def test_modules_that_are_named_in_strings_exist():
 
 
 def test_a_fork_server_imports_no_mlflow():
-    """Its telemetry would be on in every run of a sweep: it is decided where MLflow is imported."""
+    """Its telemetry would be on in every run of a sweep: it is configured before MLflow is imported."""
     code = "import sys\nfor name in sys.argv[1:]: __import__(name)\nprint('mlflow' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code, *jobs.PRELOADED], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False"]

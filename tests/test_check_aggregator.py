@@ -1,4 +1,4 @@
-"""Every guard of ``check_aggregator`` has an aggregator that trips it."""
+"""An aggregator for every problem that ``check_aggregator`` finds."""
 
 import multiprocessing
 import os
@@ -94,14 +94,6 @@ class NoChange(Aggregator):
         change.mul_(0.5)
 
 
-class OldNames(Aggregator):
-    def __init__(self, name="drift"):
-        self.name = name
-
-    def on_client_round_start(self, ctx):
-        getattr(ctx, self.name)
-
-
 class Unpicklable(Aggregator):
     def __init__(self):
         self.lock = threading.Lock()
@@ -118,7 +110,7 @@ class CountsInTheProcess(Aggregator):
 @pytest.mark.parametrize(
     ("aggregator", "words"),
     [
-        (StateOnSelf, "hyper-parameters only"),
+        (StateOnSelf, "holds only hyper-parameters"),
         (StateOnSelf, "resumed it gives other weights"),
         (NewName, r"expected names \[\], found \['late'\]"),
         (OtherShape, "declared \\(1,\\)"),
@@ -131,9 +123,6 @@ class CountsInTheProcess(Aggregator):
         (MovesTheStart, "on_before_send changes ctx.start in place"),
         (OtherChange, r"OtherChange.on_before_send: expected .* a tensor \(\d+,\) torch.float64; found \(\d+,\)"),
         (NoChange, "NoChange.on_before_send: expected .* found NoneType"),
-        (OldNames, "no attribute 'drift': it is called ctx.correction now"),
-        (lambda: OldNames("down"), "no attribute 'down': it is called ctx.broadcast now"),
-        (lambda: OldNames("other"), "no attribute 'other'$"),
         (Unpicklable, "cannot travel"),
         (CountsInTheProcess, "resumed it gives other weights"),
     ],

@@ -1,4 +1,4 @@
-"""An algorithm of one's own runs from its own folder, with nothing of fedlit edited."""
+"""A user's algorithm runs from its own folder, without changes to fedlit."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ PROJECT = Path(__file__).parent / "own_project"
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A copy of the project, far from fedlit's repository."""
+    """A copy of the project, outside of fedlit's repository."""
     return Path(shutil.copytree(PROJECT, tmp_path / "own_project", ignore=shutil.ignore_patterns("__pycache__")))
 
 
@@ -28,7 +28,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(folder: Path, *command: str) -> subprocess.CompletedProcess:
-    """A command in a process of its own, to which nothing but the folder is known."""
+    """Run a command in a process that knows only the folder."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
 

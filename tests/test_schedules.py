@@ -1,4 +1,4 @@
-"""Stages, windows and rates of rounds, and what the AUC algorithms refuse of them."""
+"""Stages, windows and rates of rounds, and schedules that the AUC algorithms refuse."""
 
 import warnings
 from itertools import pairwise
@@ -36,7 +36,10 @@ def test_stage_list():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Stage(window=4, unit="steps", iterations=10), "10 iterations is no multiple of its window 4.*8 or 12"),
+        (
+            lambda: Stage(window=4, unit="steps", iterations=10),
+            "10 iterations is not a multiple of its window 4.*8 or 12",
+        ),
         (lambda: Stage(window=4, unit="steps", iterations=3), "use 4 iterations"),
         (lambda: Stage(window=4, iterations=8), "unit: steps"),
         (lambda: Stage(2, 4, "steps", iterations=8), "either rounds or iterations"),
@@ -50,7 +53,7 @@ def test_stage_list():
         (lambda: PracticeSchedule(decay_every=0), "decay_every: expected at least 1"),
         (lambda: PracticeSchedule(decay=0.5), "decay: expected at least 1"),
         (lambda: TheorySchedule(growth=0.5), "growth: expected at least 1"),
-        (lambda: TheorySchedule(window=8, iterations=81), "81 iterations is no multiple of its window 8"),
+        (lambda: TheorySchedule(window=8, iterations=81), "81 iterations is not a multiple of its window 8"),
         (lambda: TheorySchedule(stages=0), "at least one stage"),
     ],
 )
@@ -134,7 +137,7 @@ def test_theory_grows_geometrically(growth, windows, lengths):
 
 
 def test_theory_refuses_what_its_growth_does_not_divide():
-    with pytest.raises(ConfigError, match="160 iterations is no multiple of its window 11"):
+    with pytest.raises(ConfigError, match="160 iterations is not a multiple of its window 11"):
         TheorySchedule(stages=2, window=8, iterations=80, growth=2.0, window_growth="sqrt")
 
 

@@ -1,4 +1,4 @@
-"""Algorithms: one file each, client half and server half together."""
+"""Algorithms: one file each, with its client side and its server side."""
 
 from fedlit.aggregators.batchnorm import FedBN, FedBNPlus
 from fedlit.aggregators.coda import CODA, NPA, CODAPlus
@@ -15,8 +15,7 @@ from fedlit.aggregators.surgical import SurgicalHeads
 from fedlit.core.aggregator import Aggregator, ClientContext
 
 __all__ = [
-    "CODA", "CODASCA", "NPA", "Aggregator", "CODAPlus", "ClientContext", "CoordinateMedian", "FedAvg", "FedBN", "FedBNPlus", "FedProx",
-    "GradientDissimilarity",
-    "LocalSCGDAM", "LocalSGDAM", "LocalSGDM", "NormBound", "PersonalHeads", "Scaffold", "SurgicalHeads",
-    "TrimmedMean",
+    "CODA", "CODASCA", "NPA", "Aggregator", "CODAPlus", "ClientContext", "CoordinateMedian", "FedAvg", "FedBN",
+    "FedBNPlus", "FedProx", "GradientDissimilarity", "LocalSCGDAM", "LocalSGDAM", "LocalSGDM", "NormBound",
+    "PersonalHeads", "Scaffold", "SurgicalHeads", "TrimmedMean",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Normalisation layers that sites keep, or that nobody changes."""
+"""Normalisation layers that stay local or frozen."""
 
 import warnings
 from functools import partial
@@ -30,21 +30,21 @@ class FedBN(Aggregator):
 class FedBNPlus(Aggregator):
     """FedBN+ (Kulkarni et al., arXiv:2303.06180; section 3.4.2 of arXiv:2301.06683): pre-trained normalisation, frozen.
 
-    Every normalisation layer, found by type, keeps the affine parameters and the statistics with which the model starts:
-    no gradient, no optimizer entry, no message, and evaluation mode even while the rest trains. So all sites normalise
-    alike, and the federation has one global model.
+    Every normalisation layer, found by type, keeps the affine parameters and the statistics with which the model
+    starts: no gradient, no optimizer entry, no message, and evaluation mode even while the rest trains. So all sites
+    normalise in the same way, and the federation has one global model.
 
-    It needs weights that were trained: ``model.pretrained``, ``model.weights`` or an earlier phase. Layers as
-    initialised (mean 0, variance 1) normalise nothing, which is warned of.
+    It needs trained weights: ``model.pretrained``, ``model.weights`` or an earlier phase. Layers as initialised (mean
+    0, variance 1) normalise nothing, which raises a warning.
 
     Raises:
-        ConfigError: the model has no normalisation layer.
+        ConfigError: The model has no normalisation layer.
     """
 
     governs = "norm"
 
     def configure_model(self, module: nn.Module) -> None:
-        """Freeze every normalisation layer, in evaluation mode for good."""
+        """Freeze every normalisation layer permanently, in evaluation mode."""
         layers = [layer for layer in module.modules() if isinstance(layer, NORM_TYPES)]
         if not layers:
             raise ConfigError(f"FedBNPlus: {type(module).__name__} has no normalisation layer to freeze; leave it out")
@@ -70,5 +70,5 @@ class FedBNPlus(Aggregator):
 
 
 def _stays(layer: nn.Module, mode: bool = True) -> nn.Module:
-    """``train()`` of a frozen layer."""
+    """Replace ``train()`` of a frozen layer."""
     return layer

@@ -18,7 +18,7 @@ class CODAPlus(Stages):
         DSG+:  v_k = v_0, alpha_k = alpha_0 on every client
                for t = 0..T-1:
                    v_k     -= eta (grad_v F_k(v_k, alpha_k; z) + gamma (v_k - v_0))          ctx.correction.pull
-                   alpha_k += eta grad_alpha F_k(v_k, alpha_k; z)                            the dual slice of the vector
+                   alpha_k += eta grad_alpha F_k(v_k, alpha_k; z)                            the vector's dual slice
                    every I steps:  v_k = mean_k v_k,  alpha_k = mean_k alpha_k               FedAvg, uniform weights
                return the mean over clients and iterates                                     output: average
 
@@ -26,17 +26,17 @@ class CODAPlus(Stages):
     federated averaging on any saddle objective (``AUCSaddle`` for FDAM's), and on one without a dual it is FedAvg with
     stages.
 
-    Deviations: the output of a stage is its last iterate unless ``output: average`` is said, which is Algorithm 2. The code of
-    the experiments (LibAUC) goes on from the last iterate too, and centres the next stage at the average: ``output: centre``.
-    BatchNorm's statistics are averaged at each communication.
+    Deviations: the output of a stage is its last iterate unless ``output: average`` is set, which is Algorithm 2. The
+    code of the experiments (LibAUC) continues from the last iterate too, and centres the next stage at the average:
+    ``output: centre``. BatchNorm's statistics are averaged at each communication.
 
     Args:
         gamma: Coefficient of the proximal term, 0.001 to 0.002 in the paper's experiments.
         output: Output of a stage: ``last``, ``average``, ``random`` or ``centre``.
-        proximal: The proximal term's part in a step: ``explicit``, or ``implicit`` as in CODA's paper.
+        proximal: Form of the proximal term in a step: ``explicit``, or ``implicit`` as in CODA's paper.
 
     Raises:
-        ConfigError: gamma is negative, or above 10 (its inverse?).
+        ConfigError: gamma is negative, or above 10 (probably its inverse).
     """
 
     weights = "uniform"
@@ -46,34 +46,35 @@ class CODAPlus(Stages):
 
 
 class CODA(CODAPlus):
-    """CODA (Guo et al., ICML 2020, arXiv:2005.02426): CODA+ that computes alpha anew at the start of each stage.
+    """CODA (Guo et al., ICML 2020, arXiv:2005.02426): CODA+ that recomputes alpha at the start of each stage.
 
-    Every client scores an extra sample (``federation.measure_batches``); alpha becomes the exact maximiser at the current weights,
-    which for the AUC objective is ``m + E[h | y=0] - E[h | y=1]`` over all clients together, with the federation's weights,
-    wherever alpha started. A class of which the sample has no positives, or no negatives, keeps its alpha. The scores are those
-    of training: BatchNorm normalises each batch of the sample by its own statistics.
+    Every client scores an extra sample (``federation.measure_batches``). Alpha becomes the exact maximiser at the
+    current weights, which for the AUC objective is ``m + E[h | y=0] - E[h | y=1]`` over all clients together, with the
+    federation's weights, whatever its start. A class without positives, or without negatives, in the sample keeps its
+    alpha. Scores are computed as in training: BatchNorm normalises each batch of the sample by its own statistics.
 
-    Deviations, each with the paper's side as a setting: pooled instead of a mean of the clients' own class means, which a
-    client without positives lacks (``AUCSaddle(dual_means: clients)``); the gradient of the proximal term is added to the
-    step, instead of an implicit step (``proximal: implicit``); the last iterate instead of the average (``output: average``).
+    Deviations, each with the paper's side as a setting: pooled instead of a mean of the clients' own class means, which
+    a client without positives lacks (``AUCSaddle(dual_means: clients)``); the gradient of the proximal term is added to
+    the step, instead of an implicit step (``proximal: implicit``); the last iterate instead of the average
+    (``output: average``).
 
     Args:
         gamma: Coefficient of the proximal term.
         output: Output of a stage: ``last``, ``average``, ``random`` or ``centre``.
-        proximal: The proximal term's part in a step: ``explicit``, or ``implicit`` as in the paper.
+        proximal: Form of the proximal term in a step: ``explicit``, or ``implicit`` as in the paper.
 
     Raises:
-        ConfigError: gamma is negative, or above 10 (its inverse?).
+        ConfigError: gamma is negative, or above 10 (probably its inverse).
     """
 
     def measures(self, rnd: Round, when: Literal["before", "after"]) -> bool:
-        """Ask for scores at the start of each stage but the first, whose start is measured anyway."""
+        """Ask for scores at the start of each stage except the first, whose start is measured anyway."""
         return super().measures(rnd, when) or (when == "before" and rnd.first_of_stage and rnd.index > 0)
 
     def on_measure_end(
         self, state: State, server: ServerState, measured: Measured, rnd: Round, when: Literal["before", "after"]
     ) -> None:
-        """Set alpha to the maximiser at the weights of the stage's start."""
+        """Set alpha to the maximiser at the weights at the start of the stage."""
         super().on_measure_end(state, server, measured, rnd, when)
         if when == "before" and rnd.first_of_stage:
             dual = server.layout.slices["dual"]
@@ -88,10 +89,10 @@ class NPA(CODAPlus):
     Args:
         gamma: Coefficient of the proximal term.
         output: Output of a stage: ``last``, ``average``, ``random`` or ``centre``.
-        proximal: The proximal term's part in a step: ``explicit`` or ``implicit``.
+        proximal: Form of the proximal term in a step: ``explicit`` or ``implicit``.
 
     Raises:
-        ConfigError: gamma is negative, or above 10 (its inverse?); the schedule's window is not one step.
+        ConfigError: gamma is negative, or above 10 (probably its inverse); the schedule's window is not one step.
     """
 
     def check_schedule(self, schedule: Schedule, rounds: int) -> None:
@@ -101,6 +102,6 @@ class NPA(CODAPlus):
             plan = schedule.plan(index)
             if (plan.window, plan.unit) != (1, "steps"):
                 raise ConfigError(
-                    f"NPA communicates after every step, the schedule's window is {plan.window} {plan.unit}; set "
+                    f"NPA communicates after every step, but the schedule's window is {plan.window} {plan.unit}; set "
                     "federation.schedule's window to 1 and its unit to steps, or use CODAPlus"
                 )

@@ -10,7 +10,7 @@ from fedlit.core.aggregator import Composition
 class CODASCA(Composition):
     """CODASCA (Yuan et al., "Federated Deep AUC Maximization", ICML 2021, arXiv:2102.04635), Algorithms 3 and 4.
 
-    It is the list of ``Scaffold`` and ``Stages``, and nothing else, on any objective::
+    It is exactly the list of ``Scaffold`` and ``Stages``, on any objective::
 
         for s = 1..S:  v_s, alpha_s = DSGSCA+(v_{s-1}, alpha_{s-1}, eta_l, eta_g, I_s, R_s, gamma)   federation.schedule
 
@@ -27,22 +27,23 @@ class CODASCA(Composition):
                       v, alpha += eta_g (mean_k of their changes)           Scaffold.on_aggregate_end
                   return v, alpha after a random round                      Stages.on_stage_end, output: random
 
-    The paper's ``F_k^s`` is F_k with the proximal term, the second line of the step. One vector holds v and alpha, with the
-    sign of alpha's gradient turned. Statistics of BatchNorm are averaged; ``eta_g`` never touches them.
+    The paper's ``F_k^s`` is F_k with the proximal term, the second line of the step. One vector holds v and alpha, with
+    the sign of alpha's gradient reversed. Statistics of BatchNorm are averaged; ``eta_g`` never changes them.
 
     Deviations: c_k is the mean of the gradients themselves, with the proximal term, which is eq. 6 in exact arithmetic
-    without its loss of digits at small steps; the output of a stage is its last iterate unless ``output: random`` is said;
-    with a part of the clients in the cohort c follows SCAFFOLD's rule, which is an extension.
+    without its loss of digits at small steps; the output of a stage is its last iterate unless ``output: random`` is
+    said; with a part of the clients in the cohort c follows SCAFFOLD's rule, which is an extension.
 
     Args:
         gamma: Coefficient of the proximal term.
         eta_g: Server learning rate on v and alpha; the theory's is sqrt(K), the experiments' 0.99 to 1.1.
-        reset: Whether control variates start from zero at each stage, as in Algorithm 4. With ``auto`` the schedule decides:
-            stage lists and the theory's schedule restart, the practice schedule does not.
+        reset: Whether control variates start from zero at each stage, as in Algorithm 4. With ``auto`` the schedule
+            decides: stage lists and the theory's schedule restart, the practice schedule does not.
         output: Output of a stage: ``last``, ``average``, ``random`` or ``centre``.
 
     Raises:
-        ConfigError: gamma is negative or above 10 (its inverse?); eta_g is not above 0; a stage of one round with reset.
+        ConfigError: gamma is negative or above 10 (probably its inverse); eta_g is not above 0; a stage has one round
+            and control variates are reset.
     """
 
     weights = "uniform"

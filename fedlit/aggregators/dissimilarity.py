@@ -1,7 +1,4 @@
-"""How far the clients' gradients differ at a common point."""
-
-from collections.abc import Sequence
-from typing import Any
+"""The dissimilarity of the clients' gradients at a common point."""
 
 import torch
 from torch import Tensor
@@ -20,32 +17,35 @@ class GradientDissimilarity(Aggregator):
         D_v^2     = 1/K sum_k |grad_v f_k(v, alpha) - grad_v f(v, alpha)|^2
         D_alpha^2 = 1/K sum_k |grad_alpha f_k(v, alpha) - grad_alpha f(v, alpha)|^2,     f = 1/K sum_k f_k
 
-    at the federation's (v, alpha) at the start of a round; it trains nothing, and stands in a list with any algorithm. Each
-    client takes two gradients g, h of separate batches before its first step. As ``E <g, h> = |grad f_k|^2`` the estimate
-    ``mean <g_k, h_k> - <mean g_k, mean h_k>`` is free of the noise of batches, which ``mean |g_k|^2 - |mean g_k|^2`` is not; so it
-    may be below zero where clients are alike. D is 0 on homogeneous data.
+    at the federation's (v, alpha) at the start of a round. It trains nothing, and can join a list with any algorithm.
+    Each client takes two gradients g, h of separate batches before its first step. As ``E <g, h> = |grad f_k|^2``, the
+    estimate ``mean <g_k, h_k> - <mean g_k, mean h_k>`` is free of batch noise, unlike ``mean |g_k|^2 - |mean g_k|^2``;
+    so it may be negative if clients are similar. D is 0 on homogeneous data.
 
-    The gradients are those of training: BatchNorm normalises each batch by its own statistics, which are put back. The batches
-    come from the client's stream: a run with this aggregator draws other batches than one without it. It sends two vectors of
-    the length of the weights in a round that measures. With federation.weights the means over clients are weighted.
+    Gradients are computed as in training: BatchNorm normalises each batch by its own statistics, which are restored
+    afterwards. The batches come from the client's stream: a run with this aggregator draws other batches than one
+    without it. In a round that measures it sends two vectors as long as the weights. With federation.weights the means
+    over clients are weighted.
 
     Args:
         every: Rounds between measurements.
         batches: Batches of each of the two gradients.
 
     Raises:
-        ConfigError: Fewer than one round or batch; in training, a client that does not share all of the model.
+        ConfigError: Fewer than one round or batch; in training, a client does not share all of the model.
     """
 
     metrics_help = {
-        "drift/gradient_dissimilarity": "Spread D^2 of the clients' gradients in the weights at a common point (FDAM, Assumption 2).",
+        "drift/gradient_dissimilarity": "Spread D^2 of the clients' gradients in the weights at a common point (FDAM, "
+        "Assumption 2).",
         "drift/gradient_dissimilarity_dual": "The same in the dual variables.",
     }
 
     def __init__(self, every: int = 1, batches: int = 1) -> None:
         if every < 1 or batches < 1:
             raise ConfigError(
-                f"GradientDissimilarity: expected at least 1 round and 1 batch, found every {every} and batches {batches}"
+                f"GradientDissimilarity: expected at least 1 round and 1 batch, found every {every} and batches "
+                f"{batches}"
             )
         self.every, self.batches = every, batches
 
@@ -54,13 +54,13 @@ class GradientDissimilarity(Aggregator):
         return {"measured": torch.full((2,), torch.nan, dtype=w.dtype)}
 
     def on_client_round_start(self, ctx: ClientContext) -> None:
-        """Take two gradients at the federation's weights; everything but the place in the stream is as before."""
+        """Compute two gradients at the server's weights; only the position in the stream changes."""
         if ctx.rnd.index % self.every:
             return
         if not ctx.mask.owned.all():
             raise ConfigError(
-                f"GradientDissimilarity: client {ctx.client.name!r} does not share all of the model, and a common point is one "
-                "model; leave it out, or the algorithm that keeps a part"
+                f"GradientDissimilarity: client {ctx.client.name!r} does not share all of the model, but gradients are "
+                "compared at one common model; leave it out, or the algorithm that keeps a part"
             )
         stats = ctx.stats.clone()
         ctx.scratch["gradients"] = [self._gradient(ctx) for _ in range(2)]
@@ -74,22 +74,19 @@ class GradientDissimilarity(Aggregator):
         return {"first": first, "second": second, "products": _products(ctx.layout, first, second)}
 
     def on_aggregate_end(self, state: State, server: ServerState, mean: State, rnd: Round) -> None:
-        """Take the products of the means from the mean of the products."""
+        """Subtract the products of the means from the mean of the products."""
         if mean:
             together = _products(server.layout, mean["first"], mean["second"])
             state["measured"] = (mean["products"] - together).to(state["measured"])
 
     def diagnostics(self, state: State, layout: Layout) -> dict[str, float]:
-        """Give the last measurement."""
+        """Return the last measurement."""
         names = list(self.metrics_help)[: 1 + (layout.slices["dual"].stop > layout.slices["dual"].start)]
         return {name: float(value) for name, value in zip(names, state["measured"], strict=False)}
 
     def _gradient(self, ctx: ClientContext) -> Tensor:
-        gradients = [ctx.model.gradient(ctx.loss(batch, 0)) for batch in self._drawn(ctx)]
-        return torch.stack(gradients).mean(0)
-
-    def _drawn(self, ctx: ClientContext) -> Sequence[Any]:
-        return [ctx.next_batch() for _ in range(self.batches)]
+        batches = [ctx.next_batch() for _ in range(self.batches)]
+        return torch.stack([ctx.model.gradient(ctx.loss(batch, 0)) for batch in batches]).mean(0)
 
 
 def _products(layout: Layout, one: Tensor, other: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ class FedProx(Aggregator):
         mu: Strength of the pull, at least 0; 0 is FedAvg.
 
     Raises:
-        ConfigError: mu is negative.
+        ConfigError: mu is negative or infinite.
     """
 
     governs = "pull towards the start of the round"

@@ -15,13 +15,13 @@ from fedlit.core.optimizer import single_optimizer
 
 
 class AveragedVectors(Aggregator):
-    """What LocalSGDM, LocalSGDAM and LocalSCGDAM share: vectors [P] that are averaged whenever the weights are.
+    """Base class of LocalSGDM, LocalSGDAM and LocalSCGDAM: vectors [P] that are averaged together with the weights.
 
-    A client starts a round from the server's vectors, changes them with its steps, and sends the change. Where a client
+    A client starts a round from the server's vectors, changes them with its steps, and sends the change. If a client
     keeps a part of the model to itself, it keeps that part of the vectors too.
 
-    The optimizer's learning rate is the step along the momentum, so that the optimizer has to be plain SGD. Corrections
-    by other aggregators of the list, and the optimizer's weight decay, act on the step, beside the momentum.
+    The optimizer's learning rate is the step size along the momentum, so the optimizer has to be plain SGD. Corrections
+    by other aggregators of the list, and the optimizer's weight decay, act on the step, not on the momentum.
     """
 
     weights = "uniform"
@@ -47,7 +47,7 @@ class AveragedVectors(Aggregator):
         return {name: torch.zeros_like(w) for name in self.vectors}
 
     def client_state(self, layout: Layout) -> State:
-        """Start with nothing of its own; what the client keeps of each vector comes with its first round."""
+        """Start empty; the client's own elements of each vector come with its first round."""
         return {name: layout.zeros()[:0].clone() for name in self.vectors}
 
     def broadcast(self, state: State, rnd: Round) -> State:
@@ -59,13 +59,13 @@ class AveragedVectors(Aggregator):
         return False
 
     def on_client_round_start(self, ctx: ClientContext) -> None:
-        """Start from the server's vectors, with the client's own elements where it keeps some."""
+        """Start from the server's vectors, with the client's own elements if it keeps some."""
         for name in self.vectors:
             ctx.scratch[name] = ctx.broadcast[name].clone()
             ctx.mask.put(ctx.layout, ctx.state[name], ctx.scratch[name])
 
     def on_client_round_end(self, ctx: ClientContext) -> State:
-        """Send the vectors' changes [P]; keep the client's own elements of them."""
+        """Send the vectors' changes [P]; keep the client's own elements."""
         for name in self.vectors:
             ctx.state[name] = ctx.mask.part(ctx.layout, ctx.scratch[name])
         return {name: ctx.scratch[name] - ctx.broadcast[name] for name in self.vectors}
@@ -88,11 +88,11 @@ class LocalSGDM(AveragedVectors):
 
     Args:
         momentum: Share of the momentum that a step keeps, in [0, 1).
-        state: What happens to the momentum at a communication: it is ``averaged`` with the weights, stays ``local``, each
-            client's own for ever, or is ``reset`` to zero.
+        state: Momentum at a communication: ``averaged`` with the weights, ``local``, which each client keeps, or
+            ``reset`` to zero.
 
     Raises:
-        ConfigError: momentum is not in [0, 1), or the optimizer is not SGD without a momentum of its own.
+        ConfigError: momentum is not in [0, 1), or the optimizer is not SGD without momentum.
     """
 
     def __init__(self, momentum: float = 0.9, state: Literal["averaged", "local", "reset"] = "averaged") -> None:
@@ -102,7 +102,7 @@ class LocalSGDM(AveragedVectors):
         self.vectors = ("u",) if state == "averaged" else ()
 
     def client_state(self, layout: Layout) -> State:
-        """Keep a whole momentum [P] where it is local."""
+        """Keep the whole momentum [P] if it is local."""
         return {"u": layout.zeros()} if self.state == "local" else super().client_state(layout)
 
     def on_client_round_start(self, ctx: ClientContext) -> None:
@@ -130,20 +130,20 @@ class LocalSGDAM(AveragedVectors):
             v_k = (1 - beta_y) v_k + beta_y grad_y f_k(x_k, y_k; z)
             every p steps:  x, y, u, v = their means over the clients
 
-    x and y are one vector, y its dual slice (``AUCSaddle``'s alpha), and so are u and v. Without a dual it is SGD along a
-    moving average. ``beta_x``, ``beta_y`` and ``lr`` are the products beta*eta and gamma*eta of the paper, all that counts of
-    its constants; gamma_y*eta is ``lr`` times the objective's ``dual_scale``. The loss of a step is that at the point to
-    which it led.
+    x and y are one vector, y its dual slice (``AUCSaddle``'s alpha), and so are u and v. Without a dual it is SGD along
+    a moving average. ``beta_x``, ``beta_y`` and ``lr`` are the paper's products beta*eta and gamma*eta, the only effect
+    of its constants; gamma_y*eta is ``lr`` times the objective's ``dual_scale``. The loss of a step is that at its end
+    point.
 
-    Deviations: where a client keeps a part of the model to itself it keeps that part of u; a client that takes part later
-    than others starts from the server's u.
+    Deviations: where a client keeps a part of the model to itself it keeps that part of u; a client that takes part
+    later than others starts from the server's u.
 
     Args:
         beta_x: Weight of the newest gradient in x, in (0, 1).
         beta_y: Weight of the newest gradient in y, in (0, 1).
 
     Raises:
-        ConfigError: a weight outside of (0, 1), or the optimizer is not SGD without a momentum of its own.
+        ConfigError: A weight is outside of (0, 1), or the optimizer is not SGD without momentum.
     """
 
     def __init__(self, beta_x: float = 0.1, beta_y: float = 0.1) -> None:
@@ -151,52 +151,52 @@ class LocalSGDAM(AveragedVectors):
         self.beta_x, self.beta_y = beta_x, beta_y
 
     def server_state(self, layout: Layout, w: Tensor) -> State:
-        """Add whether there is a first estimate."""
+        """Add a flag for the existence of first estimates."""
         return super().server_state(layout, w) | {"started": torch.tensor(0)}
 
     def broadcast(self, state: State, rnd: Round) -> State:
-        """Send whether there is a first estimate, too."""
+        """Add the flag for the existence of first estimates."""
         return super().broadcast(state, rnd) | {"started": state["started"]}
 
     def on_client_round_start(self, ctx: ClientContext) -> None:
-        """Make the first estimates, in the first round or of what only this client has."""
+        """Make the first estimates: in the first round, or for elements that only this client has."""
         super().on_client_round_start(ctx)
         began, private = bool(ctx.broadcast["started"]), ctx.mask.private(ctx.layout)
         if began and not (private and not len(ctx.state["u"])):
             return
         averaged = {name: ctx.scratch[name].clone() for name in self.vectors}
         self._advance(ctx, [ctx.next_batch() for _ in range(self.batches_per_step)], start=True)
-        if began:  # only of what it keeps to itself does a late client know nothing
+        if began:  # a late client lacks estimates only for what it keeps to itself
             for name, vector in averaged.items():
                 ctx.mask.put(ctx.layout, ctx.mask.part(ctx.layout, ctx.scratch[name]), vector)
             ctx.scratch |= averaged
 
     def compute_gradient(self, ctx: ClientContext, batches: Sequence[Any]) -> Tensor:
-        """Step along u; the loss is that of the point to which the step leads."""
+        """Step along u; the loss is that at the end of the step."""
         ctx.grad.add_(ctx.scratch["u"])
         ctx.scratch["loss"] = torch.zeros((), dtype=ctx.w.dtype, device=ctx.w.device)
         return ctx.scratch["loss"]
 
     def on_after_optimizer_step(self, ctx: ClientContext, batches: Sequence[Any]) -> None:
         """Bring u to the new point."""
-        # Only now is there a loss to the step: losses are read at the end of a round.
+        # The loss of the step is known only now; losses are read at the end of the round.
         ctx.scratch["loss"].copy_(self._advance(ctx, batches))
 
     def on_aggregate_end(self, state: State, server: ServerState, mean: State, rnd: Round) -> None:
-        """Move u by its mean change; from now on there is an estimate."""
+        """Move u by its mean change, and note that estimates exist."""
         super().on_aggregate_end(state, server, mean, rnd)
         state["started"] = torch.tensor(1)
 
     def _advance(self, ctx: ClientContext, batches: Sequence[Any], start: bool = False) -> Tensor:
-        """Bring the moving averages to the present point; at the start they are the first estimates. Returns the loss."""
+        """Update the moving averages at the current point, or start them with the first estimates; return the loss."""
         loss, gradient = self._estimate(ctx, batches, start)
         dual = ctx.layout.slices["dual"]
-        for stretch, beta in ((slice(0, dual.start), self.beta_x), (dual, self.beta_y)):
-            ctx.scratch["u"][stretch].lerp_(gradient[stretch], 1.0 if start else beta)
+        for segment, beta in ((slice(0, dual.start), self.beta_x), (dual, self.beta_y)):
+            ctx.scratch["u"][segment].lerp_(gradient[segment], 1.0 if start else beta)
         return loss
 
     def _estimate(self, ctx: ClientContext, batches: Sequence[Any], start: bool) -> tuple[Tensor, Tensor]:
-        """A loss, and the gradient [P] in x and y."""
+        """Return a loss, and the gradient [P] in x and y."""
         loss = ctx.loss(batches[0], ctx.num_steps)
         return loss.detach(), ctx.model.gradient(loss)
 
@@ -206,6 +206,6 @@ def check_products(aggregator: Aggregator, **products: float) -> None:
     for name, value in products.items():
         if not 0 < value < 1:
             raise ConfigError(
-                f"{type(aggregator).__name__}: {name} is the paper's product {name.partition('_')[0]}*eta, the weight of the "
-                f"newest estimate in a moving average; expected above 0 and below 1, found {value:g}"
+                f"{type(aggregator).__name__}: {name} is the paper's product {name.partition('_')[0]}*eta, the weight "
+                f"of the newest estimate in a moving average; expected above 0 and below 1, found {value:g}"
             )

@@ -1,4 +1,4 @@
-"""Sites that keep their heads."""
+"""Sites with personal heads."""
 
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.flat import Layout
@@ -8,10 +8,10 @@ from fedlit.core.messages import Client, Mask
 class PersonalHeads(Aggregator):
     """The personalised baseline (PFL) of surgical aggregation (Kulkarni et al., arXiv:2301.06683), section 3.2.2.
 
-    Clients share the body and keep a task block of their own, for their own classes, trained from the common start. The
+    Clients share the body and keep their own task block, for their own classes, trained from the common start. The
     variables that an objective has per class stay with it. There is no single global model: validation and test score
     every client's images with that client's model, a server's test set with each client's in turn, and a class counts
-    only where the client labels it.
+    only if the client labels it.
     """
 
     weights = "uniform"

@@ -1,4 +1,4 @@
-"""Means that a few false updates cannot move at will: CoordinateMedian, TrimmedMean and NormBound."""
+"""Aggregation that a few false updates cannot move at will: CoordinateMedian, TrimmedMean and NormBound."""
 
 from collections.abc import Sequence
 from math import ceil, inf
@@ -11,7 +11,7 @@ from fedlit.core.flat import Layout
 from fedlit.core.messages import Payload
 
 CHUNK = 1 << 16
-"""Elements that are sorted at a time."""
+"""Number of elements sorted at a time."""
 
 
 class CoordinateMedian(Aggregator):
@@ -21,25 +21,27 @@ class CoordinateMedian(Aggregator):
 
         w_j <- w_j + med {delta_k,j : k owns element j},      delta_k = w_k - w
 
-    with the mean of the two in the middle of an even number; BatchNorm's statistics likewise. While fewer than half of an
-    element's owners lie, its change is within the range of the honest ones. An element counts for the clients that share it
-    (SurgicalHeads, FedBN); with one or two owners it is their mean. All clients count alike, whatever ``federation.weights``.
+    with the mean of the two middle values of an even number; BatchNorm's statistics likewise. While fewer than half of
+    an element's owners lie, its change is within the range of the honest ones. An element counts for the clients that
+    share it (SurgicalHeads, FedBN); with one or two owners it is their mean. All clients count equally, regardless of
+    ``federation.weights``.
 
-    It needs single replies: the server keeps every client's update until the round is over, K P values, and several Fabric
-    processes are refused. What other algorithms send (control variates, momenta) stays a mean, and so do measuring rounds and
-    the squared norms behind ``drift/...``, which then compare with the median: through these a client can still lie.
+    It needs single replies: the server keeps every client's update until the round is over, K P values, and several
+    Fabric processes are refused. Vectors of other algorithms (control variates, momenta) are still averaged, and so are
+    measuring rounds and the squared norms of ``drift/...``, which are then compared with the median: through these a
+    client can still lie.
 
     Deviation: in place of gradients at one point after each step it takes the changes of a round.
 
     Raises:
-        ConfigError: Fewer than 3 clients in a round, of whom one could move the median at will.
+        ConfigError: Fewer than 3 clients in a round, one of which could move the median at will.
         TrainingError: Fewer than 3 replied.
     """
 
     weights = "uniform"
 
     def cut(self, clients: int) -> int:
-        """Return how many of the sorted changes of so many clients are cut at each end, before the mean of the others."""
+        """Return the number of a cohort's sorted changes that are cut at each end, before averaging the rest."""
         return (clients - 1) // 2
 
     def check_cohort(self, clients: int) -> None:
@@ -69,7 +71,9 @@ class CoordinateMedian(Aggregator):
     def _check(self, clients: int, error: type[Exception], advice: str) -> None:
         cut, name = self.cut(clients), type(self).__name__
         if not 0 < 2 * cut < clients:
-            raise error(f"{name}: of {clients} clients in a round it cuts {cut} at each end, which is no use; {advice}")
+            raise error(
+                f"{name}: of {clients} clients in a round it cuts {cut} at each end, which has no use; {advice}"
+            )
 
 
 class TrimmedMean(CoordinateMedian):
@@ -79,15 +83,16 @@ class TrimmedMean(CoordinateMedian):
 
         w_j <- w_j + 1/(m - 2 b) sum_{i=b+1}^{m-b} delta_(i),j,      b = ceil(trim m)
 
-    where ``delta_(1),j <= ... <= delta_(m),j`` are the sorted changes of element j of its m owners: with at most b liars it moves
-    within the range of the honest ones. The rest, deviation and errors included, is as said of :class:`CoordinateMedian`.
-    Deviations besides: b is rounded up; of a row with fewer than 2 b + 1 owners it leaves the one or two in the middle.
+    where ``delta_(1),j <= ... <= delta_(m),j`` are the sorted changes of element j of its m owners: with at most b
+    liars it moves within the range of the honest ones. Everything else, with the deviation and the errors, is as in
+    :class:`CoordinateMedian`. Further deviations: b is rounded up; of a row with fewer than 2 b + 1 owners it keeps the
+    one or two in the middle.
 
     Args:
         trim: The paper's beta, the share of the owners that is cut at each end, between 0 and 0.5.
 
     Raises:
-        ConfigError: ``trim`` is out of its range, or would leave none of the clients of a round.
+        ConfigError: ``trim`` is out of range, or would cut all clients of a round.
     """
 
     def __init__(self, trim: float = 0.2) -> None:
@@ -107,14 +112,15 @@ class NormBound(Aggregator):
 
         w <- w + sum_k pi_k delta_k min(1, norm / |delta_k|),      delta_k = w_k - w
 
-    so that a client moves the weights by ``pi_k norm`` at most. BatchNorm's statistics are scaled down by themselves, always to
-    the cohort's median norm. A norm is that of all that the client shares; the means are FedAvg's, over the owners of each
-    element. It needs single replies, and leaves open to lies what :class:`CoordinateMedian` does.
+    so a client moves the weights by at most ``pi_k norm``. BatchNorm's statistics are scaled down separately, always to
+    the cohort's median norm. A norm counts everything that the client shares; the means are FedAvg's, over the owners
+    of each element. It needs single replies, and has the same gaps as :class:`CoordinateMedian`.
 
-    Deviations: no noise is added; without ``norm`` it is the cohort's median norm (the smaller of the two in the middle).
+    Deviations: no noise is added; without ``norm`` it is the cohort's median norm (the smaller of the two in the
+    middle).
 
     Args:
-        norm: The largest norm of a client's change of the weights in a round. By default the median of the cohort.
+        norm: The largest norm of a client's change of the weights in a round; by default the cohort's median norm.
 
     Raises:
         ConfigError: ``norm`` is not above 0 and finite.
@@ -126,7 +132,7 @@ class NormBound(Aggregator):
         self.norm = norm
 
     def reduce(self, layout: Layout, replies: Sequence[Payload]) -> Payload:
-        """Scale down the changes of the weights [P] and of the statistics [S] that are too long, then add up."""
+        """Scale down changes of the weights [P] and of the statistics [S] that are too long, then add up."""
         for name, groups, bound in (("w", layout.groups(), self.norm), ("stats", [layout.stats_group], None)):
             sharing = [reply for reply in replies if reply.mask_weight[groups].any()]
             norms = [reply.vectors[name].double().norm() / reply.weight for reply in sharing]

@@ -18,19 +18,19 @@ from fedlit.schedules import Schedule
 class Scaffold(Aggregator):
     """SCAFFOLD (Karimireddy et al., ICML 2020, arXiv:1910.06378), Algorithm 1 with option II for the control variates.
 
-    Local step (eq. 3): ``w -= lr (g_k(w) - c_k + c)``. After a client's round its control variate becomes the
-    mean of the local gradients of that round, which is option II (eq. 4) in exact arithmetic, without losing
-    digits to ``(w_r - w_k) / (steps lr)`` at small rates, and right for any optimizer. The server adds
-    ``|S|/N`` of the mean change to ``c`` (eq. 5); with sites that share only a part of the model the factor is
-    per element, owners present over all owners, so that ``c`` stays the owners' weighted mean of ``c_k``. Where a run across
-    sites goes on with other clients, ``c`` and every ``c_k`` start from zero again, without anything of a client that left.
+    Local step (eq. 3): ``w -= lr (g_k(w) - c_k + c)``. After a client's round its control variate becomes the mean of
+    the local gradients of that round. This is option II (eq. 4) in exact arithmetic, without the loss of digits in
+    ``(w_r - w_k) / (steps lr)`` at small rates, and correct for any optimizer. The server adds ``|S|/N`` of the mean
+    change to ``c`` (eq. 5); for sites that share only a part of the model the factor is per element, owners in the
+    cohort over all owners, so ``c`` stays the owners' weighted mean of ``c_k``. If a run across sites resumes with other
+    clients, ``c`` and every ``c_k`` start from zero again and keep nothing of a client that left.
 
-    Deviation: client weights are the federation's (the paper: uniform; say ``FedAvg(weights: uniform)``).
+    Deviation: client weights are the federation's (uniform in the paper; set ``FedAvg(weights: uniform)``).
 
     Args:
         eta_g: Server learning rate on the weights, above 0 (the paper's global step size).
-        reset: Whether control variates start from zero at each stage of the schedule. By default they never do, as in the
-            paper. ``always`` is Algorithm 4 of CODASCA, and with ``auto`` the schedule decides: stage lists and the
+        reset: Whether control variates start from zero at each stage of the schedule. By default they never do, as in
+            the paper. ``always`` is Algorithm 4 of CODASCA, and with ``auto`` the schedule decides: stage lists and the
             theory's schedule restart, the practice schedule does not.
 
     Raises:
@@ -51,7 +51,7 @@ class Scaffold(Aggregator):
         self.eta_g, self.reset = eta_g, reset or "never"
 
     def check_schedule(self, schedule: Schedule, rounds: int) -> None:
-        """Refuse a stage of one round, and warn of short ones, where control variates are reset with each."""
+        """Refuse a stage of one round, and warn about short ones, if control variates are reset with each stage."""
         plans = [schedule.plan(index) for index in range(rounds)] if self.reset != "never" else []
         stages = Counter(plan.stage for plan in plans if self._resets(plan.restarts))
         if plans and not plans[-1].last_of_stage:
@@ -59,13 +59,14 @@ class Scaffold(Aggregator):
         shortest = min(stages.values(), default=5)
         if shortest == 1:
             raise ConfigError(
-                "Scaffold or CODASCA: the schedule has a stage of one round, and control variates that are reset with "
-                "each stage need a round to form: CODASCA without them is CODA+. Use longer stages, or reset: never"
+                "Scaffold or CODASCA: the schedule has a stage of one round, but control variates that are reset "
+                "with each stage need a round to form (CODASCA without them is CODA+); use longer stages, or reset: "
+                "never"
             )
         if shortest < 5:
             warnings.warn(
-                f"Scaffold or CODASCA: the schedule has a stage of {shortest} rounds; control variates are reset with "
-                "each stage, and the first round of each runs without them. Longer stages, or reset: never, keep more of "
+                f"Scaffold or CODASCA: the schedule has a stage of {shortest} rounds. Control variates are reset with "
+                "each stage, so its first round runs without them; use longer stages, or reset: never, for more of "
                 "their effect",
                 stacklevel=2,
             )
@@ -75,7 +76,7 @@ class Scaffold(Aggregator):
         return {"c": torch.zeros_like(w), "squares": torch.zeros(2, dtype=w.dtype)}
 
     def client_state(self, layout: Layout) -> State:
-        """Start c_k [P] at zero; with a reset the client also notes its stage."""
+        """Start c_k [P] at zero; with a reset the client also stores its stage."""
         stage = {"stage": torch.tensor(0)} if self.reset != "never" else {}
         return {"c": layout.zeros()} | stage
 
@@ -96,7 +97,7 @@ class Scaffold(Aggregator):
     def on_client_round_start(self, ctx: ClientContext) -> None:
         """Add ``c - c_k`` to every gradient of the round (eq. 3); first set c_k to zero in a new stage that resets."""
         if self.reset != "never":
-            # By number, so that a client that missed the first round of a stage starts anew as well.
+            # Compare numbers, so that a client that missed the first round of a stage is reset too.
             if self._resets(ctx.rnd.restarts) and int(ctx.state["stage"]) != ctx.rnd.stage:
                 ctx.state["c"].zero_()
             ctx.state["stage"] = torch.tensor(ctx.rnd.stage)
@@ -111,8 +112,8 @@ class Scaffold(Aggregator):
     def on_client_round_end(self, ctx: ClientContext) -> State:
         """Set c_k to the mean gradient without the correction; send its change [P] and its squared norms [2]."""
         new = ctx.scratch["sum"].div_(ctx.num_steps).sub_(ctx.scratch["shift"])
-        for stretch in ctx.mask.unshared(ctx.layout):
-            new[stretch] = 0  # nothing was corrected there, so there is nothing to learn of it
+        for segment in ctx.mask.unshared(ctx.layout):
+            new[segment] = 0  # nothing was corrected there
         delta = new - ctx.state["c"]
         ctx.state["c"] = new
         return {"c": delta, "squares": _squares(new, ctx.layout)}
@@ -124,7 +125,7 @@ class Scaffold(Aggregator):
         server.delta *= self.eta_g
 
     def diagnostics(self, state: State, layout: Layout) -> dict[str, float]:
-        """Norms of the server's control variate and of the clients' (root mean square), primal and dual."""
+        """Return norms of the server's control variate and of the clients' (root mean square), primal and dual."""
         norms = {}
         for name, squares in (("c", _squares(state["c"], layout)), ("c_k", state["squares"])):
             primal, dual = squares.sqrt().tolist()
@@ -136,6 +137,6 @@ class Scaffold(Aggregator):
 
 
 def _squares(vector: Tensor, layout: Layout) -> Tensor:
-    """Squared norms of the primal and the dual part, [2]."""
+    """Return the squared norms of the primal and the dual part, [2]."""
     dual = layout.slices["dual"]
     return torch.stack([(part @ part).cpu() for part in (vector[: dual.start], vector[dual])])

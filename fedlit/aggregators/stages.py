@@ -1,4 +1,4 @@
-"""Stages: a sequence of proximal sub-problems, each centred at the output of the one before."""
+"""Stages: a sequence of proximal sub-problems, each centred at the output of the previous one."""
 
 from math import isfinite
 from typing import Literal
@@ -17,27 +17,29 @@ Proximal = Literal["explicit", "implicit"]
 
 
 class Stages(Aggregator):
-    """What CODA+ and CODASCA share: ``f(v, alpha) + gamma/2 |v - v_0|^2`` in each stage (FDAM, eq. 5).
+    """Stages of CODA+ and CODASCA: ``f(v, alpha) + gamma/2 |v - v_0|^2`` in each stage (FDAM, eq. 5).
 
-    ``v_0`` are the weights at the start of the stage, which is the output of the one before; dual variables are never
-    pulled. Learning rate, window and length of the stages are the schedule's. Within a round the term is one entry of the
-    correction, ``gamma w - gamma v_0``; the centre travels with every broadcast, so that a client that missed the first round
+    ``v_0`` are the weights at the start of the stage, the output of the previous one; dual variables are never pulled.
+    Learning rate, window and length of the stages are the schedule's. In a round the term is one entry of the
+    correction, ``gamma w - gamma v_0``; the centre is part of every broadcast, so a client that missed the first round
     of a stage has it too.
 
     Args:
-        gamma: Coefficient of the proximal term (FDAM's experiments quote its inverse, 500 to 1000, as 1/gamma); 0 is none.
-        output: Output of a stage. ``last``: the last iterate. ``average``: the mean over clients and local iterates (FDAM,
-            Algorithm 2), with BatchNorm's statistics estimated anew. ``random``: the model after one round of the stage,
-            drawn from the seed (FDAM, Algorithm 4). ``centre``: training goes on from the last iterate, and the next stage is
-            centred at the mean over clients and local iterates, as in the experiments' code (LibAUC). In between, rounds go on
-            from the last iterate.
-        proximal: The term in a local step of rate eta. ``explicit``: its gradient is added, as FDAM writes it. ``implicit``:
-            the step is ``argmin_v <g, v> + |v - v_t|^2 / (2 eta) + gamma/2 |v - v_0|^2``, as CODA's paper writes it (Guo et
-            al., 2020), that is ``(v_t - eta g + eta gamma v_0) / (1 + eta gamma)``; after a step of another optimizer than
-            SGD it is the proximal operator of the term.
+        gamma: Coefficient of the proximal term (FDAM's experiments quote its inverse, 500 to 1000, as 1/gamma); 0 for
+            none.
+        output: Output of a stage. ``last``: the last iterate. ``average``: the mean over clients and local iterates
+            (FDAM, Algorithm 2), with re-estimated BatchNorm statistics. ``random``: the model after one round of the
+            stage, drawn from the seed (FDAM, Algorithm 4). ``centre``: training continues from the last iterate, and
+            the next stage is centred at the mean over clients and local iterates, as in the experiments' code (LibAUC).
+            Rounds within a stage always continue from the last iterate.
+        proximal: The term in a local step of rate eta. ``explicit``: its gradient is added, as in FDAM. ``implicit``:
+            the step is ``argmin_v <g, v> + |v - v_t|^2 / (2 eta) + gamma/2 |v - v_0|^2``, as in CODA's paper (Guo et
+            al., 2020), that is ``(v_t - eta g + eta gamma v_0) / (1 + eta gamma)``; after a step of another optimizer
+            than SGD it is the proximal operator of the term.
 
     Raises:
-        ConfigError: gamma is negative, or above 10; in training, an implicit step where the optimizer has several rates.
+        ConfigError: gamma is negative, or above 10; in training, a step is implicit and the optimizer has several
+            rates.
     """
 
     governs = "pull towards the start of the stage"
@@ -47,18 +49,18 @@ class Stages(Aggregator):
             raise ConfigError(f"federation.aggregators: gamma must be at least 0, found {gamma}")
         if gamma > 10:
             raise ConfigError(
-                "federation.aggregators: gamma is the coefficient of gamma/2 |v - v_0|^2, "
-                f"found {gamma:g}, which looks like its inverse; did you mean {1 / gamma if isfinite(gamma) else 1e-3:g}?"
+                f"federation.aggregators: gamma is the coefficient of gamma/2 |v - v_0|^2, found {gamma:g}, which "
+                f"looks like its inverse; did you mean {1 / gamma if isfinite(gamma) else 1e-3:g}?"
             )
         self.gamma, self.output, self.proximal = gamma, output, proximal
 
     @property
     def averages(self) -> bool:
-        """Whether the iterates of a stage are summed."""
+        """True if the iterates of a stage are summed."""
         return self.output in ("average", "centre")
 
     def server_state(self, layout: Layout, w: Tensor) -> State:
-        """Start with the initial weights as the centre v_0 [P], and with what the output of a stage needs."""
+        """Start with the initial weights as the centre v_0 [P], and the state that the output of a stage needs."""
         state = {"centre": w.clone(), "began": torch.tensor(0)}
         if self.averages:
             state |= {"sum": torch.zeros_like(w), "windows": torch.tensor(0)}
@@ -67,7 +69,7 @@ class Stages(Aggregator):
         return state
 
     def on_round_start(self, state: State, server: ServerState, rnd: Round) -> None:
-        """Take the weights as the centre at the start of a stage; consider them as its random output."""
+        """Set the centre to the weights at the start of a stage; consider them as its random output."""
         if rnd.first_of_stage:
             moved = self.output == "centre" and int(state["windows"]) > 0
             state["centre"] = state["sum"] / state["windows"] if moved else server.w.clone()
@@ -87,7 +89,7 @@ class Stages(Aggregator):
             ctx.correction.pull(ctx.broadcast["centre"], self.gamma)
         elif len(set(ctx.rates)) > 1:
             raise ConfigError(
-                f"{type(self).__name__}: an implicit proximal step needs one learning rate, the optimizer has "
+                f"{type(self).__name__}: an implicit proximal step needs one learning rate, but the optimizer has "
                 f"{', '.join(f'{rate:g}' for rate in ctx.rates)}; set proximal: explicit"
             )
         if self.averages:
@@ -107,7 +109,7 @@ class Stages(Aggregator):
             ctx.scratch["iterates"] += ctx.w
 
     def on_client_round_end(self, ctx: ClientContext) -> State:
-        """Send the mean of the iterates, less the start [P], for an output that averages."""
+        """Send the mean of the iterates, minus the start [P], for an output that averages."""
         if not self.averages:
             return {}
         return {"iterates": ctx.scratch["iterates"].div_(ctx.num_steps).sub_(ctx.start)}
@@ -119,7 +121,7 @@ class Stages(Aggregator):
             state["windows"] += rnd.window
 
     def on_stage_end(self, state: State, server: ServerState, rnd: Round) -> None:
-        """Set the weights to the output of the stage, from which the next starts."""
+        """Set the weights to the output of the stage, from which the next stage starts."""
         if self.output == "average":
             server.w.copy_(state["sum"] / state["windows"])
         if self.output == "random":
@@ -138,12 +140,12 @@ class Stages(Aggregator):
     def on_measure_end(
         self, state: State, server: ServerState, measured: Measured, rnd: Round, when: Literal["before", "after"]
     ) -> None:
-        """Take the estimated statistics."""
+        """Use the estimated statistics."""
         if self.measures_moments(rnd, when):
             server.stats.copy_(measured.normalisation)
 
     def _consider(self, state: State, server: ServerState, rounds: int, rnd: Round) -> None:
-        """Keep the model after the stage's round ``rounds`` with probability 1/rounds: in the end each is as likely."""
+        """Keep the model after the stage's round ``rounds`` with probability 1/rounds: all are equally likely."""
         draw = torch.rand(1, generator=generator(rnd.seed, "stage output", int(state["began"]), rounds))
         if float(draw) * rounds < 1:
             state["w"], state["stats"] = server.w.clone(), server.stats.clone()

@@ -10,9 +10,10 @@ class SurgicalHeads(Aggregator):
 
     A client sends the rows (weights and bias) of the classes that it labels, and nothing of other rows. A row of the
     federation's head is then the mean over the clients that label its class (the paper's ``g``); the row of a class
-    that one client alone labels is that client's, and a class that nobody in the cohort labels keeps its row. The rest
-    of the model (the paper's ``f``) is left to the other algorithms of the list: none is FedAvg, FedBNPlus freezes
-    normalisation, Scaffold corrects drift. The variables that an objective has per class go with their rows.
+    that only one client labels is that client's, and a class that no client of the cohort labels keeps its row. The
+    rest of the model (the paper's ``f``) is left to the other algorithms of the list: without any it is FedAvg,
+    FedBNPlus freezes normalisation, Scaffold corrects drift. Variables that an objective has per class follow their
+    rows.
 
     The task block is what the module names ``head``. Local losses must leave out what a client does not label, as BCE
     and the AUC objective do (eq. 3).

@@ -1,1 +1,1 @@
-"""One client's round on one flat vector; nothing here names an algorithm."""
+"""One client's round on one flat vector."""

@@ -1,4 +1,4 @@
-"""Arguments that are given in Python, held against the annotations of what takes them: a function, or a class of fedlit."""
+"""Arguments given in Python, checked against the annotations of the function or class of fedlit that takes them."""
 
 import functools
 import inspect
@@ -14,7 +14,7 @@ import numpy as np
 from fedlit.core.errors import ConfigError
 
 NUMBERS = {int: Integral, float: Real}
-"""What stands for Python's own numbers: those of NumPy do as well."""
+"""Types accepted for Python's own numbers: those of NumPy too."""
 
 NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", Path: "a path"}
 
@@ -22,9 +22,9 @@ Made = TypeVar("Made", bound=type)
 
 
 class Checked:
-    """A base whose subclasses in fedlit refuse arguments of another kind than their constructor declares.
+    """Base class whose subclasses in fedlit check their constructor's arguments against its annotations.
 
-    A class outside of fedlit keeps a constructor of its own as it is, and what that hands on is checked.
+    The constructor of a class outside of fedlit is left as it is; arguments that it passes on are checked.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -34,7 +34,7 @@ class Checked:
 
 
 def checked(cls: Made) -> Made:
-    """Let a class's own constructor refuse arguments of another kind than it declares; numbers of NumPy become Python's.
+    """Make a class check its constructor's arguments against its annotations; NumPy numbers become Python's.
 
     Raises:
         ConfigError: By the constructor; names the class, the argument, what was expected and what was found.
@@ -47,58 +47,56 @@ def checked(cls: Made) -> Made:
     single = [name for name, parameter in signature.parameters.items() if parameter.kind not in variadic]
 
     @functools.wraps(init)
-    def __init__(self: Any, *given: Any, **named: Any) -> None:
-        given, named = tuple(map(_plain, given)), {name: _plain(value) for name, value in named.items()}
+    def __init__(self: Any, *positional: Any, **named: Any) -> None:
+        positional, named = tuple(map(_plain, positional)), {name: _plain(value) for name, value in named.items()}
         try:
-            arguments = signature.bind(self, *given, **named).arguments
+            arguments = signature.bind(self, *positional, **named).arguments
         except TypeError:
-            arguments = {}  # Python says it better
-        given_singly = {name: arguments[name] for name in single if name in arguments}
-        check_kinds(init, given_singly, f"{type(self).__name__}.")
-        init(self, *given, **named)
+            arguments = {}  # Python's own message is clearer
+        check_arguments(init, {k: arguments[k] for k in single if k in arguments}, f"{type(self).__name__}.")
+        init(self, *positional, **named)
 
     cls.__init__ = __init__
     return cls
 
 
-def check_kinds(function: Callable, given: Mapping[str, Any], of: str = "") -> None:
-    """Refuse an argument of a kind that the function does not take.
+def check_arguments(function: Callable, arguments: Mapping[str, Any], prefix: str = "") -> None:
+    """Check arguments against the annotations of a function.
 
     Args:
-        function: Whose annotations count.
-        given: Its arguments by name.
-        of: What stands before the name of an argument in the error.
+        function: The function.
+        arguments: Its arguments by name.
+        prefix: Text before the name of an argument in the error.
 
     Raises:
         ConfigError: Names the argument, what was expected and what was found.
     """
     hints = _hints(function)
-    for name, value in given.items():
+    for name, value in arguments.items():
         if name in hints and not fits(value, hints[name]):
-            raise ConfigError(
-                f"{of}{name}: expected {_words(hints[name])}, found {_found(value)}{_meant(value, hints[name])}"
-            )
+            expected, found = _as_text(hints[name]), _found(value)
+            raise ConfigError(f"{prefix}{name}: expected {expected}, found {found}{_advice(value, hints[name])}")
 
 
 @functools.cache
 def _hints(function: Callable) -> dict[str, Any]:
-    """The annotations, without those that name what is imported for type checkers alone."""
+    """Return the annotations, without those that name an import for type checkers only."""
     try:
         return get_type_hints(function)
     except NameError:
-        written, known = function.__annotations__, inspect.unwrap(function).__globals__
-        return {name: hint for name, text in written.items() if (hint := _hint(text, known)) is not None}
+        texts, names = function.__annotations__, inspect.unwrap(function).__globals__
+        return {name: hint for name, text in texts.items() if (hint := _hint(text, names)) is not None}
 
 
-def _hint(text: str, known: dict[str, Any]) -> Any:
+def _hint(text: str, names: dict[str, Any]) -> Any:
     try:
-        return eval(text, known)
+        return eval(text, names)
     except (NameError, TypeError):
         return None
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Tell whether a value is of an annotation's kind; a truth value is no number."""
+    """Return whether a value has an annotation's type; a bool is not a number."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint is Any or isinstance(hint, TypeVar):
         return True
@@ -119,7 +117,7 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A number of NumPy as Python's own, which JSON and YAML take too; alone, or within a list or a dict."""
+    """Convert NumPy numbers to Python's, which JSON and YAML take too, also inside a list or a dict."""
     if isinstance(value, np.generic):
         return value.item()
     if type(value) in (list, tuple):
@@ -131,16 +129,16 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _words(hint: Any) -> str:
+def _as_text(hint: Any) -> str:
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _words(inner[0])
+        return _as_text(inner[0])
     if origin in (Union, UnionType):
-        return " or ".join(_words(each) for each in inner if each is not NoneType)
+        return " or ".join(_as_text(each) for each in inner if each is not NoneType)
     if origin is Literal:
         return " or ".join(map(repr, inner))
     if origin in (list, tuple, Sequence):
-        return f"a list of {_words(inner[0])}"
+        return f"a list of {_as_text(inner[0])}"
     if origin is not None:
         return "a function" if issubclass(origin, Callable) else "a dict"
     return NAMES.get(hint) or hint.__name__
@@ -154,8 +152,8 @@ def _found(value: Any) -> str:
     return repr(value) if isinstance(value, (str, bool, Real, NoneType)) else f"a {type(value).__name__}"
 
 
-def _meant(value: Any, hint: Any) -> str:
-    """Say what to write for a class in the place of an object, and for one object in the place of a list."""
+def _advice(value: Any, hint: Any) -> str:
+    """Return what to write instead of a class where an object is expected, or of one object where a list is."""
     listed = [
         args[0] for each in (hint, *get_args(hint)) if get_origin(each) in (list, Sequence) and (args := get_args(each))
     ]
@@ -164,6 +162,6 @@ def _meant(value: Any, hint: Any) -> str:
         return f"; write {classes[0].__name__}(...)"
     names = [each for each in value if isinstance(each, str)] if isinstance(value, (list, tuple)) else []
     if names and names[0].isidentifier() and any(isclass(kind) and kind is not str for kind in listed):
-        return f"; a name is for YAML, in Python write {names[0]}(...)"
+        return f"; names are for YAML, in Python write {names[0]}(...)"
     one = any(kind is not str and isinstance(value, kind) for kind in listed)
     return f"; write [{type(value).__name__}(...)]" if one else ""

@@ -1,4 +1,4 @@
-"""State that a module keeps in plain attributes, where no client could have its own: found in the round that changes it."""
+"""Training state that a module keeps in plain attributes instead of buffers, found in the round that changes it."""
 
 import copy
 import dis
@@ -23,16 +23,16 @@ OTHERS = frozenset(vars(LightningModule())) | {"log", "log_dict", "optimizers"}
 """Attributes that belong to PyTorch, to Lightning or to the federation."""
 
 LIBRARIES = ("torch.nn.", "torchmetrics.")
-"""Where layers come from that keep nothing in attributes, or nothing that training depends on."""
+"""Packages whose layers keep no state in attributes, or none that training depends on."""
 
 SETTABLE = frozenset(("p", "momentum"))
 """Attributes of PyTorch's layers that training depends on, and a step may set: rates of dropout, and of means in BatchNorm."""
 
 OUTSIDE = ("the class ", "the module ")
-"""How places begin that are no submodules."""
+"""Prefixes of holders that are not submodules."""
 
 ABSENT, UNKNOWN = object(), object()
-"""Values of an attribute that is not there, and of one that cannot be copied, or is no state by its kind."""
+"""Values of a missing attribute, and of one that cannot be copied or cannot be state."""
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic)
 GENERATORS: dict[type, Callable[[Any], Any]] = {
@@ -48,11 +48,11 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Holder:
-    """Where attributes are: of an object, of a class, or globals.
+    """Holder of attributes: an object, a class, or a module's globals.
 
     Attributes:
         place: The dictionary, or the class.
-        names: Names that are looked at; all where it is None.
+        names: Names to watch; None for all.
     """
 
     place: dict[str, Any] | type
@@ -60,11 +60,11 @@ class Holder:
 
     @property
     def entries(self) -> Mapping[str, Any]:
-        """What there is, by name."""
+        """Its attributes by name."""
         return self.place if isinstance(self.place, dict) else vars(self.place)
 
-    def looked_at(self) -> Iterator[tuple[str, Any]]:
-        """Give names and values."""
+    def watched(self) -> Iterator[tuple[str, Any]]:
+        """Yield the names and values to watch."""
         if self.names is not None:
             yield from ((name, self.entries[name]) for name in self.names if name in self.entries)
             return
@@ -83,17 +83,18 @@ class Holder:
 
 
 class AttributeWatch:
-    """No step carries something to the next one outside of buffers, and nothing that is frozen changes.
+    """Check that steps carry no state to the next one outside of buffers, and that frozen parameters do not change.
 
-    What steps may keep is compared before and after each client's round.
+    Attributes are compared before and after each client's round.
 
     Args:
-        module: The module. Looked at are attributes of it, of its submodules and objective and of their classes, globals that
-            their methods name, and states of metrics; not PyTorch's own layers, and what Lightning keeps.
+        module: The module. Watched are the attributes of it, of its submodules and objective and of their classes,
+            globals that their methods name, and states of metrics, except for PyTorch's own layers and what Lightning
+            keeps.
     """
 
     name = "attributes"
-    advice = "make it a buffer, which every client keeps as its own or the federation averages"
+    advice = "make it a buffer, which each client keeps as its own or the federation averages"
 
     def __init__(self, module: LightningModule) -> None:
         self._module = module
@@ -111,14 +112,14 @@ class AttributeWatch:
         for place, part in self._hidden.items():
             self._holders |= {place: Holder(part._parameters), f"{place} ": Holder(part._buffers)}
         self._structure = [(name, part, _names(part)) for name, part in module.named_modules()]
-        held = [*module.parameters(), *module.buffers()]
-        self._memory = {tensor.untyped_storage().data_ptr() for tensor in held}
+        tensors = [*module.parameters(), *module.buffers()]
+        self._memory = {tensor.untyped_storage().data_ptr() for tensor in tensors}
         self._frozen = {n: p.detach().clone() for n, p in module.named_parameters() if not p.requires_grad}
         self._before: dict[Key, Any] = {}
         self._harmless: set[Key] = set()
 
     def begin(self) -> None:
-        """Remember what there is; what has not changed since the last round is not copied again."""
+        """Remember the attributes before a round, without copying those that are unchanged since the last one."""
         live = dict(self._live())
         for key in self._before.keys() - live.keys():
             del self._before[key]
@@ -129,13 +130,13 @@ class AttributeWatch:
     def check(self, step: Callable[[], Tensor]) -> None:
         """Refuse state in attributes, after the round.
 
-        An attribute that has changed is state if the next step depends on what it was: ``step`` is run again, from the
-        values before and after the round. What a step only leaves behind (its activations, the time) or computes once (a
-        grid) is no state, nor is a list of losses that grows, as long as the loss does not depend on it; those are not
-        looked at again. What a metric has counted is state where the loss depends on it.
+        A changed attribute is state if the next step depends on its value: ``step`` is run again, from the values
+        before and after the round. Values that a step only leaves behind (its activations, the time) or computes once
+        (a grid) are not state, nor is a growing list of losses, as long as the loss does not depend on it; those are
+        not checked again. The counts of a metric are state if the loss depends on them.
 
         Args:
-            step: Returns the loss of the client's first step, with the same draws and weights each time.
+            step: Returns the loss of the client's first step, with the same random numbers and weights each time.
 
         Raises:
             TrainingError: A frozen parameter, or an attribute that is state, has changed; names it.
@@ -149,13 +150,12 @@ class AttributeWatch:
         if not changed:
             return
         now = {key: self._copied(live[key]) for key in changed if key in live}
-        held = {key: live.get(key, ABSENT) for key in changed}
         try:
             replays = [
                 self._replay({key: _of(start, key) for key in changed}, step) for start in (self._before, now, now)
             ]
         finally:
-            self._set(held)
+            self._set({key: _of(live, key) for key in changed})
         (before, first_loss), (after, loss), (again, _) = replays
         depends = not torch.equal(first_loss, loss)
         carried = [key for key in changed if not _same(before[key], after[key]) and _same(after[key], again[key])]
@@ -166,8 +166,8 @@ class AttributeWatch:
                 raise TrainingError(self._refusal(key))
         if growing:
             rank_zero_warn(
-                f"{self._name(growing[0])} grows with every step, and nobody empties it: no hook is called at the end of an "
-                "epoch here; use self.log"
+                f"{self._name(growing[0])} grows with every step and is never emptied, because no hook is called at "
+                "the end of an epoch; use self.log instead"
             )
         self._harmless.update(changed)
 
@@ -175,9 +175,8 @@ class AttributeWatch:
         for name, value in self._module.named_parameters():
             if name in self._frozen and not (value.requires_grad is False and torch.equal(self._frozen[name], value)):
                 raise TrainingError(
-                    f"{type(self._module).__name__}: its frozen parameter {name} changed during training, or is frozen no "
-                    "more; it is sent to nobody, so every process would have another one: make it a buffer, which the "
-                    "federation averages"
+                    f"{type(self._module).__name__}: its frozen parameter {name} changed during training, or was "
+                    "unfrozen; it is never synchronised: register it as a buffer, which the federation averages"
                 )
 
     def _check_structure(self) -> None:
@@ -194,8 +193,8 @@ class AttributeWatch:
         value = self._holders[place].entries.get(attribute)
         if place in self._metrics:
             return (
-                f"{self._name((place, ''))} is a metric that the loss depends on: it goes on counting over the clients that take "
-                "turns on one module, in any number of processes; compute what the loss needs from the batch"
+                f"{self._name((place, ''))} is a metric that the loss depends on: it keeps counting over all clients "
+                "that take turns on one module; compute the loss from the batch only"
             )
         if place.strip() in self._hidden:
             fix = "It is a weight of a layer that the module does not list as its own: keep such weights as buffers"
@@ -205,12 +204,13 @@ class AttributeWatch:
             )
         else:
             fix = (
-                "Make it a buffer, which every client keeps as its own (of integers or bool) or the federation averages (of "
-                f"floating point): self.register_buffer({attribute!r}, torch.tensor(0)). self.global_step counts steps already"
+                "Make it a buffer, which each client keeps as its own (integers or bool) or the federation averages "
+                f"(floating point): self.register_buffer({attribute!r}, torch.tensor(0)). self.global_step already "
+                "counts steps"
             )
         return (
-            f"{self._name(key)} is a plain attribute that carries something from step to step: clients take turns on one "
-            f"module, in any number of processes, so it would be that of whoever trained last. {fix}"
+            f"{self._name(key)} is a plain attribute that carries state from step to step: clients take turns on one "
+            f"module, in any number of processes, so each would read the value of the client before it. {fix}"
         )
 
     def _name(self, key: Key) -> str:
@@ -220,12 +220,12 @@ class AttributeWatch:
 
     def _live(self) -> Iterator[tuple[Key, Any]]:
         for place, holder in self._holders.items():
-            for name, value in holder.looked_at():
+            for name, value in holder.watched():
                 if (place, name) not in self._harmless:
                     yield (place, name), value
 
     def _is(self, key: Key, value: Any) -> bool:
-        """Whether a value is what it was."""
+        """Return whether a value is unchanged."""
         return _same(_of(self._before, key), value) if key in self._before else self._copied(value) is UNKNOWN
 
     def _set(self, values: dict[Key, Any]) -> None:
@@ -239,7 +239,7 @@ class AttributeWatch:
         return now, loss
 
     def _copied(self, value: Any, depth: int = 4) -> Any:
-        """A copy that later changes do not reach."""
+        """Return a copy that later changes do not reach."""
         if value is ABSENT or isinstance(value, PLAIN):
             return value
         if not depth:
@@ -272,7 +272,7 @@ class AttributeWatch:
 
 
 def _add_classes(holders: dict[str, Holder], kind: type) -> None:
-    """Add where a class of somebody's own, and those above it, keep attributes, and the globals that their methods name."""
+    """Add a user's class and those above it as holders, and the globals that their methods name."""
     for each in kind.__mro__:
         if each.__module__.split(".")[0] in ("torch", "lightning", "torchmetrics", "timm", "builtins", "fedlit"):
             continue
@@ -296,7 +296,7 @@ def _globals_of(function: FunctionType) -> frozenset[str]:
 
 
 def _globals_in(code: CodeType) -> frozenset[str]:
-    """Names of globals that a function and those inside it use."""
+    """Return the names of globals that a function and its inner functions use."""
     names = {each.argval for each in dis.get_instructions(code) if each.opname.endswith("_GLOBAL")}
     return frozenset(names).union(*(_globals_in(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
 
@@ -306,7 +306,7 @@ def _of(values: Mapping[Any, Any], key: Any) -> Any:
 
 
 def _vars(value: Any) -> dict[str, Any] | None:
-    """The attributes of an object of somebody's own class, such as a meter; None of anything else."""
+    """Return the attributes of an object of a user's class, such as a meter; None for anything else."""
     if isinstance(value, type) or type(value).__module__.split(".")[0] in ("torch", "numpy", "builtins", "functools"):
         return None
     slots = [name for kind in type(value).__mro__ for name in _slots(kind) if hasattr(value, name)]
@@ -350,14 +350,15 @@ def _hidden(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values are equal, NaN to NaN; what is unknown is the same as anything."""
+    """Return whether two values are equal, with NaN equal to NaN; an unknown value equals any."""
     if one is other or one is UNKNOWN or other is UNKNOWN:
         return True
     if type(one) is not type(other):
         return False
     if isinstance(one, Tensor):
-        alike = one.shape == other.shape and one.dtype == other.dtype
-        return alike and bool(((one == other) | ((one != one) & (other != other))).all())
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return False
+        return bool(((one == other) | ((one != one) & (other != other))).all())
     if isinstance(one, np.ndarray):
         return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
     if isinstance(one, tuple(GENERATORS)):
@@ -373,7 +374,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _grows(before: Any, after: Any) -> bool:
-    """Whether a container has kept all that it held."""
+    """Return whether a container still holds all that it held."""
     if isinstance(before, dict) and isinstance(after, dict):
         return before.keys() <= after.keys() and all(_same(value, after[key]) for key, value in before.items())
     if isinstance(before, (list, deque)) and isinstance(after, (list, deque)):

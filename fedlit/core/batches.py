@@ -1,4 +1,4 @@
-"""Which examples a client's local step sees."""
+"""The batches of a client's local steps."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,7 +14,7 @@ from fedlit.core.randomness import generator
 
 
 def fetch(dataset: Dataset, indices: Tensor) -> Any:
-    """One batch: ``dataset.batch(indices)`` where the data set has it, else its examples, collated."""
+    """Return one batch: ``dataset.batch(indices)`` if the data set has that method, else its collated examples."""
     whole = getattr(dataset, "batch", None)
     if callable(whole):  # a data set of somebody's own may call a number so
         return whole(indices)
@@ -22,10 +22,10 @@ def fetch(dataset: Dataset, indices: Tensor) -> Any:
 
 
 def columns(labels: Tensor, classes: int) -> Tensor:
-    """Labels as float [B, C]: indices of classes [B] become one against the rest.
+    """Return labels as float [B, C]; class indices [B] become one-hot.
 
     Raises:
-        TrainingError: an index is no class.
+        TrainingError: An index is outside of the classes.
     """
     if labels.ndim == 1 and classes > 1 and not labels.is_floating_point():
         try:
@@ -33,26 +33,27 @@ def columns(labels: Tensor, classes: int) -> Tensor:
         except RuntimeError:
             lowest, highest = labels.min().item(), labels.max().item()
             raise TrainingError(
-                f"labels: expected the class of each image, 0 to {classes - 1}, found {lowest if lowest < 0 else highest}"
+                f"labels: expected the class of each image, 0 to {classes - 1}, found "
+                f"{lowest if lowest < 0 else highest}"
             ) from None
     return labels.float()
 
 
 class BatchStream:
-    """An endless stream of batches in which the batch at a position is a pure function of (seed, client, position).
+    """Endless stream of batches; the batch at a position is a pure function of (seed, client, position).
 
-    Each pass over the data is a fresh permutation. The last batch of a pass may be smaller, but a single left-over
-    example is dropped from that pass: BatchNorm refuses a batch of one. Where the data set has a ``sampler``
-    (:class:`fedlit.data.sampler.Sampler`), the batches of local steps are drawn by that.
+    Each pass over the data is a fresh permutation. The last batch of a pass may be smaller, but a single remaining
+    example is dropped from that pass: BatchNorm refuses a batch of one. If the data set has a ``sampler``
+    (:class:`fedlit.data.sampler.Sampler`), it draws the batches of local steps.
 
     Args:
-        dataset: a client's training set of n >= 2 examples.
+        dataset: A client's training set of n >= 2 examples.
         batch_size: B.
-        seed: of the run.
-        client: whose stream it is.
-        purpose: streams of different purposes are independent.
-        classes: whose labels every batch is checked for, as nobody could before; by default none are.
-        ahead: takes the next batch while one trains; by default nobody does.
+        seed: Seed of the run.
+        client: Name of the client.
+        purpose: Streams of different purposes are independent.
+        classes: Classes whose labels are checked in every batch, if they could not be checked earlier; none by default.
+        ahead: Reads the next batch while the current one trains; none by default.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class BatchStream:
         """Return a batch.
 
         Raises:
-            ConfigError: a label is not 0, 1 or NaN.
+            ConfigError: A label is not 0, 1 or NaN.
         """
         batch = fetch(self.dataset, self._indices(position))
         if self._classes:
@@ -87,7 +88,7 @@ class BatchStream:
         return batch
 
     def take(self, position: int) -> Any:
-        """Return what the data set takes for a batch, without any draw; see :class:`ReadAhead`."""
+        """Return what the data set takes for a batch, without drawing random numbers; see :class:`ReadAhead`."""
         return self.dataset.take(self._indices(position))
 
     def _indices(self, position: int) -> Tensor:
@@ -99,21 +100,21 @@ class BatchStream:
                 order = torch.randperm(len(self.dataset), generator=draw)
             else:
                 order = self._sampler.order(self.dataset.labels, self.batch_size, draw)
-            self._pass = (epoch, order)  # at once, as two threads ask
+            self._pass = (epoch, order)  # one assignment, because two threads read it
         return order[step * self.batch_size : (step + 1) * self.batch_size]
 
 
 class ReadAhead:
-    """Takes the batch that comes next in a thread, while another one trains.
+    """A thread that reads the next batch while the current one trains.
 
-    A data set has its batches in two parts for this: ``take(indices)`` reads and draws nothing, and ``finish(taken)``, in
-    the thread that trains, may draw; so that the order of the draws is the same as without.
+    A data set splits its batches in two for this: ``take(indices)`` reads without drawing random numbers, and
+    ``finish(taken)``, in the training thread, may draw. So draws come in the same order as without it.
 
     Attributes:
-        following: Stream and position from which the next client starts, once the present one has its last batch.
+        following: Stream and position from which the next client starts, after the last batch of the current one.
 
     Args:
-        device: Where batches go; for a GPU they are copied to page-locked memory.
+        device: The device of the batches; for a GPU they are copied to page-locked memory.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -125,7 +126,7 @@ class ReadAhead:
         self.following: tuple[BatchStream, int] | None = None
 
     def batch(self, stream: BatchStream, position: int, last: bool) -> Any:
-        """Return a batch, and ask for the one after it; after a client's last one for the next client's first."""
+        """Return a batch and start reading the next one: after a client's last batch, the next client's first."""
         here = self._asked == (stream, position)
         taken = self._taken.result() if here else stream.take(position)
         after = self.following if last else (stream, position + 1)
@@ -142,15 +143,15 @@ class ReadAhead:
 
 
 class Draws:
-    """Batches of a stream from a position on, one after the other.
+    """Consecutive batches of a stream from a position on.
 
     Attributes:
-        drawn: How many so far.
+        drawn: Number of batches drawn so far.
 
     Args:
-        stream: Whose.
-        position: Of the first.
-        expected: How many will be drawn, as far as is known; more may be.
+        stream: The stream.
+        position: Position of the first batch.
+        expected: Expected number of draws; more are allowed.
     """
 
     def __init__(self, stream: BatchStream, position: int, expected: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""The buffers of a module that belong to a client: counters, flags and whatever else is no statistic."""
+"""Buffers that a client keeps: counters, flags and all others that are not statistics."""
 
 from dataclasses import dataclass
 
@@ -16,32 +16,32 @@ class Slot:
     start: Tensor | None
 
     def put(self, value: Tensor | None) -> None:
-        """Let every place hold this tensor."""
+        """Put this tensor into every place."""
         for buffers, leaf in self.places:
             buffers[leaf] = value
 
     def get(self) -> Tensor | None:
-        """What the first place holds."""
+        """Return the tensor at the first place."""
         buffers, leaf = self.places[0]
         return buffers[leaf]
 
     def changed(self) -> bool:
-        """Whether it holds a tensor that is not equal to the value at the start."""
+        """Return whether it holds a tensor that differs from the value at the start."""
         value = self.get()
         return value is not None and (self.start is None or not _equal(value, self.start))
 
 
 class OwnBuffers:
-    """The buffers of a module that are no statistics; every client keeps its own from round to round.
+    """Buffers of a module that are not statistics; every client keeps its own from round to round.
 
     Statistics are the floating-point buffers: they lie in the flat vector, and the federation averages them. All other
     buffers, persistent or not, are here: integers, flags, and those that are None at first. The counter of a BatchNorm
-    layer, ``num_batches_tracked``, decides nothing and stays with the module.
+    layer, ``num_batches_tracked``, has no effect and stays with the module.
 
     Args:
         module: The module.
         statistics: Names of the buffers in the flat vector.
-        device: Where the module is.
+        device: The module's device.
     """
 
     def __init__(self, module: nn.Module, statistics: set[str], device: torch.device) -> None:
@@ -60,22 +60,22 @@ class OwnBuffers:
 
     @property
     def names(self) -> list[str]:
-        """Their names."""
+        """The buffers' names."""
         return [*self._slots]
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Take a client's buffers; what ``state`` lacks is as it was at the start."""
+        """Load a client's buffers; those that ``state`` lacks are reset to their start."""
         for name, slot in self._slots.items():
             value = state.get(name, slot.start)
             slot.put(None if value is None else value.to(self._device, copy=True))
 
     def state(self) -> dict[str, Tensor]:
-        """A copy of the buffers that are no longer as they were at the start, by name."""
+        """Return copies, by name, of the buffers that differ from their start."""
         return {name: slot.get().detach().cpu().clone() for name, slot in self._slots.items() if slot.changed()}
 
 
 def places_of_buffers(module: nn.Module) -> dict[str, list[tuple[Buffers, str]]]:
-    """Every buffer of a module by its first name, with all places that hold the same tensor."""
+    """Return every buffer of a module by its first name, with all places that hold the same tensor."""
     places: dict[str, list[tuple[Buffers, str]]] = {}
     names: dict[int, str] = {}
     for prefix, part in module.named_modules():

@@ -1,4 +1,4 @@
-"""Tensors on their way to a device, without a wait for it, and constants that stay there."""
+"""Copies of tensors to a device without waiting for it, and constants that stay there."""
 
 from functools import cache
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Give a tensor on a device; the copy to a GPU is from page-locked memory, so that nobody waits for it."""
+    """Return a tensor on a device; copies to a GPU come from page-locked memory, so nothing waits for them."""
     if tensor.device == device:
         return tensor
     if device.type == "cuda" and tensor.device.type == "cpu":
@@ -17,6 +17,6 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
 
 @cache
 def constant(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """Give float32 numbers as a tensor on a device, copied there once; read only."""
+    """Return float32 numbers as a tensor on a device, copied there once; read-only."""
     with torch.inference_mode(False):
         return torch.tensor(values, dtype=torch.float32, device=device)

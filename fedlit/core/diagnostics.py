@@ -1,4 +1,4 @@
-"""How far clients drift apart in a round, from sums: no client's update is looked at by itself."""
+"""Metrics of client drift in a round, from sums: no client's update is inspected on its own."""
 
 import torch
 from torch import Tensor
@@ -8,11 +8,11 @@ from fedlit.core.messages import Payload
 
 
 def squares(layout: Layout, change: Tensor, weight: float) -> Tensor:
-    """What a client sends: its squared change in each group of the layout, as it is and once more times its weight.
+    """Compute a client's part of the diagnostics: its squared change per group, plain and times its weight.
 
     Args:
-        layout: of the change.
-        change: delta_k [P], zero on what the client does not share.
+        layout: Layout of the change.
+        change: delta_k [P], zero where the client shares nothing.
         weight: pi_k.
 
     Returns:
@@ -23,22 +23,22 @@ def squares(layout: Layout, change: Tensor, weight: float) -> Tensor:
 
 
 def drift_metrics(layout: Layout, total: Payload, sums: Tensor, mean: Tensor, clients: int) -> dict[str, float]:
-    """``drift/...`` of a round.
+    """Compute the metrics ``drift/...`` of a round.
 
-    With equal weights and all of the model shared they are
+    With equal weights and a fully shared model they are
 
     - ``client_drift``: mean |delta_k|^2 - |mean delta|^2, the spread of the clients' updates;
-    - ``alignment``: (K^2 |mean delta|^2 - sum |delta_k|^2) / ((K - 1) sum |delta_k|^2), 1 where all updates are equal, 0
-      where they are orthogonal on average, below where they cancel;
+    - ``alignment``: (K^2 |mean delta|^2 - sum |delta_k|^2) / ((K - 1) sum |delta_k|^2): 1 if all updates are equal, 0
+      if they are orthogonal on average, negative if they cancel;
     - ``update_norm``: |mean delta|, before a server learning rate.
 
-    With other weights pi_k the first is the weighted variance and the second is taken of pi_k delta_k. An element's mean is
+    With other weights pi_k the first is the weighted variance, and the second uses pi_k delta_k. An element's mean is
     over its owners.
 
     Args:
-        layout: of the vectors.
-        total: sum of the cohort's payloads.
-        sums: its :func:`squares`.
+        layout: Layout of the vectors.
+        total: Sum of the cohort's payloads.
+        sums: Sum of their :func:`squares`.
         mean: mean delta [P].
         clients: K, size of the cohort.
     """
@@ -54,14 +54,14 @@ def drift_metrics(layout: Layout, total: Payload, sums: Tensor, mean: Tensor, cl
 
 
 def _by_group(layout: Layout, vector: Tensor) -> Tensor:
-    """Squared norms [num_groups]; the rows of a tensor that has one for each class are taken together."""
+    """Return squared norms [num_groups]; rows of a tensor with one row per class are computed together."""
     norms = vector.new_zeros(layout.num_groups)
     for entry in layout.parameters:
         if entry.per_class:
             rows = vector[entry.offset : entry.offset + entry.size].view(entry.shape[0], -1)
             norms[entry.group + 1 : entry.group + 1 + len(rows)] += rows.square().sum(1)
-    for stretch in layout.stretches:
-        if stretch.group % (len(layout.classes) + 1) == 0:  # of no class
-            part = vector[stretch.start : stretch.stop]
-            norms[stretch.group] += torch.dot(part, part)
+    for segment in layout.segments:
+        if segment.group % (len(layout.classes) + 1) == 0:  # of no class
+            part = vector[segment.start : segment.stop]
+            norms[segment.group] += torch.dot(part, part)
     return norms

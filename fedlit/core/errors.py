@@ -1,12 +1,12 @@
-"""The errors that fedlit raises on purpose: each says what was found and what to do."""
+"""The errors that fedlit raises on purpose; each names what was found and the fix."""
 
 
 class ConfigError(ValueError):
-    """The configuration, or what it names, cannot work; nothing has been trained yet."""
+    """The configuration, or something that it names, cannot work; nothing has been trained yet."""
 
 
 class TrainingError(RuntimeError):
-    """Training cannot go on (a loss or an update that is not finite, a process that died); the last checkpoint is kept."""
+    """Training cannot continue (a loss or an update is not finite, a process died); the last checkpoint is kept."""
 
 
 class WorkerError(TrainingError):
@@ -14,4 +14,4 @@ class WorkerError(TrainingError):
 
 
 class CheckpointError(ValueError):
-    """A checkpoint cannot be used here: missing, of another layout, or of another configuration."""
+    """A checkpoint cannot be used here: it is missing, or of another layout or configuration."""

@@ -1,4 +1,4 @@
-"""Lightning Fabric as a federation needs it."""
+"""Lightning Fabric for a federation."""
 
 import os
 from collections import defaultdict
@@ -20,24 +20,25 @@ PRECISIONS = ("32-true", "64-true", "bf16-mixed")
 
 
 class RankPerClients(DDPStrategy):
-    """Ranks that train different clients: no gradient is averaged between them, so modules stay as they are."""
+    """Strategy for ranks that train different clients: no gradients are averaged, so modules stay as they are."""
 
     def setup_module(self, module: nn.Module) -> nn.Module:
-        """Return the module as it is, without DistributedDataParallel around it."""
+        """Return the module without DistributedDataParallel around it."""
         return module
 
 
 class FederationFabric(Fabric):
-    """Fabric whose ``log`` collects: what a module passes to ``self.log`` is averaged over its client's round.
+    """Fabric whose ``log`` collects values: those that a module logs are averaged over its client's round.
 
     Attributes:
-        logged: name -> values of the current round.
-        metrics: name -> metric of torchmetrics that was logged in it.
-        asked: Whether somebody has read ``global_step`` or ``current_epoch`` since it was set to False.
+        logged: Values of the current round by name.
+        metrics: Metrics of torchmetrics logged in it, by name.
+        asked: Whether ``global_step`` or ``current_epoch`` was read since this was set to False.
     """
 
     logger = progress_bar_callback = None
-    """What a module finds as ``self.logger``: none, as with a Trainer's ``logger=False``; ``self.print`` asks for the other."""
+    """A module's ``self.logger`` is None, as with a Trainer's ``logger=False``; ``self.print`` needs the other
+    attribute."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -46,9 +47,10 @@ class FederationFabric(Fabric):
         self.asked, self._counts = False, (0, 0)
 
     def setup_module(self, module: nn.Module, **options: Any) -> nn.Module:
-        """Set a module up without a hold on it: Fabric keeps each for its callbacks, which are not called here.
+        """Set a module up without keeping a reference to it, as Fabric does for callbacks, which are not used here.
 
-        The two would refer to each other, and a trained model stay in memory until Python looks for garbage.
+        With it, module and fabric would refer to each other, and a trained model would stay in memory until the next
+        collection.
         """
         made = super().setup_module(module, **options)
         self._callbacks[:] = (other for other in self._callbacks if other is not module)
@@ -56,23 +58,23 @@ class FederationFabric(Fabric):
 
     @property
     def global_step(self) -> int:
-        """Steps of the client's training so far, as a module reads it from ``self.global_step``."""
+        """Number of the client's training steps so far, as a module reads it from ``self.global_step``."""
         self.asked = True
         return self._counts[0]
 
     @property
     def current_epoch(self) -> int:
-        """Passes over the client's training images that are complete, likewise."""
+        """Number of completed passes over the client's training images, as in ``self.current_epoch``."""
         self.asked = True
         return self._counts[1]
 
     def count(self, steps: int, epochs: int) -> None:
-        """Set both."""
+        """Set both counts."""
         self._counts = steps, epochs
 
     @contextmanager
-    def apart(self) -> Iterator[dict[Key, list[Any]]]:
-        """Collect within what is logged in a dictionary of its own, and leave ``logged`` as it is."""
+    def separate_log(self) -> Iterator[dict[Key, list[Any]]]:
+        """Context manager that collects logged values in a separate dictionary and leaves ``logged`` unchanged."""
         before, self.logged = self.logged, defaultdict(list)
         try:
             yield self.logged
@@ -80,7 +82,7 @@ class FederationFabric(Fabric):
             self.logged = before
 
     def on_any_rank(self, number: int) -> int:
-        """Give the largest of all ranks' numbers, such as that of a signal that one of them was sent; the same on every rank."""
+        """Return the maximum of a number over ranks, such as that of a signal that one of them received."""
         if self.world_size == 1:
             return number
         return int(self.all_reduce(self.to_device(torch.tensor(float(number))), reduce_op="max"))
@@ -98,21 +100,21 @@ class FederationFabric(Fabric):
             self.logged[name].append(value.detach() if torch.is_tensor(value) else value)
 
     def means(self) -> dict[str, float]:
-        """Mean of each logged name over the round; of a metric its value over all that it has seen in the round."""
+        """Return the mean of each logged name over the round; for a metric, its value over the round."""
         plain = {name: mean for name, (mean, _) in weighed(self.logged).items()}
         return plain | {name: value_of(name, metric) for name, metric in self.metrics.items()}
 
     def taken(self) -> dict[str, Metric]:
-        """Copies of the logged metrics, with what they have seen in the round."""
+        """Return copies of the logged metrics with their states of the round."""
         return {name: copy_of(metric) for name, metric in self.metrics.items()}
 
 
 def make_fabric(
     accelerator: str = "auto", devices: int | list[int] = 1, num_nodes: int = 1, precision: str = "32-true"
 ) -> FederationFabric:
-    """Fabric for a federation; several devices or nodes mean clients pinned to ranks.
+    """Make the fabric of a federation; several devices or nodes pin clients to ranks.
 
-    Under ``torchrun`` or ``fabric run`` the launcher's numbers of processes and nodes stand in for the defaults.
+    Under ``torchrun`` or ``fabric run`` the launcher's numbers of processes and nodes replace the defaults.
 
     Args:
         accelerator: Device to train on: ``auto``, ``cpu``, ``cuda`` or ``mps``.
@@ -121,12 +123,13 @@ def make_fabric(
         precision: Precision of the arithmetic: ``32-true``, ``64-true`` or ``bf16-mixed``.
 
     Raises:
-        ConfigError: a device that this machine does not have, no process at all, or a precision whose loss scaler or storage would break mean gradients.
+        ConfigError: The machine lacks the device, no process is asked for, or the precision needs a loss scaler or
+            half-precision weights, which break mean gradients.
     """
     if precision not in PRECISIONS:
         raise ConfigError(
-            f"fabric.precision: expected one of {', '.join(PRECISIONS)}, found {precision!r} (a loss scaler skips "
-            "steps and half-precision weights lose digits, which both break mean gradients)"
+            f"fabric.precision: expected one of {', '.join(PRECISIONS)}, found {precision!r} (loss scalers skip steps "
+            "and half-precision weights lose digits; both break mean gradients)"
         )
     if "LOCAL_WORLD_SIZE" in os.environ and (devices, num_nodes) == (1, 1):
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
@@ -143,8 +146,8 @@ def make_fabric(
             name for name in ("cpu", "cuda", "mps") if ACCELERATOR_REGISTRY[name]["accelerator"].is_available()
         )
         raise ConfigError(
-            f"fabric.accelerator: {accelerator!r} with devices {devices} cannot be used here: {str(error).splitlines()[0]} "
-            f"This machine has {usable}"
+            f"fabric.accelerator: {accelerator!r} with devices {devices} cannot be used here: "
+            f"{str(error).splitlines()[0]} This machine has {usable}"
         ) from error
 
 
@@ -159,6 +162,6 @@ def _check_processes(devices: int | list[int], num_nodes: int) -> None:
 
 
 def launch(fabric: FederationFabric) -> None:
-    """Start the other processes of this machine, unless a launcher has."""
+    """Start the other processes of this machine, unless a launcher already has."""
     if os.environ.get("LT_CLI_USED", "0") == "0":
         fabric.launch()

@@ -1,4 +1,4 @@
-"""Whether objects may fetch what they lack by network, such as pretrained weights."""
+"""Permission to download missing files, such as pretrained weights."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,13 +8,13 @@ _FETCHES: ContextVar[bool] = ContextVar("fetches", default=True)
 
 
 def may_fetch() -> bool:
-    """Whether objects that are made now are for training: then weights are fetched; in a plan they stay random."""
+    """Return whether new objects may download weights; in a plan they stay random instead."""
     return _FETCHES.get()
 
 
 @contextmanager
 def without_fetching() -> Iterator[None]:
-    """Make objects only to see whether they can be made: what they refuse they refuse, and nothing is fetched."""
+    """Context manager in which objects are made only to validate them: they raise their errors and download nothing."""
     token = _FETCHES.set(False)
     try:
         yield

@@ -1,10 +1,10 @@
-"""The flat vector: every trainable parameter of a module as one contiguous tensor.
+"""The flat vector: all trainable parameters of a module as one contiguous tensor.
 
-Algorithms are arithmetic on this vector, so they cost one fused pass a step whatever the number of layers.
+Algorithms are arithmetic on this vector, so each costs one fused pass per step, whatever the number of layers.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedlit.core.buffers import OwnBuffers, places_of_buffers
 from fedlit.core.errors import ConfigError, TrainingError
-from fedlit.core.memory_format import as_it_is, weight_formats
+from fedlit.core.memory_format import unchanged, weight_formats
 from fedlit.core.parts import Parts
 
 SLICES = ("body", "norm", "head", "dual")
@@ -39,13 +39,13 @@ class Entry:
         return prod(self.shape)
 
     def view(self, vector: Tensor) -> Tensor:
-        """Return its elements of a vector, in its shape; no copy."""
+        """Return its elements of a vector, in its shape, without a copy."""
         return vector[self.offset : self.offset + self.size].view(self.shape)
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """A stretch ``[start, stop)`` of the weight vector whose elements belong to one group."""
+class Segment:
+    """A range ``[start, stop)`` of the weight vector whose elements belong to one group."""
 
     start: int
     stop: int
@@ -54,20 +54,20 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where everything lies in the weight vector ``w`` [P] and the statistics vector ``stats`` [S].
+    """Positions of all values in the weight vector ``w`` [P] and the statistics vector ``stats`` [S].
 
-    Parameters are ordered body | norm | head | dual, so each of these slices is contiguous: ``head`` is what
-    the module names so, ``norm`` the affine parameters of normalisation layers (found by type), ``dual`` what
-    an objective maximises over, ``body`` the rest. A frozen parameter (``requires_grad=False``) has no place in it: it
-    is the same everywhere and never travels. A *group* is the finest set of elements that a client owns
-    or lacks as a whole: a slice, or within it the rows of one class; the statistics are one more group.
+    Parameters are ordered body | norm | head | dual, so each of these slices is contiguous: ``head`` is the module's
+    attribute of that name, ``norm`` the affine parameters of normalisation layers (found by type), ``dual`` what an
+    objective maximises over, ``body`` the rest. A frozen parameter (``requires_grad=False``) is not in the vector: it
+    is the same everywhere and is never sent. A *group* is the finest set of elements that a client owns or lacks as a
+    whole: a slice, or the rows of one class within it; the statistics are one more group.
 
     Attributes:
-        parameters: one entry a parameter, in flat order.
-        buffers: one entry a floating-point buffer (BatchNorm's running mean and variance), in flat order.
-        classes: the federation's classes, in the order of the head's rows.
-        dtype: of the parameters; float32, or float64 with ``--fabric.precision 64-true``.
-        frozen: hash of the frozen parameters, or "".
+        parameters: One entry per parameter, in flat order.
+        buffers: One entry per floating-point buffer (BatchNorm's running mean and variance), in flat order.
+        classes: The federation's classes, in the order of the head's rows.
+        dtype: The parameters' dtype; float32, or float64 with ``--fabric.precision 64-true``.
+        frozen: Hash of the frozen parameters, "" if there are none.
     """
 
     parameters: tuple[Entry, ...]
@@ -78,21 +78,21 @@ class Layout:
 
     @classmethod
     def of(cls, module: nn.Module) -> "Layout":
-        """Read the layout off a module, after its device and dtype are final.
+        """Read the layout of a module, after its device and dtype are final.
 
         Args:
-            module: Any; what it may declare is said by :class:`fedlit.core.parts.Parts`.
+            module: Any module; :class:`fedlit.core.parts.Parts` lists what it may declare.
 
         Raises:
-            ConfigError: parameters that cannot lie in one vector, or a BatchNorm with a cumulative average.
+            ConfigError: Parameters do not fit one vector, or a BatchNorm has a cumulative average.
         """
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         _check_parameters(type(module).__name__, named, sum(1 for _ in module.parameters()))
         for name, layer in module.named_modules():
             if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.momentum is None:
                 raise ConfigError(
-                    f"{name}: BatchNorm with momentum=None averages over a client's whole history, which no "
-                    "round can reproduce; give it a momentum such as 0.1"
+                    f"{name}: BatchNorm with momentum=None averages over a client's whole history, which no round can "
+                    "reproduce; give it a momentum such as 0.1"
                 )
         parts = Parts.of(module)
         classes, head_layers = parts.classes, parts.head or nn.Module()
@@ -109,7 +109,7 @@ class Layout:
             per_class = name in rows or (name in head and parameter.shape[:1] == (len(classes),))
             if name in rows and parameter.shape[:1] != (len(classes),):
                 raise ConfigError(
-                    f"{name} has shape {tuple(parameter.shape)}, expected {len(classes)} rows, one a class"
+                    f"{name}: expected {len(classes)} rows, one per class, found shape {tuple(parameter.shape)}"
                 )
             group = SLICES.index(slice_of[name]) * (len(classes) + 1)
             entries.append(Entry(name, tuple(parameter.shape), offset, group, per_class))
@@ -122,9 +122,9 @@ class Layout:
         return cls(tuple(entries), tuple(buffers), classes, named[0][1].dtype, _frozen(module))
 
     @cached_property
-    def stretches(self) -> tuple[Stretch, ...]:
-        """The weight vector as stretches of one group each."""
-        merged: list[Stretch] = []
+    def segments(self) -> tuple[Segment, ...]:
+        """The weight vector as segments of one group each."""
+        merged: list[Segment] = []
         for entry in self.parameters:
             rows = entry.shape[0] if entry.per_class else 1
             step = entry.size // rows
@@ -133,18 +133,18 @@ class Layout:
                 group = entry.group + (row + 1 if entry.per_class else 0)
                 if merged and merged[-1].group == group:
                     start = merged.pop().start
-                merged.append(Stretch(start, entry.offset + (row + 1) * step, group))
+                merged.append(Segment(start, entry.offset + (row + 1) * step, group))
         return tuple(merged)
 
     @cached_property
     def slices(self) -> dict[str, slice]:
-        """Where body, norm, head and dual lie in the weight vector."""
-        rows, stop, found = len(self.classes) + 1, 0, {}
+        """Positions of body, norm, head and dual in the weight vector."""
+        rows, stop, slices = len(self.classes) + 1, 0, {}
         for s, name in enumerate(SLICES):
             start = stop
             stop += sum(e.size for e in self.parameters if e.group // rows == s)
-            found[name] = slice(start, stop)
-        return found
+            slices[name] = slice(start, stop)
+        return slices
 
     @cached_property
     def size(self) -> int:
@@ -158,7 +158,7 @@ class Layout:
 
     @property
     def num_groups(self) -> int:
-        """Number of groups, that of the statistics included."""
+        """Number of groups, including that of the statistics."""
         return len(SLICES) * (len(self.classes) + 1) + 1
 
     @property
@@ -167,22 +167,22 @@ class Layout:
         return self.num_groups - 1
 
     def groups(self, slices: tuple[str, ...] = SLICES, classes: tuple[str, ...] | None = None) -> list[int]:
-        """Indices of the groups in these slices; with ``classes``, only the rows of those."""
+        """Return the indices of the groups in these slices; with ``classes``, only those of their rows."""
         rows = range(len(self.classes) + 1) if classes is None else [self.classes.index(c) + 1 for c in classes]
         return [SLICES.index(s) * (len(self.classes) + 1) + r for s in slices for r in rows]
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes with any name, shape, order, class or dtype; checked at resume and between processes."""
+        """Hash that changes with any name, shape, order, class or dtype; compared at resume and between processes."""
         text = repr((self.parameters, self.buffers, self.classes, self.dtype, self.frozen))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def zeros(self, device: torch.device | str = "cpu") -> Tensor:
-        """A vector [P] of zeros."""
+        """Return a vector [P] of zeros."""
         return torch.zeros(self.size, dtype=self.dtype, device=device)
 
     def spans(self, values: Tensor) -> list[tuple[int, int, float]]:
-        """``values`` [num_groups] over the weight vector, as merged stretches (start, stop, value)."""
+        """Spread ``values`` [num_groups] over the weight vector: merged ranges (start, stop, value)."""
         table = tuple(values.tolist())
         if values.dtype != torch.bool:
             return self._merged(table)
@@ -192,15 +192,15 @@ class Layout:
 
     @cached_property
     def _masks(self) -> dict[tuple[bool, ...], list[tuple[int, int, float]]]:
-        """The spans of masks: each round asks for the same."""
+        """Spans of masks, which are the same in every round."""
         return {}
 
     def _merged(self, table: tuple[float, ...]) -> list[tuple[int, int, float]]:
-        merged = [list(equal) for _, equal in groupby(self.stretches, key=lambda stretch: table[stretch.group])]
-        return [(equal[0].start, equal[-1].stop, table[equal[0].group]) for equal in merged]
+        runs = [list(run) for _, run in groupby(self.segments, key=lambda segment: table[segment.group])]
+        return [(run[0].start, run[-1].stop, table[run[0].group]) for run in runs]
 
     def expand(self, values: Tensor) -> Tensor:
-        """``values`` [num_groups] per element [P]; a scalar where all weights have the same value."""
+        """Return ``values`` [num_groups] per element [P]; a scalar if all weights have the same value."""
         spans = self.spans(values)
         if len(spans) == 1:
             return torch.tensor(spans[0][2], dtype=self.dtype)
@@ -214,15 +214,15 @@ class FlatModel:
     """A module whose parameters, gradients and statistics are views of three flat vectors.
 
     Args:
-        module: Whose.
-        channels_last: Whether its convolutions compute in that memory format; the order in the vectors stays.
+        module: The module.
+        channels_last: Whether its convolutions compute in that memory format; the order in the vectors is unchanged.
 
     Attributes:
-        parameters: the module's, in flat order.
+        parameters: The module's trainable parameters, in flat order.
         w: [P] weights; writing to it changes the module.
-        grad: [P] gradients; ``backward`` adds to it. It takes memory from when it is first asked for.
+        grad: [P] gradients; ``backward`` adds to it. Its memory is allocated at the first access.
         stats: [S] running statistics.
-        own: The buffers that are no statistics.
+        own: The buffers that are not statistics.
     """
 
     def __init__(self, module: nn.Module, channels_last: bool = False) -> None:
@@ -234,7 +234,7 @@ class FlatModel:
         named = dict(module.named_parameters())
         self.parameters = [named[entry.name] for entry in layout.parameters]
         formats = weight_formats(module) if channels_last else {}
-        self._formats = [formats.get(entry.name, as_it_is) for entry in layout.parameters]
+        self._formats = [formats.get(entry.name, unchanged) for entry in layout.parameters]
         for view, parameter in zip(self.views(self.w), self.parameters, strict=True):
             view.copy_(parameter.detach())
             parameter.data, parameter.grad = view, None
@@ -248,7 +248,7 @@ class FlatModel:
 
     @cached_property
     def grad(self) -> Tensor:
-        """[P] gradients; see above."""
+        """[P] gradients, allocated at the first access."""
         self.grad = torch.zeros_like(self.w)
         self.gather_gradients()
         return self.grad
@@ -264,82 +264,84 @@ class FlatModel:
         for _, view, buffers, leaf in self._statistics:
             buffers[leaf] = view
 
-    def give_away(self) -> Tensor:
-        """Give the weights [P] to somebody who changes them; until others are loaded the module has none that mean anything.
+    def release_weights(self) -> Tensor:
+        """Return the weights [P] for the caller to change; the module's own are undefined until ``load``.
 
-        Memory that nobody has written to takes no room.
+        Their new memory takes no room until it is written.
         """
-        given, self.w = self.w, torch.empty_like(self.w)
+        weights, self.w = self.w, torch.empty_like(self.w)
         self._point_at(self.w)
-        return given
+        return weights
 
     def gather_gradients(self, replaced: bool = False) -> None:
-        """Bring gradients that lie beside the flat vector back: at first, and where ``zero_grad`` has cut them off.
+        """Move gradients outside of the flat vector back into it: at first, and after ``zero_grad`` has detached them.
 
-        They are added to what is there, or stand in its place where somebody has ``replaced`` them.
+        They are added to the vector, or replace it if a hook has ``replaced`` them.
         """
         for parameter, view in zip(self.parameters, self._gradients, strict=True):
-            found = parameter.grad
-            if found is not view:
+            gradient = parameter.grad
+            if gradient is not view:
                 if replaced:
                     view.zero_()
-                if found is not None:
-                    view.add_(found)
+                if gradient is not None:
+                    view.add_(gradient)
                 parameter.grad = view
 
     @torch.no_grad()
     def gather_statistics(self) -> None:
-        """Bring statistics back to which a module has assigned a new tensor instead of writing into the old one.
+        """Copy statistics back if the module has assigned a new tensor instead of writing into the old one.
 
         Raises:
-            TrainingError: the new tensor has another shape.
+            TrainingError: The new tensor has another shape.
         """
         for name, view, buffers, leaf in self._statistics:
-            found = buffers[leaf]
-            if found is not view:
-                if found is None or found.shape != view.shape:
-                    shape = "None" if found is None else f"shape {tuple(found.shape)}"
+            buffer = buffers[leaf]
+            if buffer is not view:
+                if buffer is None or buffer.shape != view.shape:
+                    shape = "None" if buffer is None else f"shape {tuple(buffer.shape)}"
                     raise TrainingError(
-                        f"{type(self.module).__name__}: its buffer {name} became {shape}, and was {tuple(view.shape)}; a "
-                        "buffer of floating point is averaged over clients, so it has to keep its shape"
+                        f"{type(self.module).__name__}: its buffer {name} became {shape}, and was {tuple(view.shape)}; "
+                        "floating-point buffers are averaged over clients, so keep the shape"
                     )
-                view.copy_(found)
+                view.copy_(buffer)
                 buffers[leaf] = view
 
     def check_parameters(self) -> None:
-        """Tell whether the module still computes with the parameters that are trained.
+        """Check that no trainable parameter was replaced or frozen.
 
         Raises:
-            TrainingError: one was replaced, or frozen; names it.
+            TrainingError: Names the parameter.
         """
         for entry, parameter, (owner, leaf) in zip(self.layout.parameters, self.parameters, self._homes, strict=True):
-            place = self.w.data_ptr() + entry.offset * self.w.element_size()
-            if owner.get(leaf) is not parameter or (entry.size and parameter.data_ptr() != place):
+            address = self.w.data_ptr() + entry.offset * self.w.element_size()
+            if owner.get(leaf) is not parameter or (entry.size and parameter.data_ptr() != address):
                 raise TrainingError(
-                    f"{type(self.module).__name__}: its parameter {entry.name} was replaced during training, so that it "
-                    "would never be trained; change its values in place: with torch.no_grad(): parameter.copy_(...)"
+                    f"{type(self.module).__name__}: its parameter {entry.name} was replaced during training, so that "
+                    "it would never be trained; change its values in place: with torch.no_grad(): "
+                    "parameter.copy_(...)"
                 )
             if not parameter.requires_grad:
                 raise TrainingError(
-                    f"{type(self.module).__name__}: its parameter {entry.name} was frozen during training; a federation "
-                    "trains the same parameters in every round: freeze it in __init__"
+                    f"{type(self.module).__name__}: its parameter {entry.name} was frozen during training; a "
+                    "federation trains the same parameters in every round: freeze it in __init__"
                 )
 
     def views(self, vector: Tensor) -> list[Tensor]:
-        """A vector [P] as tensors of the parameters' shapes, in flat order."""
+        """Return a vector [P] as tensors of the parameters' shapes, in flat order."""
         entries = self.layout.parameters
         parts = vector.split([entry.size for entry in entries])
         return [form(p.view(e.shape)) for p, e, form in zip(parts, entries, self._formats, strict=True)]
 
     def gradient(self, loss: Tensor) -> Tensor:
-        """The gradient [P] of a loss as a vector of its own; ``grad`` stays as it is."""
-        return gathered(torch.autograd.grad(loss, self.parameters, materialize_grads=True))
+        """Return the gradient [P] of a loss as a new vector; ``grad`` is left unchanged."""
+        gradients = torch.autograd.grad(loss, self.parameters, materialize_grads=True)
+        return torch.cat([gradient.reshape(-1) for gradient in gradients])
 
     @contextmanager
     def at(self, vector: Tensor) -> Iterator[None]:
-        """Inside, the module computes with another vector [P] in place of ``w``; nothing is copied.
+        """Context manager in which the module computes with another vector [P] instead of ``w``, without a copy.
 
-        A graph that was recorded outside may not be used inside, nor the other way round.
+        A graph that was built outside may not be used inside, nor the reverse.
         """
         self._point_at(vector)
         try:
@@ -353,18 +355,13 @@ class FlatModel:
 
 
 def _homes(module: nn.Module, parameters: list[nn.Parameter]) -> list[tuple[dict[str, nn.Parameter], str]]:
-    """Where the module holds each of these parameters."""
+    """Return where the module holds each of these parameters."""
     homes = {id(p): (part._parameters, leaf) for part in module.modules() for leaf, p in part._parameters.items()}
     return [homes[id(parameter)] for parameter in parameters]
 
 
-def gathered(tensors: Iterable[Tensor]) -> Tensor:
-    """Tensors as one vector."""
-    return torch.cat([tensor.reshape(-1) for tensor in tensors])
-
-
 def _check_parameters(name: str, trainable: list[tuple[str, nn.Parameter]], number: int) -> None:
-    """Refuse parameters that cannot lie in one vector: none, of several dtypes, or of a wrong one."""
+    """Refuse parameters that do not fit one vector: none at all, of several dtypes, or of a wrong one."""
     if not trainable:
         frozen = f"all {number} are frozen (requires_grad=False)" if number else "it has none at all"
         raise ConfigError(f"{name} has no trainable parameters: {frozen}")
@@ -374,17 +371,14 @@ def _check_parameters(name: str, trainable: list[tuple[str, nn.Parameter]], numb
         raise ConfigError(f"{name}: expected parameters of one dtype, found {found}")
     (dtype,) = dtypes
     if dtype not in (torch.float32, torch.float64):
-        fix = (
-            "half precision loses digits in every mean; leave half() out, and set --fabric.precision bf16-mixed to compute "
-            "faster"
-            if dtype.is_floating_point
-            else "train real and imaginary parts"
-        )
+        fix = "train real and imaginary parts"
+        if dtype.is_floating_point:
+            fix = "half precision loses digits in every mean; leave half() out, or set --fabric.precision bf16-mixed"
         raise ConfigError(f"{name}: expected parameters of torch.float32 or torch.float64, found {dtype}: {fix}")
 
 
 def _frozen(module: nn.Module) -> str:
-    """Hash over the names and values of frozen parameters, "" where there are none."""
+    """Return a hash over the names and values of frozen parameters, "" if there are none."""
     digest = hashlib.sha256()
     frozen = [(name, p) for name, p in module.named_parameters() if not p.requires_grad]
     for name, parameter in frozen:

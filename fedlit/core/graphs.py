@@ -1,7 +1,8 @@
-"""Local steps that are recorded once, as CUDA graphs, and replayed for every client in every round.
+"""Local steps that are captured once, as CUDA graphs, and replayed for every client in every round.
 
-Weights, gradients, statistics, momenta and corrections lie at one address as long as the process lives. So a step that was
-recorded for one client is the step of every other, once the batch has been copied to where the recorded one lay.
+Weights, gradients, statistics, momenta and corrections keep their addresses as long as the process lives. So a step
+that was captured for one client is the step of every other, once the batch is copied to the address of the captured
+one.
 """
 
 import random
@@ -24,24 +25,25 @@ from fedlit.core.optimizer import FlatOptimizer
 from fedlit.core.training_hooks import TrainingHooks
 
 WARM = 3
-"""Steps of each form that are taken as they are before one is recorded: libraries set themselves up in the first ones."""
+"""Number of steps per batch signature that run normally before one is captured: libraries initialise themselves in the
+first."""
 
 Values = list[tuple[str, Any]]
-"""What a step gives: its loss under the name "", and what the module has logged."""
+"""Results of a step: its loss under the name "", and the values that the module has logged."""
 
 
 class Recorder(Protocol):
-    """Records what is done on a device, so that it can be done again."""
+    """Captures work on a device, so that it can be replayed."""
 
-    def beside(self) -> AbstractContextManager[list[str]]:
-        """Within, what is done is done where it will be recorded; gives, at the end, what a recording cannot contain."""
+    def warming(self) -> AbstractContextManager[list[str]]:
+        """Context manager that works where steps will be captured; yields a list of obstacles, filled at its end."""
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Run the Python of some work without doing it; what is returned does it, without the Python."""
+        """Run the Python code of some work without executing it; the result executes it, without the Python code."""
 
 
 class CUDARecorder:
-    """Records CUDA graphs that share one pool of memory: only one runs at a time, and none leaves anything in it.
+    """Captures CUDA graphs that share one memory pool: only one runs at a time, and none leaves data in it.
 
     Args:
         device: The GPU.
@@ -52,8 +54,8 @@ class CUDARecorder:
         self._draws = torch.cuda.default_generators[self._stream.device_index]
 
     @contextmanager
-    def beside(self) -> Iterator[list[str]]:
-        """Work on the stream of the recordings; gives the warnings of operations that wait for the GPU."""
+    def warming(self) -> Iterator[list[str]]:
+        """Context manager that works on the capture stream; yields the warnings of operations that wait for the GPU."""
         present, mode, waits = torch.cuda.current_stream(), torch.cuda.get_sync_debug_mode(), []
         self._stream.wait_stream(present)
         with torch.cuda.stream(self._stream), warnings.catch_warnings(record=True) as met:
@@ -67,7 +69,7 @@ class CUDARecorder:
         waits += [str(warned.message) for warned in met if "called a synchronizing" in str(warned.message)]
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Capture work as a graph; other threads may go on with copies meanwhile, dropout draws anew at each replay."""
+        """Capture work as a graph; other threads may copy meanwhile, and dropout draws new numbers at each replay."""
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self._draws)
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
@@ -76,24 +78,24 @@ class CUDARecorder:
 
 
 RECORDERS: dict[str, Callable[[torch.device], Recorder]] = {"cuda": CUDARecorder}
-"""Devices whose steps can be recorded, by their type."""
+"""Recorders by the type of the devices whose steps can be captured."""
 
 
 class Part:
-    """A part of a step: taken as it is at first, then recorded, then replayed.
+    """Part of a step: run normally at first, then captured, then replayed.
 
     Args:
-        steps: What it belongs to.
-        run: Takes it; returns the loss and what was logged, as far as it gives any.
+        steps: The steps that it belongs to.
+        run: Runs it; returns the loss and logged values, if any.
     """
 
-    def __init__(self, steps: "RecordedSteps", run: Callable[[], Values]) -> None:
+    def __init__(self, steps: "CapturedSteps", run: Callable[[], Values]) -> None:
         self._steps, self._run, self._taken = steps, run, 0
         self._values: Values = []
         self._replay: Callable[[], None] | None = None
 
     def __call__(self) -> Values:
-        """Take it in one of the three ways."""
+        """Run it in one of the three ways."""
         if self._replay is None and self._taken < WARM:
             return self._warm()
         if self._replay is None:
@@ -109,7 +111,7 @@ class Part:
         self._taken += 1
         drawn, fabric = _drawn(), self._steps.fabric
         fabric.asked = False
-        with self._steps.recorder.beside() as waits:
+        with self._steps.recorder.warming() as waits:
             values = self._run()
         if self._taken == WARM:
             self._check(values, waits, fabric.asked, drawn != _drawn())
@@ -117,10 +119,10 @@ class Part:
         return values
 
     def _check(self, values: Values, waits: Sequence[str], counts: bool, draws: bool) -> None:
-        """Refuse what a recording would do otherwise than the step.
+        """Refuse a step that would give other results when replayed.
 
         Raises:
-            TrainingError: Says what.
+            TrainingError: Names the reason.
         """
         numbers = [name for name, value in values if not torch.is_tensor(value)]
         others = [name for name, _ in values] != [name for name, _ in self._values]
@@ -129,32 +131,32 @@ class Part:
             "it reads self.global_step or self.current_epoch, which a graph would not count": counts,
             "it draws from the generators of Python or NumPy, which a graph cannot": draws,
             f"it logs {next(iter(numbers), '')!r} as a number, which a graph would repeat; log a tensor": numbers,
-            "it does not log the same at every step": others,
+            "it does not log the same names at every step": others,
         }
-        if found := [reason for reason, holds in reasons.items() if holds]:
-            raise self._steps.refused(found[0])
+        if obstacles := [reason for reason, holds in reasons.items() if holds]:
+            raise self._steps.refused(obstacles[0])
 
     def _write(self) -> None:
         for (_, place), (_, value) in zip(self._values, self._run(), strict=True):
             place.copy_(value)
 
 
-class Form:
-    """The step on batches of one form, whose tensors are copied to one place.
+class CapturedStep:
+    """The step on batches of one signature, whose tensors are copied to fixed addresses.
 
     Args:
-        steps: What it belongs to.
+        steps: The steps that it belongs to.
         leaves: Tensors of one of these batches, on the device.
-        tree: How they hang together.
+        tree: Structure of the batch.
     """
 
-    def __init__(self, steps: "RecordedSteps", leaves: Sequence[Tensor], tree: TreeSpec) -> None:
+    def __init__(self, steps: "CapturedSteps", leaves: Sequence[Tensor], tree: TreeSpec) -> None:
         self._places = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in leaves]
         self._batch, self._steps = tree_unflatten(self._places, tree), steps
         self._part = Part(steps, self._run)
 
     def __call__(self, leaves: Sequence[Tensor]) -> Tensor:
-        """Take the step on a batch; returns its loss."""
+        """Take the step on a batch and return its loss."""
         for place, tensor in zip(self._places, leaves, strict=True):
             place.copy_(tensor, non_blocking=True)
         (_, loss), *logged = self._part()
@@ -163,38 +165,38 @@ class Form:
         return loss
 
     def _run(self) -> Values:
-        with self._steps.fabric.apart() as logged:
+        with self._steps.fabric.separate_log() as logged:
             loss = self._steps.whole(self._batch)
         return [("", loss), *((name, value) for name, values in logged.items() for value in values)]
 
 
 class Steps(Protocol):
-    """How local steps are taken: one by one, or replayed."""
+    """The two halves of a local step, run normally or replayed."""
 
-    def descend(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
-        """Take a step until ``on_before_optimizer_step``: the gradient; returns the loss."""
+    def compute_gradient(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
+        """Take a step up to ``on_before_optimizer_step``: compute the gradient and return the loss."""
 
     def update(self) -> None:
-        """Take the rest of the step: along the gradient."""
+        """Take the rest of the step: update the weights along the gradient."""
 
 
-class RecordedSteps:
-    """The steps of one model that are replayed; those on batches of another size are taken as they are.
+class CapturedSteps:
+    """Replayed steps of one model; steps on batches of another size run normally.
 
     Args:
-        recorder: Of the device.
-        fabric: Collects what the module logs.
-        plain: The same steps, taken one by one.
-        moved: Gives a batch on the device.
-        ready: Whether steps may be recorded yet: the first ones tell more of a module than later ones.
-        size: Number of examples in a batch whose step is recorded.
-        hooked: Whether an aggregator looks at the gradient before the optimizer, so that the rest is recorded by itself.
-        name: Of the module's class.
+        device: The device.
+        fabric: Collects the values that the module logs.
+        plain: The same steps, run normally.
+        moved: Moves a batch to the device.
+        ready: Returns whether steps may be captured yet; the first ones reveal more about a module than later ones.
+        size: Number of examples in a batch whose step is captured.
+        hooked: Whether an aggregator reads the gradient before the optimizer, so that the rest is captured separately.
+        name: Name of the module's class.
     """
 
     def __init__(
         self,
-        recorder: Recorder,
+        device: torch.device,
         fabric: FederationFabric,
         plain: Steps,
         moved: Callable[[Any], Any],
@@ -203,56 +205,56 @@ class RecordedSteps:
         hooked: bool,
         name: str,
     ) -> None:
-        self.recorder, self.fabric = recorder, fabric
+        self.recorder, self.fabric = RECORDERS[device.type](device), fabric
         self._plain, self._moved, self._ready = plain, moved, ready
         self._size, self._hooked, self._name = size, hooked, name
-        self._forms: dict[Any, Form] = {}
+        self._captured: dict[Any, CapturedStep] = {}
         self._rest = Part(self, lambda: plain.update() or [])
         self._replayed = False
 
-    def descend(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
-        """Take a step until the hook, or all of it where there is no hook."""
+    def compute_gradient(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
+        """Take a step up to the hook, or all of it without a hook."""
         self._replayed = self._ready() and self._has(batches[0])
         if not self._replayed:
-            return self._plain.descend(contexts, batches, number)
+            return self._plain.compute_gradient(contexts, batches, number)
         leaves, tree = tree_flatten(self._moved(batches[0]))
-        key = (tree, *((leaf.shape, leaf.stride(), leaf.dtype) for leaf in leaves))
-        if key not in self._forms:
-            self._forms[key] = Form(self, leaves, tree)
-        return self._forms[key](leaves)
+        signature = (tree, *((leaf.shape, leaf.stride(), leaf.dtype) for leaf in leaves))
+        if signature not in self._captured:
+            self._captured[signature] = CapturedStep(self, leaves, tree)
+        return self._captured[signature](leaves)
 
     def update(self) -> None:
-        """Take the rest of the step, if it is left."""
+        """Take the rest of the step, if any is left."""
         if not self._replayed:
             self._plain.update()
         elif self._hooked:
             self._rest()
 
     def whole(self, batch: Any) -> Tensor:
-        """Take, of the step on a batch, what is recorded together; returns the loss."""
-        loss = self._plain.descend((), (batch,), 0)
+        """Take the part of a step that is captured together; return the loss."""
+        loss = self._plain.compute_gradient((), (batch,), 0)
         if not self._hooked:
             self._plain.update()
         return loss
 
     def refused(self, reason: str) -> TrainingError:
-        """Say why a step cannot be recorded."""
-        return TrainingError(refusal(self._name, reason))
+        """Return the error of a step that cannot be captured."""
+        return TrainingError(capture_refused(self._name, reason))
 
     def _has(self, batch: Any) -> bool:
-        """Tell whether the step on a batch is recorded.
+        """Return whether the step on a batch is captured.
 
         Raises:
-            TrainingError: It holds something else than tensors.
+            TrainingError: The batch holds something other than tensors.
         """
         leaves, _ = tree_flatten(batch)
         if others := [leaf for leaf in leaves if not torch.is_tensor(leaf)]:
-            raise self.refused(f"its batches hold a {type(others[0]).__name__} beside tensors")
+            raise self.refused(f"its batches hold a {type(others[0]).__name__} besides tensors")
         return bool(leaves) and leaves[0].shape[:1] == (self._size,)
 
 
-def hindrance(model: FlatModel, optimizer: FlatOptimizer, aggregators: Sequence[Aggregator]) -> str:
-    """Say why the steps of a model cannot be recorded, as far as that is known before the first; "" where they can."""
+def capture_obstacle(model: FlatModel, optimizer: FlatOptimizer, aggregators: Sequence[Aggregator]) -> str:
+    """Return why a model's steps cannot be captured, as far as is known before the first; "" if nothing is known."""
     if computing := [type(a).__name__ for a in aggregators if a.implements("compute_gradient")]:
         return f"{computing[0]} computes the gradient itself"
     if adding := [type(a).__name__ for a in aggregators if a.implements("extra_loss")]:
@@ -262,16 +264,16 @@ def hindrance(model: FlatModel, optimizer: FlatOptimizer, aggregators: Sequence[
     if any(isinstance(part, Metric) for part in model.module.modules()):
         return "it has metrics of torchmetrics, which count in Python"
     if model.own.names:
-        return f"its buffer {model.own.names[0]} is no statistic: every client has another one"
-    return optimizer.hindrance()
+        return f"its buffer {model.own.names[0]} is not a statistic: every client has its own"
+    return optimizer.capture_obstacle()
 
 
-def refusal(name: str, reason: str) -> str:
-    """Refuse ``federation.cuda_graph: true`` in words."""
-    return f"federation.cuda_graph: true, but the steps of {name} cannot be recorded: {reason}; leave it out"
+def capture_refused(name: str, reason: str) -> str:
+    """Return the error message for a step that ``federation.cuda_graph: true`` cannot capture."""
+    return f"federation.cuda_graph: true, but the steps of {name} cannot be captured: {reason}; leave it out"
 
 
 def _drawn() -> tuple:
-    """Where the generators of Python and NumPy are."""
-    kind, keys, place, *normal = np.random.get_state()
-    return random.getstate(), kind, keys.tobytes(), place, normal
+    """Return the states of Python's and NumPy's generators."""
+    kind, keys, position, *normal = np.random.get_state()
+    return random.getstate(), kind, keys.tobytes(), position, normal

@@ -1,6 +1,7 @@
-"""What the hooks of aggregators return: looked at where it is called for, and named where it cannot be used.
+"""Checks of what the hooks of aggregators return.
 
-A mistake would otherwise come up rounds later, deep in torch. Each look costs nothing, or one pass over a vector a round.
+A mistake would otherwise surface rounds later, deep in torch. Each check costs nothing, or one pass over a vector per
+round.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,17 +19,17 @@ BEFORE = ("scope", "server_state", "client_state")
 """Hooks that are called before anything is trained."""
 
 
-def state_of(aggregator: object, hook: str, *given: Any) -> State:
+def state_of(aggregator: object, hook: str, *arguments: Any) -> State:
     """Call a hook that returns named tensors.
 
     Raises:
         ConfigError, TrainingError: It returned something else.
     """
-    return tensors(aggregator, hook, getattr(aggregator, hook)(*given))
+    return tensors(aggregator, hook, getattr(aggregator, hook)(*arguments))
 
 
 def tensors(aggregator: object, hook: str, named: Any) -> State:
-    """Return what a hook has returned, or has left in a state, once it is named tensors."""
+    """Check and return the named tensors that a hook has returned, or has left in a state."""
     if not isinstance(named, dict):
         refuse(aggregator, hook, "a dictionary of tensors by name", named)
     for name, tensor in named.items():
@@ -38,7 +39,7 @@ def tensors(aggregator: object, hook: str, named: Any) -> State:
 
 
 def sent_by(aggregator: object, ctx: Any) -> State:
-    """What an aggregator sends beside the weights, which is weighted and added up."""
+    """Return the vectors that an aggregator sends besides the weights; they are weighted and added up."""
     sent = state_of(aggregator, "on_client_round_end", ctx)
     for name, vector in sent.items():
         if not vector.is_floating_point():
@@ -49,13 +50,13 @@ def sent_by(aggregator: object, ctx: Any) -> State:
 
 
 def mask_of(aggregator: Any, layout: Layout, client: Client) -> Mask:
-    """Which groups a client shares, by one aggregator.
+    """Return the groups that a client shares according to one aggregator.
 
     Raises:
-        ConfigError: It is no mask over the groups of the layout.
+        ConfigError: It did not return a mask over the groups of the layout.
     """
     mask = aggregator.scope(layout, client)
-    wanted = f"a Mask of bool tensors [{layout.num_groups}], one entry a group"
+    wanted = f"a Mask of bool tensors [{layout.num_groups}], one entry per group"
     if not isinstance(mask, Mask):
         refuse(aggregator, "scope", wanted, mask)
     for part in (mask.owned, mask.kept):
@@ -65,7 +66,7 @@ def mask_of(aggregator: Any, layout: Layout, client: Client) -> Mask:
 
 
 def client_mask(aggregators: Sequence[Any], layout: Layout, client: Client) -> Mask:
-    """What a client shares: the product of the aggregators' masks."""
+    """Return the product of the aggregators' masks for a client."""
     mask = Mask.everything(layout)
     for aggregator in aggregators:
         mask = mask & mask_of(aggregator, layout, client)
@@ -73,44 +74,47 @@ def client_mask(aggregators: Sequence[Any], layout: Layout, client: Client) -> M
 
 
 def initial_client_state(aggregators: Sequence[Any], layout: Layout) -> ClientState:
-    """A client that has not trained yet."""
+    """Return the state of a client that has not trained yet."""
     empty = torch.zeros(0, dtype=layout.dtype)
     return ClientState(0, empty, empty.clone(), {}, [state_of(a, "client_state", layout) for a in aggregators])
 
 
 def computed_loss(aggregator: Any, ctx: Any, batches: Sequence[Any]) -> Tensor:
-    """Let an aggregator compute the gradient; the loss."""
+    """Let an aggregator compute the gradient; return the loss."""
     loss = aggregator.compute_gradient(ctx, batches)
     if not torch.is_tensor(loss) or loss.numel() != 1 or not loss.is_floating_point():
-        refuse(aggregator, "compute_gradient", "the loss, a tensor of one number", loss)
+        refuse(aggregator, "compute_gradient", "the loss, a tensor with one element", loss)
     return loss
 
 
 def extra_loss(aggregator: Any, ctx: Any, batch: Any) -> Tensor:
-    """What an aggregator adds to the loss of a batch."""
+    """Return what an aggregator adds to the loss of a batch."""
     extra = aggregator.extra_loss(ctx, batch)
     if not torch.is_tensor(extra) or extra.numel() != 1 or not extra.is_floating_point():
-        refuse(aggregator, "extra_loss", "a tensor of one number to add to the loss", extra)
+        refuse(aggregator, "extra_loss", "a tensor with one element to add to the loss", extra)
     return extra
 
 
 def replaced_change(aggregator: Any, ctx: Any, change: Tensor) -> Tensor:
-    """What an aggregator makes of a client's change [P].
+    """Return a client's change [P] as an aggregator replaces it.
 
     Raises:
-        TrainingError: It returned something else than a tensor of the same shape and dtype, or one that is not finite.
+        TrainingError: It is not a tensor of the same shape and dtype, or not finite.
     """
     kind, finite = f"{tuple(change.shape)} {change.dtype}", torch.isfinite(change.sum())
     replaced = aggregator.on_before_send(ctx, change)
     if not torch.is_tensor(replaced) or (replaced.shape, replaced.dtype) != (change.shape, change.dtype):
         refuse(aggregator, "on_before_send", f"the change to send, a tensor {kind}", replaced)
     if finite and not torch.isfinite(replaced.sum()):
-        raise TrainingError(f"{type(aggregator).__name__}.on_before_send: the change to send is finite before it alone")
+        raise TrainingError(
+            f"{type(aggregator).__name__}.on_before_send: expected a finite change, found NaN or inf (its input was "
+            "finite)"
+        )
     return replaced
 
 
 def check_correction(aggregator: object, bias: Any, size: int, first: bool) -> None:
-    """Refuse a correction that is no vector [P], and in the first round one that is not finite."""
+    """Refuse a correction that is not a vector [P], and in the first round one that is not finite."""
     if not torch.is_tensor(bias) or tuple(bias.shape) != (size,):
         refuse(aggregator, "on_client_round_start", f"ctx.correction.bias as a vector ({size},)", bias)
     if first and not torch.isfinite(bias.sum()):
@@ -118,30 +122,33 @@ def check_correction(aggregator: object, bias: Any, size: int, first: bool) -> N
 
 
 def reduced(aggregator: Any, layout: Layout, replies: Sequence[Payload]) -> Payload:
-    """Let an aggregator make one payload of a round's single ones."""
-    forms = _forms(replies[0])
+    """Let an aggregator combine a round's replies into one payload."""
+    wanted = _vectors_of(replies[0])
     payload = aggregator.reduce(layout, replies)
-    if not isinstance(payload, Payload) or _forms(payload) != forms:
-        refuse(aggregator, "reduce", f"a Payload of {forms}", payload)
+    if not isinstance(payload, Payload) or _vectors_of(payload) != wanted:
+        refuse(aggregator, "reduce", f"a Payload of {wanted}", payload)
     return payload
 
 
-def _forms(payload: Payload) -> str:
+def _vectors_of(payload: Payload) -> str:
     return ", ".join(f"{name} {tuple(v.shape)} {v.dtype}" for name, v in sorted(payload.vectors.items()))
 
 
 def check_delta(aggregator: object, delta: Any, like: Tensor, state: Any) -> None:
-    """Refuse what an aggregator made of the mean change of the weights, or of its own state."""
+    """Refuse an unusable mean change of the weights, or state, that an aggregator has left."""
     if not torch.is_tensor(delta) or (delta.shape, delta.dtype) != (like.shape, like.dtype):
         wanted = f"server.delta as a tensor {tuple(like.shape)} {like.dtype}"
         refuse(aggregator, "on_aggregate_end", wanted, delta)
     if not torch.isfinite(delta.sum()):
-        raise TrainingError(f"{type(aggregator).__name__}.on_aggregate_end: server.delta is not finite, and was before")
+        raise TrainingError(
+            f"{type(aggregator).__name__}.on_aggregate_end: expected a finite server.delta, found NaN or inf "
+            "(it was finite before)"
+        )
     tensors(aggregator, "on_aggregate_end", state)
 
 
 def numbers_of(aggregator: Any, state: State, layout: Layout) -> Mapping[str, float]:
-    """What an aggregator logs of a round."""
+    """Return the metrics that an aggregator logs after a round."""
     numbers = aggregator.diagnostics(state, layout)
     if not isinstance(numbers, dict):
         refuse(aggregator, "diagnostics", "a dictionary of numbers by name", numbers)
@@ -152,7 +159,7 @@ def numbers_of(aggregator: Any, state: State, layout: Layout) -> Mapping[str, fl
 
 
 def refuse(aggregator: object, hook: str, expected: str, found: Any) -> NoReturn:
-    """Name the aggregator and its hook, what was expected and what was found."""
+    """Raise an error that names the aggregator and its hook, what was expected and what was found."""
     what = f"{tuple(found.shape)} {found.dtype}" if torch.is_tensor(found) else type(found).__name__
     error = ConfigError if hook in BEFORE else TrainingError
     raise error(f"{type(aggregator).__name__}.{hook}: expected {expected}; found {what}")

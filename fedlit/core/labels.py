@@ -1,4 +1,4 @@
-"""A client's training labels: 0, 1, or NaN where the client does not know; examined before a local step sees them."""
+"""A client's training labels: 0, 1, or NaN if unknown; checked before a local step uses them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,62 +12,67 @@ from fedlit.core.objective import Loss
 from fedlit.core.parts import Parts
 
 
-def labelled(module: nn.Module) -> tuple[str, ...]:
-    """Return the classes whose labels [N, C] a module trains on: none if neither ``objective`` nor a part of it is a loss of them.
+def labelled_classes(module: nn.Module) -> tuple[str, ...]:
+    """Return the classes whose labels [N, C] a module trains on.
 
-    What a module of one's own computes from its targets is then its own affair.
+    There are none if neither its ``objective`` nor a submodule is a loss of fedlit: then the module may use its targets
+    freely.
     """
     parts = Parts.of(module)
     return parts.classes if parts.objective or any(isinstance(part, Loss) for part in module.modules()) else ()
 
 
-def held(dataset: object) -> Any:
-    """What a data set holds as ``labels``, a ``TensorDataset`` as its second tensor, and a ``Subset`` as a part of either's."""
+def stored_labels(dataset: object) -> Any:
+    """Return a data set's ``labels``, a ``TensorDataset``'s second tensor, or the part of either in a ``Subset``."""
     if type(dataset) is Subset:
-        labels = held(dataset.dataset)
+        labels = stored_labels(dataset.dataset)
         return labels[dataset.indices] if hasattr(labels, "shape") else None
     return (*dataset.tensors, None)[1] if type(dataset) is TensorDataset else getattr(dataset, "labels", None)
 
 
-def are_held(dataset: Dataset, classes: Sequence[str]) -> bool:
-    """Whether a data set holds labels [N, C], so that all of them can be examined before it is used."""
-    return getattr(held(dataset), "shape", None) == (len(dataset), len(classes))
+def has_all_labels(dataset: Dataset, classes: Sequence[str]) -> bool:
+    """Return whether a data set holds labels [N, C], so that all can be checked before it is used."""
+    return getattr(stored_labels(dataset), "shape", None) == (len(dataset), len(classes))
 
 
 def wrong_labels(client: str, dataset: Dataset, classes: Sequence[str]) -> str:
-    """Say what is wrong with a client's training labels [N, C], where the data set holds them; "" where nothing is."""
-    return others(client, torch.as_tensor(held(dataset)), classes) if classes and are_held(dataset, classes) else ""
+    """Return what is wrong with a client's training labels [N, C], if the data set holds them; "" if nothing is."""
+    return (
+        _problem(client, torch.as_tensor(stored_labels(dataset)), classes)
+        if classes and has_all_labels(dataset, classes)
+        else ""
+    )
 
 
 def check_batch(client: str, batch: Any, classes: Sequence[str]) -> None:
-    """Check the labels [B, C] of a batch that was just fetched, if it is one of images and labels.
+    """Check the labels [B, C] of a fetched batch, if it consists of images and labels.
 
     Raises:
-        ConfigError: a label is not 0, 1 or NaN.
+        ConfigError: A label is not 0, 1 or NaN.
     """
     labels = batch[1] if isinstance(batch, list | tuple) and len(batch) == 2 else None
     if torch.is_tensor(labels) and labels.ndim == 2 and labels.shape[1] == len(classes):
-        refuse_others(client, labels, classes, "images of a batch")
+        check_labels(client, labels, classes, "images of a batch")
 
 
-def refuse_others(client: str, labels: Tensor, classes: Sequence[str], images: str = "images") -> None:
+def check_labels(client: str, labels: Tensor, classes: Sequence[str], images: str = "images") -> None:
     """Refuse labels [N, C] other than 0, 1 and NaN.
 
     Raises:
-        ConfigError: there are some; says where.
+        ConfigError: Names the first wrong one.
     """
-    if found := others(client, labels, classes, images):
-        raise ConfigError(found)
+    if problem := _problem(client, labels, classes, images):
+        raise ConfigError(problem)
 
 
-def others(client: str, labels: Tensor, classes: Sequence[str], images: str = "images") -> str:
-    """Say which labels [N, C] are other than 0, 1 and NaN, and where; "" where none are."""
+def _problem(client: str, labels: Tensor, classes: Sequence[str], images: str = "images") -> str:
+    """Describe the first label [N, C] that is not 0, 1 or NaN; "" if there is none."""
     wrong = ~(labels.isnan() | (labels == 0) | (labels == 1))
     if not wrong.any():
         return ""
     row, column = wrong.nonzero()[0].tolist()
     return (
         f"client {client!r}: expected training labels 0, 1 or NaN, found {labels[row, column]:g} for class "
-        f"{classes[column]!r} ({wrong.any(1).sum()} of {len(labels)} {images} have such a label). Make it 0 or 1, or NaN "
-        "where it is not known"
+        f"{classes[column]!r} ({wrong.any(1).sum()} of {len(labels)} {images} have such a label). Make it 0 or 1, or "
+        "NaN if it is unknown"
     )

@@ -2,7 +2,6 @@
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
@@ -10,23 +9,17 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
-from fedlit.core.aggregator import Aggregator, ClientContext, Correction
+from fedlit.core import hooks
+from fedlit.core.aggregator import Aggregator, ClientContext
 from fedlit.core.attributes import AttributeWatch
 from fedlit.core.batches import BatchStream
+from fedlit.core.correction import Correction
 from fedlit.core.errors import TrainingError
 from fedlit.core.fabric import FederationFabric
-from fedlit.core.flat import Entry, FlatModel, Layout
-from fedlit.core.graphs import RECORDERS, RecordedSteps, Steps, hindrance, refusal
-from fedlit.core.hooks import (
-    check_correction,
-    client_mask,
-    computed_loss,
-    extra_loss,
-    replaced_change,
-    sent_by,
-    tensors,
-)
-from fedlit.core.memory_format import as_it_is, with_channels_last
+from fedlit.core.flat import FlatModel, Layout
+from fedlit.core.graphs import CapturedSteps, Steps, capture_obstacle, capture_refused
+from fedlit.core.local_training import LocalTraining
+from fedlit.core.memory_format import unchanged, with_channels_last
 from fedlit.core.messages import Broadcast, Client, ClientState, Mask, Round, State
 from fedlit.core.module import collect_logs, loss_of, step_of
 from fedlit.core.objective import Objective
@@ -35,52 +28,24 @@ from fedlit.core.training_hooks import TrainingHooks
 from fedlit.core.unused import UnusedParameters
 
 COMPILING = {"options": {"fallback_random": True}}
-"""How the forward pass is compiled: dropout draws as it does without."""
-
-
-@dataclass(frozen=True)
-class LocalTraining:
-    """Settings of the local loop.
-
-    Args:
-        optimizer_state: What happens to a client's optimizer state between its rounds: ``reset``, or ``keep``.
-        gradient_clip: Largest norm of a local gradient; none by default.
-        gradient_clamp: Largest absolute value of an element of a local gradient; none by default.
-        measure_batches: Batches of each client that a measuring round looks at.
-        channels_last: Whether convolutions compute in that memory format.
-        recorded: Number of examples in a batch whose step is recorded as a CUDA graph and replayed; 0 for none.
-        compiled: Whether the module's forward pass is compiled.
-    """
-
-    optimizer_state: str = "reset"
-    gradient_clip: float | None = None
-    gradient_clamp: float | None = None
-    measure_batches: int = 32
-    channels_last: bool = False
-    recorded: int = 0
-    compiled: bool = False
-
-    @property
-    def bounds(self) -> bool:
-        """Whether gradients are bounded."""
-        return self.gradient_clip is not None or self.gradient_clamp is not None
+"""Options of ``torch.compile``: dropout draws the same numbers as without it."""
 
 
 class LocalModel:
     """One model instance that clients take turns to train.
 
     Args:
-        fabric: gives device and precision.
-        module: anybody's LightningModule with ``training_step`` and ``configure_optimizers``.
-        aggregators: the federation's algorithms.
-        training: settings of the local loop.
+        fabric: Gives the device and the precision.
+        module: A LightningModule with ``training_step`` and ``configure_optimizers``.
+        aggregators: The federation's algorithms.
+        training: Settings of the local loop.
 
     Attributes:
-        learns: Whether a step has had a gradient other than zero yet, as of the last client's round.
-        moves: Whether a client's weights have moved in a round yet.
-        watch: Looks at what its steps keep in attributes.
-        hooks: Calls the hooks of training that the module overrides.
-        watched: Whether it has looked at a round.
+        learns: Whether a step has had a nonzero gradient, as of the last client's round.
+        moves: Whether a client's weights have changed in a round yet.
+        watch: Detects state that steps keep in attributes.
+        hooks: Calls the training hooks that the module overrides.
+        watched: Whether a whole round has been watched.
     """
 
     def __init__(
@@ -103,13 +68,11 @@ class LocalModel:
         self._modes = [part.training for part in self._parts]
         self.flat = FlatModel(module, training.channels_last)
         self.watch, self.hooks = AttributeWatch(module), TrainingHooks(module)
-        self._arranged = with_channels_last if training.channels_last else as_it_is
+        self._arranged = with_channels_last if training.channels_last else unchanged
         self.optimizer = FlatOptimizer(module, self.flat)
-        held = weakref.ref(
-            self.optimizer
-        )  # a module that refers to its model stays in memory until garbage is looked for
-        module.optimizers = lambda use_pl_optimizer=True: held().optimizer
-        self._clipped = _joined(self.optimizer.stretches)
+        optimizer = weakref.ref(self.optimizer)  # a reference cycle would keep the module until the next collection
+        module.optimizers = lambda use_pl_optimizer=True: optimizer().optimizer
+        self._clipped = _joined(self.optimizer.segments)
         self.learns = self.moves = self.watched = False
         self._met = torch.zeros((), dtype=torch.bool, device=self.flat.w.device)
         self._masks: dict[str, Mask] = {}
@@ -117,9 +80,10 @@ class LocalModel:
         self.batches_per_step = max([1, *(a.batches_per_step for a in self.aggregators)])
         objectives = [(f"{name}.", m) for name, m in module.named_modules() if isinstance(m, Objective)]
         self._projections = [objective.project for _, objective in objectives]
-        own = tuple(prefix for prefix, _ in objectives)
-        self._network = _stretches([entry for entry in self.layout.parameters if not entry.name.startswith(own)])
-        # Hooks that nobody implements cost nothing.
+        prefixes = tuple(prefix for prefix, _ in objectives)
+        network = [entry for entry in self.layout.parameters if not entry.name.startswith(prefixes)]
+        self._network = _joined([slice(entry.offset, entry.offset + entry.size) for entry in network])
+        # Hooks that no aggregator implements cost nothing.
         self._starting = self._implementing("on_client_round_start")
         self._computing = self._implementing("compute_gradient")[:1]
         self._adding, self._contexts = self._implementing("extra_loss"), []
@@ -132,28 +96,28 @@ class LocalModel:
             (self._starting, self._computing, self._adding, self._before, self._after, self._sending, self._ending)
         )
         self._unused = UnusedParameters(self.flat, lambda: self.optimizer.stateful, self.optimizer.name)
-        self._replayed = self._recorded() if training.recorded else None
+        self._replayed = self._captured() if training.captured else None
         if training.compiled:
             module.compile(**COMPILING)
 
     @property
     def _steps(self) -> Steps:
-        """How steps are taken; by this model itself unless they are replayed."""
+        """The steps: this model's own unless they are replayed."""
         return self._replayed or self
 
     @property
     def layout(self) -> Layout:
-        """Where everything lies in the flat vectors."""
+        """Layout of the flat vectors."""
         return self.flat.layout
 
     def mask(self, client: Client) -> Mask:
-        """What the client shares."""
+        """Return the groups that the client shares."""
         if client.name not in self._masks:
-            self._masks[client.name] = client_mask(self.aggregators, self.layout, client)
+            self._masks[client.name] = hooks.client_mask(self.aggregators, self.layout, client)
         return self._masks[client.name]
 
     def adopt(self, mask: Mask, state: ClientState, down: Broadcast) -> None:
-        """Become a client's model: the federation's weights where shared, its own where it has some."""
+        """Become a client's model: the federation's weights where shared, its own elsewhere."""
         self.flat.load(down.w, down.stats)
         self.flat.own.load(state.buffers)
         state.write(mask, self.layout, self.flat.w, self.flat.stats)
@@ -167,10 +131,10 @@ class LocalModel:
         window: int,
         next_batch: Callable[[], Any],
     ) -> list[ClientContext]:
-        """Start a client's round: its model, its optimizer, its correction; one context an aggregator."""
+        """Start a client's round: its model, optimizer and correction; return one context per aggregator."""
         mask, device = self.mask(client), self.flat.w.device
         self.adopt(mask, state, down)
-        self.start = self._where_it_starts(mask, down)
+        self.start = self._start_of(mask, down)
         self._lr_factor = lr_factor = rnd.lr_factor * client.lr_factor
         self.optimizer.begin(state.optimizer, lr_factor)
         if [part.training for part in self._parts] != self._modes:  # setting them takes as long as many a small step
@@ -188,24 +152,24 @@ class LocalModel:
         self._contexts = contexts if self._adding else []
         for i in self._starting:
             self.aggregators[i].on_client_round_start(contexts[i])
-            check_correction(self.aggregators[i], self.correction.bias, self.layout.size, rnd.index == 0)
+            hooks.check_correction(self.aggregators[i], self.correction.bias, self.layout.size, rnd.index == 0)
         if self._starting:
-            self.start.copy_(self.flat.w)  # what they set is where the client begins, and no part of its change
+            self.start.copy_(self.flat.w)  # weights that they set are the client's start, not part of its change
             self.correction.close(mask)
         return contexts
 
     def step(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
-        """One local step; returns the loss.
+        """Take one local step and return the loss.
 
-        The order: gradient <- correction; forward; backward; the dual slice changes sign, so that descent on it is ascent;
-        clipping or clamping; ``on_before_optimizer_step``; optimizer; projection of the objective's variables;
-        ``on_after_optimizer_step``. Where gradients are clipped or clamped, or hooks of the module look at them, the
-        correction is added after that instead. The module's own hooks stand where Lightning's Trainer calls them.
+        The order: gradient <- correction; forward; backward; negation of the dual slice, so that descent on it is
+        ascent; clipping or clamping; ``on_before_optimizer_step``; optimizer; projection of the objective's variables;
+        ``on_after_optimizer_step``. If gradients are clipped or clamped, or hooks of the module read them, the
+        correction is added after that instead. The module's own hooks are called where Lightning's Trainer calls them.
         """
         if self.hooks.called:
             batches = [self.moved(batches[0]), *batches[1:]]
             self.hooks.start_batch(batches[0], number)
-        loss = self._steps.descend(contexts, batches, number)
+        loss = self._steps.compute_gradient(contexts, batches, number)
         for i in self._before:
             self.aggregators[i].on_before_optimizer_step(contexts[i])
         self._steps.update()
@@ -219,26 +183,26 @@ class LocalModel:
         return loss
 
     def first_loss(self, batch: Any) -> Tensor:
-        """The loss of a round's first step, with what its hooks do before and after; no step is taken."""
+        """Return the loss of a round's first step, with the hooks around it, without taking the step."""
         batch = self.moved(batch)
-        self.hooks.start_epoch()
+        self.hooks.call("on_train_epoch_start")
         self.hooks.start_batch(batch, 0)
         loss = self.loss(batch, 0)
         self.hooks.end_batch(batch, 0)
         return loss
 
     def train(self) -> None:
-        """Set the mode of all layers, but for those that the module itself has put into evaluation mode."""
+        """Set all layers to training mode, except those that the module itself has put into evaluation mode."""
         self.module.train()
         for part in self._in_evaluation:
             part.training = False
 
     def count(self, seen: int, stream: BatchStream) -> None:
-        """Tell the module, for its ``global_step`` and ``current_epoch``, how many batches of a stream it has seen."""
+        """Set the module's ``global_step`` and ``current_epoch`` from the number of batches that it has seen."""
         self.fabric.count(seen // self.batches_per_step, seen // stream.steps_per_epoch)
 
-    def still(self) -> str:
-        """Why the client's weights did not move in its round, or ""; a rate of 0 is what somebody asked for."""
+    def stalled(self) -> str:
+        """Return why the client's weights did not change in its round, or ""; a rate of 0 is intended."""
         self.learns = self.learns or bool(self._met)
         self.moves = self.moves or (self.learns and not torch.equal(self.flat.w, self.start))
         if self.moves or not any(self.optimizer.rates):
@@ -246,32 +210,32 @@ class LocalModel:
         return "the optimizer leaves them as they are" if self.learns else "every gradient is zero"
 
     def end(self, contexts: Sequence[ClientContext], down: Broadcast, into: Tensor | None = None) -> State:
-        """What a client sends, each vector in memory of its own; ``w`` may be in that which is given, and is used again.
+        """Return the vectors that a client sends, none of which share memory.
 
-        ``w`` and ``stats`` are the changes over the round, the former as the aggregators replace it; ``<i>/<name>`` is what
-        aggregator i sends beside.
+        ``w`` and ``stats`` are the changes over the round, the former as the aggregators replace it; ``<i>/<name>`` is
+        a vector of aggregator i. ``w`` may lie in ``into``, which is reused.
         """
         if self.hooks.called:
             self.optimizer.check_rates(self._lr_factor)
-        change = torch.sub(self.flat.w, self.start, out=None if self._sending else into)  # a hook may keep what it gets
+        change = torch.sub(self.flat.w, self.start, out=None if self._sending else into)  # hooks may keep a reference
         if self._sending:
-            for stretch in contexts[0].mask.unshared(self.layout):
-                change[stretch] = 0
+            for segment in contexts[0].mask.unshared(self.layout):
+                change[segment] = 0
         for i in self._sending:
-            change = replaced_change(self.aggregators[i], contexts[i], change)
+            change = hooks.replaced_change(self.aggregators[i], contexts[i], change)
         vectors = {"w": change, "stats": _change(self.flat.stats, down.stats.to(self.flat.stats.device))}
         for i in self._ending:
-            sent = sent_by(self.aggregators[i], contexts[i])
+            sent = hooks.sent_by(self.aggregators[i], contexts[i])
             vectors |= {f"{i}/{name}": vector for name, vector in sent.items()}
         for aggregator, context in zip(self.aggregators, contexts, strict=True):
-            tensors(aggregator, "on_client_round_end", context.state)
+            hooks.tensors(aggregator, "on_client_round_end", context.state)
         used = [self.flat.w, self.flat.grad, self.flat.stats, self.start]
         used += [self.correction.bias] if self._starting else []
         used += [tensor for c in contexts for state in (c.broadcast, c.state) for tensor in state.values()]
-        return _apart(vectors, used)
+        return _unaliased(vectors, used)
 
     def state(self, client: Client, before: ClientState, drawn: int, contexts: Sequence[ClientContext]) -> ClientState:
-        """What the client keeps after its round."""
+        """Return the state that the client keeps after its round."""
         mask = self.mask(client)
         return ClientState(
             before.batches + drawn,
@@ -282,10 +246,10 @@ class LocalModel:
             self.flat.own.state(),
         )
 
-    def _where_it_starts(self, mask: Mask, down: Broadcast) -> Tensor:
-        """[P], the weights that a client begins with: those that were sent, where that is all, and no hook looks at them."""
-        own, like = mask.private(self.layout), (down.w.device, down.w.dtype)
-        if self._looking or own or like != (self.flat.w.device, self.flat.w.dtype):
+    def _start_of(self, mask: Mask, down: Broadcast) -> Tensor:
+        """Return the weights [P] that a client begins with: those that were sent, if no hook reads them."""
+        private, like = mask.private(self.layout), (down.w.device, down.w.dtype)
+        if self._looking or private or like != (self.flat.w.device, self.flat.w.dtype):
             self._start.copy_(self.flat.w)
             return self._start
         return down.w
@@ -295,7 +259,7 @@ class LocalModel:
         return torch.empty_like(self.flat.w)
 
     def gradient(self, batch: Any, step: int) -> Tensor:
-        """Forward and backward on one batch; adds to the flat gradient and returns the loss."""
+        """Run forward and backward on one batch; add to the flat gradient and return the loss."""
         loss = self.loss(batch, step)
         looking = not (self.watched or self._starting or self._computing)
         if looking:
@@ -307,7 +271,7 @@ class LocalModel:
                 raise
             name = type(self.module).__name__
             raise TrainingError(
-                f"{name}: its training_step has called backward already, or returned a loss of an earlier step; a "
+                f"{name}: its training_step has already called backward, or returned the loss of an earlier step; a "
                 "federation calls loss.backward() itself: return the loss of this batch"
             ) from error
         if looking:
@@ -316,11 +280,11 @@ class LocalModel:
         return loss.detach()
 
     def moved(self, batch: Any) -> Any:
-        """Give a batch on the fabric's device, in its precision and in the memory format of the run."""
+        """Return a batch on the fabric's device, in its precision and in the run's memory format."""
         return self._arranged(self.fabric.to_device(self.fabric.strategy.precision.convert_input(batch)))
 
     def apply(self, function: Callable[[Any], Any], batch: Any) -> Any:
-        """What a function makes of a batch, on the fabric's device, in its precision and in the memory format of the run."""
+        """Apply a function to a batch, on the fabric's device, in its precision and in the run's memory format."""
         batch = self.moved(batch)
         try:
             with self.fabric.autocast():
@@ -330,86 +294,76 @@ class LocalModel:
                 raise
             raise TrainingError(
                 f"federation.memory_format: {type(self.module).__name__} cannot compute on channels_last images "
-                f"({str(error).splitlines()[0]}); set contiguous, or write reshape in place of view"
+                f"({str(error).splitlines()[0]}); set contiguous, or write reshape instead of view"
             ) from error
 
     def loss(self, batch: Any, step: int) -> Tensor:
-        """What ``training_step`` makes of a batch, and what aggregators add to it, with its graph."""
+        """Return the loss of a batch, with its graph: that of ``training_step`` and what aggregators add to it."""
         version = self.flat.grad._version
         output = self.apply(lambda moved: self._training_step(moved, step), batch)
-        if self.flat.grad._version != version:  # it has called zero_grad or backward, which here comes after it
+        if self.flat.grad._version != version:  # it called zero_grad or backward, which the federation does afterwards
             self._clear_gradient()
         loss = loss_of(self.module, output)
         self.hooks.keep(output, loss)
         for i in self._adding:
-            loss = loss + self.apply(partial(extra_loss, self.aggregators[i], self._contexts[i]), batch)
+            loss = loss + self.apply(partial(hooks.extra_loss, self.aggregators[i], self._contexts[i]), batch)
         return loss
 
-    def descend(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
-        """Take a step until ``on_before_optimizer_step``: the gradient; returns the loss."""
+    def compute_gradient(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
+        """Take a step up to ``on_before_optimizer_step``: compute the gradient and return the loss."""
         flat = self.flat
         self._clear_gradient()
         for i in self._computing:
-            loss = computed_loss(self.aggregators[i], contexts[i], batches)
+            loss = hooks.computed_loss(self.aggregators[i], contexts[i], batches)
         if not self._computing:
             loss = self.gradient(batches[0], number)
-            self.hooks.after_backward()
+            self.hooks.call("on_after_backward")
         flat.gather_statistics()
         if self.hooks.of_gradients:
-            self.hooks.before_step(self.optimizer.optimizer)
+            self.hooks.call("on_before_optimizer_step", self.optimizer.optimizer)
             flat.gather_gradients(replaced=True)
-        if not self.learns:  # read when the round is over: no step waits for the device
+        if not self.learns:  # read after the round, so that no step waits for the device
             self._met.logical_or_(flat.grad.count_nonzero() > 0)
         flat.grad[self.layout.slices["dual"]].neg_()
         if self.training.bounds:
-            self._bound(flat.grad)
+            self.training.bound(flat.grad, self._clipped, self._network)
         if self._corrects_last:
             self.correction.add_to(flat.grad, flat.w)
         return loss
 
     def update(self) -> None:
-        """Take the rest of a step: along the gradient."""
+        """Take the rest of a step: update the weights along the gradient."""
         self.optimizer.step()
         if not (self.watched or self._starting or self._computing):
             self._unused.after_step()
         for project in self._projections:
             project()
 
-    def _recorded(self) -> RecordedSteps:
-        """Record the steps.
+    def _captured(self) -> CapturedSteps:
+        """Make steps that are captured.
 
         Raises:
-            TrainingError: That cannot be done.
+            TrainingError: They cannot be captured.
         """
-        device, name = self.flat.w.device, type(self.module).__name__
-        if reason := hindrance(self.flat, self.optimizer, self.aggregators):
-            raise TrainingError(refusal(name, reason))
-        self.optimizer.hold_still()
+        name = type(self.module).__name__
+        if reason := capture_obstacle(self.flat, self.optimizer, self.aggregators):
+            raise TrainingError(capture_refused(name, reason))
+        self.optimizer.fix_addresses()
         if self._starting:
-            self.correction.hold_still()
-        return RecordedSteps(
-            recorder=RECORDERS[device.type](device),
+            self.correction.fix_addresses()
+        return CapturedSteps(
+            device=self.flat.w.device,
             fabric=self.fabric,
             plain=self,
             moved=self.moved,
             ready=lambda: self.learns and self.watched,
-            size=self.training.recorded,
+            size=self.training.captured,
             hooked=bool(self._before),
             name=name,
         )
 
-    def _bound(self, gradient: Tensor) -> None:
-        """Clip the norm of the gradient that is optimized, or clamp each element of it that is no variable of the objective."""
-        if self.training.gradient_clip is not None:
-            counted = [gradient[stretch] for stretch in self._clipped]
-            norm = counted[0].norm() if len(counted) == 1 else torch.stack([part.norm() for part in counted]).norm()
-            gradient.mul_((self.training.gradient_clip / (norm + 1e-6)).clamp(max=1.0))
-        else:
-            for stretch in self._network:
-                gradient[stretch].clamp_(-self.training.gradient_clamp, self.training.gradient_clamp)
-
     def _clear_gradient(self) -> None:
-        """Begin a step's gradient: the correction where there is one that is not added at the end, or zero."""
+        """Begin a step's gradient with zero, or with the correction unless it is added at the end."""
         if self._starting and not self._corrects_last:
             self.correction.write(self.flat.grad, self.flat.w)
         else:
@@ -420,37 +374,32 @@ class LocalModel:
 
 
 def configured(fabric: FederationFabric, module: LightningModule, aggregators: Sequence[Aggregator]) -> LightningModule:
-    """The module as its federation trains it: as the aggregators change it, in the fabric's precision."""
+    """Return the module as its federation trains it: changed by the aggregators, in the fabric's precision."""
     for aggregator in aggregators:
         aggregator.configure_model(module)
     return fabric.strategy.precision.convert_module(module)
 
 
-def _apart(vectors: State, used: Sequence[Tensor]) -> State:
-    """The vectors, as copies where they share memory with each other or with something that must not change."""
-    memory, apart = {tensor.untyped_storage().data_ptr() for tensor in used}, {}
+def _unaliased(vectors: State, used: Sequence[Tensor]) -> State:
+    """Return the vectors; those that share memory with each other or with a used tensor are copied."""
+    memory, separate = {tensor.untyped_storage().data_ptr() for tensor in used}, {}
     for name, vector in vectors.items():
-        place = vector.untyped_storage().data_ptr()
-        apart[name] = vector.clone() if place in memory else vector
-        memory.add(place)
-    return apart
+        address = vector.untyped_storage().data_ptr()
+        separate[name] = vector.clone() if address in memory else vector
+        memory.add(address)
+    return separate
 
 
 def _change(now: Tensor, before: Tensor) -> Tensor:
-    """By how much statistics have changed; one that is infinite and stays so, such as of a causal mask, by nothing."""
+    """Return the change of statistics; one that is infinite and stays so, as in a causal mask, changes by 0."""
     return (now - before).masked_fill_(now.isinf() & (now == before), 0.0)
 
 
-def _stretches(entries: Sequence[Entry]) -> list[slice]:
-    """Where parameters lie in the weight vector; neighbours are one slice."""
-    return _joined([slice(entry.offset, entry.offset + entry.size) for entry in entries])
-
-
-def _joined(stretches: Sequence[slice]) -> list[slice]:
+def _joined(segments: Sequence[slice]) -> list[slice]:
     merged: list[slice] = []
-    for stretch in stretches:
-        start = merged.pop().start if merged and merged[-1].stop == stretch.start else stretch.start
-        merged.append(slice(start, stretch.stop))
+    for segment in segments:
+        start = merged.pop().start if merged and merged[-1].stop == segment.start else segment.start
+        merged.append(slice(start, segment.stop))
     return merged
 
 

@@ -1,4 +1,4 @@
-"""Measuring rounds: window 0, nothing is trained; what the federation needs to know of itself before it goes on."""
+"""Measuring rounds, with window 0: nothing is trained; the server measures the whole federation's data and scores."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,17 +7,21 @@ import torch
 from torch import Tensor, nn
 
 from fedlit.core.batches import BatchStream, columns, fetch
+from fedlit.core.errors import ConfigError
 from fedlit.core.flat import FlatModel, Layout
-from fedlit.core.labels import held, refuse_others
+from fedlit.core.labels import check_labels, stored_labels
 from fedlit.core.local_model import LocalModel
 from fedlit.core.messages import Broadcast, Client, ClientState, Measured, Payload, Round, ServerState, stripped
 from fedlit.core.module import overrides, step_of
 from fedlit.core.objective import Objective
 from fedlit.core.randomness import seed_process
 
+TOTALS = "objective/total/"
+"""Prefix of an objective's vectors that are summed over clients without weights."""
+
 
 def objective_of(module: nn.Module) -> Objective | None:
-    """The module's objective, where it has variables or constants of its own."""
+    """Return the module's objective, if it has variables or constants of its own."""
     return next((m for m in module.modules() if isinstance(m, Objective)), None)
 
 
@@ -25,19 +29,19 @@ def objective_of(module: nn.Module) -> Objective | None:
 def measure(
     local: LocalModel, stream: BatchStream, client: Client, state: ClientState, down: Broadcast, rnd: Round
 ) -> Payload:
-    """A client's part: forward passes in training mode over a sample of its training set, at the federation's weights.
+    """Run a client's part: forward passes in training mode over a sample of its training set, at the server's weights.
 
     Raises:
-        ConfigError: labels that are not 0, 1 or NaN.
+        ConfigError: A label is not 0, 1 or NaN.
     """
     seed_process(rnd.seed, "measure", rnd.index, client.name)
     local.adopt(local.mask(client), state, down)
     local.train()
-    dataset, batches = stream.dataset, local.training.measure_batches
+    dataset = stream.dataset
     sample = BatchStream(dataset, stream.batch_size, rnd.seed, client.name, "measure")
     logits, labels = [], []
     mean, square = torch.zeros_like(local.flat.stats), torch.zeros_like(local.flat.stats)
-    count = min(batches, sample.steps_per_epoch)
+    count = min(local.training.measure_batches, sample.steps_per_epoch)
     first = rnd.index * count
     with _latest_batch_only(local.module):
         for position in range(first, first + count):
@@ -52,7 +56,7 @@ def measure(
     objective = objective_of(local.module)
     if objective is not None and logits:
         all_labels = _all_labels(dataset, stream.batch_size, len(local.layout.classes)).to(logits[0].device)
-        refuse_others(client.name, all_labels, local.layout.classes)
+        check_labels(client.name, all_labels, local.layout.classes)
         seen = torch.cat(labels)
         for name, share in client.stand_ins:
             column = local.layout.classes.index(name)
@@ -60,21 +64,34 @@ def measure(
             _stand_in(all_labels[:, column], share)
         sums = objective.measure(torch.cat(logits), seen, all_labels)
         vectors |= {f"objective/{name}": vector for name, vector in sums.items()}
-    weighted = {name: (vector.to(local.layout.dtype) * client.weight).cpu() for name, vector in vectors.items()}
+    weighted = {
+        name: (vector.to(local.layout.dtype) * (1.0 if name.startswith(TOTALS) else client.weight)).cpu()
+        for name, vector in vectors.items()
+    }
     return Payload(weighted, client.weight, client.weight * local.mask(client).owned.double())
 
 
 def conclude(model: FlatModel, server: ServerState, total: Payload, start: bool = False) -> Measured:
-    """The server's part, on a model of its own; the server's state stays as it is.
+    """Run the server's part, on its own model; the server's state is left unchanged.
 
-    At the ``start`` of a run the objective is settled as its own options say; later its variables are at their optimum.
+    At the ``start`` of a run the objective is initialised as its options say; later its variables are set to their
+    optimum.
+
+    Raises:
+        ConfigError: The objective refuses what was measured; names its class.
     """
-    means = {name: vector / total.weight for name, vector in total.vectors.items()}
+    means = {n: vector if n.startswith(TOTALS) else vector / total.weight for n, vector in total.vectors.items()}
     model.load(server.w, server.stats)
     objective = objective_of(model.module)
-    own = stripped(means, "objective/")
-    if objective is not None and own:
-        (objective.settle if start else objective.optimise)(own)
+    measured = stripped(means, "objective/")
+    if objective is not None and measured:
+        hook = objective.settle if start else objective.optimise
+        try:
+            hook(measured)
+        except ValueError as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"{type(objective).__name__}.{hook.__name__}: {error}") from error
     stats = model.stats.cpu().clone()
     moments = (means["mean"], means["square"]) if "mean" in means else None
     normalisation = _normalisation(server.layout, stats, *moments) if moments else None
@@ -82,7 +99,7 @@ def conclude(model: FlatModel, server: ServerState, total: Payload, start: bool 
 
 
 def _normalisation(layout: Layout, stats: Tensor, means: Tensor, squares: Tensor) -> Tensor:
-    """Statistics [S] with BatchNorm's mean and variance from the means [S] of batch statistics and of their squares."""
+    """Return statistics [S] with BatchNorm's mean and variance, from means [S] of batch statistics and squares."""
     normalisation = stats.clone()
     entries = {entry.name: entry for entry in layout.buffers}
     for name, entry in entries.items():
@@ -96,7 +113,7 @@ def _normalisation(layout: Layout, stats: Tensor, means: Tensor, squares: Tensor
 
 
 def _score(local: LocalModel, batch: object, number: int) -> tuple[Tensor, Tensor] | None:
-    """Logits and labels [B, C] of a batch; None where the module gives no scores per class."""
+    """Return logits and labels [B, C] of a batch; None if the module gives no scores per class."""
     classes = len(local.layout.classes)
     moved = local.moved(batch)
     with local.fabric.autocast():
@@ -111,7 +128,7 @@ def _score(local: LocalModel, batch: object, number: int) -> tuple[Tensor, Tenso
 
 @contextmanager
 def _latest_batch_only(module: nn.Module) -> Iterator[None]:
-    """Running statistics are those of the latest batch."""
+    """Context manager in which running statistics are those of the latest batch."""
     layers = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
     momenta = [layer.momentum for layer in layers]
     for layer in layers:
@@ -124,14 +141,14 @@ def _latest_batch_only(module: nn.Module) -> Iterator[None]:
 
 
 def _stand_in(labels: Tensor, share: float) -> None:
-    """Write as many positives as a share asks for over the labels [N] of a class, where it has any."""
+    """Replace the labels [N] of a class by as many positives as a share asks for, if it has any labels."""
     known = (~labels.isnan()).nonzero().squeeze(1)
     labels[known] = (torch.arange(len(known), device=labels.device) < round(share * len(known))).to(labels.dtype)
 
 
 def _all_labels(dataset: object, batch_size: int, classes: int) -> Tensor:
-    """Labels [N, C] of a whole data set; read off it where it has them, else by fetching every example."""
-    labels = held(dataset)
+    """Return the labels [N, C] of a whole data set: its stored ones, or else those of every fetched example."""
+    labels = stored_labels(dataset)
     if labels is not None:
         return columns(torch.as_tensor(labels), classes).clone()
     batches = torch.arange(len(dataset)).split(batch_size)

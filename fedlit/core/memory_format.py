@@ -1,4 +1,4 @@
-"""The order in which convolutions find pixels in memory; names, shapes and the flat vector's order stay as they are."""
+"""Memory format of convolutions; names, shapes and the flat vector's order are the same in both formats."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,21 +9,21 @@ from torch import Tensor, nn
 
 
 def with_channels_last(batch: Any) -> Any:
-    """Give a batch whose images [B, C, H, W] lie in memory as [B, H, W, C]; anything else in it stays as it is."""
+    """Return a batch whose images [B, C, H, W] lie in memory as [B, H, W, C]; other values are unchanged."""
     return apply_to_collection(batch, Tensor, _image)
 
 
-def as_it_is(value: Any) -> Any:
-    """Leave a batch, or a weight, as it is."""
+def unchanged(value: Any) -> Any:
+    """Return a batch, or a weight, unchanged."""
     return value
 
 
 def weight_formats(module: nn.Module) -> dict[str, Callable[[Tensor], Tensor]]:
-    """Tell, for the parameters that can say ``channels_last`` in the flat vector's order, how they are then seen.
+    """Return views of the parameters that can be ``channels_last`` in the flat vector's order, by name.
 
-    They are the weights of 2-D convolutions of 1x1, and of those with one input channel a group: [O, I, H, W] and
-    [O, H, W, I] are the same order there, and only the strides say which is meant. Without that, a convolution of 1x1
-    brings its images into the other order and back at every step.
+    These are the weights of 1x1 convolutions, and of 2-D convolutions with one input channel per group: there [O, I, H,
+    W] and [O, H, W, I] are the same order, and only the strides tell which is meant. Without this, a 1x1 convolution
+    converts its images to the other order and back at every step.
     """
     return {
         f"{prefix}.weight".lstrip("."): _as_channels_last
@@ -33,12 +33,12 @@ def weight_formats(module: nn.Module) -> dict[str, Callable[[Tensor], Tensor]]:
 
 
 def convolutions(module: nn.Module) -> list[nn.Module]:
-    """List the 2-D convolutions, to which alone the format makes a difference."""
+    """Return the 2-D convolutions, the only layers for which the format matters."""
     return [layer for layer in module.modules() if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d))]
 
 
-def turned(module: nn.Module) -> tuple[int, int]:
-    """Count the weights of 2-D convolutions that are turned into the other order at every step, and all of them."""
+def converted_weights(module: nn.Module) -> tuple[int, int]:
+    """Count the weights of 2-D convolutions that are converted to the other order at every step, and all of them."""
     weights = [layer.weight for layer in convolutions(module)]
     return sum(w.numel() for w in weights if not _either(w)), sum(w.numel() for w in weights)
 
@@ -56,5 +56,5 @@ def _image(tensor: Tensor) -> Tensor:
     if tensor.ndim != 4:
         return tensor
     if tensor.shape[1] == 1 and tensor.is_contiguous():
-        return _as_channels_last(tensor)  # ``to`` would keep strides that are good for either order
+        return _as_channels_last(tensor)  # ``to`` would keep strides that fit both orders
     return tensor.to(memory_format=torch.channels_last)

@@ -1,9 +1,9 @@
-"""What a federation honours of somebody else's LightningModule, and what it has to refuse.
+"""The interface of LightningModules in a federation: the supported parts, and errors for the others.
 
 A federation trains a module by ``training_step`` and ``configure_optimizers``, scores it by ``validation_step`` and
-``predict_step``, and collects ``self.log``. There is no Trainer. ``self.global_step`` is the number of steps that the client
-has trained so far, over all rounds of a phase, and ``self.current_epoch`` its completed passes over its own training
-images; both go on where they were after a resume.
+``predict_step``, and collects ``self.log``. There is no Trainer. ``self.global_step`` is the number of steps that the
+client has trained so far, over all rounds of a phase, and ``self.current_epoch`` its completed passes over its own
+training images; both continue after a resume.
 """
 
 import copy
@@ -24,28 +24,26 @@ from fedlit.core.fabric import FederationFabric
 from fedlit.core.logged import key_of
 
 SIGNALS = 128
-"""Exit codes above it say that a signal ends the process."""
+"""Exit codes above this mean that a signal ended the process."""
 
 
 def copy_of(module: LightningModule) -> LightningModule:
-    """Give a copy of a module that shares nothing with it.
+    """Return a copy of a module that shares nothing with it.
 
     Raises:
-        ConfigError: it cannot be copied; names the attribute that is in the way.
+        ConfigError: It cannot be copied; names the attribute that prevents it.
     """
     try:
         twin = copy.deepcopy(module)
     except (TypeError, RuntimeError) as error:
         reason = str(error).partition(". ")[0]
         raise ConfigError(
-            f"{type(module).__name__} cannot be copied{_culprit(module)}: {reason}; create open files, locks and generators "
-            "where they are used, and tensors with a graph (as of torch.nn.utils.weight_norm) not at all: "
-            "torch.nn.utils.parametrizations has what replaces them"
+            f"{type(module).__name__} cannot be copied{_culprit(module)}: {reason}; create open files, locks and "
+            "generators where they are used, and replace tensors with a graph (as of torch.nn.utils.weight_norm) by "
+            "torch.nn.utils.parametrizations"
         ) from error
-    for own, other in zip(module.parameters(), twin.parameters(), strict=True):
-        vars(other).update(
-            copy.deepcopy(vars(own))
-        )  # PyTorch copies values alone, and optimizers read what hangs on them
+    for parameter, copied in zip(module.parameters(), twin.parameters(), strict=True):
+        vars(copied).update(copy.deepcopy(vars(parameter)))  # PyTorch copies only values; optimizers read attributes
     return twin
 
 
@@ -56,17 +54,17 @@ def _culprit(module: LightningModule) -> str:
                 try:
                     copy.deepcopy(value)
                 except Exception:
-                    return f", for its attribute {f'{prefix}.{name}'.lstrip('.')}"
+                    return f", because of its attribute {f'{prefix}.{name}'.lstrip('.')}"
     return ""
 
 
 def overrides(module: LightningModule, hook: str) -> bool:
-    """Whether a module defines this method of LightningModule itself."""
+    """Return whether a module overrides this method of LightningModule."""
     return getattr(type(module), hook) is not getattr(LightningModule, hook)
 
 
 def step_of(module: LightningModule, name: str) -> Callable[[Any, int], Any]:
-    """A step as a function of (batch, batch_idx): Lightning lets a module leave ``batch_idx`` out."""
+    """Return a step as a function of (batch, batch_idx): Lightning lets a module leave ``batch_idx`` out."""
     step = getattr(module, name)
     parameters = inspect.signature(step).parameters.values()
     if len(parameters) > 1 or any(p.kind is p.VAR_POSITIONAL for p in parameters):
@@ -75,14 +73,15 @@ def step_of(module: LightningModule, name: str) -> Callable[[Any, int], Any]:
 
 
 def collect_logs(module: LightningModule, fabric: FederationFabric) -> None:
-    """Send what the module logs to ``fabric``, torchmetrics objects included, which Lightning refuses under Fabric.
+    """Send the module's logs to ``fabric``, including torchmetrics objects, which Lightning refuses under Fabric.
 
-    Metrics of the module no longer meet those of other processes, which train other clients for other numbers of steps.
+    Metrics of the module are not synchronised with other processes, which train other clients for other numbers of
+    steps.
     """
     for metric in (part for part in module.modules() if isinstance(part, Metric)):
         metric.distributed_available_fn = _by_itself
     name_of_class = type(module).__name__
-    module.trainer = fabric  # self.global_step and self.current_epoch ask for it
+    module.trainer = fabric  # for self.global_step and self.current_epoch
 
     def log(name: str, value: Any, *options: Any, **named: Any) -> None:
         log_dict({name: value}, *options, **named)
@@ -109,15 +108,15 @@ def collect_logs(module: LightningModule, fabric: FederationFabric) -> None:
 
 
 def _by_itself() -> bool:
-    """What a metric asks for: whether there are other processes."""
+    """Answer a metric's question for other processes: there are none."""
     return False
 
 
 def loss_of(module: LightningModule, output: Any) -> Tensor:
-    """What ``training_step`` returned, as a loss that ``backward`` can be called on.
+    """Return the loss in the output of ``training_step``, on which ``backward`` can be called.
 
     Raises:
-        TrainingError: it is something else; says what.
+        TrainingError: It is not a loss; names what was found.
     """
     loss = output.get("loss") if isinstance(output, Mapping) else output
     if torch.is_tensor(loss) and loss.numel() == 1 and loss.requires_grad and not loss.is_complex():
@@ -136,34 +135,34 @@ def loss_of(module: LightningModule, output: Any) -> Tensor:
         found = "a tensor without a graph (detached, made from numbers, or computed under no_grad)"
     raise TrainingError(
         f"{type(module).__name__}.training_step returned {found}; expected at every step the loss, a tensor with one "
-        'element that the weights lead to, or a dict with it as "loss"'
+        'element that depends on the weights, or a dict with it as "loss"'
     )
 
 
 def scores_of(module: LightningModule, method: str, output: Any, rows: int, classes: int) -> Tensor | None:
-    """What a step returned, as scores [rows, classes]; None where it gives no scores, or no classes are declared.
+    """Return a step's output as scores [rows, classes]; None if it has no scores, or no classes are declared.
 
     Raises:
-        TrainingError: it returned scores of another shape, or complex ones.
+        TrainingError: The scores have another shape, or are complex.
     """
     if not classes or not torch.is_tensor(output) or output.ndim == 0:
         return None
     if output.shape == (rows, classes) and not output.is_complex():
         return output
     raise TrainingError(
-        f"{type(module).__name__}.{method} returned a tensor of shape {tuple(output.shape)}, {output.dtype}; expected real "
-        f"scores of shape {(rows, classes)} for {rows} examples and the {classes} classes that it declares, or None where "
-        "there is nothing to score"
+        f"{type(module).__name__}.{method} returned a tensor of shape {tuple(output.shape)}, {output.dtype}; expected "
+        f"real scores of shape {(rows, classes)} for {rows} examples and the {classes} classes that it declares, or "
+        "None if there is nothing to score"
     )
 
 
 @contextmanager
-def in_words(module: LightningModule, doing: str) -> Iterator[None]:
-    """Within, say what is wrong where the module's own error would not.
+def readable_errors(module: LightningModule, doing: str) -> Iterator[None]:
+    """Context manager that explains errors of the module whose own message does not.
 
     Raises:
-        TrainingError: the module, or its data, called ``sys.exit``, and a run that it ended would look finished; or its
-            weights are of another precision than the images.
+        TrainingError: The module, or its data, called ``sys.exit``, which would make the run look finished; or its
+            weights have another precision than the images.
     """
     try:
         yield
@@ -180,16 +179,16 @@ def in_words(module: LightningModule, doing: str) -> Iterator[None]:
             raise
         where = traceback.extract_tb(stopped.__traceback__)[-1]
         raise TrainingError(
-            f"{type(module).__name__}: {where.name} ({where.filename}, line {where.lineno}) called sys.exit({stopped.code!r}) "
-            f"while {doing}; raise an exception instead"
+            f"{type(module).__name__}: {where.name} ({where.filename}, line {where.lineno}) called "
+            f"sys.exit({stopped.code!r}) while {doing}; raise an exception instead"
         ) from stopped
 
 
 def _number(module: str, name: Any, value: Any) -> Any:
-    """What was logged, as a number or a tensor with one element.
+    """Return a logged value as a number or a tensor with one element.
 
     Raises:
-        TrainingError: it is something else, or has no name.
+        TrainingError: It is something else, or has no name.
     """
     if isinstance(name, str) and _is_number(value):
         return value
@@ -197,8 +196,8 @@ def _number(module: str, name: Any, value: Any) -> Any:
         raise TrainingError(f"{module} logs something under {name!r}; expected a name, found {type(name).__name__}")
     shaped = f" of shape {tuple(value.shape)}; log its mean, or each element" if torch.is_tensor(value) else ""
     raise TrainingError(
-        f"{module} logs {name!r} as a {type(value).__name__}{shaped or f' ({value!r:.40})'}: expected a number or a tensor "
-        "with one element"
+        f"{module} logs {name!r} as a {type(value).__name__}{shaped or f' ({value!r:.40})'}: expected a number or a "
+        "tensor with one element"
     )
 
 

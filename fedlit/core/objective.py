@@ -1,4 +1,4 @@
-"""What an objective may be beside a function of a batch."""
+"""The interface of losses that have variables or constants."""
 
 from typing import ClassVar
 
@@ -9,33 +9,36 @@ from fedlit.core.messages import State
 
 
 class Loss(Checked, nn.Module):
-    """A loss of fedlit's, called with (logits [B, C], labels [B, C] in {0, 1, NaN}); other labels are refused before it."""
+    """Base class of fedlit's losses of (logits [B, C], labels [B, C]); labels other than 0, 1, NaN are refused."""
 
 
 class Objective(Loss):
-    """A loss with variables or constants of its own, called with (logits [B, C], labels [B, C] in {0, 1, NaN}).
+    """A loss with variables or constants, called with (logits [B, C], labels [B, C] in {0, 1, NaN}).
 
-    A loss that has none needs no more than ``nn.Module``. Variables are parameters with one entry a class, named in
-    ``per_class_parameters``; those that are maximised over also in ``dual_parameters``. Constants that come from the
-    whole federation's data are buffers. Both start from a measuring round: every client reports :meth:`measure`, their
-    weighted mean goes to :meth:`settle`, or in later rounds to :meth:`optimise`.
+    A loss without them only needs to be an ``nn.Module``. Variables are parameters with one entry per class, named in
+    ``per_class_parameters``; those that are maximised over also in ``dual_parameters``. Constants that depend on the
+    data of the whole federation are buffers of any shape; those of shape [C] are logged. Both start from a measuring
+    round: every client returns :meth:`measure`, and :meth:`settle`, or in later rounds :meth:`optimise`, gets the
+    clients' weighted means.
     """
 
     per_class_parameters: tuple[str, ...] = ()
     dual_parameters: tuple[str, ...] = ()
 
     metrics_help: ClassVar[dict[str, str]] = {}
-    """What its metrics are: a sentence for each name, less the class; ``fedlit fit --help`` shows them.
+    """Descriptions of its metrics, one sentence per name, without the class; ``fedlit fit --help`` shows them.
 
     Metrics of an objective are its variables and constants (``objective/<name>``) and what :meth:`pooled` returns
-    (``val/<name>``).
-    """
+    (``val/<name>``)."""
 
     def build(self, num_classes: int) -> None:
         """Called by the model that owns it: create the variables of C classes."""
 
     def measure(self, logits: Tensor, labels: Tensor, all_labels: Tensor) -> State:
-        """On a client: what :meth:`settle` needs, as vectors whose means over clients make sense.
+        """Return, on a client, the vectors that :meth:`settle` needs.
+
+        Clients' vectors are averaged with the run's client weights, except those whose name begins with ``total/``:
+        they are summed without weights, as counts over the whole federation need it.
 
         Args:
             logits: [n, C] of a sample of its training set.
@@ -45,23 +48,27 @@ class Objective(Loss):
         return {}
 
     def settle(self, means: State) -> None:
-        """On the server, once, before the first round: set variables and constants, given the clients' weighted means."""
+        """Set variables and constants, on the server, once, before the first round.
+
+        Args:
+            means: The clients' weighted means of :meth:`measure`, and the sums of ``total/...``, by name.
+        """
 
     def optimise(self, means: State) -> None:
-        """On the server, after a later measuring round: set the variables to their optimum at the scores of now.
+        """Set the variables, on the server, after a later measuring round, to their optimum at the current scores.
 
-        By default as at the start. An objective that may start elsewhere than at the optimum has this apart, for algorithms
-        that compute variables anew, such as CODA.
+        The default is :meth:`settle`. An objective that may start elsewhere than at the optimum overrides it, for
+        algorithms that recompute variables, such as CODA.
         """
         self.settle(means)
 
     def project(self) -> None:
-        """After each optimizer step: bring the variables back to where they may be."""
+        """Project the variables onto their domain, after each optimizer step."""
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Return the probability [B, C] of each class at logits [B, C]; by default each class is a question of its own."""
+        """Return the probability [B, C] of each class at logits [B, C]; the default treats classes independently."""
         return logits.sigmoid()
 
     def pooled(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Metrics [C] of all scores together, for a loss that is no mean over examples."""
+        """Return metrics [C] of all scores together, for a loss that is not a mean over examples."""
         return {}

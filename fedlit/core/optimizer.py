@@ -25,15 +25,16 @@ NOT_ELEMENTWISE = {
 }
 
 FUSED = {"cuda"}
-"""Devices on which a step is one kernel where the optimizer has such a form; its numbers differ by rounding."""
+"""Devices on which a step is one kernel if the optimizer has a fused form; its results differ by rounding."""
 
 RECORDED = ("SGD", "Adam", "AdamW")
-"""Optimizers whose step can be recorded: their state starts at zero, and their kernels read the rate from the device."""
+"""Optimizers whose step can be captured: their state starts at zero, and their kernels read the rate from the
+device."""
 
 ADAPTIVE = frozenset(
     ("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "AdaBelief", "Lion")
 )
-"""Optimizers that divide each element of the gradient by a scale of its own."""
+"""Optimizers that rescale each element of the gradient separately."""
 
 
 OF_TORCH = frozenset(("defaults", "state", "param_groups", "step"))
@@ -42,24 +43,25 @@ HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
 class FlatOptimizer:
-    """What ``configure_optimizers`` returned, rebuilt over contiguous stretches of the flat vector.
+    """The optimizer of ``configure_optimizers``, rebuilt over contiguous segments of the flat vector.
 
-    The class and the hyper-parameters of each group stay; parameters that lie side by side in the flat vector
-    and share a group become one. Elementwise optimizers (SGD, Adam and their like) do the same arithmetic in a
-    handful of operations instead of hundreds.
+    The class and the hyper-parameters of each group are kept; neighbouring parameters of the flat vector in the same
+    group become one. Elementwise optimizers (SGD, Adam and similar) do the same arithmetic in a few operations instead
+    of hundreds.
 
     Args:
-        module: a LightningModule.
-        model: its flat model.
+        module: A LightningModule.
+        model: Its flat model.
 
     Attributes:
-        name: of the optimizer's class.
-        rates: learning rate of each group.
-        foreign: whether it may do something else here than on the parameters, as it is not torch's own, or has hooks of its steps.
+        name: Name of the optimizer's class.
+        rates: Learning rate of each group.
+        foreign: Whether it may behave differently here than on the parameters, because it is not torch's own or its
+            steps have hooks.
 
     Raises:
-        ConfigError: no or several optimizers, several schedulers, or an optimizer that is not elementwise, or cannot
-            be made anew.
+        ConfigError: There are no or several optimizers, several schedulers, or the optimizer is not elementwise or
+            cannot be rebuilt.
     """
 
     def __init__(self, module: nn.Module, model: FlatModel) -> None:
@@ -68,18 +70,18 @@ class FlatOptimizer:
         _check_unchanged(module, model, before)
         group_of = {id(p): g for g, group in enumerate(configured.param_groups) for p in group["params"]}
         _check_owned(configured, module)
-        stretches: list[tuple[int, int, int]] = []
+        segments: list[tuple[int, int, int]] = []
         for entry, parameter in zip(model.layout.parameters, model.parameters, strict=True):
             group = group_of.get(id(parameter)) if parameter.requires_grad else None
             if group is None:
                 continue
             start, stop = entry.offset, entry.offset + entry.size
-            if stretches and stretches[-1][1:] == (start, group):
-                start = stretches.pop()[0]
-            stretches.append((start, stop, group))
+            if segments and segments[-1][1:] == (start, group):
+                start = segments.pop()[0]
+            segments.append((start, stop, group))
         groups = []
         for g, group in enumerate(configured.param_groups):
-            flat = [nn.Parameter(model.w[a:b]) for a, b, owner in stretches if owner == g]
+            flat = [nn.Parameter(model.w[a:b]) for a, b, owner in segments if owner == g]
             if flat:
                 groups.append({**group, "params": flat})
         if not groups:
@@ -89,37 +91,37 @@ class FlatOptimizer:
         self._model, self._optimizer = model, _rebuilt(configured, groups)
         _check_fresh(configured, self._optimizer, model)
         self.foreign = _is_foreign(configured)
-        with_flat = [g for g in range(len(configured.param_groups)) if any(owner == g for *_, owner in stretches)]
+        with_flat = [g for g in range(len(configured.param_groups)) if any(owner == g for *_, owner in segments)]
         self._configured, self._with_flat, self._shown = configured, with_flat, False
-        self.stretches = [slice(start, stop) for start, stop, _ in stretches]
+        self.segments = [slice(start, stop) for start, stop, _ in segments]
         self._fresh = copy.deepcopy(dict(enumerate(self._states())))
         self.name = type(configured).__name__
         self.rates = [group["lr"] for group in self._optimizer.param_groups]
         self._groups = [{k: v for k, v in g.items() if k not in ("params", "lr")} for g in self._optimizer.param_groups]
         self._groups = copy.deepcopy(self._groups)
-        self._still = False
+        self._fixed = False
 
-    def hindrance(self) -> str:
-        """Say why its step cannot be recorded; "" where it can."""
+    def capture_obstacle(self) -> str:
+        """Return why its step cannot be captured, or ""."""
         if self.name not in RECORDED:
             return f"{self.name} computes its step on the host; {', '.join(RECORDED)} can"
         for group in self._optimizer.param_groups:
             if group.get("dampening"):
                 return "the optimizer's first step differs from the others (dampening)"
-            if chosen := [choice for choice in ("foreach", "differentiable") if group.get(choice)]:
-                return f"the optimizer computes with {chosen[0]}: true; leave it out"
+            if options := [option for option in ("foreach", "differentiable") if group.get(option)]:
+                return f"the optimizer computes with {options[0]}: true; leave it out"
         return ""
 
-    def hold_still(self) -> None:
-        """Keep the state and the rates as tensors that stay where they are, as a recorded step needs them.
+    def fix_addresses(self) -> None:
+        """Keep the state and the rates as tensors at fixed addresses, as a captured step needs them.
 
-        The state is what a step at rate 0 along a gradient of 0 makes; a round that starts afresh sets it to zero.
+        The state is initialised by a step at rate 0 along a zero gradient; a round with a fresh state sets it to zero.
         """
-        self._still = True
+        self._fixed = True
         device = self._parameters()[0].device
         fused = device.type == "cuda"
         for group in self._optimizer.param_groups:
-            # What fused kernels read; elsewhere the digits of a rate in Python are kept.
+            # Fused kernels read float32; elsewhere the rate keeps all digits that it has in Python.
             group["lr"] = torch.zeros((), dtype=torch.float32 if fused else torch.float64, device=device)
             if fused and "capturable" in group:
                 group["capturable"] = True
@@ -127,14 +129,14 @@ class FlatOptimizer:
         self._optimizer.step()
 
     def begin(self, state: State, lr_factor: float) -> None:
-        """Start a round: from ``state``, or afresh where it is empty; rates are multiplied by ``lr_factor``."""
+        """Start a round from ``state``, or with a fresh state if it is empty; rates are multiplied by ``lr_factor``."""
         self._shown = False
         self._point_at_gradients()
-        if self._still:
+        if self._fixed:
             for i, held in enumerate(self._states()):
                 for key, tensor in held.items():
-                    found = state.get(f"{i}/{key}")
-                    tensor.zero_() if found is None else tensor.copy_(found)
+                    saved = state.get(f"{i}/{key}")
+                    tensor.zero_() if saved is None else tensor.copy_(saved)
             for group, rate in zip(self._optimizer.param_groups, self.rates, strict=True):
                 group["lr"].fill_(rate * lr_factor)
             return
@@ -143,9 +145,9 @@ class FlatOptimizer:
             if source := stripped(state, f"{i}/") if state else self._fresh[i]:
                 self._optimizer.state[parameter] = {k: self._placed(k, v, parameter) for k, v in source.items()}
         for group, fresh, rate in zip(self._optimizer.param_groups, self._groups, self.rates, strict=True):
-            own = {"params": group["params"], **copy.deepcopy(fresh)}
+            initial = {"params": group["params"], **copy.deepcopy(fresh)}
             group.clear()  # some optimizers count their steps there
-            group.update(own)
+            group.update(initial)
             group["lr"] = rate * lr_factor
 
     @property
@@ -199,17 +201,17 @@ class FlatOptimizer:
                     yield parameter, entry, flat
 
     def check_rates(self, lr_factor: float) -> None:
-        """Refuse rates that a module has changed in the middle of a round: algorithms compute with those of its start.
+        """Refuse rates that a module changed during a round: algorithms compute with those of its start.
 
         Raises:
-            TrainingError: There is one.
+            TrainingError: Names both rates.
         """
         self._take_back()
         for group, rate in zip(self._optimizer.param_groups, self.rates, strict=True):
-            if not self._still and group["lr"] != rate * lr_factor:
+            if not self._fixed and group["lr"] != rate * lr_factor:
                 raise TrainingError(
                     f"a hook has changed the learning rate of {self.name} during a round, from {rate * lr_factor:g} to "
-                    f"{group['lr']:g}; the rate follows rounds: set federation.schedule"
+                    f"{group['lr']:g}; rates may change only between rounds: set federation.schedule"
                 )
 
     def step(self) -> None:
@@ -218,7 +220,7 @@ class FlatOptimizer:
         self._optimizer.step()
 
     def state(self) -> State:
-        """A copy of the optimizer's state as named tensors."""
+        """Return a copy of the optimizer's state as named tensors."""
         named = {}
         for group, fresh in zip(self._optimizer.param_groups, self._groups, strict=True):
             if changed := [key for key in group.keys() - {"params", "lr"} if group[key] != fresh.get(key)]:
@@ -237,7 +239,7 @@ class FlatOptimizer:
         return named
 
     def _placed(self, key: str, value: object, parameter: nn.Parameter) -> object:
-        """A copy of a part of the state, where the optimizer wants it: counters of steps are on the CPU, unless it is fused."""
+        """Copy a part of the state to its device: counters of steps stay on the CPU, unless the optimizer is fused."""
         if not torch.is_tensor(value):
             return copy.deepcopy(value)
         group = next(g for g in self._optimizer.param_groups if any(p is parameter for p in g["params"]))
@@ -245,7 +247,7 @@ class FlatOptimizer:
         return value.detach().to(parameter.device if at_home else value.device, copy=True)
 
     def _point_at_gradients(self) -> None:
-        """Take the model's gradients as those of the parameters; a process that does not train has no memory for any."""
+        """Use the model's gradients as those of the parameters; a process that does not train allocates none."""
         for parameter in self._parameters():
             if parameter.grad is None:
                 start = parameter.storage_offset()
@@ -259,10 +261,10 @@ class FlatOptimizer:
 
 
 def single_optimizer(module: nn.Module) -> Optimizer:
-    """Read ``configure_optimizers`` once, and leave a scheduler aside: the federation follows it from round to round.
+    """Call ``configure_optimizers`` once and leave its scheduler out: the federation applies it between rounds.
 
     Raises:
-        ConfigError: it returned anything but one elementwise optimizer, with a scheduler or without.
+        ConfigError: It did not return one elementwise optimizer, with or without a scheduler.
     """
     optimizer, config = optimizer_and_scheduler(module)
     if config is not None:
@@ -272,10 +274,10 @@ def single_optimizer(module: nn.Module) -> Optimizer:
 
 
 def optimizer_and_scheduler(module: nn.Module) -> tuple[Optimizer, dict[str, Any] | None]:
-    """Read ``configure_optimizers`` once: one optimizer, and Lightning's dict of its scheduler, or None.
+    """Call ``configure_optimizers`` once: return one optimizer, and Lightning's dict of its scheduler, or None.
 
     Raises:
-        ConfigError: it returned anything but one elementwise optimizer, or several schedulers.
+        ConfigError: It did not return one elementwise optimizer, or returned several schedulers.
     """
     name = type(module).__name__
     try:
@@ -299,8 +301,8 @@ def optimizer_and_scheduler(module: nn.Module) -> tuple[Optimizer, dict[str, Any
     schedulers = list(schedulers) if isinstance(schedulers, (list, tuple)) else [schedulers]
     if len(schedulers) > 1:
         raise ConfigError(
-            f"{name}.configure_optimizers returned {len(schedulers)} learning-rate schedulers; expected one: join them with "
-            "torch.optim.lr_scheduler.SequentialLR or ChainedScheduler"
+            f"{name}.configure_optimizers returned {len(schedulers)} learning-rate schedulers; expected one: join "
+            "them with torch.optim.lr_scheduler.SequentialLR or ChainedScheduler"
         )
     if not isinstance(configured, Optimizer):
         raise ConfigError(f"{name}.configure_optimizers returned {type(configured).__name__}; expected an optimizer")
@@ -320,18 +322,18 @@ def optimizer_and_scheduler(module: nn.Module) -> tuple[Optimizer, dict[str, Any
 
 
 def _check_owned(configured: Optimizer, module: nn.Module) -> None:
-    """Refuse an optimizer of parameters that the module does not have.
+    """Refuse an optimizer of parameters that are not the module's.
 
     Raises:
-        ConfigError: there are some; gives the shape of one.
+        ConfigError: Names the shape of one.
     """
-    own = {id(parameter) for parameter in module.parameters()}
-    strange = [p for group in configured.param_groups for p in group["params"] if id(p) not in own]
-    if strange:
+    known = {id(parameter) for parameter in module.parameters()}
+    others = [p for group in configured.param_groups for p in group["params"] if id(p) not in known]
+    if others:
         raise ConfigError(
-            f"{type(module).__name__}: its optimizer has {len(strange)} parameters that are none of the module's, the first of shape "
-            f"{list(strange[0].shape)}: keep layers in a ModuleList and not in a list, and take parameters of self in "
-            "configure_optimizers"
+            f"{type(module).__name__}: its optimizer has {len(others)} parameters that are not the module's, the "
+            f"first of shape {list(others[0].shape)}: keep layers in a ModuleList instead of a list, and use "
+            "self.parameters() in configure_optimizers"
         )
 
 
@@ -379,34 +381,35 @@ def _check_fresh(configured: Optimizer, rebuilt: Optimizer, model: FlatModel) ->
 
 
 def _rebuilt(configured: Optimizer, groups: list[dict]) -> Optimizer:
-    """Make an optimizer of the same class over other parameters, with the attributes and hooks of the given one.
+    """Make an optimizer of the same class over other parameters, with the attributes and hooks of the original.
 
     Raises:
-        ConfigError: its class cannot be called with its defaults, or its ``step`` was replaced.
+        ConfigError: Its class cannot be called with its defaults, or its ``step`` was replaced.
     """
     kind = type(configured)
     step = vars(configured).get("step")
     if step is not None and not hasattr(step, "_wrapped_by_lr_sched"):
         raise ConfigError(
-            f"{kind.__name__}: its step is replaced, by what would move other weights; define it in a class"
+            f"{kind.__name__}: its step was replaced on the object, where it would update other weights; define it in "
+            "a class"
         )
     known = inspect.signature(kind.__init__).parameters
     try:
         rebuilt = kind(groups, **{k: v for k, v in configured.defaults.items() if k in known})
     except (TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
-            f"{kind.__name__} cannot be made anew for the flat vector: {error}; pass what its __init__ takes to "
-            "super().__init__(params, defaults)"
+            f"{kind.__name__} cannot be rebuilt for the flat vector: {error}; pass all arguments of its __init__ in "
+            "the defaults of super().__init__(params, defaults)"
         ) from error
-    own = {k: v for k, v in vars(configured).items() if not k.startswith("_") and k not in OF_TORCH}
-    vars(rebuilt).update(copy.deepcopy(own))
+    added = {k: v for k, v in vars(configured).items() if not k.startswith("_") and k not in OF_TORCH}
+    vars(rebuilt).update(copy.deepcopy(added))
     for hooks in HOOKS:
         getattr(rebuilt, hooks).update(getattr(configured, hooks))
     return rebuilt
 
 
 def _is_foreign(configured: Optimizer) -> bool:
-    """Whether an optimizer has to be tried, as it is not torch's own, has hooks of its steps, or an option that may fail here."""
+    """Return whether an optimizer must be tried: it is not torch's own, its steps have hooks, or an option may fail."""
     options = ("differentiable", *["capturable"] * (not torch.accelerator.is_available()))
     failing = any(group.get(option) for option in options for group in configured.param_groups)
     hooked = any(getattr(configured, hooks) for hooks in HOOKS)
@@ -414,23 +417,23 @@ def _is_foreign(configured: Optimizer) -> bool:
 
 
 def control_variates_warning(aggregators: Sequence[str], optimizer: str) -> str:
-    """Say that control variates do not fit an optimizer; "" where they do.
+    """Return a warning if control variates do not fit an optimizer, otherwise "".
 
     Args:
-        aggregators: names of those that add control variates to the gradient.
-        optimizer: name of its class.
+        aggregators: Names of the aggregators that add control variates to the gradient.
+        optimizer: Name of the optimizer's class.
     """
     if not aggregators or optimizer not in ADAPTIVE:
         return ""
     return (
-        f"{' and '.join(aggregators)} corrects the gradients by control variates, and {optimizer} then rescales each element "
-        "of them, so the corrections no longer cancel the drift between clients as they do with SGD steps, for which they "
-        "are derived"
+        f"{' and '.join(aggregators)} corrects the gradients by control variates, and {optimizer} then rescales each "
+        "element, so the corrections no longer cancel the drift between clients as they do with SGD steps, for which "
+        "they are derived"
     )
 
 
 def _fusible(groups: Sequence[dict]) -> bool:
-    """Whether torch's fused step is for these groups: on a GPU, where nobody has chosen how a step is computed."""
+    """Return whether torch's fused step applies: on a GPU, if the user has not chosen how a step is computed."""
     choices = ("fused", "foreach", "differentiable", "capturable")
     devices = {parameter.device.type for group in groups for parameter in group["params"]}
     return devices <= FUSED and not any(group.get(choice) for group in groups for choice in choices)

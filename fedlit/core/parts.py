@@ -1,4 +1,4 @@
-"""What a module may say of itself by the names of its attributes."""
+"""The attributes by which a module declares its parts."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,20 +11,21 @@ from fedlit.core.errors import ConfigError
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a module that a federation knows by name; a module may lack any of them.
+    """Parts of a module that a federation finds by their attribute names; a module may lack any of them.
 
-    ``ImageClassifier`` has all of them. A module of one's own declares what it has as attributes, or properties, of these
-    names. Beside them any submodule may declare ``dual_parameters`` and ``per_class_parameters``, names of its own
-    parameters that are maximised over, or have one row a class.
+    ``ImageClassifier`` has all of them. Your own module declares its parts as attributes, or properties, of these
+    names. In addition, any submodule may declare ``dual_parameters`` and ``per_class_parameters``: names of its own
+    parameters that are maximised over, or that have one row per class.
 
     Attributes:
         classes: Names of the classes, in the order of the head's rows and of the scores' columns; () without scores.
         head: The last layers, whose rows belong to classes; all other layers are the body.
         objective: The loss, called with (logits [B, C], labels [B, C]).
-        fixed_features: What maps images to features and is not trained; then the forward pass takes features too.
+        fixed_features: The layers that map images to features and are not trained; the forward pass then takes features
+            too.
         train_only: Called with ``head`` or ``all``: freezes the rest, or nothing.
-        any_memory_format: Whether it computes on images of any memory format: nothing in it calls ``view`` on what a
-            convolution returns.
+        any_memory_format: Whether it computes on images of any memory format, that is, never calls ``view`` on the
+            output of a convolution.
     """
 
     classes: tuple[str, ...] = ()
@@ -36,10 +37,10 @@ class Parts:
 
     @classmethod
     def of(cls, module: nn.Module) -> "Parts":
-        """Read the parts off a module; an attribute that is no module is no part.
+        """Read the parts of a module; an attribute that is not a module is ignored.
 
         Raises:
-            ConfigError: ``classes`` are no names, or not all different.
+            ConfigError: ``classes`` are not names, or not all different.
         """
 
         def layers(name: str) -> nn.Module | None:
@@ -57,20 +58,20 @@ class Parts:
 
 
 def class_names(where: str, classes: Any) -> tuple[str, ...]:
-    """Give names of classes as a tuple.
+    """Return names of classes as a tuple.
 
     Args:
-        where: What has them, for the error.
+        where: Their place, for the error.
         classes: The names, in their order.
 
     Raises:
-        ConfigError: They are no names, or not all different.
+        ConfigError: They are not names, or not all different.
     """
-    found = f"{where}: expected different names in a tuple, found"
+    problem = f"{where}: expected different names in a tuple, found"
     if isinstance(classes, str) or not isinstance(classes, Iterable):
-        raise ConfigError(f"{found} {classes!r:.60}")
+        raise ConfigError(f"{problem} {classes!r:.60}")
     names = tuple(classes)
     for name in names:
         if not isinstance(name, str) or names.count(name) > 1:
-            raise ConfigError(f"{found} {name!r}{' twice' if isinstance(name, str) else ''}")
+            raise ConfigError(f"{problem} {name!r}{' twice' if isinstance(name, str) else ''}")
     return names

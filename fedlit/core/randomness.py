@@ -1,7 +1,7 @@
-"""Randomness derives from what it is for, never from what ran before.
+"""Random numbers that derive from their purpose, never from what ran before.
 
-Every draw of a federation is seeded from (seed, purpose, client, round ...), so a run gives the same numbers
-whatever the number of processes, and after a resume.
+Every draw of a federation is seeded from (seed, purpose, client, round ...), so a run gives the same results with any
+number of processes, and after a resume.
 """
 
 import random
@@ -14,21 +14,22 @@ from fedlit.core.seeds import derive_seed
 
 
 def generator(seed: int, *purpose: str | int) -> torch.Generator:
-    """Give a CPU generator of its own for one purpose."""
+    """Return a new CPU generator for one purpose."""
     return torch.Generator().manual_seed(derive_seed(seed, *purpose))
 
 
 def seed_process(seed: int, *purpose: str | int) -> None:
     """Seed the default generators (dropout and torchvision draw from them) for one client round.
 
-    The numbers are those of ``torch.manual_seed``, which takes about a millisecond: it looks for every kind of device.
+    The numbers are those of ``torch.manual_seed``, which takes about a millisecond because it checks every kind of
+    device.
     """
     value = derive_seed(seed, *purpose)
     torch.default_generator.manual_seed(value)
     if torch.cuda.is_initialized():
         for device in torch.cuda.default_generators:
             device.manual_seed(value)
-    elif _accelerated():  # of another kind, or CUDA that is still to be initialised
+    elif _accelerated():  # another kind of device, or CUDA before its initialisation
         torch.manual_seed(value)
     np.random.seed(value & 0xFFFFFFFF)
     random.seed(value)

@@ -24,13 +24,13 @@ def client_round(
     rnd: Round,
     into: Tensor | None = None,
 ) -> tuple[Payload, ClientState, ClientReport]:
-    """One client's part of a round: ``window`` local steps from the federation's weights; none is a measuring round.
+    """Run one client's part of a round: ``window`` local steps from the server's weights; 0 is a measuring round.
 
-    ``state`` and ``down`` are left as they are; the engine commits the returned state only after the server has
-    accepted the payload. ``into`` is memory [P] for the payload's ``w``, where no hook gets hold of it.
+    ``state`` and ``down`` are left unchanged; the engine commits the returned state only after the server has accepted
+    the payload. ``into`` is memory [P] for the payload's ``w``, if no hook can get hold of it.
 
     Raises:
-        TrainingError: a loss, or the update, is not finite.
+        TrainingError: A loss, or the update, is not finite.
     """
     began = time.perf_counter()
     if rnd.window == 0:
@@ -48,12 +48,12 @@ def client_round(
     for step in range(window):
         local.count(state.batches + draws.drawn, stream)
         if (state.batches + draws.drawn) % stream.steps_per_epoch == 0:
-            local.hooks.start_epoch()
+            local.hooks.call("on_train_epoch_start")
         batches = [draws.next() for _ in range(local.batches_per_step)]
         losses.append(local.step(contexts, batches, step))
     loss = _mean_loss(losses, client, rnd)
     local.flat.check_parameters()
-    still = local.still()
+    still = local.stalled()
 
     payload = _pack(local, local.end(contexts, down, into), client, rnd)
     after = local.state(client, state, draws.drawn, contexts)
@@ -80,7 +80,7 @@ def client_round(
 def _first_loss(
     local: LocalModel, stream: BatchStream, client: Client, state: ClientState, down: Broadcast, rnd: Round
 ) -> Tensor:
-    """The loss of a client's first step, without a step."""
+    """Return the loss of a client's first step, without taking it."""
     seed_process(rnd.seed, "round", rnd.index, client.name)
     local.adopt(local.mask(client), state, down)
     local.count(state.batches, stream)
@@ -92,19 +92,20 @@ def _pack(local: LocalModel, vectors: State, client: Client, rnd: Round) -> Payl
     unshared = mask.unshared(layout)
     for vector in vectors.values():
         if vector.numel() == layout.size:
-            for stretch in unshared:
-                vector[stretch] = 0
+            for segment in unshared:
+                vector[segment] = 0
         elif vector.numel() == layout.stats_size and not mask.shares_stats(layout):
             vector.zero_()
-    if unsound := _unsound(vectors):
-        number, _, own = unsound[0].partition("/")
-        if own:  # the weights come first, and are finite
+    if not_finite := _not_finite(vectors):
+        number, _, name = not_finite[0].partition("/")
+        if name:  # the weights come first, and are finite
             raise TrainingError(
-                f"client {client.name!r}, round {rnd.index + 1}: {own!r} of "
-                f"{type(local.aggregators[int(number)]).__name__}.on_client_round_end is not finite, and its weights are"
+                f"client {client.name!r}, round {rnd.index + 1}: {name!r} of "
+                f"{type(local.aggregators[int(number)]).__name__}.on_client_round_end is not finite, although its "
+                "weights are"
             )
         raise TrainingError(
-            f"client {client.name!r}, round {rnd.index + 1}: its {unsound[0]!r} is not finite after the local "
+            f"client {client.name!r}, round {rnd.index + 1}: its {not_finite[0]!r} is not finite after the local "
             "steps; lower the learning rate, or set federation.gradient_clip"
         )
     vectors["squares"] = squares(layout, vectors["w"], client.weight)
@@ -112,11 +113,11 @@ def _pack(local: LocalModel, vectors: State, client: Client, rnd: Round) -> Payl
     return Payload(weighted, client.weight, client.weight * mask.owned.double())
 
 
-def _unsound(vectors: State) -> list[str]:
-    """Name the vectors that are not finite; the device is waited for once."""
+def _not_finite(vectors: State) -> list[str]:
+    """Return the names of vectors that are not finite, after waiting once for the device."""
     device = vectors["w"].device
     finite = torch.stack([vector.sum().to(device, torch.float64) for vector in vectors.values()]).isfinite().tolist()
-    return [name for name, sound in zip(vectors, finite, strict=True) if not sound]
+    return [name for name, is_finite in zip(vectors, finite, strict=True) if not is_finite]
 
 
 def _mean_loss(losses: list[Tensor], client: Client, rnd: Round) -> float:

@@ -1,4 +1,4 @@
-"""The interface of a schedule: what a round does, by its index."""
+"""The interface of schedules, which map the index of a round to its plan."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,7 +10,7 @@ Unit = Literal["steps", "epochs"]
 
 @dataclass(frozen=True)
 class Plan:
-    """The schedule's word on one round; see :class:`fedlit.core.messages.Round`."""
+    """A schedule's plan of one round; see :class:`fedlit.core.messages.Round`."""
 
     stage: int
     lr_factor: float
@@ -22,16 +22,16 @@ class Plan:
 
 
 class Schedule(Checked):
-    """Maps the index of a round to its plan; a pure function, so that a resume needs no state.
+    """Base class of schedules: pure functions from a round's index to its plan, so a resume needs no state.
 
     Attributes:
-        rounds: how many rounds it describes, None where it has no end.
-        notice: what the user should know of how it was rounded.
+        rounds: Number of rounds that it describes, None if it has no end.
+        notice: How it was rounded, for the user, or "".
     """
 
     rounds: int | None = None
     notice: str = ""
 
     def plan(self, index: int) -> Plan:
-        """Return what the round of this index, from 0, does."""
+        """Return the plan of the round with this index, from 0."""
         raise NotImplementedError

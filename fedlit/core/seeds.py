@@ -1,4 +1,4 @@
-"""Seeds of what is drawn for one purpose, and NumPy's generators of them: data draw from these, without PyTorch."""
+"""Seeds for one purpose each, and NumPy generators that use them; data modules draw from these, without PyTorch."""
 
 import hashlib
 import zlib
@@ -13,5 +13,5 @@ def derive_seed(seed: int, *purpose: str | int) -> int:
 
 
 def numpy_generator(seed: int, *purpose: str) -> np.random.Generator:
-    """Give a generator of NumPy for one purpose, such as a partition; data draw from these."""
+    """Return a NumPy generator for one purpose, such as a partition."""
     return np.random.default_rng([seed, *(zlib.crc32(word.encode()) for word in purpose)])

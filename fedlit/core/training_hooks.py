@@ -1,10 +1,9 @@
-"""The hooks of Lightning's training loop that mean in a federation what they say."""
+"""Lightning's training hooks that a federation calls."""
 
 from typing import Any
 
 from lightning.pytorch import LightningModule
 from torch import Tensor
-from torch.optim import Optimizer
 
 from fedlit.core.errors import TrainingError
 from fedlit.core.module import overrides
@@ -15,14 +14,14 @@ CALLED = ("on_train_epoch_start", "on_train_batch_start", *OF_GRADIENTS, "on_tra
 
 
 class TrainingHooks:
-    """Call what a module overrides.
+    """The training hooks that a module overrides.
 
     Args:
         module: The module.
 
     Attributes:
         called: Names of the hooks that it overrides.
-        of_gradients: Whether one of them looks at gradients: a correction of an algorithm is then added after it.
+        of_gradients: Whether one of them reads gradients: an algorithm's correction is then added after it.
     """
 
     def __init__(self, module: LightningModule) -> None:
@@ -30,10 +29,9 @@ class TrainingHooks:
         self.called = frozenset(hook for hook in CALLED if overrides(module, hook))
         self.of_gradients = bool(self.called.intersection(OF_GRADIENTS))
 
-    def start_epoch(self) -> None:
-        """Call ``on_train_epoch_start``."""
-        if "on_train_epoch_start" in self.called:
-            self._module.on_train_epoch_start()
+    def call(self, hook: str, *arguments: Any) -> Any:
+        """Call a hook, if the module overrides it."""
+        return getattr(self._module, hook)(*arguments) if hook in self.called else None
 
     def start_batch(self, batch: Any, number: int) -> None:
         """Call ``on_train_batch_start``.
@@ -41,29 +39,18 @@ class TrainingHooks:
         Raises:
             TrainingError: It asks to skip the rest of a pass.
         """
-        if "on_train_batch_start" in self.called and self._module.on_train_batch_start(batch, number) == -1:
+        if self.call("on_train_batch_start", batch, number) == -1:
             raise TrainingError(
-                f"{type(self._module).__name__}.on_train_batch_start returned -1, to skip the rest of an epoch; a federation "
-                "weighs clients by all of their images: leave them out of the data set"
+                f"{type(self._module).__name__}.on_train_batch_start returned -1, to skip the rest of an epoch, but a "
+                "federation weighs clients by all of their images: leave these images out of the data set"
             )
 
-    def after_backward(self) -> None:
-        """Call ``on_after_backward``."""
-        if "on_after_backward" in self.called:
-            self._module.on_after_backward()
-
-    def before_step(self, optimizer: Optimizer) -> None:
-        """Call ``on_before_optimizer_step``."""
-        if "on_before_optimizer_step" in self.called:
-            self._module.on_before_optimizer_step(optimizer)
-
     def keep(self, output: Any, loss: Tensor) -> None:
-        """Keep what the step has returned, as the Trainer does: the loss without its graph, and whatever is beside it."""
+        """Keep the step's output, as the Trainer does: the loss without its graph, and the rest of a dict."""
         if "on_train_batch_end" in self.called:
             self._outputs = {**(output if isinstance(output, dict) else {}), "loss": loss.detach().clone()}
 
     def end_batch(self, batch: Any, number: int) -> None:
-        """Call ``on_train_batch_end``."""
-        if "on_train_batch_end" in self.called:
-            self._module.on_train_batch_end(self._outputs, batch, number)
-            self._outputs = {}
+        """Call ``on_train_batch_end`` with the step's output."""
+        self.call("on_train_batch_end", self._outputs, batch, number)
+        self._outputs = {}

@@ -18,7 +18,7 @@ from jsonargparse import Namespace
 from lightning.pytorch import LightningModule
 from typing_extensions import Unpack
 
-from fedlit.core.argument_types import check_kinds
+from fedlit.core.argument_types import check_arguments
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import launch, make_fabric
 from fedlit.core.module import copy_of
@@ -133,7 +133,7 @@ def fit(
         near = get_close_matches(min(unknown), signature(fit).parameters, n=1)
         meant = f"; did you mean {near[0]}?" if near else ""
         raise TypeError(f"fit() got an unexpected keyword argument {min(unknown)!r}{meant}")
-    check_kinds(fit, given | settings)
+    check_arguments(fit, given | settings)
     check_names(Namespace(experiment=experiment, name=name))
     check(model, OF_MODULES)
     data = _data(clients, model, test_sets, batch_size, eval_batch_size)

@@ -10,7 +10,7 @@ from pathlib import Path
 from lightning.pytorch import LightningModule
 
 from fedlit.core.errors import CheckpointError
-from fedlit.core.labels import held
+from fedlit.core.labels import stored_labels
 from fedlit.core.module import copy_of
 from fedlit.core.optimizer import single_optimizer
 from fedlit.data.clients import parts_of
@@ -91,7 +91,7 @@ def _of_data(data: GivenClients) -> str:
     parts += [(f"test/{name}", part) for name, part in data.test_sets.items()]
     every = -(-len(parts) // FETCHED)
     for number, (name, part) in enumerate(parts):
-        labels = held(part)
+        labels = stored_labels(part)
         if hasattr(labels, "shape"):
             found.append((name, digest(labels)))
         if number % every == 0:

@@ -240,7 +240,7 @@ def _members(path: str) -> list[str]:
 def _composed(file: Path) -> yaml.Node | None:
     try:
         text = documents.text_of(file)
-        documents.check(text)
+        documents.check_text(text)
         return yaml.compose(text, documents.Loader)
     except (OSError, yaml.YAMLError):
         return None

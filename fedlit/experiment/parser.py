@@ -26,7 +26,7 @@ _read = get_loader("yaml")
 
 def _checked(text: str) -> Any:
     """Read a YAML, or a value on the command line, that means what it says."""
-    documents.check(text)
+    documents.check_text(text)
     return _read(text)
 
 

@@ -12,7 +12,7 @@ from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.hooks import client_mask, initial_client_state, reduced, state_of
-from fedlit.core.labels import labelled
+from fedlit.core.labels import labelled_classes
 from fedlit.core.local_model import configured
 from fedlit.core.messages import Mask, ServerState
 from fedlit.core.module import copy_of
@@ -90,11 +90,11 @@ def assemble(
     _check_classes(data, layout.classes)
     for aggregator in aggregators:
         aggregator.check_cohort(settings.cohort_size(len(clients)))
-    check_clients(data.clients, labelled(module))
+    check_clients(data.clients, labelled_classes(module))
     masks = {name: client_mask(aggregators, layout, client) for name, client in clients.items()}
     personal = _keeping(masks, layout)
     states = [state_of(a, "server_state", layout, model.w.clone()) for a in aggregators]  # each may keep it
-    initial = ServerState(layout, model.give_away(), model.stats.clone(), states)
+    initial = ServerState(layout, model.release_weights(), model.stats.clone(), states)
     datasets, test_sets = with_fixed_features(module, everyone, fabric)
     memory_format = devices.memory_format(settings.memory_format, fabric, module)
     workers = 1
@@ -104,7 +104,7 @@ def assemble(
     training = replace(
         settings.training,
         channels_last=memory_format == "channels_last",
-        recorded=data.batch_size * (settings.cuda_graph is True and away is None),
+        captured=data.batch_size * (settings.cuda_graph is True and away is None),
         compiled=bool(settings.compile),
     )
     program = Program(
@@ -178,7 +178,7 @@ def _check_classes(data: FederatedDataModule, classes: tuple[str, ...]) -> None:
 def _keeping(masks: Mapping[str, Mask], layout: Layout) -> list[str]:
     """Clients that keep a part of the model; where there are any, there is no single global model."""
     filled = torch.zeros(layout.num_groups, dtype=torch.bool)
-    filled[[stretch.group for stretch in layout.stretches]] = True
+    filled[[segment.group for segment in layout.segments]] = True
     filled[layout.stats_group] = layout.stats_size > 0
     return [name for name, mask in masks.items() if (mask.kept & filled).any()]
 

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import FederationFabric
-from fedlit.core.memory_format import convolutions, turned
+from fedlit.core.memory_format import converted_weights, convolutions
 from fedlit.core.messages import ClientData
 from fedlit.core.parts import Parts
 from fedlit.data.pictures.images import LabelledImages
@@ -25,7 +25,7 @@ def memory_format(
 
     By default it is ``channels_last``, in single precision or bf16, for a module that says that it computes on either format
     (:attr:`fedlit.core.parts.Parts.any_memory_format`): always on a CUDA GPU, and on a CPU if half of its convolutions'
-    weights or more need not be turned into the other order at every step (DenseNet, ResNet-50, MobileNet; ResNet-18 gains
+    weights or more need not be converted to the other order at every step (DenseNet, ResNet-50, MobileNet; ResNet-18 gains
     nothing).
 
     Args:
@@ -47,7 +47,7 @@ def memory_format(
         )
     if wanted is not None:
         return wanted
-    turning, weights = turned(module)
+    turning, weights = converted_weights(module)
     pays = fabric.device.type == "cuda" or 2 * turning <= weights
     pays = pays and _fast(fabric, module) and Parts.of(module).any_memory_format
     return "channels_last" if pays else "contiguous"

@@ -98,7 +98,7 @@ def objective_metrics(session: Session, server: ServerState, rounds: int) -> dic
         f"objective/{entry.name.removeprefix(prefix)}/{key}": float(value)
         for vector, entries in vectors
         for entry in entries
-        if entry.name.startswith(prefix)
+        if entry.name.startswith(prefix) and entry.shape == (len(session.classes),)
         for key, value in zip(slugs(session.classes), entry.view(vector), strict=True)
     }
 

@@ -18,38 +18,38 @@ from fedlit.models.layers import group_normalised, small_stem
 from fedlit.models.steps import Classifier
 
 TOO_SMALL = re.compile(r"[Oo]utput size is too small|[Kk]ernel size can't be greater|must be greater than zero")
-"""What torch says where nothing is left of an image behind some layers."""
+"""Errors of torch if an image has no pixels left after some layers."""
 
 
 class ImageClassifier(Classifier):
     """A multi-label classifier of images [B, in_chans, H, W] into logits [B, C].
 
-    ``body`` (the papers' representation block, any timm backbone without its classifier) and ``head`` (the task
-    block, one linear layer with one row a class) are named, so that algorithms can share them differently.
+    ``body`` (the papers' representation block, any timm backbone without its classifier) and ``head`` (the task block,
+    one linear layer with one row per class) have names, so algorithms can share them differently.
 
-    Where only the head is trained, the body's features of an image never change: they are computed once and kept in the
+    If only the head is trained, the body's features of an image never change: they are computed once and kept in the
     data's cache, and ``forward`` takes features [B, D] as well as images.
 
     Args:
         classes: Names of the classes, in the order of the head's rows; taken from the data by default.
         backbone: A timm model, for example densenet121 or densenet161, or one of fedlit's own, which have no pretrained
             weights: resnet20_cifar (He et al., 2016, for 32x32), small_cnn (three convolutions, for 28x28).
-        in_chans: Channels of the images; pretrained weights are adapted to it.
-        pretrained: Start the body from timm's pretrained weights, fetched from its hub.
+        in_chans: Number of channels of the images; pretrained weights are adapted to it.
+        pretrained: Start the body from timm's pretrained weights, downloaded from its hub.
         weights: Start the body from a local file instead: a checkpoint of the same timm backbone, or the directory of a
             fedlit run, whose best model's body is taken and whose head is discarded.
-        norm: Normalisation layers: ``batch``, or ``group``: GroupNorm in place of every BatchNorm, which clients of
-            different classes need not agree on.
+        norm: Normalisation layers: ``batch``, or ``group``: GroupNorm instead of every BatchNorm, which has no
+            statistics that clients of different classes would have to share.
         stem: First layers of the body: ``imagenet``, or ``small`` for images of about 32x32: a 3x3 convolution of
             stride 1 and no pooling, at 16 times the cost.
-        hidden: Width of a hidden layer (ReLU) between body and head; 0 is none.
-        trainable: What is trained: ``all``, or ``head``: then the body is frozen, in evaluation mode.
+        hidden: Width of a hidden layer (ReLU) between body and head; 0 for none.
+        trainable: Trained part: ``all``, or ``head``: then the body is frozen, in evaluation mode.
         drop_rate: Rate of dropout before the head.
-        objective: The loss, called with (logits, labels); labels are NaN where unknown.
+        objective: The loss, called with (logits, labels); unknown labels are NaN.
         optimizer: Optimizer of every client's local steps.
 
     Raises:
-        ConfigError: no such backbone, no pretrained weights of it, no such file, or a file of another backbone.
+        ConfigError: The backbone, its pretrained weights or the file do not exist, or the file is of another backbone.
     """
 
     any_memory_format = True
@@ -79,7 +79,7 @@ class ImageClassifier(Classifier):
             raise ConfigError(f"model.drop_rate: expected a rate in [0, 1), found {drop_rate}")
         self.body = _backbone(backbone, in_chans, pretrained, weights, norm, stem)
         self.backbone, self.in_chans = backbone, in_chans
-        features = getattr(self.body, "head_hidden_size", self.body.num_features)  # where the body widens at its end
+        features = getattr(self.body, "head_hidden_size", self.body.num_features)  # some bodies widen at their end
         self.hidden = nn.Sequential(nn.Linear(features, hidden), nn.ReLU()) if hidden else nn.Identity()
         self.drop = nn.Dropout(drop_rate)
         self.head = nn.Linear(hidden or features, len(self.classes))
@@ -93,7 +93,7 @@ class ImageClassifier(Classifier):
 
     @property
     def fixed_features(self) -> nn.Module | None:
-        """What maps images to features that training never changes; None where all of the model is trained."""
+        """The layers from images to features that training never changes; None if the whole model is trained."""
         return self.body if self.frozen else None
 
     def train(self, mode: bool = True) -> "ImageClassifier":
@@ -104,15 +104,15 @@ class ImageClassifier(Classifier):
         return self
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits [B, C] of images [B, in_chans, H, W], or of the body's features [B, D]."""
+        """Return logits [B, C] of images [B, in_chans, H, W], or of the body's features [B, D]."""
         features = self._features(images) if images.ndim == 4 else images
         return self.head(self.drop(self.hidden(features)))
 
     def _features(self, images: Tensor) -> Tensor:
         if images.shape[1] != self.in_chans:
             raise ConfigError(
-                f"model.in_chans: the images have {images.shape[1]} channels, and the model expects {self.in_chans}; set "
-                "model.in_chans and data.in_chans to one number"
+                f"model.in_chans: expected images with {self.in_chans} channels, found {images.shape[1]}; set "
+                "model.in_chans and data.in_chans to the same number"
             )
         try:
             return self.body(images)
@@ -143,62 +143,58 @@ def _backbone(name: str, in_chans: int, pretrained: bool, weights: Path | None, 
 
 
 def _load_run(body: nn.Module, run: Path, name: str) -> None:
-    """The body of a fedlit run's best model."""
+    """Load the body of a fedlit run's best model."""
     try:
         tensors = checkpoint.tensors(run)
     except CheckpointError as error:
         raise CheckpointError(f"model.weights: {error}") from error
-    found = {k.removeprefix("body."): v for k, v in tensors.items() if k.startswith("body.")}
+    trained = {k.removeprefix("body."): v for k, v in tensors.items() if k.startswith("body.")}
     wanted = {k: v for k, v in body.state_dict().items() if v.is_floating_point()}
-    wrong = [k for k, v in wanted.items() if k not in found or found[k].shape != v.shape]
+    wrong = [k for k, v in wanted.items() if k not in trained or trained[k].shape != v.shape]
     if wrong:
-        there = tuple(found[wrong[0]].shape) if wrong[0] in found else "absent"
+        there = tuple(trained[wrong[0]].shape) if wrong[0] in trained else "absent"
         raise ConfigError(
-            f"model.weights: the model of {run} has another body than {name} with this norm and stem: body.{wrong[0]} is "
-            f"{there} there, {tuple(wanted[wrong[0]].shape)} here ({len(wrong)} of {len(wanted)} tensors differ)"
+            f"model.weights: the body of the model in {run} is not a {name} with this norm and stem: body.{wrong[0]} "
+            f"is {there} there, {tuple(wanted[wrong[0]].shape)} here ({len(wrong)} of {len(wanted)} tensors differ)"
         )
-    body.load_state_dict(found, strict=False)
+    body.load_state_dict(trained, strict=False)
 
 
 def _timm_model(name: str, in_chans: int, pretrained: bool, weights: Path | None) -> nn.Module:
     if not timm.is_model(name):
         near = ", ".join(get_close_matches(name, timm.list_models(), n=4)) or "none, see timm.list_models()"
-        raise ConfigError(f"model.backbone: timm has no {name!r}; near names: {near}")
+        raise ConfigError(f"model.backbone: timm has no {name!r}; similar names: {near}")
     options = {"num_classes": 0, "in_chans": in_chans}
     if weights is None:
         if pretrained and not timm.is_model_pretrained(name):
-            raise ConfigError(
-                f"model.pretrained: {name} has no pretrained weights; leave it out, or give model.weights"
-            )
+            raise ConfigError(f"model.pretrained: {name} has no pretrained weights; leave it out, or set model.weights")
         return timm.create_model(name, pretrained=pretrained and may_fetch(), **options)
     if not Path(weights).is_file():
         raise ConfigError(f"model.weights: no file or directory {weights}")
     try:
-        found = timm.models.load_state_dict(str(weights))
-    except Exception as error:  # torch, pickle, zipfile and safetensors have theirs
+        stored = timm.models.load_state_dict(str(weights))
+    except Exception as error:  # torch, pickle, zipfile and safetensors each raise their own
         raise ConfigError(
             f"model.weights: {weights} cannot be read as a checkpoint of torch or safetensors "
-            f"({type(error).__name__}); is it whole?"
+            f"({type(error).__name__}); is it complete?"
         ) from error
     try:
         body = timm.create_model(name, pretrained=True, pretrained_cfg_overlay={"file": str(weights)}, **options)
     except (RuntimeError, KeyError) as error:
         raise ConfigError(f"model.weights: {weights} does not fit {name}: {error}") from error
-    # timm leaves out what does not match without an error, so that a file of another model gives a random body. Files of
-    # torchvision have other names, which timm translates: what counts is whether the values have arrived.
-    wanted = {
-        key: value for key, value in body.state_dict().items() if value.ndim > 1
-    }  # others start at 0 or 1 everywhere
-    values = {_fingerprint(value) for value in found.values() if torch.is_tensor(value)}
+    # timm silently skips tensors that do not match, so a file of another model would give a random body. It renames
+    # those of torchvision, so the check compares values; tensors of one dimension start at 0 or 1 in every model.
+    wanted = {key: value for key, value in body.state_dict().items() if value.ndim > 1}
+    values = {_fingerprint(value) for value in stored.values() if torch.is_tensor(value)}
     missing = [key for key, value in wanted.items() if _fingerprint(value) not in values]
     if len(missing) > len(wanted) // 2:
         raise ConfigError(
-            f"model.weights: {weights} does not fit {name}: it lacks {len(missing)} of {len(wanted)} weights of layers, "
-            f"among them {missing[0]}"
+            f"model.weights: {weights} does not fit {name}: it lacks {len(missing)} of {len(wanted)} weights of "
+            f"layers, among them {missing[0]}"
         )
     return body
 
 
 def _fingerprint(value: Tensor) -> tuple[tuple[int, ...], float]:
-    """Tell a tensor's values apart from others."""
+    """Return a key that distinguishes a tensor's values from others."""
     return tuple(value.shape), float(value.double().sum())

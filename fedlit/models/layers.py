@@ -1,4 +1,4 @@
-"""Changes to a timm backbone that federations ask for."""
+"""Changes to a timm backbone for federations."""
 
 import math
 
@@ -11,7 +11,7 @@ from fedlit.core.errors import ConfigError
 def group_normalised(body: nn.Module) -> nn.Module:
     """Replace every BatchNorm by a GroupNorm of up to 32 groups, keeping scale, shift, dropout and activation.
 
-    A GroupNorm has no running statistics, so there is nothing that clients of different data could disagree on.
+    A GroupNorm has no running statistics, so clients with different data cannot disagree on them.
     """
     for name, layer in list(body.named_modules()):
         if isinstance(layer, nn.BatchNorm2d):
@@ -26,13 +26,14 @@ def group_normalised(body: nn.Module) -> nn.Module:
 
 
 def small_stem(body: nn.Module, backbone: str) -> nn.Module:
-    """A stem for images of about 32x32: the first convolution becomes 3x3 with stride 1, the first pooling goes.
+    """Change the stem for images of about 32x32: a 3x3 first convolution of stride 1, and no first pooling.
 
-    The usual stem of ImageNet models shrinks an image by four before the first block, and 32x32 to a single pixel in the
-    last. Costs 16 times the usual stem's time at the same image size.
+    The usual stem of ImageNet models shrinks an image by four before the first block, and 32x32 to a single pixel in
+    the last. This takes 16 times as long at the same image size.
 
     Raises:
-        ConfigError: a backbone whose stem is not one convolution with stride 2 and one pooling, as DenseNet's and ResNet's.
+        ConfigError: The backbone's stem is not one convolution with stride 2 and one pooling, as in DenseNet and
+            ResNet.
     """
     first = getattr(body, "pretrained_cfg", {}).get("first_conv")
     conv = body.get_submodule(first) if isinstance(first, str) else None

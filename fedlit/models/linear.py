@@ -14,15 +14,15 @@ class LogisticRegression(Classifier):
     """One linear layer, the ``head``, from features [B, D] of a table to logits [B, C].
 
     Args:
-        features: Number D of features of an example.
+        features: Number D of features per example.
         classes: Names of the classes, in the order of the head's rows; taken from the data by default.
-        objective: The loss, called with (logits, labels); labels are NaN where unknown.
+        objective: The loss, called with (logits, labels); unknown labels are NaN.
         optimizer: Optimizer of every client's local steps.
-        start: Seed of the initial weights alone: they are those of ``torch.manual_seed(start); torch.nn.Linear(D, C)``, from
-            which runs of other code may have begun. By default they are drawn from the run's seed.
+        start: Seed of only the initial weights: they are those of ``torch.manual_seed(start); torch.nn.Linear(D, C)``,
+            to compare with runs of other code. By default they are drawn from the run's seed.
 
     Raises:
-        ConfigError: There is no class, or no feature.
+        ConfigError: There are no classes or no features.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class LogisticRegression(Classifier):
         self.train_with(objective, optimizer)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Logits [B, C] of features [B, D]."""
+        """Return logits [B, C] of features [B, D]."""
         if rows.shape[1:] != (self.head.in_features,):
             raise TrainingError(
-                f"model.features: the data have {list(rows.shape[1:])} features an example, and the model expects "
-                f"{[self.head.in_features]}; set model.features to the number of the data's"
+                f"model.features: expected {[self.head.in_features]} features per example, found "
+                f"{list(rows.shape[1:])}; set model.features to the number of features in the data"
             )
         return self.head(rows)

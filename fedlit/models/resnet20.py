@@ -13,9 +13,9 @@ from torch import Tensor, nn
 class ResNet20(nn.Module):
     """A 3x3 convolution, three stages of three basic blocks with 16, 32 and 64 channels, and the mean over the image.
 
-    Shortcuts have no parameters (option A): where a stage begins, every second pixel is taken, and the new channels are
-    zero. Stages two and three halve the image. Without a classifier the network has 269,072 parameters for RGB; 269,722
-    with one of ten classes. All operations have second derivatives.
+    Shortcuts have no parameters (option A): at the start of a stage they keep every second pixel, and the new channels
+    are zero. Stages two and three halve the image. Without a classifier the network has 269,072 parameters for RGB, and
+    269,722 with one of ten classes. All operations have second derivatives.
 
     Args:
         num_classes: Rows of a linear classifier; 0 for features [B, 64].
@@ -35,7 +35,7 @@ class ResNet20(nn.Module):
                 nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """Images [B, in_chans, H, W] to [B, 64, H/4, W/4]."""
+        """Map images [B, in_chans, H, W] to [B, 64, H/4, W/4]."""
         return self.stages(F.relu(self.bn1(self.conv1(images))))
 
     def forward(self, images: Tensor) -> Tensor:
@@ -44,11 +44,11 @@ class ResNet20(nn.Module):
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions beside a shortcut without parameters.
+    """Two 3x3 convolutions in parallel to a shortcut without parameters.
 
     Args:
-        before: Channels that come in.
-        channels: Channels that go out, at least as many.
+        before: Number of input channels.
+        channels: Number of output channels, at least as many.
         stride: Stride of the first convolution and of the shortcut.
     """
 
@@ -75,5 +75,5 @@ default_cfgs = generate_default_cfgs({
 
 @register_model
 def resnet20_cifar(pretrained: bool = False, **kwargs) -> ResNet20:
-    """ResNet-20 for images of 32x32 without pretrained weights; see `ResNet20`."""
+    """Make a ResNet-20 for images of 32x32, without pretrained weights; see `ResNet20`."""
     return build_model_with_cfg(ResNet20, "resnet20_cifar", pretrained, **kwargs)

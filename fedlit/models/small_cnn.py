@@ -7,11 +7,11 @@ from torch import Tensor, nn
 class SmallCNN(nn.Module):
     """Three 3x3 convolutions with 32, 64 and 128 channels, and the mean over the image.
 
-    BatchNorm and ReLU follow each convolution, and a maximum over 2x2 the first two. Without a classifier the network
-    has 92,896 parameters for grey images. All operations have second derivatives.
+    BatchNorm and ReLU follow each convolution, and 2x2 max pooling the first two. Without a classifier the network has
+    92,896 parameters for grey images. All operations have second derivatives.
 
-    It is fedlit's choice for Fashion-MNIST. Zhang et al., "Federated Compositional Deep AUC Maximization", NeurIPS 2023,
-    arXiv:2304.10101, section 6.1, leaves the network of its experiments to an appendix that was not at hand.
+    It is fedlit's choice for Fashion-MNIST. Zhang et al., "Federated Compositional Deep AUC Maximization", NeurIPS
+    2023, arXiv:2304.10101, section 6.1, describes the network of its experiments in an appendix that was not available.
 
     Args:
         num_classes: Rows of a linear classifier; 0 for features [B, 128].
@@ -28,7 +28,7 @@ class SmallCNN(nn.Module):
         self.fc = nn.Linear(128, num_classes) if num_classes else nn.Identity()
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """Images [B, in_chans, H, W] to [B, 128, H/4, W/4]."""
+        """Map images [B, in_chans, H, W] to [B, 128, H/4, W/4]."""
         x = self.pool(self.act(self.bn1(self.conv1(images))))
         x = self.pool(self.act(self.bn2(self.conv2(x))))
         return self.act(self.bn3(self.conv3(x)))
@@ -51,5 +51,5 @@ default_cfgs = generate_default_cfgs({
 
 @register_model
 def small_cnn(pretrained: bool = False, **kwargs) -> SmallCNN:
-    """Three convolutions for images of about 28x28 without pretrained weights; see `SmallCNN`."""
+    """Make a network of three convolutions for images of about 28x28, without pretrained weights; see `SmallCNN`."""
     return build_model_with_cfg(SmallCNN, "small_cnn", pretrained, **kwargs)

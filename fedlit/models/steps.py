@@ -1,4 +1,4 @@
-"""What classifiers have in common: names of classes, an objective, an optimizer, and Lightning's steps."""
+"""Base class of classifiers: class names, an objective, an optimizer, and Lightning's steps."""
 
 from collections.abc import Sequence
 
@@ -15,13 +15,13 @@ from fedlit.objectives import BCE
 
 
 class Classifier(Checked, LightningModule):
-    """A model whose ``forward`` gives logits [B, C]; a subclass implements that, and calls its last layer ``head``.
+    """Base class of models whose ``forward`` returns logits [B, C] and whose last layer is named ``head``.
 
     Args:
         classes: Names of the classes, in the order of the head's rows.
 
     Raises:
-        ConfigError: There is no class.
+        ConfigError: There are no classes.
     """
 
     def __init__(self, classes: Sequence[str]) -> None:
@@ -29,12 +29,12 @@ class Classifier(Checked, LightningModule):
         self.classes = tuple(classes)
         if not self.classes:
             raise ConfigError(
-                "model.classes is empty: expected at least one class name; a model has those of its data, which a data "
-                "module of one's own sets as self.classes in __init__"
+                "model.classes is empty: expected at least one class name; a model takes those of its data, which "
+                "your own data module sets as self.classes in __init__"
             )
 
     def train_with(self, objective: nn.Module | None, optimizer: OptimizerCallable) -> None:
-        """Set the loss, by default ``BCE``, and the optimizer; last, as variables of a loss stand behind all layers."""
+        """Set the loss, by default ``BCE``, and the optimizer, after all layers: a loss's variables follow them."""
         self.objective = BCE() if objective is None else objective
         if isinstance(self.objective, Objective):
             self.objective.build(len(self.classes))
@@ -53,17 +53,17 @@ class Classifier(Checked, LightningModule):
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         labels = columns(labels, logits.shape[1])
         if labels.shape != logits.shape:
-            numbers = ", or whole numbers [B], the class of each image" * (logits.shape[1] > 1)
+            indices = ", or whole numbers [B], the class of each image" * (logits.shape[1] > 1)
             raise TrainingError(
-                f"labels: expected [B, {logits.shape[1]}], a column of 0, 1 or NaN (unknown) for each class of the model, "
-                f"{', '.join(self.classes)}{numbers}; found {list(labels.shape)}"
+                f"labels: expected [B, {logits.shape[1]}], a column of 0, 1 or NaN (unknown) for each class of the "
+                f"model, {', '.join(self.classes)}{indices}; found {list(labels.shape)}"
             )
         return self.objective(logits, labels)
 
     def predict_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        """Probabilities [B, C]."""
+        """Return probabilities [B, C]."""
         return getattr(self.objective, "probabilities", torch.sigmoid)(self(batch[0]))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return the optimizer over all parameters that are trained."""
+        """Return the optimizer over all trainable parameters."""
         return self.optimizer([p for p in self.parameters() if p.requires_grad])

@@ -19,16 +19,17 @@ class AUCSaddle(ShareObjective):
 
     which is the margin form. With m = 1 it is eq. 2 (there ``1 + alpha`` stands for this ``alpha``) up to the constant
     p(1-p). Minimised over a, b and maximised over alpha it is p(1-p) times the pairwise surrogate
-    ``E (m - (h+ - h-))^2`` over pairs of a positive and a negative, across clients too. The optimum is a, b = mean score of
-    positives, of negatives, and alpha = m + b - a. All variables have one entry a class; the loss is the mean over the
-    classes that the batch has labels of, and a label that is NaN counts for nothing. A batch without positives (or
-    negatives) needs no special case: the formula is its exact stochastic gradient.
+    ``E (m - (h+ - h-))^2`` over pairs of a positive and a negative, also across clients. At the optimum a and b are the
+    mean scores of positives and of negatives, and alpha = m + b - a. All variables have one entry per class; the loss
+    is the mean over the classes that the batch has labels of, and NaN labels do not count. A batch without positives
+    (or negatives) needs no special case: the formula is its exact stochastic gradient.
 
     p, the start of a, b (class means of the initial scores) and of alpha are measured over all clients before the first
-    round, with the federation's client weights; p is never a batch's or a client's own. Scores are measured as in training,
-    with BatchNorm on statistics of the batch.
+    round, with the federation's client weights; p is never that of a batch or of one client. Scores are measured as in
+    training, with BatchNorm on statistics of the batch.
 
-    Deviations: the score is the sigmoid of the logit (the paper's h is any network output); several classes are averaged.
+    Deviations: the score is the sigmoid of the logit (the paper's h is any network output); several classes are
+    averaged.
 
     Args:
         margin: Margin m between the scores of positives and negatives, above 0.
@@ -36,17 +37,17 @@ class AUCSaddle(ShareObjective):
         form: Form of the function: ``margin`` as above, or ``paper`` for eq. 2 to the letter, with its own alpha and
             constant (m = 1).
         clamp: Keep alpha >= 0, which makes the surrogate one-sided (the AUC margin loss of Yuan et al., 2020).
-        dual_scale: Factor of the step of alpha; 1/(p(1-p)) is what public code does.
+        dual_scale: Factor of the step of alpha; public code uses 1/(p(1-p)).
         prior: Share of positives p if it is known, one number for all classes; measured by default.
-        start: Where a, b and alpha start: ``measured`` as above, or ``zeros``, from which training from scratch was seen to
-            collapse.
-        dual_means: Of whose mean scores the optimal alpha is made: ``pooled``, of all clients' images together, or
-            ``clients``, the mean over clients of each one's own ``E[h | y=0] - E[h | y=1]``, as in CODA's paper (Guo et al.,
-            2020), over the clients whose sample has both. It matters for the start, and for ``CODA``.
+        start: Start of a, b and alpha: ``measured`` as above, or ``zeros``, from which training from scratch was seen
+            to collapse.
+        dual_means: Mean scores that determine the optimal alpha: ``pooled``, of all clients' images together, or
+            ``clients``, the mean over clients of ``E[h | y=0] - E[h | y=1]``, as in CODA's paper (Guo et al., 2020),
+            over the clients whose sample has both. This affects the start, and ``CODA``.
 
     Raises:
-        ConfigError: a margin or scale that is not above 0, a prior outside (0, 1), the paper's form with another margin
-            or with a clamped alpha.
+        ConfigError: The margin or the scale is not above 0, the prior is outside (0, 1), or the paper's form is used
+            with another margin or a clamped alpha.
     """
 
     per_class_parameters = ("a", "b", "alpha")
@@ -57,7 +58,7 @@ class AUCSaddle(ShareObjective):
         "objective/alpha": "Dual variable of a class.",
         "objective/p": "Share of positives of a class in the whole federation.",
         "val/auc_loss": "The AUC objective of all validation scores, at its closed-form a, b and alpha; train/loss of "
-        "a saddle function is no measure of progress.",
+        "a saddle function does not measure progress.",
     }
 
     def __init__(
@@ -78,8 +79,8 @@ class AUCSaddle(ShareObjective):
             raise ConfigError(f"AUCSaddle: the paper's form has margin 1, found {margin}; use form: margin")
         if form == "paper" and clamp:
             raise ConfigError(
-                "AUCSaddle: clamp keeps alpha of the margin form at or above 0; in the paper's form that would be "
-                "1 + alpha; use form: margin"
+                "AUCSaddle: clamp keeps alpha of the margin form at or above 0, which is 1 + alpha in the paper's "
+                "form; use form: margin"
             )
         self.margin, self.score, self.clamp, self.dual_scale = margin, score, clamp, dual_scale
         self.start, self.dual_means = start, dual_means
@@ -92,7 +93,7 @@ class AUCSaddle(ShareObjective):
             setattr(self, name, nn.Parameter(torch.zeros(num_classes)))
 
     def scores(self, logits: Tensor) -> Tensor:
-        """h, of the shape of ``logits``."""
+        """Return the scores h, of the shape of ``logits``."""
         return logits.sigmoid() if self.score == "sigmoid" else logits
 
     @property
@@ -102,7 +103,7 @@ class AUCSaddle(ShareObjective):
         return alpha if self.dual_scale == 1 else torch.lerp(alpha.detach(), alpha, self.dual_scale)
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The saddle function F of a batch: ``logits`` [B, C], ``labels`` [B, C] in {0, 1, NaN}."""
+        """Return the saddle function F of a batch: ``logits`` [B, C], ``labels`` [B, C] in {0, 1, NaN}."""
         known, positive = ~labels.isnan(), labels == 1
         negative = known & ~positive
         h, p, alpha = torch.where(known, self.scores(logits), 0.0), self.p, self.margin_alpha
@@ -114,7 +115,7 @@ class AUCSaddle(ShareObjective):
         return torch.where(labelled, terms + constant, 0.0).sum() / labelled.sum().clamp(min=1)
 
     def measure(self, logits: Tensor, labels: Tensor, all_labels: Tensor) -> State:
-        """Report the share of positives, and sums of scores, of a client, each [C]."""
+        """Return a client's share of positives and sums of scores, each [C]."""
         h, known = self.scores(logits), (~labels.isnan()).sum(0).clamp(min=1).to(logits.dtype)
         means = super().measure(logits, labels, all_labels) | {
             "h_positive": torch.where(labels == 1, h, 0.0).sum(0) / known,
@@ -136,26 +137,26 @@ class AUCSaddle(ShareObjective):
 
     @torch.no_grad()
     def optimise(self, means: State) -> None:
-        """Set a, b and alpha to their closed-form optimum; a class without positives or negatives keeps what it has."""
+        """Set a, b and alpha to their closed-form optimum; a class without positives or negatives is unchanged."""
         means = {name: mean.to(self.p) for name, mean in means.items()}
         both = (means["n_positive"] > 0) & (means["n_negative"] > 0)
         for variable, value in zip((self.a, self.b, self.alpha), self.optimum(means), strict=True):
             variable.copy_(torch.where(both & ~value.isnan(), value, variable))
 
     def optimum(self, means: State) -> tuple[Tensor, Tensor, Tensor]:
-        """a, b, alpha [C] at the saddle point for measured scores; NaN where a class has no positives or negatives."""
+        """Return a, b, alpha [C] at the saddle point of measured scores; NaN without positives or negatives."""
         a, b = means["h_positive"] / means["n_positive"], means["h_negative"] / means["n_negative"]
         alpha = self.margin + (means["gap"] / means["both"] if "gap" in means else b - a)
         return a, b, (alpha.clamp(min=0) if self.clamp else alpha) - self.offset
 
     @torch.no_grad()
     def project(self) -> None:
-        """Bring alpha back to where it may be."""
+        """Keep alpha in its range."""
         if self.clamp:
             self.alpha.clamp_(min=0)
 
     def pooled(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """``auc_loss``: p(1-p) times the pairwise surrogate of these scores, which is F at the closed-form a, b, alpha."""
+        """Return ``auc_loss``: p(1-p) times the pairwise surrogate of these scores, F at the optimal a, b, alpha."""
         h, p = self.scores(logits.double()), self.p.double().to(logits.device)
         means = self.measure(logits.double(), labels, labels)
         a, b, alpha = self.optimum(means)

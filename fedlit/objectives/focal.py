@@ -12,16 +12,16 @@ from fedlit.core.objective import Objective
 class SoftmaxFocalLoss(Objective):
     """Focal loss (Lin et al., ICCV 2017, arXiv:1708.02002) over a softmax, for images of exactly one class.
 
-    ``- alpha_y (1 - p_y)^gamma log p_y`` for the class y of an image, averaged over the images. With gamma = 0 and without
-    alpha it is cross-entropy over the classes. A label that is NaN takes its class out of the image's softmax; an image whose
-    class is not among those that are known adds neither loss nor gradient. Predictions are the softmax's probabilities.
+    ``- alpha_y (1 - p_y)^gamma log p_y`` for the class y of an image, averaged over the images. With gamma = 0 and
+    without alpha it is cross-entropy over the classes. A NaN label removes its class from the image's softmax; an image
+    whose class is not known adds neither loss nor gradient. Predictions are the softmax's probabilities.
 
     Args:
-        gamma: How much less an image counts the surer the model is of its class, at least 0.
+        gamma: Exponent that reduces the weight of images whose class the model is sure of, at least 0.
         alpha: Weight of each class, in the order of the classes; by default 1.
 
     Raises:
-        ConfigError: A gamma below 0, weights that are not above 0, or as many as there are no classes.
+        ConfigError: gamma is below 0, weights are not above 0, or their number is not that of the classes.
     """
 
     def __init__(self, gamma: float = 2.0, alpha: Sequence[float] | None = None) -> None:
@@ -44,7 +44,7 @@ class SoftmaxFocalLoss(Objective):
             )
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Loss of ``logits`` [B, C] against ``labels`` [B, C], of which one is 1 in each row.
+        """Return the loss of ``logits`` [B, C] for ``labels`` [B, C] with at most one 1 per row.
 
         Raises:
             TrainingError: An image has several classes.
@@ -52,7 +52,7 @@ class SoftmaxFocalLoss(Objective):
         positive = labels == 1
         if (positive.sum(1) > 1).any():
             raise TrainingError(
-                "SoftmaxFocalLoss: expected one class an image, found an image of several; BCE takes those"
+                "SoftmaxFocalLoss: expected one class per image, found an image with several; use BCE instead"
             )
         logs = self._logs(logits, labels.isnan())
         log = torch.where(positive, logs, 0.0).sum(1)

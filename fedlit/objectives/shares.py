@@ -1,4 +1,4 @@
-"""The share of positives of each class in the whole federation, which objectives weigh by."""
+"""The share of positives of each class in the whole federation, by which objectives weigh."""
 
 from collections.abc import Callable
 
@@ -11,14 +11,13 @@ from fedlit.core.objective import Objective
 
 
 class ShareObjective(Objective):
-    """An objective with the constant p [C], a class's share of positives: given, or measured over all clients.
+    """An objective with the constant p [C], each class's share of positives: given, or measured over all clients.
 
     Args:
-        prior: p if it is known, one number for all classes; None where it is measured. It has the digits of the module's
-            own precision.
+        prior: p if it is known, one number for all classes; None if it is measured. It has the module's precision.
 
     Raises:
-        ConfigError: A prior outside (0, 1).
+        ConfigError: The prior is outside (0, 1).
     """
 
     def __init__(self, prior: float | None) -> None:
@@ -32,7 +31,7 @@ class ShareObjective(Objective):
         self.register_buffer("p", torch.full((num_classes,), float("nan") if self.prior is None else self.prior))
 
     def measure(self, logits: Tensor, labels: Tensor, all_labels: Tensor) -> State:
-        """Report a client's share of positives [C]."""
+        """Return a client's share of positives [C]."""
         labelled = ~all_labels.isnan()
         return {
             "labels": labelled.any(0).to(logits.dtype),
@@ -47,7 +46,7 @@ class ShareObjective(Objective):
             self.p.copy_(torch.where(means["labels"] > 0, means["positives"] / means["labels"], 0.0))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ShareObjective":
-        """Convert the module; a given prior is written anew, as in double precision it has more digits."""
+        """Convert the module; a given prior is set again, because it has more digits in double precision."""
         super()._apply(fn, recurse)
         if self.prior is not None and "p" in self._buffers:
             self.p.fill_(self.prior)

@@ -65,7 +65,7 @@ def owner(session: Session, client: str | None) -> str | None:
 def kept_parts(session: Session) -> dict[str, list[str]]:
     """Name the aggregators under which clients keep a part of the model, and the parts: ``body``, ... ``statistics``."""
     layout = session.layout
-    filled = {stretch.group for stretch in layout.stretches} | ({layout.stats_group} if layout.stats_size else set())
+    filled = {segment.group for segment in layout.segments} | ({layout.stats_group} if layout.stats_size else set())
     parts = {name: filled.intersection(layout.groups((name,))) for name in SLICES}
     parts["statistics"] = filled.intersection([layout.stats_group])
     kept_by = {}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from fedlit.core.checkpoints.stored_states import write
+from fedlit.core.checkpoints.stored_states import write_tensors
 from fedlit.core.messages import ClientState
 from fedlit.core.system.files import sync, whole
 from fedlit.sites.ledger import DAY
@@ -143,7 +143,7 @@ class SiteStates:
         file = self._file(client, "round" if accepted else "pending", number)
         try:
             with whole(file, durable=True) as draft:
-                write(state.tensors(), draft)
+                write_tensors(state.tensors(), draft)
                 draft.chmod(0o600)
             sync(file.parent)
         except (OSError, RuntimeError) as error:  # torch wraps what the disk says

@@ -1,4 +1,4 @@
-"""LocalSCGDAM: its gradient against autograd through the inner step, what it reduces to, bias, large rho, refusals."""
+"""LocalSCGDAM: its gradient against autograd through the inner step, special cases, bias, large rho, errors."""
 
 import copy
 
@@ -34,7 +34,7 @@ def seeded(*body: nn.Module, **options) -> Scorer:
 
 
 def at_the_newest(aggregator: LocalSCGDAM, **weights: float) -> LocalSCGDAM:
-    """With products that the constructor refuses: 1 follows the newest estimate alone, and rho may be 0."""
+    """Make the algorithm with products that the constructor refuses: weight 1 for the newest estimate, or rho = 0."""
     for name, value in ({"alpha": 1.0, "beta_x": 1.0, "beta_y": 1.0} | weights).items():
         setattr(aggregator, name, value)
     return aggregator
@@ -94,7 +94,7 @@ def _flat(tensors) -> Tensor:
 
 @pytest.mark.parametrize("body", [(), (nn.Linear(4, 4), nn.Tanh())], ids=["linear", "perceptron"])
 def test_the_gradient_is_autograds_through_the_inner_step_and_first_order_leaves_the_hessian_out(body):
-    """u after one step with all weights 1 is the gradient at the point where the step led, on the whole training set."""
+    """After one step with all weights 1, u is the gradient at the end of the step, on the whole training set."""
     rho, data, module = 2.0, Sites(1, batch_size=12), seeded(*body)
     found = {}
     for first_order in (False, True):
@@ -116,7 +116,7 @@ def test_the_gradient_is_autograds_through_the_inner_step_and_first_order_leaves
 
 @pytest.mark.parametrize("same_batch", [True, False])
 def test_without_an_inner_step_it_is_localsgdam(same_batch):
-    """rho = 0 and alpha*eta = 1, bit for bit; the outer batch is the second of each pair where there are two."""
+    """rho = 0 and alpha*eta = 1, bit for bit; with two batches the outer one is the second of each pair."""
 
     class Outer(LocalSGDAM):
         batches_per_step = 1 if same_batch else 2
@@ -141,7 +141,7 @@ def test_one_client_does_not_notice_communication(options):
 
 
 def test_inner_value_and_momenta_start_from_each_clients_own_batch():
-    """After one step with tiny weights h and u are still the means of what each client began with."""
+    """After one step with tiny weights, h and u are still the means of the clients' starts."""
     aggregator = at_the_newest(LocalSCGDAM(0.5, same_batch=True), alpha=0.0, beta_x=0.0, beta_y=0.0)
     module, data = seeded(lr=0.0), Sites(3, batch_size=12)
     done = run([aggregator], module, data, rounds=2, window=3)
@@ -174,7 +174,7 @@ def test_normalisation_sees_the_inner_pass_and_then_the_outer():
 
 
 def test_the_exchange_of_gradients_removes_the_bias_between_clients():
-    """Exact gradients and p = 1: Algorithm 1 comes to rest where the gradient of eq. 4 is not 0; exchanged it is 0."""
+    """Exact gradients and p = 1: Algorithm 1 rests at a nonzero gradient of eq. 4; with the exchange it is 0."""
     module, data = seeded(lr=0.5, objective=AUCSaddle(score="raw")), Sites(2, 12, positives=(3, 8))
     left = {}
     for outer in ("local", "exchanged"):
@@ -197,7 +197,7 @@ def test_exchanged_gradients_are_the_clients_means():
 
 
 def test_at_large_rho_the_exact_jacobian_works_where_first_order_fails():
-    """Where rho times the Hessian is above 1 the inner step overshoots, and a step along grad_g f alone leads uphill."""
+    """If rho times the Hessian is above 1 the inner step overshoots, and a step along only grad_g f leads uphill."""
     module, data = seeded(lr=0.5), Sites(1, batch_size=12, positives=(6,))
     with torch.no_grad():
         module.head.weight *= 0.2
@@ -227,7 +227,7 @@ def test_curvature_is_recorded_with_the_exact_jacobian():
 
 @pytest.mark.parametrize("outer", ["local", "exchanged"])
 def test_what_a_client_keeps_to_itself_it_keeps_of_every_vector(outer):
-    """Alone, a client that keeps its normalisation layers trains like one that does not; with others it sends none."""
+    """A single client trains in the same way whether it keeps its normalisation layers or not."""
     module, aggregator = seeded(nn.Linear(4, 4), nn.BatchNorm1d(4)), LocalSCGDAM(0.5, outer=outer)
     if outer == "local":
         alone, keeping = (run(a, module, Sites(1)) for a in ([aggregator], [FedBN(), aggregator]))
@@ -263,7 +263,7 @@ def test_it_composes_with_control_variates():
 
 
 class Doubled(Function):
-    """Somebody's operation whose backward pass has no derivative."""
+    """An operation whose backward pass has no derivative."""
 
     @staticmethod
     def forward(ctx, x):
@@ -311,7 +311,7 @@ def test_an_operation_without_second_derivative_is_named(layer, said):
         ({"beta_y": -0.1}, "beta_y.*found -0.1"),
         ({"inner": "in_place", "outer": "exchanged"}, "outer: exchanged changes Algorithm 1's product"),
         ({"inner": "in_place", "first_order": True}, "first_order: true changes"),
-        ({"inner": "in_place", "deploy": "h"}, "x is h wherever clients communicate"),
+        ({"inner": "in_place", "deploy": "h"}, "x is h whenever clients communicate"),
     ],
 )
 def test_products_outside_of_their_range_are_refused(options, said):

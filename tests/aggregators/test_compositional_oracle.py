@@ -1,4 +1,4 @@
-"""The transcription of LocalSCGDAM itself: numbers worked out by hand, finite differences, PyTorch's own layers."""
+"""The transcription of LocalSCGDAM itself, against explicit numbers, finite differences and PyTorch's layers."""
 
 import itertools
 
@@ -17,7 +17,7 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def batches(seed: int, inputs: int = 3, size: int = 5):
-    """Minibatches with a site's own shift, for ever."""
+    """Endless minibatches with a shift of the site."""
     for step in itertools.count():
         labels = (numbers(size, seed=1000 * seed + 2 * step) > 0.3).double()
         yield numbers(size, inputs, seed=1000 * seed + 2 * step + 1) + labels[:, None] + 0.5 * seed, labels
@@ -34,7 +34,7 @@ def devices(net: Net, count: int) -> dict[str, Device]:
 
 
 def difference(function, at: torch.Tensor, step: float = 1e-6) -> torch.Tensor:
-    """Central differences; one column for each element of ``at``."""
+    """Central differences, with one column per element of ``at``."""
     columns = []
     for i in range(len(at)):
         move = torch.zeros_like(at)
@@ -207,7 +207,7 @@ def test_with_one_device_the_period_changes_nothing(algorithm):
 
 
 def test_equal_devices_are_one():
-    """As many alike as there may be, the period is irrelevant too."""
+    """With equal devices, their number and the period do not matter."""
     net = NETS["perceptron"]
     alone = LocalSCGDAM(problem(net), devices(net, 1), PRODUCTS, 4)
     crowd = LocalSCGDAM(problem(net), {k: devices(net, 1)["site-0"] for k in "abc"}, PRODUCTS, 2)
@@ -218,7 +218,7 @@ def test_equal_devices_are_one():
 
 
 def test_after_a_communication_everybody_has_the_weighted_mean():
-    """Who was absent too; it starts from the mean, without estimates of its own."""
+    """An absent device starts from the mean too, without its own estimates."""
     net, weights = NETS["perceptron"], {"site-0": 0.2, "site-1": 0.5, "site-2": 0.3}
     hand = LocalSCGDAM(problem(net), devices(net, 3), PRODUCTS, 2, weights)
     cohort = ("site-0", "site-1")

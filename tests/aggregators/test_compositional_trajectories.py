@@ -29,7 +29,7 @@ PRECISIONS = {"64-true": 1e-9, "32-true": 1e-4}
 
 
 class Trained(Scorer):
-    """As if trained before: no variable and no statistic is at a value that hides a mistake."""
+    """A network whose variables and statistics have no initial values, which could hide a mistake."""
 
     def __init__(self, hidden: int = 6, **objective) -> None:
         torch.manual_seed(3)
@@ -54,7 +54,7 @@ class CrossEntropy(Trained):
 
 @dataclass
 class Case:
-    """What fedlit runs, and what the paper calls it."""
+    """A configuration of fedlit, and its name in the paper."""
 
     aggregator: Aggregator
     written: type[Algorithm]
@@ -103,7 +103,7 @@ def supply(data: Sites, name: str):
 def written(
     case: Case, module: Scorer, data: Sites, p: int, shares: dict[str, float] | None, offset: float
 ) -> Algorithm:
-    """The transcription, at the module's start; ``offset`` is fedlit's alpha less the paper's w3."""
+    """The transcription, at the module's start; ``offset`` is fedlit's alpha minus the paper's w3."""
     data.setup()
     net = Net(data.inputs, module.head.in_features if len(module.body) else 0)
     pi = shares or dict.fromkeys(data.clients, 1.0)
@@ -138,7 +138,7 @@ def compare(
     rates: tuple[float, ...] = (1.0,) * ROUNDS,
     form: str = "margin",
 ) -> Algorithm:
-    """Every variable after every round; the transcription's devices all hold the same then."""
+    """Compare every variable after every round; all devices of the transcription hold the same values then."""
     tolerance = PRECISIONS[precision]
     module = module.double() if precision == "64-true" else module
     data.setup()
@@ -234,7 +234,7 @@ def test_every_round_equals_the_transcription_with_weights_by_examples(case):
 
 @pytest.mark.parametrize(("sites", "participation"), [(THREE, 1.0), (FOUR, 0.5)])
 def test_where_h_is_deployed_x_goes_on_as_it_would(sites, participation):
-    """And h is what the federation's weights are; BatchNorm's statistics are estimated there, by another test."""
+    """The federation's weights are h, and x continues unchanged; another test covers BatchNorm's statistics."""
     case = compositional()
     case.aggregator.deploy = "h"
     compare(case, Trained(), Sites(sites), 3, participation=participation)
@@ -284,7 +284,7 @@ def test_every_round_equals_the_transcription_where_momentum_is_not_averaged(sta
 
 @pytest.mark.parametrize("hidden", [0, 6])
 def test_without_an_inner_step_it_is_local_sgdam(hidden):
-    """As near to rho = 0 and alpha*eta = 1 as the class allows."""
+    """As close to rho = 0 and alpha*eta = 1 as the class allows."""
     ends = []
     for aggregator in (LocalSCGDAM(1e-13, 1 - 1e-13, 0.4, 0.2, same_batch=True), LocalSGDAM(0.4, 0.2)):
         federation = Federation([aggregator], rounds=ROUNDS, schedule=ConstantSchedule(3, "steps"))
@@ -295,7 +295,7 @@ def test_without_an_inner_step_it_is_local_sgdam(hidden):
 
 @pytest.mark.parametrize("hidden", [0, 6])
 def test_at_h_equal_to_g_u_is_the_gradient_through_the_inner_step(hidden):
-    """PyTorch's own layers and fedlit's own loss, at the second estimate; as near to alpha = beta = 1 as the class allows."""
+    """PyTorch's layers and fedlit's loss, at the second estimate, as close to alpha = beta = 1 as the class allows."""
     near, data, module = 1 - 1e-13, Sites({"south": THREE["south"]}), Trained(hidden).double()
     federation = Federation([LocalSCGDAM(0.4, near, near, near)], rounds=1, schedule=ConstantSchedule(1, "steps"))
     done = simulate(module, data, federation)
@@ -341,7 +341,7 @@ def test_a_client_alone_has_nobody_to_exchange_gradients_with():
 
 
 def test_the_cases_differ():
-    """A guard of the tests above: no two methods, and no two periods, end at the same weights."""
+    """Check that no two methods, and no two periods, end at the same weights."""
     ends = {}
     for (name, case), p in itertools.product(SADDLES.items(), (1, 2)):
         federation = Federation([case.aggregator], rounds=4 // p, schedule=ConstantSchedule(p, "steps"))

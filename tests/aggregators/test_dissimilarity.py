@@ -48,7 +48,7 @@ def test_on_quadratics_it_is_eq_4_at_the_start_of_each_round():
 
 
 class SaddleOfEach(Quadratic):
-    """``a/2 x^2 + x y - b/2 y^2`` with a and b of each client: minimised over x, maximised over y."""
+    """``a/2 x^2 + x y - b/2 y^2`` with a and b per client: minimised over x, maximised over y."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def test_the_dual_is_measured_apart():
 
 
 class Noisy(LightningModule):
-    """``<x, z>`` with z of the batch: the gradient of a client is the mean of its z, and of a batch that with noise."""
+    """``<x, z>`` with z of the batch: a client's gradient is the mean of its z; a batch adds noise."""
 
     def __init__(self, size: int = 20) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Noisy(LightningModule):
 
 
 class NoisyClients(Problems):
-    """Clients whose gradients have a mean of their own and much noise."""
+    """Clients whose gradients have different means and much noise."""
 
     def __init__(self, apart: float) -> None:
         super().__init__()
@@ -136,10 +136,11 @@ def test_what_cannot_be_measured_is_refused():
 
 @pytest.mark.slow
 def test_a_resume_and_other_processes_change_nothing(tmp_path):
-    """`check_aggregator` would ask for it, but its clients have rows of their own, which this refuses."""
+    """Like `check_aggregator`, whose clients own rows, which this aggregator refuses."""
     options = (
         "--data toys.ToyData --data.clients 4 --model toys.ToyNet --federation.aggregators+=Scaffold "
-        "--federation.aggregators+=GradientDissimilarity --federation.aggregators.every 2 --federation.participation 0.7 "
+        "--federation.aggregators+=GradientDissimilarity --federation.aggregators.every 2 --federation.participation "
+        "0.7 "
         "--name run"
     )
     whole, parts = Place(tmp_path / "whole", options), Place(tmp_path / "parts", options)

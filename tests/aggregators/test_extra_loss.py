@@ -1,4 +1,4 @@
-"""A term that an aggregator adds to the loss: FedProx written as one is FedProx, and it goes with who owns the gradient."""
+"""Terms that an aggregator adds to the loss: FedProx as a term equals FedProx, also with computed gradients."""
 
 import pytest
 import torch
@@ -79,7 +79,7 @@ def test_what_is_no_term_is_refused():
 
     federation = Federation([Vague()], rounds=1, schedule=ConstantSchedule(1, "steps"))
     with pytest.raises(
-        TrainingError, match=r"Vague\.extra_loss: expected a tensor of one number to add to the loss; found float"
+        TrainingError, match=r"Vague\.extra_loss: expected a tensor with one element to add to the loss; found float"
     ):
         simulate(ToyNet(), ToyData(), federation)
 
@@ -89,5 +89,7 @@ def test_a_misspelt_hook_is_named():
         def on_client_round_begin(self, ctx):
             """Never called."""
 
-    with pytest.raises(AssertionError, match=r"on_client_round_begin, which is no hook.*did you mean on_client_round_"):
+    with pytest.raises(
+        AssertionError, match=r"on_client_round_begin, which is not a hook.*did you mean on_client_round_"
+    ):
         check_aggregator(Misspelt(), workers=1)

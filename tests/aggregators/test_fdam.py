@@ -97,7 +97,7 @@ def schedule(stages: list[Written]) -> StageSchedule:
 
 
 def batches(data: FederatedDataModule, name: str) -> Iterator[tuple[Tensor, Tensor]]:
-    """A client's minibatches in float64, for ever."""
+    """A client's endless minibatches in float64."""
     stream = BatchStream(data.clients[name].train, data.batch_size, 0, name)
     for position in itertools.count():
         vectors, labels = stream[position]
@@ -105,7 +105,7 @@ def batches(data: FederatedDataModule, name: str) -> Iterator[tuple[Tensor, Tens
 
 
 def sample(data: FederatedDataModule, index: int) -> dict[str, list[tuple[Tensor, Tensor]]]:
-    """What a measuring round before or after round ``index`` looks at."""
+    """The batches of a measuring round before or after round ``index``."""
     found = {}
     for name, client in data.clients.items():
         stream = BatchStream(client.train, data.batch_size, 0, name, "measure")
@@ -122,7 +122,7 @@ def transcription(module: Scorer, data: FederatedDataModule, **options) -> FDAM:
 
 
 def trajectory(module, data, aggregators, stages, precision="64-true") -> tuple[list[dict[str, Tensor]], Simulation]:
-    """Everything that a run has after each of its rounds, by name."""
+    """The state of a run after each of its rounds, by name."""
     record = []
 
     def keep(done: Simulation) -> None:
@@ -178,7 +178,7 @@ def _fedlit(name: str) -> str:
 
 
 def chosen(record: list[dict[str, Tensor]], stages: list[Written]):
-    """Which round's model each stage returned, read off a run whose output is drawn."""
+    """The round whose model each stage returned, read from a run with a random output."""
     ends = list(itertools.accumulate(s.rounds for s in stages))
 
     def choose(stage: int) -> int:
@@ -265,7 +265,7 @@ def test_every_round_equals_the_transcription_with_raw_scores_and_another_margin
 @pytest.mark.parametrize("options", [{"start": "zeros"}, {"dual_means": "clients"}], ids=["zeros", "clients"])
 @pytest.mark.parametrize("case", ["CODA", "CODA+"])
 def test_every_round_equals_the_transcription_whatever_the_start_and_the_means_of_the_dual(case, options):
-    """CODA computes its dual anew from zeros too; with means of clients' own means it starts, and goes on, elsewhere."""
+    """CODA recomputes its dual from zeros too; means of the clients' means change its start and its trajectory."""
     compare(case, 6, "64-true", Sites(TWO_CLASSES, ("Edema", "Nodule")), **options)
 
 
@@ -275,7 +275,9 @@ def test_an_implicit_step_needs_one_rate():
             body, head = {"params": self.body.parameters()}, {"params": self.head.parameters(), "lr": 0.1}
             return torch.optim.SGD([body, head], lr=self.lr)
 
-    with pytest.raises(ConfigError, match=r"one learning rate, the optimizer has 0\.3, 0\.1; set proximal: explicit"):
+    with pytest.raises(
+        ConfigError, match=r"one learning rate, but the optimizer has 0\.3, 0\.1; set proximal: explicit"
+    ):
         trajectory(TwoRates(hidden=6).double(), Sites(THREE), [CODA(GAMMA, proximal="implicit")], STAGES[:1])
 
 
@@ -286,7 +288,7 @@ def test_every_round_equals_the_transcription_where_a_client_lacks_a_class(case)
 
 
 def test_the_cases_meet_what_they_are_for():
-    """Batches without positives and without negatives, clients of different priors, algorithms that differ."""
+    """The cases have batches without positives or negatives, clients of different priors, and different algorithms."""
     data = Sites(THREE)
     data.setup()
     alone = set()

@@ -1,4 +1,4 @@
-"""What federated deep AUC maximisation is in cases that can be solved, or that are another algorithm."""
+"""Federated deep AUC maximisation in cases with a closed solution, or equal to another algorithm."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Scaffold or CODASCA. the schedul
 
 
 class Whole(Sites):
-    """A batch is a client's whole training set."""
+    """Data in which a batch is a client's whole training set."""
 
     def __init__(self, sites, **options) -> None:
         super().__init__(sites, batch_size=1000, **options)
@@ -37,7 +37,7 @@ class Twins(Whole):
 
 
 class Linear(Scorer):
-    """h = w x, without a bias: with one a, b and it could shift together."""
+    """h = w x, without a bias, which could shift together with a and b."""
 
     def __init__(self, lr: float) -> None:
         super().__init__(inputs=2, lr=lr, score="raw")
@@ -55,7 +55,7 @@ def perceptron() -> Scorer:
 
 @pytest.mark.parametrize(("window", "eta_g"), [(1, 1.0), (5, 1.0), (3, 1.4)])
 def test_eq_7_is_eq_6(window, eta_g):
-    """Averaged over clients eq. 6 reads c = (x_{r-1} - x_r) / (eta_g I eta_l): c, means of gradients, has to."""
+    """Averaged over clients, eq. 6 is c = (x_{r-1} - x_r) / (eta_g I eta_l); means of gradients must equal it."""
     data = Sites({"north": (13, 0.2, ()), "south": (21, 0.5, ()), "east": (9, 0.4, ())})
     seen = []
 
@@ -111,7 +111,7 @@ def test_among_identical_clients_codasca_is_coda_plus():
 
 
 def test_one_round_a_stage_with_reset_is_coda_plus():
-    """Federation refuses it, as it makes no sense: its check is passed with a schedule of longer stages."""
+    """Federation refuses it as useless, so its check gets a schedule of longer stages."""
     data, ends = Sites({"north": (13, 0.2, ()), "south": (21, 0.5, ())}), []
     for aggregator in (CODASCA(0.3, reset="always"), CODAPlus(0.3), CODASCA(0.3, reset="never")):
         federation = Federation([aggregator], rounds=5, schedule=ConstantSchedule(4, "steps"))
@@ -131,7 +131,7 @@ def moments(data: Sites) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def operators(clients, p: float) -> list[np.ndarray]:
-    """Of each client the matrix B_k of its field (descent on w, a, b, ascent on alpha), B_k (w, a, b, alpha) - r."""
+    """Each client's matrix B_k of its field (descent on w, a, b, ascent on alpha), B_k (w, a, b, alpha) - r."""
     found = []
     for x, y in clients:
         n, d = x.shape
@@ -152,7 +152,7 @@ def operators(clients, p: float) -> list[np.ndarray]:
 
 
 def pooled_saddle(clients) -> np.ndarray:
-    """The weighted least squares over all pairs of a positive and a negative, across clients; then a, b, alpha."""
+    """Weighted least squares over all pairs of a positive and a negative, across clients; then a, b, alpha."""
     x = np.concatenate([x for x, _ in clients])
     y = np.concatenate([y for _, y in clients])
     weight = np.concatenate([np.full(len(y), 1 / len(y)) for _, y in clients])

@@ -1,4 +1,4 @@
-"""FedBN+: over a whole run, in one process or several, normalisation does not move by a bit."""
+"""FedBN+: normalisation does not change by a bit over a whole run, in one process or several."""
 
 import copy
 import warnings
@@ -22,7 +22,7 @@ from fedlit.testing import ToyNet
 
 
 class Witness(Aggregator):
-    """Calls ``module.train()`` at every chance, and counts the steps after which BatchNorm is not as it was."""
+    """A module that calls ``module.train()`` often, and counts the steps after which BatchNorm has changed."""
 
     def __init__(self, module: Classifier) -> None:
         self.expected = {n: t.clone() for n, t in module.body[1].state_dict().items()}
@@ -55,7 +55,7 @@ def run(module: Classifier, aggregators: list[Aggregator], workers: int = 1, pre
 
 
 def broken(done: Simulation) -> list[int]:
-    """Of each site, the steps after which the witness was not content."""
+    """The number of such steps per site."""
     states = [s.aggregators[-1] for s in done.session.engine.client_states().values()]
     assert [int(s["steps"]) for s in states] == [ROUNDS * WINDOW] * len(SITES)
     return [int(s["broken"]) for s in states]
@@ -80,7 +80,7 @@ def test_fedbn_plus_does_not_move_by_a_bit(hyper):
 
 
 def test_fedbn_plus_does_not_move_by_a_bit_in_worker_processes():
-    """Nor do the weights know how many processes there are."""
+    """The number of processes does not change the weights either."""
     module = classifier(**HYPER).float()
     spread, alone = (run(module, [SurgicalHeads(), FedBNPlus()], workers) for workers in (2, 1))
     assert spread.session.engine.where == "2 workers"
@@ -90,7 +90,7 @@ def test_fedbn_plus_does_not_move_by_a_bit_in_worker_processes():
 
 
 def test_without_fedbn_plus_it_would_have_moved():
-    """A guard of the two tests above."""
+    """Check that the two tests above can fail."""
     module = classifier(**HYPER).float()
     done = run(module, [SurgicalHeads()])
     assert broken(done) == [ROUNDS * WINDOW] * len(SITES)

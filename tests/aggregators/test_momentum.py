@@ -1,4 +1,4 @@
-"""LocalSGDM and LocalSGDAM: their loops written by hand, what a communication does to momenta, and refusals."""
+"""LocalSGDM and LocalSGDAM against explicit loops, with the handling of momenta at communications, and errors."""
 
 import copy
 
@@ -30,13 +30,13 @@ def cross_entropy() -> Scorer:
 
 
 def saddle(body: nn.Module | None = None, **objective) -> Scorer:
-    """With everything settled beforehand, so that the start is the module's."""
+    """A saddle problem that starts at the module's own weights."""
     torch.manual_seed(3)
     return Scorer(body, lr=LR, objective=AUCSaddle(prior=0.4, start="zeros", **objective))
 
 
 class ByHand:
-    """Full-batch gradients of the clients, as functions of all of a module's parameters in one vector."""
+    """Full-batch gradients of the clients, as functions of all parameters of a module in one vector."""
 
     def __init__(self, module: Scorer, data: Sites) -> None:
         data.setup()
@@ -109,7 +109,7 @@ def test_one_client_of_localsgdam_does_not_notice_communication():
 
 
 def test_corrections_act_on_the_step_and_not_on_the_momentum():
-    """At the second step of a round FedProx pulls back by lr mu |x - x_r|, and u is as it would be at that point."""
+    """At the second step of a round FedProx pulls back by lr mu |x - x_r|, and u is the gradient at that point."""
     data, module = Sites(1, batch_size=12), saddle()
     hand = ByHand(module, data)
     pull = torch.full_like(hand.start, 0.5)
@@ -134,7 +134,7 @@ def test_scaffold_corrects_the_steps_of_clients_that_differ():
 
 @pytest.mark.parametrize("aggregator", [LocalSGDM(), LocalSGDAM()])
 def test_what_a_client_keeps_to_itself_has_its_own_momentum(aggregator):
-    """Alone, a client that keeps its normalisation layers trains like one that does not; with others it still does."""
+    """A single client trains in the same way whether it keeps its normalisation layers or not."""
     body = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     module = saddle(body)
     alone, keeping = (run(a, module, Sites(1)) for a in ([aggregator], [FedBN(), aggregator]))
@@ -159,7 +159,7 @@ def test_a_late_client_has_the_servers_momentum_and_its_own_of_what_it_keeps():
 
 
 def test_late_clients_go_on_along_the_servers_momentum():
-    """The loop written by hand: what is shared has the server's u, what a client keeps its first estimate of its own."""
+    """An explicit loop: shared parts have the server's u, a client's own parts its first estimate."""
     data, module = Sites(3, batch_size=12), saddle(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)))
     done = run([FedBN(), LocalSGDAM(0.3, 0.6)], module, data, rounds=6, participation=0.3)
     assert len(set(done.cohorts)) > 1

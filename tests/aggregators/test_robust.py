@@ -1,4 +1,4 @@
-"""Medians, trimmed means and bounded norms: their values, what one liar can do, and where single replies come from."""
+"""Medians, trimmed means and bounded norms: values, the effect of a liar, and the source of single replies."""
 
 import math
 import statistics
@@ -55,7 +55,7 @@ def vector(name: str, what: str, size: int) -> Tensor:
 
 
 class Push(Aggregator):
-    """Training whose result is known: a client's weights and statistics change by vectors of its own."""
+    """Training with a known result: a client's weights and statistics change by fixed vectors."""
 
     def on_client_round_start(self, ctx) -> None:
         ctx.scratch["stats"] = ctx.stats.clone()
@@ -94,7 +94,7 @@ def mean(values: dict[str, float], pi: dict[str, float]) -> float:
 
 
 def bounded(changes: dict[str, list[float]], bound: float | None) -> dict[str, list[float]]:
-    """Changes (of owners; None where an element is not shared), none longer than the bound."""
+    """Changes (of owners; None if an element is not shared), none longer than the bound."""
     norms = {n: math.sqrt(sum(x * x for x in change if x is not None)) for n, change in changes.items()}
     if bound is None:
         bound = statistics.median_low([norms[n] for n in changes if any(x is not None for x in changes[n])])
@@ -103,7 +103,7 @@ def bounded(changes: dict[str, list[float]], bound: float | None) -> dict[str, l
 
 
 def shared(done: Simulation, client, listed: list[Aggregator]) -> tuple[list[bool], bool]:
-    """Which weights a client shares, and whether its statistics, from the names of the parameters alone."""
+    """The weights that a client shares, and whether it shares its statistics, by parameter names only."""
     own, kept = [], any(isinstance(a, FedBN) and not a.scope(done.session.layout, client).owned.all() for a in listed)
     for entry in done.session.layout.parameters:
         rows = [True] * entry.shape[0]
@@ -152,7 +152,7 @@ def test_against_a_loop_over_elements(aggregator, others, participation, labelle
 
 
 class Liar(Aggregator):
-    """One of the clients sends its update times -50; ``sent`` is what all of them would have sent."""
+    """Replaces a client's update by -50 times itself; ``sent`` holds all honest updates."""
 
     sent: dict[str, Tensor] = {}
 
@@ -214,14 +214,14 @@ def test_what_other_algorithms_send_stays_a_mean():
 
 
 def test_measuring_rounds_are_added_up():
-    """Sums of an objective, of other names and sizes than a round's, are those of any federation."""
+    """Sums of an objective have other names and sizes than those of a round."""
     module = Scorer(lr=0.0)
     robust, plain = (simulate(module, Sites(), federation([a])).server for a in (CoordinateMedian(), FedAvg("uniform")))
     torch.testing.assert_close(robust.w, plain.w, rtol=1e-14, atol=0)
 
 
 def many(workers: int, aggregator: Aggregator) -> Tensor:
-    """The end of two rounds over so many clients that a job would have several, of which most agree on 1."""
+    """Two rounds over so many clients that a job has several, most of which agree on 1."""
     problems = {f"site {k:03}": (1.0, 1.0 if k % 5 else 1000.0) for k in range(130)}
     given = federation([aggregator], rounds=2, workers=workers)
     session = assemble(given, Quadratic(lr=0.5).double(), Problems(**problems), make_fabric("cpu", precision="64-true"))

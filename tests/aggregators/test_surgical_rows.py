@@ -1,4 +1,4 @@
-"""What surgical heads do to a class's row, and what averaging does to it."""
+"""The effect of surgical heads, and of averaging, on a class's row."""
 
 import copy
 import itertools
@@ -27,7 +27,7 @@ def start_of(module: Classifier) -> dict[str, Tensor]:
 
 
 def trained_alone(data: Sites, module: nn.Module, name: str, window: int = WINDOW) -> dict[str, Tensor]:
-    """Rows after a site's own local steps, and nobody's average."""
+    """Rows after a site's local steps, without any averaging."""
     return rows(simulate(module, data, federation([], rounds=1, window=window, clients=[name])))
 
 
@@ -83,7 +83,7 @@ OWNERS = {
 
 @pytest.mark.parametrize("decay", [0.0, 0.2])
 def test_partial_loss_dilutes_a_class_and_surgical_heads_do_not(decay):
-    """A class of K_c of K sites moves K_c/K of its owners' update; weight decay at the others shrinks it besides."""
+    """A class of K_c of K sites moves by K_c/K of its owners' update; weight decay at the others shrinks it further."""
     module, data = classifier(weight_decay=decay), Sites(FOUR, FINDINGS)
     before = start_of(module)
     local = {name: trained_alone(data, module, name) for name in FOUR}
@@ -132,7 +132,7 @@ def test_a_class_that_nobody_in_the_cohort_labels_keeps_its_row(others):
 
 
 class Push(Aggregator):
-    """Local training whose result is known: each site's weights move by a vector of its own."""
+    """Local training with a known result: each site's weights move by a fixed vector."""
 
     def compute_gradient(self, ctx, batches) -> Tensor:
         ctx.grad.copy_(push(ctx.client.name, ctx.layout.size))
@@ -174,7 +174,7 @@ def test_a_row_is_the_weighted_mean_over_those_who_label_its_class(sites, weight
 
 
 def test_variables_of_an_objective_go_with_the_rows_of_their_classes():
-    """a, b and the dual alpha of a class, too, are averaged over those who label it."""
+    """a, b and the dual alpha of a class are averaged over the clients that label it too."""
     torch.manual_seed(3)
     module, still = Scorer(FINDINGS, hidden=6, lr=1.0).double(), Scorer(FINDINGS, hidden=6, lr=0.0).double()
     still.load_state_dict(module.state_dict())

@@ -71,7 +71,7 @@ def fedlit(batch: tuple[Tensor, Tensor], precision: str, channels_last: bool) ->
     rnd = Round(0, 0, 1.0, 1, "steps", 0, True, True, cohort=("alone",))
     contexts = local.begin(client, initial_client_state([], local.layout), down, rnd, 1, lambda: batch)
     local.step(contexts, [batch], 0)
-    local.still()
+    local.stalled()
     return lambda: local.step(contexts, [batch], 0)
 
 

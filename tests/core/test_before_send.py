@@ -1,4 +1,4 @@
-"""A client's own change of its update, before it is sent."""
+"""Changes that a client makes to its update before it is sent."""
 
 import pytest
 import torch
@@ -26,8 +26,8 @@ SITES = {"north": (4, 1.0, 3.0), "south": (10, 0.5, -2.0), "west": (6, 2.0, 1.0)
 class FedNova(Aggregator):
     """FedNova (Wang et al., NeurIPS 2020, arXiv:2007.07481), eq. 6 with plain SGD: normalised averaging.
 
-    Clients take different numbers of steps tau_k. Each sends its change per step, and the server goes the mean number of
-    steps along the mean: ``w += (sum_k p_k tau_k) sum_k p_k (w_k - w) / tau_k``.
+    Clients take different numbers of steps tau_k. Each sends its change per step, and the server moves the mean number
+    of steps along the mean: ``w += (sum_k p_k tau_k) sum_k p_k (w_k - w) / tau_k``.
     """
 
     def on_before_send(self, ctx: ClientContext, change: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ class FedNova(Aggregator):
 
 
 class Hills(FederatedDataModule):
-    """Every example of a client is its own parabola; a pass takes another number of steps at each client."""
+    """Every example of a client is a parabola; passes have different numbers of steps per client."""
 
     def __init__(self) -> None:
         super().__init__(partition=None, batch_size=2)
@@ -53,7 +53,7 @@ class Hills(FederatedDataModule):
 
 
 def by_hand(rounds: int, lr: float, normalised: bool) -> float:
-    """The loop of FedNova, or of FedAvg, over the parabolas."""
+    """An explicit loop of FedNova, or of FedAvg, over the parabolas."""
     w, examples = 0.0, sum(n for n, _, _ in SITES.values())
     for _ in range(rounds):
         mean, steps = 0.0, 0.0
@@ -68,7 +68,7 @@ def by_hand(rounds: int, lr: float, normalised: bool) -> float:
 
 
 class Keeps(Aggregator):
-    """Keeps the change that it was given, itself and no copy of it, as error feedback does."""
+    """Keeps the change that it received, without a copy, as error feedback does."""
 
     def client_state(self, layout):
         return {"last": layout.zeros()}
@@ -80,7 +80,7 @@ class Keeps(Aggregator):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_change_that_a_client_keeps_is_what_it_was(workers: int):
-    """The client's share of 1/3 multiplies what is sent, in place, and not what is kept."""
+    """The client's weight of 1/3 multiplies the sent vector in place, not the kept one."""
     torch.manual_seed(0)
     federation = Federation([Keeps()], rounds=1, schedule=ConstantSchedule(2, "steps"), workers=workers)
     session = assemble(federation, ToyNet(), ToyData(3), make_fabric("cpu"))
@@ -102,7 +102,7 @@ def run(aggregators: list[Aggregator], rounds: int = 4) -> Simulation:
 
 
 def one_round(aggregators: list[Aggregator]) -> Payload:
-    """The sum of what clients send in a first round."""
+    """Return the sum of what clients send in a first round."""
     federation = Federation(aggregators, rounds=1, schedule=ConstantSchedule(3, "steps"), workers=1)
     session = assemble(federation, ToyNet(), ToyData(), make_fabric("cpu"))
     server, _, _ = session.restore(None)
@@ -128,7 +128,7 @@ def test_with_equal_steps_fednova_is_fedavg():
 
 
 class Clip(Aggregator):
-    """Clients send no longer change than this; notes the lengths that it saw."""
+    """Clips the change to a length, and records the lengths."""
 
     def __init__(self, norm: float) -> None:
         self.norm, self.seen = norm, []
@@ -168,7 +168,7 @@ def test_hooks_are_called_in_list_order():
 
 
 class Zeros(Aggregator):
-    """Checks the change that it sees, and notes what it sees of the elements that the client keeps."""
+    """Checks its change, and records the elements that the client keeps."""
 
     def __init__(self) -> None:
         self.seen = []
@@ -191,7 +191,7 @@ def test_what_a_client_keeps_is_no_part_of_its_change():
 
 
 class KeepsItsVector(Aggregator):
-    """It keeps, and sends a second time, the very tensor that is sent as the change."""
+    """Keeps, and sends a second time, the same tensor as the change."""
 
     def client_state(self, layout):
         return {"last": layout.zeros()}

@@ -1,4 +1,4 @@
-"""Checkpoints: whole or absent, linked, pruned, refused, and read safely."""
+"""Checkpoints: complete or absent, linked, pruned, refused, and read safely."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def server(value: float) -> ServerState:
 
 
 def client(value: float) -> ClientState:
-    """A large client state, with a file of its own, whose tensors are views of one large storage, as in shared memory."""
+    """A large client state with a separate file, whose tensors are views of one large storage, as in shared memory."""
     storage = torch.full((100_000,), value)
     return ClientState(
         int(value),
@@ -203,11 +203,11 @@ def test_better(mode, value, improves):
 
 
 class Died(BaseException):
-    """Stands for SIGKILL: nothing catches it."""
+    """Represents SIGKILL: nothing catches it."""
 
 
 def dying_at(step: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Make the process die at its step-th change of the file system; returns the changes so far."""
+    """Make the process die at its step-th change of the file system; return the changes so far."""
     changes: list[str] = []
 
     def wrap(module: object, name: str) -> None:
@@ -228,7 +228,7 @@ def dying_at(step: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_killed_at_any_change_of_the_file_system_a_whole_checkpoint_is_left(tmp_path):
-    """Dies before every single change; then what is found loads, is the old or the new state, and saving goes on."""
+    """After death at any change, what is found loads, is the old or the new state, and saving continues."""
     first, second = (
         {"site-0": client(1), "site-1": client(1), "site-2": small(1)},
         {"site-1": client(2), "site-2": small(2)},
@@ -293,8 +293,11 @@ def narrow() -> nn.Module:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: ToyNet().double(), "its dtype is torch.float32, the config's torch.float64"),
-        (lambda: ToyNet(("Edema", "Effusion")), f"its classes are {list(CLASSES)}, the config's ['Edema', 'Effusion']"),
+        (lambda: ToyNet().double(), "expected dtype torch.float64, as in the config, found torch.float32"),
+        (
+            lambda: ToyNet(("Edema", "Effusion")),
+            f"expected classes ['Edema', 'Effusion'], as in the config, found {list(CLASSES)}",
+        ),
         (narrow, "head.bias: [3] there, absent here"),
     ],
 )
@@ -316,14 +319,12 @@ def test_many_differences_are_counted(tmp_path):
 
 def test_other_aggregators_are_refused(tmp_path):
     save(checkpoints(tmp_path), 1)
-    with pytest.raises(
-        CheckpointError, match=re.escape("aggregators ['Scaffold', 'FedBN'], the config has ['FedAvg']")
-    ):
+    with pytest.raises(CheckpointError, match=re.escape("aggregators ['FedAvg'], found ['Scaffold', 'FedBN']")):
         checkpoint.load(tmp_path / "round-000001", LAYOUT, ["FedAvg"])
 
 
 def test_torn_and_strange_files_are_checkpoint_errors(tmp_path):
-    """Cut anywhere, emptied, overwritten or removed: an error that names the checkpoint, never another exception."""
+    """Files cut, emptied, overwritten or removed raise an error that names the checkpoint, never another exception."""
     generator = torch.Generator().manual_seed(0)
     path = tmp_path / "round-000001"
     save(checkpoints(tmp_path), 1, {"site-0": client(1), "site-1": small(1)})

@@ -1,4 +1,4 @@
-"""A checkpoint that is written while the next round trains: what it holds, when it is there, and who hears of a failure."""
+"""Checkpoints written while the next round trains: their contents, their time, and reports of failures."""
 
 import threading
 
@@ -14,7 +14,7 @@ from fedlit.core.checkpoints.stored_states import StateFolder
 
 @pytest.fixture
 def gate(monkeypatch) -> threading.Event:
-    """Files are written once it is set."""
+    """Files are written after it is set."""
     opened, write = threading.Event(), checkpoint._write
 
     def waiting(tensors, path) -> None:

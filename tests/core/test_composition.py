@@ -1,4 +1,4 @@
-"""A composition is its parts, in order, under one name."""
+"""A composition equals its parts, in order, under one name."""
 
 import inspect
 
@@ -29,7 +29,7 @@ class Kept(Composition):
 
 
 class Counted(Composition):
-    """It has a hook of its own, beside its part's."""
+    """A composition that overrides a hook that its part has too."""
 
     def __init__(self) -> None:
         super().__init__(FedProx(0.3))
@@ -54,7 +54,7 @@ def run(aggregators: list[Aggregator], schedule: Schedule | None = None) -> Simu
 
 
 def same(one: Simulation, other: Simulation, parts: list[int]) -> None:
-    """Weights, and states, of a composition and of the list of its parts, bit for bit."""
+    """Compare weights and states of a composition and of the list of its parts, bit for bit."""
     assert torch.equal(one.server.w, other.server.w)
     assert torch.equal(one.server.stats, other.server.stats)
     pairs = [(one.server.aggregators[0], [other.server.aggregators[i] for i in parts])]

@@ -1,4 +1,4 @@
-"""What fedlit calls of torch.cuda, played without a GPU: stand-ins take what the real functions take, and note their order."""
+"""Calls of torch.cuda without a GPU: stand-ins take the real functions' arguments and record their order."""
 
 import inspect
 import warnings
@@ -37,7 +37,7 @@ def test_steps_beside_the_present_stream_wait_for_it_and_it_for_them(cuda: Magic
     recorder, own, present = CUDARecorder(GPU), cuda.Stream.return_value, cuda.current_stream.return_value
     assert cuda.Stream.call_args == call(GPU)
     cuda.mock_calls.clear()
-    with recorder.beside() as waits:
+    with recorder.warming() as waits:
         assert cuda.mock_calls[-1] == call.set_sync_debug_mode("warn")
         warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
         warnings.warn("something else", stacklevel=1)
@@ -59,7 +59,7 @@ def test_steps_beside_the_present_stream_wait_for_it_and_it_for_them(cuda: Magic
 
 def test_what_fails_beside_leaves_the_mode_as_it_was(cuda: MagicMock):
     recorder = CUDARecorder(GPU)
-    with pytest.raises(ValueError, match="no step"), recorder.beside():
+    with pytest.raises(ValueError, match="no step"), recorder.warming():
         raise ValueError("no step")
     assert cuda.set_sync_debug_mode.mock_calls == [call("warn"), call(0)]
 

@@ -1,4 +1,4 @@
-"""Drift of a round, computed from sums, against the formulas written out over the clients' own updates."""
+"""Drift of a round, computed from sums, against the formulas over the clients' updates."""
 
 import copy
 from dataclasses import dataclass
@@ -132,7 +132,7 @@ def test_any_updates_weights_and_owners(seed, shares, lacking, scale):
 
 @dataclass
 class Witness(Aggregator):
-    """Keeps what each client has at the end of its round, in this process."""
+    """Keeps each client's values at the end of its round, in this process."""
 
     seen = {}
 
@@ -147,7 +147,7 @@ class Witness(Aggregator):
     "aggregators", [[], [FedBN()], [OwnRows()], [FedBN(), OwnRows(), FedProx(0.3)]], ids=["all", "norm", "rows", "both"]
 )
 def test_in_rounds(aggregators, weights, participation):
-    """With all of the model shared, all but its normalisation layers, or the rows of a client's own classes."""
+    """With a fully shared model, without its normalisation layers, or with the rows of each client's classes."""
     federation = Federation(
         [Witness(), *aggregators],
         rounds=3,
@@ -174,7 +174,7 @@ def test_in_rounds(aggregators, weights, participation):
 
 
 def test_the_norm_is_before_a_server_learning_rate():
-    """In the first round, when there are no control variates yet, it is the same for every rate."""
+    """In the first round, without control variates, it is the same for every rate."""
     torch.manual_seed(0)
     module = ToyNet()
     full, half = (_diagnostics([Scaffold(eta_g)], module, ToyData(2))[0][0] for eta_g in (1.0, 0.5))
@@ -185,7 +185,7 @@ def test_the_norm_is_before_a_server_learning_rate():
 @pytest.mark.parametrize("aggregator", [Scaffold(), CODASCA(eta_g=0.9)], ids=lambda a: type(a).__name__)
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_norms_of_control_variates(aggregator, participation):
-    """The server's, and the root mean square of those that the cohort's clients keep; primal and dual."""
+    """The server's norm, and the root mean square over the cohort's clients; primal and dual."""
     torch.manual_seed(0)
     module = ToyNet()
     module.objective = AUCSaddle()
@@ -202,7 +202,7 @@ def test_norms_of_control_variates(aggregator, participation):
 
 
 def _diagnostics(aggregators, module, data, participation=1.0) -> tuple[list[dict[str, float]], Simulation]:
-    """What a federation of four rounds of three steps logs of each, and where it ends."""
+    """The logged values and the end of a federation of four rounds with three steps."""
 
     class Heard(Federation):
         def close_round(self, *args) -> dict[str, float]:

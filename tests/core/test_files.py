@@ -1,4 +1,4 @@
-"""One writer of whole files and folders: what is there when the writing fails, or the process dies."""
+"""Writing whole files and folders: the state after a failed write, or the death of the process."""
 
 import errno
 import os

@@ -36,9 +36,9 @@ def test_slices_are_contiguous_and_in_order(densenet):
 
 
 def test_stretches_cover_every_weight_once(densenet):
-    stretches = densenet.layout.stretches
-    assert [s.start for s in stretches] == [0, *(s.stop for s in stretches[:-1])]
-    assert stretches[-1].stop == densenet.layout.size
+    segments = densenet.layout.segments
+    assert [s.start for s in segments] == [0, *(s.stop for s in segments[:-1])]
+    assert segments[-1].stop == densenet.layout.size
 
 
 def test_gradients_take_memory_from_when_they_are_asked_for():
@@ -61,8 +61,8 @@ def test_rows_of_a_class_are_one_group():
     layout = model.layout
     marked = layout.zeros()
     mask = Mask.everything(layout).lacking(layout.groups(("head", "dual"), ("Effusion",)))
-    for stretch in mask.unshared(layout):
-        marked[stretch] = 1
+    for segment in mask.unshared(layout):
+        marked[segment] = 1
     model.w.copy_(marked)
     assert model.module.head.weight[1].eq(1).all()
     assert model.module.head.bias[1] == 1

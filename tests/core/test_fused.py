@@ -1,4 +1,4 @@
-"""The optimizer's fused step: where it is taken, and what it needs of a state that comes back."""
+"""The optimizer's fused step: when it is used, and what it needs of a restored state."""
 
 import copy
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from fedlit.core.optimizer import FlatOptimizer
 
 
 class Net(ToyNet):
-    """A toy with an optimizer of one's own."""
+    """A toy with a custom optimizer."""
 
     def __init__(self, make) -> None:
         super().__init__()
@@ -91,13 +91,13 @@ def test_on_a_gpu_the_state_comes_back_to_it(name):
 
 
 def test_a_recorded_fused_step_has_its_rate_and_its_count_on_the_gpu(monkeypatch):
-    """Played without one: what is made, and where."""
+    """Simulated without a GPU: which tensors are made, and on which device."""
     _, stepping = flat(MAKE["Adam"])
     gpu, made, zeros = torch.device("cuda", 0), [], torch.zeros
     monkeypatch.setattr(torch, "zeros", lambda *size, **options: made.append(options) or zeros(*size))
     monkeypatch.setattr(stepping, "_parameters", lambda: [SimpleNamespace(device=gpu)])
     monkeypatch.setattr(stepping, "_point_at_gradients", lambda: None)
     monkeypatch.setattr(stepping._optimizer, "step", lambda: None)
-    stepping.hold_still()
+    stepping.fix_addresses()
     assert made == [{"dtype": torch.float32, "device": gpu}]
     assert groups(stepping)[0]["capturable"] is True

@@ -1,4 +1,4 @@
-"""Steps that are recorded once and replayed for every client give what steps give that are taken one by one."""
+"""Captured steps, replayed for every client, give the same results as normal steps."""
 
 import copy
 import itertools
@@ -32,7 +32,7 @@ STEPS = 6
 
 
 class Recordable(Small):
-    """A convolution, BatchNorm, dropout, and an optimizer of one's own."""
+    """A convolution, BatchNorm, dropout, and a custom optimizer."""
 
     def __init__(self, make=lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ CASES = {
 
 @pytest.fixture
 def recorders(monkeypatch) -> list[TapeRecorder]:
-    """CPUs record, and step as GPUs do."""
+    """Recorders that let CPUs capture steps as GPUs do."""
     made: list[TapeRecorder] = []
 
     def make(device) -> TapeRecorder:
@@ -87,7 +87,6 @@ def recorders(monkeypatch) -> list[TapeRecorder]:
         return made[-1]
 
     monkeypatch.setattr(graphs, "RECORDERS", {"cpu": make})
-    monkeypatch.setattr("fedlit.core.local_model.RECORDERS", {"cpu": make})
     monkeypatch.setattr("fedlit.federation.examinations.machine.RECORDERS", {"cpu": make})
     monkeypatch.setattr(optimizer, "FUSED", {"cpu"})
     return made
@@ -109,7 +108,7 @@ def session(module, federation, folder, cuda_graph, device="cpu", **options) -> 
 
 
 def trained(ready: Session) -> dict[str, Tensor]:
-    """All that three rounds leave, by name."""
+    """The state after three rounds, by name."""
     server, _, _ = ready.restore(None)
     ready.settle(server)
     left = {}
@@ -164,7 +163,7 @@ def test_on_a_gpu_graph_and_eager_agree(case, precision, tmp_path):
 
 
 class Waiting(Recordable):
-    """Looks at its loss in every step."""
+    """Reads its loss in every step."""
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         loss = super().training_step(batch, batch_idx)
@@ -180,14 +179,14 @@ class Drawing(Recordable):
 
 
 class Counting(Recordable):
-    """Warms up by itself."""
+    """Counts its steps for a warm-up."""
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         return super().training_step(batch, batch_idx) * min(1.0, (self.global_step + 1) / 5)
 
 
 class LoggingNumbers(Recordable):
-    """Logs a number of Python's."""
+    """Logs a Python number."""
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         self.log("size", len(batch[0]))
@@ -195,7 +194,7 @@ class LoggingNumbers(Recordable):
 
 
 class LoggingSometimes(Recordable):
-    """Logs in every other step, by a count of which nobody knows."""
+    """Logs in every other step, by a hidden count."""
 
     count = itertools.count()
 
@@ -226,7 +225,7 @@ LATE = {
     Drawing: "it draws from the generators of Python or NumPy",
     Counting: "it reads self.global_step or self.current_epoch",
     LoggingNumbers: "it logs 'size' as a number, which a graph would repeat; log a tensor",
-    LoggingSometimes: "it does not log the same at every step",
+    LoggingSometimes: "it does not log the same names at every step",
 }
 """What shows in a step, and what is said of it."""
 
@@ -244,7 +243,7 @@ def test_what_a_step_shows_ends_the_run_in_words(kind, aggregators, tmp_path, re
 EARLY = {
     "gradient": (lambda: network(), lambda: Federation([LocalSGDM()]), "LocalSGDM computes the gradient itself"),
     "metric": (Metered, Federation, "it has metrics of torchmetrics, which count in Python"),
-    "buffer": (Owning, Federation, "its buffer seen is no statistic: every client has another one"),
+    "buffer": (Owning, Federation, "its buffer seen is not a statistic: every client has its own"),
     "optimizer": (
         lambda: Recordable(lambda p: torch.optim.RMSprop(p, lr=0.01)),
         Federation,
@@ -267,7 +266,7 @@ EARLY = {
 def test_what_is_known_before_is_said_before(case, tmp_path, recorders):
     make_module, make_federation, reason = EARLY[case]
     name = type(make_module()).__name__
-    words = f"cuda_graph: true, but the steps of {name} cannot be recorded: {reason}; leave it out"
+    words = f"cuda_graph: true, but the steps of {name} cannot be captured: {reason}; leave it out"
     with pytest.raises(ConfigError, match=re.escape(words)):
         session(make_module(), make_federation(), tmp_path, True)
     assert not recorders
@@ -295,7 +294,7 @@ def test_what_cannot_be_captured_is_an_error(tmp_path, recorders, monkeypatch):
 
 
 class Named(torch.utils.data.Dataset):
-    """Gives the name of an image, too."""
+    """Batches that hold the name of an image too."""
 
     def __init__(self, images) -> None:
         self.images = images
@@ -311,7 +310,7 @@ def test_batches_that_hold_more_than_tensors_are_refused(tmp_path, recorders):
     clients = {name: ClientData(name, CLASSES, Named(d.train)) for name, d in uneven(tmp_path).clients.items()}
     federation = Federation(schedule=ConstantSchedule(STEPS, "steps"), workers=1, cuda_graph=True)
     ready = assemble(federation, Recordable(), GivenClients(clients, CLASSES, batch_size=4), make_fabric("cpu"))
-    with pytest.raises(TrainingError, match="its batches hold a str beside tensors"):
+    with pytest.raises(TrainingError, match="its batches hold a str besides tensors"):
         trained(ready)
     assert recorders[0].warmed == 0
 

@@ -1,4 +1,4 @@
-"""What a client's round needs of memory: vectors that no algorithm asks for are not there."""
+"""Memory of a client's round: vectors that no algorithm needs are not allocated."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from fedlit.core.messages import Broadcast, Client, Round
 
 
 class Watches(Aggregator):
-    """Looks at the start of a round when it is over."""
+    """Reads the start of a round after its end."""
 
     def on_client_round_end(self, ctx):
         return {"start": ctx.start}
@@ -24,7 +24,7 @@ class Watches(Aggregator):
     ids=["FedAvg", "FedBN", "a hook", "FedProx"],
 )
 def test_a_round_keeps_only_the_vectors_that_somebody_needs(aggregator, sent, corrected):
-    """Without hooks and parts of its own, a client starts at the weights that were sent, and there is no correction."""
+    """Without hooks and personal parts, a client starts at the sent weights, and there is no correction."""
     torch.manual_seed(0)
     local = LocalModel(make_fabric("cpu"), ToyNet(), [aggregator], LocalTraining())
     client, rnd = Client("alone", CLASSES, 4, 1.0), Round(0, 0, 1.0, 1, "steps", 0, True, True, cohort=("alone",))

@@ -10,12 +10,14 @@ from simulation import simulate
 from torch.utils.data import Dataset, Subset, TensorDataset
 from toys import CLASSES, ToyData, ToyNet
 
-from fedlit.aggregators import CODA, CODASCA, CODAPlus
+from fedlit.aggregators import CODA, CODASCA, CODAPlus, FedAvg
 from fedlit.core.batches import BatchStream
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.labels import check_batch, wrong_labels
+from fedlit.core.objective import Objective
 from fedlit.federation.assembly import assemble
+from fedlit.federation.evaluation import objective_metrics
 from fedlit.federation.federation import Federation
 from fedlit.federation.session import Session
 from fedlit.objectives import BCE, AUCSaddle
@@ -25,7 +27,7 @@ NAN = float("nan")
 
 
 class Relabelled(ToyData):
-    """Toy data in which some labels are set: (client, class) -> value of all its training labels; ``wrap`` makes other data sets."""
+    """Toy data with changed labels, (client, class) -> value; ``wrap`` makes other data sets of them."""
 
     def __init__(self, changed=None, wrap=lambda whole: whole, **options) -> None:
         super().__init__(**options)
@@ -86,6 +88,59 @@ def test_p_is_the_weighted_prior_of_the_clients_that_label_the_class(weights):
         expected.append(above / below)
     found = entry(ready, "objective.p", server.stats)
     torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=0)
+
+
+class Counted(Objective):
+    """BCE with constants of several shapes, made of counts over the whole federation."""
+
+    SHAPES = {"counts": (2, 3), "sides": (2,), "images": (), "prior": (3,)}
+
+    def build(self, num_classes):
+        for name, shape in self.SHAPES.items():
+            self.register_buffer(name, torch.zeros(shape))
+
+    def measure(self, logits, labels, all_labels):
+        counts = torch.stack([(all_labels == 1).sum(0), (all_labels == 0).sum(0)]).to(logits.dtype)
+        return {"total/counts": counts.reshape(-1), "share": counts[0] / len(all_labels)}
+
+    @torch.no_grad()
+    def settle(self, means):
+        self.counts.copy_(means["total/counts"].view(2, 3))
+        self.sides.copy_(self.counts.sum(1))
+        self.images.copy_(self.counts[:, 0].sum())
+        self.prior.copy_(means["share"])
+
+    def forward(self, logits, labels):
+        return BCE()(logits, labels)
+
+
+@pytest.mark.parametrize("weights", ["uniform", "examples"])
+def test_totals_are_sums_over_the_federation_whatever_the_weights_and_constants_have_any_shape(weights):
+    module, data = ToyNet(drop=0.0), ToyData(clients=3, size=12)
+    module.objective = Counted()
+    module.objective.build(len(CLASSES))
+    federation = Federation([FedAvg(weights)], rounds=2, schedule=ConstantSchedule(2, "steps"))
+    done = simulate(module.double(), data, federation)
+    labels = torch.cat([client.train.tensors[1] for client in done.session.data.clients.values()]).double()
+    counts = torch.stack([(labels == 1).sum(0), (labels == 0).sum(0)]).double()
+    assert torch.equal(done.buffer("objective.counts"), counts)
+    assert torch.equal(done.buffer("objective.sides"), counts.sum(1))
+    assert done.buffer("objective.images") == len(labels)
+    logged = objective_metrics(done.session, done.server, rounds=1)
+    assert set(logged) == {f"objective/prior/{name}" for name in CLASSES}
+
+
+class Refusing(Counted):
+    def settle(self, means):
+        raise ValueError("expected a positive of each class")
+
+
+def test_an_objective_that_refuses_what_was_measured_is_named():
+    module = ToyNet(drop=0.0).double()
+    module.objective = Refusing()
+    module.objective.build(len(CLASSES))
+    with pytest.raises(ConfigError, match=r"^Refusing\.settle: expected a positive of each class$"):
+        settled(module.double(), ToyData())
 
 
 def test_a_class_without_positives_anywhere_has_p_zero_and_keeps_its_start():
@@ -186,7 +241,7 @@ def test_normalisation_is_that_of_all_sampled_activations_together():
 
 
 class Fetched(Dataset):
-    """Examples of another data set, which are known only once they are fetched."""
+    """Examples whose labels are known only once they are fetched."""
 
     def __init__(self, whole: Dataset) -> None:
         self.whole = whole
@@ -220,8 +275,8 @@ def test_labels_outside_0_1_nan_are_refused_before_any_round(kind, value, object
     module, data = net(), Relabelled({("site-1", 2): value}, KINDS[kind])
     module.objective = objective()
     count = 14 - (kind == "a part of tensors")
-    said = f"client 'site-1': expected training labels 0, 1 or NaN, found {value:g} for class {CLASSES[2]!r} .{count} of {count} "
-    with pytest.raises(ConfigError, match=said):
+    said = f"client 'site-1': expected training labels 0, 1 or NaN, found {value:g} for class {CLASSES[2]!r}"
+    with pytest.raises(ConfigError, match=f"{said} .{count} of {count} "):
         session(module, data)
 
 
@@ -264,7 +319,7 @@ def test_objectives_that_need_nothing_are_not_measured():
 
 
 class Listening:
-    """An engine that keeps what it gave back."""
+    """An engine that keeps its results."""
 
     def __init__(self, engine) -> None:
         self.engine, self.measured = engine, []

@@ -1,4 +1,4 @@
-"""Convolutions compute in channels_last, and nothing that travels knows of it."""
+"""Convolutions compute in channels_last, without any effect on messages."""
 
 import copy
 from types import SimpleNamespace
@@ -40,7 +40,7 @@ class Images(torch.utils.data.Dataset):
 
 
 class Pictures(FederatedDataModule):
-    """Three clients with pictures of 12x12."""
+    """Three clients with images of 12x12."""
 
     def __init__(self, channels: int = 1, classes: tuple[str, ...] = CLASSES) -> None:
         super().__init__(partition=None, batch_size=8)
@@ -56,7 +56,7 @@ class Pictures(FederatedDataModule):
 
 
 class Dense(nn.Module):
-    """A layer of a DenseNet: 1x1, 3x3, and its input beside."""
+    """A layer of a DenseNet: 1x1, 3x3, and its input in parallel."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class DenseNet(LightningModule):
 
 
 class Viewing(DenseNet):
-    """Written as of old: ``view`` wants its features contiguous."""
+    """A model in an older style: ``view`` needs contiguous features."""
 
     any_memory_format = False
 
@@ -151,7 +151,7 @@ def trained(*given, **options) -> tuple[Tensor, Tensor]:
 
 
 def seen(ready: Session, run) -> list[bool]:
-    """Whether each input of each convolution lies in memory as channels_last."""
+    """Whether each input of each convolution is channels_last in memory."""
     worker = ready.engine._pool.worker
     met = []
 
@@ -306,7 +306,7 @@ def test_choosing_changes_nothing_of_the_module():
     [("32-true", False, "channels_last"), ("bf16-mixed", False, "channels_last"), ("32-true", True, "contiguous")],
 )
 def test_on_a_gpu_every_backbone_computes_so(precision, double, name):
-    """Where the weights turn at every step, too, which on a CPU does not pay."""
+    """Even if weights are converted at every step, which does not pay on a CPU."""
     fabric = SimpleNamespace(
         device=torch.device("cuda"), strategy=SimpleNamespace(precision=SimpleNamespace(precision=precision))
     )

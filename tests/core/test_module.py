@@ -1,4 +1,4 @@
-"""Modules of somebody else: what becomes of their steps and their metrics."""
+"""Users' modules: the handling of their steps and metrics."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from fedlit.federation.examinations import OF_MODULES, check
 
 
 class WithMean(Unvalidated):
-    """Logs the mean of what its metric saw."""
+    """Logs the mean of its metric."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class WithMean(Unvalidated):
 
 
 def test_a_module_of_two_processes_logs_metrics_of_its_own(tmp_path: Path):
-    """torchmetrics would gather from all ranks at each logged value; ranks take different numbers of steps."""
+    """torchmetrics would gather from all ranks at each logged value, but ranks take different numbers of steps."""
     place = Place(tmp_path, "--data foreigners.Digits --model foreigners.Plain --federation.rounds 2")
     ranks = place.ranks("--name two")
     one = place.fit("--name one --fabric.accelerator cpu")

@@ -1,4 +1,4 @@
-"""What a module keeps between its steps: buffers of a client's own, gradients and statistics that it cuts off."""
+"""State of a module between its steps: a client's buffers, and detached gradients and statistics."""
 
 import sys
 from pathlib import Path
@@ -18,7 +18,7 @@ from fedlit.core.messages import ClientState
 
 
 class Counter(Unvalidated):
-    """Weighs its loss by the number of its steps, which integer, bool and late buffers keep."""
+    """Weighs its loss by the number of its steps, which integer, bool and late buffers count."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ def test_statistics_in_two_places_stay_one():
 @pytest.mark.parametrize("aggregators", [[], [Scaffold()]], ids=["FedAvg", "Scaffold"])
 @pytest.mark.parametrize("clip", [None, 0.1])
 def test_zero_grad_in_a_step_changes_nothing(how, aggregators, clip, tmp_path: Path):
-    """The Trainer sets gradients to zero after the step, and so does a federation, its correction included."""
+    """The Trainer sets gradients to zero after the step, and so does a federation, including its correction."""
     clearing = stepping(lambda module, loss, batch: module.zero_grad(**how) or loss)
     given = {"aggregators": aggregators, "rounds": 3, "gradient_clip": clip}
     plain = fit(seeded(having()), tmp_path / "plain", **given)
@@ -106,7 +106,7 @@ def test_a_step_knows_how_many_its_client_has_taken(tmp_path: Path):
 @pytest.mark.filterwarnings("error::UserWarning")
 def test_a_list_that_only_grows_is_named_and_trained(tmp_path: Path):
     keeping = stepping(lambda m, loss, batch: m.losses.append(loss) or loss, lambda m: setattr(m, "losses", []))
-    with pytest.raises(UserWarning, match=r"Strange.losses grows with every step, and nobody empties it"):
+    with pytest.raises(UserWarning, match=r"Strange.losses grows with every step and is never emptied"):
         fit(seeded(keeping), tmp_path / "run")
 
 

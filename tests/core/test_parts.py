@@ -1,4 +1,4 @@
-"""What a module says of itself by the names of its attributes."""
+"""The parts that a module declares by its attributes."""
 
 from lightning.pytorch import LightningModule
 from torch import nn

@@ -1,7 +1,4 @@
-"""What processes are forked from: a copy of this process, or a fork server that is started before anybody needs it.
-
-And what they keep of the memory that they free.
-"""
+"""How processes start: as a copy of this process, or from a fork server that starts early; and their freed memory."""
 
 import platform
 import subprocess
@@ -26,11 +23,11 @@ def ran(code, alike=True):
 """
 
 ANSWER = "import sys; sys.exit(getattr(sys, 'answer', 1))"
-"""What a process runs that tells by its exit code what `sys.answer` was in the process that it is copied from."""
+"""Code that exits with the `sys.answer` of the process that it was copied from."""
 
 
 def ran(script: str, before: str = OWN, **options) -> subprocess.CompletedProcess:
-    """A script of its own: nothing of the tests' fork server is in it."""
+    """Run a script in a process without the tests' fork server."""
     return subprocess.run(
         [sys.executable, "-c", before + textwrap.dedent(script)], capture_output=True, text=True, timeout=60, **options
     )
@@ -63,7 +60,7 @@ def test_memory_that_a_step_frees_is_there_for_the_next_one():
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are copied on Linux")
 class TestCopies:
     def test_what_is_loaded_is_there_at_once_and_each_time_anew(self):
-        """The second one is no copy of what there was at the first."""
+        """The second process is not a copy of the state at the first."""
         done = ran(f"""
             for sys.answer in (42, 43):
                 print(ran({ANSWER!r}), ran({ANSWER!r}))
@@ -71,7 +68,7 @@ class TestCopies:
         assert done.stdout.splitlines() == ["42 42", "43 43"], done.stderr
 
     def test_what_is_shared_is_looked_through_again_only_afterwards(self):
-        """A search for garbage would write to every object, in each process."""
+        """A collection would write to every object, in each process."""
         frozen = "import gc, sys; sys.exit(bool(gc.get_freeze_count()) * 42)"
         done = ran(f"""
             import gc
@@ -84,7 +81,8 @@ class TestCopies:
         [
             ("", False),
             ("threading.Thread(target=threading.Event().wait, daemon=True).start()", True),
-            ("from types import SimpleNamespace as Has; sys.modules['torch'] = Has(cuda=Has(is_initialized=lambda: 1))", True),
+            ("from types import SimpleNamespace as Has\n            "
+             "sys.modules['torch'] = Has(cuda=Has(is_initialized=lambda: 1))", True),
         ],
         ids=["who uses threads", "a thread", "a GPU"],
     )  # fmt: skip
@@ -105,10 +103,11 @@ class TestCopies:
         assert done.stdout == "42\n", done.stderr
 
     def test_a_copy_computes_after_a_convolution_with_two_threads(self):
-        """As a worker does: with one thread of its own."""
+        """Like a worker, with one thread."""
         code = (
             "import sys, torch; torch.set_num_threads(1); "
-            "x = torch.nn.functional.conv2d(torch.ones(8, 16, 32, 32), torch.ones(16, 16, 3, 3)); sys.exit(int(x[0, 0, 1, 1]))"
+            "x = torch.nn.functional.conv2d(torch.ones(8, 16, 32, 32), torch.ones(16, 16, 3, 3)); sys.exit(int(x[0, "
+            "0, 1, 1]))"
         )
         done = ran(f"""
             import torch
@@ -119,7 +118,7 @@ class TestCopies:
         assert done.stdout == "144\n", done.stderr
 
     def test_it_keeps_no_pipe_open(self):
-        """Whoever reads from a pipe sees its end, though a copy goes on."""
+        """The reader of a pipe sees its end although a copy still runs."""
         done = ran("""
             read, write = os.pipe()
             go, gone = os.pipe(), os.pipe()
@@ -142,7 +141,7 @@ class TestCopies:
 
 
 def test_a_script_is_not_run_again(tmp_path: Path):
-    """Where processes start from nothing, and the script has no guard."""
+    """Processes that import everything themselves, from a script without a guard."""
     (tmp_path / "script.py").write_text(OWN + "print('begins')\nprint(ran('pass', alike=False))\n")
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines() == ["begins", "0"], done.stderr

@@ -21,7 +21,7 @@ def test_the_default_generators_are_as_after_torchs_own_seeding():
 
 
 class Device:
-    """Stands for a device's generator."""
+    """Represents a device's generator."""
 
     def __init__(self) -> None:
         self.seeds: list[int] = []

@@ -39,7 +39,7 @@ class Valley(Quadratic):
 
 
 class Optima(ToyData):
-    """One client whose seven examples have optima of their own, so that it counts which are seen."""
+    """One client whose seven examples have different optima, so that it matters which are used."""
 
     def setup(self, stage=None) -> None:
         optima = torch.arange(1.0, 8.0, dtype=torch.float64)
@@ -62,14 +62,14 @@ def trained(module: Quadratic, aggregators: Sequence[Aggregator] = (), **trainin
 
 
 class Jump(Aggregator):
-    """Sets where the clients begin."""
+    """Sets the clients' start."""
 
     def on_client_round_start(self, ctx) -> None:
         ctx.w.add_(3.0)
 
 
 def by_hand(stream: BatchStream, keep: bool, noise: float = 0.0, starts: tuple[float, ...] = STARTS) -> list[float]:
-    """The same from a plain loop."""
+    """The same by an explicit loop."""
     changes, momentum, position = [], None, 0
     for index, start in enumerate(starts):
         x, momentum = start, momentum if keep else None
@@ -103,7 +103,7 @@ def test_where_an_aggregator_lets_a_client_begin_is_no_part_of_its_change():
 
 @pytest.mark.parametrize(("examples", "sizes"), [(7, [3, 3]), (8, [3, 3, 2]), (9, [3, 3, 3])])
 def test_a_pass_shows_each_example_once_in_an_order_of_its_own(examples, sizes):
-    """But for a single left-over example, which BatchNorm could not take."""
+    """Except for a single remaining example, which BatchNorm could not take."""
     stream = BatchStream(TensorDataset(torch.arange(examples)), 3, 0, "a")
     passes = [[stream[k * len(sizes) + i][0] for i in range(len(sizes))] for k in range(3)]
     assert [[len(batch) for batch in batches] for batches in passes] == [sizes] * 3

@@ -1,4 +1,4 @@
-"""Within a local step nothing waits for the device: no value is read, and no shape depends on one."""
+"""Local steps that never wait for the device: no value is read, and no shape depends on one."""
 
 import copy
 from collections.abc import Callable
@@ -27,7 +27,7 @@ WAITING = {"_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_sele
 
 
 class Refusing(TorchDispatchMode):
-    """Refuses the operations for which a host would wait for its GPU."""
+    """Refuses operations for which a host would wait for its GPU."""
 
     def __torch_dispatch__(self, operation, types, given=(), named=None):
         name = operation._schema.name.removeprefix("aten::")
@@ -74,7 +74,7 @@ def run(
     guard,
     device: str = "cpu",
 ) -> None:
-    """Two rounds, the steps of the second under guard: the first may bring constants to the device."""
+    """Two rounds, of which the second is guarded: the first may copy constants to the device."""
     torch.manual_seed(1)
     federation, guarded = make_federation(), []
     if device == "cpu":

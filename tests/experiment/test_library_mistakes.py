@@ -107,7 +107,7 @@ def test_a_model_that_cannot_predict_says_what_it_lacks():
 
 
 def test_names_of_algorithms_are_for_yaml():
-    words = r"aggregators: expected a list of Aggregator, found \['FedBN'\]; a name is for YAML, in Python write FedBN"
+    words = r"aggregators: expected a list of Aggregator, found \['FedBN'\]; names are for YAML, in Python write FedBN"
     with pytest.raises(ConfigError, match=words):
         fit(aggregators=["FedBN"])
 

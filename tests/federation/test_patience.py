@@ -109,7 +109,7 @@ def test_a_resumed_run_knows_how_many_rounds_were_near(tmp_path):
     assert Manifest.read(tmp_path).best == Best(0.5, 2, near=2)
     text = (tmp_path / "manifest.json").read_text()
     (tmp_path / "manifest.json").write_text(text.replace('"near": 2', '"near": 1'))
-    with pytest.raises(CheckpointError, match="its hash is not the one"):
+    with pytest.raises(CheckpointError, match="does not match its hash"):
         Manifest.read(tmp_path)
 
 

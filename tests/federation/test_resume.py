@@ -360,7 +360,7 @@ def test_another_model_or_other_aggregators_are_refused_by_test(finished):
     assert (other.wait(), none.wait()) == (1, 1)
     assert "another model" in other.output
     assert "head.weight: [3, 144] there, absent here" in other.output
-    assert "trained with aggregators ['Scaffold'], the config has []" in none.output
+    assert "expected aggregators [], found ['Scaffold']; use the run's config.yaml" in none.output
 
 
 def test_a_torn_checkpoint_is_refused_and_an_older_one_can_be_named(finished, tmp_path):

@@ -155,8 +155,8 @@ def test_a_disk_that_fills_up_in_the_middle_is_told(tmp_path, monkeypatch):
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fedlit.core.checkpoints.stored_states.write", full)
-    with pytest.raises(TrainingError, match=r"cannot be written: No space left on device\. Make room"):
+    monkeypatch.setattr("fedlit.core.checkpoints.stored_states.write_tensors", full)
+    with pytest.raises(TrainingError, match=r"cannot be written: No space left on device\. Free disk"):
         folder.keep(state(1))
     assert not list(tmp_path.iterdir())
 

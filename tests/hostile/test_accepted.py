@@ -1,4 +1,4 @@
-"""Every accepted option changes what it says: an option that changes nothing would be a silent mistake."""
+"""Every accepted option has an effect: an option without one would be a silent mistake."""
 
 import inspect
 from collections.abc import Callable
@@ -39,7 +39,8 @@ from fedlit.schedules import ConstantSchedule, PracticeSchedule, Stage, StageSch
 
 BASE = (
     "fit --data toys.ToyData --model toys.ToyNet --model.momentum 0.9 --federation.rounds 4 --federation.workers 1 "
-    "--federation.schedule.window 2 --federation.schedule.unit steps --federation.checkpoint_every 1 --logger false --name one "
+    "--federation.schedule.window 2 --federation.schedule.unit steps --federation.checkpoint_every 1 --logger false "
+    "--name one "
     "--federation.monitor train/loss --federation.monitor_mode max"
 )
 
@@ -126,7 +127,7 @@ ELSEWHERE = {
 
 
 class Seen:
-    """What of a run can be looked at."""
+    """The observable results of a run."""
 
     def __init__(self, directory: Path, saved: list[int]) -> None:
         self.kept, self.saved = Kept(directory), saved
@@ -155,7 +156,7 @@ class Seen:
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen]:
-    """What the base looks like, once it has run."""
+    """The results of the base run."""
     return {}
 
 
@@ -343,7 +344,7 @@ def trained(
     rounds: int = 4,
     **more: Any,
 ) -> bytes:
-    """The weights after some rounds."""
+    """Return the weights after some rounds."""
     torch.manual_seed(0)
     net = ToyNet() if optimizer is None else Optimised()
     if objective is not None:
@@ -360,7 +361,7 @@ SGD, ADAM = torch.optim.SGD, torch.optim.Adam
 
 
 def made(kind: Callable, **base: Any) -> Callable:
-    """Make a class with arguments, of which some are always there."""
+    """Make a class with arguments, some of which are fixed."""
     return lambda **arguments: kind(**{**base, **arguments})
 
 
@@ -377,12 +378,14 @@ PARTS = [
     ("RatioLoss", "objective", made(RatioLoss), {"a0": 2.0, "b0": 1.0, "prior": 0.01, "weigh": "both"}),
     (
         "AUCSaddle", "objective", made(AUCSaddle),
-        {"margin": 2.0, "score": "raw", "form": "paper", "dual_scale": 4.0, "prior": 0.01, "start": "zeros", "dual_means": "clients"},
+        {"margin": 2.0, "score": "raw", "form": "paper", "dual_scale": 4.0, "prior": 0.01, "start": "zeros",
+            "dual_means": "clients"},
     ),
     ("AUCSaddle of a small margin", "objective", made(AUCSaddle, margin=1e-3), {"clamp": True}),
     ("ConstantSchedule", "schedule", made(ConstantSchedule, unit="steps"), {"window": 2, "unit": "epochs"}),
     (
-        "Stage", "schedule", lambda **given: StageSchedule([Stage(**{"rounds": 2, "unit": "steps", "window": 4} | given)]),
+        "Stage", "schedule", lambda **given: StageSchedule([Stage(**{"rounds": 2, "unit": "steps",
+            "window": 4} | given)]),
         {"window": 2, "unit": "epochs", "lr_factor": 0.5},
     ),
     (

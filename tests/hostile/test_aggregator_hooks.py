@@ -1,4 +1,4 @@
-"""Hooks of aggregators that return what nobody can use: named before the first round, or in it."""
+"""Hooks of aggregators with unusable results: reported before the first round, or in it."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from fedlit.testing import check_aggregator
 
 
 def wrong(hook: str, returned) -> Aggregator:
-    """An aggregator with one hook, which returns ``returned``, or what it makes of the hook's arguments."""
+    """Make an aggregator with one hook that returns ``returned``, or its result for the hook's arguments."""
 
     def call(self, *given):
         return returned(*given) if callable(returned) else returned
@@ -27,7 +27,7 @@ def wrong(hook: str, returned) -> Aggregator:
 
 
 def scaled(value: float):
-    """A hook on the server that multiplies the mean change."""
+    """Make a hook on the server that multiplies the mean change."""
 
     def hook(state, server, mean, rnd):
         server.delta *= value
@@ -36,7 +36,7 @@ def scaled(value: float):
 
 
 def put(value):
-    """A hook on the server that replaces the mean change."""
+    """Make a hook on the server that replaces the mean change."""
 
     def hook(state, server, mean, rnd):
         server.delta = value
@@ -45,7 +45,7 @@ def put(value):
 
 
 def left(value):
-    """A hook on a client that leaves something in its state."""
+    """Make a hook on a client that writes into its state."""
 
     def hook(ctx):
         ctx.state["mine"] = value
@@ -69,7 +69,7 @@ def added(value: float):
 
 
 def reduced(replies, **vectors):
-    """The first reply with other vectors."""
+    """Return the first reply with other vectors."""
     return replace(replies[0], vectors=replies[0].vectors | vectors)
 
 
@@ -92,14 +92,14 @@ HOOKS = [
     ("on_client_round_start", corrected(torch.zeros(3)), TrainingError, "ctx.correction.bias as a vector"),
     ("on_client_round_start", corrected(None), TrainingError, "found NoneType"),
     ("on_client_round_start", added(float("nan")), TrainingError, "ctx.correction.bias is not finite"),
-    ("compute_gradient", None, TrainingError, "the loss, a tensor of one number; found NoneType"),
+    ("compute_gradient", None, TrainingError, "the loss, a tensor with one element; found NoneType"),
     ("compute_gradient", 0.5, TrainingError, "found float"),
     ("compute_gradient", torch.zeros(3), TrainingError, "found (3,) torch.float32"),
     ("compute_gradient", torch.tensor(3), TrainingError, "found () torch.int64"),
     ("on_before_send", None, TrainingError, "the change to send, a tensor"),
     ("on_before_send", lambda ctx, change: change[:3], TrainingError, "found (3,)"),
     ("on_before_send", lambda ctx, change: change.long(), TrainingError, "torch.int64"),
-    ("on_before_send", lambda ctx, change: change * float("nan"), TrainingError, "is finite before it alone"),
+    ("on_before_send", lambda ctx, change: change * float("nan"), TrainingError, "expected a finite change"),
     ("on_client_round_end", None, TrainingError, "a dictionary of tensors by name; found NoneType"),
     ("on_client_round_end", [1.0], TrainingError, "found list"),
     ("on_client_round_end", {"n": 1.0}, TrainingError, "a tensor as 'n'; found float"),
@@ -109,7 +109,7 @@ HOOKS = [
         "on_client_round_end",
         lambda ctx: {"n": ctx.w * float("nan")},
         TrainingError,
-        "is not finite, and its weights are",
+        "is not finite, although its weights are",
     ),
     ("on_client_round_end", left(None), TrainingError, "a tensor as 'mine'; found NoneType"),
     ("reduce", None, TrainingError, "a Payload of squares ("),
@@ -118,7 +118,7 @@ HOOKS = [
     ("reduce", lambda layout, replies: Payload({}, 1.0, replies[0].mask_weight), TrainingError, "found Payload"),
     ("on_aggregate_end", put(None), TrainingError, "server.delta as a tensor"),
     ("on_aggregate_end", put(torch.zeros(2)), TrainingError, "found (2,)"),
-    ("on_aggregate_end", scaled(float("nan")), TrainingError, "server.delta is not finite"),
+    ("on_aggregate_end", scaled(float("nan")), TrainingError, "expected a finite server.delta"),
     ("on_aggregate_end", noted, TrainingError, "a tensor as 'mine'; found int"),
     ("diagnostics", None, TrainingError, "a dictionary of numbers by name; found NoneType"),
     ("diagnostics", {"mine/x": torch.zeros(2)}, TrainingError, "a number as 'mine/x'; found (2,)"),
@@ -166,7 +166,7 @@ class Summed(Aggregator):
 
 
 class Assigned(Aggregator):
-    """Puts another vector in the place of the gradient."""
+    """Replaces the gradient by another vector."""
 
     def compute_gradient(self, ctx, batches):
         loss = ctx.loss(batches[0], 0)
@@ -185,7 +185,7 @@ def test_vectors_of_a_context_may_be_assigned_to(aggregator):
 
 
 class Undeclared(Aggregator):
-    """Keeps what it did not declare."""
+    """Keeps an undeclared value."""
 
     def on_client_round_end(self, ctx):
         ctx.state["c"] = ctx.w.clone()
@@ -193,7 +193,7 @@ class Undeclared(Aggregator):
 
 
 class Absent(Aggregator):
-    """Reads what it did not declare."""
+    """Reads an undeclared value."""
 
     def on_client_round_start(self, ctx):
         ctx.state["c"] += 1
@@ -208,7 +208,7 @@ class Absent(Aggregator):
         ),
         (
             Absent(),
-            r"Absent:\n- it raised KeyError: 'c'; names of a state are declared in server_state or client_state, [^-]*$",
+            r"Absent:\n- it raised KeyError: 'c'; declare names of a state in server_state or client_state, [^-]*$",
         ),
     ],
     ids=["kept", "read"],

@@ -1,4 +1,4 @@
-"""Choices and numbers in Python are held against the annotations of every public constructor, before anything trains."""
+"""Arguments in Python are checked against the annotations of every public constructor, before training."""
 
 import inspect
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from fedlit.aggregators import (
     Scaffold,
     TrimmedMean,
 )  # fmt: skip
-from fedlit.core.argument_types import check_kinds
+from fedlit.core.argument_types import check_arguments
 from fedlit.core.errors import ConfigError
 from fedlit.data import (
     IID,
@@ -54,7 +54,8 @@ def image_classifier(**given: Any) -> ImageClassifier:
 WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: FedAvg("example"), "FedAvg.weights: expected 'examples' or 'uniform', found 'example'"),
     (lambda: FedAvg(weights=1), "FedAvg.weights: expected 'examples' or 'uniform', found 1"),
-    (lambda: LocalSGDM(state="Averaged"), "LocalSGDM.state: expected 'averaged' or 'local' or 'reset', found 'Averaged'"),
+    (lambda: LocalSGDM(state="Averaged"),
+        "LocalSGDM.state: expected 'averaged' or 'local' or 'reset', found 'Averaged'"),
     (lambda: LocalSCGDAM(outer="exchange"), "LocalSCGDAM.outer: expected 'local' or 'exchanged', found 'exchange'"),
     (lambda: LocalSCGDAM(first_order="no"), "LocalSCGDAM.first_order: expected True or False, found 'no'"),
     (lambda: FedProx(True), "FedProx.mu: expected a number, found True"),
@@ -75,7 +76,8 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: Stage(2, unit="step"), "Stage.unit: expected 'steps' or 'epochs', found 'step'"),
     (lambda: StageSchedule(Stage(2)), "StageSchedule.stages: expected a list of Stage, found a Stage"),
     (lambda: PracticeSchedule(iterations=2e4), "PracticeSchedule.iterations: expected a whole number, found 20000.0"),
-    (lambda: TheorySchedule(window_growth="square"), "TheorySchedule.window_growth: expected 'linear' or 'sqrt' or 'none'"),
+    (lambda: TheorySchedule(window_growth="square"),
+        "TheorySchedule.window_growth: expected 'linear' or 'sqrt' or 'none'"),
     (lambda: AUCSaddle(score="Sigmoid"), "AUCSaddle.score: expected 'sigmoid' or 'raw', found 'Sigmoid'"),
     (lambda: AUCSaddle(form="margins"), "AUCSaddle.form: expected 'margin' or 'paper', found 'margins'"),
     (lambda: AUCSaddle(start="zero"), "AUCSaddle.start: expected 'measured' or 'zeros', found 'zero'"),
@@ -87,32 +89,42 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: image_classifier(stem="Small"), "ImageClassifier.stem: expected 'imagenet' or 'small', found 'Small'"),
     (lambda: image_classifier(trainable="Head"), "ImageClassifier.trainable: expected 'all' or 'head', found 'Head'"),
     (lambda: image_classifier(hidden=2.0), "ImageClassifier.hidden: expected a whole number, found 2.0"),
-    (lambda: image_classifier(objective=AUCSaddle), "ImageClassifier.objective: expected Module, found the class AUCSaddle"),
+    (lambda: image_classifier(objective=AUCSaddle),
+        "ImageClassifier.objective: expected Module, found the class AUCSaddle"),
     (lambda: image_classifier(optimizer=0.1), "ImageClassifier.optimizer: expected a function, found 0.1"),
-    (lambda: LogisticRegression(classes=("a",), features="3"), "LogisticRegression.features: expected a whole number, found '3'"),
+    (lambda: LogisticRegression(classes=("a",), features="3"),
+        "LogisticRegression.features: expected a whole number, found '3'"),
     (lambda: BCE(missing="Negative"), "BCE.missing: expected "),
     (lambda: Phase("warm", keep="All"), "Phase.keep: expected 'body' or 'all', found 'All'"),
     (lambda: Phase("warm", trainable="Head"), "Phase.trainable: expected 'all' or 'head', found 'Head'"),
-    (lambda: Phase("warm", aggregators=[FedProx]), "Phase.aggregators: expected a list of Aggregator, found [the class FedProx]"),
-    (lambda: Federation(optimizer_state="kept"), "Federation.optimizer_state: expected 'reset' or 'keep', found 'kept'"),
+    (lambda: Phase("warm", aggregators=[FedProx]),
+        "Phase.aggregators: expected a list of Aggregator, found [the class FedProx]"),
+    (lambda: Federation(optimizer_state="kept"),
+        "Federation.optimizer_state: expected 'reset' or 'keep', found 'kept'"),
     (lambda: Federation(rounds=2.5), "Federation.rounds: expected a whole number, found 2.5"),
     (lambda: IID(3, unit="patients"), "IID.unit: expected "),
     (lambda: ByPatient(2.0), "ByPatient.clients: expected a whole number, found 2.0"),
     (lambda: Dirichlet(3, "0.1"), "Dirichlet.alpha: expected a number, found '0.1'"),
     (lambda: HideClasses("1"), "HideClasses.shared: expected a whole number, found '1'"),
-    (lambda: PhantomCXR(missing_classes="none"), "PhantomCXR.missing_classes: expected 'ignore' or 'negative', found 'none'"),
-    (lambda: Organisations({}, classes="all"), "Organisations.classes: expected 'union' or 'shared' or a list of a text, found 'all'"),
-    (lambda: Organisations({}, duplicates="drop"), "Organisations.duplicates: expected 'refuse' or 'allow', found 'drop'"),
+    (lambda: PhantomCXR(missing_classes="none"),
+        "PhantomCXR.missing_classes: expected 'ignore' or 'negative', found 'none'"),
+    (lambda: Organisations({}, classes="all"),
+        "Organisations.classes: expected 'union' or 'shared' or a list of a text, found 'all'"),
+    (lambda: Organisations({}, duplicates="drop"),
+        "Organisations.duplicates: expected 'refuse' or 'allow', found 'drop'"),
     (lambda: ImageTable(duplicates="warn"), "ImageTable.duplicates: expected 'refuse' or 'allow', found 'warn'"),
-    (lambda: ImageTable(names="harmonized"), "ImageTable.names: expected 'source' or 'harmonised' or a dict, found 'harmonized'"),
+    (lambda: ImageTable(names="harmonized"),
+        "ImageTable.names: expected 'source' or 'harmonised' or a dict, found 'harmonized'"),
     (lambda: NIHChestXray14(missing="skip"), "NIHChestXray14.missing: expected 'refuse' or 'drop', found 'skip'"),
     (lambda: NIHChestXray14(damaged="skip"), "NIHChestXray14.damaged: expected 'refuse' or 'drop', found 'skip'"),
     (lambda: NIHChestXray14(resize="crop"), "NIHChestXray14.resize: expected 'squeeze' or 'pad', found 'crop'"),
     (lambda: MIMICCXR(labeller="gpt"), "MIMICCXR.labeller: expected 'chexpert' or 'negbio', found 'gpt'"),
     (lambda: VinDrCXR(vote="most"), "VinDrCXR.vote: expected 'any' or 'majority' or 'unanimous', found 'most'"),
     (lambda: VinDrCXR(parts=["val"]), "VinDrCXR.parts: expected a list of 'train' or 'test', found ['val']"),
-    (lambda: CheXpert(views=["oblique"]), "CheXpert.views: expected a list of 'frontal' or 'lateral', found ['oblique']"),
-    (lambda: CheXpert(parts=["valid"]), "CheXpert.parts: expected a list of 'train' or 'val' or 'test', found ['valid']"),
+    (lambda: CheXpert(views=["oblique"]),
+        "CheXpert.views: expected a list of 'frontal' or 'lateral', found ['oblique']"),
+    (lambda: CheXpert(parts=["valid"]),
+        "CheXpert.parts: expected a list of 'train' or 'val' or 'test', found ['valid']"),
 ]  # fmt: skip
 
 
@@ -155,7 +167,7 @@ def test_numbers_of_numpy_are_numbers_and_become_pythons():
 
 
 class Named(FedAvg):
-    """Somebody's own, with annotations that are not ours."""
+    """A user's class, with annotations that are not fedlit's."""
 
     def __init__(
         self, weights: Literal["mine"] = "mine", strength: "torch.nn.NoSuchThing" = 1, *more: int, **rest: int
@@ -192,9 +204,9 @@ def test_a_checked_class_is_as_it_was():
 def test_a_function_is_checked_by_the_same_words():
     def takes(sizes: tuple[float, ...], of: dict[str, int] | None = None) -> None: ...
 
-    check_kinds(takes, {"sizes": [1, 2.5], "of": None})
+    check_arguments(takes, {"sizes": [1, 2.5], "of": None})
     with pytest.raises(ConfigError, match=r"^sizes: expected a list of a number, found 3$"):
-        check_kinds(takes, {"sizes": 3})
+        check_arguments(takes, {"sizes": 3})
 
 
 def test_numbers_of_numpy_reach_the_end_of_a_run(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""What no look at a run finds, and `fedlit.testing.check_module` does."""
+"""State that cannot be seen in a run, and that `fedlit.testing.check_module` finds."""
 
 import copy
 
@@ -32,7 +32,7 @@ def test_a_plain_module_passes_and_stays_as_it_is():
 def test_a_variable_that_a_function_closes_over_is_found():
     module = seeded(stepping(closing_over()))
     with pytest.raises(
-        AssertionError, match=r"trained again in the same process it has other weights .largest difference 0"
+        AssertionError, match=r"trained again in the same process it has other weights .off by 0"
     ) as caught:
         check_module(module, Digits())
     assert "trained in 2 processes it has other weights" in str(caught.value)

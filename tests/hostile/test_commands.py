@@ -1,4 +1,4 @@
-"""Words on the command line that fedlit does not know."""
+"""Unknown words on the command line."""
 
 import pytest
 from support.hostile import Refused, check_refused, each

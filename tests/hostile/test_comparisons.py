@@ -22,13 +22,13 @@ NO_PARQUET = (f"{FILE}: expected predictions as Parquet, found", ANEW)
 
 @dataclass(frozen=True)
 class Wrong:
-    """Two runs, ``a`` and ``b``, with something wrong.
+    """Two runs, ``a`` and ``b``, with a mistake.
 
     Attributes:
-        what: What is wrong, in a few words.
-        change: Makes it wrong.
-        words: What the message must say.
-        command: What is typed.
+        what: Short description of the mistake.
+        change: Makes the mistake.
+        words: Parts of the message.
+        command: The command.
         code: Exit code.
     """
 
@@ -115,23 +115,30 @@ INPUTS = [
     Wrong("an image twice", other(images=np.array(["x"] * 120)), ("found 'x' twice",)),
     Wrong("a score that is not finite", infinite, ("FedProx: expected finite scores",)),
     Wrong("a label 7", other(labels=predictions(1, 1).labels + 6), ("expected labels 0, 1 or NaN, found", ANEW)),
-    Wrong("another test set", lambda: None, ("--set: no run has predictions of 'external'", "federation"), "compare a b --set external"),
+    Wrong("another test set", lambda: None, ("--set: no run has predictions of 'external'", "federation"),
+        "compare a b --set external"),
     Wrong("a round that is a word", noted(round="three"), (str(FILE), "expected a number as 'round', found 'three'")),
-    Wrong("classes that are no JSON", noted(classes="[Eff"), (str(FILE), "expected a list as its 'classes', found '[Eff'")),
+    Wrong("classes that are no JSON", noted(classes="[Eff"), (str(FILE),
+        "expected a list as its 'classes', found '[Eff'")),
     Wrong("classes that are a number", noted(classes="3"), (str(FILE), "expected a list as its 'classes', found '3'")),
-    Wrong("positives that are words", noted(trained_positives='["x"]'), (str(FILE), "expected a list as its 'trained_positives'")),
+    Wrong("positives that are words", noted(trained_positives='["x"]'), (str(FILE),
+        "expected a list as its 'trained_positives'")),
     Wrong("too few positives", noted(trained_positives="[1]"), (str(FILE), "1 numbers for 3 classes")),
     Wrong("no patients", column("patient", None), (str(FILE), "found no patient")),
     Wrong("a score that is a word", column("score/Mass", ["x"]), (str(FILE), "expected numbers in the columns score/")),
-    Wrong("a binary configuration", content("b/config.yaml", bytes(range(256))), ("b/config.yaml", "cannot be read as YAML")),
+    Wrong("a binary configuration", content("b/config.yaml", bytes(range(256))), ("b/config.yaml",
+        "cannot be read as YAML")),
     Wrong("a configuration that is a list", content("b/config.yaml", b"[1, 2]"), ("b/config.yaml", "found '[1, 2]'")),
     Wrong("an empty configuration", content("b/config.yaml", b""), ("b/config.yaml", "found 'None'")),
-    Wrong("a configuration that is no YAML", content("b/config.yaml", b"a: [b"), ("b/config.yaml", "cannot be read as YAML")),
+    Wrong("a configuration that is no YAML", content("b/config.yaml", b"a: [b"), ("b/config.yaml",
+        "cannot be read as YAML")),
     Wrong("a torn result", content("b/result.json", b'{"rounds": 3'), ("b/result.json", "found a damaged file")),
     Wrong("a result that is a list", content("b/result.json", b"[]"), ("b/result.json", "found a damaged file")),
     Wrong("no result", lambda: Path("b/result.json").unlink(), ("b has not finished",)),
-    Wrong("metrics that are no text", content("b/metrics.csv", bytes(range(256))), ("b/metrics.csv, line 1: expected 'step,key,value'",)),
-    Wrong("a file for a run", lambda: None, ("a/config.yaml: expected a run directory, found a file",), "compare a/config.yaml"),
+    Wrong("metrics that are no text", content("b/metrics.csv", bytes(range(256))),
+        ("b/metrics.csv, line 1: expected 'step,key,value'",)),
+    Wrong("a file for a run", lambda: None, ("a/config.yaml: expected a run directory, found a file",),
+        "compare a/config.yaml"),
     Wrong("a folder without runs", lambda: Path("e").mkdir(), ("e: expected a run directory",), "compare e"),
     Wrong("no run", lambda: None, ("compare: name runs",), "compare"),
     Wrong("no such baseline", lambda: None, ("did you mean FedAvg?",), "compare a b --baseline FedAvgg"),

@@ -1,4 +1,4 @@
-"""Modules that were accepted and trained to something else: each equals the loop written by hand, or torch's own."""
+"""Modules that once were accepted and trained differently: each equals an explicit loop, or torch's own."""
 
 import copy
 from pathlib import Path
@@ -13,7 +13,7 @@ from fedlit.data import ClientData
 
 
 class One(Digits):
-    """One client, all of its images in a batch."""
+    """One client with all of its images in one batch."""
 
     def setup(self, stage: str | None = None) -> None:
         self.clients["site-0"] = ClientData("site-0", (), self._part(0), None, None)
@@ -43,7 +43,7 @@ def normalised(module) -> None:
 
 
 def flat(w: torch.Tensor, module) -> torch.Tensor:
-    """The weights in the order of the module's parameters: normalisation lies behind the rest in the vector."""
+    """The weights in the order of the module's parameters; in the vector normalisation follows the rest."""
     names = [name for name, _ in module.named_parameters()]
     sizes = {name: p.numel() for name, p in module.named_parameters()}
     order = sorted(names, key=lambda name: name.startswith("net.1.") and len(names) > 2)

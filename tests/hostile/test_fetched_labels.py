@@ -1,4 +1,4 @@
-"""Labels of data sets that hold none, so that nobody sees them before a batch is fetched: ``fedlit.fit`` from a script."""
+"""Labels that are known only once a batch is fetched: ``fedlit.fit`` from a script."""
 
 import functools
 import warnings
@@ -18,7 +18,7 @@ CLASSES = ("Edema", "Mass")
 
 
 class Fetched(Dataset):
-    """Images [1, 8, 8] and targets, which nothing but an index gives."""
+    """Images [1, 8, 8] and targets that only an index returns."""
 
     def __init__(self, targets: torch.Tensor) -> None:
         self.images, self.targets = torch.ones(len(targets), 1, 8, 8), targets
@@ -47,7 +47,7 @@ def test_attributes_of_a_data_set_are_its_own():
 
 
 class Linear(Classifier):
-    """A classifier of fedlit's, less its network."""
+    """A classifier of fedlit with another network."""
 
     def __init__(self, objective=None, classes=CLASSES) -> None:
         super().__init__(classes)
@@ -59,7 +59,7 @@ class Linear(Classifier):
 
 
 class Own(LightningModule):
-    """A module with a loss of its own of whatever targets; it says its outputs' names."""
+    """A module with its own loss of any targets; it declares the names of its outputs."""
 
     classes = CLASSES
 
@@ -75,7 +75,7 @@ class Own(LightningModule):
 
 
 def clients(value: float, wrap=Fetched, dtype=torch.float32) -> dict:
-    """Two clients with 12 training images, of which one of the second has a label of this value."""
+    """Two clients with 12 training images; one image of the second has a label of this value."""
     labels = torch.tensor([[0, 1], [1, 0]], dtype=dtype).repeat(6, 1)
     other = labels.clone()
     other[5, 1] = value
@@ -97,8 +97,8 @@ def elsewhere(tmp_path, monkeypatch):
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(("value", "dtype"), [(-1, torch.float32), (255, torch.uint8)])
 def test_they_are_refused_in_the_same_words_by_any_number_of_workers(value, dtype, workers):
-    said = f"client 'south': expected training labels 0, 1 or NaN, found {value} for class 'Mass' .1 of 4 images of a batch have"
-    with pytest.raises(ConfigError, match=f"^{said}.*Make it 0 or 1, or NaN"):
+    said = f"client 'south': expected training labels 0, 1 or NaN, found {value} for class 'Mass'"
+    with pytest.raises(ConfigError, match=f"^{said} .1 of 4 images of a batch have.*Make it 0 or 1, or NaN"):
         go(Linear(), clients(value, dtype=dtype), workers)
 
 

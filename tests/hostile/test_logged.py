@@ -1,4 +1,4 @@
-"""What ``self.log`` is given: metrics of torchmetrics over the whole round, and options that are honoured or refused."""
+"""Logging with ``self.log``: metrics of torchmetrics over the whole round, and supported or refused options."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +24,7 @@ from fedlit.schedules import ConstantSchedule
 
 
 class Sized(Digits):
-    """Clients of different sizes, in batches that are not all alike."""
+    """Clients of different sizes, in batches of different sizes."""
 
     def _part(self, seed: int):
         whole = super()._part(seed)
@@ -100,7 +100,7 @@ def test_a_metric_that_does_not_merge_is_averaged_by_examples():
 
 
 def test_across_sites_there_are_means_over_whole_views():
-    """A site tells numbers alone."""
+    """A site sends only numbers."""
     _, _, scores = evaluated(seeded(Logging))
     for scored in scores:
         scored.metrics = {}
@@ -149,9 +149,10 @@ def logging(step: Callable[[Any, Any], Any]) -> type:
 REFUSED = [
     ("a sum", lambda m, b: m.log("x", 1.0, reduce_fx="sum"), "'x' with reduce_fx='sum'", "SumMetric"),
     ("a maximum", lambda m, b: m.log("x", 1.0, reduce_fx=torch.max), "'x' with reduce_fx='max'", "log its mean"),
-    ("a step alone", lambda m, b: m.log("x", 1.0, on_step=True), "each step's value alone", "on_epoch=True"),
-    ("no epoch", lambda m, b: m.log("x", 1.0, on_epoch=False), "each step's value alone", "on_epoch=True"),
-    ("a matrix", lambda m, b: m.matrix.update(b[1], b[1]) or m.log("x", m.matrix), "shape (4, 4)", "expected one number"),
+    ("a step alone", lambda m, b: m.log("x", 1.0, on_step=True), "per step only", "on_epoch=True"),
+    ("no epoch", lambda m, b: m.log("x", 1.0, on_epoch=False), "per step only", "on_epoch=True"),
+    ("a matrix", lambda m, b: m.matrix.update(b[1], b[1]) or m.log("x", m.matrix), "shape (4, 4)",
+        "expected one number"),
 ]  # fmt: skip
 
 

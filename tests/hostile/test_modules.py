@@ -1,4 +1,4 @@
-"""Modules of somebody's own that cannot be trained as they are, and some that can: a run of each, in this process."""
+"""Users' modules that cannot be trained as they are, and some that can: a run of each, in this process."""
 
 import copy
 import random
@@ -24,12 +24,12 @@ from fedlit.core.module import step_of
 
 @dataclass(frozen=True)
 class Module:
-    """A module: what is wrong with it, and the words that must say so.
+    """A module with a mistake, and the words of its error.
 
     Attributes:
-        what: The mistake, in a few words: the name of the test.
-        make: Gives the module.
-        words: What the message must contain, each of them.
+        what: Short description of the mistake, the name of the test.
+        make: Makes the module.
+        words: Parts of the message.
         early: Whether it is refused before there is a run.
         settings: Settings of the federation.
     """
@@ -160,7 +160,7 @@ def of_steps(name: str, change: Callable, words: tuple[str, ...], start: Callabl
 
 
 LOSS = "expected at every step the loss, a tensor with one element"
-STATE = "is a plain attribute that carries something from step to step"
+STATE = "is a plain attribute that carries state from step to step"
 ONE_DTYPE = "expected parameters of torch.float32 or torch.float64, found torch."
 OWN_EXIT = "raise an exception instead"
 
@@ -176,9 +176,10 @@ REFUSED = [
     of_steps("a dict without a loss", lambda m, loss, b: {"los": loss}, ("a dict without 'loss'", "'los'")),
     of_steps("a dict whose loss is none", lambda m, loss, b: {"loss": None}, ("returned no loss (None)",)),
     of_steps("a loss that is nan", lambda m, loss, b: loss * torch.nan, ("local step 1: the loss is nan", "site-0")),
-    of_steps("a loss of no weights", lambda m, loss, b: torch.zeros((), requires_grad=True) * 1, ("every gradient is zero",)),
+    of_steps("a loss of no weights", lambda m, loss, b: torch.zeros((), requires_grad=True) * 1,
+        ("every gradient is zero",)),
     of_steps("a loss times zero", lambda m, loss, b: loss * 0, ("does not train", "every gradient is zero")),
-    of_steps("backward in the step", lambda m, loss, b: loss.backward() or loss, ("has called backward already",)),
+    of_steps("backward in the step", lambda m, loss, b: loss.backward() or loss, ("has already called backward",)),
     of_steps("a text that is logged", lambda m, loss, b: m.log("x", "good") or loss, ("logs 'x' as a str ('good')",)),
     of_steps("none that is logged", lambda m, loss, b: m.log("x", None) or loss, ("logs 'x' as a NoneType",)),
     of_steps("a list that is logged", lambda m, loss, b: m.log("x", [1, 2]) or loss, ("logs 'x' as a list",)),
@@ -207,7 +208,8 @@ REFUSED = [
     Module("a counter in a global beside a layer of the file", OfFileWithALayer,
            (f"CALLS of the module test_modules {STATE}",)),
     Module("a counter in a global", OfFile, (f"CALLS of the module test_modules {STATE}",)),
-    of_steps("a frozen teacher that follows", taught, ("frozen parameter teacher.weight changed", "make it a buffer"),
+    of_steps("a frozen teacher that follows", taught, ("frozen parameter teacher.weight changed",
+        "register it as a buffer"),
              lambda m: setattr(m, "teacher", nn.Linear(16, 4).requires_grad_(False))),
     of_steps("a parameter that is replaced", replaced, ("parameter net.weight was replaced", "copy_")),
     of_steps("data that are replaced", pointed, ("parameter net.weight was replaced", "copy_")),
@@ -240,7 +242,7 @@ REFUSED = [
     Module("no optimizer", optimizing(lambda m: None), ("returned NoneType; expected an optimizer",), early=True),
     Module("an empty list of optimizers", optimizing(lambda m: []), ("returned 0 optimizers",), early=True),
     Module("an optimizer of other weights", optimizing(lambda m: torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)),
-           ("its optimizer has 2 parameters that are none of the module's",), early=True),
+           ("its optimizer has 2 parameters that are not the module's",), early=True),
     Module("a layer instead of a module", lambda: nn.Linear(2, 2), ("Linear; expected a LightningModule",), early=True),
     Module("a constructor without super", type("Strange", (Unvalidated,), {"__init__": lambda m: None}),
            ("does not call super().__init__()",), early=True),
@@ -317,7 +319,7 @@ def test_it_trains(what: str, make: Callable, tmp_path: Path):
 
 
 def by_hand(module: nn.Module, rounds: int = 2, steps: int = 2) -> torch.Tensor:
-    """Federated averaging without fedlit's step: an instance and an optimizer of torch for each client and round."""
+    """Federated averaging without fedlit's step: an instance and a torch optimizer for each client and round."""
     data = Digits()
     data.setup()
     server = {name: value.detach().clone() for name, value in module.state_dict().items()}

@@ -1,4 +1,4 @@
-"""Names of runs, experiments, phases and cases that are no names of folders, and folders that take no run."""
+"""Invalid names of runs, experiments, phases and cases, and folders that cannot hold a run."""
 
 import pytest
 from jsonargparse import Namespace
@@ -11,7 +11,7 @@ LETTERS = "expected a name of letters"
 
 
 def named(what: str, options: str, *words: str, **files: str) -> Refused:
-    """A mistake in a name; ``files`` are YAML files by their stem."""
+    """Make a mistake in a name; ``files`` are YAML files by their stem."""
     there = {f"{stem}.yaml": text for stem, text in files.items()}
     configs = " ".join(f"--config {name}" for name in there)
     return Refused(what, f"{FIT} {configs} {options}", words, there)
@@ -56,18 +56,22 @@ INPUTS = [
             {"s.yaml": SWEEP.format("../out")}, code=2),
     Refused("a sweep whose experiment is absolute", "sweep --config s.yaml", ("experiment", LETTERS),
             {"s.yaml": SWEEP.format("/tmp/out")}, code=2),
-    Refused("a sweep whose experiment is empty", "sweep --config s.yaml", ("experiment", LETTERS), {"s.yaml": SWEEP.format("''")}, code=2),
+    Refused("a sweep whose experiment is empty", "sweep --config s.yaml", ("experiment", LETTERS),
+        {"s.yaml": SWEEP.format("''")}, code=2),
     Refused("a case that leaves the folder", "sweep --config s.yaml", ("cases", LETTERS),
             {"s.yaml": SWEEP.format("x") + "cases: {../out: {}}\n"}, code=2),
     Refused("a case of 300 letters", "sweep --config s.yaml", ("cases", "at most 200"),
             {"s.yaml": SWEEP.format("x") + f"cases: {{{'x' * 300}: {{}}}}\n"}, code=2),
     Refused("a grid whose names grow too long", "sweep --config s.yaml", ("run", "at most 200 bytes"),
-            {"s.yaml": SWEEP.format("x") + f"cases: {{{'x' * 190}: {{}}}}\ngrid: {{federation.rounds: [1, 2]}}\n"}, code=2),
-    Refused("a run folder that is a file", f"{FIT} --run_dir taken", ("--run_dir taken", "expected a folder"), {"taken": ""}),
+            {"s.yaml": SWEEP.format("x") + f"cases: {{{'x' * 190}: {{}}}}\ngrid: {{federation.rounds: [1, 2]}}\n"},
+            code=2),
+    Refused("a run folder that is a file", f"{FIT} --run_dir taken", ("--run_dir taken", "expected a folder"),
+        {"taken": ""}),
     Refused("a run folder below a file", f"{FIT} --run_dir taken/x", ("--run_dir taken/x", "found"), {"taken": ""}),
     Refused("an experiment that is a file", f"{FIT} --run_dir . --experiment taken", ("taken", "expected a folder"),
             {"taken": ""}),
-    Refused("a run folder that nobody can make", f"{FIT} --run_dir /proc/runs", ("--run_dir /proc/runs", "cannot make")),
+    Refused("a run folder that nobody can make", f"{FIT} --run_dir /proc/runs", ("--run_dir /proc/runs",
+        "cannot make")),
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Optimizers of one's own: on the flat vector they do what they do on the parameters themselves, or are refused."""
+"""Custom optimizers: on the flat vector they take the same steps as on the parameters, or are refused."""
 
 import copy
 from pathlib import Path
@@ -40,14 +40,14 @@ class NormSGD(torch.optim.SGD):
 
 
 class Needy(torch.optim.SGD):
-    """Needs an argument that is in no defaults."""
+    """Needs an argument that its defaults lack."""
 
     def __init__(self, params, bound: float) -> None:
         super().__init__(params, lr=RATE)
 
 
 class Counting(torch.optim.SGD):
-    """Halves the steps of later rounds, as its count is no state."""
+    """Halves the steps of later rounds, because its count is not part of its state."""
 
     taken = 0
 
@@ -158,7 +158,7 @@ ELEMENTWISE = {
 
 
 def by_hand(module: nn.Module, **of_weight) -> torch.Tensor:
-    """Two rounds of two full-batch steps of one client, each with an optimizer of its own."""
+    """Two rounds of two full-batch steps of one client, each with a new optimizer."""
     module, data = copy.deepcopy(module), One()
     vars(module.net.weight).update(of_weight)
     data.setup()
@@ -184,22 +184,24 @@ REFUSED = {
     **{name: (of_timm(name), "does other steps on the flat vector than on the parameters") for name in
        ("adamp", "sgdp", "mars", "kron", "novograd", "clion")},
     "norms of tensors": (lambda m: NormSGD(m.parameters(), lr=RATE), "NormSGD does other steps .* at net.bias"),
-    "a count in an attribute": (lambda m: Counting(m.parameters(), lr=RATE), "Counting .* in a second round than in the first"),
+    "a count in an attribute": (lambda m: Counting(m.parameters(), lr=RATE),
+        "Counting .* in a second round than in the first"),
     "a graph": (of_timm("adahessian"), "cannot take a step along gradients that it is given"),
-    "an argument that nobody kept": (lambda m: Needy(m.parameters(), 1.0), r"Needy cannot be made anew.*defaults"),
+    "an argument that nobody kept": (lambda m: Needy(m.parameters(), 1.0), r"Needy cannot be rebuilt.*defaults"),
     "a state that is loaded": (loaded, r"SGD has a state before training \(of net.weight\)"),
     "the weights that it was made with": (lambda m: Anchored(m.parameters()), "Anchored does other steps"),
     "a list of tensors": (lambda m: Listed(m.parameters()), "Listed cannot take a step on the flat vector: The size"),
-    "a module": (lambda m: OfModule(m), "OfModule cannot be made anew for the flat vector"),
-    "only matrices": (lambda m: OwnMuon([m.net.weight]), "OwnMuon cannot be made anew .* Muon only supports 2D"),
+    "a module": (lambda m: OfModule(m), "OfModule cannot be rebuilt for the flat vector"),
+    "only matrices": (lambda m: OwnMuon([m.net.weight]), "OwnMuon cannot be rebuilt .* Muon only supports 2D"),
     "a closure": (lambda m: Closing(m.parameters(), lr=RATE), "Closing cannot take a step .* 'closure'"),
-    "a parameter twice": (lambda m: torch.optim.SGD([m.net.weight, m.net.weight], lr=RATE), "a group has a parameter twice"),
-    "steps with a graph": (
-        lambda m: torch.optim.SGD(m.parameters(), lr=RATE, differentiable=True), "SGD cannot take a step .* a leaf Variable",
-    ),
-    "a parameter that it freezes": (freezing, "configure_optimizers freezes the parameter net.bias: freeze it in __init__"),
+    "a parameter twice": (lambda m: torch.optim.SGD([m.net.weight, m.net.weight], lr=RATE),
+        "a group has a parameter twice"),
+    "steps with a graph": (lambda m: torch.optim.SGD(m.parameters(), lr=RATE, differentiable=True),
+        "SGD cannot take a step .* a leaf Variable"),
+    "a parameter that it freezes": (freezing,
+        "configure_optimizers freezes the parameter net.bias: freeze it in __init__"),
     "weights that it sets": (initialising, "configure_optimizers changes weights, .* do it in __init__"),
-    "a replaced step": (replaced, "SGD: its step is replaced"),
+    "a replaced step": (replaced, "SGD: its step was replaced"),
 }  # fmt: skip
 
 
@@ -246,7 +248,8 @@ LOST = {
             lambda m: setattr(m, "heads", [nn.Linear(4, 4)]),
             configure_optimizers=lambda m: torch.optim.SGD([*m.parameters(), *m.heads[0].parameters()], lr=RATE),
         ),
-        r"its optimizer has 2 parameters that are none of the module's, the first of shape \[4, 4\]: keep layers in a ModuleList",
+        r"its optimizer has 2 parameters that are not the module's, the first of shape \[4, 4\]: keep layers in a "
+        r"ModuleList",
     ),
 }
 
@@ -265,5 +268,5 @@ def test_an_optimizer_of_another_modules_parameters_is_refused(tmp_path: Path):
             lambda m: kept.append(m.net), configure_optimizers=lambda m: torch.optim.SGD(kept[0].parameters(), lr=RATE)
         )
     )
-    with pytest.raises(ConfigError, match="2 parameters that are none of the module's"):
+    with pytest.raises(ConfigError, match="2 parameters that are not the module's"):
         fit(module, tmp_path / "run", data=One())

@@ -1,4 +1,4 @@
-"""Data modules of one's own that override ``setup()``, and what they call their classes."""
+"""Custom data modules that override ``setup()``, and the names of their classes."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Every two choices meet in some run: each is refused before training, or gives one result however it is run.
+"""Every two options meet in some run: each is refused before training, or gives one result however it is run.
 
 One process, two processes, a run in two halves and two sites have to end with the same weights.
 """

@@ -1,4 +1,4 @@
-"""Image files that are none, or whose picture is none: the check of a folder, training and prediction refuse them."""
+"""Files that are not images, or cannot be decoded: the check of a folder, training and prediction refuse them."""
 
 import io
 import os
@@ -31,7 +31,7 @@ def saved(image: Image.Image, kind: str = "PNG", **options) -> bytes:
 
 
 def header_of(width: int, height: int) -> bytes:
-    """A PNG file that says to be so large, and has a thousand bytes of pixels."""
+    """A PNG file that declares this size, and has a thousand bytes of pixels."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -51,12 +51,12 @@ def a_socket(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Bad:
-    """A file that is no picture.
+    """A file that is not an image.
 
     Attributes:
-        what: What it is, in a few words.
+        what: Short description.
         make: Makes it.
-        words: What the reason must say.
+        words: Parts of the reason.
         name: Its name.
     """
 
@@ -76,18 +76,21 @@ BAD = [
     Bad("a folder", Path.mkdir, "expected an image file, found a folder"),
     Bad("a device that never ends", lambda p: p.symlink_to("/dev/zero"), "expected an image file, found a device"),
     Bad("a device that is empty", lambda p: p.symlink_to("/dev/null"), "expected an image file, found a device"),
-    Bad("a link to itself", lambda p: p.symlink_to(p.name), "a name that leads nowhere (Too many levels of symbolic links)"),
+    Bad("a link to itself", lambda p: p.symlink_to(p.name),
+        "a name that leads nowhere (Too many levels of symbolic links)"),
     Bad("a link to a pipe", lambda p: (os.mkfifo(p.with_name("pipe")), p.symlink_to("pipe")), "found a named pipe"),
     Bad("an empty file", content(b""), "expected an image file, found an empty file"),
     Bad("one byte", content(b"\x89"), NO_IMAGE),
     Bad("a text", content(b"hello"), NO_IMAGE),
     Bad("a web page", content(b"<!DOCTYPE html><html>404</html>"), NO_IMAGE),
-    Bad("the pointer of a large file", content(b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"), NO_IMAGE),
+    Bad("the pointer of a large file", content(b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"),
+        NO_IMAGE),
     Bad("a program that draws", content(POSTSCRIPT), NO_IMAGE),
     Bad("a header alone", content(saved(Image.fromarray(GREY))[:20]), ""),
     Bad("a PNG cut off", content(saved(Image.fromarray(NOISE))[:1500]), "truncated"),
     Bad("a JPEG cut off", content(saved(Image.fromarray(NOISE), "JPEG")[:1500]), "truncated"),
-    Bad("flipped pixels", content(saved(Image.fromarray(NOISE))[:200] + b"\xff" * 64 + saved(Image.fromarray(NOISE))[264:]), ""),
+    Bad("flipped pixels",
+        content(saved(Image.fromarray(NOISE))[:200] + b"\xff" * 64 + saved(Image.fromarray(NOISE))[264:]), ""),
     Bad("a bomb", content(header_of(60_000, 60_000)), "exceeds limit"),
     Bad("one pixel", content(saved(Image.fromarray(GREY[:1, :1]))), "expected an image, found 1 x 1 pixels"),
     Bad("one row", content(saved(Image.fromarray(GREY[:1]))), "expected an image, found 8 x 1 pixels"),
@@ -97,7 +100,7 @@ BAD = [
 
 @pytest.fixture
 def nih(tmp_path: Path, monkeypatch) -> Path:
-    """A copy of NIH with ten images, the last of which is not there yet; ten seconds for each test."""
+    """A copy of NIH with ten images, the last of which is still missing."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "images").mkdir()
     rows = [f"{n}.png,{'Mass' if n % 2 else 'No Finding'},0,{n},50,M,PA\n" for n in range(10)]
@@ -155,7 +158,8 @@ class Mean:
 GOOD = {
     "cmyk": (saved(Image.fromarray(np.stack([GREY] * 4, -1), "CMYK"), "JPEG"), None),
     "palette": (saved(Image.fromarray(GREY).convert("P")), GREY),
-    "16-bit": (saved(Image.fromarray(GREY.astype(np.uint16) * 1040)), np.round(GREY * (1040 * 255 / 65535)).astype(np.uint8)),
+    "16-bit": (saved(Image.fromarray(GREY.astype(np.uint16) * 1040)),
+        np.round(GREY * (1040 * 255 / 65535)).astype(np.uint8)),
     "alpha": (saved(Image.fromarray(np.stack([GREY, GREY * 0], -1), "LA")), GREY),
     "rgba": (saved(Image.fromarray(np.stack([GREY] * 3 + [GREY * 0], -1))), GREY),
     "bilevel": (saved(Image.fromarray(GREY > 30)), (GREY > 30).astype(np.uint8) * 255),

@@ -1,4 +1,4 @@
-"""Directories of runs that move, names that are taken, and checkpoints that are not named."""
+"""Run directories that move, names that are taken, and checkpoints that are not named."""
 
 import shutil
 from pathlib import Path
@@ -16,7 +16,7 @@ def elsewhere(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Gone(Callback):
-    """Does something to the run's directory before the second round."""
+    """Changes the run's directory before the second round."""
 
     def __init__(self, act) -> None:
         self.act = act

@@ -36,7 +36,7 @@ NO_RESULT = {
 
 
 def damaged(what: str, command: str, name: str) -> Refused:
-    """A run whose configuration is damaged."""
+    """Return a run whose configuration is damaged."""
     content, words = DAMAGED[what]
     file = {CONFIG: content} if content is not None else {f"{CONFIG}/x": ""}
     return Refused(
@@ -45,7 +45,7 @@ def damaged(what: str, command: str, name: str) -> Refused:
 
 
 def held(what: str, command: str, run: str = RUN) -> Refused:
-    """A run that another machine holds."""
+    """Return a run that another machine holds."""
     note = json.dumps({"pid": 4711, "host": "node-3", "started": "2026-01-02 03:04:05"})
     files = {f"{run}/.running.json": note, f"{run}/config.yaml": "{}\n",
              f"{run}/checkpoints/round-000001/manifest.json": "{}"}  # fmt: skip
@@ -75,11 +75,13 @@ INPUTS = [
     Refused("a run without a checkpoint", f"fit {AGAIN}", (f"--ckpt_path {RUN}", "no manifest.json"), {CONFIG: "{}\n"}),
     held("a resume of a run that another host holds", RESUME),
     held("a resume by name of a run that another host holds", f"fit {AGAIN}"),
-    held("seeds whose first run another host holds", "fit --config tiny.yaml --seed 0,1 --name r", "runs/default/r,seed=0"),
+    held("seeds whose first run another host holds", "fit --config tiny.yaml --seed 0,1 --name r",
+        "runs/default/r,seed=0"),
     Refused("a resume without credentials", "fit --config tiny.yaml --config c.yaml", MISSING, {"c.yaml": MARKED}),
     Refused("several seeds without credentials", "fit --config tiny.yaml --config c.yaml --seed 0,1", MISSING,
             {"c.yaml": MARKED}),
-    Refused("a sweep without credentials", "sweep --config s.yaml", MISSING, {"c.yaml": MARKED, "s.yaml": SWEEP}, code=2),
+    Refused("a sweep without credentials", "sweep --config s.yaml", MISSING, {"c.yaml": MARKED, "s.yaml": SWEEP},
+        code=2),
     Refused("a database without credentials", "fit --config tiny.yaml --config c.yaml",
             ("--logger.tracking_uri", "mysql://HOST/db are missing", "set MLFLOW_TRACKING_URI to the whole address"),
             {"c.yaml": DATABASE}),

@@ -1,4 +1,4 @@
-"""Schedulers of torch that a module returns: followed exactly, or refused in words before anything trains."""
+"""Schedulers of torch that a module returns: followed exactly, or refused before training."""
 
 import copy
 from collections.abc import Callable
@@ -26,7 +26,7 @@ STEPS = {"schedule": ConstantSchedule(2, "steps"), "rounds": ROUNDS}
 
 
 def returning(make: Callable, adam: bool = False, **config: Any) -> type:
-    """A module with the scheduler that ``make`` gives of its optimizer."""
+    """Return a module with the scheduler that ``make`` makes from its optimizer."""
 
     def configure_optimizers(self: nn.Module) -> dict:
         groups = [{"params": [self.net.weight], "lr": 0.1}, {"params": [self.net.bias], "lr": 0.02}]
@@ -79,7 +79,7 @@ FOLLOWED = {
 
 
 def by_hand(module: nn.Module, schedule: Any, rounds: int, scheduled: bool = True) -> torch.Tensor:
-    """Federated averaging as each client would train with Lightning: its own optimizer afresh, its scheduler going on."""
+    """Federated averaging as with Lightning on each client: a new optimizer per round, and a continued scheduler."""
     data = Digits()
     data.setup()
     server = {name: value.detach().clone() for name, value in module.state_dict().items()}
@@ -111,7 +111,7 @@ def by_hand(module: nn.Module, schedule: Any, rounds: int, scheduled: bool = Tru
 
 
 def lightning_form(given: Any) -> tuple[torch.optim.Optimizer, dict]:
-    """What a module returns, as optimizer and the dict of its scheduler."""
+    """Return the module's result as an optimizer and the dict of its scheduler."""
     if isinstance(given, dict):
         return given["optimizer"], given["lr_scheduler"]
     return given[0][0], {"scheduler": given[1][0]}
@@ -167,7 +167,8 @@ def two_schedulers(self: nn.Module) -> tuple[list, list]:
 HALVING = returning(lambda o: of_torch.ExponentialLR(o, 0.5))
 REFUSED = {
     "a plateau": (returning(lambda o: of_torch.ReduceLROnPlateau(o)), EPOCH, "its rate depends on a metric"),
-    "two of them": (having(configure_optimizers=two_schedulers), EPOCH, "returned 2 learning-rate schedulers; expected one"),
+    "two of them": (having(configure_optimizers=two_schedulers), EPOCH,
+        "returned 2 learning-rate schedulers; expected one"),
     "an object": (returning(lambda o: object()), EPOCH, "it is no LRScheduler of torch"),
     "a dict without one": (returning(lambda o: None), EPOCH, "it is no LRScheduler of torch"),
     "another optimizer's": (returning(of_another), EPOCH, "the scheduler of another optimizer"),
@@ -177,25 +178,28 @@ REFUSED = {
         returning(each_two_steps, interval="step", frequency=2), STEPS, "counts steps by a frequency other than 1",
     ),
     "each step of a window": (
-        returning(lambda o: of_torch.ExponentialLR(o, 0.5), interval="step"), STEPS, "changes within a round of 2 steps",
+        returning(lambda o: of_torch.ExponentialLR(o, 0.5), interval="step"), STEPS,
+        "changes within a round of 2 steps",
     ),
     "epochs, and a window of steps": (HALVING, STEPS, "its interval is one epoch, and the window"),
     "steps, and a window of epochs": (returning(each_two_steps, interval="step"), EPOCH, "counts epochs"),
     "part of the clients": (HALVING, EPOCH | {"participation": 0.5}, "participation below 1"),
-    "a schedule beside it": (HALVING, {"schedule": CosineSchedule(4), "rounds": 4}, "CosineSchedule changes the learning"),
+    "a schedule beside it": (HALVING, {"schedule": CosineSchedule(4), "rounds": 4},
+        "CosineSchedule changes the learning"),
     "momentum": (returning(lambda o: of_torch.OneCycleLR(o, 1.0, 9), adam=True), EPOCH, "it also changes 'betas'"),
     "groups that differ": (
         returning(lambda o: of_torch.CosineAnnealingLR(o, 4, eta_min=0.01)), EPOCH, "groups different factors",
     ),
     "its end": (
-        returning(lambda o: of_torch.OneCycleLR(o, 1.0, 2, cycle_momentum=False)), EPOCH, "The specified number of total",
+        returning(lambda o: of_torch.OneCycleLR(o, 1.0, 2, cycle_momentum=False)), EPOCH,
+        "The specified number of total",
     ),
     "chance": (returning(Random), EPOCH, "its rate depends on the weights, or on chance"),
     "the weights": (returning(OfWeights), EPOCH, "its rate depends on the weights, or on chance"),
-    "an infinite rate": (
-        returning(lambda o: of_torch.LambdaLR(o, lambda n: 1.0 if n < 2 else float("inf"))), EPOCH, "its rate becomes inf times",
-    ),
-    "a negative rate": (returning(lambda o: of_torch.LambdaLR(o, lambda n: 1 - n)), EPOCH, "becomes negative, -1 times"),
+    "an infinite rate": (returning(lambda o: of_torch.LambdaLR(o, lambda n: 1.0 if n < 2 else float("inf"))), EPOCH,
+        "its rate becomes inf times"),
+    "a negative rate": (returning(lambda o: of_torch.LambdaLR(o, lambda n: 1 - n)), EPOCH,
+        "becomes negative, -1 times"),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Exported models that are none, are damaged, or name code that nobody trusts."""
+"""Exported models that are invalid, damaged, or name untrusted code."""
 
 import json
 import sys
@@ -29,7 +29,7 @@ def config(class_path: str = MODEL, **options: object) -> str:
 
 
 def exported(config: str = config(), **notes: object) -> bytes:
-    """An exported file of one tensor; a note None is left out, a text stands as it is."""
+    """An exported file of one tensor; a note None is left out, a text is written unchanged."""
     texts = {name: json.dumps(value) for name, value in NOTES.items()}
     texts |= {"fedlit": "0.1.0", "model": MODEL, "config": config}
     texts |= {name: value if isinstance(value, str) else json.dumps(value) for name, value in notes.items()}
@@ -79,7 +79,8 @@ INPUTS = [
     row("a class that fedlit has not", exported(config("fedlit.models.Absent")), "fedlit.models.Absent", "--trust"),
     row("a room that fedlit has not", exported(config("fedlit.nowhere.Net")), "fedlit.nowhere.Net", "--trust"),
     row("tensors of another model", WHOLE, "its tensors are not those of the ImageClassifier", "Missing key"),
-    Refused("a precision that there is not", PREDICT, ("fabric.precision", "12-bits"), {"m.safetensors": exported(config().replace("32-true", "12-bits"))}),
+    Refused("a precision that there is not", PREDICT, ("fabric.precision", "12-bits"),
+        {"m.safetensors": exported(config().replace("32-true", "12-bits"))}),
     evil("a module of somebody", "evil.Evil", class_path="evil.Evil"),
     evil("an objective of somebody", "evil.Evil", objective={"class_path": "evil.Evil"}),
     evil("an objective by its path alone", "evil.Evil", objective="evil.Evil"),
@@ -89,11 +90,15 @@ INPUTS = [
     evil("an objective in a file elsewhere", "/tmp/bad.yaml", objective="/tmp/bad.yaml"),
     evil("an objective on a server", "http://127.0.0.1:9/bad.yaml", objective="http://127.0.0.1:9/bad.yaml"),
     evil("an optimizer of somebody", "evil.Evil", optimizer={"class_path": "evil.Evil", "init_args": {"lr": 1}}),
-    evil("somebody in a list", "model.objective", objective={"class_path": "fedlit.objectives.BCE", "init_args": {"x": ["evil.Evil"]}}),
-    evil("somebody in other arguments", "evil.Evil", objective={"class_path": "torch.nn.BCELoss", "dict_kwargs": {"x": {"class_path": "evil.Evil"}}}),
+    evil("somebody in a list", "model.objective", objective={"class_path": "fedlit.objectives.BCE",
+        "init_args": {"x": ["evil.Evil"]}}),
+    evil("somebody in other arguments", "evil.Evil", objective={"class_path": "torch.nn.BCELoss",
+        "dict_kwargs": {"x": {"class_path": "evil.Evil"}}}),
     evil("a name that begins as torch does", "torchevil.Evil", class_path="torchevil.Evil"),
-    evil("a shell that torch.optim imports", "torch.optim.lr_scheduler.os.system", optimizer={"class_path": "torch.optim.lr_scheduler.os.system", "init_args": {"command": "touch ran"}}),
-    evil("a shell that fedlit imports", "fedlit.tracking.run.os.system", objective={"class_path": "fedlit.tracking.run.os.system", "init_args": {"command": "touch ran"}}),
+    evil("a shell that torch.optim imports", "torch.optim.lr_scheduler.os.system",
+        optimizer={"class_path": "torch.optim.lr_scheduler.os.system", "init_args": {"command": "touch ran"}}),
+    evil("a shell that fedlit imports", "fedlit.tracking.run.os.system",
+        objective={"class_path": "fedlit.tracking.run.os.system", "init_args": {"command": "touch ran"}}),
     evil("what torch fetches from a hub", "torch.hub.load", objective={"class_path": "torch.hub.load"}),
 ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Settings outside of what they can be: refused before training, with key, place, what was found and what is expected."""
+"""Settings out of range: refused before training, with key, place, what was found and what is expected."""
 
 import pytest
 from support.hostile import TINY, Refused, check_refused, each
@@ -45,9 +45,10 @@ OPTIMIZER = [
 MODEL = [
     option("no channels", "--model.in_chans 0", "model.in_chans (command line)", "at least 1"),
     option("a negative number of channels", "--model.in_chans=-1", "model.in_chans (command line)", "at least 1"),
-    option("other channels than the data", "--model.in_chans 2", "model.in_chans", "data.in_chans", "1 channels"),
+    option("other channels than the data", "--model.in_chans 2", "model.in_chans", "data.in_chans", "found 1"),
     option(
-        "a vit of 16 pixels", "--model.backbone vit_tiny_patch16_224 --data.image_size 16", "data.image_size (command line)",
+        "a vit of 16 pixels", "--model.backbone vit_tiny_patch16_224 --data.image_size 16",
+        "data.image_size (command line)",
         "vit_tiny_patch16_224", "224",
     ),
     option("a negative width", "--model.hidden=-1", "model.hidden (command line)", "at least 1"),
@@ -56,10 +57,12 @@ MODEL = [
     option("a number of classes", "--model.num_classes 3", "num_classes", "classes", code=2),
     option("classes of a model", "--model.classes '[a, b]'", "model.classes (command line)", "data.classes"),
     option("weights that are not there", "--model.weights absent.pth", "model.weights (command line)", "absent.pth"),
-    option("weights that are damaged", "--model.weights w.pth", "model.weights", "w.pth", "is it whole", w__pth=b"\0\1x" * 50),
-    option("weights that are empty", "--model.weights w.pth", "model.weights", "w.pth", "is it whole", w__pth=b""),
+    option("weights that are damaged", "--model.weights w.pth", "model.weights", "w.pth", "is it complete",
+        w__pth=b"\0\1x" * 50),
+    option("weights that are empty", "--model.weights w.pth", "model.weights", "w.pth", "is it complete", w__pth=b""),
     option(
-        "safetensors that are damaged", "--model.weights w.safetensors", "model.weights", "w.safetensors", "is it whole",
+        "safetensors that are damaged", "--model.weights w.safetensors", "model.weights", "w.safetensors",
+        "is it complete",
         w__safetensors=b"\0\1x" * 50,
     ),
     option("a folder as weights", "--model.weights .", "model.weights", "directory of a run"),

@@ -1,4 +1,4 @@
-"""Hooks of training: what Lightning's Trainer makes of them, a federation makes too, or refuses."""
+"""Training hooks: a federation calls them as Lightning's Trainer does, or refuses them."""
 
 import re
 from collections.abc import Callable
@@ -59,7 +59,7 @@ def forgotten(module) -> None:
 
 
 def summed(value: Callable[..., Any]) -> Callable[..., None]:
-    """A hook that adds what it is given, as a number, to a buffer."""
+    """Make a hook that adds its argument, as a number, to a buffer."""
 
     def hook(module, *given: Any) -> None:
         module.kept += value(module, *given)
@@ -216,7 +216,7 @@ REFUSED = {
     "a counter": (
         type("Counting", (Unvalidated,), {"n": 0, "on_train_batch_start": lambda m, b, i: setattr(m, "n", m.n + 1)}),
         {},
-        "Counting.n is a plain attribute that carries something",
+        "Counting.n is a plain attribute that carries state",
     ),
     "two batches a step": (
         hooked(on_train_batch_end=averaged),

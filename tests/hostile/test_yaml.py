@@ -1,4 +1,4 @@
-"""YAML files that mean something else than they say, or nothing."""
+"""YAML files that are ambiguous, or empty."""
 
 import time
 from pathlib import Path
@@ -37,7 +37,8 @@ TWICE = [
         command="fit --config tiny.yaml --data d.yaml", d="class_path: PhantomCXR\nclass_path: NIHChestXray14\n",
     ),
     Refused(
-        "a key twice on the command line", "fit --config tiny.yaml --tags '{a: x, a: y}'", ("tags", "command line"), code=2
+        "a key twice on the command line", "fit --config tiny.yaml --tags '{a: x, a: y}'", ("tags", "command line"),
+        code=2
     ),
     bad(
         "a section of a sweep twice", "experiment: a\ngrid: {data.seed: [1]}\ngrid: {}\n", "bad.yaml, line 3", "'grid'",
@@ -60,8 +61,8 @@ TEXT = [
     bad("UTF-16", TINY.encode("utf-16"), "bad.yaml", "expected UTF-8", "UTF-16"),
     bad("a NUL", TINY.encode() + b"\0\n", "bad.yaml, line 7", "NUL"),
     bad("a tab", "federation:\n\trounds: 3\n", "bad.yaml, line 2, column 1", "tab", "spaces"),
-    bad("a torn file", "federation:\n  rounds: 3\n  work", "bad.yaml, line 3, column 7", "no valid YAML"),
-    bad("an open bracket", "federation: {rounds: 3\nlogger: false\n", "bad.yaml, line 2", "no valid YAML"),
+    bad("a torn file", "federation:\n  rounds: 3\n  work", "bad.yaml, line 3, column 7", "expected valid YAML"),
+    bad("an open bracket", "federation: {rounds: 3\nlogger: false\n", "bad.yaml, line 2", "expected valid YAML"),
     bad("two documents", TINY + "---\nseed: 1\n", "bad.yaml, line 7", "second document"),
     bad("a tag of Python", TINY + "x: !!python/object/apply:os.system ['true']\n", "bad.yaml, line 7", "os.system"),
     bad("a folder", "", "d: expected a YAML file, found a folder", command="fit --config d", **{"d/inside": ""}),
@@ -98,7 +99,7 @@ LARGE = [
     bad("anchors that explode", LAUGHS, "bad.yaml, line", "anchors", "values"),
     bad("anchors that explode in a sweep", LAUGHS, "bad.yaml, line", "anchors", command=SWEEP),
     bad("an anchor within itself", "a: &a [*a]\n" + TINY, "bad.yaml, line 1", "&a contains itself"),
-    bad("brackets without end", "a: " + "[" * 5000 + "]" * 5000, "bad.yaml, line 1", "within each other"),
+    bad("brackets without end", "a: " + "[" * 5000 + "]" * 5000, "bad.yaml, line 1", "nested mappings or lists"),
 ]
 
 
@@ -111,7 +112,7 @@ def test_it_is_refused_with_its_place(given, fedlit_cli, tmp_path, monkeypatch: 
 def test_what_explodes_is_refused_in_milliseconds():
     began = time.perf_counter()
     with pytest.raises(documents.DocumentError, match="anchors"):
-        documents.check(LAUGHS)
+        documents.check_text(LAUGHS)
     assert time.perf_counter() - began < 0.1
 
 

@@ -1,4 +1,4 @@
-"""What federations change in a backbone: its normalisation and its stem."""
+"""Changes to a backbone for federations: normalisation and stem."""
 
 import copy
 
@@ -17,7 +17,7 @@ BACKBONES = ["densenet121", "resnet10t"]
 
 
 def backbone(name: str) -> nn.Module:
-    """With affine parameters that differ from layer to layer, so that a swapped one is seen."""
+    """A backbone with different affine parameters per layer, so that a swap is detected."""
     torch.manual_seed(0)
     body = timm.create_model(name, num_classes=0, in_chans=1)
     with torch.no_grad():
@@ -86,7 +86,7 @@ def test_group_norm_and_its_activation_by_hand():
 
 
 def first_block(body: nn.Module, images: torch.Tensor) -> tuple[int, ...]:
-    """Shape of what the first block gets."""
+    """Shape of the first block's input."""
     block = next(layer for name, layer in body.named_modules() if name in ("features.denseblock1", "layer1"))
     seen = []
     handle = block.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].shape))

@@ -1,4 +1,4 @@
-"""Logistic regression: one linear layer, whose first weights may be those of other code."""
+"""Logistic regression: one linear layer, whose initial weights may be those of other code."""
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ def test_mistakes_name_the_key():
         LogisticRegression(0, ("a",))
     with pytest.raises(ConfigError, match=r"model\.classes is empty"):
         LogisticRegression(3)
-    with pytest.raises(TrainingError, match=r"the data have \[5\] features an example, and the model expects \[3\]"):
+    with pytest.raises(TrainingError, match=r"expected \[3\] features per example, found \[5\]"):
         LogisticRegression(3, ("a",))(torch.randn(2, 5))
-    with pytest.raises(TrainingError, match=r"model\.features: the data have \[1, 8, 8\]"):
+    with pytest.raises(TrainingError, match=r"model\.features: expected \[3\] .*found \[1, 8, 8\]"):
         LogisticRegression(3, ("a",))(torch.randn(2, 1, 8, 8))

@@ -1,4 +1,4 @@
-"""The backbones that fedlit adds to timm's: ResNet-20 in its CIFAR form, and a small network for 28x28."""
+"""The backbones that fedlit adds to timm: ResNet-20 in its CIFAR form, and a small network for 28x28."""
 
 import pytest
 import timm
@@ -144,5 +144,5 @@ def test_what_it_has_not_is_refused(backbone):
         ImageClassifier(CLASSES, backbone, pretrained=True)
     with pytest.raises(ConfigError, match=rf"model\.stem: {backbone} does not begin with one convolution of stride 2"):
         ImageClassifier(CLASSES, backbone, stem="small")
-    with pytest.raises(ConfigError, match=r"timm has no 'resnet20_cifr'; near names: resnet20_cifar"):
+    with pytest.raises(ConfigError, match=r"timm has no 'resnet20_cifr'; similar names: resnet20_cifar"):
         ImageClassifier(CLASSES, "resnet20_cifr")

@@ -21,7 +21,7 @@ def built(classes: int = 1, p=0.3, a=0.7, b=0.2, alpha=0.4, **options) -> AUCSad
 
 
 def gradients(objective, logits, labels):
-    """Loss, and gradients by logits, a, b, alpha."""
+    """Return the loss, and its gradients by logits, a, b, alpha."""
     logits = logits.clone().requires_grad_()
     loss = objective(logits, labels)
     found = torch.autograd.grad(loss, [logits, objective.a, objective.b, objective.alpha])
@@ -62,7 +62,7 @@ def test_the_forms_differ_by_one_in_alpha_and_a_constant():
 
 @pytest.mark.parametrize("labels", [[0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [1.0, 0.0, 0.0], [1.0, NAN, 0.0]])
 def test_gradient_by_hand(labels):
-    """Batches without positives, without negatives, with both, and with a label that is not known."""
+    """Batches without positives, without negatives, with both, and with an unknown label."""
     p, a, b, alpha = 0.3, 0.7, 0.2, 0.4
     scores = [0.9, -0.5, 0.3]
     known = [(h, y) for h, y in zip(scores, labels, strict=True) if y == y]
@@ -147,7 +147,7 @@ def test_clamp_keeps_alpha_at_or_above_zero():
 
 
 def _means(a: float, b: float, labels: float = 1.0, positives: float = 0.25):
-    """What clients report of scores with these class means."""
+    """Return the clients' reports of scores with these class means."""
     values = {
         "labels": labels,
         "positives": positives,

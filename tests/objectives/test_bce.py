@@ -1,4 +1,4 @@
-"""Binary cross-entropy over the labels that exist."""
+"""Binary cross-entropy over the known labels."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The focal loss over a softmax: its formula and gradient, unknown labels, and what it refuses."""
+"""The focal loss over a softmax: formula, gradient, unknown labels, errors."""
 
 import pytest
 import torch
@@ -65,7 +65,7 @@ def test_predictions_are_the_softmax():
 
 
 def test_what_it_cannot_do_is_refused():
-    with pytest.raises(TrainingError, match="expected one class an image, found an image of several"):
+    with pytest.raises(TrainingError, match="expected one class per image, found an image with several"):
         SoftmaxFocalLoss()(LOGITS, torch.ones_like(LABELS))
     with pytest.raises(ConfigError, match=r"alpha: expected a weight for each of 2 classes, found 4"):
         LogisticRegression(3, ("a", "b"), objective=SoftmaxFocalLoss(alpha=ALPHA))

@@ -1,4 +1,4 @@
-"""The ratio loss: its value and gradient by formula, unknown labels, and a ratio of the whole federation's labels."""
+"""The ratio loss: value and gradient by formula, unknown labels, and the federation's ratio of labels."""
 
 import pytest
 import torch

@@ -73,7 +73,7 @@ class TapeRecorder:
         self.warmed, self.recorded, self.replayed = 0, 0, 0
 
     @contextmanager
-    def beside(self) -> Iterator[list[str]]:
+    def warming(self) -> Iterator[list[str]]:
         """Note what waits."""
         self.warmed, waits = self.warmed + 1, []
         with Noticing() as noticing:

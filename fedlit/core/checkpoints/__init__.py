@@ -1,1 +1,1 @@
-"""What is kept of a federation: checkpoints, their manifest, and clients' states in files."""
+"""Checkpoints of a federation, their manifest, and clients' states in files."""

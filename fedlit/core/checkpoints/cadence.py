@@ -1,20 +1,20 @@
-"""How often checkpoints are written."""
+"""Frequency of checkpoints."""
 
 from dataclasses import dataclass
 
 from fedlit.core.errors import ConfigError
 
 SHARE_OF_TIME = 0.02
-"""Largest share of a run's time that checkpoints take by default."""
+"""Largest share of a run's time spent on checkpoints by default."""
 
 
 @dataclass(frozen=True)
 class Cadence:
-    """How often something happens: every so many rounds, every so many seconds, or as often as time allows.
+    """Frequency of an action: every few rounds, every few seconds, or as often as time allows.
 
     Attributes:
         rounds: Rounds between two times, or None.
-        seconds: Seconds between two times, or None; with neither, as often as costs under 2% of the time.
+        seconds: Seconds between two times, or None; if both are None, as often as costs less than 2% of the time.
     """
 
     rounds: int | None = None
@@ -25,7 +25,7 @@ class Cadence:
         """Read ``5``, ``60s`` or ``auto``.
 
         Raises:
-            ConfigError: The value is none of them.
+            ConfigError: The value is none of these.
         """
         text = str(value)
         if text == "auto":

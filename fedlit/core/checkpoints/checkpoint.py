@@ -1,7 +1,6 @@
-"""Checkpoints at round boundaries: complete or absent, never half."""
+"""Checkpoints at round boundaries, which are complete or absent."""
 
 import pickle
-import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,9 +13,19 @@ from typing import Any
 import torch
 
 from fedlit.core.checkpoints.cadence import SHARE_OF_TIME, Cadence
-from fedlit.core.checkpoints.manifest import NAME, Best, Damaged, Manifest, describe, difference, name_of, sha256
-from fedlit.core.checkpoints.small_states import is_small, stacked, unstacked
-from fedlit.core.checkpoints.stored_states import StoredState, link, write
+from fedlit.core.checkpoints.manifest import (
+    NAME,
+    Best,
+    CorruptCheckpointError,
+    Manifest,
+    describe,
+    difference,
+    name_of,
+    sha256,
+)
+from fedlit.core.checkpoints.reading import SERVER, SERVER_NAMES, client_file, client_states, read_tensors
+from fedlit.core.checkpoints.small_states import is_small, stacked
+from fedlit.core.checkpoints.stored_states import StoredState, link, write_tensors
 from fedlit.core.errors import CheckpointError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Layout
@@ -24,15 +33,10 @@ from fedlit.core.messages import Broadcast, ClientState, ServerState, State
 from fedlit.core.system.files import put, remove, sync
 from fedlit.core.system.later import Later
 
-SHARED = re.compile(r"clients-\d+\.pt")
-"""Files of client states that share one; there is one a rank."""
-
-SERVER, SERVER_NAMES, CLIENT_NAMES = "server.pt", ("w", "stats"), ("batches", "w", "stats")
-
 
 @dataclass
 class Contents:
-    """What a checkpoint holds: ``round`` completed rounds, and everything that the next one needs.
+    """The contents of a checkpoint: everything that the next round needs.
 
     Attributes:
         round: Completed rounds.
@@ -41,9 +45,9 @@ class Contents:
         best: The best model so far.
         names: Names of all clients, in their order.
         aggregators: Class names of the aggregators, in their order.
-        files: Name of the file of each client that has trained, once it is written.
-        at_sites: Round of each client's state at its site, where sites have the states.
-        callbacks: What callbacks keep over a resume, by their place and class.
+        files: Name of the file of each client that has trained, after writing.
+        at_sites: Round of each client's state at its site, if sites hold the states.
+        callbacks: State of each callback, by its position and class.
     """
 
     round: int
@@ -60,16 +64,16 @@ class Contents:
 class Checkpoints:
     """The folder ``checkpoints/`` of a run.
 
-    ``round-000012/`` is the state after 12 rounds: ``manifest.json``, ``server.pt`` and the clients' states: small ones in
-    one file a rank, ``clients-0.pt``, and of each large one a file, linked to the previous checkpoint's where the client
-    has not trained since. A checkpoint is written under another name and
-    renamed when it is complete, and renamed again before it is removed, so that a directory ``round-*`` is whole
-    whenever the process dies. The newest is kept, and the best, which the newest names in its manifest.
+    ``round-000012/`` is the state after 12 rounds: ``manifest.json``, ``server.pt`` and the clients' states: small ones
+    in one file per rank, ``clients-0.pt``, and a file for each large one, linked to the previous checkpoint's if the
+    client has not trained since. A checkpoint is written under another name and renamed when it is complete, and
+    renamed again before it is removed, so a directory ``round-*`` is complete at any moment. The newest and the best
+    are kept; the newest names the best in its manifest.
 
     Args:
         folder: The folder of the checkpoints.
         fabric: The ranks; each writes its own clients.
-        every: How often to write one. By default as often as costs under 2% of the time.
+        every: How often to write one; by default as often as costs less than 2% of the time.
     """
 
     def __init__(self, folder: Path, fabric: FederationFabric, every: Cadence | None = None) -> None:
@@ -80,7 +84,7 @@ class Checkpoints:
         self._hashes: dict[tuple[int, int, int], str] = {}
 
     def rewind(self, rounds: int) -> None:
-        """Continue after ``rounds`` rounds: what an earlier part of the run left unfinished, or later, goes."""
+        """Continue after ``rounds`` rounds: remove unfinished and later checkpoints of an earlier part of the run."""
         if self._fabric.is_global_zero:
             for path in [*self.folder.glob(".writing-*"), *self.folder.glob(".removing-*")]:
                 shutil.rmtree(path, ignore_errors=True)
@@ -92,17 +96,17 @@ class Checkpoints:
             self._round = rounds
 
     def due(self, rounds: int) -> bool:
-        """Tell whether to save after so many rounds; the same answer on every rank."""
+        """Return whether to save after so many rounds; the same on every rank."""
         if self._every.rounds:
             return rounds % self._every.rounds == 0
         wait = self._every.seconds or self._seconds / SHARE_OF_TIME
         return bool(self._fabric.broadcast(time.monotonic() - self._saved_at >= wait))
 
     def save(self, contents: Contents, later: bool = False) -> None:
-        """Write a checkpoint, unless it is there already.
+        """Write a checkpoint, unless it already exists.
 
-        With ``later`` a thread writes it, until :meth:`finish`: until then clients' states have to stay as they are, not the
-        server's. Ranks wait for each other, so that they write at once.
+        With ``later`` a thread writes it, until :meth:`finish`; until then clients' states must not change, but the
+        server's may. Ranks wait for each other, so they write immediately.
         """
         self.finish()
         if contents.round == self._round:
@@ -134,7 +138,7 @@ class Checkpoints:
             work()
 
     def finish(self) -> None:
-        """Wait until the checkpoint is written that :meth:`save` has begun; what kept it from being written is raised."""
+        """Wait until the checkpoint of :meth:`save` is written; re-raise its error."""
         self._later.finish()
 
     def _write_all(
@@ -177,11 +181,11 @@ class Checkpoints:
 
     @property
     def kept(self) -> list[Path]:
-        """The checkpoints that there are: the newest, and the best."""
+        """The existing checkpoints: the newest and the best."""
         return _complete(self.folder)
 
     def _hashed(self, folder: Path) -> dict[str, str]:
-        """Hashes of the files in a folder; what is a link to the previous checkpoint's is not read again."""
+        """Return the hashes of a folder's files; links to the previous checkpoint's files are not read again."""
         hashes, before = {}, self._hashes
         self._hashes = {}
         for path in sorted(folder.iterdir()):
@@ -201,7 +205,7 @@ class Checkpoints:
 
 
 def find(folder: Path, which: str) -> Path | None:
-    """Find the ``last`` or ``best`` checkpoint in a run's folder ``checkpoints``, or None."""
+    """Return the ``last`` or ``best`` checkpoint in a run's folder ``checkpoints``, or None."""
     complete = _complete(folder)
     if not complete or which == "last":
         return complete[-1] if complete else None
@@ -211,19 +215,19 @@ def find(folder: Path, which: str) -> Path | None:
 
 
 def rounds(path: Path) -> int:
-    """Tell how many completed rounds a checkpoint holds."""
+    """Return the number of completed rounds of a checkpoint."""
     with _reading(path):
         return Manifest.read(path).round
 
 
 def best(path: Path) -> Best:
-    """Read what a checkpoint says of the best model so far."""
+    """Return the best model so far, from a checkpoint's manifest."""
     with _reading(path):
         return Manifest.read(path).best
 
 
 def at_sites(path: Path) -> dict[str, int | None]:
-    """Read the rounds of the clients' states at their sites; {} where the checkpoint has the states itself."""
+    """Return the rounds of the clients' states at their sites; {} if the checkpoint holds the states."""
     with _reading(path):
         return Manifest.read(path).at_sites
 
@@ -235,7 +239,7 @@ def names(path: Path) -> list[str]:
 
 
 def callbacks(path: Path) -> dict[str, dict[str, Any]]:
-    """Read what callbacks have kept, by their place and class."""
+    """Return the callbacks' states, by their position and class."""
     with _reading(path):
         return Manifest.read(path).callbacks
 
@@ -253,7 +257,7 @@ def tensors(path: Path) -> State:
             raise CheckpointError(f"{run}: expected the directory of a run (runs/<experiment>/<run>) or a checkpoint")
     with _reading(path):
         manifest = Manifest.read(path)
-        flat, named = _read(path / SERVER, manifest, SERVER_NAMES), {}
+        flat, named = read_tensors(path / SERVER, manifest, SERVER_NAMES), {}
         everything, offset = torch.cat([flat["w"], flat["stats"]]), 0
         for name, shape in manifest.layout["tensors"].items():
             size = torch.Size(shape).numel()
@@ -267,90 +271,66 @@ def load(path: Path, layout: Layout, aggregators: list[str], stored: bool = Fals
 
     Args:
         path: The checkpoint.
-        layout: The model's.
+        layout: Layout of the model.
         aggregators: Class names of the aggregators.
         stored: Whether large client states stay in their files, which are checked.
 
     Raises:
-        CheckpointError: It is no checkpoint, a damaged one, or one of another model or of other aggregators; says what
-            differs.
+        CheckpointError: It is not a checkpoint, is damaged, or belongs to another model or other aggregators; names the
+            difference.
     """
     with _reading(path):
-        manifest = _fitting(path, layout, aggregators)
-        kept = {name: (file, state) for name, file, state in _clients(path, manifest, stored)}
-        held = Broadcast.from_tensors(_read(path / SERVER, manifest, SERVER_NAMES), len(aggregators))
-        for name, vector, size in (("w", held.w, layout.size), ("stats", held.stats, layout.stats_size)):
+        manifest = _checked_manifest(path, layout, aggregators)
+        clients = {name: (file, state) for name, file, state in client_states(path, manifest, stored)}
+        model = Broadcast.from_tensors(read_tensors(path / SERVER, manifest, SERVER_NAMES), len(aggregators))
+        for name, vector, size in (("w", model.w, layout.size), ("stats", model.stats, layout.stats_size)):
             if vector.shape != (size,):
-                raise Damaged(f"{path / SERVER}: expected {name!r} to have {size} numbers, found {tuple(vector.shape)}")
-        server = ServerState(layout, held.w, held.stats, held.aggregators)
-        states = {name: state for name, (_, state) in kept.items()}
-        files = {name: file for name, (file, _) in kept.items()}
+                raise CorruptCheckpointError(
+                    f"{path / SERVER}: expected {name!r} to have {size} numbers, found {tuple(vector.shape)}"
+                )
         return Contents(
-            round=manifest.round, server=server, clients=states, best=manifest.best, names=manifest.clients, aggregators=manifest.aggregators, files=files, at_sites=manifest.at_sites,
+            round=manifest.round,
+            server=ServerState(layout, model.w, model.stats, model.aggregators),
+            clients={name: state for name, (_, state) in clients.items()},
+            best=manifest.best,
+            names=manifest.clients,
+            aggregators=manifest.aggregators,
+            files={name: file for name, (file, _) in clients.items()},
+            at_sites=manifest.at_sites,
             callbacks=manifest.callbacks,
-        )  # fmt: skip
+        )
 
 
 def clients(path: Path, layout: Layout, aggregators: list[str]) -> Iterator[tuple[str, ClientState]]:
-    """Read the clients' states in a checkpoint, with their names, one after the other.
+    """Yield the names and states of the clients in a checkpoint, one after the other.
 
     Raises:
-        CheckpointError: The same as of :func:`load`.
+        CheckpointError: As for :func:`load`.
     """
     with _reading(path):
-        for name, _, state in _clients(path, _fitting(path, layout, aggregators)):
+        for name, _, state in client_states(path, _checked_manifest(path, layout, aggregators)):
             yield name, state
 
 
-def _fitting(path: Path, layout: Layout, aggregators: list[str]) -> Manifest:
-    """The manifest of a checkpoint of this model and of these aggregators."""
+def _checked_manifest(path: Path, layout: Layout, aggregators: list[str]) -> Manifest:
+    """Read a manifest and check that it belongs to this model and these aggregators."""
     manifest = Manifest.read(path)
     there, here = manifest.layout, describe(layout)
     if manifest.aggregators != aggregators:
-        raise CheckpointError(f"{path}: trained with aggregators {manifest.aggregators}, the config has {aggregators}")
+        raise CheckpointError(
+            f"{path}: expected aggregators {aggregators}, found {manifest.aggregators}; use the run's config.yaml"
+        )
     if there != here:
         raise CheckpointError(f"{path} is a checkpoint of another model: {difference(there, here)}")
     return manifest
 
 
-def _clients(
-    path: Path, manifest: Manifest, stored: bool = False
-) -> Iterator[tuple[str, str, ClientState | StoredState]]:
-    """Name, file and state of each client that has one, in the order of the clients."""
-    shared: dict[int, tuple[str, State]] = {}
-    for file in filter(SHARED.fullmatch, manifest.files):
-        for number, tensors in _shared(path / file, manifest).items():
-            if number in shared or client_file(number) in manifest.files:
-                raise Damaged(f"{path / file}: client number {number} is in another file too")
-            shared[number] = file, tensors
-    for number, name in enumerate(manifest.clients):
-        own = client_file(number)
-        if own in manifest.files:
-            tensors = _read(path / own, manifest, CLIENT_NAMES, mapped=stored)
-            if stored:
-                yield name, own, StoredState(path / own, len(manifest.aggregators))
-                continue
-            shared[number] = own, tensors
-        if number in shared:
-            file, tensors = shared.pop(number)
-            yield name, file, ClientState.from_tensors(tensors, len(manifest.aggregators))
-
-
-def _shared(path: Path, manifest: Manifest) -> dict[int, State]:
-    """The tensors of the clients in a file that they share, by their number."""
-    stacks = _read(path, manifest, ())
-    try:
-        return unstacked(stacks, len(manifest.clients), CLIENT_NAMES)
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise Damaged(f"{path} {error}") from error
-
-
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Within, what cannot be read is told together with the checkpoint before it that can."""
+    """Context manager that adds the last intact checkpoint to read errors."""
     try:
         yield
-    except Damaged as error:
+    except CorruptCheckpointError as error:
         raise CheckpointError(f"{error}; {_instead(path)}") from error
     except (OSError, EOFError, KeyError, TypeError, ValueError, RuntimeError, pickle.UnpicklingError) as error:
         if isinstance(error, CheckpointError):
@@ -359,27 +339,22 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _instead(path: Path) -> str:
-    """What to use instead of a damaged checkpoint: the one before it that is whole."""
+    """Name the last intact checkpoint before a damaged one."""
     for other in reversed(_complete(path.parent)):
-        if other.name < path.name and _whole(other):
-            return f"{other.name}, before it, is whole: use --ckpt_path {other}"
-    return "no checkpoint before it is whole: start a new run"
+        if other.name < path.name and _is_intact(other):
+            return f"the one before it, {other.name}, is intact: use --ckpt_path {other}"
+    return "no checkpoint before it is intact: start a new run"
 
 
-def _whole(path: Path) -> bool:
+def _is_intact(path: Path) -> bool:
     try:
         manifest = Manifest.read(path)
-        _read(path / SERVER, manifest, SERVER_NAMES)
-        for _ in _clients(path, manifest):
+        read_tensors(path / SERVER, manifest, SERVER_NAMES)
+        for _ in client_states(path, manifest):
             pass
-    except Exception:  # whatever is wrong with it
+    except Exception:  # any error means that it is damaged
         return False
     return True
-
-
-def client_file(number: int) -> str:
-    """Name of the file of a client with a large state, by its number among the federation's."""
-    return f"client-{number:05d}.pt"
 
 
 def _complete(folder: Path) -> list[Path]:
@@ -387,23 +362,5 @@ def _complete(folder: Path) -> list[Path]:
 
 
 def _write(tensors: State, path: Path) -> None:
-    write(tensors, path)
+    write_tensors(tensors, path)
     sync(path)
-
-
-def _read(path: Path, manifest: Manifest, names: Sequence[str], mapped: bool = False) -> State:
-    """The tensors of a file: as they were written, and these names among them; in memory, or mapped."""
-    if not path.exists():
-        raise Damaged(f"{path} is missing")
-    if manifest.sha256.get(path.name) != sha256(path):
-        raise Damaged(f"{path} is damaged, or of another checkpoint: its SHA-256 is not the one in {NAME}")
-    try:
-        found = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    except (EOFError, RuntimeError, ValueError, KeyError, TypeError, pickle.UnpicklingError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise Damaged(f"{path} cannot be read: {reason:.200}") from error
-    if not isinstance(found, dict) or not all(map(torch.is_tensor, found.values())):
-        raise Damaged(f"{path}: expected tensors by name, found something else")
-    if lacking := [name for name in names if name not in found]:
-        raise Damaged(f"{path} lacks the tensor {lacking[0]!r}")
-    return found

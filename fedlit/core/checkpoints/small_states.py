@@ -1,4 +1,4 @@
-"""Small client states in one file: clients that keep tensors of the same names and shapes are rows of stacked tensors."""
+"""Small client states in one file: clients with tensors of the same names and shapes are rows of stacked tensors."""
 
 from collections.abc import Mapping
 
@@ -7,19 +7,19 @@ import torch
 from fedlit.core.messages import ClientState, State, stripped
 
 SMALL = 2**15
-"""Client states of up to so many bytes share a file, and travel between processes in the message itself."""
+"""Largest number of bytes of a client state that shares a file, and travels between processes inside the message."""
 
 NUMBERS = "clients"
-"""Name of the tensor that says whose rows they are."""
+"""Name of the tensor with the clients' numbers."""
 
 
 def is_small(state: ClientState) -> bool:
-    """Tell whether a state shares a file with others."""
+    """Return whether a state shares a file with others."""
     return sum(t.numel() * t.element_size() for t in state.tensors().values()) <= SMALL
 
 
 def stacked(states: Mapping[int, ClientState]) -> State:
-    """Stack states by the numbers of their clients: ``<kind>/clients`` [K], and ``<kind>/<name>`` [K, ...] of each tensor."""
+    """Stack states by their clients' numbers: ``<kind>/clients`` [K], and ``<kind>/<name>`` [K, ...] per tensor."""
     kinds: dict[tuple, dict[int, State]] = {}
     for number, state in states.items():
         tensors = state.tensors()
@@ -33,15 +33,15 @@ def stacked(states: Mapping[int, ClientState]) -> State:
 
 
 def unstacked(stacks: State, clients: int, names: tuple[str, ...]) -> dict[int, State]:
-    """The inverse of :func:`stacked`: the tensors of each state, by the number of its client.
+    """Invert :func:`stacked`: return the tensors of each state by its client's number.
 
     Args:
-        stacks: What :func:`stacked` gave.
-        clients: How many clients the federation has.
+        stacks: The result of :func:`stacked`.
+        clients: Number of the federation's clients.
         names: Tensors that every state has.
 
     Raises:
-        ValueError: It is something else; says what is wrong.
+        ValueError: It is something else; names the fault.
     """
     states: dict[int, State] = {}
     for place in dict.fromkeys(key.partition("/")[0] for key in stacks):

@@ -1,7 +1,7 @@
-"""Client states on disk: where all of them together would not fit into memory, each lies in a file of its own.
+"""Client states on disk, one file each, if all of them together do not fit into memory.
 
-A file is written once, under a name that no other has had, and never changed. So a checkpoint that links it stays as it is
-while the next round writes, and a process that is killed at any moment damages nothing.
+A file is written once, under a unique name, and never changed. So a checkpoint that links it is unchanged while the
+next round writes, and a process that is killed at any moment damages nothing.
 """
 
 import os
@@ -20,53 +20,43 @@ from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.messages import ClientState, State
 
 SHARE = 0.25
-"""Share of the memory that is free, up to which client states are kept in memory by default."""
+"""Share of the free memory up to which client states are kept in memory by default."""
 
-UNITS = {
-    "": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-}
+UNITS = {"": 1} | {f"{k}{i}b": (1024 if i else 1000) ** n for n, k in enumerate("kmgt", 1) for i in ("", "i")}
 
 
 @dataclass(frozen=True)
 class StoredState:
-    """A client state that lies in a file, where another process may have put it.
+    """A client state in a file, which another process may have written.
 
     Attributes:
         file: Never written again.
-        aggregators: How many the federation has.
+        aggregators: Number of the federation's aggregators.
     """
 
     file: Path
     aggregators: int
 
     def load(self) -> ClientState:
-        """Map the file: its pages are read when they are used."""
+        """Map the file into memory; its pages are read when they are used."""
         tensors = torch.load(self.file, map_location="cpu", mmap=True, weights_only=True)
         return ClientState.from_tensors(tensors, self.aggregators)
 
 
 @dataclass(frozen=True)
 class StateFolder:
-    """The folder of a run's client states, beside its checkpoints: links need the same file system.
+    """The folder of a run's client states, next to its checkpoints because links need the same file system.
 
     Attributes:
         path: The folder.
-        aggregators: How many the federation has.
+        aggregators: Number of the federation's aggregators.
     """
 
     path: Path
     aggregators: int
 
     def keep(self, state: ClientState) -> ClientState | StoredState:
-        """Write a state that is new to a file; a small one stays in memory.
+        """Write a new state to a file; a small one stays in memory.
 
         Raises:
             TrainingError: It cannot be written.
@@ -75,18 +65,18 @@ class StateFolder:
             return state
         file = self._fresh()
         try:
-            write(state.tensors(), file)
+            write_tensors(state.tensors(), file)
         except (OSError, RuntimeError) as error:
             file.unlink(missing_ok=True)
             reason = error if isinstance(error, OSError) else error.__context__ or error
             raise TrainingError(
-                f"{self.path}: a client's state cannot be written: {getattr(reason, 'strerror', None) or reason}. Make room, "
-                "or raise federation.state_memory, and go on with the last checkpoint"
+                f"{self.path}: a client's state cannot be written: {getattr(reason, 'strerror', None) or reason}. "
+                "Free disk space, or raise federation.state_memory, and resume from the last checkpoint"
             ) from error
         return StoredState(file, self.aggregators)
 
     def adopt(self, state: ClientState | StoredState) -> ClientState | StoredState:
-        """Take over a state of a checkpoint: a file is linked, so that it stays when the checkpoint goes."""
+        """Take over a checkpoint's state: its file is linked, so that it survives the checkpoint."""
         if state.file is None:
             return self.keep(state)
         if state.file.parent == self.path:
@@ -96,13 +86,13 @@ class StateFolder:
         return StoredState(file, self.aggregators)
 
     def drop(self, states: Iterable[ClientState | StoredState], kept: Iterable[ClientState | StoredState] = ()) -> None:
-        """Remove the files of states, but not of those that are kept."""
+        """Remove the files of states, except those to keep."""
         for file in {s.file for s in states} - {s.file for s in kept} - {None}:
-            if file.parent == self.path:  # not a checkpoint's
+            if file.parent == self.path:  # other files belong to checkpoints
                 file.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Remove the folder, and the one around it unless other ranks still have theirs there."""
+        """Remove the folder, and its parent unless other ranks still use it."""
         shutil.rmtree(self.path, ignore_errors=True)
         with suppress(OSError):
             self.path.parent.rmdir()
@@ -111,15 +101,15 @@ class StateFolder:
         return self.path / f"{uuid4().hex}.pt"
 
 
-def write(tensors: State, path: Path) -> None:
-    """Write tensors to a new file; a view is copied, since it would take its whole storage to disk."""
+def write_tensors(tensors: State, path: Path) -> None:
+    """Write tensors to a new file; a view is copied, because its whole storage would be written."""
     whole = {name: t if t.untyped_storage().nbytes() == t.nbytes else t.clone() for name, t in tensors.items()}
     with path.open("wb") as file:
         torch.save(whole, file)
 
 
 def link(source: Path, target: Path) -> None:
-    """Give a file a second name; where the file system has no links, a copy."""
+    """Add a second name to a file, or copy it if the file system has no links."""
     try:
         os.link(source, target)
     except OSError:
@@ -132,38 +122,38 @@ def in_bytes(value: int | str) -> int | None:
     Raises:
         ConfigError: It is neither.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmgt]i?b)?", str(value).lower())
+    size = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmgt]i?b)?", str(value).lower())
     if str(value) == "auto":
         return None
-    if found is None:
+    if size is None:
         raise ConfigError(
             f"federation.state_memory: expected bytes such as 4000000000, 4GB or 512MiB, or auto; found {value!r}"
         )
-    return int(float(found[1]) * UNITS[found[2] or ""])
+    return int(float(size[1]) * UNITS[size[2] or ""])
 
 
 def free_memory() -> int:
-    """Bytes of memory that new data may take on this machine."""
+    """Return the number of bytes of memory that new data may use on this machine."""
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text().splitlines()
         free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-        with suppress(OSError, ValueError):  # a container's limit, where it has one
+        with suppress(OSError, ValueError):  # a container's limit, if it has one
             limit, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
             free = min(free, limit - used)
         return max(free, 0)
-    return 4 * 2**30  # what a laptop has left
+    return 4 * 2**30  # typical of a laptop
 
 
 def check_room(folder: Path, each: int, clients: int, cohort: int) -> None:
-    """Refuse a disk that cannot hold the states: every client's, and the new and replaced ones of a round.
+    """Refuse a disk that is too small for the states: every client's, and the new and replaced ones of a round.
 
     Raises:
-        ConfigError: Says how much is needed.
+        ConfigError: Names the space that is needed.
     """
     needed, free = each * (clients + 2 * cohort), shutil.disk_usage(folder).free
     if needed > free:
         raise ConfigError(
-            f"{folder}: no room for the clients' states: {clients} clients of {each / 1e6:,.1f} MB, and twice the {cohort} of "
-            f"a round, take at least {needed / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free; choose another --run_dir, or "
-            "raise federation.state_memory where there is more memory"
+            f"{folder}: no room for the clients' states: {clients} clients of {each / 1e6:,.1f} MB, and twice the "
+            f"{cohort} of a round, take at least {needed / 1e9:,.1f} GB, but {free / 1e9:,.1f} GB are free; choose "
+            "another --run_dir, or raise federation.state_memory if there is enough memory"
         )

@@ -1,1 +1,1 @@
-"""What a process of this machine needs: how it starts, what it imports, files and documents, values out of JSON."""
+"""Services for a process of this machine: starting, imports, files, documents, and values out of JSON."""

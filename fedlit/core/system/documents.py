@@ -1,4 +1,4 @@
-"""YAML that a user has written: read in one way everywhere, and refused in words where it cannot mean what it says."""
+"""YAML files of users: read in one way everywhere, and refused if they cannot mean what they say."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,16 +12,17 @@ from fedlit.core.errors import ConfigError
 Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 LARGEST = 100_000
-"""Values of a document with every alias written out, unless it is written out itself. Configurations have some hundreds."""
+"""Largest number of values of a document with all aliases expanded, unless they are written out. Configurations have
+hundreds."""
 
 DEEPEST = 100
-"""Mappings and lists within each other."""
+"""Largest depth of nested mappings and lists."""
 
-TOO_DEEP = f"more than {DEEPEST} mappings or lists within each other"
+TOO_DEEP = f"expected at most {DEEPEST} nested mappings or lists, found more"
 
 
 class DocumentError(ConfigError, yaml.YAMLError):
-    """A document of a user's that no command can take."""
+    """A document that no command can use."""
 
 
 @dataclass
@@ -32,8 +33,8 @@ class _Level:
     path: tuple[str, ...]
     anchor: str | None
     size: int = 1
-    key: str | None = None  # of the value that comes next; None where a key comes next
-    lines: dict[str, int] = field(default_factory=dict)  # of the keys so far
+    key: str | None = None  # key of the next value; None if a key comes next
+    lines: dict[str, int] = field(default_factory=dict)  # lines of the keys so far
     items: int = 0
 
 
@@ -41,18 +42,18 @@ def load(path: Path) -> Any:
     """Read a YAML file.
 
     Raises:
-        DocumentError: It is no UTF-8 or no YAML, or it means something else than it says, see :func:`check`.
+        DocumentError: It is not UTF-8 or not YAML, or it is ambiguous; see :func:`check_text`.
     """
     return parse(text_of(path), str(path))
 
 
 def parse(text: str, name: str = "") -> Any:
-    """Return what a YAML text holds.
+    """Return the content of a YAML text.
 
     Raises:
-        DocumentError: It is no YAML, or it means something else than it says, see :func:`check`.
+        DocumentError: It is not YAML, or it is ambiguous; see :func:`check_text`.
     """
-    check(text, name)
+    check_text(text, name)
     try:
         return yaml.load(text, Loader)
     except yaml.YAMLError as error:
@@ -77,20 +78,20 @@ def text_of(path: Path) -> str:
         ) from error
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        raise DocumentError(f"{path}, line {line}: found a NUL character; a YAML file is text, remove it")
+        raise DocumentError(f"{path}, line {line}: expected text, found a NUL character; remove it")
     return text
 
 
-def check(text: str, name: str = "") -> None:
-    """Refuse a document that means something else than it says, without making anything of it.
+def check_text(text: str, name: str = "") -> None:
+    """Refuse an ambiguous document, without building its content.
 
     Args:
         text: The document.
         name: Its file, for messages.
 
     Raises:
-        DocumentError: It is no YAML; a key is there twice, which would drop the first; or its anchors or its depth make it
-            larger than anybody writes.
+        DocumentError: It is not YAML; a key occurs twice, which would drop the first; or its anchors or nesting make it
+            far larger than a configuration.
     """
     try:
         problem = next(_problems(text), None)
@@ -105,7 +106,7 @@ def load_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML file of keys and values.
 
     Raises:
-        DocumentError: It holds nothing, a list or a word; or see :func:`load`.
+        DocumentError: It is empty, a list or a word; or see :func:`load`.
     """
     if path.is_dir():
         raise DocumentError(f"{path}: expected a YAML file, found a folder")
@@ -117,17 +118,17 @@ def load_mapping(path: Path) -> dict[str, Any]:
 
 
 def _problems(text: str) -> Iterator[tuple[int, str]]:
-    """Go through a document as it is written, aliases unopened: (line, problem)."""
+    """Yield (line, problem) of a document as it is written, without expanding aliases."""
     levels: list[_Level] = []
-    sizes: dict[str, int] = {}  # of what anchors stand for, with every alias written out
-    words: dict[str, str] = {}  # anchors of single words
+    sizes: dict[str, int] = {}  # numbers of values behind anchors, with all aliases expanded
+    words: dict[str, str] = {}  # single words behind anchors
     places: dict[tuple[str, ...], int] = {}  # lines of dotted keys
     documents = 0
     for number, event in enumerate(yaml.parse(text, Loader)):
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent):
             if any(level.anchor == event.anchor for level in levels):
-                yield line, f"the anchor &{event.anchor} contains itself; write out what is meant"
+                yield line, f"the anchor &{event.anchor} contains itself; write its content out"
             word, size, anchor = words.get(event.anchor), sizes.get(event.anchor, 1), None
         elif isinstance(event, yaml.ScalarEvent):
             word, size, anchor = event.value, 1, event.anchor
@@ -144,7 +145,7 @@ def _problems(text: str) -> Iterator[tuple[int, str]]:
         else:
             documents += isinstance(event, yaml.DocumentStartEvent)
             if documents > 1:
-                yield line, "a second document begins; a file has one"
+                yield line, "expected one document, found a second document; use a file for each"
             continue
         if anchor:
             sizes[anchor] = size
@@ -153,10 +154,7 @@ def _problems(text: str) -> Iterator[tuple[int, str]]:
         level = levels[-1]
         level.size += size
         if level.size > max(LARGEST, 10 * number):
-            yield (
-                line,
-                f"its anchors stand for more than {level.size - 1:,} values once they are written out; write less",
-            )
+            yield line, f"its anchors expand to more than {level.size - 1:,} values; use fewer aliases"
         if not level.mapping:
             level.items += 1
         elif level.key is not None:
@@ -165,14 +163,11 @@ def _problems(text: str) -> Iterator[tuple[int, str]]:
             level.key = "" if word is None else word
             twice = _twice(level, line, places) if word not in (None, "<<") else None
             if twice is not None:
-                yield (
-                    line,
-                    f"the key {word!r} is there twice, first in line {twice}; the later one would win: remove one",
-                )
+                yield line, f"the key {word!r} occurs twice, first in line {twice}; the later one would win: remove one"
 
 
 def _twice(level: _Level, line: int, places: dict[tuple[str, ...], int]) -> int | None:
-    """The line where the key of a level is for the first time, with dots or without them."""
+    """Return the line of an earlier occurrence of the level's key, with dots or nested, or None."""
     dotted = (*level.path, *level.key.split("."))
     earlier = level.lines.get(level.key, places.get(dotted))
     level.lines[level.key] = places[dotted] = line
@@ -180,7 +175,7 @@ def _twice(level: _Level, line: int, places: dict[tuple[str, ...], int]) -> int 
 
 
 def _below(level: _Level) -> tuple[str, ...]:
-    """The dotted key of what comes next in a level."""
+    """Return the dotted key of the next value in a level."""
     return (*level.path, *(level.key or "").split(".")) if level.mapping else (*level.path, f"[{level.items}]")
 
 
@@ -188,16 +183,16 @@ def _described(error: yaml.YAMLError, name: str, text: str) -> str:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     what = getattr(error, "problem", None) or str(error).splitlines()[0]
     if mark is None:
-        return f"{name}: no valid YAML: {what}" if name else f"no valid YAML: {what}"
-    if "nesting depth" in what:  # PyYAML 6.0.4 and later have a limit of their own, and read ahead
+        return f"{name}: expected valid YAML: {what}" if name else f"expected valid YAML: {what}"
+    if "nesting depth" in what:  # PyYAML 6.0.4 and later have their own limit, and read ahead
         return f"{_place(name, mark.line + 1)}: {TOO_DEEP}"
     lines = text.split("\n")
     line, column = mark.line, mark.column
-    if line >= len(lines):  # it ends in the middle of something
+    if line >= len(lines):  # the text ends inside a value
         line, column = len(lines) - 1, len(lines[-1])
     if lines[line][column:].startswith("\t"):
         what = "found a tab; indent with spaces"
-    return f"{_place(name, line + 1)}, column {column + 1}: no valid YAML: {what}"
+    return f"{_place(name, line + 1)}, column {column + 1}: expected valid YAML: {what}"
 
 
 def _place(name: str, line: int) -> str:

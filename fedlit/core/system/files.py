@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all, also when the process dies while it writes them."""
+"""Files and folders that appear whole or not at all, even if the process dies while writing them."""
 
 import os
 import shutil
@@ -10,19 +10,19 @@ from pathlib import Path
 
 @contextmanager
 def whole(path: Path, durable: bool = False, replace: bool = True) -> Iterator[Path]:
-    """Yield the path of a draft beside ``path``, which takes its place when the block ends.
+    """Context manager that yields the path of a draft, which replaces ``path`` when the block ends.
 
-    The block writes the draft as a file, or makes it a folder. If the block raises, the draft is removed and what was
-    at ``path`` stays. A process that is killed leaves the old or the new content, and perhaps a hidden draft.
+    The block writes the draft as a file, or makes it a folder. If the block raises, the draft is removed and ``path``
+    is unchanged. A process that is killed leaves the old or the new content, and perhaps a hidden draft.
 
     Args:
-        path: The file or the folder; the folder around it is made where it is missing.
-        durable: Wait until the content of a file is on the disk, so that it survives a power cut as well.
-        replace: Whether to replace a file that somebody else has put there meanwhile; otherwise theirs stays.
+        path: The file or folder; its parent folder is created if it is missing.
+        durable: Wait until the content of a file is on the disk, so that it also survives a power cut.
+        replace: Whether to replace a file that another process has put there meanwhile; otherwise that one is kept.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
-    _discard(draft)  # of a process that was killed, and had the number of this one
+    _discard(draft)  # left by a killed process with the same process id
     try:
         yield draft
         if durable:
@@ -36,14 +36,14 @@ def whole(path: Path, durable: bool = False, replace: bool = True) -> Iterator[P
 
 
 def put(draft: Path, path: Path) -> None:
-    """Give a complete draft its name, in the place of what had it."""
+    """Move a complete draft to its final name, replacing what had it."""
     if path.is_dir():
-        remove(path)  # no system replaces a folder that holds files
+        remove(path)  # no system replaces a folder that is not empty
     os.replace(draft, path)
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder so that nobody meets a half of it under its name."""
+    """Remove a folder so that it never exists half-deleted under its name."""
     hidden = folder.with_name(f".removing-{folder.name}")
     shutil.rmtree(hidden, ignore_errors=True)
     os.replace(folder, hidden)
@@ -51,7 +51,7 @@ def remove(folder: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the list of names in a folder, is on the disk."""
+    """Wait until a file, or a folder's list of names, is on the disk."""
     if path.is_dir() and os.name == "nt":  # Windows opens no folders
         return
     descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
@@ -62,7 +62,7 @@ def sync(path: Path) -> None:
 
 
 def private(folder: Path) -> None:
-    """Make a folder, if it is missing, and close it to all other users of the machine."""
+    """Make a folder, if it is missing, and deny all other users of the machine access to it."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if folder.stat().st_mode & 0o077:
         folder.chmod(0o700)

@@ -1,4 +1,4 @@
-"""Imports that are fast: of what is asked for alone, and without looking for garbage in between."""
+"""Fast imports: only on first use, and without garbage collections meanwhile."""
 
 import gc
 import sys
@@ -11,13 +11,11 @@ from types import ModuleType
 def lazily(
     package: str, homes: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
-    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package that imports a module when a name of it is asked for.
-
-    This is PEP 562.
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package that imports its modules on first use (PEP 562).
 
     Args:
         package: Name of the package.
-        homes: Modules, and the names that the package exports of each.
+        homes: Modules, and the names that the package exports from each.
     """
     home_of = {name: home for home, names in homes.items() for name in names}
 
@@ -30,7 +28,7 @@ def lazily(
 
 
 def loaded(name: str) -> ModuleType:
-    """Import a module, unless it has been, without looking for garbage in between."""
+    """Return a module; import it if necessary, without garbage collections meanwhile."""
     if name in sys.modules:
         return sys.modules[name]
     with uncollected():
@@ -39,9 +37,10 @@ def loaded(name: str) -> ModuleType:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Import modules, or read long tables, without looking for garbage in between, which takes a third longer and finds nothing.
+    """Context manager without garbage collections, for imports and long tables: they find nothing and cost a third.
 
-    At the end all objects are put into the oldest generation, so that no later search goes through the new ones on their way there.
+    At the end all objects move to the oldest generation, so that no later collection visits the new ones on their way
+    there.
     """
     if not gc.isenabled():
         yield
@@ -50,7 +49,7 @@ def uncollected() -> Iterator[None]:
     try:
         yield
     finally:
-        if not gc.get_freeze_count():  # what somebody has frozen stays so
+        if not gc.get_freeze_count():  # objects that the caller has frozen stay frozen
             gc.freeze()
             gc.unfreeze()
         gc.enable()

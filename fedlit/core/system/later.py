@@ -1,14 +1,14 @@
-"""Work that goes on in a thread while the process does something else."""
+"""Work in a thread while the process does something else."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 
 class Later:
-    """One piece of work at a time; its error is raised where its end is waited for.
+    """Background thread for one task at a time; ``finish`` re-raises its error.
 
     Args:
-        name: Of the thread.
+        name: Name of the thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -17,13 +17,13 @@ class Later:
         self._begun: Future[None] | None = None
 
     def begin(self, work: Callable[[], None]) -> None:
-        """Begin the work, after what was begun before."""
+        """Start a task, after the previous one."""
         self.finish()
         self._thread = self._thread or ThreadPoolExecutor(1, self._name)
         self._begun = self._thread.submit(work)
 
     def finish(self) -> None:
-        """Wait until the work is done; what it raised is raised here, once."""
+        """Wait until the task is done; re-raise its error, once."""
         begun, self._begun = self._begun, None
         if begun is not None:
             begun.result()

@@ -1,7 +1,8 @@
-"""Values out of JSON, checked against the types that a constructor declares; classes come out of a table, never by import.
+"""Values out of JSON, checked against a constructor's declared types; classes come from a table, never by import.
 
-Whatever crosses a boundary is built here: the fields of every message, and the model, algorithms and schedule of a
-configuration. A class is an entry of the receiver's own table (:mod:`fedlit.sites.table`); no string is ever imported.
+Everything that crosses a boundary is built here: the fields of every message, and the model, algorithms and schedule of
+a configuration. A class is an entry of the receiver's own table (:mod:`fedlit.sites.table`); no string is ever
+imported.
 """
 
 import inspect
@@ -13,19 +14,19 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 LARGEST = 2**63
-"""Whole numbers are smaller than this."""
+"""Upper bound of whole numbers."""
 
 AnyFloat = Annotated[float, "also NaN and infinity"]
-"""A number that may be none, such as a mean loss that was never logged; all others are finite."""
+"""A number that may be NaN or infinite, such as a mean loss that was never logged; all others are finite."""
 
 SPEC = {"class_path", "init_args", "dict_kwargs"}
-"""Keys of a value that names a class; the last are arguments of a constructor that takes any."""
+"""Keys of a value that names a class; the last one holds arguments of a constructor that takes any."""
 
 Kind = TypeVar("Kind")
 
 
 class Mistyped(ValueError):
-    """A value that is not what its place takes; names the place."""
+    """A value that does not fit its place; names the place."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +35,14 @@ class Table:
 
     Attributes:
         classes: Every class by each of its names.
-        bases: Base classes of the kinds of parts, the narrower of two first: a class belongs where its own kind is asked for.
+        bases: Base classes of the kinds of parts, subclasses first: a class fits only where its own kind is expected.
     """
 
     classes: Mapping[str, type]
     bases: tuple[type, ...] = ()
 
     def get(self, name: str, kind: type, where: str) -> type:
-        """Look a class up for a place.
+        """Return a class for a place.
 
         Raises:
             Mistyped: It is not in the table, or of another kind than the place takes.
@@ -61,7 +62,7 @@ NO_CLASSES = Table({})
 
 
 def built(kind: Any, value: Any, where: str = "", table: Table = NO_CLASSES) -> Any:
-    """Make what a place takes of a value out of JSON.
+    """Make a value for a place from JSON.
 
     Args:
         kind: The declared type, such as ``int | None``, ``list[str]``, a dataclass, or a base class.
@@ -111,13 +112,13 @@ def built(kind: Any, value: Any, where: str = "", table: Table = NO_CLASSES) -> 
     if kind in (list, tuple, dict):
         return _plain(value, where)
     if not isinstance(kind, type):
-        raise Mistyped(f"{where}: nothing that travels fits {kind}")
+        raise Mistyped(f"{where}: no value in a message can be a {kind}")
     if is_dataclass(kind) and not (isinstance(value, dict) and "class_path" in value):
         return made(kind, value, where, table)
     if issubclass(kind, Path):
-        if isinstance(value, Path):  # the receiver's own, as no JSON holds one
+        if isinstance(value, Path):  # the receiver's own, because JSON has no paths
             return value
-        raise Mistyped(f"{where}: expected nothing, as no path comes from elsewhere, found {_shown(value)}")
+        raise Mistyped(f"{where}: expected nothing, because paths are never sent, found {_shown(value)}")
     cls, arguments = _entry(kind, value, where, table)
     return made(cls, arguments, where, table)
 
@@ -127,32 +128,28 @@ def made(cls: Callable[..., Kind], arguments: Any, where: str, table: Table = NO
 
     Args:
         cls: The class.
-        arguments: Its arguments by name, out of JSON.
+        arguments: Its arguments by name, from JSON.
         where: The place, for errors.
         table: See :func:`built`.
 
     Raises:
-        Mistyped: An argument is none of its own, is missing, or of another type, or the class refuses them.
+        Mistyped: An argument is unknown, missing or of another type, or the class refuses it.
     """
-    checked = _arguments(cls, arguments, where, table)
+    values = _arguments(cls, arguments, where, table)
     try:
-        return cls(**checked)
+        return cls(**values)
     except (TypeError, ValueError, ArithmeticError, AttributeError, KeyError, RuntimeError) as error:
         raise Mistyped(f"{where}: {str(error) or type(error).__name__}") from error
 
 
 def class_paths(value: Any) -> list[str]:
     """List the classes that a configuration names, each once, in their order."""
-    found: dict[str, None] = {}
-    if isinstance(value, dict):
-        if isinstance(value.get("class_path"), str):
-            found[value["class_path"]] = None
-        for part in value.values():
-            found |= dict.fromkeys(class_paths(part))
-    elif isinstance(value, list):
-        for part in value:
-            found |= dict.fromkeys(class_paths(part))
-    return list(found)
+    paths: list[str] = []
+    if isinstance(value, dict) and isinstance(value.get("class_path"), str):
+        paths.append(value["class_path"])
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        paths += class_paths(part)
+    return list(dict.fromkeys(paths))
 
 
 def _arguments(cls: Any, arguments: Any, where: str, table: Table, skipped: int = 0) -> dict[str, Any]:
@@ -165,9 +162,9 @@ def _arguments(cls: Any, arguments: Any, where: str, table: Table, skipped: int 
     named = {p.name: p for p in parameters if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)}
     open_ended = any(p.kind == kinds.VAR_KEYWORD for p in parameters)
     hints = _hints(cls)
-    odd = [name for name in arguments if name not in named and not open_ended]
-    if odd:
-        raise Mistyped(f"{where}: {getattr(cls, '__name__', cls)} has no {_shown(odd[0])}")
+    unknown = [name for name in arguments if name not in named and not open_ended]
+    if unknown:
+        raise Mistyped(f"{where}: {getattr(cls, '__name__', cls)} has no {_shown(unknown[0])}")
     needed = [name for name, p in named.items() if p.default is kinds.empty and name not in arguments]
     if needed:
         raise Mistyped(f"{where}: {getattr(cls, '__name__', cls)} needs {needed[0]!r}")
@@ -178,10 +175,10 @@ def _arguments(cls: Any, arguments: Any, where: str, table: Table, skipped: int 
 
 
 def _hints(cls: Any) -> dict[str, Any]:
-    """The declared types; of code whose types cannot be resolved none, so that its arguments are plain values."""
+    """Return the declared types, or none if they cannot be resolved, so that the arguments are plain values."""
     try:
         return get_type_hints(cls.__init__ if isinstance(cls, type) else cls, include_extras=True)
-    except Exception:  # a name that exists for type checkers alone, or anything else in somebody's own code
+    except Exception:  # a name that exists only for type checkers, or any error of a user's code
         return {}
 
 
@@ -197,10 +194,10 @@ def _one_of(kinds: Sequence[Any], value: Any, where: str, table: Table) -> Any:
 
 
 def _factory(signature: Sequence[Any], value: Any, where: str, table: Table) -> Callable[..., Any]:
-    """A class with all of its arguments but the first, such as an optimizer without its parameters."""
+    """Return a class with all of its arguments but the first, such as an optimizer without its parameters."""
     wanted = signature[1]
     if not isinstance(wanted, type):
-        raise Mistyped(f"{where}: nothing that travels fits {wanted}")
+        raise Mistyped(f"{where}: no value in a message can be a {wanted}")
     cls, arguments = _entry(wanted, value, where, table)
     return partial(cls, **_arguments(cls, arguments, where, table, skipped=1))
 
@@ -208,10 +205,10 @@ def _factory(signature: Sequence[Any], value: Any, where: str, table: Table) -> 
 def _entry(kind: type, value: Any, where: str, table: Table) -> tuple[type, Any]:
     if not isinstance(value, dict) or not isinstance(value.get("class_path"), str) or not value.keys() <= SPEC:
         raise Mistyped(f"{where}: expected class_path and init_args of a {kind.__name__}, found {_shown(value)}")
-    given = [value.get(key) or {} for key in ("init_args", "dict_kwargs")]
-    if not all(isinstance(each, dict) for each in given):
-        raise Mistyped(f"{where}: expected arguments by name, found {_shown(given)}")
-    return table.get(value["class_path"], kind, where), given[0] | given[1]
+    arguments = [value.get(key) or {} for key in ("init_args", "dict_kwargs")]
+    if not all(isinstance(each, dict) for each in arguments):
+        raise Mistyped(f"{where}: expected arguments by name, found {_shown(arguments)}")
+    return table.get(value["class_path"], kind, where), arguments[0] | arguments[1]
 
 
 def _simple(kind: Any, value: Any, where: str) -> Any:
@@ -234,7 +231,7 @@ def _sequence(value: Any, where: str) -> Sequence[Any]:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """A value that is no object: numbers, strings, lists and maps of them."""
+    """Return a value without objects: numbers, strings, lists and maps of them."""
     if isinstance(value, dict):
         return {key: _plain(part, f"{where}.{key}") for key, part in value.items()}
     if isinstance(value, list | tuple):

@@ -18,11 +18,11 @@ from fedlit.core.checkpoints.stored_states import StateFolder, StoredState
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Layout
 from fedlit.core.hooks import initial_client_state
-from fedlit.core.labels import are_held, labelled
+from fedlit.core.labels import has_all_labels, labelled_classes
 from fedlit.core.local_model import LocalModel, LocalTraining
 from fedlit.core.logged import value_of, weighed
 from fedlit.core.messages import Broadcast, Client, ClientData, ClientReport, ClientState, Payload, Round, ServerState
-from fedlit.core.module import copy_of, in_words, overrides, scores_of, step_of
+from fedlit.core.module import copy_of, overrides, readable_errors, scores_of, step_of
 from fedlit.core.randomness import seed_process
 from fedlit.core.rounds import client_round
 from fedlit.federation.handover import PersonalParts
@@ -192,7 +192,7 @@ class Worker:
             if self._ahead is not None:
                 self._ahead.following = after and (self.stream(after[0]), after[1].load().batches if after[1] else 0)
             self.doing = f"training client {name!r}"
-            with in_words(self.local.module, self.doing):
+            with readable_errors(self.local.module, self.doing):
                 stream, client = self.stream(name), self.program.clients[name]
                 before = state.load()
                 payload, new, report = client_round(
@@ -215,8 +215,8 @@ class Worker:
         """Return the batches of a client."""
         if name not in self._streams:
             program, dataset = self.program, self.program.data[name].train
-            classes = labelled(self.local.module)
-            unseen = () if are_held(dataset, classes) else classes
+            classes = labelled_classes(self.local.module)
+            unseen = () if has_all_labels(dataset, classes) else classes
             self._streams[name] = BatchStream(
                 dataset, program.batch_size, program.seed, name, ahead=self._ahead, classes=unseen
             )
@@ -245,7 +245,7 @@ class Worker:
         for number, indices in enumerate(batches[: program.limit_eval_batches]):
             seen += len(indices)
             local.fabric.logged.clear()
-            with in_words(module, f"scoring {view.part!r}"):
+            with readable_errors(module, f"scoring {view.part!r}"):
                 batch = fetch(dataset, indices)
                 output = local.apply(lambda moved, number=number: step(moved, number), batch)
             for key, (mean, given) in weighed(local.fabric.logged).items():

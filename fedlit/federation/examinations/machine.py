@@ -7,7 +7,7 @@ import torch
 
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.flat import FlatModel
-from fedlit.core.graphs import RECORDERS, hindrance, refusal
+from fedlit.core.graphs import RECORDERS, capture_obstacle, capture_refused
 from fedlit.core.optimizer import FlatOptimizer
 from fedlit.federation.examinations.examination import Examination
 
@@ -42,8 +42,8 @@ class Recording(Examination[Recorded]):
                 f"federation.cuda_graph: true is for models that train on a CUDA GPU, and these train on {given.device}; set "
                 "fabric.accelerator: cuda, or leave it out"
             )
-        reason = hindrance(given.model, given.optimizer, given.aggregators)
-        return refusal(type(given.model.module).__name__, reason) if reason else ""
+        reason = capture_obstacle(given.model, given.optimizer, given.aggregators)
+        return capture_refused(type(given.model.module).__name__, reason) if reason else ""
 
 
 class Compiler(Examination[torch.device]):

@@ -1,13 +1,13 @@
-"""A callback of one's own: stop once the federation has settled."""
+"""A custom callback: stop once the federation has settled."""
 
 from fedlit.federation.callbacks import Callback
 
 
 class StopWhenSettled(Callback):
-    """Stop once a round moves the server's weights by less than a tolerance, and log how far each round moved them.
+    """Stop once a round moves the server's weights by less than a tolerance, and log each round's move.
 
     Args:
-        tolerance: Length of the update of a round, in the units of the weights.
+        tolerance: Length of a round's update, in the units of the weights.
     """
 
     def __init__(self, tolerance: float) -> None:

@@ -1,4 +1,4 @@
-"""Two hospitals that pull one number towards values of their own: a federation that one can compute by hand."""
+"""Two hospitals that pull one number towards different values: a federation with a simple closed form."""
 
 import torch
 from lightning.pytorch import LightningModule
@@ -26,7 +26,7 @@ class OneNumber(LightningModule):
     """``(x - optimum)^2 / 2``, by gradient descent.
 
     Args:
-        lr: learning rate.
+        lr: Learning rate.
     """
 
     def __init__(self, lr: float = 0.1) -> None:
