@@ -21,7 +21,7 @@ from fedlit.core.system.processes import return_freed_memory
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.pictures.features import with_fixed_features
 from fedlit.federation import devices
-from fedlit.federation.clients import only, taking_part
+from fedlit.federation.clients import participating_clients, select_clients
 from fedlit.federation.engines.base import Away, Engine, Program
 from fedlit.federation.engines.local import LocalEngine, wanted_workers
 from fedlit.federation.engines.ranks import FabricEngine
@@ -29,14 +29,14 @@ from fedlit.federation.examinations import (
     OF_ALGORITHMS,
     OF_MODULES,
     OF_OPTIMIZERS,
+    CaptureRequest,
     Compiler,
-    Recorded,
-    Recording,
-    Trained,
-    check,
-    check_clients,
+    ModuleWithAggregators,
+    StepCapture,
+    examine,
+    examine_clients,
 )
-from fedlit.federation.handover import PersonalParts
+from fedlit.federation.handover import PersonalState
 from fedlit.federation.scheduler import following_scheduler
 from fedlit.federation.session import Session
 from fedlit.federation.settings import Settings
@@ -51,7 +51,7 @@ def assemble(
     *,
     tags: Mapping[str, str] | None = None,
     limit_eval_batches: int | None = None,
-    personal_parts: PersonalParts | None = None,
+    personal_state: PersonalState | None = None,
     away: Away | None = None,
     phase: str = "",
 ) -> Session:
@@ -65,42 +65,42 @@ def assemble(
         seed: The seed of everything that is drawn.
         tags: Tags of the run, beside the session's own or in their place.
         limit_eval_batches: The largest number of batches of each set that an evaluation looks at.
-        personal_parts: What clients kept to themselves in an earlier phase, and start with.
+        personal_state: What clients kept to themselves in an earlier phase, and start with.
         away: Who has the clients, where they are not here; ``data`` are then what they have told.
         phase: Name of the phase; "" for the main part.
 
     Raises:
         ConfigError: Model, data and federation do not fit together.
     """
-    check(module, OF_MODULES)
-    check(Trained(module, settings.aggregators), OF_ALGORITHMS)
+    examine(module, OF_MODULES)
+    examine(ModuleWithAggregators(module, settings.aggregators), OF_ALGORITHMS)
     model, aggregators = _initial_model(module, fabric, settings), settings.aggregators
     settings = following_scheduler(settings, model.module, away is not None)
     optimizer = FlatOptimizer(model.module, model)
     if optimizer.foreign:
-        check(module, OF_OPTIMIZERS)
+        examine(module, OF_OPTIMIZERS)
     if away is None:  # sites decide for themselves
         if settings.cuda_graph is True:
-            check(Recorded(fabric.device, model, optimizer, aggregators), (Recording(),))
+            examine(CaptureRequest(fabric.device, model, optimizer, aggregators), (StepCapture(),))
         if settings.compile:
-            check(fabric.device, (Compiler(),))
+            examine(fabric.device, (Compiler(),))
     everyone = _set_up(data, fabric)
-    data = only(everyone, settings.clients)
-    clients, layout = taking_part(data, settings, everyone), model.layout
+    data = select_clients(everyone, settings.clients)
+    clients, layout = participating_clients(data, settings, everyone), model.layout
     _check_classes(data, layout.classes)
     for aggregator in aggregators:
         aggregator.check_cohort(settings.cohort_size(len(clients)))
-    check_clients(data.clients, labelled(module))
+    examine_clients(data.clients, labelled(module))
     masks = {name: client_mask(aggregators, layout, client) for name, client in clients.items()}
     personal = _keeping(masks, layout)
     states = [state_of(a, "server_state", layout, model.w.clone()) for a in aggregators]  # each may keep it
     initial = ServerState(layout, model.give_away(), model.stats.clone(), states)
     datasets, test_sets = with_fixed_features(module, everyone, fabric)
-    memory_format = devices.memory_format(settings.memory_format, fabric, module)
+    memory_format = devices.resolve_memory_format(settings.memory_format, fabric, module)
     workers = 1
     if fabric.world_size == 1:
         workers = min(wanted_workers(settings.workers, fabric), settings.cohort_size(len(clients)))
-    placement = devices.placement(data.device, fabric.device, datasets, test_sets, workers)
+    placement = devices.resolve_placement(data.device, fabric.device, datasets, test_sets, workers)
     training = replace(
         settings.training,
         channels_last=memory_format == "channels_last",
@@ -151,7 +151,7 @@ def assemble(
         program=program,
         server_model=model,
         initial=initial,
-        personal_parts=personal_parts,
+        personal_state=personal_state,
     )
 
 

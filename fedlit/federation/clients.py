@@ -9,7 +9,7 @@ from fedlit.data.federated import FederatedDataModule
 from fedlit.federation.settings import Settings
 
 
-def only(data: FederatedDataModule, clients: Sequence[str] | None) -> FederatedDataModule:
+def select_clients(data: FederatedDataModule, clients: Sequence[str] | None) -> FederatedDataModule:
     """Return the same data with some of its clients.
 
     Raises:
@@ -28,7 +28,9 @@ def only(data: FederatedDataModule, clients: Sequence[str] | None) -> FederatedD
     return part
 
 
-def taking_part(data: FederatedDataModule, settings: Settings, everyone: FederatedDataModule) -> dict[str, Client]:
+def participating_clients(
+    data: FederatedDataModule, settings: Settings, everyone: FederatedDataModule
+) -> dict[str, Client]:
     """Return what the federation knows of each client, by name.
 
     Args:

@@ -18,7 +18,7 @@ from fedlit.data.pictures.images import LabelledImages
 from fedlit.data.pictures.resident import ResidentStore, nbytes
 
 
-def memory_format(
+def resolve_memory_format(
     wanted: Literal["contiguous", "channels_last"] | None, fabric: FederationFabric, module: nn.Module
 ) -> Literal["contiguous", "channels_last", ""]:
     """Choose the memory format of a federation; the same on every machine and at every start.
@@ -77,7 +77,7 @@ class Placement:
     notice: str = ""
 
 
-def placement(
+def resolve_placement(
     wanted: Literal["auto", "cpu", "cuda"],
     device: torch.device,
     clients: Mapping[str, ClientData],

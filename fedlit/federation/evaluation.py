@@ -23,7 +23,7 @@ from fedlit.tracking.run import Run
 MAX_CLIENT_CURVES = 32
 """With more clients than this, their curves become quartiles, and a table holds the rest."""
 
-MOST_REHEARSED = 256
+MOST_CHECKED = 256
 """Clients whose validation sets are tried before the first round; of more clients so many, spread over all."""
 
 
@@ -37,10 +37,10 @@ def validate(session: Session, down: Broadcast, metrics: dict[str, float]) -> li
     return scores
 
 
-def rehearse(session: Session, server: ServerState) -> dict[str, float]:
+def sanity_check(session: Session, server: ServerState) -> dict[str, float]:
     """Score two examples a client, of at most 256: what fails there, fails before hours of training. Returns the metrics."""
     views = client_views(session.data, "val")
-    chosen = {i * len(views) // MOST_REHEARSED for i in range(MOST_REHEARSED)} if len(views) > MOST_REHEARSED else None
+    chosen = {i * len(views) // MOST_CHECKED for i in range(MOST_CHECKED)} if len(views) > MOST_CHECKED else None
     views = [replace(view, limit=2) for i, view in enumerate(views) if chosen is None or i in chosen]
     down = session.broadcast(server, session.round(0))
     scores = session.engine.evaluate(views, down)
@@ -69,7 +69,7 @@ def evaluate_sets(
     groups = {name: found for name, seen in views.items() if seen and (found := session.engine.evaluate(seen, down))}
     for scored in (s for scores in groups.values() for s in scores):
         learned = session.learned(scored.view.client)
-        scored.forget([name not in learned for name in session.classes])
+        scored.mask_classes([name not in learned for name in session.classes])
         scored.fewer = learned != session.learned(None)
     return groups
 

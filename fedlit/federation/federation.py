@@ -17,7 +17,7 @@ from fedlit.federation.progress import RoundProgress
 from fedlit.federation.server import server_round
 from fedlit.federation.session import Session
 from fedlit.federation.settings import Settings
-from fedlit.federation.standstill import Standstill
+from fedlit.federation.stalled import StalledTraining
 from fedlit.federation.state import FitState
 from fedlit.tracking.run import Run
 
@@ -58,7 +58,7 @@ class Federation(Settings):
         own = Callbacks(callbacks)
         follow = with_shipped(callbacks, RoundProgress(run.main), SaveCheckpoints(saver, own))
         state = self._begin(session, run, resume, saver, before, bool(callbacks))
-        standstill = Standstill(list(session.clients), over=state.step > 0)
+        stalled = StalledTraining(list(session.clients), over=state.step > 0)
         own.load(checkpoint.callbacks(resume) if resume else {})
         run.start(config, params or {}, description.tags(session), state.step)
         try:
@@ -73,8 +73,8 @@ class Federation(Settings):
                             total, reports = session.engine.run(
                                 rnd.cohort, down, rnd, lambda report: follow("on_client_end", state, report)
                             )
-                        state.rnd = rnd = session.answered(rnd, reports)
-                        standstill.after(rnd, reports, type(session.module).__name__)
+                        state.rnd = rnd = session.with_replies(rnd, reports)
+                        stalled.after(rnd, reports, type(session.module).__name__)
                         state.settled, state.sent = False, description.leaves_a_site(total, self.aggregators)
                         diagnostics = self.close_round(state.server, total, rnd, session)
                         del total  # while the next round trains, its memory is wanted
@@ -116,9 +116,9 @@ class Federation(Settings):
         session.store_states(saver.folder.parent / "states")
         server, done, best = session.restore(resume, training=True)
         if resume is None:
-            session.settle(server)
+            session.initialise_objective(server)
         saver.rewind(done)
-        monitor = Monitor.chosen(self, evaluation.rehearse(session, server), more)
+        monitor = Monitor.resolve(self, evaluation.sanity_check(session, server), more)
         return FitState(session=session, run=run, server=server, monitor=monitor, done=done, best=best, before=before)
 
     def _rounds(self, state: FitState, interrupts: Interrupts) -> Iterator[Round]:

@@ -17,7 +17,7 @@ from fedlit.core.parts import Parts
 
 
 @dataclass(frozen=True)
-class PersonalParts:
+class PersonalState:
     """Hold what the clients of a phase that is over kept to themselves.
 
     Attributes:

@@ -9,7 +9,7 @@ from types import FrameType, TracebackType
 
 
 @contextmanager
-def ending_at_once() -> Iterator[None]:
+def exiting_on_ctrl_c() -> Iterator[None]:
     """Within, Ctrl-C ends the process at once: imports take seconds, and nothing has begun that could be unwound."""
     other = threading.current_thread() is not threading.main_thread()
     if other or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -23,7 +23,7 @@ def ending_at_once() -> Iterator[None]:
 
 
 @contextmanager
-def ending_on_sigterm() -> Iterator[None]:
+def unwinding_on_sigterm() -> Iterator[None]:
     """Within, SIGTERM unwinds the process as Ctrl-C does, so that what is open gets closed."""
 
     def end(signum: int, frame: FrameType | None) -> None:

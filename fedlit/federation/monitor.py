@@ -26,7 +26,7 @@ class Monitor:
     notice: str = ""
 
     @classmethod
-    def chosen(cls, settings: Settings, available: Mapping[str, float], more: bool = False) -> "Monitor":
+    def resolve(cls, settings: Settings, available: Mapping[str, float], more: bool = False) -> "Monitor":
         """Choose the metric, by the settings and by the metrics of the validation data that there are.
 
         Args:

@@ -26,7 +26,7 @@ from fedlit.core.randomness import generator
 from fedlit.data.federated import FederatedDataModule
 from fedlit.federation import devices
 from fedlit.federation.engines.base import Engine, Program
-from fedlit.federation.handover import PersonalParts
+from fedlit.federation.handover import PersonalState
 from fedlit.federation.restoring import check_place, check_states
 from fedlit.federation.settings import Settings
 
@@ -55,7 +55,7 @@ class Session:
         program: What the engine's processes train and evaluate.
         server_model: The server's own copy of the model.
         initial: The state of the server before the first round.
-        personal_parts: What clients kept to themselves in an earlier phase, and start with.
+        personal_state: What clients kept to themselves in an earlier phase, and start with.
     """
 
     federation: Settings
@@ -77,7 +77,7 @@ class Session:
     program: Program
     server_model: FlatModel
     initial: ServerState
-    personal_parts: PersonalParts | None = None
+    personal_state: PersonalState | None = None
 
     @property
     def layout(self) -> Layout:
@@ -126,15 +126,15 @@ class Session:
         """
         if path is None:
             if training:
-                self.engine.go_back({}, 0)
-            self._load_personal_parts(self.initial)
+                self.engine.roll_back({}, 0)
+            self._load_personal_state(self.initial)
             return self.initial, 0, Best()
         names = [type(a).__name__ for a in self.federation.aggregators]
         loaded = checkpoint.load(path, self.layout, names, self.stored)
         check_states(path, loaded, self.federation, self.initial, list(self.clients))
         check_place(path, loaded, self.engine.keeps_states, training or bool(self.personal))
         self.engine.load_client_states(loaded.clients)
-        self.engine.go_back(loaded.at_sites, loaded.round)
+        self.engine.roll_back(loaded.at_sites, loaded.round)
         return loaded.server, loaded.round, loaded.best
 
     def store_states(self, folder: Path) -> None:
@@ -181,13 +181,13 @@ class Session:
         if at_sites:
             self.engine.saved([checkpoint.at_sites(path) for path in saver.kept])
 
-    def settle(self, server: ServerState) -> None:
+    def initialise_objective(self, server: ServerState) -> None:
         """Measure what the objective starts from: its constants, and its variables at the initial weights."""
         if self.objective is not None:
             start = self.measure(server, self.round(0), moments=False, start=True)
             server.w.copy_(start.w)
             server.stats.copy_(start.stats)
-            self._load_personal_parts(server)
+            self._load_personal_state(server)
 
     def round(self, index: int) -> Round:
         """Say what happens in a round, and who takes part."""
@@ -201,7 +201,7 @@ class Session:
         shares = self.participation(cohort)
         return Round(index=index, seed=self.seed, cohort=tuple(cohort), participation=shares, **vars(plan))
 
-    def answered(self, rnd: Round, reports: Sequence[ClientReport]) -> Round:
+    def with_replies(self, rnd: Round, reports: Sequence[ClientReport]) -> Round:
         """Give a round as it was, with those in its cohort who have answered."""
         names = tuple(report.client for report in reports)
         return rnd if names == rnd.cohort else replace(rnd, cohort=names, participation=self.participation(names))
@@ -249,10 +249,10 @@ class Session:
             self.server_model.own.load(kept.buffers)
         return self.server_model.module
 
-    def _load_personal_parts(self, server: ServerState) -> None:
+    def _load_personal_state(self, server: ServerState) -> None:
         """Let clients start with what they kept in the phase before, beside the server's values."""
-        if self.personal_parts is not None:
+        if self.personal_state is not None:
             having = {name: self.clients[name] for name in self.personal}
-            self.engine.hand_over(
-                self.personal_parts, having, self.server_model.module, server, self.federation.aggregators
+            self.engine.carry_over(
+                self.personal_state, having, self.server_model.module, server, self.federation.aggregators
             )

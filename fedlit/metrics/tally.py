@@ -49,12 +49,12 @@ class Tally:
             ones = (labels.cpu() == label).long()
             counts.scatter_add_(1, bins.T, ones.T)
         tally = cls(exact.auroc, *both)
-        tally.forget(
+        tally.mask_classes(
             [min(pair) < counts_below for pair in zip(exact.n_pos.tolist(), exact.n_neg.tolist(), strict=True)]
         )
         return tally
 
-    def forget(self, columns: Sequence[bool]) -> None:
+    def mask_classes(self, columns: Sequence[bool]) -> None:
         """Leave out what is said of some classes."""
         gone = torch.tensor(columns)
         self.auroc[gone] = torch.nan

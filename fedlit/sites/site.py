@@ -21,8 +21,8 @@ from fedlit.core.messages import Broadcast, Client, ClientReport, ClientState, S
 from fedlit.data.pictures.features import with_fixed_features
 from fedlit.federation import devices
 from fedlit.federation.engines.base import Program, View, Worker
-from fedlit.federation.examinations import Compiler, check
-from fedlit.federation.handover import PersonalParts
+from fedlit.federation.examinations import Compiler, examine
+from fedlit.federation.handover import PersonalState
 from fedlit.metrics.tally import Tally
 from fedlit.schedules import Schedule
 from fedlit.sites import recipe
@@ -186,13 +186,13 @@ class Site:
             plan.gradient_clip,
             plan.gradient_clamp,
             plan.measure_batches,
-            devices.memory_format(plan.memory_format, fabric, module) == "channels_last",
+            devices.resolve_memory_format(plan.memory_format, fabric, module) == "channels_last",
             plan.batch_size * (plan.cuda_graph is True and fabric.device.type in RECORDERS),
             compiled=bool(plan.compile),
         )
         if plan.compile:
-            check(fabric.device, (Compiler(),))
-        place = devices.placement(data.device, fabric.device, trained, {})
+            examine(fabric.device, (Compiler(),))
+        place = devices.resolve_placement(data.device, fabric.device, trained, {})
         program = Program(
             module=module, aggregators=made.phase.aggregators, clients=clients, data=trained, test_sets={}, training=training, batch_size=plan.batch_size, eval_batch_size=plan.eval_batch_size, seed=plan.seed,
             threads=plan.threads, limit_eval_batches=plan.limit_eval_batches, pictures=place.name,
@@ -227,7 +227,7 @@ class Site:
         state = self._states(asked.run, asked.before, before).read(asked.client, asked.accepted, asked.fresh)
         local, program = ready.worker.local, ready.worker.program
         layout = Layout.of(configured(local.fabric, before.module, before.phase.aggregators))
-        parts = PersonalParts(None, layout, before.phase.aggregators, before.part.dropped(before.model))
+        parts = PersonalState(None, layout, before.phase.aggregators, before.part.dropped(before.model))
         down, held = self._down(ready, envelope), [(asked.client, state)] if state else []
         server = ServerState(ready.layout, down.w, down.stats, [])
         clients = {asked.client: program.clients[asked.client]}

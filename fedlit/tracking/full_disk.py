@@ -14,7 +14,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 @contextmanager
-def told(run: Path) -> Iterator[None]:
+def full_disk_explained(run: Path) -> Iterator[None]:
     """Within, a disk that is full ends a run in words; its last checkpoint stays, and half a new one goes.
 
     Raises:

@@ -17,7 +17,7 @@ LOCK, HOLDER = ".running.lock", ".running.json"
 
 
 @dataclass(frozen=True)
-class Holder:
+class LockHolder:
     """Who is at work on a run.
 
     Attributes:
@@ -33,20 +33,20 @@ class Holder:
     boot: str = ""
 
     @classmethod
-    def here(cls) -> "Holder":
+    def here(cls) -> "LockHolder":
         """Describe this process, which begins now."""
         started, boot = time.strftime("%Y-%m-%d %H:%M:%S"), Path("/proc/sys/kernel/random/boot_id")
         return cls(os.getpid(), socket.gethostname(), started, boot.read_text().strip() if boot.exists() else "")
 
     @classmethod
-    def read(cls, directory: Path) -> "Holder | None":
+    def read(cls, directory: Path) -> "LockHolder | None":
         """Read who holds a run's directory, or held it when it was killed; None where nobody has left a name."""
         try:
             return cls(**json.loads((directory / HOLDER).read_text()))
         except (OSError, ValueError, TypeError):  # none, or a process was killed while it wrote
             return None
 
-    def is_near(self, other: "Holder") -> bool:
+    def is_near(self, other: "LockHolder") -> bool:
         """Tell whether one system runs both, which then sees either's lock; each container has a host name of its own."""
         return self.host == other.host or bool(self.boot and self.boot == other.boot)
 
@@ -77,14 +77,14 @@ class RunLock:
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
-            holder = Holder.read(self.directory)
+            holder = LockHolder.read(self.directory)
             raise ConfigError(
                 f"{self.directory}: another process is at work on this run: {holder or 'it has just begun'}. Wait for its "
                 "end or stop it, then give the command again"
             ) from None
         except OSError as error:
             raise ConfigError(f"{self.directory}: cannot write there: {error.strerror or error}") from error
-        here, holder = Holder.here(), Holder.read(self.directory)
+        here, holder = LockHolder.here(), LockHolder.read(self.directory)
         if holder is not None and not holder.is_near(here):
             self._lock.release()
             raise ConfigError(

@@ -199,7 +199,7 @@ def fedlit(
     if recorded:
         print(f"  {session.algorithm}: one CUDA graph a step")
     server, _, _ = session.restore(None)
-    session.settle(server)
+    session.initialise_objective(server)
     rounds = itertools.count()
 
     def turn() -> None:

@@ -232,7 +232,7 @@ class Fedlit:
         )
         self.session = assemble(self.federation, work.make(), data, make_fabric("cpu"))
         self.server, self.index, _ = self.session.restore(None)
-        self.session.settle(self.server)
+        self.session.initialise_objective(self.server)
         self.log = Run(Path(mkdtemp()), Tracker())
 
     def round(self) -> None:

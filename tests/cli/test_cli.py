@@ -441,7 +441,7 @@ class TestForeignModules:
     @pytest.mark.parametrize(
         ("module", "expected"),
         [
-            ("Manual", "Manual optimizes manually (automatic_optimization = False)"),
+            ("Manual", "found automatic_optimization = False"),
             ("TwoOptimizers", "returned 2 optimizers; expected one"),
             ("SecondOrder", "LBFGS cannot work on the flat vector: it needs a closure"),
             ("WarmUp", "WarmUp overrides optimizer_step, which a federation does not call"),

@@ -111,7 +111,7 @@ def session(module, federation, folder, cuda_graph, device="cpu", **options) -> 
 def trained(ready: Session) -> dict[str, Tensor]:
     """All that three rounds leave, by name."""
     server, _, _ = ready.restore(None)
-    ready.settle(server)
+    ready.initialise_objective(server)
     left = {}
     for index in range(3):
         rnd = ready.round(index)
@@ -274,7 +274,7 @@ def test_what_is_known_before_is_said_before(case, tmp_path, recorders):
 
 
 def monitor(ready: Session) -> Monitor:
-    return Monitor.chosen(ready.federation, {"val/loss": 0.0})
+    return Monitor.resolve(ready.federation, {"val/loss": 0.0})
 
 
 def test_nothing_is_recorded_unless_it_is_asked_for(tmp_path, recorders):

@@ -86,19 +86,19 @@ def test_a_metric_of_no_direction_and_the_test_set_are_refused(metric, words):
 def test_a_metric_that_nothing_logs_is_refused_before_the_first_round(metric):
     available = {"val/loss": 1.0, "val/auroc_macro": 0.5, "client/a/loss": 1.0}
     with pytest.raises(ConfigError, match=f"there is no metric '{metric}'; there are .*(val|client)/"):
-        Monitor.chosen(Federation(monitor=metric), available)
+        Monitor.resolve(Federation(monitor=metric), available)
 
 
 @pytest.mark.parametrize("metric", ["train/loss", "client/a/train_loss", "client/a/loss"])
 def test_a_metric_of_a_round_is_awaited(metric):
-    assert Monitor.chosen(Federation(monitor=metric), {"val/loss": 1.0, "client/a/loss": 1.0}).mode == "min"
+    assert Monitor.resolve(Federation(monitor=metric), {"val/loss": 1.0, "client/a/loss": 1.0}).mode == "min"
 
 
 def test_a_metric_of_ones_own_is_awaited_where_something_may_log_it():
     federation = Federation(monitor="own/loss")
     with pytest.raises(ConfigError, match="there is no metric"):
-        Monitor.chosen(federation, {"val/loss": 1.0})
-    assert Monitor.chosen(federation, {"val/loss": 1.0}, more=True).metric == "own/loss"
+        Monitor.resolve(federation, {"val/loss": 1.0})
+    assert Monitor.resolve(federation, {"val/loss": 1.0}, more=True).metric == "own/loss"
 
 
 def test_the_least_of_nothing_is_warned_of():

@@ -126,4 +126,4 @@ def test_patience_shorter_than_an_evaluation_is_refused():
     with pytest.raises(ConfigError, match=r"federation\.patience: expected at least one evaluation, 5 rounds, found 4"):
         Federation(eval_every=5, patience=4)
     with pytest.raises(ConfigError, match=r"no validation metric that could become better"):
-        Monitor.chosen(Federation(patience=4), {})
+        Monitor.resolve(Federation(patience=4), {})

@@ -25,7 +25,7 @@ from fedlit.core.messages import Broadcast, Client, ClientData, ClientReport, Cl
 from fedlit.core.module import copy_of, in_words, overrides, scores_of, step_of
 from fedlit.core.randomness import seed_process
 from fedlit.core.rounds import client_round
-from fedlit.federation.handover import PersonalParts
+from fedlit.federation.handover import PersonalState
 from fedlit.federation.settings import Settings
 from fedlit.metrics.auroc import ClassAUROC
 from fedlit.metrics.tally import Tally
@@ -60,7 +60,7 @@ class Scores:
         logged: means over examples of what the module passed to ``self.log``.
         metrics: Metrics of torchmetrics among that, with what they have seen.
         tally: what a site tells in the place of scores and labels; None else.
-        forgotten: columns of the classes whose labels are taken for unknown here.
+        masked: columns of the classes whose labels are taken for unknown here.
         fewer: Whether its model ranks fewer classes than the federation has learned, so that a mean is of other images.
     """
 
@@ -71,7 +71,7 @@ class Scores:
     logged: dict[str, float]
     metrics: dict[str, Metric] = field(default_factory=dict)
     tally: Tally | None = None
-    forgotten: frozenset[int] = frozenset()
+    masked: frozenset[int] = frozenset()
     fewer: bool = False
 
     @property
@@ -79,13 +79,13 @@ class Scores:
         """Whether it tells how well classes are ranked."""
         return self.scores is not None or self.tally is not None
 
-    def forget(self, columns: Sequence[bool]) -> None:
+    def mask_classes(self, columns: Sequence[bool]) -> None:
         """Take the labels of some classes for unknown."""
-        self.forgotten |= {column for column, gone in enumerate(columns) if gone}
+        self.masked |= {column for column, gone in enumerate(columns) if gone}
         if self.labels is not None:
             self.labels[:, columns] = torch.nan
         if self.tally is not None:
-            self.tally.forget(columns)
+            self.tally.mask_classes(columns)
 
     def result(self, classes: Sequence[str]) -> tuple[Tally, ClassAUROC]:
         """Give its tally, and AUROC and support of each class; for what ranks."""
@@ -94,7 +94,7 @@ class Scores:
 
     def hides(self, column: int) -> bool:
         """Whether images of a class may be labelled of which nothing is told: neither positives nor negatives are counted."""
-        if self.tally is None or column in self.forgotten:
+        if self.tally is None or column in self.masked:
             return False
         return not (self.tally.positives[column].any() or self.tally.negatives[column].any())
 
@@ -198,7 +198,7 @@ class Worker:
                 payload, new, report = client_round(
                     self.local, stream, client, state=before, down=down, rnd=rnd, into=into
                 )
-            total, into = added(total, payload), None
+            total, into = add_payload(total, payload), None
             trained.append((None if new is before else folder.keep(new) if folder else new, report))
         return total, trained
 
@@ -262,7 +262,7 @@ class Worker:
         return Scores(view, seen, *collected, logged, metrics)
 
 
-class InProcess:
+class InProcessPool:
     """A pool of one: this process is the worker, on a copy of the module."""
 
     def __init__(self, program: Program, fabric: FederationFabric) -> None:
@@ -304,7 +304,7 @@ class Engine:
         reduce: what makes one payload of a round's single ones; without, they are added up as they come.
 
     Args:
-        pool: an :class:`InProcess`, or what has its methods.
+        pool: an :class:`InProcessPool`, or what has its methods.
     """
 
     where: str
@@ -312,7 +312,7 @@ class Engine:
     keeps_states = True
     reduce: Callable[[Sequence[Payload]], Payload] | None = None
 
-    def __init__(self, pool: InProcess) -> None:
+    def __init__(self, pool: InProcessPool) -> None:
         self._pool = pool
         self._states: dict[str, AnyState] = {}
         self._waiting: dict[str, AnyState] = {}
@@ -331,7 +331,7 @@ class Engine:
                 reports.append(report)
                 on_reply(report)
             single += [payload.cpu()] if singly else []
-            total = payload if singly else added(total, payload)
+            total = payload if singly else add_payload(total, payload)
         return self.reduce(single) if singly else total and total.cpu(), reports
 
     def commit(self) -> None:
@@ -359,21 +359,21 @@ class Engine:
         """Return after which round the state of each client at its site is the federation's; {} where they are here."""
         return {}
 
-    def go_back(self, at_sites: Mapping[str, int | None], rounds: int) -> None:
+    def roll_back(self, at_sites: Mapping[str, int | None], rounds: int) -> None:
         """Go on from the states at sites that a checkpoint after so many rounds names."""
 
     def saved(self, places: Sequence[Mapping[str, int | None]]) -> None:
         """Learn to which states at sites the checkpoints go back."""
 
-    def hand_over(
+    def carry_over(
         self,
-        parts: PersonalParts,
+        parts: PersonalState,
         clients: Mapping[str, Client],
         module: LightningModule,
         server: ServerState,
         aggregators: Sequence[Aggregator],
     ) -> None:
-        """Let clients begin with what they kept to themselves in an earlier phase, see :class:`PersonalParts`."""
+        """Let clients begin with what they kept to themselves in an earlier phase, see :class:`PersonalState`."""
         begun = parts.states(clients, module, server, aggregators, parts.kept())
         keep = self.folder.keep if self.folder else ClientState.load
         self.load_client_states({name: keep(state) for name, state in begun})
@@ -390,7 +390,7 @@ class Engine:
             self.folder.drop(states.values(), [self._states[name] for name in states if name in self._states])
 
 
-def added(total: Payload | None, payload: Payload) -> Payload:
+def add_payload(total: Payload | None, payload: Payload) -> Payload:
     """Give the sum so far and one payload more, in the memory of the first."""
     if total is None:
         return payload

@@ -4,7 +4,7 @@ from typing import Literal
 
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.system.processes import cores
-from fedlit.federation.engines.base import Engine, InProcess, Program
+from fedlit.federation.engines.base import Engine, InProcessPool, Program
 from fedlit.federation.engines.pool import ProcessPool
 
 
@@ -28,5 +28,5 @@ class LocalEngine(Engine):
     """
 
     def __init__(self, program: Program, fabric: FederationFabric, workers: int = 1) -> None:
-        super().__init__(ProcessPool(program, fabric, workers) if workers > 1 else InProcess(program, fabric))
+        super().__init__(ProcessPool(program, fabric, workers) if workers > 1 else InProcessPool(program, fabric))
         self.where = f"{workers} workers" if workers > 1 else f"one worker on {fabric.device}"

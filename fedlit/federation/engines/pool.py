@@ -40,7 +40,7 @@ DEATHS = {-9: "a lack of memory", -7: "a lack of shared memory (/dev/shm)"}
 
 
 @dataclass(frozen=True)
-class Begin:
+class RoundStart:
     """A round, or an evaluation, starts: what is the same for all its jobs."""
 
     down: Handle
@@ -57,7 +57,7 @@ class StateRef:
 
 
 @dataclass(frozen=True)
-class Job:
+class WorkerJob:
     """To a worker: train these clients with the states that they have, or score these views.
 
     Attributes:
@@ -76,7 +76,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainReply:
     """From a worker: the sum of a job's payloads, and each client's new state and how its round went."""
 
     number: int
@@ -87,7 +87,7 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoreReply:
     """From a worker: the scores of a job's views."""
 
     number: int
@@ -95,7 +95,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Failed:
+class FailureReply:
     """From a worker: a job failed, by an error that fedlit raises on purpose, of a kind, or by another one."""
 
     job: str
@@ -159,7 +159,9 @@ class ProcessPool:
         self._begin(down, replace(rnd, participation=torch.tensor(1.0)), folder)
         free = [deque(f"reply-{w}-{i}" for i in range(REPLIES)) for w in range(len(self._workers))]
         jobs = [
-            Job(number, names, [self._refer(n, states.get(n)) for n in names], [self._next_file(n) for n in names])
+            WorkerJob(
+                number, names, [self._refer(n, states.get(n)) for n in names], [self._next_file(n) for n in names]
+            )
             for number, names in enumerate(jobs_of(cohort, singly))
         ]
         for w, answer in self._answered(jobs, free):
@@ -175,13 +177,15 @@ class ProcessPool:
         """Scores in order."""
         self._begin(down, None)
         jobs = [
-            Job(number, seen, [self._refer(view.client, states.get(view.client)) for view in seen], [])
+            WorkerJob(number, seen, [self._refer(view.client, states.get(view.client)) for view in seen], [])
             for number, seen in enumerate(jobs_of(views))
         ]
         for _, answer in self._answered(jobs):
             yield from answer.scores
 
-    def _answered(self, jobs: Sequence[Job], free: Sequence[deque[str]] = ()) -> Iterator[tuple[int, Trained | Scored]]:
+    def _answered(
+        self, jobs: Sequence[WorkerJob], free: Sequence[deque[str]] = ()
+    ) -> Iterator[tuple[int, TrainReply | ScoreReply]]:
         """Who answered and what, in the order of the jobs; where replies need files, a worker waits for a free one."""
         waiting, idle, done = deque(jobs), set(range(len(self._workers))), {}
         for number in range(len(jobs)):
@@ -209,7 +213,7 @@ class ProcessPool:
         self._folder.close()
 
     def _begin(self, down: Broadcast, rnd: Round | None, folder: StateFolder | None = None) -> None:
-        message = Begin(self._folder.write("down", down.tensors()), rnd, folder)
+        message = RoundStart(self._folder.write("down", down.tensors()), rnd, folder)
         for w in range(len(self._workers)):
             self._send(w, message)
 
@@ -219,7 +223,7 @@ class ProcessPool:
         except (BrokenPipeError, ConnectionResetError):
             self._died(w)
 
-    def _answers(self) -> Iterator[tuple[int, Trained | Scored]]:
+    def _answers(self) -> Iterator[tuple[int, TrainReply | ScoreReply]]:
         ready = wait([connection for _, connection in self._workers])
         for w, (_, connection) in enumerate(self._workers):
             if connection in ready:
@@ -227,7 +231,7 @@ class ProcessPool:
                     answer = pickle.loads(connection.recv_bytes())
                 except (EOFError, ConnectionResetError):
                     self._died(w)
-                if isinstance(answer, Failed):
+                if isinstance(answer, FailureReply):
                     if answer.kind:
                         raise answer.kind(answer.reason)
                     kind = WorkerError if answer.job == START else RuntimeError
@@ -320,16 +324,16 @@ def _serve(connection: Connection, program_file: str, options: dict, copied: boo
                 path.unlink()
                 worker = Worker(program, make_fabric(**options))
             match message:
-                case Begin(down, rnd, states):
+                case RoundStart(down, rnd, states):
                     begin = Broadcast.from_tensors(folder.open(down), len(program.aggregators)), rnd, states
                     continue
-                case Job():
+                case WorkerJob():
                     answer = (_train if begin[1] else _score)(worker, folder, message, *begin)
         except (ConfigError, TrainingError) as error:
             kind = ConfigError if isinstance(error, ConfigError) else TrainingError
-            answer = Failed(_doing(worker), str(error), kind)
+            answer = FailureReply(_doing(worker), str(error), kind)
         except Exception:
-            answer = Failed(_doing(worker), traceback.format_exc(), None)
+            answer = FailureReply(_doing(worker), traceback.format_exc(), None)
         try:
             connection.send_bytes(packed(answer))
         except OSError:
@@ -342,20 +346,22 @@ def _doing(worker: Worker | None) -> str:
 
 
 def _train(
-    worker: Worker, folder: SharedFolder, job: Job, down: Broadcast, rnd: Round, states: StateFolder | None
-) -> Trained:
+    worker: Worker, folder: SharedFolder, job: WorkerJob, down: Broadcast, rnd: Round, states: StateFolder | None
+) -> TrainReply:
     held = ((name, _resolve(worker, folder, state)) for name, state in zip(job.of, job.states, strict=True))
     w = worker.local.flat.w
     into = folder.memory(job.reply_in, w) if w.device.type == "cpu" else None
     payload, trained = worker.train(held, down, rnd, states, into=into)
     clients = [(_kept(folder, file, state), report) for (state, report), file in zip(trained, job.keep_in, strict=True)]
     vectors = folder.write(job.reply_in, payload.cpu().vectors)
-    return Trained(job.number, vectors, payload.weight, payload.mask_weight, clients)
+    return TrainReply(job.number, vectors, payload.weight, payload.mask_weight, clients)
 
 
-def _score(worker: Worker, folder: SharedFolder, job: Job, down: Broadcast, *_: None) -> Scored:
+def _score(worker: Worker, folder: SharedFolder, job: WorkerJob, down: Broadcast, *_: None) -> ScoreReply:
     held = (_resolve(worker, folder, state).load() for state in job.states)
-    return Scored(job.number, [worker.evaluate(view, state, down) for view, state in zip(job.of, held, strict=True)])
+    return ScoreReply(
+        job.number, [worker.evaluate(view, state, down) for view, state in zip(job.of, held, strict=True)]
+    )
 
 
 def _kept(folder: SharedFolder, file: str, state: AnyState | None) -> StateRef:

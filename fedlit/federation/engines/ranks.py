@@ -10,7 +10,7 @@ import torch.distributed as dist
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.messages import Broadcast, ClientReport, Payload, Round
-from fedlit.federation.engines.base import AnyState, Engine, InProcess, OnReply, Program, Scores, View
+from fedlit.federation.engines.base import AnyState, Engine, InProcessPool, OnReply, Program, Scores, View
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class FabricEngine(Engine):
                 f"{single[0]} needs the single replies of a round, and {fabric.world_size} processes of Fabric exchange sums; "
                 "set fabric.devices and fabric.num_nodes to 1, and federation.workers to train clients side by side"
             )
-        super().__init__(InProcess(program, fabric))
+        super().__init__(InProcessPool(program, fabric))
         self.where = f"{fabric.world_size} ranks"
         self._fabric = fabric
         self._own = set(list(program.clients)[fabric.global_rank :: fabric.world_size])

@@ -6,7 +6,7 @@ from fedlit.core.errors import TrainingError
 from fedlit.core.messages import ClientReport, Round
 
 
-class Standstill:
+class StalledTraining:
     """Some client's weights move in the first rounds of a run.
 
     One client may stand still for a good reason, such as labels that nobody knows, and so may a round, such as the first of
@@ -17,7 +17,7 @@ class Standstill:
         over: Whether there is nothing to watch: a run that goes on has moved before.
     """
 
-    name = "standstill"
+    name = "stalled"
     advice = "look for a loss that the weights do not lead to"
 
     def __init__(self, clients: Sequence[str], over: bool) -> None:
