@@ -1,4 +1,4 @@
-"""A session made of its parts: clients, engine, initial state."""
+"""Assembly of a session from its parts: clients, engine and initial state."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -55,22 +55,22 @@ def assemble(
     away: Away | None = None,
     phase: str = "",
 ) -> Session:
-    """Make a federation ready to run; what cannot be is refused before any process starts.
+    """Create a session; incompatible parts raise an error before any process starts.
 
     Args:
-        settings: Of its rounds.
+        settings: Settings of the rounds.
         module: The model that every client trains; any LightningModule.
-        data: Who has what.
+        data: The clients' data and the test sets.
         fabric: Lightning Fabric, launched.
-        seed: The seed of everything that is drawn.
-        tags: Tags of the run, beside the session's own or in their place.
-        limit_eval_batches: The largest number of batches of each set that an evaluation looks at.
-        personal_state: What clients kept to themselves in an earlier phase, and start with.
-        away: Who has the clients, where they are not here; ``data`` are then what they have told.
+        seed: Seed from which all randomness derives.
+        tags: Tags of the run; they override the session's own tags.
+        limit_eval_batches: Largest number of batches per data set in an evaluation.
+        personal_state: State that clients kept in an earlier phase and start with.
+        away: Remote clients, if the clients are not on this machine; ``data`` is then what they reported.
         phase: Name of the phase; "" for the main part.
 
     Raises:
-        ConfigError: Model, data and federation do not fit together.
+        ConfigError: Model, data and settings do not fit together.
     """
     examine(module, OF_MODULES)
     examine(ModuleWithAggregators(module, settings.aggregators), OF_ALGORITHMS)
@@ -79,7 +79,7 @@ def assemble(
     optimizer = FlatOptimizer(model.module, model)
     if optimizer.foreign:
         examine(module, OF_OPTIMIZERS)
-    if away is None:  # sites decide for themselves
+    if away is None:  # sites check this themselves
         if settings.cuda_graph is True:
             examine(CaptureRequest(fabric.device, model, optimizer, aggregators), (StepCapture(),))
         if settings.compile:
@@ -130,7 +130,7 @@ def assemble(
         engine = FabricEngine(program, fabric) if fabric.world_size > 1 else LocalEngine(program, fabric, workers)
     for reducing in (a for a in aggregators if a.implements("reduce")):
         engine.reduce = partial(reduced, reducing, layout)
-    return_freed_memory()  # of copies of the model, whose parameters have become one vector
+    return_freed_memory()  # of copies of the model, whose parameters are now one vector
     return Session(
         federation=settings,
         fabric=fabric,
@@ -170,13 +170,13 @@ def _set_up(data: FederatedDataModule, fabric: FederationFabric) -> FederatedDat
 
 
 def _check_classes(data: FederatedDataModule, classes: tuple[str, ...]) -> None:
-    """Refuse a model of other classes than the data's."""
+    """Check that the model has the classes of the data."""
     if classes and data.classes and classes != tuple(data.classes):
-        raise ConfigError(f"the model's classes {classes} are not the data's {tuple(data.classes)}")
+        raise ConfigError(f"model: expected the classes of the data, {tuple(data.classes)}, found {classes}")
 
 
 def _keeping(masks: Mapping[str, Mask], layout: Layout) -> list[str]:
-    """Clients that keep a part of the model; where there are any, there is no single global model."""
+    """Return the clients that keep a part of the model; if there are any, there is no single global model."""
     filled = torch.zeros(layout.num_groups, dtype=torch.bool)
     filled[[stretch.group for stretch in layout.stretches]] = True
     filled[layout.stats_group] = layout.stats_size > 0
@@ -184,18 +184,18 @@ def _keeping(masks: Mapping[str, Mask], layout: Layout) -> list[str]:
 
 
 def _state_bytes(settings: Settings, model: FlatModel, masks: list[Mask], optimizer: str) -> int:
-    """About how much the state of a client takes: what algorithms and optimizer keep, and what it keeps to itself."""
+    """Estimate the bytes of one client's state: of algorithms, optimizer, and kept parts of the model."""
     layout, item = model.layout, model.layout.dtype.itemsize
     nbytes = sum(t.nbytes for t in initial_client_state(settings.aggregators, layout).tensors().values())
-    kept = {bytes(mask.kept.tolist()): mask for mask in masks}.values()
-    own = [len(mask.part(layout, model.w)) + mask.keeps_stats(layout) * layout.stats_size for mask in kept]
-    nbytes += item * max(own, default=0)
+    distinct = {bytes(mask.kept.tolist()): mask for mask in masks}.values()
+    sizes = [len(mask.part(layout, model.w)) + mask.keeps_stats(layout) * layout.stats_size for mask in distinct]
+    nbytes += item * max(sizes, default=0)
     if settings.optimizer_state == "keep":
         nbytes += item * layout.size * (2 if optimizer in ADAPTIVE else 1)
     return nbytes
 
 
 def _are_stored(nbytes: int, settings: Settings, fabric: FederationFabric) -> bool:
-    """Say whether the clients' states live in files; one answer for all ranks."""
+    """Decide if the clients' states are stored in files; all ranks get the same answer."""
     limit = SHARE * free_memory() if settings.state_bytes is None else settings.state_bytes
     return bool(fabric.broadcast(nbytes > limit)) if fabric.world_size > 1 else nbytes > limit

@@ -1,4 +1,4 @@
-"""A federation whose weights never move: it is stopped once every client has had its turn."""
+"""Detection of a federation whose weights never change."""
 
 from collections.abc import Sequence
 
@@ -7,27 +7,28 @@ from fedlit.core.messages import ClientReport, Round
 
 
 class StalledTraining:
-    """Some client's weights move in the first rounds of a run.
+    """Some client's weights change in the first rounds of a run.
 
-    One client may stand still for a good reason, such as labels that nobody knows, and so may a round, such as the first of
-    a warm-up that starts at a rate of 0. So all clients have to stand still, each in a round that trains.
+    A single client may have a reason not to change, such as unknown labels, and so may a round, such as the first of a
+    warm-up from a learning rate of 0. The error is raised only when every client has had a round that trains, and none
+    has changed.
 
     Args:
         clients: Names of the clients of the federation.
-        over: Whether there is nothing to watch: a run that goes on has moved before.
+        over: Whether to skip the check, as for a resumed run.
     """
 
-    name = "stalled"
-    advice = "look for a loss that the weights do not lead to"
+    name = "stalled training"
+    advice = "check that the loss depends on the weights"
 
     def __init__(self, clients: Sequence[str], over: bool) -> None:
         self._waiting, self._over = set(clients), over
 
     def after(self, rnd: Round, reports: Sequence[ClientReport], module: str) -> None:
-        """Look at how a round went for its cohort.
+        """Process the reports of a round.
 
         Raises:
-            TrainingError: No client's weights have moved since the start.
+            TrainingError: No client's weights have changed since the start.
         """
         if self._over or rnd.window == 0 or rnd.lr_factor == 0:
             return
@@ -37,6 +38,6 @@ class StalledTraining:
             return
         reasons = ", or ".join(sorted({report.still for report in reports}))
         raise TrainingError(
-            f"round {rnd.index + 1}: {module} does not train: no client's weights have moved, as {reasons}; look for a loss "
-            "that the weights do not lead to (detach, a copy of a layer, a factor of 0)"
+            f"round {rnd.index + 1}: {module} does not train: no client's weights changed, because {reasons}; "
+            "check that the loss depends on the weights (detach, a copy of a layer, a factor of 0)"
         )

@@ -318,5 +318,5 @@ def test_on_a_gpu_every_backbone_computes_so(precision, double, name):
 def test_bad_values_are_refused_in_words():
     with pytest.raises(ConfigError, match=r"memory_format: expected 'contiguous' or 'channels_last', found 'nhwc'"):
         Federation(memory_format="nhwc")
-    with pytest.raises(ConfigError, match=r"channels_last is for 2-D convolutions, and Linear has none; leave it out"):
+    with pytest.raises(ConfigError, match=r"channels_last needs 2-D convolutions, and Linear has none; leave it out"):
         session(Linear(), Pictures(), "channels_last")

@@ -263,7 +263,7 @@ REFUSED = {
     "no client": (changed(phases=[phase(clients=[])]), "no client in the list"),
     "aggregators of the main part": (
         changed(federation__aggregators=["CODASCA", {"class_path": "FedAvg", "init_args": {"weights": "examples"}}]),
-        "state different client weights",
+        "need different client weights",
     ),
     "schedule of the main part": (
         changed(

@@ -161,11 +161,11 @@ def test_what_cannot_be_copied_is_read_ahead_and_refused_only_where_it_was_asked
     monkeypatch.setattr(devices, "free_memory", lambda device: 1e12)
     single = fields(data(tmp_path, PerImage(v2.Compose([v2.RandomRotation(9)]))))
     foreign = fields(GivenClients({"one": [(torch.zeros(3), torch.zeros(2))] * 4}))
-    for given, reason in ((single, "PerImage augments on the CPU; use auto"), (foreign, "no pictures in a store")):
+    for given, reason in ((single, "PerImage augments on the CPU; use auto"), (foreign, "not in an image store")):
         assert resolve_placement("auto", GPU, *given) == Placement("ahead")
         with pytest.raises(ConfigError, match=rf"data.device: the data cannot be copied to cuda:0: .*{reason}"):
             resolve_placement("cuda", GPU, *given)
-    with pytest.raises(ConfigError, match=r"data.device: cuda .* train on cpu; set fabric.accelerator: cuda, or use"):
+    with pytest.raises(ConfigError, match=r"data.device: cuda .* trains on cpu; set fabric.accelerator: cuda, or use"):
         resolve_placement("cuda", torch.device("cpu"), *single)
 
 
@@ -177,6 +177,6 @@ def test_bad_values_are_refused_in_words():
 def test_people_are_told_where_the_pictures_are(tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "resolve_placement", lambda *given: Placement("resident", "they fit"))
     made = session(data(tmp_path), Federation(rounds=1), Small())
-    assert introduction(made).endswith("; pictures on the device")
+    assert introduction(made).endswith("; images on the device")
     assert "they fit" in announcement(made, Monitor("val/loss", "min"))
     made.engine.close()

@@ -24,7 +24,7 @@ def test_all_clients_have_to_stand_still():
     watch = StalledTraining(NAMES, over=False)
     watch.after(played(), reports("every gradient is zero", ""), "Mine")
     watch.after(played(), reports("every gradient is zero", "every gradient is zero"), "Mine")
-    with pytest.raises(TrainingError, match=r"round 1: Mine does not train: .* as every gradient is zero"):
+    with pytest.raises(TrainingError, match=r"round 1: Mine does not train: .* because every gradient is zero"):
         StalledTraining(NAMES, over=False).after(
             played(), reports("every gradient is zero", "every gradient is zero"), "Mine"
         )
