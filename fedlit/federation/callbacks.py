@@ -11,7 +11,7 @@ from fedlit.core.checkpoints.manifest import Best
 from fedlit.core.errors import ConfigError
 from fedlit.core.messages import ClientReport
 from fedlit.federation.description import save_partition
-from fedlit.federation.engines.base import Scores
+from fedlit.federation.engines.scores import Scores
 from fedlit.federation.state import FitState
 
 

@@ -14,7 +14,7 @@ from fedlit.core.logged import merged
 from fedlit.core.messages import Broadcast, ClientReport, Round, ServerState
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.schemes import by_sharing
-from fedlit.federation.engines.base import Scores, View
+from fedlit.federation.engines.scores import Scores, View
 from fedlit.federation.session import Session
 from fedlit.metrics.auroc import ClassAUROC, class_auroc, grouped_auroc, mean_auroc, slug, slugs
 from fedlit.metrics.tally import pooled_auroc

@@ -17,17 +17,8 @@ from fedlit.core.flat import Layout
 from fedlit.core.hooks import client_mask
 from fedlit.core.measuring import objective_of
 from fedlit.core.messages import Broadcast, Client, ClientReport, Payload, Round, ServerState, State
-from fedlit.federation.engines.base import (
-    AnyState,
-    Engine,
-    InProcessPool,
-    OnReply,
-    Program,
-    Scores,
-    View,
-    add_payload,
-    jobs_of,
-)
+from fedlit.federation.engines.base import AnyState, Engine, InProcessPool, OnReply, Program, add_payload, jobs_of
+from fedlit.federation.engines.scores import Scores, View
 from fedlit.federation.handover import PersonalState
 from fedlit.federation.settings import Settings
 from fedlit.sites.answers import Expected, Norms, disagreeing, not_agreed, read_scores

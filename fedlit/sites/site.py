@@ -20,7 +20,8 @@ from fedlit.core.measuring import objective_of
 from fedlit.core.messages import Broadcast, Client, ClientReport, ClientState, ServerState
 from fedlit.data.pictures.features import with_fixed_features
 from fedlit.federation import devices
-from fedlit.federation.engines.base import Program, View, Worker
+from fedlit.federation.engines.base import Program, Worker
+from fedlit.federation.engines.scores import View
 from fedlit.federation.examinations import Compiler, examine
 from fedlit.federation.handover import PersonalState
 from fedlit.metrics.tally import Tally

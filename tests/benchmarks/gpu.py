@@ -197,7 +197,7 @@ def fedlit(
     data = GivenClients(clients, CLASSES, batch_size=batch)
     session = assemble(federation, model, data, make_fabric(device, precision=precision))
     if recorded:
-        print(f"  {session.algorithm}: one CUDA graph a step")
+        print(f"  {session.algorithm}: one CUDA graph per step")
     server, _, _ = session.restore(None)
     session.initialise_objective(server)
     rounds = itertools.count()

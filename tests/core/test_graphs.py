@@ -338,4 +338,4 @@ def test_a_cpu_records_nothing(tmp_path):
 
 def test_the_record_says_so(tmp_path, recorders):
     ready = session(network(), Federation(), tmp_path, True)
-    assert announcement(ready, monitor(ready))[0].endswith("; one CUDA graph a step")
+    assert announcement(ready, monitor(ready))[0].endswith("; one CUDA graph per step")

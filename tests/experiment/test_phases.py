@@ -259,8 +259,11 @@ class TestHandOver:
 
 
 REFUSED = {
-    "client": (changed(phases=[phase(clients=["site-9"])]), "no 'site-9'; clients are site-0, site-1, site-2"),
-    "no client": (changed(phases=[phase(clients=[])]), "no client in the list"),
+    "client": (
+        changed(phases=[phase(clients=["site-9"])]),
+        "expected names among site-0, site-1, site-2, found 'site-9'",
+    ),
+    "no client": (changed(phases=[phase(clients=[])]), "an empty list"),
     "aggregators of the main part": (
         changed(federation__aggregators=["CODASCA", {"class_path": "FedAvg", "init_args": {"weights": "examples"}}]),
         "need different client weights",

@@ -16,7 +16,7 @@ from fedlit.core.messages import ClientData, ClientReport
 from fedlit.data.schemes import by_sharing
 from fedlit.experiment.final_metrics import test_metrics as metrics_of
 from fedlit.federation.assembly import assemble
-from fedlit.federation.engines.base import Scores, View
+from fedlit.federation.engines.scores import Scores, View
 from fedlit.federation.evaluation import (
     by_site,
     client_metrics,

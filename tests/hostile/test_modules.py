@@ -241,9 +241,9 @@ REFUSED = [
     Module("an empty list of optimizers", optimizing(lambda m: []), ("returned 0 optimizers",), early=True),
     Module("an optimizer of other weights", optimizing(lambda m: torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)),
            ("its optimizer has 2 parameters that are none of the module's",), early=True),
-    Module("a layer instead of a module", lambda: nn.Linear(2, 2), ("Linear; expected a LightningModule",), early=True),
+    Module("a layer instead of a module", lambda: nn.Linear(2, 2), ("expected a LightningModule, found Linear",), early=True),
     Module("a constructor without super", type("Strange", (Unvalidated,), {"__init__": lambda m: None}),
-           ("does not call super().__init__()",), early=True),
+           ("expected a call of super().__init__()",), early=True),
     Module("an open file", having(lambda m: setattr(m, "file", sys.__stderr__)), ("attribute file",), early=True),
     Module("a lock", having(lambda m: setattr(m, "lock", threading.Lock())), ("attribute lock",), early=True),
     Module("weights with a graph", having(lambda m: nn.utils.weight_norm(m.net)), ("parametrizations",), early=True),
@@ -252,7 +252,7 @@ REFUSED = [
     Module("a class that is there twice", type("Strange", (Named,), {"classes": ("a", "b", "a", "c")}),
            ("found 'a' twice",), early=True),
     Module("what cannot travel to a worker", having(__reduce_ex__=lambda m, v: raises(TypeError("no way")),
-           __deepcopy__=lambda m, memo: Unvalidated()), ("Strange cannot travel to worker processes: no way",),
+           __deepcopy__=lambda m, memo: Unvalidated()), ("Strange cannot be sent to worker processes: no way",),
            early=True, settings=(("workers", 2),)),
 ]  # fmt: skip
 
