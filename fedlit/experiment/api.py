@@ -41,7 +41,7 @@ from fedlit.federation.federation import Federation
 from fedlit.federation.settings import Options, Settings
 from fedlit.metrics.direction import better
 from fedlit.tracking.addresses import MARK, marked, without_credentials
-from fedlit.tracking.loggers import Chosen, tracker_of
+from fedlit.tracking.loggers import LoggerSetting, tracker_of
 
 
 def _spelled_out(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -77,7 +77,7 @@ def fit(
     run_dir: str | Path = "runs",
     ckpt_path: str | Path | None = None,
     fast_dev_run: bool = False,
-    logger: Chosen = False,
+    logger: LoggerSetting = False,
     phases: Sequence[Phase] | None = None,
     callbacks: Sequence[Callback] | None = None,
     accelerator: str = "auto",
