@@ -118,8 +118,8 @@ def absolute(uri: str) -> str:
     if odd := re.search(r"\?|%[0-9A-Fa-f]{2}", Path.cwd().as_posix()):
         raise ConfigError(
             f"{uri}: the name of the working directory {Path.cwd()} contains {odd[0]}, which has a special meaning "
-            "in the address of a database; rename the directory, use a store in another one (sqlite:////FOLDER/mlflow.db), or "
-            "none (--logger false)"
+            "in the address of a database; rename the directory, use a store in another one "
+            "(sqlite:////FOLDER/mlflow.db), or none (--logger false)"
         )
     return f"sqlite:///{Path(path).absolute().as_posix()}"
 

@@ -176,7 +176,7 @@ def test_unknown_labels_are_refused(bad):
 
 
 def test_wrong_shapes_are_refused():
-    with pytest.raises(ValueError, match=r"one shape \[N, 2\], found \[5, 3\] and \[5, 3\]"):
+    with pytest.raises(ValueError, match=r"the same shape \[N, 2\], found \[5, 3\] and \[5, 3\]"):
         class_auroc(torch.zeros(5, 3), torch.zeros(5, 3), "ab")
     with pytest.raises(ValueError, match=r"found \[5, 2\] and \[5\]"):
         class_auroc(torch.zeros(5, 2), torch.zeros(5), "ab")

@@ -302,7 +302,7 @@ class TestBootstrap:
             bootstrap(scores, labels, np.arange(5))
         with pytest.raises(ValueError, match="found none for 2 of 6"):
             bootstrap(scores, labels, np.array(["a", None, "b", None, "c", "d"], dtype=object))
-        with pytest.raises(ValueError, match="two patients or more to draw from, found 1"):
+        with pytest.raises(ValueError, match="at least two patients, found 1"):
             bootstrap(scores, labels, ["a"] * 6)
         with pytest.raises(ValueError, match="at least 1 draw, found 0"):
             bootstrap(scores, labels, np.arange(6), draws=0)
