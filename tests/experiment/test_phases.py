@@ -277,7 +277,7 @@ REFUSED = {
         ),
         "a stage of one round",
     ),
-    "client of the main part": (changed(federation__clients=["site-7"]), "no 'site-7'"),
+    "client of the main part": (changed(federation__clients=["site-7"]), "found 'site-7'"),
     "model of a phase": (changed(model={"class_path": "toys.ToyNet"}), "phases, 'pretrain': ToyNet has no 'optimizer'"),
 }
 NAMES = {

@@ -227,7 +227,7 @@ REFUSED = [
     Module("weights of two precisions", having(lambda m: setattr(m, "b", nn.Linear(2, 2).double())),
            ("one dtype", "(net.weight)", "torch.float64 (b.weight)"), early=True),
     *(Module(f"a buffer of {kind}", having(lambda m, kind=kind: m.register_buffer("kept", torch.ones(3, dtype=kind))),
-             (f"its buffer kept is of {kind}", "torch.float32"), early=True)
+             (f"for the buffer kept, found {kind}", "torch.float32"), early=True)
       for kind in (torch.float64, torch.float16, torch.bfloat16)),
     Module("no parameters", having(lambda m: setattr(m, "net", nn.Identity())), ("none at all",), early=True),
     Module("frozen parameters alone", having(lambda m: m.requires_grad_(False)), ("all 2 are frozen",), early=True),
