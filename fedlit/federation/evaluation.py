@@ -16,7 +16,7 @@ from fedlit.data.federated import FederatedDataModule
 from fedlit.data.schemes import by_sharing
 from fedlit.federation.engines.scores import Scores, View
 from fedlit.federation.session import Session
-from fedlit.metrics.auroc import ClassAUROC, class_auroc, grouped_auroc, mean_auroc, slug, slugs
+from fedlit.metrics.auroc import ClassAUROC, class_auroc, client_mean_auroc, grouped_auroc, slug, slugs
 from fedlit.metrics.tally import pooled_auroc
 from fedlit.tracking.run import Run
 
@@ -196,8 +196,7 @@ def pooled_metrics(
     }
     of_clients = [s for s in scored if s.view.client is not None]
     if of_clients:
-        by_client = dict(zip((s.view.client for s in of_clients), _auroc_per_view(of_clients, classes), strict=True))
-        metrics[f"{prefix}/auroc_client_mean_macro"] = mean_auroc(by_client).mean
+        metrics[f"{prefix}/auroc_client_mean_macro"] = client_mean_auroc(_auroc_per_view(of_clients, classes))
     return own_means(metrics, prefix) if any(s.fewer for s in scored) else metrics
 
 

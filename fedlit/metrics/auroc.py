@@ -1,12 +1,12 @@
 """Exact AUROC of each class with its support, and two averages of it in a federation.
 
 *Pooled* AUROC ranks all scores together (``class_auroc``). *Client-mean* AUROC is the mean of the clients' own AUROCs
-(``mean_auroc``). The two can differ widely, so they have different metric names: ``auroc`` and ``auroc_client_mean``.
+(``client_mean_auroc``). The two can differ widely, so they have different metric names: ``auroc`` and ``auroc_client_mean``.
 """
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -155,48 +155,26 @@ class ClassAUROC:
         The prefix names the scored data, such as "val", "test/nih" or "client/north".
         """
         values = {"auroc": self.auroc, "n_pos": self.n_pos, "n_neg": self.n_neg}
-        return _flatten(prefix, self.classes, values) | {f"{prefix}/auroc_macro": self.mean}
+        keys = slugs(self.classes)
+        return {
+            f"{prefix}/{metric}/{key}": float(value)
+            for metric, column in values.items()
+            for key, value in zip(keys, column.tolist(), strict=True)
+        } | {f"{prefix}/auroc_macro": self.mean}
 
 
-@dataclass(eq=False)
-class MeanAUROC:
-    """The mean over clients of their own AUROC, class by class, which is not the pooled AUROC.
+def client_mean_auroc(results: Sequence[ClassAUROC]) -> float:
+    """Return the mean over classes of the unweighted mean AUROC over clients, each where it is defined.
 
-    Args:
-        classes: Names of the C classes, in order of first appearance.
-        auroc: ``[C]`` float64, the mean over the clients where the class is defined; NaN if there are none.
-        n_clients: ``[C]`` int64, the number of clients where the class is defined.
-    """
-
-    classes: tuple[str, ...]
-    auroc: Tensor
-    n_clients: Tensor
-
-    @property
-    def mean(self) -> float:
-        """Mean over the classes that are defined for at least one client; NaN if there are none."""
-        return self.auroc.nanmean().item()
-
-    def as_metrics(self, prefix: str) -> dict[str, float]:
-        """Return ``{prefix}/auroc_client_mean/<class>``, ``n_clients`` and ``{prefix}/auroc_client_mean_macro``."""
-        values = {"auroc_client_mean": self.auroc, "n_clients": self.n_clients}
-        return _flatten(prefix, self.classes, values) | {f"{prefix}/auroc_client_mean_macro": self.mean}
-
-
-def mean_auroc(per_client: Mapping[str, ClassAUROC]) -> MeanAUROC:
-    """Return the unweighted mean AUROC of each class over the clients for which it is defined.
-
-    Classes are matched by name, so clients may label different classes in different orders.
+    Classes are matched by name, so clients may label different classes in different orders. The mean is NaN if AUROC is
+    undefined for all classes and clients.
     """
     defined: dict[str, list[float]] = {}
-    for result in per_client.values():
+    for result in results:
         for name, value in zip(result.classes, result.auroc.tolist(), strict=True):
-            values = defined.setdefault(name, [])
-            if not math.isnan(value):
-                values.append(value)
-    means = [sum(values) / len(values) if values else float("nan") for values in defined.values()]
-    counts = [len(values) for values in defined.values()]
-    return MeanAUROC(tuple(defined), torch.tensor(means, dtype=torch.float64), torch.tensor(counts, dtype=torch.int64))
+            defined.setdefault(name, []).extend([value] * (not math.isnan(value)))
+    means = [sum(values) / len(values) if values else math.nan for values in defined.values()]
+    return torch.tensor(means, dtype=torch.float64).nanmean().item()
 
 
 def _check_shapes(scores: Tensor, labels: Tensor, classes: Sequence[str] | None) -> None:
@@ -254,12 +232,3 @@ def _auroc_of_codes(scores: Tensor, codes: Tensor) -> Tensor:
 def _class_auroc_of_codes(scores: Tensor, codes: Tensor, classes: Sequence[str]) -> ClassAUROC:
     positives, negatives = ((codes == label).sum(0).cpu() for label in (1, 0))
     return ClassAUROC(tuple(classes), _auroc_of_codes(scores, codes), positives, negatives)
-
-
-def _flatten(prefix: str, classes: Sequence[str], values: Mapping[str, Tensor]) -> dict[str, float]:
-    keys = slugs(classes)
-    return {
-        f"{prefix}/{metric}/{key}": float(value)
-        for metric, column in values.items()
-        for key, value in zip(keys, column.tolist(), strict=True)
-    }

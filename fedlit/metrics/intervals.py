@@ -70,31 +70,6 @@ class DeLong:
     n_pos: np.ndarray
     n_neg: np.ndarray
 
-    def intervals(self, level: float = LEVEL, logit: bool = True) -> tuple[Interval, ...]:
-        """Return the interval of each class, assuming independent images.
-
-        An AUROC of 0 or 1 has DeLong variance 0, regardless of its error. Its interval is exact instead: because
-        ``k = min(n_pos, n_neg)`` disjoint pairs all have the same order, the true AUROC is within
-        ``1 - ((1 - level) / 2) ** (1 / k)`` of this value (Clopper and Pearson 1934).
-
-        Args:
-            level: Confidence, in (0, 1).
-            logit: Whether the interval is normal on the logit scale. Such an interval is always within (0, 1), and its
-                coverage is closer to the level if AUROC is near 1 and positives are few (Qin and Hotilovac 2008). If
-                false, the interval is normal on the scale of AUROC, as in most software, and cut at 0 and 1.
-        """
-        edge = (self.auroc == 0) | (self.auroc == 1)
-        centre, error = np.where(edge, 0.5, self.auroc), np.sqrt(np.where(edge, 0.0, self.variance))
-        if logit:
-            low, high = special.expit(_normal(special.logit(centre), error / (centre * (1 - centre)), level))
-        else:
-            low, high = np.clip(_normal(centre, error, level), 0, 1)
-        pairs = np.maximum(np.minimum(self.n_pos, self.n_neg), 1)
-        reach = 1 - ((1 - level) / 2) ** (1 / pairs)
-        low = np.where(edge, np.maximum(self.auroc - reach, 0), low)
-        high = np.where(edge, np.minimum(self.auroc + reach, 1), high)
-        return _intervals(low, high, level)
-
 
 def logit_intervals(
     auroc: np.ndarray, variance: np.ndarray, patients: np.ndarray, images: np.ndarray, level: float = LEVEL
@@ -123,46 +98,8 @@ def logit_intervals(
     nearer, further = NEARER * side * FEWEST / np.maximum(patients, 1), FURTHER * side / np.maximum(images, 1)
     low = special.expit(special.logit(centre) - reach * (1 + nearer.clip(max=0))) - further.clip(0)
     high = special.expit(special.logit(centre) + reach * (1 - nearer.clip(0))) - further.clip(max=0)
-    return _intervals(np.maximum(low, 0), np.minimum(high, 1), level)
-
-
-@dataclass(frozen=True, eq=False)
-class PairedDeLong:
-    """Two runs' AUROC of each class on the same images.
-
-    Attributes:
-        first: AUROC and variance of the first run.
-        second: AUROC and variance of the second run.
-        covariance: ``[C]`` float64, the covariance of the two AUROCs; NaN if their variances are NaN.
-        variance: ``[C]`` float64, the variance of their difference; exactly 0 if all images keep their rank.
-    """
-
-    first: DeLong
-    second: DeLong
-    covariance: np.ndarray
-    variance: np.ndarray
-
-    @property
-    def difference(self) -> np.ndarray:
-        """``[C]`` AUROC of the first run minus that of the second."""
-        return self.first.auroc - self.second.auroc
-
-    @property
-    def p(self) -> np.ndarray:
-        """``[C]`` two-sided p-value of no difference; with variance 0, it is 1 for equal AUROCs and NaN for others."""
-        error = np.sqrt(self.variance)
-        z = np.divide(self.difference, error, out=np.full_like(error, np.nan), where=error > 0)
-        return np.where((self.variance == 0) & (self.difference == 0), 1.0, 2 * stats.norm.sf(np.abs(z)))
-
-    def intervals(self, level: float = LEVEL) -> tuple[Interval, ...]:
-        """Return the normal interval of each class's difference, cut at -1 and 1.
-
-        There is no interval (NaN) if the variance is 0: two runs that both separate a few images perfectly may differ
-        on others.
-        """
-        error = np.sqrt(np.where(self.variance == 0, np.nan, self.variance))
-        low, high = np.clip(_normal(self.difference, error, level), -1, 1)
-        return _intervals(low, high, level)
+    ends = zip(np.maximum(low, 0).tolist(), np.minimum(high, 1).tolist(), strict=True)
+    return tuple(Interval(*each, level) for each in ends)
 
 
 def delong(scores: ArrayLike, labels: ArrayLike) -> DeLong:
@@ -179,22 +116,20 @@ def delong(scores: ArrayLike, labels: ArrayLike) -> DeLong:
     return _delong([_places(score, code) for score, code in zip(scores.T, codes.T, strict=True)])
 
 
-def paired_delong(first: ArrayLike, second: ArrayLike, labels: ArrayLike) -> PairedDeLong:
-    """Compare two runs' AUROC of each class on the same images (DeLong et al. 1988).
+def paired_delong(first: ArrayLike, second: ArrayLike, labels: ArrayLike) -> np.ndarray:
+    """Return the variance of the difference of two runs' AUROCs on the same images (DeLong et al. 1988).
 
     Scores and labels are as for ``delong``; the scales of the two runs may differ.
+
+    Returns:
+        ``[C]`` float64; exactly 0 if all images of a class keep their rank, and NaN with fewer than 2 positives or
+        negatives.
     """
     one, codes = _checked(first, labels)
     other, _ = _checked(second, labels)
-    pairs = [(_places(a, code), _places(b, code)) for a, b, code in zip(one.T, other.T, codes.T, strict=True)]
     # Computed from differences of placement values, so it is exactly 0 for equal values.
-    changes = [ours.minus(theirs) for ours, theirs in pairs]
-    return PairedDeLong(
-        _delong([ours for ours, _ in pairs]),
-        _delong([theirs for _, theirs in pairs]),
-        np.array([_covariance(ours, theirs) for ours, theirs in pairs]),
-        np.array([_covariance(change, change) for change in changes]),
-    )
+    changes = [_places(a, code).minus(_places(b, code)) for a, b, code in zip(one.T, other.T, codes.T, strict=True)]
+    return np.array([_variance(change) for change in changes])
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,14 +145,6 @@ class Bootstrap:
     estimate: np.ndarray
     draws: np.ndarray
     sample: str
-
-    def intervals(self, level: float = LEVEL) -> tuple[Interval, ...]:
-        """Return the percentile interval of each class (Efron and Tibshirani 1993, chapter 13).
-
-        Draws without positives or without negatives are ignored. There is no interval (NaN) if all draws are equal, as
-        for an AUROC of 1; ``DeLong.intervals`` has one.
-        """
-        return tuple(_percentiles(column, level) for column in self.draws.T)
 
     def minus(self, other: "Bootstrap") -> "Bootstrap":
         """Return the paired difference of this run and another on the same images, draw by draw.
@@ -363,32 +290,15 @@ def _delong(places: list[_Places]) -> DeLong:
     n_neg = np.array([len(place.negatives) for place in places], dtype=np.int64)
     wins, pairs = np.array([place.positives.sum() for place in places], dtype=np.float64), n_pos * n_neg
     auroc = np.divide(wins, pairs, out=np.full_like(wins, np.nan), where=pairs > 0)
-    return DeLong(auroc, np.array([_covariance(place, place) for place in places]), n_pos, n_neg)
+    return DeLong(auroc, np.array([_variance(place) for place in places]), n_pos, n_neg)
 
 
-def _covariance(first: _Places, second: _Places) -> float:
-    """Return DeLong's covariance of two AUROCs, NaN with fewer than 2 positives or negatives."""
-    n_pos, n_neg = len(first.positives), len(first.negatives)
+def _variance(places: _Places) -> float:
+    """Return DeLong's variance of an AUROC, NaN with fewer than 2 positives or negatives."""
+    n_pos, n_neg = len(places.positives), len(places.negatives)
     if min(n_pos, n_neg) < 2:
         return float("nan")
-    of_positives = (first.positives - first.positives.mean()) @ (second.positives - second.positives.mean())
-    of_negatives = (first.negatives - first.negatives.mean()) @ (second.negatives - second.negatives.mean())
-    ours, theirs = of_positives / (n_pos * (n_pos - 1)), of_negatives / (n_neg * (n_neg - 1))
-    return float(ours / n_neg**2 + theirs / n_pos**2)
-
-
-def _normal(centre: np.ndarray, error: np.ndarray, level: float) -> np.ndarray:
-    reach = stats.norm.ppf((1 + level) / 2) * error
-    return np.stack([centre - reach, centre + reach])
-
-
-def _intervals(low: np.ndarray, high: np.ndarray, level: float) -> tuple[Interval, ...]:
-    return tuple(Interval(a, b, level) for a, b in zip(low.tolist(), high.tolist(), strict=True))
-
-
-def _percentiles(draws: np.ndarray, level: float) -> Interval:
-    defined = draws[~np.isnan(draws)]
-    if len(np.unique(defined)) < 2:
-        return Interval(float("nan"), float("nan"), level)
-    low, high = np.quantile(defined, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(low), float(high), level)
+    positives, negatives = places.positives - places.positives.mean(), places.negatives - places.negatives.mean()
+    of_positives = positives @ positives / (n_pos * (n_pos - 1))
+    of_negatives = negatives @ negatives / (n_neg * (n_neg - 1))
+    return float(of_positives / n_neg**2 + of_negatives / n_pos**2)
