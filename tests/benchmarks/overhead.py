@@ -28,6 +28,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import torch
+from floor import CLASSES, LR, network
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.utils.data import Dataset
@@ -44,8 +45,6 @@ from fedlit.schedules import ConstantSchedule
 from fedlit.tracking.base import Tracker
 from fedlit.tracking.run import Run
 
-CLASSES = tuple(f"class-{i}" for i in range(10))
-LR = 0.01
 SEQUENTIAL_THREADS = int(os.environ.get("SEQUENTIAL_THREADS", os.cpu_count()))
 
 
@@ -54,20 +53,8 @@ class SmallCNN(LightningModule):
 
     def __init__(self) -> None:
         super().__init__()
-        self.classes = CLASSES
-        self.body = nn.Sequential(
-            nn.Conv2d(3, 16, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(16, 32, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(2048, 26),
-            nn.ReLU(),
-        )
-        self.head = nn.Linear(26, len(CLASSES))
-        self.objective = BCE()
+        self.classes, layers = CLASSES, network("cnn")
+        self.body, self.head, self.objective = layers[:-1], layers[-1], BCE()
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         return self.objective(self.head(self.body(batch[0])), batch[1])
@@ -76,18 +63,16 @@ class SmallCNN(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=LR)
 
 
+def densenet(classes: tuple[str, ...] = CLASSES, **options) -> LightningModule:
+    return ImageClassifier(classes, in_chans=3, optimizer=lambda p: torch.optim.SGD(p, lr=LR), **options)
+
+
 def densenet_auc() -> LightningModule:
-    return ImageClassifier(CLASSES, in_chans=3, objective=AUCSaddle(), optimizer=lambda p: torch.optim.SGD(p, lr=LR))
+    return densenet(objective=AUCSaddle())
 
 
 def densenet_binary() -> LightningModule:
-    return ImageClassifier(
-        CLASSES[:1], in_chans=3, objective=AUCSaddle(), optimizer=lambda p: torch.optim.SGD(p, lr=LR)
-    )
-
-
-def densenet() -> LightningModule:
-    return ImageClassifier(CLASSES, in_chans=3, optimizer=lambda p: torch.optim.SGD(p, lr=LR))
+    return densenet(CLASSES[:1], objective=AUCSaddle())
 
 
 class Images(Dataset):
