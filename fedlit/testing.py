@@ -276,7 +276,7 @@ class _Toy:
         )
         self.session = assemble(self.federation, module, data, make_fabric("cpu", precision=precision))
         self.server, self.done, _ = self.session.restore(None)
-        self.session.settle(self.server)
+        self.session.initialise_objective(self.server)
 
     def rounds(self, number: int, after_round: Callable[["_Toy"], None] = lambda toy: None) -> "_Toy":
         """Train some rounds, and return itself."""

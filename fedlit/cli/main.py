@@ -15,7 +15,7 @@ from fedlit.cli.commands import COMMANDS, command
 from fedlit.core.system.imports import uncollected
 from fedlit.experiment.mistakes import explain
 from fedlit.experiment.parser import SUBCOMMANDS, Parser, complain, is_mistake
-from fedlit.federation.interrupts import ending_on_sigterm
+from fedlit.federation.interrupts import unwinding_on_sigterm
 from fedlit.tracking.addresses import without_credentials
 
 
@@ -67,7 +67,7 @@ def main(argv: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     try:
-        with ending_on_sigterm():
+        with unwinding_on_sigterm():
             code = command(args.subcommand).execute(args[args.subcommand], parser)
     except KeyboardInterrupt:
         sys.exit(130)

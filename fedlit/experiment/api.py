@@ -36,12 +36,12 @@ from fedlit.experiment.phases import Phase
 from fedlit.experiment.result import Fitted
 from fedlit.experiment.run import fit as fit_experiment
 from fedlit.federation.callbacks import Callback
-from fedlit.federation.examinations import OF_MODULES, check
+from fedlit.federation.examinations import OF_MODULES, examine
 from fedlit.federation.federation import Federation
 from fedlit.federation.settings import Options, Settings
 from fedlit.metrics.direction import better
 from fedlit.tracking.addresses import MARK, marked, without_credentials
-from fedlit.tracking.loggers import Chosen, tracker_of
+from fedlit.tracking.loggers import LoggerSetting, tracker_of
 
 
 def _spelled_out(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -77,7 +77,7 @@ def fit(
     run_dir: str | Path = "runs",
     ckpt_path: str | Path | None = None,
     fast_dev_run: bool = False,
-    logger: Chosen = False,
+    logger: LoggerSetting = False,
     phases: Sequence[Phase] | None = None,
     callbacks: Sequence[Callback] | None = None,
     accelerator: str = "auto",
@@ -135,7 +135,7 @@ def fit(
         raise TypeError(f"fit() got an unexpected keyword argument {min(unknown)!r}{meant}")
     check_arguments(fit, given | settings)
     check_names(Namespace(experiment=experiment, name=name))
-    check(model, OF_MODULES)
+    examine(model, OF_MODULES)
     data = _data(clients, model, test_sets, batch_size, eval_batch_size)
     with _generators_left_alone(), ExitStack() as held:
         federation = Federation(**settings)

@@ -29,9 +29,9 @@ from fedlit.experiment.phases import Part, Phase
 from fedlit.federation.assembly import assemble
 from fedlit.federation.callbacks import Callback
 from fedlit.federation.engines.base import Away
-from fedlit.federation.evaluation import rehearse
+from fedlit.federation.evaluation import sanity_check
 from fedlit.federation.federation import Federation
-from fedlit.federation.handover import PersonalParts
+from fedlit.federation.handover import PersonalState
 from fedlit.federation.monitor import Monitor
 from fedlit.federation.session import Session
 from fedlit.tracking.addresses import MARK, without_credentials
@@ -100,7 +100,7 @@ class Experiment:
     def session(self, run: Path | None = None, part: Part | None = None) -> Session:
         """Make a part ready to run, from where a run's earlier parts have brought the model; by default the main part."""
         part = part or self.parts[-1]
-        model, personal_parts = self._after(self.parts[: self.parts.index(part)], run)
+        model, personal_state = self._after(self.parts[: self.parts.index(part)], run)
         tags = self._tags | ({"fedlit.phases": str(len(self.phases))} if part.phase else {})
         return assemble(
             part.federation,
@@ -110,7 +110,7 @@ class Experiment:
             part.seed(self.seed),
             tags=tags,
             limit_eval_batches=self.eval_batches,
-            personal_parts=personal_parts,
+            personal_state=personal_state,
             away=self.away,
             phase=part.phase.name if part.phase else "",
         )
@@ -126,19 +126,19 @@ class Experiment:
         if first.phase is not None and Parts.of(self.model).fixed_features is None:
             main = self.session()
             with closing(main.engine):
-                Monitor.chosen(self.federation, rehearse(main, main.restore(None)[0]), bool(self.callbacks))
+                Monitor.resolve(self.federation, sanity_check(main, main.restore(None)[0]), bool(self.callbacks))
         return self.session(run, first)
 
-    def _after(self, parts: Sequence[Part], run: Path | None) -> tuple[LightningModule, PersonalParts | None]:
+    def _after(self, parts: Sequence[Part], run: Path | None) -> tuple[LightningModule, PersonalState | None]:
         """The model as a run's earlier parts have left it, and what clients kept to themselves in the last of them."""
         if run is None or not parts:
             return self.model, None
         model = copy_of(self.model)
         fresh = {name: value.clone() for name, value in model.state_dict().items()}
         for part in parts:
-            personal_parts = part.personal_parts(run, model, self.fabric)
+            personal_state = part.personal_state(run, model, self.fabric)
             part.hand_on(run, model, fresh)
-        return model, personal_parts
+        return model, personal_state
 
     @property
     def _tags(self) -> dict[str, str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from fedlit.federation.engines.base import Scores
+from fedlit.federation.engines.scores import Scores
 from fedlit.federation.evaluation import pooled_metrics, with_sites
 from fedlit.federation.session import Session
 from fedlit.metrics.auroc import slug

@@ -18,7 +18,7 @@ from fedlit.experiment.phases import Phase
 from fedlit.federation.callbacks import Callback
 from fedlit.federation.federation import Federation
 from fedlit.metrics.direction import better
-from fedlit.tracking.loggers import Chosen
+from fedlit.tracking.loggers import LoggerSetting
 
 DEFAULT_CLASSES = ("--data", "PhantomCXR", "--model", "ImageClassifier", "--federation.schedule", "ConstantSchedule")
 """First words of every command line. As defaults of the parser, their own defaults (an image size, a batch size) would
@@ -56,7 +56,7 @@ def experiment_parser(description: str = "") -> Parser:
         "Where metrics go: true is MLflow, false is the run directory alone, a class is a tracker or a logger of "
         "lightning.pytorch.loggers, and a list has several of them."
     )
-    parser.add_argument("--logger", type=Chosen, default=True, help=logger)
+    parser.add_argument("--logger", type=LoggerSetting, default=True, help=logger)
     phases = "Phases that run before the main part of the federation, in their order. See Phase."
     parser.add_argument("--phases", type=list[Phase], default=[], help=phases)
     following = "Classes that follow the rounds, each a Callback of fedlit.federation.callbacks, by class_path."

@@ -22,7 +22,7 @@ from fedlit.core.objective import Objective
 from fedlit.core.seeds import derive_seed
 from fedlit.experiment.naming import check_name
 from fedlit.federation.federation import Federation
-from fedlit.federation.handover import PersonalParts
+from fedlit.federation.handover import PersonalState
 from fedlit.federation.settings import Settings
 from fedlit.schedules import Schedule
 
@@ -170,11 +170,11 @@ class Part:
             elif name in learned and learned[name].shape == value.shape:
                 value.copy_(learned[name])
 
-    def personal_parts(self, run: Path, model: LightningModule, fabric: FederationFabric) -> PersonalParts:
+    def personal_state(self, run: Path, model: LightningModule, fabric: FederationFabric) -> PersonalState:
         """Give what clients kept to themselves in a phase of a run; ``model`` is as it was before the phase."""
         aggregators = self.federation.aggregators
         layout = Layout.of(configured(fabric, self.model(model), aggregators))
-        return PersonalParts(self._result(run), layout, aggregators, self.dropped(model), self.phase.name)
+        return PersonalState(self._result(run), layout, aggregators, self.dropped(model), self.phase.name)
 
     def _result(self, run: Path) -> Path:
         """The checkpoint from which the next phase goes on."""

@@ -18,7 +18,7 @@ from fedlit.federation.evaluation import evaluate_sets
 from fedlit.federation.session import Session
 from fedlit.predictions.export import export, owner
 from fedlit.predictions.table import FOLDER
-from fedlit.tracking.full_disk import told
+from fedlit.tracking.full_disk import full_disk_explained
 from fedlit.tracking.run import Result, Run
 
 Say = Callable[[str], None]
@@ -72,7 +72,7 @@ def fit(experiment: Experiment, say: Say) -> Outcome:
         if experiment.away is not None:
             experiment.away.open(here.directory)
         run = Run(here.directory, experiment.tracker, begins.resumed, experiment.fabric.is_global_zero)
-        with told(here.directory):
+        with full_disk_explained(here.directory):
             return _fit(experiment, first, run, here.checkpoint, say)
 
 

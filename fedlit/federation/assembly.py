@@ -1,4 +1,4 @@
-"""A session made of its parts: clients, engine, initial state."""
+"""Assembly of a session from its parts: clients, engine and initial state."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,7 +21,7 @@ from fedlit.core.system.processes import return_freed_memory
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.pictures.features import with_fixed_features
 from fedlit.federation import devices
-from fedlit.federation.clients import only, taking_part
+from fedlit.federation.clients import participating_clients, select_clients
 from fedlit.federation.engines.base import Away, Engine, Program
 from fedlit.federation.engines.local import LocalEngine, wanted_workers
 from fedlit.federation.engines.ranks import FabricEngine
@@ -29,14 +29,14 @@ from fedlit.federation.examinations import (
     OF_ALGORITHMS,
     OF_MODULES,
     OF_OPTIMIZERS,
+    CaptureRequest,
     Compiler,
-    Recorded,
-    Recording,
-    Trained,
-    check,
-    check_clients,
+    ModuleWithAggregators,
+    StepCapture,
+    examine,
+    examine_clients,
 )
-from fedlit.federation.handover import PersonalParts
+from fedlit.federation.handover import PersonalState
 from fedlit.federation.scheduler import following_scheduler
 from fedlit.federation.session import Session
 from fedlit.federation.settings import Settings
@@ -51,56 +51,56 @@ def assemble(
     *,
     tags: Mapping[str, str] | None = None,
     limit_eval_batches: int | None = None,
-    personal_parts: PersonalParts | None = None,
+    personal_state: PersonalState | None = None,
     away: Away | None = None,
     phase: str = "",
 ) -> Session:
-    """Make a federation ready to run; what cannot be is refused before any process starts.
+    """Create a session; incompatible parts raise an error before any process starts.
 
     Args:
-        settings: Of its rounds.
+        settings: Settings of the rounds.
         module: The model that every client trains; any LightningModule.
-        data: Who has what.
+        data: The clients' data and the test sets.
         fabric: Lightning Fabric, launched.
-        seed: The seed of everything that is drawn.
-        tags: Tags of the run, beside the session's own or in their place.
-        limit_eval_batches: The largest number of batches of each set that an evaluation looks at.
-        personal_parts: What clients kept to themselves in an earlier phase, and start with.
-        away: Who has the clients, where they are not here; ``data`` are then what they have told.
+        seed: Seed from which all randomness derives.
+        tags: Tags of the run; they override the session's own tags.
+        limit_eval_batches: Largest number of batches per data set in an evaluation.
+        personal_state: State that clients kept in an earlier phase and start with.
+        away: Remote clients, if the clients are not on this machine; ``data`` is then what they reported.
         phase: Name of the phase; "" for the main part.
 
     Raises:
-        ConfigError: Model, data and federation do not fit together.
+        ConfigError: Model, data and settings do not fit together.
     """
-    check(module, OF_MODULES)
-    check(Trained(module, settings.aggregators), OF_ALGORITHMS)
+    examine(module, OF_MODULES)
+    examine(ModuleWithAggregators(module, settings.aggregators), OF_ALGORITHMS)
     model, aggregators = _initial_model(module, fabric, settings), settings.aggregators
     settings = following_scheduler(settings, model.module, away is not None)
     optimizer = FlatOptimizer(model.module, model)
     if optimizer.foreign:
-        check(module, OF_OPTIMIZERS)
-    if away is None:  # sites decide for themselves
+        examine(module, OF_OPTIMIZERS)
+    if away is None:  # sites check this themselves
         if settings.cuda_graph is True:
-            check(Recorded(fabric.device, model, optimizer, aggregators), (Recording(),))
+            examine(CaptureRequest(fabric.device, model, optimizer, aggregators), (StepCapture(),))
         if settings.compile:
-            check(fabric.device, (Compiler(),))
+            examine(fabric.device, (Compiler(),))
     everyone = _set_up(data, fabric)
-    data = only(everyone, settings.clients)
-    clients, layout = taking_part(data, settings, everyone), model.layout
+    data = select_clients(everyone, settings.clients)
+    clients, layout = participating_clients(data, settings, everyone), model.layout
     _check_classes(data, layout.classes)
     for aggregator in aggregators:
         aggregator.check_cohort(settings.cohort_size(len(clients)))
-    check_clients(data.clients, labelled_classes(module))
+    examine_clients(data.clients, labelled_classes(module))
     masks = {name: client_mask(aggregators, layout, client) for name, client in clients.items()}
     personal = _keeping(masks, layout)
     states = [state_of(a, "server_state", layout, model.w.clone()) for a in aggregators]  # each may keep it
     initial = ServerState(layout, model.release_weights(), model.stats.clone(), states)
     datasets, test_sets = with_fixed_features(module, everyone, fabric)
-    memory_format = devices.memory_format(settings.memory_format, fabric, module)
+    memory_format = devices.resolve_memory_format(settings.memory_format, fabric, module)
     workers = 1
     if fabric.world_size == 1:
         workers = min(wanted_workers(settings.workers, fabric), settings.cohort_size(len(clients)))
-    placement = devices.placement(data.device, fabric.device, datasets, test_sets, workers)
+    placement = devices.resolve_placement(data.device, fabric.device, datasets, test_sets, workers)
     training = replace(
         settings.training,
         channels_last=memory_format == "channels_last",
@@ -130,7 +130,7 @@ def assemble(
         engine = FabricEngine(program, fabric) if fabric.world_size > 1 else LocalEngine(program, fabric, workers)
     for reducing in (a for a in aggregators if a.implements("reduce")):
         engine.reduce = partial(reduced, reducing, layout)
-    return_freed_memory()  # of copies of the model, whose parameters have become one vector
+    return_freed_memory()  # of copies of the model, whose parameters are now one vector
     return Session(
         federation=settings,
         fabric=fabric,
@@ -151,7 +151,7 @@ def assemble(
         program=program,
         server_model=model,
         initial=initial,
-        personal_parts=personal_parts,
+        personal_state=personal_state,
     )
 
 
@@ -170,13 +170,13 @@ def _set_up(data: FederatedDataModule, fabric: FederationFabric) -> FederatedDat
 
 
 def _check_classes(data: FederatedDataModule, classes: tuple[str, ...]) -> None:
-    """Refuse a model of other classes than the data's."""
+    """Check that the model has the classes of the data."""
     if classes and data.classes and classes != tuple(data.classes):
-        raise ConfigError(f"the model's classes {classes} are not the data's {tuple(data.classes)}")
+        raise ConfigError(f"model: expected the classes of the data, {tuple(data.classes)}, found {classes}")
 
 
 def _keeping(masks: Mapping[str, Mask], layout: Layout) -> list[str]:
-    """Clients that keep a part of the model; where there are any, there is no single global model."""
+    """Return the clients that keep a part of the model; if there are any, there is no single global model."""
     filled = torch.zeros(layout.num_groups, dtype=torch.bool)
     filled[[segment.group for segment in layout.segments]] = True
     filled[layout.stats_group] = layout.stats_size > 0
@@ -184,18 +184,18 @@ def _keeping(masks: Mapping[str, Mask], layout: Layout) -> list[str]:
 
 
 def _state_bytes(settings: Settings, model: FlatModel, masks: list[Mask], optimizer: str) -> int:
-    """About how much the state of a client takes: what algorithms and optimizer keep, and what it keeps to itself."""
+    """Estimate the bytes of one client's state: of algorithms, optimizer, and kept parts of the model."""
     layout, item = model.layout, model.layout.dtype.itemsize
     nbytes = sum(t.nbytes for t in initial_client_state(settings.aggregators, layout).tensors().values())
-    kept = {bytes(mask.kept.tolist()): mask for mask in masks}.values()
-    own = [len(mask.part(layout, model.w)) + mask.keeps_stats(layout) * layout.stats_size for mask in kept]
-    nbytes += item * max(own, default=0)
+    distinct = {bytes(mask.kept.tolist()): mask for mask in masks}.values()
+    sizes = [len(mask.part(layout, model.w)) + mask.keeps_stats(layout) * layout.stats_size for mask in distinct]
+    nbytes += item * max(sizes, default=0)
     if settings.optimizer_state == "keep":
         nbytes += item * layout.size * (2 if optimizer in ADAPTIVE else 1)
     return nbytes
 
 
 def _are_stored(nbytes: int, settings: Settings, fabric: FederationFabric) -> bool:
-    """Say whether the clients' states live in files; one answer for all ranks."""
+    """Decide if the clients' states are stored in files; all ranks get the same answer."""
     limit = SHARE * free_memory() if settings.state_bytes is None else settings.state_bytes
     return bool(fabric.broadcast(nbytes > limit)) if fabric.world_size > 1 else nbytes > limit

@@ -1,4 +1,4 @@
-"""What follows the rounds of a federation: callbacks of one's own, and those that every run has."""
+"""Callbacks of a federation: the base class, and the callbacks of every run."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,34 +11,35 @@ from fedlit.core.checkpoints.manifest import Best
 from fedlit.core.errors import ConfigError
 from fedlit.core.messages import ClientReport
 from fedlit.federation.description import save_partition
-from fedlit.federation.engines.base import Scores
+from fedlit.federation.engines.scores import Scores
 from fedlit.federation.state import FitState
 
 
 class Callback:
-    """Follow a run: the hooks are called on every rank, for each phase and for the main part.
+    """Base class of callbacks; hooks are called on every rank, for each phase and for the main part.
 
-    Subclass it, override the hooks that are needed, and name the class in a YAML's ``callbacks``. ``state.run.main`` is
-    true on the rank that writes. Callbacks of one's own are called before those of fedlit, in the order of their list,
-    so that what they add to ``state.metrics`` is logged. A resumed run makes its callbacks anew; what one has to remember, such
-    as for how long nothing has improved, it gives in ``state_dict`` and takes back in ``load_state_dict``.
+    Subclass it, override the hooks that you need, and name the class under ``callbacks`` in a YAML file. On the rank
+    that writes, ``state.run.main`` is true. Custom callbacks are called before those of fedlit, in the order of their
+    list, so metrics that they add to ``state.metrics`` are logged. A resumed run creates its callbacks again: return
+    state that must survive a resume, such as the number of rounds without improvement, from ``state_dict``, and restore
+    it in ``load_state_dict``.
     """
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run has to know, as JSON can hold it; it is kept in each checkpoint."""
+        """Return the state to store in each checkpoint, as values that JSON can represent."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what ``state_dict`` gave, before ``on_fit_start`` of a resumed run; not called where that was {}."""
+        """Restore what ``state_dict`` returned, before ``on_fit_start`` of a resumed run; not called if that was {}."""
 
     def on_fit_start(self, state: FitState) -> None:
-        """Called once before the first round of a phase or of the main part; a resumed one has ``state.done`` behind it."""
+        """Called once before the first round of a phase or the main part; after a resume ``state.done`` is above 0."""
 
     def on_round_start(self, state: FitState) -> None:
-        """Called before a round; ``state.rnd`` tells its cohort, window and learning rate."""
+        """Called before a round; ``state.rnd`` has its cohort, window and learning rate."""
 
     def on_client_end(self, state: FitState, report: ClientReport) -> None:
-        """Called for each client of the cohort when its reply has arrived, in cohort order."""
+        """Called for each client of the cohort when its reply arrives, in cohort order."""
 
     def on_evaluation_end(self, state: FitState, scores: Sequence[Scores]) -> None:
         """Called after an evaluation, with the scores of the clients' validation sets; metrics may be added."""
@@ -47,14 +48,14 @@ class Callback:
         """Called after a round and its evaluation, before its metrics are logged; metrics may be added."""
 
     def on_fit_end(self, state: FitState) -> None:
-        """Called after the last round, or after the last that a signal has left."""
+        """Called after the last round, which may be early because of a signal."""
 
     def on_exception(self, state: FitState, error: BaseException) -> None:
-        """Called when an error or a signal ends the rounds, which is raised again afterwards."""
+        """Called when an error or a signal ends the rounds; the error is raised again afterwards."""
 
 
 class Callbacks:
-    """Call the hooks of several callbacks, in their order.
+    """Several callbacks, called in order.
 
     Args:
         callbacks: The callbacks.
@@ -69,50 +70,50 @@ class Callbacks:
             getattr(callback, hook)(*args)
 
     def state(self) -> dict[str, dict[str, Any]]:
-        """Return what the callbacks keep, by their place and class.
+        """Return the state of each callback, by its position and class.
 
         Raises:
-            ConfigError: One keeps what JSON cannot hold.
+            ConfigError: JSON cannot represent the state of a callback.
         """
-        kept = {key: callback.state_dict() for key, callback in self._named().items()}
-        for key, state in kept.items():
+        states = {key: callback.state_dict() for key, callback in self._named().items()}
+        for key, state in states.items():
             try:
                 same = json.loads(json.dumps(state, allow_nan=False)) == state
             except (TypeError, ValueError):
                 same = False
             if not same:
                 raise ConfigError(
-                    f"callbacks: state_dict of {key.partition(' ')[2]}: expected numbers, texts, lists and dicts with texts as "
-                    f"keys, found {state!r:.60}"
+                    f"callbacks: state_dict of {key.partition(' ')[2]}: expected numbers, strings, lists and dicts "
+                    f"with string keys, found {state!r:.60}"
                 )
-        return {key: state for key, state in kept.items() if state}
+        return {key: state for key, state in states.items() if state}
 
-    def load(self, kept: Mapping[str, dict[str, Any]]) -> None:
-        """Give the callbacks back what they kept; whoever was not there before begins anew."""
+    def load(self, states: Mapping[str, dict[str, Any]]) -> None:
+        """Restore the states of the callbacks; callbacks without a state start fresh."""
         for key, callback in self._named().items():
-            if key in kept:
-                callback.load_state_dict(kept[key])
+            if key in states:
+                callback.load_state_dict(states[key])
 
     def _named(self) -> dict[str, Callback]:
         return {f"{place} {type(callback).__name__}": callback for place, callback in enumerate(self.callbacks)}
 
 
 class Record(Callback):
-    """Keep the partition and the metrics of every round with the run."""
+    """Save the partition and log the metrics of every round."""
 
     def on_fit_start(self, state: FitState) -> None:
-        """Save who has which data."""
+        """Save the partition."""
         save_partition(state.session, state.run)
 
     def on_round_end(self, state: FitState) -> None:
-        """Log the round's metrics, and once what leaves a site."""
+        """Log the round's metrics and, after the first round, the list of values that leave a site."""
         state.run.log(state.metrics, state.step)
         if state.done == 1:
             state.run.note("leaves_a_site.txt", state.sent)
 
 
 class BestModel(Callback):
-    """Remember after which round the model was best."""
+    """Track the round of the best model."""
 
     def on_evaluation_end(self, state: FitState, scores: Sequence[Scores]) -> None:
         """Compare the model with the best so far."""
@@ -125,24 +126,25 @@ class BestModel(Callback):
 
 
 class SaveCheckpoints(Callback):
-    """Write the state to disk: at the start, when it is due, with each best model and at the end.
+    """Write checkpoints: at the start, when one is due, with each best model, and at the end.
 
     Args:
         saver: The folder of the checkpoints.
-        others: Callbacks that may keep something.
+        others: Callbacks whose states are saved.
     """
 
     def __init__(self, saver: Checkpoints, others: Callbacks) -> None:
         self.saver, self._others = saver, others
 
     def on_fit_start(self, state: FitState) -> None:
-        """Save the start, so that even a first round that fails leaves a checkpoint."""
+        """Save the initial state, so a checkpoint exists even if the first round fails."""
         self._save(state)
 
     def on_round_end(self, state: FitState) -> None:
-        """Save where it is due, with each best model and after the last round; it is written while the next one trains.
+        """Save if a checkpoint is due, with each best model, and after the last round.
 
-        A client's state lives until the next but one trains: by then it is on the disk.
+        The checkpoint is written while the next round trains. The clients' states remain in memory until it is
+        complete.
         """
         self.saver.finish()
         improved = state.best.round == state.done
@@ -150,12 +152,12 @@ class SaveCheckpoints(Callback):
             self._save(state, later=True)
 
     def on_fit_end(self, state: FitState) -> None:
-        """Save the end."""
+        """Save the final state."""
         self._save(state)
 
     def on_exception(self, state: FitState, error: BaseException) -> None:
-        """Save the last recorded round, unless the process is told to go at once."""
-        with suppress(FileNotFoundError):  # where the run's directory is gone the error says so
+        """Save the last completed round, unless a signal asks the process to exit immediately."""
+        with suppress(FileNotFoundError):  # the run's directory no longer exists; the error reports it
             self.saver.finish()
         if isinstance(error, Exception) and state.settled:
             self._save(state)
@@ -165,13 +167,13 @@ class SaveCheckpoints(Callback):
 
 
 def with_shipped(callbacks: Sequence[Callback], progress: Callback, saving: SaveCheckpoints) -> Callbacks:
-    """Put callbacks of one's own before those that every run has: they may add metrics, which are logged then.
+    """Return custom callbacks followed by those of every run, so metrics that the first add are logged.
 
     Raises:
-        ConfigError: One of one's own is of a class that every run has.
+        ConfigError: A custom callback has the class of a callback of every run.
     """
     shipped = (Record(), progress, BestModel(), saving)
     for callback in callbacks:
         if type(callback) in map(type, shipped):
-            raise ConfigError(f"callbacks: every run has {type(callback).__name__} already; leave it out")
+            raise ConfigError(f"callbacks: every run already has {type(callback).__name__}; leave it out")
     return Callbacks([*callbacks, *shipped])

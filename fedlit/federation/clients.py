@@ -1,4 +1,4 @@
-"""The clients of a federation: which of the data's take part, with which weight and at which learning rate."""
+"""Selection of the clients that take part, with their weights and learning-rate factors."""
 
 import copy
 from collections.abc import Sequence
@@ -9,50 +9,52 @@ from fedlit.data.federated import FederatedDataModule
 from fedlit.federation.settings import Settings
 
 
-def only(data: FederatedDataModule, clients: Sequence[str] | None) -> FederatedDataModule:
-    """Return the same data with some of its clients.
+def select_clients(data: FederatedDataModule, clients: Sequence[str] | None) -> FederatedDataModule:
+    """Return the data restricted to some of the clients.
 
     Raises:
-        ConfigError: There is no such client, or there is none in the list.
+        ConfigError: A client does not exist, or the list is empty.
     """
     if clients is None:
         return data
     unknown = [name for name in clients if name not in data.clients]
     if unknown or not clients:
         raise ConfigError(
-            f"clients: there is no {', '.join(map(repr, unknown)) or 'client in the list'}; clients are "
-            f"{', '.join(data.clients)}"
+            f"clients: expected names among {', '.join(data.clients)}, found "
+            f"{', '.join(map(repr, unknown)) or 'an empty list'}"
         )
     part = copy.copy(data)
     part.clients = {name: data.clients[name] for name in data.clients if name in clients}
     return part
 
 
-def taking_part(data: FederatedDataModule, settings: Settings, everyone: FederatedDataModule) -> dict[str, Client]:
-    """Return what the federation knows of each client, by name.
+def participating_clients(
+    data: FederatedDataModule, settings: Settings, everyone: FederatedDataModule
+) -> dict[str, Client]:
+    """Return the clients that take part, by name.
 
     Args:
-        data: The data of those that take part.
-        settings: Their weights, and the factors of their learning rates.
-        everyone: The data of all clients. A factor of one that does not take part now counts for nothing.
+        data: The data of these clients.
+        settings: Weights, and factors of learning rates.
+        everyone: The data of all clients. Factors of clients that do not take part are allowed and ignored.
 
     Raises:
-        ConfigError: There is no client, one has too few examples, or a factor is of no client.
+        ConfigError: There are no clients, a client has too few examples, or a factor names an unknown client.
     """
     if not data.clients:
-        raise ConfigError(f"{type(data).__name__} has no clients after setup()")
+        raise ConfigError(f"{type(data).__name__}: expected clients after setup(), found none")
     factors = settings.lr_factors or {}
     if unknown := [name for name in factors if name not in everyone.clients]:
         raise ConfigError(
-            f"federation.lr_factors: there is no client {', '.join(map(repr, unknown))}; clients are "
-            f"{', '.join(everyone.clients)}"
+            f"federation.lr_factors: expected names among {', '.join(everyone.clients)}, found "
+            f"{', '.join(map(repr, unknown))}"
         )
     sizes = {name: len(d.train) for name, d in data.clients.items()}
     few = [f"{name!r} ({size})" for name, size in sizes.items() if size < min(2, data.batch_size)]
     if few:
         raise ConfigError(
-            "a client needs at least 2 training samples, as BatchNorm refuses a batch of one; found less "
-            f"at {', '.join(few)}: give them some, or remove them"
+            "clients: expected at least 2 training samples per client, as BatchNorm fails on a batch of one, found "
+            f"fewer at {', '.join(few)}; add samples, or remove these clients"
         )
     shares = sizes if settings.client_weights == "examples" else dict.fromkeys(sizes, 1)
     total = sum(shares.values())

@@ -1,4 +1,4 @@
-"""A federation in words and pictures: what is told before it trains, and what is kept with its run."""
+"""Descriptions of a federation: messages before it trains, and files that are saved with its run."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from fedlit.tracking.run import Run
 
 
 def announcement(session: Session, monitor: Monitor) -> list[str]:
-    """List, a line each, what the person at the keyboard should know before the first round."""
+    """Return the messages to the user before the first round, one line each."""
     lines = (introduction(session), *session.data.notes, without_positives(session), label_schemes(session))
     correcting = [type(a).__name__ for a in session.federation.aggregators if "control variates" in governed(a)]
     if warned := control_variates_warning(correcting, session.optimizer):
@@ -25,7 +25,7 @@ def announcement(session: Session, monitor: Monitor) -> list[str]:
 
 
 def _states_in_files(session: Session) -> str:
-    """Say where the clients' states live, if not in memory; "" otherwise."""
+    """Return a note on states that are stored in files, or ""."""
     if not session.stored or session.engine.folder is None:
         return ""
     nbytes = session.state_bytes * len(session.clients)
@@ -33,13 +33,13 @@ def _states_in_files(session: Session) -> str:
 
 
 def introduction(session: Session) -> str:
-    """Say in one line what is about to run."""
+    """Return a summary of the run in one line."""
     clients = session.clients
     shown = ", ".join(f"{name} ({client.examples})" for name, client in list(clients.items())[:6])
     more = f", and {len(clients) - 6} more" if len(clients) > 6 else ""
     computing = f"; {session.memory_format}" * bool(session.memory_format)
-    resident = "; pictures on the device" * (session.placement.name == "resident")
-    computing += "; compiled" * bool(session.federation.compile) + "; one CUDA graph a step" * (
+    resident = "; images on the device" * (session.placement.name == "resident")
+    computing += "; compiled" * bool(session.federation.compile) + "; one CUDA graph per step" * (
         session.federation.cuda_graph is True
     )
     return (
@@ -49,7 +49,7 @@ def introduction(session: Session) -> str:
 
 
 def label_schemes(session: Session) -> str:
-    """Say in one line who labels which classes; "" where all label all of them."""
+    """Return a line with the classes that each client labels, or "" if all clients label all classes."""
     clients = session.clients
     if all(set(client.classes) == set(session.classes) for client in clients.values()):
         return ""
@@ -58,7 +58,7 @@ def label_schemes(session: Session) -> str:
 
 
 def without_positives(session: Session) -> str:
-    """Name the clients that train on no positive image of a class which they label; "" where there is none."""
+    """Return a line with the clients that lack positive training images of a class that they label, or ""."""
     if session.data.assignment is None:
         return ""
     counts = session.data.counts()
@@ -70,7 +70,7 @@ def without_positives(session: Session) -> str:
 
 
 def leaves_a_site(total: Payload, aggregators: Sequence[Aggregator]) -> str:
-    """List what each client sends in a round, by name and number of values; nothing else leaves a site in training."""
+    """Return a line with everything that a client sends in a round, by name and number of values."""
     sent = []
     for name, vector in total.vectors.items():
         index, _, part = name.partition("/")
@@ -79,7 +79,7 @@ def leaves_a_site(total: Payload, aggregators: Sequence[Aggregator]) -> str:
 
 
 def tags(session: Session) -> dict[str, str]:
-    """Give what people group and filter runs by; the session's given tags win, as a run may begin with a phase."""
+    """Return tags to group and filter runs by; tags that were passed to the session take precedence."""
     return {
         "fedlit.algorithm": session.algorithm,
         "fedlit.engine": type(session.engine).__name__,
@@ -92,10 +92,10 @@ def tags(session: Session) -> dict[str, str]:
 
 
 def save_partition(session: Session, run: Run) -> None:
-    """Save the partition with the run, as a table and as a picture."""
+    """Save the partition with the run, as a table and as a figure."""
     if not run.main or session.data.assignment is None:
         return
-    # matplotlib takes a second to import, and pandas half of one.
+    # Importing matplotlib takes a second, pandas half a second.
     from fedlit.data.organisations import save_classes
     from fedlit.tracking.figures import partition_figure
 

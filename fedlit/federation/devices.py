@@ -1,4 +1,4 @@
-"""What a federation makes of its device: the memory format, where pictures lie, recorded steps and compiled ones."""
+"""Use of the device: the memory format of convolutions, and the placement of images."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -18,32 +18,33 @@ from fedlit.data.pictures.images import LabelledImages
 from fedlit.data.pictures.resident import ResidentStore, nbytes
 
 
-def memory_format(
+def resolve_memory_format(
     wanted: Literal["contiguous", "channels_last"] | None, fabric: FederationFabric, module: nn.Module
 ) -> Literal["contiguous", "channels_last", ""]:
-    """Choose the memory format of a federation; the same on every machine and at every start.
+    """Return the memory format of a federation; the choice is the same on every machine of a kind and at every start.
 
-    By default it is ``channels_last``, in single precision or bf16, for a module that says that it computes on either format
-    (:attr:`fedlit.core.parts.Parts.any_memory_format`): always on a CUDA GPU, and on a CPU if half of its convolutions'
-    weights or more need not be converted to the other order at every step (DenseNet, ResNet-50, MobileNet; ResNet-18 gains
-    nothing).
+    The default is ``channels_last`` for modules that support both formats
+    (:attr:`fedlit.core.parts.Parts.any_memory_format`) in single precision or bf16: always on a CUDA GPU, and on a CPU
+    if at most half of the convolution weights must be reordered at every step (DenseNet, ResNet-50, MobileNet;
+    ResNet-18 gains nothing).
 
     Args:
-        wanted: What the settings say; None for the default.
+        wanted: The setting; None for the default.
         fabric: Device and precision.
-        module: What is trained.
+        module: The module that is trained.
 
     Returns:
-        The format; "" for a model to which it makes no difference.
+        The format; "" for a model without 2-D convolutions.
 
     Raises:
-        ConfigError: ``channels_last`` was asked for, and the model has no such convolution.
+        ConfigError: The setting is ``channels_last``, and the model has no 2-D convolution.
     """
     if not convolutions(module):
         if wanted != "channels_last":
             return ""
         raise ConfigError(
-            f"federation.memory_format: channels_last is for 2-D convolutions, and {type(module).__name__} has none; leave it out"
+            f"federation.memory_format: channels_last needs 2-D convolutions, and {type(module).__name__} has none; "
+            "leave it out"
         )
     if wanted is not None:
         return wanted
@@ -54,60 +55,60 @@ def memory_format(
 
 
 def _fast(fabric: FederationFabric, module: nn.Module) -> bool:
-    """Whether convolutions are oneDNN's or cuDNN's, in single precision or less."""
+    """Check for convolutions by oneDNN or cuDNN in single precision or lower."""
     double = any(parameter.dtype == torch.float64 for parameter in module.parameters())
     return fabric.device.type in ("cpu", "cuda") and not double and fabric.strategy.precision.precision != "64-true"
 
 
 SHARE = 0.6
-"""Of a device's free memory, how much pictures may take; the rest is the model's."""
+"""Largest share of a device's free memory for images; the model needs the rest."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """What was chosen; on one device, batches are the same bits in each case.
+    """Placement of the images; on the same device, batches are bit-identical for every placement.
 
     Attributes:
-        name: ``mapped``, ``ahead`` (batches are taken from the memory map while the one before trains) or ``resident``
-            (the pictures are on the device).
-        notice: What the person at the keyboard should know of it, or "".
+        name: ``mapped``, ``ahead`` (the next batch is read from the memory map while one trains) or ``resident``
+            (the images are on the device).
+        notice: Message to the user, or "".
     """
 
     name: Literal["mapped", "ahead", "resident"] = "mapped"
     notice: str = ""
 
 
-def placement(
+def resolve_placement(
     wanted: Literal["auto", "cpu", "cuda"],
     device: torch.device,
     clients: Mapping[str, ClientData],
     test_sets: Mapping[str, Dataset],
     copies: int = 1,
 ) -> Placement:
-    """Choose where the pictures lie.
+    """Return the placement of the images.
 
     Args:
-        wanted: What ``data.device`` says.
-        device: Where models are trained.
+        wanted: The setting ``data.device``.
+        device: The device that trains.
         clients: The clients' data.
-        test_sets: The server's.
-        copies: Number of processes that each need their own on the device.
+        test_sets: The server's test sets.
+        copies: Number of processes that each need a copy on the device.
 
     Raises:
-        ConfigError: ``cuda`` was asked for where training is elsewhere, or for data that cannot be copied.
+        ConfigError: The setting is ``cuda``, but training is on another device or the data cannot be copied.
     """
     if device.type != "cuda":
         if wanted == "cuda":
             raise ConfigError(
-                f"data.device: cuda is for models that train on a GPU, and these train on {device}; set fabric.accelerator: "
-                "cuda, or use auto"
+                f"data.device: cuda needs a model that trains on a GPU, and this one trains on {device}; set "
+                "fabric.accelerator: cuda, or use auto"
             )
         return Placement()
     sets = [*_of_clients(clients), *test_sets.values()]
     images = [data for data in sets if isinstance(data, LabelledImages)]
-    reason = "" if images else "they are no pictures in a store of fedlit"
-    if single := {type(data.augment).__name__ for data in images if not _can(data)}:
-        reason = f"{' and '.join(sorted(single))} augments on the CPU"
+    reason = "" if images else "they are not in an image store of fedlit"
+    if on_cpu := {type(data.augment).__name__ for data in images if not _batches_on_device(data)}:
+        reason = f"{' and '.join(sorted(on_cpu))} augments on the CPU"
     if wanted == "cpu" or reason:
         if wanted == "cuda":
             raise ConfigError(f"data.device: the data cannot be copied to {device}: {reason}; use auto")
@@ -118,13 +119,13 @@ def placement(
         return Placement("resident")
     return Placement(
         "ahead",
-        f"the pictures ({decimal(needed)}) do not fit into {SHARE:.0%} of the {decimal(int(free))} that are free on {device}: "
-        "they are read ahead from the memory map",
+        f"the images ({decimal(needed)}) do not fit into {SHARE:.0%} of the {decimal(int(free))} of free memory on "
+        f"{device}: they are read ahead from the memory map",
     )
 
 
 def free_memory(device: torch.device) -> int:
-    """Count the free bytes of a GPU."""
+    """Return the number of free bytes on a GPU."""
     return torch.cuda.mem_get_info(device)[0]
 
 
@@ -134,11 +135,11 @@ def placed(
     name: Literal["mapped", "ahead", "resident"],
     device: torch.device,
 ) -> tuple[dict[str, ClientData], dict[str, Dataset]]:
-    """Clients and test sets with their pictures where a placement says; each store is copied once."""
+    """Return clients and test sets with their images placed; each store is copied once."""
     copied: dict[int, ResidentStore] = {}
 
     def move(data: Dataset | None) -> Dataset | None:
-        if name == "mapped" or not isinstance(data, LabelledImages) or not _can(data):
+        if name == "mapped" or not isinstance(data, LabelledImages) or not _batches_on_device(data):
             return data
         store = data.store
         if name == "resident":
@@ -158,6 +159,6 @@ def _of_clients(clients: Mapping[str, ClientData]) -> Iterable[Dataset]:
     return [part for data in clients.values() for part in (data.train, data.val, data.test) if part is not None]
 
 
-def _can(data: LabelledImages) -> bool:
-    """Whether a data set's batches can be made on a device; torchvision's transforms go image by image, on the CPU."""
+def _batches_on_device(data: LabelledImages) -> bool:
+    """Check if batches can be built on a device; torchvision's transforms run on the CPU, one image at a time."""
     return data.augment is None or getattr(data.augment, "on_device", False)

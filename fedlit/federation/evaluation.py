@@ -1,4 +1,4 @@
-"""A federation's models scored, and from scores to metrics: AUROC per class, pooled and per client."""
+"""Evaluation of a federation's models, and metrics of the scores: AUROC per class, pooled and per client."""
 
 import re
 import time
@@ -14,21 +14,21 @@ from fedlit.core.logged import merged
 from fedlit.core.messages import Broadcast, ClientReport, Round, ServerState
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.schemes import by_sharing
-from fedlit.federation.engines.base import Scores, View
+from fedlit.federation.engines.scores import Scores, View
 from fedlit.federation.session import Session
-from fedlit.metrics.auroc import ClassAUROC, class_auroc, grouped_auroc, mean_auroc, slug, slugs
+from fedlit.metrics.auroc import ClassAUROC, class_auroc, client_mean_auroc, grouped_auroc, slug, slugs
 from fedlit.metrics.tally import pooled_auroc
 from fedlit.tracking.run import Run
 
 MAX_CLIENT_CURVES = 32
-"""With more clients than this, their curves become quartiles, and a table holds the rest."""
+"""Largest number of clients with curves of their own; for more clients there are quartiles and a table."""
 
-MOST_REHEARSED = 256
-"""Clients whose validation sets are tried before the first round; of more clients so many, spread over all."""
+MOST_CHECKED = 256
+"""Largest number of clients whose validation sets are tried before the first round, spread over all clients."""
 
 
 def validate(session: Session, down: Broadcast, metrics: dict[str, float]) -> list[Scores]:
-    """Score the clients' validation sets, and add their ``val/...`` to the metrics."""
+    """Score the clients' validation sets and add ``val/...`` to the metrics."""
     began = time.perf_counter()
     scores = session.engine.evaluate(client_views(session.data, "val"), down)
     metrics |= pooled_metrics(scores, session.classes, "val", session.everyone.schemes)
@@ -37,18 +37,20 @@ def validate(session: Session, down: Broadcast, metrics: dict[str, float]) -> li
     return scores
 
 
-def rehearse(session: Session, server: ServerState) -> dict[str, float]:
-    """Score two examples a client, of at most 256: what fails there, fails before hours of training. Returns the metrics."""
+def sanity_check(session: Session, server: ServerState) -> dict[str, float]:
+    """Score two examples of up to 256 clients before training, so that errors show early, and return the metrics."""
     views = client_views(session.data, "val")
-    chosen = {i * len(views) // MOST_REHEARSED for i in range(MOST_REHEARSED)} if len(views) > MOST_REHEARSED else None
-    views = [replace(view, limit=2) for i, view in enumerate(views) if chosen is None or i in chosen]
+    checked = range(len(views))
+    if len(views) > MOST_CHECKED:
+        checked = [i * len(views) // MOST_CHECKED for i in range(MOST_CHECKED)]
+    views = [replace(views[i], limit=2) for i in checked]
     down = session.broadcast(server, session.round(0))
     scores = session.engine.evaluate(views, down)
     if session.classes and scores and not any(scored.ranks for scored in scores):
         name = type(session.module).__name__
         rank_zero_warn(
-            f"{name}.validation_step returns no scores of shape (examples, {len(session.classes)}) for the classes that {name} "
-            "declares: there is no AUROC"
+            f"{name}.validation_step: expected scores of shape (examples, {len(session.classes)}) for the classes that "
+            f"{name} declares, found none: AUROC is not computed"
         )
     metrics = pooled_metrics(scores, session.classes, "val", session.everyone.schemes)
     metrics |= _pooled_loss(session, scores, down)
@@ -61,21 +63,22 @@ def evaluate_sets(
 ) -> dict[str, list[Scores]]:
     """Score the clients' parts together (``federation``), those of other clients, and each test set of the server.
 
-    A class that a view's model has not learned is unknown there (labels NaN), see :meth:`Session.learned`.
+    Labels of classes that a view's model has not learned are set to NaN, see :meth:`Session.learned`.
     """
     down = session.broadcast(server, session.round(0))
     views = {"federation": client_views(session.data, part, method)}
     views |= views_beyond(session.everyone, session.personal, list(session.clients), part, method)
-    groups = {name: found for name, seen in views.items() if seen and (found := session.engine.evaluate(seen, down))}
+    evaluated = {name: session.engine.evaluate(group, down) for name, group in views.items() if group}
+    groups = {name: scores for name, scores in evaluated.items() if scores}
     for scored in (s for scores in groups.values() for s in scores):
         learned = session.learned(scored.view.client)
-        scored.forget([name not in learned for name in session.classes])
+        scored.mask_classes([name not in learned for name in session.classes])
         scored.fewer = learned != session.learned(None)
     return groups
 
 
 def test_curves(session: Session, server: ServerState) -> dict[str, float]:
-    """Score all test sets in the course of training: ``test_curve/<set>/...``, for the record alone."""
+    """Score all test sets during training and return ``test_curve/<set>/...``, which are informational."""
     metrics: dict[str, float] = {}
     for name, scores in with_sites(session, evaluate_sets(session, server, "test")).items():
         metrics |= pooled_metrics(scores, session.classes, f"test_curve/{slug(name)}", session.everyone.schemes)
@@ -83,13 +86,13 @@ def test_curves(session: Session, server: ServerState) -> dict[str, float]:
 
 
 def with_sites(session: Session, groups: dict[str, list[Scores]]) -> dict[str, list[Scores]]:
-    """Add to the scores of test sets the clients' scores regrouped: those of each organisation together."""
+    """Add groups with the clients' scores of each organisation to the groups of test sets."""
     held = {name: scores for name, scores in groups.items() if scores[0].view.holder is not None}
     return groups | by_site(held, lambda view: getattr(session.program.dataset(view), "sites", ()))
 
 
 def objective_metrics(session: Session, server: ServerState, rounds: int) -> dict[str, float]:
-    """Read off ``objective/...``: its variables per class, and after the first round its constants too."""
+    """Return ``objective/...``: its variables per class and, after the first round, its constants."""
     if session.objective is None:
         return {}
     prefix = next(f"{name}." for name, m in session.module.named_modules() if m is session.objective)
@@ -106,7 +109,7 @@ def objective_metrics(session: Session, server: ServerState, rounds: int) -> dic
 def per_client(
     session: Session, run: Run, scores: Sequence[Scores], reports: Sequence[ClientReport], step: int
 ) -> dict[str, float]:
-    """Give every client's own curves; of many clients their quartiles, and a table beside with the rest."""
+    """Return the curves of every client; for many clients return quartiles and log the curves to a table."""
     metrics = client_metrics(scores, reports, session.classes)
     if len(session.clients) <= MAX_CLIENT_CURVES:
         return metrics
@@ -115,31 +118,31 @@ def per_client(
 
 
 def _pooled_loss(session: Session, scores: Sequence[Scores], down: Broadcast) -> dict[str, float]:
-    """What the objective makes of all scores together, ``val/<name>/<class>`` and its mean over classes."""
+    """Return the objective's metrics of the pooled scores, ``val/<name>/<class>`` and the mean over classes."""
     scored = [s for s in scores if s.scores is not None]
     if session.objective is None or not scored:
         return {}
     session.server_model.load(down.w, down.stats)
     metrics = {}
-    together = [torch.cat([getattr(s, part) for s in scored]) for part in ("scores", "labels")]
-    for name, values in session.objective.pooled(*together).items():
+    pooled = [torch.cat([getattr(s, part) for s in scored]) for part in ("scores", "labels")]
+    for name, values in session.objective.pooled(*pooled).items():
         metrics |= {f"val/{name}/{k}": float(v) for k, v in zip(slugs(session.classes), values, strict=True)}
         metrics[f"val/{name}"] = float(values.nanmean())
     return metrics
 
 
 def client_views(data: FederatedDataModule, part: str, method: str = "validation_step") -> list[View]:
-    """List every client that has this part of the data, seen through its own model."""
+    """Return a view of every client that has this part of the data, with its own model."""
     return [View(name, name, part, method) for name, d in data.clients.items() if getattr(d, part) is not None]
 
 
 def views_beyond(
     everyone: FederatedDataModule, personal: Sequence[str], trained: Sequence[str], part: str, method: str
 ) -> dict[str, list[View]]:
-    """List what lies beyond the federation's data: parts of clients that did not train, and the server's test sets.
+    """Return views of data outside of the federation: clients that did not train, and the server's test sets.
 
-    A single global model scores them; personal models score a test set of the server each by itself, and what another
-    client has not at all.
+    A single global model scores all of them. Personal models each score the server's test sets, and no data of other
+    clients.
     """
     if personal:
         return {
@@ -153,8 +156,8 @@ def views_beyond(
 
 
 def by_site(groups: Mapping[str, list[Scores]], sites_of: Callable[[View], Sequence[str]]) -> dict[str, list[Scores]]:
-    """Put the scores of each organisation together; returns {} where there is one alone."""
-    found: dict[str, list[Scores]] = {}
+    """Group scores by organisation; returns {} if there is only one organisation, or more than 32."""
+    by_name: dict[str, list[Scores]] = {}
     for scored in (s for scores in groups.values() for s in scores if s.scores is not None):
         sites = np.asarray(sites_of(scored.view)).astype(str)[: scored.examples]
         for site in sorted(set(sites.tolist())):
@@ -167,18 +170,19 @@ def by_site(groups: Mapping[str, list[Scores]], sites_of: Callable[[View], Seque
                 logged={},
                 metrics={},
             )
-            found.setdefault(site, []).append(part)
-    return found if 1 < len(found) <= MAX_CLIENT_CURVES else {}
+            by_name.setdefault(site, []).append(part)
+    return by_name if 1 < len(by_name) <= MAX_CLIENT_CURVES else {}
 
 
 def pooled_metrics(
     scores: Sequence[Scores], classes: Sequence[str], prefix: str, schemes: Mapping[str, Sequence[str]] | None = None
 ) -> dict[str, float]:
-    """Rank all scores together; add means of what the module logged, and the mean over clients of their own AUROC.
+    """Return AUROC of the pooled scores, the mean of the clients' AUROCs, and means of logged values.
 
-    ``schemes`` has the classes that each client labels, by default all. Where they differ there is a mean over each kind:
-    ``auroc_shared``, ``auroc_partly``, ``auroc_unique``. Where personal heads rank fewer images than one model would, all
-    means have keys of their own, such as ``auroc_own_macro``: they are of other images.
+    ``schemes`` has the classes that each client labels, by default all. If clients label different classes, there are
+    means over each kind of class: ``auroc_shared``, ``auroc_partly``, ``auroc_unique``. If personal heads rank fewer
+    images than a single model would, means have separate keys such as ``auroc_own_macro``, because they cover other
+    images.
     """
     metrics = {f"{prefix}/{k}": v for k, v in _logged(scores).items()}
     scored = [s for s in scores if s.ranks]
@@ -190,15 +194,14 @@ def pooled_metrics(
         for kind, names in by_sharing(schemes or {}).items()
         if names
     }
-    own = [s for s in scored if s.view.client is not None]
-    if own:
-        by_client = dict(zip((s.view.client for s in own), _each(own, classes), strict=True))
-        metrics[f"{prefix}/auroc_client_mean_macro"] = mean_auroc(by_client).mean
+    of_clients = [s for s in scored if s.view.client is not None]
+    if of_clients:
+        metrics[f"{prefix}/auroc_client_mean_macro"] = client_mean_auroc(_auroc_per_view(of_clients, classes))
     return own_means(metrics, prefix) if any(s.fewer for s in scored) else metrics
 
 
 def own_means(metrics: Mapping[str, float], prefix: str) -> dict[str, float]:
-    """Return metrics with the means over classes under the keys of personal heads."""
+    """Return metrics with the means over classes renamed to the keys for personal heads."""
     start = f"{prefix}/auroc_"
     means = re.compile(re.escape(start) + r"(macro|shared|partly|unique|client_mean_macro)")
     return {means.sub(rf"{start}own_\1", key): value for key, value in metrics.items()}
@@ -207,9 +210,9 @@ def own_means(metrics: Mapping[str, float], prefix: str) -> dict[str, float]:
 def _ranked_together(
     scored: Sequence[Scores], classes: Sequence[str], prefix: str, schemes: Mapping[str, Sequence[str]]
 ) -> dict[str, float]:
-    """AUROC of all images together; where a site tells no scores, from histograms, with how far it may be away.
+    """Return AUROC of all images; for sites that send no scores, compute it from histograms, with a bound on its error.
 
-    Numbers of images are of those that are told, and NaN for a class of which no site tells any.
+    Numbers of images count the reported images only, and are NaN for classes that no site reports.
     """
     if all(s.tally is None for s in scored):
         pooled = class_auroc(torch.cat([s.scores for s in scored]), torch.cat([s.labels for s in scored]), classes)
@@ -221,15 +224,15 @@ def _ranked_together(
     pooled, within = pooled_auroc([s.result(classes)[0] for s in scored], classes, hidden)
     bounds = {f"{prefix}/auroc_within/{k}": v for k, v in zip(slugs(classes), within.tolist(), strict=True)}
     metrics = pooled.as_metrics(prefix) | bounds
-    for name, kept in zip(slugs(classes), hidden, strict=True):
+    for name, unreported in zip(slugs(classes), hidden, strict=True):
         counts = [f"{prefix}/{count}/{name}" for count in ("n_pos", "n_neg")]
-        if kept and not any(metrics[count] for count in counts):  # no number is 0 as it is not told
+        if unreported and not any(metrics[count] for count in counts):  # unreported is not 0
             metrics |= dict.fromkeys(counts, float("nan"))
     return metrics
 
 
-def _each(scored: Sequence[Scores], classes: Sequence[str]) -> list[ClassAUROC]:
-    """AUROC of each view by itself, exact whatever it tells."""
+def _auroc_per_view(scored: Sequence[Scores], classes: Sequence[str]) -> list[ClassAUROC]:
+    """Return the exact AUROC of each view, from scores or as reported."""
     if all(s.tally is None for s in scored):
         return grouped_auroc([(s.scores, s.labels) for s in scored], classes)
     return [s.result(classes)[1] for s in scored]
@@ -238,7 +241,7 @@ def _each(scored: Sequence[Scores], classes: Sequence[str]) -> list[ClassAUROC]:
 def client_metrics(
     scores: Sequence[Scores], reports: Sequence[ClientReport], classes: Sequence[str]
 ) -> dict[str, float]:
-    """Give ``client/<name>/...``: training loss and seconds, and AUROC per class on the client's own validation set."""
+    """Return ``client/<name>/...``: training loss, seconds, and AUROC per class on the client's validation set."""
     metrics: dict[str, float] = {}
     for report in reports:
         prefix = f"client/{slug(report.client)}"
@@ -249,7 +252,7 @@ def client_metrics(
         metrics.update({f"{prefix}/{slug(k)}": v for k, v in s.logged.items()})
     scored = [s for s in scores if s.ranks]
     keys = [f"auroc/{key}" for key in slugs(classes)]
-    for s, result in zip(scored, _each(scored, classes), strict=True):
+    for s, result in zip(scored, _auroc_per_view(scored, classes), strict=True):
         prefix = f"client/{slug(s.view.client)}"
         metrics.update((f"{prefix}/{key}", value) for key, value in zip(keys, result.auroc.tolist(), strict=True))
         metrics[f"{prefix}/auroc_macro"] = result.mean
@@ -257,7 +260,7 @@ def client_metrics(
 
 
 def quartile_metrics(per_client: Mapping[str, float]) -> dict[str, float]:
-    """Take quartiles over clients of what :func:`client_metrics` gave, ``client/q25/...`` and so on."""
+    """Return quartiles over clients of the result of :func:`client_metrics`, ``client/q25/...`` and so on."""
     by_key: dict[str, list[float]] = {}
     for key, value in per_client.items():
         if value == value:
@@ -271,21 +274,21 @@ def quartile_metrics(per_client: Mapping[str, float]) -> dict[str, float]:
 
 
 def training_metrics(reports: Sequence[ClientReport], weights: Mapping[str, float]) -> dict[str, float]:
-    """Give ``train/...``: means over the cohort, with the federation's client weights."""
+    """Return ``train/...``: means over the cohort, with the federation's client weights."""
     total = sum(weights[r.client] for r in reports)
     metrics = {"train/loss": sum(weights[r.client] * r.loss for r in reports) / total}
     for name in sorted({name for r in reports for name in r.logged}):
         having = [r for r in reports if name in r.logged]
         share = sum(weights[r.client] for r in having)
         mean = sum(weights[r.client] * r.logged[name] for r in having) / share
-        metrics[f"train/{slug(name)}"] = _together(name, having, mean)
+        metrics[f"train/{slug(name)}"] = _merged_or(mean, name, having)
     return metrics
 
 
 def round_metrics(
     rnd: Round, reports: Sequence[ClientReport], weights: Mapping[str, float], bytes_down: int, seconds: float
 ) -> dict[str, float]:
-    """Give a round's training metrics, its place in the schedule, steps and bytes over all clients, and its seconds."""
+    """Return a round's training metrics, stage, learning-rate factor, steps and bytes of all clients, and seconds."""
     return training_metrics(reports, weights) | {
         "round/stage": rnd.stage,
         "round/lr_factor": rnd.lr_factor,
@@ -298,13 +301,13 @@ def round_metrics(
 
 
 def _mean_of(metrics: Mapping[str, float], prefix: str, names: Sequence[str]) -> float:
-    """Mean AUROC over some classes, NaN where none is defined."""
+    """Return the mean AUROC over some classes; NaN if it is undefined for all of them."""
     values = torch.tensor([metrics[f"{prefix}/auroc/{key}"] for key in slugs(names)], dtype=torch.float64)
     return float(values.nanmean())
 
 
-def _together(name: str, having: Sequence[ClientReport | Scores], mean: float) -> float:
-    """Value of a metric over what all clients have seen, where every copy is here and they merge; otherwise the mean."""
+def _merged_or(mean: float, name: str, having: Sequence[ClientReport | Scores]) -> float:
+    """Return the value of the clients' merged torchmetrics metrics, or the mean if they cannot be merged."""
     if any(name not in each.metrics for each in having):
         return mean
     value = merged([each.metrics[name] for each in having])
@@ -316,6 +319,6 @@ def _logged(scores: Sequence[Scores]) -> dict[str, float]:
     for name in sorted({name for s in scores for name in s.logged}):
         having = [s for s in scores if name in s.logged]
         mean = sum(s.examples * s.logged[name] for s in having) / sum(s.examples for s in having)
-        means[slug(name)] = _together(name, having, mean)
+        means[slug(name)] = _merged_or(mean, name, having)
         means[f"{slug(name)}_client_mean"] = sum(s.logged[name] for s in having) / len(having)
     return means

@@ -1,4 +1,4 @@
-"""The federation: rounds of local training and aggregation, from the first to the last."""
+"""The federation: rounds of local training and aggregation."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -18,13 +18,13 @@ from fedlit.federation.progress import RoundProgress
 from fedlit.federation.server import server_round
 from fedlit.federation.session import Session
 from fedlit.federation.settings import Settings
-from fedlit.federation.standstill import Standstill
+from fedlit.federation.stalled import StalledTraining
 from fedlit.federation.state import FitState
 from fedlit.tracking.run import Run
 
 
 class Federation(Settings):
-    """Clients that train one model over rounds: the settings, and the loop."""
+    """A federation of clients that train a model over rounds: the settings and the training loop."""
 
     def fit(
         self,
@@ -37,30 +37,30 @@ class Federation(Settings):
         before: int = 0,
         callbacks: Sequence[Callback] = (),
     ) -> int:
-        """Train from the start, or from a checkpoint; returns the number of the signal that ended the run, or 0.
+        """Train from the start or from a checkpoint; returns the number of the signal that ended the run, or 0.
 
         Args:
-            session: What to train.
-            run: Where it is recorded.
-            resume: A checkpoint to go on from.
+            session: The session to train.
+            run: The run that records metrics and files.
+            resume: A checkpoint to resume from.
             config: The configuration as YAML, which is saved with the run.
-            params: Of the configuration, for the tracker.
-            checkpoints: Folder of the checkpoints. By default the run's.
-            before: Number of rounds of the run's earlier phases: metrics are logged from there on.
-            callbacks: Callbacks of one's own.
+            params: Parameters of the configuration, for the tracker.
+            checkpoints: Folder of the checkpoints. By default that of the run.
+            before: Number of rounds in earlier phases of the run, which is added to the logged steps.
+            callbacks: Custom callbacks.
 
         Raises:
-            TrainingError: A loss or an update is not finite, or no client's weights move; the last completed round is
-                checkpointed.
-            CheckpointError: ``resume`` is a checkpoint of something else.
-            ConfigError: ``callbacks`` name one that every run has, or the monitor a metric that there is not.
+            TrainingError: A loss or an update is not finite, or no client's weights change; a checkpoint of the last
+                completed round is saved.
+            CheckpointError: ``resume`` does not fit the session.
+            ConfigError: ``callbacks`` repeats a callback of every run, or the monitored metric does not exist.
         """
         saver = Checkpoints(checkpoints or run.checkpoints, session.fabric, self.cadence)
-        own = Callbacks(callbacks)
-        follow = with_shipped(callbacks, RoundProgress(run.main), SaveCheckpoints(saver, own))
+        custom = Callbacks(callbacks)
+        follow = with_shipped(callbacks, RoundProgress(run.main), SaveCheckpoints(saver, custom))
         state = self._begin(session, run, resume, saver, before, bool(callbacks))
-        standstill = Standstill(list(session.clients), over=state.step > 0)
-        own.load(checkpoint.callbacks(resume) if resume else {})
+        stalled = StalledTraining(list(session.clients), over=state.step > 0)
+        custom.load(checkpoint.callbacks(resume) if resume else {})
         run.start(config, params or {}, description.tags(session), state.step)
         try:
             with Interrupts() as interrupts:
@@ -74,11 +74,11 @@ class Federation(Settings):
                             total, reports = session.engine.run(
                                 rnd.cohort, down, rnd, lambda report: follow("on_client_end", state, report)
                             )
-                        state.rnd = rnd = session.answered(rnd, reports)
-                        standstill.after(rnd, reports, type(session.module).__name__)
+                        state.rnd = rnd = session.with_replies(rnd, reports)
+                        stalled.after(rnd, reports, type(session.module).__name__)
                         state.settled, state.sent = False, description.leaves_a_site(total, self.aggregators)
                         diagnostics = self.close_round(state.server, total, rnd, session)
-                        del total  # while the next round trains, its memory is wanted
+                        del total  # the next round needs its memory
                         state.done, state.reports = rnd.index + 1, reports
                         state.metrics = self._metrics(state, down.nbytes, diagnostics, time.perf_counter() - began)
                         self._evaluate(state, follow)
@@ -91,41 +91,41 @@ class Federation(Settings):
         return session.fabric.on_any_rank(interrupts.signum)
 
     def open_round(self, server: ServerState, rnd: Round, session: Session) -> Broadcast:
-        """Do what the server does before a round; returns what the clients get."""
+        """Run the server side before a round; returns the message to the clients."""
         self._measure(server, rnd, "before", session)
         for aggregator, state in zip(self.aggregators, server.aggregators, strict=True):
             aggregator.on_round_start(state, server, rnd)
         return session.broadcast(server, rnd)
 
     def close_round(self, server: ServerState, total: Payload, rnd: Round, session: Session) -> dict[str, float]:
-        """Do what the server does with the sum of the replies; returns the round's diagnostics."""
+        """Run the server side with the sum of the replies; returns the round's diagnostics."""
         diagnostics = server_round(self.aggregators, server, total, rnd)
         session.engine.commit()
         self._measure(server, rnd, "after", session)
         return diagnostics
 
     def _measure(self, server: ServerState, rnd: Round, when: Literal["before", "after"], session: Session) -> None:
-        asking = [aggregator for aggregator in self.aggregators if aggregator.measures(rnd, when)]
-        if asking:
-            measured = session.measure(server, rnd, any(a.measures_moments(rnd, when) for a in asking))
+        measuring = [aggregator for aggregator in self.aggregators if aggregator.measures(rnd, when)]
+        if measuring:
+            measured = session.measure(server, rnd, any(a.measures_moments(rnd, when) for a in measuring))
             for aggregator, state in zip(self.aggregators, server.aggregators, strict=True):
                 aggregator.on_measure_end(state, server, measured, rnd, when)
 
     def _begin(
-        self, session: Session, run: Run, resume: Path | None, saver: Checkpoints, before: int, more: bool
+        self, session: Session, run: Run, resume: Path | None, saver: Checkpoints, before: int, has_callbacks: bool
     ) -> FitState:
         session.store_states(saver.folder.parent / "states")
         server, done, best = session.restore(resume, training=True)
         if resume is None:
-            session.settle(server)
+            session.initialise_objective(server)
         saver.rewind(done)
-        monitor = Monitor.chosen(self, evaluation.rehearse(session, server), more)
+        monitor = Monitor.resolve(self, evaluation.sanity_check(session, server), has_callbacks)
         if resume is not None and session.meets_others(server, done, checkpoint.names(resume)):
             best = Best()  # of other validation images
         return FitState(session=session, run=run, server=server, monitor=monitor, done=done, best=best, before=before)
 
     def _rounds(self, state: FitState, interrupts: Interrupts) -> Iterator[Round]:
-        """Plan one round after the other, until all are done, patience is at its end, or a signal has come."""
+        """Yield rounds until all are done, patience has run out, or a signal has arrived."""
         while not state.over and not state.session.fabric.on_any_rank(interrupts.signum):
             state.rnd = state.session.round(state.done)
             yield state.rnd

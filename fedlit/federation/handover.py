@@ -1,4 +1,4 @@
-"""What clients keep to themselves, from one part of a run to the next."""
+"""State that clients keep from one part of a run to the next."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,14 +17,14 @@ from fedlit.core.parts import Parts
 
 
 @dataclass(frozen=True)
-class PersonalParts:
-    """Hold what the clients of a phase that is over kept to themselves.
+class PersonalState:
+    """State that the clients kept in a completed phase.
 
     Attributes:
-        path: The phase's checkpoint; None at a site, which has states of its own.
-        layout: The layout of the phase's model.
-        aggregators: The phase's algorithms, which say what a client keeps.
-        dropped: Beginnings of the names of tensors that start afresh.
+        path: Checkpoint of the phase; None at a site, which stores its own states.
+        layout: Layout of the phase's model.
+        aggregators: Algorithms of the phase, which determine what a client keeps.
+        dropped: Prefixes of the names of tensors that are initialised again.
         phase: Name of the phase.
     """
 
@@ -35,7 +35,7 @@ class PersonalParts:
     phase: str = ""
 
     def kept(self) -> Iterator[tuple[str, ClientState]]:
-        """Yield the clients' states in the phase's checkpoint, with their names."""
+        """Yield names and states of the clients in the phase's checkpoint."""
         return checkpoint.clients(self.path, self.layout, [type(a).__name__ for a in self.aggregators])
 
     def states(
@@ -46,14 +46,16 @@ class PersonalParts:
         aggregators: Sequence[Aggregator],
         kept: Iterable[tuple[str, ClientState]],
     ) -> Iterator[tuple[str, ClientState]]:
-        """Yield who starts the next part with something of its own: elements kept here and there, the server's for the rest.
+        """Yield names and initial states of clients in the next part.
+
+        Elements that a client keeps in both parts are taken from its old state, all others from the server.
 
         Args:
-            clients: Clients of the next part that keep something there.
-            module: The next part's model.
-            server: The state from which the next part starts.
-            aggregators: The next part's algorithms.
-            kept: Clients' states of the phase, with their names.
+            clients: Clients of the next part that keep a part of the model there.
+            module: Model of the next part.
+            server: Initial server state of the next part.
+            aggregators: Algorithms of the next part.
+            kept: Names and states of clients in the completed phase.
         """
         fresh, common = initial_client_state(aggregators, server.layout), _common_buffers(module)
         w, stats = server.w.clone(), server.stats.clone()
@@ -78,20 +80,20 @@ class PersonalParts:
             for key, part in new.items():
                 part.copy_(old[key])
             mask = client_mask(aggregators, server.layout, clients[name])
-            own = stats.clone() if mask.keeps_stats(server.layout) else fresh.stats
-            yield name, replace(fresh, w=mask.part(server.layout, w), stats=own)
+            kept_stats = stats.clone() if mask.keeps_stats(server.layout) else fresh.stats
+            yield name, replace(fresh, w=mask.part(server.layout, w), stats=kept_stats)
 
 
 def _named(layout: Layout, w: Tensor, stats: Tensor) -> dict[str, Tensor]:
-    """Every tensor of a model, as a view."""
+    """Return views of every tensor of a model, by name."""
     return {e.name: e.view(v) for v, entries in ((w, layout.parameters), (stats, layout.buffers)) for e in entries}
 
 
 def _common_buffers(module: LightningModule) -> set[str]:
-    """Names of buffers that the federation gives, though statistics may be kept.
+    """Return names of buffers that come from the server even if clients keep statistics.
 
-    The statistics of a body that is not trained belong to features computed once for all; an objective's constants are
-    measured anew.
+    Statistics of a frozen body belong to features that are computed once, and an objective's constants are measured
+    again.
     """
     common = (objective_of(module), Parts.of(module).fixed_features)
     return {

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run at a round boundary."""
+"""Handling of Ctrl-C and SIGTERM, which end a run between rounds."""
 
 import os
 import signal
@@ -9,10 +9,10 @@ from types import FrameType, TracebackType
 
 
 @contextmanager
-def ending_at_once() -> Iterator[None]:
-    """Within, Ctrl-C ends the process at once: imports take seconds, and nothing has begun that could be unwound."""
-    other = threading.current_thread() is not threading.main_thread()
-    if other or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+def exiting_on_ctrl_c() -> Iterator[None]:
+    """Context manager in which Ctrl-C exits immediately, because slow imports have nothing to clean up."""
+    in_thread = threading.current_thread() is not threading.main_thread()
+    if in_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
     signal.signal(signal.SIGINT, lambda signum, frame: os._exit(128 + signum))
@@ -23,8 +23,8 @@ def ending_at_once() -> Iterator[None]:
 
 
 @contextmanager
-def ending_on_sigterm() -> Iterator[None]:
-    """Within, SIGTERM unwinds the process as Ctrl-C does, so that what is open gets closed."""
+def unwinding_on_sigterm() -> Iterator[None]:
+    """Context manager in which SIGTERM raises SystemExit, so open resources are closed as on Ctrl-C."""
 
     def end(signum: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + signum)
@@ -40,9 +40,9 @@ _remembered = 0
 
 
 def remember_ctrl_c() -> None:
-    """From here on the first `Interrupts` knows of a Ctrl-C that came before it, even if a library swallowed it.
+    """Record Ctrl-C for the first `Interrupts`, even if a library swallows the exception.
 
-    It is answered also where a shell has started the process deaf to it, as it does with what runs in the background.
+    This also works for background processes, which a shell starts with Ctrl-C ignored.
     """
 
     def remember(signum: int, frame: FrameType | None) -> None:
@@ -57,7 +57,7 @@ _active: "list[Interrupts]" = []
 
 
 def ask_to_end(signum: int) -> None:
-    """Ask the run of this process to end after its round: it is a thread of somebody else's, to which no signal comes."""
+    """End the run of this process after its current round, from a thread, which receives no signals."""
     global _remembered
     if not _active:
         _remembered = signum
@@ -66,14 +66,14 @@ def ask_to_end(signum: int) -> None:
 
 
 class Interrupted(BaseException):
-    """Raised out of a round that may be abandoned: nothing of it has been committed."""
+    """Exception that leaves a round that may be abandoned, because none of it is committed."""
 
 
 class Interrupts:
-    """While active, the first signal asks the run to stop, the second one kills it.
+    """Context manager in which the first signal asks the run to stop and the second kills it.
 
     Attributes:
-        signum: The number of the signal that came, or 0.
+        signum: Number of the signal that arrived, or 0.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Interrupts:
     def __enter__(self) -> "Interrupts":
         global _remembered
         self.signum, _remembered = _remembered, 0
-        main = threading.current_thread() is threading.main_thread()  # signals come to no other
+        main = threading.current_thread() is threading.main_thread()  # which receives all signals
         signals = (signal.SIGINT, signal.SIGTERM) if main else ()
         self._previous = {s: signal.signal(s, self._handle) for s in signals}
         _active.append(self)
@@ -96,7 +96,7 @@ class Interrupts:
 
     @contextmanager
     def may_abandon(self, alone: bool) -> Iterator[None]:
-        """Within, a signal raises :class:`Interrupted` at once; it waits where other ranks would wait for this one."""
+        """Context manager in which a signal raises :class:`Interrupted` immediately, if there are no other ranks."""
         if alone and self.signum:
             raise Interrupted
         self._abandon = alone

@@ -1,4 +1,4 @@
-"""The metric that says which model is best."""
+"""The metric that selects the best model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ from fedlit.core.errors import ConfigError
 from fedlit.federation.settings import Settings
 
 OF_ROUNDS = ("train", "drift", "round", "bytes", "time", "objective")
-"""Metrics that a round has, and an evaluation before it has not: how their keys begin."""
+"""Prefixes of metrics that only rounds have, not an evaluation before the first round."""
 
 
 @dataclass(frozen=True)
 class Monitor:
-    """The metric that says which model is best.
+    """The metric that selects the best model.
 
     Attributes:
-        metric: Its key, or None where nothing tells models apart.
+        metric: Key of the metric, or None if there is no validation metric.
         mode: ``max`` or ``min``.
-        notice: What the user should know of the choice.
+        notice: Message to the user about the choice, or "".
     """
 
     metric: str | None
@@ -26,13 +26,13 @@ class Monitor:
     notice: str = ""
 
     @classmethod
-    def chosen(cls, settings: Settings, available: Mapping[str, float], more: bool = False) -> "Monitor":
-        """Choose the metric, by the settings and by the metrics of the validation data that there are.
+    def resolve(cls, settings: Settings, available: Mapping[str, float], more: bool = False) -> "Monitor":
+        """Return the monitor for the settings and the available validation metrics.
 
         Args:
-            settings: What the user has chosen.
-            available: The metrics of a rehearsed evaluation.
-            more: Whether callbacks of one's own may log further metrics.
+            settings: Settings of the federation.
+            available: Metrics of the sanity check.
+            more: Whether custom callbacks may log additional metrics.
 
         Raises:
             ConfigError: ``monitor`` is a metric that this federation does not have.
@@ -46,19 +46,19 @@ class Monitor:
         if "val/auroc_macro" in available:
             return cls("val/auroc_macro", "max")
         if "val/loss" in available:
-            return cls("val/loss", "min", "no scores per class: the best model is the one of the least val/loss")
+            return cls("val/loss", "min", "no scores per class: the best model has the lowest val/loss")
         if settings.patience is not None:
             raise ConfigError(
-                "federation.patience: there is no validation metric that could become better; leave it out"
+                "federation.patience: expected a validation metric to improve, found none; leave patience out"
             )
         needed = "AUROC needs validation data, `self.classes` in the module, and logits [B, C] from its validation_step"
         return cls(None, "max", f"no validation metric: the last model counts as the best ({needed})")
 
     def value(self, metrics: Mapping[str, float]) -> float:
-        """Read the metric's value; NaN without a metric.
+        """Return the value of the metric, or NaN if there is no metric.
 
         Raises:
-            ConfigError: There is no such metric.
+            ConfigError: The metric does not exist.
         """
         if self.metric is None:
             return float("nan")
@@ -66,18 +66,18 @@ class Monitor:
             near = get_close_matches(self.metric, metrics, n=3, cutoff=0.5)
             known = near or [key for key in metrics if key.startswith("val/") and "/n_" not in key]
             raise ConfigError(
-                f"federation.monitor: there is no metric {self.metric!r}; there are "
-                f"{', '.join(known) or 'no validation metrics at all'}"
+                f"federation.monitor: unknown metric {self.metric!r}; available are "
+                f"{', '.join(known) or 'no validation metrics'}"
             )
         return metrics[self.metric]
 
 
 def _foreseen(metric: str, available: Mapping[str, float], others: bool) -> bool:
-    """Whether an evaluation before the first round has a metric, if anything ever has it."""
-    room, _, name = metric.partition("/")
-    if room in OF_ROUNDS:
+    """Check if an evaluation before the first round must have the metric for it to exist at all."""
+    group, _, name = metric.partition("/")
+    if group in OF_ROUNDS:
         return False
-    if room == "client":
+    if group == "client":
         of_training = name.rpartition("/")[2].startswith(("train_", "seconds"))
         return not of_training and any(key.startswith("client/") for key in available)
-    return room == "val" or not others
+    return group == "val" or not others

@@ -1,4 +1,4 @@
-"""A progress bar in a notebook: one line of HTML that is updated, without a widget."""
+"""A progress bar in notebooks: one updated line of HTML, which needs no ipywidgets."""
 
 import time
 from html import escape
@@ -6,23 +6,23 @@ from html import escape
 from rich.console import Console
 
 SECONDS = 0.2
-"""Least time between two updates, which a notebook keeps all in memory."""
+"""Shortest time between two updates; a notebook keeps all of them in memory."""
 
 
 class NotebookBar:
-    """A line of a notebook's output: a bar, and words behind it. It is there from its first update on."""
+    """A line of a notebook's output with a bar and a text, which appears at the first update."""
 
     def __init__(self) -> None:
         self._shown, self._updated = None, 0.0
 
     def update(self, done: float, total: int, text: str, now: bool = False) -> None:
-        """Show how much is done.
+        """Show the progress.
 
         Args:
-            done: Rounds, with the share of the running one.
-            total: Rounds in all.
-            text: Words behind the bar.
-            now: Whether it must be seen, however short ago the last update was.
+            done: Completed rounds, plus the share of the running one.
+            total: Number of rounds.
+            text: Text after the bar.
+            now: Whether to update regardless of the time since the last update.
         """
         from IPython.display import HTML, display
 
@@ -38,5 +38,5 @@ class NotebookBar:
 
 
 def notebook_bar(console: Console) -> NotebookBar | None:
-    """Give a bar where the console prints into a notebook."""
+    """Return a bar if the console prints to a notebook, otherwise None."""
     return NotebookBar() if console.is_jupyter and not console.quiet else None

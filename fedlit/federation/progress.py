@@ -1,4 +1,4 @@
-"""What the person at the keyboard sees: a live line in a terminal or notebook, plain lines elsewhere."""
+"""Progress output: a live line in a terminal or notebook, plain lines elsewhere."""
 
 import time
 from collections.abc import Mapping
@@ -14,18 +14,18 @@ from fedlit.federation.notebook import notebook_bar
 from fedlit.federation.state import FitState
 
 PLAIN_SECONDS = 1.0
-"""Without a terminal, at most one line in so many seconds (and one for every evaluation)."""
+"""Shortest time between lines without a terminal, except for evaluations, which always print one."""
 
 SHOWN = {"val/auroc_macro": "val AUROC", "val/loss": "val loss"}
-"""The validation metric that stands in the line: the first that there is."""
+"""Validation metrics in the line; the first available one is shown."""
 
 
 class RoundProgress(Callback):
-    """Show rounds: clients done, loss, mean AUROC, time left.
+    """Progress display with completed clients, loss, mean AUROC and remaining time.
 
     Args:
         enabled: False on all ranks but the first.
-        console: Where to print. By default on standard output.
+        console: Console to print to. By default standard output.
     """
 
     def __init__(self, enabled: bool = True, console: Console | None = None) -> None:
@@ -42,7 +42,7 @@ class RoundProgress(Callback):
         self._bar = Progress(*columns, console=self.console, disable=not self._live)
 
     def on_fit_start(self, state: FitState) -> None:
-        """Announce what runs, and show the live line."""
+        """Print the announcement and show the live line."""
         self._rounds, self._done, self._before = state.session.federation.rounds, state.done, state.done
         self._loss, self._validation, self._printed = "", "", 0.0
         self._clients, self._cohort, self._began = 0, 0, time.monotonic()
@@ -63,7 +63,7 @@ class RoundProgress(Callback):
         self._show(self._done + 1)
 
     def on_round_end(self, state: FitState) -> None:
-        """Show loss, AUROC and time left; without a terminal, now and then a line."""
+        """Show loss, AUROC and remaining time; without a terminal, print a line occasionally."""
         metrics = state.metrics
         self._done, self._clients = state.done, 0
         self._loss = f"loss {metrics['train/loss']:.4f}"
@@ -80,27 +80,26 @@ class RoundProgress(Callback):
             self._say(state.sent)
 
     def on_fit_end(self, state: FitState) -> None:
-        """Say why the rounds ended early, and take the live line away."""
+        """Print the reason for an early end and remove the live line."""
         federation, best = state.session.federation, state.best
         if state.stop:
             self._say(f"stopped after {state.done} rounds: {state.stop}")
         elif state.done < federation.rounds and state.over:
-            near = f", beside {best.near} that were nearly as good" if best.near else ""
+            near = f" ({best.near} more within the margin)" if best.near else ""
             self._say(
-                f"stopped after {state.done} rounds: none better than {best.round} for {federation.patience} rounds{near}"
+                f"stopped after {state.done} rounds: no improvement on round {best.round} in {federation.patience} "
+                f"rounds{near}"
             )
         if state.over and state.monitor.metric and best.value != best.value:
-            self._say(
-                f"{state.monitor.metric} was undefined in every round: the model of the last round counts as the best"
-            )
+            self._say(f"{state.monitor.metric} was undefined in every round: the last model counts as the best")
         self._bar.stop()
 
     def on_exception(self, state: FitState, error: BaseException) -> None:
-        """Take the live line away."""
+        """Remove the live line."""
         self._bar.stop()
 
     def _say(self, text: str) -> None:
-        """Print a line above the live one; nothing where there is nothing to say."""
+        """Print a non-empty line above the live one."""
         if text:
             self.console.print(text, highlight=False, markup=False, soft_wrap=not self._live)
 
@@ -118,21 +117,21 @@ class RoundProgress(Callback):
             self._notebook.update(self._completed(), self._rounds, "  ".join(filter(None, parts)), now)
 
     def _completed(self) -> float:
-        """Rounds behind us, with the share of the running one."""
+        """Return the number of completed rounds, plus the share of the running one."""
         return self._done + (self._clients / self._cohort if self._cohort else 0.0)
 
     def _left(self) -> str:
-        """Time to the last round at the pace of this session so far; "" where there is none yet."""
-        here = self._completed() - self._before
-        if here <= 0 or self._done == self._rounds:
+        """Return the time to the last round at the pace of this session so far, or "" if it is unknown."""
+        completed = self._completed() - self._before
+        if completed <= 0 or self._done == self._rounds:
             return ""
-        seconds = (time.monotonic() - self._began) * (self._rounds - self._completed()) / here
+        seconds = (time.monotonic() - self._began) * (self._rounds - self._completed()) / completed
         return str(timedelta(seconds=round(seconds)))
 
 
 def _shown(metrics: Mapping[str, float], key: str) -> str:
-    """A validation metric in a few letters: where it is undefined, whether that is as sites tell no class of theirs."""
+    """Return a validation metric as text; if it is NaN, whether it is undefined or sites do not report it."""
     if metrics[key] == metrics[key]:
         return f"{metrics[key]:.4f}"
     counts = [value for name, value in metrics.items() if name.startswith("val/n_pos/")]
-    return "not told" if counts and all(count != count for count in counts) else "undefined"
+    return "not reported" if counts and all(count != count for count in counts) else "undefined"

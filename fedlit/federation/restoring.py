@@ -1,4 +1,4 @@
-"""What a checkpoint must hold for a federation to go on from it."""
+"""Checks of a checkpoint before a federation resumes from it."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,61 +12,61 @@ from fedlit.federation.settings import Settings
 
 
 def check_place(path: Path, loaded: Contents, keeps_states: bool, needed: bool) -> None:
-    """Refuse a checkpoint whose clients' states are where this federation has none.
+    """Check that the clients' states are where this federation expects them.
 
     Args:
         path: The checkpoint.
-        loaded: What it holds.
-        keeps_states: Whether the engine keeps the clients' states here, and no sites do.
-        needed: Whether they are wanted at all.
+        loaded: Contents of the checkpoint.
+        keeps_states: Whether clients' states are kept on this machine, not at sites.
+        needed: Whether the states are needed.
 
     Raises:
-        CheckpointError: They are at sites and this federation has none, or the other way round.
+        CheckpointError: The states are at sites but this federation has no sites, or the reverse.
     """
     if loaded.at_sites and keeps_states and needed:
-        raise CheckpointError(
-            f"{path}: its clients' states are at their sites; give --sites as the run was started with"
-        )
+        raise CheckpointError(f"{path}: the clients' states are at their sites; pass the --sites of the original run")
     if not loaded.at_sites and not keeps_states:
         raise CheckpointError(
-            f"{path}: it is of a run without sites, which have none of its clients' states; leave --sites out"
+            f"{path}: expected clients' states at sites, found a run without sites; leave --sites out"
         )
 
 
 def check_states(path: Path, loaded: Contents, settings: Settings, initial: ServerState, names: Sequence[str]) -> None:
-    """Refuse a checkpoint that lacks what the algorithms or the optimizer keep, or whose clients are in another order.
+    """Check that a checkpoint has all states of algorithms and optimizer, and the same order of clients.
 
     Args:
         path: The checkpoint.
-        loaded: What it holds.
-        settings: Of the federation that goes on from it.
-        initial: The server's state as it would begin.
-        names: The clients, in order.
+        loaded: Contents of the checkpoint.
+        settings: Settings of the resumed federation.
+        initial: Initial state of the server.
+        names: Names of the clients, in order.
 
     Raises:
-        CheckpointError: Says which file, and what it lacks.
+        CheckpointError: Something is missing or the order differs; names the file.
     """
     if sorted(loaded.names) == sorted(names) and list(loaded.names) != list(names):
         raise CheckpointError(
-            f"{path}/manifest.json: the clients are in another order, {', '.join(loaded.names)}, than the data's, "
-            f"{', '.join(names)}; the number of a client's state is its place: put the order back"
+            f"{path}/manifest.json: expected the clients in the order of the data, {', '.join(names)}, found "
+            f"{', '.join(loaded.names)}; states are numbered by this order: restore it in the data"
         )
     fresh = initial_client_state(settings.aggregators, initial.layout).aggregators
     held = {f"{loaded.files[name]}, client {name!r},": state.load() for name, state in loaded.clients.items()}
     files = [(checkpoint.SERVER, loaded.server.aggregators, initial.aggregators)]
     files += [(file, state.aggregators, fresh) for file, state in held.items()]
-    for file, found, declared in files:
-        for aggregator, there, needed in zip(settings.aggregators, found, declared, strict=True):
-            if lacking := sorted(needed.keys() - there.keys()):
+    for file, states, declared in files:
+        for aggregator, state, needed in zip(settings.aggregators, states, declared, strict=True):
+            if lacking := sorted(needed.keys() - state.keys()):
                 raise CheckpointError(
-                    f"{path / file} lacks the tensor {lacking[0]!r} of {type(aggregator).__name__}; use another checkpoint"
+                    f"{path / file} lacks the tensor {lacking[0]!r} of {type(aggregator).__name__}; use another "
+                    "checkpoint"
                 )
     if settings.optimizer_state == "keep":
         needed = {name for state in held.values() for name in state.optimizer}
         for file, state in held.items():
             if state.batches and (lacking := sorted(needed - state.optimizer.keys())):
                 raise CheckpointError(
-                    f"{path / file} lacks the optimizer's {lacking[0]!r}, which other clients have; use another checkpoint"
+                    f"{path / file} lacks the optimizer's {lacking[0]!r}, which other clients have; use another "
+                    "checkpoint"
                 )
 
 

@@ -1,4 +1,4 @@
-"""The rounds' learning rates where a module brings a scheduler of torch."""
+"""Learning rates of rounds that follow a module's scheduler of torch."""
 
 import copy
 import itertools
@@ -19,20 +19,20 @@ from fedlit.core.optimizer import optimizer_and_scheduler
 from fedlit.core.schedule import Plan, Schedule
 from fedlit.federation.settings import Settings
 
-OWN = "return the optimizer alone and set federation.schedule, such as CosineSchedule"
+ADVICE = "return only the optimizer and set federation.schedule, such as CosineSchedule"
 DIGITS = 12
-"""Of factors, so that those of two groups are not told apart by rounding."""
+"""Digits of factors, so that rounding does not make the factors of two groups different."""
 
 KEYS = {"scheduler", "interval", "frequency", "name", "strict", "reduce_on_plateau", "monitor"}
-"""What a dict of Lightning for a scheduler may hold."""
+"""Allowed keys of a scheduler's dict, as Lightning defines them."""
 
 
 class FollowsScheduler(Schedule):
-    """A schedule, with learning rates that follow a scheduler.
+    """A schedule whose learning rates follow a scheduler.
 
     Args:
-        schedule: Gives stages and windows.
-        factors: Of the learning rates, for each round; rounds beyond the last have the last one's.
+        schedule: Schedule of stages and windows.
+        factors: Learning-rate factor of each round; later rounds use the last one.
         scheduler: Name of the scheduler's class.
     """
 
@@ -42,20 +42,20 @@ class FollowsScheduler(Schedule):
         self.notice = "; ".join(filter(None, (schedule.notice, f"learning rate: follows the model's {scheduler}")))
 
     def plan(self, index: int) -> Plan:
-        """Return the plan of a round, with the scheduler's factor."""
+        """Return the plan of a round, with the factor of the scheduler."""
         factor = self._factors[min(index, len(self._factors) - 1)]
         return replace(self._schedule.plan(index), lr_factor=factor)
 
 
 @dataclass(frozen=True)
 class Scheduled:
-    """What ``configure_optimizers`` returned, where a scheduler is a function of a count of epochs or steps.
+    """An optimizer and its scheduler, whose rate depends only on the number of epochs or steps.
 
     Attributes:
-        optimizer: Of torch.
-        scheduler: Of the optimizer.
-        interval: What it counts, an ``epoch`` or a ``step``.
-        frequency: After how many of them it takes a step.
+        optimizer: The optimizer.
+        scheduler: The scheduler of the optimizer.
+        interval: Unit that the scheduler counts, ``epoch`` or ``step``.
+        frequency: Number of these units per step of the scheduler.
     """
 
     optimizer: Optimizer
@@ -64,10 +64,10 @@ class Scheduled:
     frequency: int
 
     def factors(self) -> Iterator[tuple[float, ...]]:
-        """Give the factors of the groups' learning rates at each epoch or step; optimizer and scheduler change.
+        """Yield the groups' learning-rate factors of each epoch or step; this changes optimizer and scheduler.
 
         Raises:
-            ValueError: The scheduler changes something else than rates, or has reached its end.
+            ValueError: The scheduler changes something other than rates, or has reached its end.
         """
         start, groups = _others(self.optimizer), self.optimizer.param_groups
         for count in itertools.count(1):
@@ -75,7 +75,7 @@ class Scheduled:
             if count % self.frequency:
                 continue
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that no step was taken before
+                warnings.simplefilter("ignore")  # of a scheduler step before the first optimizer step
                 self.scheduler.step()
             pairs = zip(start, _others(self.optimizer), strict=True)
             if changed := [key for before, now in pairs for key in now if before.get(key) != now[key]]:
@@ -83,10 +83,10 @@ class Scheduled:
 
 
 def scheduled(module: LightningModule) -> Scheduled | None:
-    """Read the scheduler that a module returns; None where it returns none.
+    """Return the scheduler of a module, or None if it has none.
 
     Raises:
-        ConfigError: It is none of torch, needs a metric, or its dict is none of Lightning's.
+        ConfigError: The scheduler is not from torch, needs a metric, or its dict is invalid.
     """
     optimizer, config = optimizer_and_scheduler(module)
     if config is None:
@@ -100,7 +100,7 @@ def scheduled(module: LightningModule) -> Scheduled | None:
     if unknown := config.keys() - KEYS:
         reason = f"its dict also has {', '.join(sorted(map(str, unknown)))}"
     elif not isinstance(scheduler, LRScheduler):
-        reason = "it is no LRScheduler of torch"
+        reason = "it is not an LRScheduler of torch"
     elif isinstance(scheduler, ReduceLROnPlateau):
         reason = "its rate depends on a metric"
     elif scheduler.optimizer is not optimizer:
@@ -117,38 +117,37 @@ def scheduled(module: LightningModule) -> Scheduled | None:
 
 
 def following_scheduler(settings: Settings, module: LightningModule, away: bool) -> Settings:
-    """Give a federation's settings with a schedule that follows the scheduler of ``configure_optimizers``, if there is one.
+    """Return settings whose schedule follows the scheduler of ``configure_optimizers``, if there is one.
 
-    A round has one learning rate, as algorithms compute with it. A scheduler is therefore taken where its rate is a
-    function of the number of epochs or steps alone, every group has the same factor, and no round sees two rates; then
-    each client trains as with a scheduler of its own.
+    Algorithms compute with one learning rate per round. A scheduler is therefore supported if its rate depends only on
+    the number of epochs or steps, all groups have the same factor, and the rate is constant within each round. Each
+    client then trains as it would with its own scheduler.
 
     Args:
-        settings: Of the rounds.
+        settings: Settings of the rounds.
         module: The model.
         away: Whether clients are at sites, which plan their rounds from the configuration.
 
     Raises:
-        ConfigError: There is a scheduler that cannot be followed; says why, and what to do.
+        ConfigError: The scheduler is not supported; gives the reason and the fix.
     """
-    found = scheduled(module)
-    if found is None:
+    lr_scheduler = scheduled(module)
+    if lr_scheduler is None:
         return settings
-    schedule, name = settings.schedule, type(found.scheduler).__name__
+    schedule, name = settings.schedule, type(lr_scheduler.scheduler).__name__
     plans = [schedule.plan(index) for index in range(settings.rounds)]
     units = " and ".join(sorted({plan.unit for plan in plans}))
     reason, factors = "", []
     if away:
-        reason = "sites plan their rounds from the configuration alone"
+        reason = "sites plan their rounds only from the configuration"
     elif any(plan.lr_factor != 1 for plan in plans):
-        reason = f"{type(schedule).__name__} changes the learning rate too"
+        reason = f"{type(schedule).__name__} also changes the learning rate"
     elif settings.participation < 1:
         reason = "with participation below 1 clients have trained for different numbers of epochs"
-    elif units != f"{found.interval}s":
-        reason = f"its interval is one {found.interval}, and the window of federation.schedule counts {units}"
+    elif units != f"{lr_scheduler.interval}s":
+        reason = f"its interval is one {lr_scheduler.interval}, but the window of federation.schedule counts {units}"
     else:
         number = sum(plan.window for plan in plans)
-        counted = itertools.islice(found.factors(), number)
         other = copy_of(module)
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             torch.rand(1)
@@ -156,11 +155,11 @@ def following_scheduler(settings: Settings, module: LightningModule, away: bool)
                 parameter.mul_(1.5)
             again = scheduled(other)
         try:
-            counted = list(counted)
-            if again is None or counted != list(itertools.islice(again.factors(), number)):
-                raise ValueError("its rate depends on the weights, or on chance, and not on a count alone")
-            counted = iter(counted)
-            factors = [_factor(list(itertools.islice(counted, plan.window)), found.interval) for plan in plans]
+            every = list(itertools.islice(lr_scheduler.factors(), number))
+            if again is None or every != list(itertools.islice(again.factors(), number)):
+                raise ValueError("its rate depends on the weights, or on chance, and not only on a count")
+            steps = iter(every)
+            factors = [_factor(list(itertools.islice(steps, plan.window)), lr_scheduler.interval) for plan in plans]
         except ValueError as error:
             reason = str(error)
     if reason:
@@ -175,18 +174,18 @@ def _others(optimizer: Optimizer) -> list[dict[str, Any]]:
 
 
 def _factor(seen: Sequence[tuple[float, ...]], interval: str) -> float:
-    """The one factor of a round, of all its epochs or steps and of all groups.
+    """Return the factor of a round, common to all its epochs or steps and all groups.
 
     Raises:
-        ValueError: There are several.
+        ValueError: The factors differ.
     """
     if len(set(seen)) > 1:
         raise ValueError(
-            f"its rate changes within a round of {len(seen)} {interval}s, and a round has one; set the schedule's window to how often "
-            "it changes"
+            f"its rate changes within a round of {len(seen)} {interval}s, but a round has only one rate; set the "
+            "schedule's window to the interval between changes"
         )
     if len(set(seen[0])) > 1:
-        raise ValueError(f"it gives the parameter groups different factors, {', '.join(f'{f:g}' for f in seen[0])}")
+        raise ValueError(f"it has different factors for the parameter groups, {', '.join(f'{f:g}' for f in seen[0])}")
     if not math.isfinite(seen[0][0]):
         raise ValueError(f"its rate becomes {seen[0][0]} times the first")
     if seen[0][0] < 0:
@@ -196,5 +195,6 @@ def _factor(seen: Sequence[tuple[float, ...]], interval: str) -> float:
 
 def _refusal(module: LightningModule, scheduler: str, reason: str) -> ConfigError:
     return ConfigError(
-        f"{type(module).__name__}.configure_optimizers returned {scheduler}, which a federation cannot follow: {reason}; or {OWN}"
+        f"{type(module).__name__}.configure_optimizers: a federation cannot follow its {scheduler}: {reason}; "
+        f"or {ADVICE}"
     )

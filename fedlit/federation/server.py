@@ -1,4 +1,4 @@
-"""The server's part of a round: ``server_round``."""
+"""The server's part of a round."""
 
 from collections.abc import Sequence
 
@@ -16,21 +16,21 @@ from fedlit.core.messages import Payload, Round, ServerState, State
 def server_round(
     aggregators: Sequence[Aggregator], server: ServerState, total: Payload, rnd: Round
 ) -> dict[str, float]:
-    """Turn the sum of the clients' payloads into means, let the aggregators act, and move the weights.
+    """Compute means of the clients' payloads, call the aggregators, and update the weights.
 
-    An element's mean is over the clients that own it; where nobody in the cohort does, nothing changes.
+    The mean of an element is over the clients that own it; elements without an owner in the cohort do not change.
 
     Args:
         aggregators: The federation's algorithms, in list order.
-        server: The server's state; it is changed.
-        total: Sum of the cohort's payloads, or what an aggregator reduced them to; it is used up: its vectors become means.
+        server: State of the server, which is changed.
+        total: Sum of the cohort's payloads, or what an aggregator reduced them to; its memory is reused for the means.
         rnd: The round.
 
     Returns:
         The round's diagnostics, ``drift/...``.
 
     Raises:
-        TrainingError: The sum is not finite; nothing has been changed then.
+        TrainingError: The sum is not finite; nothing is changed.
     """
     for name, vector in total.vectors.items():
         if not torch.isfinite(vector.sum()):
@@ -54,7 +54,7 @@ def server_round(
 
 
 def _means(layout: Layout, total: Payload) -> State:
-    """Means of what clients sent, in the memory of the sums: [P] per element over its owners, [S] over those who share it."""
+    """Return means, in the memory of the sums: [P] over the owners of each element, [S] over clients that share it."""
     share = torch.where(total.mask_weight > 0, 1.0 / total.mask_weight, 0.0)
     spans, means = layout.spans(share), {}
     for name, vector in total.vectors.items():
@@ -68,7 +68,7 @@ def _means(layout: Layout, total: Payload) -> State:
 
 
 def _scaled(vector: Tensor, spans: Sequence[tuple[int, int, float]]) -> Tensor:
-    """Multiply each stretch of a vector [P] by its factor."""
+    """Multiply each segment of a vector [P] by its factor."""
     for start, stop, factor in spans:
         vector[start:stop].mul_(factor)
     return vector

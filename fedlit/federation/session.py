@@ -1,4 +1,4 @@
-"""A federation that is ready to run: its clients, engine and state, and what is kept of it."""
+"""A federation that is ready to run: its clients, engine and state."""
 
 import shutil
 import warnings
@@ -27,36 +27,36 @@ from fedlit.core.randomness import generator
 from fedlit.data.federated import FederatedDataModule
 from fedlit.federation import devices
 from fedlit.federation.engines.base import Engine, Program
-from fedlit.federation.handover import PersonalParts
+from fedlit.federation.handover import PersonalState
 from fedlit.federation.restoring import check_place, check_states, others
 from fedlit.federation.settings import Settings
 
 
 @dataclass(eq=False)
 class Session:
-    """Hold a federation that is ready to run; :func:`fedlit.federation.assembly.assemble` makes it.
+    """A federation that is ready to run, as :func:`fedlit.federation.assembly.assemble` creates it.
 
     Attributes:
-        federation: The settings of its rounds.
+        federation: Settings of the rounds.
         fabric: Lightning Fabric, launched.
-        seed: The seed of everything that is drawn.
-        tags: Tags of the run, beside the session's own or in their place.
-        everyone: The data of all clients, those included that do not take part.
-        data: The data of those that do.
-        clients: The clients that take part, by name.
-        masks: What each of them shares.
-        personal: Names of those that keep a part of the model; where there are any, there is no single global model.
-        rates: The learning rate of each parameter group of the optimizer.
-        optimizer: The name of its class.
+        seed: Seed from which all randomness derives.
+        tags: Tags of the run; they override the session's own tags.
+        everyone: Data of all clients, including those that do not take part.
+        data: Data of the clients that take part.
+        clients: Clients that take part, by name.
+        masks: Masks of the elements that each client shares.
+        personal: Names of clients that keep a part of the model; if there are any, there is no single global model.
+        rates: Learning rate of each parameter group of the optimizer.
+        optimizer: Class name of the optimizer.
         memory_format: ``contiguous`` or ``channels_last``; "" for a model without 2-D convolutions.
-        placement: Where the pictures lie.
-        stored: Whether the clients' states live in files.
-        state_bytes: About how many bytes the state of a client takes.
-        engine: Where the clients run.
-        program: What the engine's processes train and evaluate.
-        server_model: The server's own copy of the model.
-        initial: The state of the server before the first round.
-        personal_parts: What clients kept to themselves in an earlier phase, and start with.
+        placement: Placement of the images.
+        stored: Whether the clients' states are stored in files.
+        state_bytes: Estimated size of one client's state, in bytes.
+        engine: Engine that runs the clients.
+        program: Models and data for the engine's processes.
+        server_model: The server's copy of the model.
+        initial: State of the server before the first round.
+        personal_state: State that clients kept in an earlier phase and start with.
     """
 
     federation: Settings
@@ -78,11 +78,11 @@ class Session:
     program: Program
     server_model: FlatModel
     initial: ServerState
-    personal_parts: PersonalParts | None = None
+    personal_state: PersonalState | None = None
 
     @property
     def layout(self) -> Layout:
-        """Where everything lies in the weight vector."""
+        """Layout of the weight vector."""
         return self.server_model.layout
 
     @property
@@ -92,12 +92,12 @@ class Session:
 
     @property
     def module(self) -> LightningModule:
-        """The server's own copy of the model; its values are those of the last :meth:`model`, and none before."""
+        """The server's copy of the module; it has values only after a call of :meth:`model`."""
         return self.server_model.module
 
     @property
     def objective(self) -> Objective | None:
-        """The objective of that copy, where it has variables or constants of its own."""
+        """Objective of the server's copy, or None if it has no variables or constants."""
         return objective_of(self.module)
 
     @cached_property
@@ -112,47 +112,47 @@ class Session:
 
     @property
     def algorithm(self) -> str:
-        """What people call the list of aggregators."""
+        """Name of the list of aggregators."""
         return composed_name(self.federation.aggregators)
 
     def restore(self, path: Path | None, training: bool = False) -> tuple[ServerState, int, Best]:
-        """Give the state to start from, the number of rounds behind it, and the best model so far.
+        """Return the state to start from, the number of completed rounds, and the best model so far.
 
         Args:
             path: A checkpoint; None for a new run.
-            training: Whether rounds follow, for which clients need what they have kept.
+            training: Whether rounds follow, for which clients need their states.
 
         Raises:
-            CheckpointError: The checkpoint is of something else, or clients' states are where this session has none.
+            CheckpointError: The checkpoint does not fit the session, or the clients' states are not available.
         """
         if path is None:
             if training:
-                self.engine.go_back({}, 0)
-            self._load_personal_parts(self.initial)
+                self.engine.roll_back({}, 0)
+            self._load_personal_state(self.initial)
             return self.initial, 0, Best()
         names = [type(a).__name__ for a in self.federation.aggregators]
         loaded = checkpoint.load(path, self.layout, names, self.stored)
         check_states(path, loaded, self.federation, self.initial, list(self.clients))
         check_place(path, loaded, self.engine.keeps_states, training or bool(self.personal))
         self.engine.load_client_states(loaded.clients)
-        self.engine.go_back(loaded.at_sites, loaded.round)
+        self.engine.roll_back(loaded.at_sites, loaded.round)
         return loaded.server, loaded.round, loaded.best
 
     def store_states(self, folder: Path) -> None:
-        """Let the clients' states live in files of a folder, where they would take more than ``state_memory`` in memory.
+        """Store the clients' states in files of a folder if they would exceed ``state_memory``.
 
         Raises:
-            ConfigError: The disk has not enough room.
+            ConfigError: The disk does not have enough space.
         """
         if self.fabric.is_global_zero:
             shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
         self.fabric.barrier()
         if not self.stored:
             return
-        own = folder.absolute() / str(self.fabric.global_rank)
-        own.mkdir(parents=True)
-        self.engine.folder = StateFolder(own, len(self.federation.aggregators))
-        check_room(own, self.state_bytes, len(self.clients), self.federation.cohort_size(len(self.clients)))
+        rank_folder = folder.absolute() / str(self.fabric.global_rank)
+        rank_folder.mkdir(parents=True)
+        self.engine.folder = StateFolder(rank_folder, len(self.federation.aggregators))
+        check_room(rank_folder, self.state_bytes, len(self.clients), self.federation.cohort_size(len(self.clients)))
 
     def save(
         self,
@@ -163,14 +163,14 @@ class Session:
         callbacks: Mapping[str, dict[str, Any]] | None = None,
         later: bool = False,
     ) -> None:
-        """Write the state after so many rounds; with ``later`` while the next one trains, see :meth:`Checkpoints.save`."""
+        """Save the state after ``rounds`` rounds; ``later`` is that of :meth:`Checkpoints.save`."""
         names = [type(a).__name__ for a in self.federation.aggregators]
-        held, at_sites = self.engine.client_states(), self.engine.at_sites()
-        later = later and self.engine.keeps_states  # sites forget what no checkpoint needs
+        states, at_sites = self.engine.client_states(), self.engine.at_sites()
+        later = later and self.engine.keeps_states  # sites delete states that no checkpoint needs
         contents = Contents(
             round=rounds,
             server=server,
-            clients=held,
+            clients=states,
             best=best,
             names=list(self.clients),
             aggregators=names,
@@ -182,13 +182,13 @@ class Session:
         if at_sites:
             self.engine.saved([checkpoint.at_sites(path) for path in saver.kept])
 
-    def settle(self, server: ServerState) -> None:
-        """Measure what the objective starts from: its constants, and its variables at the initial weights."""
+    def initialise_objective(self, server: ServerState) -> None:
+        """Measure the constants of the objective, and its variables at the initial weights."""
         if self.objective is not None:
             start = self.measure(server, self.round(0), moments=False, start=True)
             server.w.copy_(start.w)
             server.stats.copy_(start.stats)
-            self._load_personal_parts(server)
+            self._load_personal_state(server)
 
     def meets_others(self, server: ServerState, done: int, before: Sequence[str]) -> bool:
         """Go on after some rounds where other clients took part, at sites alone; returns whether they are others.
@@ -213,7 +213,7 @@ class Session:
         return True
 
     def round(self, index: int) -> Round:
-        """Say what happens in a round, and who takes part."""
+        """Return the plan and the cohort of a round."""
         plan, names = self.federation.schedule.plan(index), list(self.clients)
         cohort = names
         if self.federation.participation < 1:
@@ -224,64 +224,65 @@ class Session:
         shares = self.participation(cohort)
         return Round(index=index, seed=self.seed, cohort=tuple(cohort), participation=shares, **vars(plan))
 
-    def answered(self, rnd: Round, reports: Sequence[ClientReport]) -> Round:
-        """Give a round as it was, with those in its cohort who have answered."""
+    def with_replies(self, rnd: Round, reports: Sequence[ClientReport]) -> Round:
+        """Return the round with only the clients that replied."""
         names = tuple(report.client for report in reports)
         return rnd if names == rnd.cohort else replace(rnd, cohort=names, participation=self.participation(names))
 
     def broadcast(self, server: ServerState, rnd: Round) -> Broadcast:
-        """Collect what the clients of a round get."""
+        """Return the message to the clients of a round."""
         pairs = zip(self.federation.aggregators, server.aggregators, strict=True)
         return Broadcast(
             server.w, server.stats, [state_of(aggregator, "broadcast", state, rnd) for aggregator, state in pairs]
         )
 
     def measure(self, server: ServerState, rnd: Round, moments: bool = True, start: bool = False) -> Measured:
-        """Run a measuring round over all clients; nothing is changed."""
-        everybody = replace(rnd, window=0, moments=moments, cohort=tuple(self.clients))
-        total, _ = self.engine.run(everybody.cohort, self.broadcast(server, rnd), everybody, lambda report: None)
+        """Run a measuring round over all clients, without changing any state."""
+        measuring = replace(rnd, window=0, moments=moments, cohort=tuple(self.clients))
+        total, _ = self.engine.run(measuring.cohort, self.broadcast(server, rnd), measuring, lambda report: None)
         return conclude(self.server_model, server, total, start)
 
     def participation(self, cohort: Sequence[str]) -> torch.Tensor:
-        """Give, per element, the weight of the owners in the cohort over the weight of all owners."""
+        """Return, per element, the weight of the owners in the cohort divided by the weight of all owners."""
         if len(cohort) == len(self.clients):
             return torch.tensor(1.0, dtype=self.layout.dtype)
         present = sum(self.weights[name] * self.masks[name].owned.double() for name in cohort)
         return self.layout.expand(torch.where(self._owners > 0, present / self._owners, 0.0))
 
     def learned(self, client: str | None) -> set[str]:
-        """Name the classes that the federation's model, or a client's own, can tell.
+        """Return the classes that the federation's model, or a client's personal model, has learned.
 
-        They are those that somebody who trains labels; of a client that keeps its head, those that it labels itself.
+        These are the classes that any training client labels. For a client that keeps its head, they are the classes
+        that it labels itself.
         """
         known = {name for c in self.clients.values() for name in c.classes}
         if client is None or not known:
             return known
-        kept, own = self.masks[client].kept, self.clients[client].classes
-        return {name for name in known if name in own or not kept[self.layout.groups(("head",), (name,))].all()}
+        kept, labelled = self.masks[client].kept, self.clients[client].classes
+        return {name for name in known if name in labelled or not kept[self.layout.groups(("head",), (name,))].all()}
 
     def model(
         self, server: ServerState, client: str | None = None, state: ClientState | None = None
     ) -> LightningModule:
-        """Give the federation's model, or a client's own, by what the client keeps; it changes with the next call."""
+        """Return the federation's model, or a client's personal model; the next call changes it."""
         self.server_model.load(server.w, server.stats)
         self.server_model.own.load({})
         if client is not None:
-            kept = state or initial_client_state(self.federation.aggregators, self.layout)
-            kept.write(self.masks[client], self.layout, self.server_model.w, self.server_model.stats)
-            self.server_model.own.load(kept.buffers)
+            state = state or initial_client_state(self.federation.aggregators, self.layout)
+            state.write(self.masks[client], self.layout, self.server_model.w, self.server_model.stats)
+            self.server_model.own.load(state.buffers)
         return self.server_model.module
 
     def hand_out(self, server: ServerState, rounds: int) -> list[str]:
-        """Give a run's best model, after so many rounds, to sites that may keep it; returns lines for the person who waits."""
+        """Send a run's best model to the sites that may keep it, and return lines that name them."""
         learned = {owner: self.learned(owner) for owner in self.personal or [None]}
         flags = {owner: [name in known for name in self.classes] for owner, known in learned.items()}
         return self.engine.hand_out(Broadcast(server.w, server.stats, []), rounds, flags)
 
-    def _load_personal_parts(self, server: ServerState) -> None:
-        """Let clients start with what they kept in the phase before, beside the server's values."""
-        if self.personal_parts is not None:
-            having = {name: self.clients[name] for name in self.personal}
-            self.engine.hand_over(
-                self.personal_parts, having, self.server_model.module, server, self.federation.aggregators
+    def _load_personal_state(self, server: ServerState) -> None:
+        """Load the state that clients kept in the previous phase."""
+        if self.personal_state is not None:
+            keeping = {name: self.clients[name] for name in self.personal}
+            self.engine.carry_over(
+                self.personal_state, keeping, self.server_model.module, server, self.federation.aggregators
             )

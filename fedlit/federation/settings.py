@@ -1,4 +1,4 @@
-"""The settings of a federation's rounds; those of the main part and of every phase are of this one class."""
+"""Settings of a federation's rounds, for the main part and for every phase."""
 
 import warnings
 from collections.abc import Sequence
@@ -23,59 +23,58 @@ from fedlit.schedules import ConstantSchedule, Schedule
 @checked
 @dataclass
 class Settings:
-    """Say what the rounds of a federation are: algorithms, schedule, clients, evaluation, checkpoints.
+    """Settings of a federation's rounds: algorithms, schedule, clients, evaluation and checkpoints.
 
     Args:
         aggregators: The algorithms, composed as a list. An empty list is federated averaging.
-        rounds: Number of rounds. By default as many as the schedule describes, and 10 where it has no end.
-        schedule: What each round does: its window, unit and learning rate. By default one epoch a round.
-        clients: Names of the clients that belong to the federation. By default all that the data have.
-        participation: Share of the clients that train in a round, in (0, 1]. They are drawn anew for each round.
-        weights: Weights of the clients in every mean, ``examples`` (n_k / n) or ``uniform`` (1 / K). By default what
-            the aggregators state, and ``examples`` where they state nothing.
-        optimizer_state: What happens to a client's optimizer state between its rounds: ``reset`` or ``keep``.
-        lr_factors: Factors of the learning rates of single clients by name, such as ``{NIH: 0.2}``, in every round and for
-            every parameter group. Clients that are left out train at the schedule's rates.
+        rounds: Number of rounds. By default the number that the schedule describes, or 10 if it has no end.
+        schedule: Window, unit and learning rate of each round. By default one epoch per round.
+        clients: Names of the clients in the federation. By default all clients of the data.
+        participation: Share of the clients that train in a round, in (0, 1]. A new cohort is drawn for each round.
+        weights: Weights of the clients in every mean, ``examples`` (n_k / n) or ``uniform`` (1 / K). By default the
+            aggregators decide, and ``examples`` is used if they do not.
+        optimizer_state: Optimizer state of a client between its rounds: ``reset`` or ``keep``.
+        lr_factors: Factors of the learning rates of single clients by name, such as ``{NIH: 0.2}``, for every round and
+            parameter group. Other clients train at the schedule's rates.
         gradient_clip: Largest norm of a local gradient. By default gradients are not clipped.
-        gradient_clamp: Largest absolute value of each element of a local gradient, but for an objective's own variables.
-            Corrections such as control variates are added after it. By default gradients are not clamped.
-        measure_batches: Number of batches of each client that a measuring round looks at. Measuring rounds give the
-            start of an objective's variables, CODA's dual, or BatchNorm's statistics.
-        workers: Number of processes that train clients side by side on this machine. By default the cores of a CPU,
-            which runs side by side share, 1 on an accelerator, and no more than clients train in a round.
-        threads: Number of threads of each worker. Another number gives other bits.
-        memory_format: Order in which convolutions find images in memory: ``contiguous``, or ``channels_last``, which gives
-            other bits. By default ``channels_last`` for ImageClassifier on a GPU, and on a CPU for backbones
-            that are faster with it, such as DenseNet; ``contiguous`` else.
-        cuda_graph: Whether local steps are recorded once, as a CUDA graph, and replayed for every client: ``true``, or
-            ``false``. By default (``auto``) they are not.
-        compile: Whether torch.compile compiles the model's forward pass, which gives other bits and takes about a minute at
-            the start. By default it is not compiled.
+        gradient_clamp: Largest absolute value of each element of a local gradient, except for an objective's own
+            variables. Corrections such as control variates are added afterwards. By default gradients are not clamped.
+        measure_batches: Number of batches per client in a measuring round. Measuring rounds compute initial values of
+            an objective's variables, CODA's dual, or BatchNorm's statistics.
+        workers: Number of processes that train clients in parallel on this machine. By default the number of CPU cores,
+            shared among parallel runs, or 1 on an accelerator, and at most the number of clients in a round.
+        threads: Number of threads per worker. Results are bit-identical only for the same number of threads.
+        memory_format: Memory format of images in convolutions, ``contiguous`` or ``channels_last``. Results are
+            bit-identical only for the same format. By default ``channels_last`` for ImageClassifier on a GPU, and on a
+            CPU for backbones that it makes faster, such as DenseNet; otherwise ``contiguous``.
+        cuda_graph: Whether local steps are captured once as a CUDA graph and replayed for every client: ``true`` or
+            ``false``. By default (``auto``) they are not captured.
+        compile: Whether torch.compile compiles the model's forward pass, which takes about a minute at the start.
+            Results are not bit-identical to those without it. By default the model is not compiled.
         eval_every: Number of rounds between evaluations. The last round is always evaluated.
-        test_curves: Whether each evaluation scores the test sets too and logs them as ``test_curve/...``, which no choice may
-            depend on. By default the test sets are scored once, by the best model.
-        monitor: Metric that says which model is best. By default (``auto``) ``val/auroc_macro``; where the model gives
-            no scores ``val/loss``; where it logs no loss the last model counts as the best.
-        monitor_mode: Whether more of the metric is better (``max``) or less (``min``). By default (``auto``) less of a loss
-            and more of an AUROC; any other metric needs one of the two.
-        patience: Number of rounds without a better model after which the run stops. By default it never stops early.
-        patience_margin: How much worse than the best a round's metric has to be for the round to count for patience. By
-            default every round counts that is not better.
-        checkpoint_every: Rounds between checkpoints, seconds such as ``60s``, or ``auto``: as often as costs under 2%
-            of the time.
-        state_memory: Memory for what the clients keep between rounds, such as ``4GB`` or a number of bytes. Where their
-            states would take more, they live in files of the run's directory. By default (``auto``) a quarter of the
-            memory that is free. No number depends on it.
-        quorum: Least number of clients whose replies make a round across sites, with ``on_site_error: skip``. By default
-            one. Below it the round is repeated.
-        deadline: Seconds that a site has for its part of a round, or of an evaluation, across sites. By default it has as long
-            as it lives.
-        on_site_error: What happens when a site fails in a round across sites: ``repeat`` asks it again and gives the same
-            numbers as if nothing had happened, ``skip`` goes on with the others, ``stop`` ends the run. By default
-            ``repeat``.
+        test_curves: Whether each evaluation also scores the test sets and logs ``test_curve/...``; do not base any
+            choice on these curves. By default only the best model is scored on the test sets, once.
+        monitor: Metric that selects the best model. By default (``auto``) ``val/auroc_macro``, or ``val/loss`` if the
+            model gives no scores; if it logs no loss either, the last model counts as the best.
+        monitor_mode: Whether the metric should be high (``max``) or low (``min``). By default (``auto``) a loss should
+            be low and an AUROC high; set it for any other metric.
+        patience: Number of rounds without improvement after which the run stops. By default it never stops early.
+        patience_margin: Rounds whose metric is less than this worse than the best do not count towards patience. By
+            default every round without improvement counts.
+        checkpoint_every: Rounds between checkpoints, seconds such as ``60s``, or ``auto``: as often as possible at less
+            than 2% of the time.
+        state_memory: Memory for the clients' states between rounds, such as ``4GB`` or a number of bytes. Larger states
+            are stored in files of the run's directory. By default (``auto``) a quarter of the free memory. It does not
+            change any result.
+        quorum: With ``on_site_error: skip``, the least number of clients whose replies complete a round. A round with
+            fewer replies is repeated. By default one.
+        deadline: Seconds that a site has for its part of a round or of an evaluation. By default there is no limit
+            while the site is alive.
+        on_site_error: Reaction to an error of a site in a round: ``repeat`` asks the site again, with the same results
+            as without the error, ``skip`` continues without it, ``stop`` ends the run. By default ``repeat``.
 
     Raises:
-        ConfigError: A value is outside of its range, or the aggregators do not fit together or to the schedule.
+        ConfigError: A value is outside of its range, or the aggregators do not fit each other or the schedule.
     """
 
     aggregators: list[Aggregator] | None = None
@@ -110,10 +109,14 @@ class Settings:
         self.aggregators = list(self.aggregators or [])
         self.schedule = self.schedule or ConstantSchedule()
         self.rounds = self.rounds if self.rounds is not None else self.schedule.rounds or 10
-        for name in ("rounds", "workers", "threads", "eval_every", "measure_batches"):
+        for name in ("rounds", "workers", "threads", "eval_every", "measure_batches", "quorum"):
             value = getattr(self, name)
-            if value != "auto" and value < 1:
+            if value not in (None, "auto") and value < 1:
                 raise ConfigError(f"federation.{name}: expected at least 1, found {value}")
+        for name in ("gradient_clip", "gradient_clamp", "deadline"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"federation.{name}: expected a value above 0, found {value}")
         if not 0 < self.participation <= 1:
             raise ConfigError(f"federation.participation: expected a share in (0, 1], found {self.participation}")
         if self.patience is not None and self.patience < self.eval_every:
@@ -125,25 +128,18 @@ class Settings:
             raise ConfigError(f"federation.patience_margin: expected a value above 0, found {self.patience_margin}")
         if self.patience_margin is not None and self.patience is None:
             raise ConfigError(
-                "federation.patience_margin: it has no effect without federation.patience; set that, or leave it out"
+                "federation.patience_margin: it needs federation.patience; set that, or leave patience_margin out"
             )
-        if self.gradient_clip is not None and not self.gradient_clip > 0:
-            raise ConfigError(f"federation.gradient_clip: expected a norm above 0, found {self.gradient_clip}")
-        if self.gradient_clamp is not None and not self.gradient_clamp > 0:
-            raise ConfigError(f"federation.gradient_clamp: expected a value above 0, found {self.gradient_clamp}")
         if self.gradient_clip is not None and self.gradient_clamp is not None:
-            raise ConfigError("federation.gradient_clamp: gradients are clipped (gradient_clip) or clamped; set one")
+            raise ConfigError(
+                "federation.gradient_clamp: expected only one of gradient_clip and gradient_clamp; remove one"
+            )
         for name, factor in (self.lr_factors or {}).items():
             if not 0 < factor < inf:
                 raise ConfigError(f"federation.lr_factors: expected a factor above 0 for {name!r}, found {factor}")
-        if self.deadline is not None and not self.deadline > 0:
-            raise ConfigError(f"federation.deadline: expected seconds above 0, found {self.deadline}")
-        if self.quorum is not None and self.quorum < 1:
-            raise ConfigError(f"federation.quorum: expected at least 1 client, found {self.quorum}")
         if self.quorum is not None and self.on_site_error != "skip":
             raise ConfigError(
-                "federation.quorum: a round without some of its clients is one of federation.on_site_error: skip; set it, or "
-                "leave the quorum out"
+                "federation.quorum: it needs federation.on_site_error: skip; set that, or leave quorum out"
             )
         self.better = _better(self.monitor, self.monitor_mode)
         self.cadence = Cadence.parse(self.checkpoint_every)
@@ -157,48 +153,50 @@ class Settings:
             aggregator.check_schedule(self.schedule, self.rounds)
 
     def cohort_size(self, clients: int) -> int:
-        """Give how many of so many clients train in a round."""
+        """Return the number of clients that train in a round."""
         return max(1, round(self.participation * clients))
 
     def over(self, done: int, best: Best) -> bool:
-        """Tell whether ``done`` completed rounds are all, or the last ``patience`` of them have brought nothing."""
+        """Check if ``done`` is the number of rounds, or if patience has run out."""
         return done >= self.rounds or (self.patience is not None and done - best.round - best.near >= self.patience)
 
     def evaluates_after(self, done: int) -> bool:
-        """Tell whether the model is evaluated after so many completed rounds."""
+        """Check if the model is evaluated after ``done`` completed rounds."""
         return done % self.eval_every == 0 or done == self.rounds
 
     def one_step(self) -> None:
-        """Shorten the federation to one round of one step, for a trial run."""
+        """Reduce the federation to one round of one step, for a trial run."""
         self.rounds, self.schedule = 1, ConstantSchedule(1, "steps")
 
 
 OF_YAML = ("clients", "quorum", "deadline", "on_site_error")
-"""Settings that Python has not: ``clients`` are data there, and none of them are at sites."""
+"""Settings that are not arguments in Python: there ``clients`` are data, and no client is at a site."""
 
 Options = TypedDict("Options", {s.name: s.type for s in fields(Settings) if s.name not in OF_YAML}, total=False)
-"""The settings as arguments of a function in Python, by name."""
+"""Type of the settings as keyword arguments of a function."""
 
 
 def _better(metric: str, mode: str) -> str:
-    """Whether the best model has most (``max``) or least (``min``) of a metric."""
+    """Return ``max`` or ``min``: the direction in which the monitored metric improves."""
     if metric.startswith(("test/", "test_curve/")):
         metric_of_validation = metric.replace("test_curve/", "test/").replace("test/federation/", "test/")
         raise ConfigError(
-            f"federation.monitor: {metric!r} is of the test set, which may not choose the model; use a metric of the "
-            f"validation data such as {metric_of_validation.replace('test/', 'val/', 1)!r}"
+            f"federation.monitor: expected a validation metric, found {metric!r} of the test set, which must not "
+            f"select the model; use a metric such as {metric_of_validation.replace('test/', 'val/', 1)!r}"
         )
     if metric.startswith("total/"):
-        raise ConfigError(f"federation.monitor: {metric!r} is known when all rounds are over; use a metric of a round")
+        raise ConfigError(
+            f"federation.monitor: {metric!r} is logged only after the last round; choose a per-round metric"
+        )
     if metric == "auto" and mode == "min":
-        warnings.warn("federation.monitor_mode: min has no effect where federation.monitor is auto", stacklevel=3)
+        warnings.warn("federation.monitor_mode: min has no effect if federation.monitor is auto", stacklevel=3)
     known = better(metric) if mode == "auto" else mode
     if known is None:
         near = get_close_matches(metric, ("val/auroc_macro", "val/loss", "train/loss"), n=1, cutoff=0.7)
         meant = f", or did you mean {near[0]}?" if near else ""
         raise ConfigError(
-            f"federation.monitor_mode: expected max or min for the metric {metric!r}, found auto, which knows losses and "
-            f"AUROC; say whether more of it is better (max) or less (min){meant}"
+            f"federation.monitor_mode: expected max or min for the metric {metric!r}, found auto, which works only for "
+            f"losses and AUROC; set max if higher values are better, else min{meant}"
         )
     return known
 
@@ -213,6 +211,8 @@ def _agreed_weights(aggregators: Sequence[Aggregator], weights: str | None) -> s
         return weights
     stated = {a.weights: type(a).__name__ for a in aggregators if a.weights is not None}
     if len(stated) > 1:
-        said = ", ".join(f"{name} {w}" for w, name in stated.items())
-        raise ConfigError(f"the aggregators state different client weights ({said}); set federation.weights")
+        differing = ", ".join(f"{name} {w}" for w, name in stated.items())
+        raise ConfigError(
+            f"federation.weights: the aggregators need different client weights ({differing}); set federation.weights"
+        )
     return next(iter(stated), "examples")

@@ -1,4 +1,4 @@
-"""Where a federation stands in the course of its rounds: what the loop changes, and what callbacks see."""
+"""State of the training loop, as callbacks see it."""
 
 from dataclasses import dataclass, field
 
@@ -11,24 +11,24 @@ from fedlit.tracking.run import Run
 
 @dataclass
 class FitState:
-    """Where a federation stands.
+    """State of the training loop.
 
     Attributes:
-        session: What is trained: clients, model, engine, data.
-        run: Where it is recorded.
+        session: Clients, model, engine and data.
+        run: The run that records metrics and files.
         server: Weights [P], statistics [S] and the aggregators' states on the server.
-        monitor: The metric that says which model is best.
+        monitor: The metric that selects the best model.
         done: Number of completed rounds, of this phase or of the main part.
         best: The best model so far.
-        before: Rounds of the run's earlier phases. Metrics are logged from there on.
-        rnd: The round that is running, or the last one.
-        reports: How that round went for each client of its cohort.
-        metrics: What that round gave, by key. A callback may add to it in ``on_evaluation_end`` and, before it is
-            logged, in ``on_round_end``.
-        sent: What a site sends in each round, in words.
-        stop: Why the rounds should end early, in words. A callback may set it on every rank alike.
-        settled: Whether ``server`` is the state after ``done`` rounds and all of them are recorded; False from the end
-            of a round until its metrics are logged.
+        before: Number of rounds in earlier phases of the run, which is added to the logged steps.
+        rnd: The running round, or the last one.
+        reports: Reports of the clients in that round's cohort.
+        metrics: Metrics of that round, by key. Callbacks may add to it in ``on_evaluation_end`` and in
+            ``on_round_end``, before it is logged.
+        sent: Readable list of the values that a site sends in each round.
+        stop: Reason to end the rounds early. A callback that sets it must set it on every rank.
+        settled: Whether ``server`` is the state after ``done`` rounds that are all recorded; False from the end of a
+            round until its metrics are logged.
     """
 
     session: Session
@@ -47,10 +47,10 @@ class FitState:
 
     @property
     def step(self) -> int:
-        """Completed rounds over all phases: the step under which metrics are logged."""
+        """Number of completed rounds over all phases, which is the step of logged metrics."""
         return self.before + self.done
 
     @property
     def over(self) -> bool:
-        """Whether all rounds are done, or patience is at its end, or a callback wants to stop."""
+        """True if all rounds are done, patience has run out, or a callback asks to stop."""
         return bool(self.stop) or self.session.federation.over(self.done, self.best)

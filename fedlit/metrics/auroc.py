@@ -1,13 +1,12 @@
-"""AUROC of each class from exact ranks, with its support, and its two averages in a federation.
+"""Exact AUROC of each class with its support, and two averages of it in a federation.
 
-*Pooled* AUROC ranks all scores together (``class_auroc``). *Client-mean* AUROC is the mean of the
-clients' own AUROCs (``mean_auroc``). The two can differ by far, so they have different metric names: ``auroc`` and
-``auroc_client_mean``.
+*Pooled* AUROC ranks all scores together (``class_auroc``). *Client-mean* AUROC is the mean of the clients' own AUROCs
+(``client_mean_auroc``). The two can differ widely, so they have different metric names: ``auroc`` and ``auroc_client_mean``.
 """
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,17 +14,17 @@ from torch import Tensor
 
 
 def auroc(scores: Tensor, labels: Tensor, classes: Sequence[str] | None = None) -> Tensor:
-    """Return the area under the ROC curve of each class: the Mann-Whitney statistic, ties averaged.
+    """Return the area under the ROC curve of each class: the Mann-Whitney statistic with averaged ties.
 
-    Pairs are counted in integers and divided once, so the value is exact for the scores as given.
+    Pairs are counted as integers and divided once, so the value is exact.
 
     See Hanley and McNeil (1982), "The meaning and use of the area under a receiver operating characteristic curve".
 
     Args:
-        scores: ``[N, C]`` floating point, of any monotone scale. Logits are best: probabilities near 0 and 1 round to
-            equal values, which are ties.
+        scores: ``[N, C]`` floating point, of any monotone scale. Logits are best, because probabilities near 0 and 1
+            round to equal values, which are ties.
         labels: ``[N, C]`` with 1 positive, 0 negative, NaN unlabelled (left out of its class).
-        classes: Names of the C columns for error messages; by default they are numbered.
+        classes: Names of the C columns for error messages; by default columns are numbered.
 
     Returns:
         ``[C]`` float64 on the CPU; NaN for a class without positives or without negatives.
@@ -37,12 +36,12 @@ def auroc(scores: Tensor, labels: Tensor, classes: Sequence[str] | None = None) 
 
 
 def class_auroc(scores: Tensor, labels: Tensor, classes: Sequence[str]) -> "ClassAUROC":
-    """Return AUROC and support of each class of one set of scores, in this process alone; see ``auroc``."""
+    """Return AUROC and support of each class; see ``auroc``."""
     return _class_auroc_of_codes(scores, label_codes(scores, labels, classes), classes)
 
 
 def grouped_auroc(groups: Sequence[tuple[Tensor, Tensor]], classes: Sequence[str]) -> list["ClassAUROC"]:
-    """Return what ``class_auroc`` gives for each of many sets of scores and labels, with one sort a class for all of them."""
+    """Return ``class_auroc`` of each of many sets of scores and labels, with one sort per class for all sets."""
     if not groups:
         return []
     scores, labels = (torch.cat(parts).cpu() for parts in zip(*groups, strict=True))
@@ -53,7 +52,7 @@ def grouped_auroc(groups: Sequence[tuple[Tensor, Tensor]], classes: Sequence[str
     for column in range(len(classes)):
         rows = codes[:, column] >= 0
         owner, positive = group[rows], codes[rows, column] == 1
-        # Scores as integers in their order, so that one stable sort by group keeps them sorted within each.
+        # Ranks as integers, so that one stable sort by group keeps each group sorted by score.
         ranks = torch.unique(scores[rows, column], return_inverse=True)[1]
         order = ranks.argsort()
         order = order[owner[order].argsort(stable=True)]
@@ -71,7 +70,7 @@ def grouped_auroc(groups: Sequence[tuple[Tensor, Tensor]], classes: Sequence[str
         pairs = support[0, :, column] * support[1, :, column]
         values[:, column] = torch.where(pairs > 0, doubled.double() / (2 * pairs).double(), torch.nan)
     names = tuple(classes)
-    return [ClassAUROC(names, *found) for found in zip(values, *support, strict=True)]
+    return [ClassAUROC(names, *result) for result in zip(values, *support, strict=True)]
 
 
 def label_codes(scores: Tensor, labels: Tensor, classes: Sequence[str] | None = None) -> Tensor:
@@ -104,10 +103,10 @@ def roc_counts(scores: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
 def slug(name: str) -> str:
     """Return ``name`` as one level of an MLflow metric name: letters, digits, ``_``, ``.``, ``-`` and spaces.
 
-    Every other character becomes ``_``, also "/", which would open a level ("Nodule/Mass" is one class).
+    Every other character becomes ``_``, including "/", which would start a new level ("Nodule/Mass" is one class).
     """
     cleaned = re.sub(r"[^\w.\- ]", "_", name)
-    # "." and ".." are directories to MLflow, and an empty level is dropped.
+    # MLflow treats "." and ".." as directories and drops an empty level.
     return cleaned if cleaned.strip(".") else "_" * max(1, len(cleaned))
 
 
@@ -115,7 +114,7 @@ def slugs(names: Sequence[str]) -> tuple[str, ...]:
     """Return the slug of each name.
 
     Raises:
-        ValueError: Two names have the same slug, so that one metric would overwrite the other.
+        ValueError: Two names have the same slug, so one metric would overwrite the other.
     """
     owner: dict[str, str] = {}
     for name in names:
@@ -135,7 +134,7 @@ class ClassAUROC:
 
     Args:
         classes: Names of the C classes.
-        auroc: ``[C]`` float64; NaN where a class has no positives or no negatives.
+        auroc: ``[C]`` float64; NaN for classes without positives or without negatives.
         n_pos: ``[C]`` int64, number of images labelled positive.
         n_neg: ``[C]`` int64, number of images labelled negative.
     """
@@ -147,57 +146,35 @@ class ClassAUROC:
 
     @property
     def mean(self) -> float:
-        """Macro AUROC: the mean over the classes where it is defined; NaN where there are none."""
+        """Macro AUROC: the mean over the classes where it is defined; NaN if there are none."""
         return self.auroc.nanmean().item()
 
     def as_metrics(self, prefix: str) -> dict[str, float]:
         """Return ``{prefix}/auroc/<class>``, ``n_pos``, ``n_neg`` and ``{prefix}/auroc_macro``, NaN included.
 
-        The prefix says what was scored, such as "val", "test/nih" or "client/north".
+        The prefix names the scored data, such as "val", "test/nih" or "client/north".
         """
         values = {"auroc": self.auroc, "n_pos": self.n_pos, "n_neg": self.n_neg}
-        return _flatten(prefix, self.classes, values) | {f"{prefix}/auroc_macro": self.mean}
+        keys = slugs(self.classes)
+        return {
+            f"{prefix}/{metric}/{key}": float(value)
+            for metric, column in values.items()
+            for key, value in zip(keys, column.tolist(), strict=True)
+        } | {f"{prefix}/auroc_macro": self.mean}
 
 
-@dataclass(eq=False)
-class MeanAUROC:
-    """The mean over clients of their own AUROC, class by class, which is not the pooled AUROC.
+def client_mean_auroc(results: Sequence[ClassAUROC]) -> float:
+    """Return the mean over classes of the unweighted mean AUROC over clients, each where it is defined.
 
-    Args:
-        classes: Names of the C classes, in order of first appearance.
-        auroc: ``[C]`` float64, the mean over the clients where the class is defined; NaN where there are none.
-        n_clients: ``[C]`` int64, the number of clients where the class is defined.
-    """
-
-    classes: tuple[str, ...]
-    auroc: Tensor
-    n_clients: Tensor
-
-    @property
-    def mean(self) -> float:
-        """The mean over the classes that are defined for at least one client; NaN where there are none."""
-        return self.auroc.nanmean().item()
-
-    def as_metrics(self, prefix: str) -> dict[str, float]:
-        """Return ``{prefix}/auroc_client_mean/<class>``, ``n_clients`` and ``{prefix}/auroc_client_mean_macro``."""
-        values = {"auroc_client_mean": self.auroc, "n_clients": self.n_clients}
-        return _flatten(prefix, self.classes, values) | {f"{prefix}/auroc_client_mean_macro": self.mean}
-
-
-def mean_auroc(per_client: Mapping[str, ClassAUROC]) -> MeanAUROC:
-    """Return the unweighted mean AUROC of each class over the clients, by name, where it is defined.
-
-    Classes are matched by name, so clients may label different classes in different orders.
+    Classes are matched by name, so clients may label different classes in different orders. The mean is NaN if AUROC is
+    undefined for all classes and clients.
     """
     defined: dict[str, list[float]] = {}
-    for result in per_client.values():
+    for result in results:
         for name, value in zip(result.classes, result.auroc.tolist(), strict=True):
-            values = defined.setdefault(name, [])
-            if not math.isnan(value):
-                values.append(value)
-    means = [sum(values) / len(values) if values else float("nan") for values in defined.values()]
-    counts = [len(values) for values in defined.values()]
-    return MeanAUROC(tuple(defined), torch.tensor(means, dtype=torch.float64), torch.tensor(counts, dtype=torch.int64))
+            defined.setdefault(name, []).extend([value] * (not math.isnan(value)))
+    means = [sum(values) / len(values) if values else math.nan for values in defined.values()]
+    return torch.tensor(means, dtype=torch.float64).nanmean().item()
 
 
 def _check_shapes(scores: Tensor, labels: Tensor, classes: Sequence[str] | None) -> None:
@@ -205,7 +182,7 @@ def _check_shapes(scores: Tensor, labels: Tensor, classes: Sequence[str] | None)
     if scores.ndim != 2 or scores.shape != labels.shape or scores.shape[1:] != expected:
         columns = "C" if classes is None else len(classes)
         found = f"{list(scores.shape)} and {list(labels.shape)}"
-        raise ValueError(f"Expected scores and labels of one shape [N, {columns}], found {found}.")
+        raise ValueError(f"Expected scores and labels of the same shape [N, {columns}], found {found}.")
     if not scores.is_floating_point():
         raise ValueError(f"Expected floating-point scores, found {scores.dtype}. Pass logits, not decisions.")
 
@@ -230,7 +207,7 @@ def _check_finite(scores: Tensor, classes: Sequence[str] | None) -> None:
         bad = ", ".join(f"{int(counts[c])} for class {_name(classes, c)}" for c in counts.nonzero()[:, 0].tolist())
         raise ValueError(
             f"Expected finite scores, found NaN or infinite ones: {bad} (of {len(scores)} each). "
-            "Such scores cannot be ranked; the model may have diverged."
+            "They cannot be ranked; the model may have diverged."
         )
 
 
@@ -240,7 +217,7 @@ def _name(classes: Sequence[str] | None, column: int) -> str:
 
 def _auroc_of_codes(scores: Tensor, codes: Tensor) -> Tensor:
     values = [float("nan")] * scores.shape[1]
-    # Labelled subsets differ in length, so classes are taken one by one; each is one vectorised sort.
+    # Labelled subsets differ in length, so there is one vectorised sort per class.
     for column in range(scores.shape[1]):
         code = codes[:, column]
         labelled = code >= 0
@@ -255,12 +232,3 @@ def _auroc_of_codes(scores: Tensor, codes: Tensor) -> Tensor:
 def _class_auroc_of_codes(scores: Tensor, codes: Tensor, classes: Sequence[str]) -> ClassAUROC:
     positives, negatives = ((codes == label).sum(0).cpu() for label in (1, 0))
     return ClassAUROC(tuple(classes), _auroc_of_codes(scores, codes), positives, negatives)
-
-
-def _flatten(prefix: str, classes: Sequence[str], values: Mapping[str, Tensor]) -> dict[str, float]:
-    keys = slugs(classes)
-    return {
-        f"{prefix}/{metric}/{key}": float(value)
-        for metric, column in values.items()
-        for key, value in zip(keys, column.tolist(), strict=True)
-    }

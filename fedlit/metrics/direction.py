@@ -1,14 +1,14 @@
-"""Whether more of a metric is better."""
+"""The direction in which a metric improves."""
 
 import re
 from typing import Literal
 
 
 def better(metric: str) -> Literal["max", "min"] | None:
-    """Return ``max`` for an AUROC, ``min`` for a loss, and None for a metric that nothing is known of.
+    """Return ``max`` for an AUROC, ``min`` for a loss, and None for other metrics.
 
-    What counts is the level of the key that names the metric, not that of a class or a client:
-    ``val/auroc/Volume_loss`` is an AUROC. ``auto`` is the choice that every run has.
+    Only the level of the key that names the metric counts, not the class or the client: ``val/auroc/Volume_loss`` is an
+    AUROC. The default ``auto`` has the direction ``max``.
     """
     levels = metric.split("/")
     level = levels[min(2 if levels[0] == "client" else 1, len(levels) - 1)]

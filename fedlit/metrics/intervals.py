@@ -1,7 +1,7 @@
-"""Confidence intervals of an AUROC: DeLong's variance and test, and the bootstrap over patients.
+"""Confidence intervals of AUROC: DeLong's variance and test, and the bootstrap over patients.
 
-DeLong's formulas assume that images are independent. Images of one patient are not: where patients have several
-images, only the intervals of the bootstrap are wide enough.
+DeLong's formulas assume independent images. Images of the same patient are not independent: if patients have several
+images, only bootstrap intervals are wide enough.
 """
 
 import hashlib
@@ -19,22 +19,22 @@ from fedlit.metrics.auroc import label_codes
 LEVEL = 0.95
 DRAWS = 2000
 MIN_PATIENTS = 10
-"""Fewest patients with a positive image, and with a negative one, whose interval and test are worth showing.
+"""Smallest number of patients with positive images, and with negative ones, for an interval and a test.
 
-The patients of the rarer side are the sample: of k of them the bootstrap and DeLong's variance know as much as a standard
-deviation of k numbers, and a normal test on it is wrong as often as a t-test with k - 1 degrees of freedom that is read as a
-normal one. So a 5% test rejects a true null hypothesis in 71%, 13%, 11% and 6% of 1,200 simulated comparisons with k of 1, 3,
-5 and 10 positive patients beside 150 negative ones (two runs of AUROC 0.76 whose scores correlate by a half), and a 95%
-bootstrap interval covers an AUROC of 0.76 in 17%, 74%, 86% and 92%, and one of 0.92 in 20%, 67%, 77% and 86%. ``tests/metrics/test_few_patients.py`` repeats a part of it.
+The patients of the rarer side determine the sample size: with k of them, the estimated variance is as uncertain as the
+standard deviation of k numbers, so a normal test is wrong as often as a t-test with k - 1 degrees of freedom that is
+read as a normal one. ``tests/metrics/test_few_patients.py`` measures a part of this, and the benchmarks' README has all
+results.
 """
 FEWEST, LEFT, FURTHER, NEARER = 50, 0.3, 0.22, 0.06
-"""Of ``logit_intervals``: fewest patients of the rarer side, fewest of them that are ranked wrongly, sizes of its two corrections."""
+"""Parameters of ``logit_intervals``: smallest numbers of patients on the rarer side and of those ranked wrongly, and the
+sizes of its two corrections."""
 CHUNK = 2**20  # elements of one work array of the bootstrap (int32: 4 MB); a few exist at a time
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A confidence interval; both ends are NaN where there is none.
+    """A confidence interval; both ends are NaN if there is no interval.
 
     Attributes:
         low: Lower end.
@@ -70,99 +70,36 @@ class DeLong:
     n_pos: np.ndarray
     n_neg: np.ndarray
 
-    def intervals(self, level: float = LEVEL, logit: bool = True) -> tuple[Interval, ...]:
-        """Return the interval of each class, assuming independent images.
-
-        An AUROC of 0 or 1 has DeLong variance 0, whatever its error. Its interval is exact instead: as
-        ``k = min(n_pos, n_neg)`` disjoint pairs were all ranked alike, the true AUROC is within
-        ``1 - ((1 - level) / 2) ** (1 / k)`` of this value (Clopper and Pearson 1934).
-
-        Args:
-            level: Confidence, in (0, 1).
-            logit: Whether the interval is normal on the logit scale. Such an interval stays within (0, 1), and its
-                coverage is nearer to the level where AUROC is near 1 and positives are few (Qin and Hotilovac 2008):
-                with 15 of 115 positive and AUROC 0.96, 95% intervals covered it in 91% of simulations, others in
-                81%. If false, the interval is normal on AUROC itself, as most software prints, cut at 0 and 1.
-        """
-        edge = (self.auroc == 0) | (self.auroc == 1)
-        centre, error = np.where(edge, 0.5, self.auroc), np.sqrt(np.where(edge, 0.0, self.variance))
-        if logit:
-            low, high = special.expit(_normal(special.logit(centre), error / (centre * (1 - centre)), level))
-        else:
-            low, high = np.clip(_normal(centre, error, level), 0, 1)
-        pairs = np.maximum(np.minimum(self.n_pos, self.n_neg), 1)
-        reach = 1 - ((1 - level) / 2) ** (1 / pairs)
-        low = np.where(edge, np.maximum(self.auroc - reach, 0), low)
-        high = np.where(edge, np.minimum(self.auroc + reach, 1), high)
-        return _intervals(low, high, level)
-
 
 def logit_intervals(
     auroc: np.ndarray, variance: np.ndarray, patients: np.ndarray, images: np.ndarray, level: float = LEVEL
 ) -> tuple[Interval, ...]:
-    """Return an interval of each class, or NaN where none covers the AUROC as often as its level says.
+    """Return an interval of each class, or NaN if no interval would have the coverage of the level.
 
-    It is Student's on the logit scale, with the patients of the rarer side less one as degrees of freedom. Its end towards
-    0.5 is further away by ``0.22 |2 AUROC - 1|`` over the images of that side, because near 1 a few images decide about
-    the variance that was found; the other end is nearer by ``0.06 |2 AUROC - 1|`` of its distance with 50 patients, and by
-    less with more. There is none for fewer than 50 patients of the rarer side, nor where 0.3 patients or fewer are ranked
-    wrongly. The numbers were chosen for coverage, which `tests/benchmarks/claims.py intervals` measures.
+    It is a Student interval on the logit scale, with one degree of freedom fewer than patients on the rarer side. Its
+    end towards 0.5 is extended by ``0.22 |2 AUROC - 1|`` divided by the images on that side, because near 1 a few
+    images determine the estimated variance; the distance of the other end is reduced by the share ``0.06 |2 AUROC -
+    1|`` with 50 patients, and by less with more. There is no interval for fewer than 50 patients on the rarer side, or
+    if 0.3 patients or fewer are ranked wrongly. The constants are chosen for coverage, which
+    `tests/benchmarks/claims.py intervals` measures.
 
     Args:
         auroc: ``[C]`` in [0, 1], or NaN.
-        variance: ``[C]`` an unbiased estimate of its variance.
-        patients: ``[C]`` independent positives or negatives, of which there are fewer: patients, where known.
-        images: ``[C]`` images of the same side.
+        variance: ``[C]`` unbiased estimates of its variance.
+        patients: ``[C]`` number of independent cases on the rarer side, positives or negatives; patients, if known.
+        images: ``[C]`` number of images on the same side.
         level: Confidence, in (0, 1).
     """
     wrong = patients * np.minimum(auroc, 1 - auroc)
     known = (patients >= FEWEST) & (wrong > LEFT) & (variance > 0)
     centre, error = np.where(known, auroc, 0.5), np.sqrt(np.where(known, variance, np.nan))
     reach = stats.t.ppf((1 + level) / 2, np.maximum(patients - 1, 1)) * error / (centre * (1 - centre))
-    side = 2 * centre - 1  # above 0 where the upper end is the one towards 1
+    side = 2 * centre - 1  # above 0 if the upper end is the one towards 1
     nearer, further = NEARER * side * FEWEST / np.maximum(patients, 1), FURTHER * side / np.maximum(images, 1)
     low = special.expit(special.logit(centre) - reach * (1 + nearer.clip(max=0))) - further.clip(0)
     high = special.expit(special.logit(centre) + reach * (1 - nearer.clip(0))) - further.clip(max=0)
-    return _intervals(np.maximum(low, 0), np.minimum(high, 1), level)
-
-
-@dataclass(frozen=True, eq=False)
-class PairedDeLong:
-    """Two runs' AUROC of each class on the same images.
-
-    Attributes:
-        first: AUROC and variance of the first run.
-        second: AUROC and variance of the second run.
-        covariance: ``[C]`` float64, the covariance of the two AUROCs; NaN where their variances are NaN.
-        variance: ``[C]`` float64, the variance of their difference; exactly 0 where all images keep their rank.
-    """
-
-    first: DeLong
-    second: DeLong
-    covariance: np.ndarray
-    variance: np.ndarray
-
-    @property
-    def difference(self) -> np.ndarray:
-        """``[C]`` AUROC of the first minus that of the second."""
-        return self.first.auroc - self.second.auroc
-
-    @property
-    def p(self) -> np.ndarray:
-        """``[C]`` two-sided p-value of no difference; with variance 0 it is 1 for equal AUROCs and NaN for others."""
-        error = np.sqrt(self.variance)
-        z = np.divide(self.difference, error, out=np.full_like(error, np.nan), where=error > 0)
-        return np.where((self.variance == 0) & (self.difference == 0), 1.0, 2 * stats.norm.sf(np.abs(z)))
-
-    def intervals(self, level: float = LEVEL) -> tuple[Interval, ...]:
-        """Return the normal interval of each class's difference, cut at -1 and 1.
-
-        There is no interval (NaN) where the variance is 0: two runs that both separate a few images perfectly need
-        not be equal on others.
-        """
-        error = np.sqrt(np.where(self.variance == 0, np.nan, self.variance))
-        low, high = np.clip(_normal(self.difference, error, level), -1, 1)
-        return _intervals(low, high, level)
+    ends = zip(np.maximum(low, 0).tolist(), np.minimum(high, 1).tolist(), strict=True)
+    return tuple(Interval(*each, level) for each in ends)
 
 
 def delong(scores: ArrayLike, labels: ArrayLike) -> DeLong:
@@ -179,22 +116,20 @@ def delong(scores: ArrayLike, labels: ArrayLike) -> DeLong:
     return _delong([_places(score, code) for score, code in zip(scores.T, codes.T, strict=True)])
 
 
-def paired_delong(first: ArrayLike, second: ArrayLike, labels: ArrayLike) -> PairedDeLong:
-    """Compare two runs' AUROC of each class on the same images (DeLong et al. 1988).
+def paired_delong(first: ArrayLike, second: ArrayLike, labels: ArrayLike) -> np.ndarray:
+    """Return the variance of the difference of two runs' AUROCs on the same images (DeLong et al. 1988).
 
     Scores and labels are as for ``delong``; the scales of the two runs may differ.
+
+    Returns:
+        ``[C]`` float64; exactly 0 if all images of a class keep their rank, and NaN with fewer than 2 positives or
+        negatives.
     """
     one, codes = _checked(first, labels)
     other, _ = _checked(second, labels)
-    pairs = [(_places(a, code), _places(b, code)) for a, b, code in zip(one.T, other.T, codes.T, strict=True)]
-    # The variance of the difference is that of the places' differences, so it is exactly 0 for equal places.
-    changes = [ours.minus(theirs) for ours, theirs in pairs]
-    return PairedDeLong(
-        _delong([ours for ours, _ in pairs]),
-        _delong([theirs for _, theirs in pairs]),
-        np.array([_covariance(ours, theirs) for ours, theirs in pairs]),
-        np.array([_covariance(change, change) for change in changes]),
-    )
+    # Computed from differences of placement values, so it is exactly 0 for equal values.
+    changes = [_places(a, code).minus(_places(b, code)) for a, b, code in zip(one.T, other.T, codes.T, strict=True)]
+    return np.array([_variance(change) for change in changes])
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,32 +138,24 @@ class Bootstrap:
 
     Attributes:
         estimate: ``[C]`` float64 on the images themselves; NaN for a class without positives or negatives.
-        draws: ``[B, C]`` float64 on resampled patients; NaN where a draw left a class without either.
-        sample: Digest of labels, patients, seed and number of draws, which paired runs have in common.
+        draws: ``[B, C]`` float64 on resampled patients; NaN if a draw has no positives or no negatives of a class.
+        sample: Digest of labels, patients, seed and number of draws, which is the same for paired runs.
     """
 
     estimate: np.ndarray
     draws: np.ndarray
     sample: str
 
-    def intervals(self, level: float = LEVEL) -> tuple[Interval, ...]:
-        """Return the percentile interval of each class (Efron and Tibshirani 1993, chapter 13).
-
-        Draws that left the class without positives or negatives are ignored. There is no interval (NaN) where all draws
-        agree, as on an AUROC of 1; ``DeLong.intervals`` has one.
-        """
-        return tuple(_percentiles(column, level) for column in self.draws.T)
-
     def minus(self, other: "Bootstrap") -> "Bootstrap":
         """Return the paired difference of this run and another on the same images, draw by draw.
 
         Raises:
-            ValueError: The other bootstrap has other labels, patients, seed or number of draws.
+            ValueError: Labels, patients, seed or number of draws differ.
         """
         if self.sample != other.sample:
             raise ValueError(
-                "Expected two bootstraps of the same labels, patients, seed and number of draws, found different "
-                "ones. First bring the scores of both runs to the images and classes that they share, in one order."
+                "Expected two bootstraps with the same labels, patients, seed and number of draws, found different "
+                "ones. First restrict the scores of both runs to their common images and classes, in the same order."
             )
         return Bootstrap(self.estimate - other.estimate, self.draws - other.draws, self.sample)
 
@@ -238,14 +165,14 @@ def bootstrap(
 ) -> Bootstrap:
     """Draw patients with replacement, each with all of their images, and return AUROC on every draw (Efron 1979).
 
-    AUROC is exact, ties averaged. Patients, seed and number of draws determine who is drawn, so two runs on the
-    same images are paired: ``bootstrap(a, ...).minus(bootstrap(b, ...))``. Draw b is row b of
-    ``default_rng(seed).integers(P, size=(draws, P))``, which are positions in the sorted list of P patients.
+    AUROC is exact, with averaged ties. Patients, seed and number of draws determine the resampled patients, so two runs
+    on the same images are paired: ``bootstrap(a, ...).minus(bootstrap(b, ...))``. Draw b is row b of
+    ``default_rng(seed).integers(P, size=(draws, P))``, positions in the sorted list of P patients.
 
     Args:
         scores: ``[N, C]`` as for ``delong``.
         labels: ``[N, C]`` as for ``delong``.
-        patients: ``[N]`` ids of one sortable type.
+        patients: ``[N]`` ids of a sortable type.
         draws: Number of draws B, at least 1.
         seed: Seed of the draws.
 
@@ -270,7 +197,7 @@ def bootstrap(
 
 @dataclass(frozen=True, eq=False)
 class _Places:
-    """DeLong's placement values as counts, which are exact; a tie counts as a half.
+    """DeLong's placement values as counts, which are exact; a tie counts one half.
 
     A positive image counts the negatives that rank below it, a negative image the positives that rank above it.
     """
@@ -285,13 +212,13 @@ class _Places:
 class _PairCounter:
     """Counts the ordered pairs of one class for many draws at once, by products of sparse matrices and patient counts.
 
-    The distinct scores of the rarer side (positives or negatives) are thresholds, and each image of the other side lies
-    between two of them or on one. So scores are sorted once, and each draw costs one addition for each image.
+    The distinct scores of the rarer side (positives or negatives) are thresholds, and each image of the other side is
+    between two of them or on one. So scores are sorted only once, and each draw costs one addition per image.
     """
 
     def __init__(self, score: np.ndarray, code: np.ndarray, patient: np.ndarray, n_patients: int) -> None:
         positive, negative = code == 1, code == 0
-        # AUROC stays the same if scores change their sign and positives and negatives change places.
+        # AUROC does not change if the sign of scores and the roles of positives and negatives are swapped.
         if positive.sum() > negative.sum():
             score, positive, negative = -score, negative, positive
         thresholds, level = np.unique(score[positive], return_inverse=True)
@@ -324,8 +251,8 @@ def resampled(n_patients: int, draws: int, seed: int, chunk: int) -> Iterator[np
 
 
 def _checked(scores: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """Return scores in float64, which holds every type exactly, and labels as 1, 0 or -1 (unlabelled)."""
-    # Copied, as torch warns of read-only arrays, which pandas hands out.
+    """Return scores as float64, which represents every dtype exactly, and labels as 1, 0 or -1 (unlabelled)."""
+    # Copied because torch warns about read-only arrays, which pandas returns.
     scores, labels = (torch.asarray(values, copy=True, requires_grad=False).cpu() for values in (scores, labels))
     codes = label_codes(scores, labels)
     return scores.double().numpy(), codes.numpy()
@@ -344,17 +271,17 @@ def patient_codes(patients: ArrayLike, images: int) -> tuple[np.ndarray, int]:
     if (patient < 0).any():
         raise ValueError(
             f"Expected a patient id for every image, found none for {int((patient < 0).sum())} of {images}. "
-            "Where patients are unknown, pass the ids of the images; then intervals may be too narrow."
+            "If patients are unknown, pass the ids of images; intervals may then be too narrow."
         )
     if len(names) < 2:
-        raise ValueError(f"Expected images of two patients or more to draw from, found {len(names)}.")
+        raise ValueError(f"Expected images of at least two patients, found {len(names)}.")
     return patient, len(names)
 
 
 def _places(score: np.ndarray, code: np.ndarray) -> _Places:
     ours, theirs = score[code == 1], score[code == 0]
     ranks = stats.rankdata(np.concatenate([ours, theirs]))
-    # The rank among all less the rank among one's own side is the number of the other side below.
+    # The rank among all minus the rank on the same side is the number of lower scores on the other side.
     return _Places(ranks[: len(ours)] - stats.rankdata(ours), len(ours) - (ranks[len(ours) :] - stats.rankdata(theirs)))
 
 
@@ -363,32 +290,15 @@ def _delong(places: list[_Places]) -> DeLong:
     n_neg = np.array([len(place.negatives) for place in places], dtype=np.int64)
     wins, pairs = np.array([place.positives.sum() for place in places], dtype=np.float64), n_pos * n_neg
     auroc = np.divide(wins, pairs, out=np.full_like(wins, np.nan), where=pairs > 0)
-    return DeLong(auroc, np.array([_covariance(place, place) for place in places]), n_pos, n_neg)
+    return DeLong(auroc, np.array([_variance(place) for place in places]), n_pos, n_neg)
 
 
-def _covariance(first: _Places, second: _Places) -> float:
-    """Return DeLong's covariance of two AUROCs, NaN with fewer than 2 positives or negatives."""
-    n_pos, n_neg = len(first.positives), len(first.negatives)
+def _variance(places: _Places) -> float:
+    """Return DeLong's variance of an AUROC, NaN with fewer than 2 positives or negatives."""
+    n_pos, n_neg = len(places.positives), len(places.negatives)
     if min(n_pos, n_neg) < 2:
         return float("nan")
-    of_positives = (first.positives - first.positives.mean()) @ (second.positives - second.positives.mean())
-    of_negatives = (first.negatives - first.negatives.mean()) @ (second.negatives - second.negatives.mean())
-    ours, theirs = of_positives / (n_pos * (n_pos - 1)), of_negatives / (n_neg * (n_neg - 1))
-    return float(ours / n_neg**2 + theirs / n_pos**2)
-
-
-def _normal(centre: np.ndarray, error: np.ndarray, level: float) -> np.ndarray:
-    reach = stats.norm.ppf((1 + level) / 2) * error
-    return np.stack([centre - reach, centre + reach])
-
-
-def _intervals(low: np.ndarray, high: np.ndarray, level: float) -> tuple[Interval, ...]:
-    return tuple(Interval(a, b, level) for a, b in zip(low.tolist(), high.tolist(), strict=True))
-
-
-def _percentiles(draws: np.ndarray, level: float) -> Interval:
-    defined = draws[~np.isnan(draws)]
-    if len(np.unique(defined)) < 2:
-        return Interval(float("nan"), float("nan"), level)
-    low, high = np.quantile(defined, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(low), float(high), level)
+    positives, negatives = places.positives - places.positives.mean(), places.negatives - places.negatives.mean()
+    of_positives = positives @ positives / (n_pos * (n_pos - 1))
+    of_negatives = negatives @ negatives / (n_neg * (n_neg - 1))
+    return float(of_positives / n_neg**2 + of_negatives / n_pos**2)

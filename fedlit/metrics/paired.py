@@ -16,10 +16,10 @@ class Paired:
     Attributes:
         classes: Number of classes that both methods have.
         difference: Mean over classes of the first method minus the second.
-        p: p-value of the two-sided paired t-test; NaN with fewer than 2 classes, or where all differences are equal.
+        p: p-value of the two-sided paired t-test; NaN with fewer than 2 classes, or if all differences are equal.
         normality: p-value of the Shapiro-Wilk test of the differences; NaN with fewer than 3.
-        wilcoxon: p-value of the two-sided Wilcoxon signed-rank test, which assumes no normality, over the classes that
-            differ; exact for up to 50 without ties, else by the normal approximation; NaN where no class differs.
+        wilcoxon: p-value of the two-sided Wilcoxon signed-rank test, which does not assume normality, over the classes
+            that differ; exact for up to 50 without ties, otherwise by normal approximation; NaN if no class differs.
     """
 
     classes: int
@@ -30,7 +30,7 @@ class Paired:
 
     @property
     def normal(self) -> bool:
-        """Whether the Shapiro-Wilk test does not reject that the differences are normal, as the t-test assumes."""
+        """True unless the Shapiro-Wilk test rejects normal differences, which the t-test assumes."""
         return not self.normality < ALPHA
 
 
@@ -38,15 +38,15 @@ def paired(first: Sequence[float], second: Sequence[float]) -> Paired:
     """Compare the AUROC of two methods over classes.
 
     Args:
-        first: ``[C]`` AUROC of the first method; NaN where it lacks the class.
-        second: ``[C]`` AUROC of the second method. Classes that either method lacks are left out.
+        first: ``[C]`` AUROC of the first method; NaN for missing classes.
+        second: ``[C]`` AUROC of the second method. Classes that are missing in either method are left out.
 
     Raises:
         ValueError: The methods have different numbers of values.
     """
     one, other = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if one.shape != other.shape:
-        raise ValueError(f"paired: expected as many values of both, found {one.shape} and {other.shape}")
+        raise ValueError(f"paired: expected the same number of values, found {one.shape} and {other.shape}")
     differences = (one - other)[~(np.isnan(one) | np.isnan(other))]
     n, varied = len(differences), len(set(differences.tolist())) > 1
     return Paired(
@@ -59,14 +59,14 @@ def paired(first: Sequence[float], second: Sequence[float]) -> Paired:
 
 
 def stars(p: float) -> str:
-    """Return ``***`` below 0.001, ``**`` below 0.01, ``*`` below 0.05, else ``ns``; ``-`` where p is NaN: no test."""
+    """Return ``***`` below 0.001, ``**`` below 0.01, ``*`` below 0.05, else ``ns``; ``-`` if p is NaN."""
     if p != p:
         return "-"
     return next((mark for bound, mark in ((0.001, "***"), (0.01, "**"), (ALPHA, "*")) if p < bound), "ns")
 
 
 def p_text(p: float) -> str:
-    """Return p in words: ``< 0.001``, ``0.034``, ``-`` where there is none."""
+    """Return p as text: ``< 0.001``, ``0.034``, or ``-`` if p is NaN."""
     return "-" if p != p else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
@@ -74,10 +74,10 @@ def holm(p: Sequence[float]) -> np.ndarray:
     """Correct p-values for the number of tests (Holm 1979, "A simple sequentially rejective multiple test procedure").
 
     Args:
-        p: ``[C]`` p-values, one for each class; NaN is no test and does not count.
+        p: ``[C]`` p-values, one per class; NaN means no test and is not counted.
 
     Returns:
-        ``[C]`` float64 adjusted p-values, NaN where ``p`` is NaN.
+        ``[C]`` float64 adjusted p-values; NaN if ``p`` is NaN.
     """
     adjusted = np.array(p, dtype=np.float64)
     order = np.argsort(adjusted)[: np.count_nonzero(~np.isnan(adjusted))]  # NaN sorts last
@@ -89,6 +89,6 @@ def holm(p: Sequence[float]) -> np.ndarray:
 def _wilcoxon(differences: np.ndarray) -> float:
     if not len(differences):
         return float("nan")
-    # scipy's own choice differs between versions, and takes seconds for a dozen tied differences.
+    # The default of scipy differs between versions, and takes seconds for a dozen tied differences.
     exact = len(differences) <= 50 and len(np.unique(np.abs(differences))) == len(differences)
     return float(stats.wilcoxon(differences, method="exact" if exact else "approx").pvalue)

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 from fedlit import __version__
 from fedlit.core.system.files import whole
 from fedlit.data.pictures.opening import not_a_file
-from fedlit.federation.engines.base import Scores
+from fedlit.federation.engines.scores import Scores
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedlit.core.errors import TrainingError
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Client, ClientReport, Mask, Payload, State
-from fedlit.federation.engines.base import Scores, View
+from fedlit.federation.engines.scores import Scores, View
 from fedlit.metrics.tally import BINS, Tally, pooled_auroc
 from fedlit.sites.envelope import Damaged, Envelope
 from fedlit.sites.messages import Report, Scored, Sent, Told, printable

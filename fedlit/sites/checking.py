@@ -94,7 +94,7 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
         sites = Sites(carrier, gathered.presences, {"": asdict(trial_plan)})
         session = assemble(federation, made.module, data, make_fabric("cpu"), away=sites)
         server, _, _ = session.restore(None, training=True)
-        session.settle(server)
+        session.initialise_objective(server)
         rnd = session.round(0)
         down = federation.open_round(server, rnd, session)
         total, reports = session.engine.run(rnd.cohort, down, rnd)

@@ -17,8 +17,9 @@ from fedlit.core.flat import Layout
 from fedlit.core.hooks import client_mask
 from fedlit.core.measuring import objective_of
 from fedlit.core.messages import Broadcast, Client, ClientReport, Payload, Round, ServerState, State
-from fedlit.federation.engines.base import AnyState, Engine, InProcess, OnReply, Program, Scores, View, added, jobs_of
-from fedlit.federation.handover import PersonalParts
+from fedlit.federation.engines.base import AnyState, Engine, InProcessPool, OnReply, Program, add_payload, jobs_of
+from fedlit.federation.engines.scores import Scores, View
+from fedlit.federation.handover import PersonalState
 from fedlit.federation.settings import Settings
 from fedlit.sites.answers import Expected, Norms, disagreeing, not_agreed, read_scores
 from fedlit.sites.asking import Asking, Failed, Request
@@ -104,9 +105,9 @@ class SiteEngine(Engine):
         for job in jobs_of(cohort):  # the order of additions is that of any other engine
             within = None
             for name in (name for name in job if name in parts):
-                within = added(within, parts.pop(name)[0])
+                within = add_payload(within, parts.pop(name)[0])
             if within is not None:
-                total = added(total, within)
+                total = add_payload(total, within)
         if rnd.window:
             self._trained, self._trained_round = {report.client: rnd.index + 1 for report in reports}, rnd.index + 1
             if not self._ask.failed:  # waiting for somebody is no message
@@ -165,7 +166,7 @@ class SiteEngine(Engine):
         """Return after which round the state of each client at its site is the federation's; None where it has none."""
         return dict(self._accepted)
 
-    def go_back(self, at_sites: Mapping[str, int | None], rounds: int) -> None:
+    def roll_back(self, at_sites: Mapping[str, int | None], rounds: int) -> None:
         """Go on from the states at sites that a checkpoint names."""
         self._accepted = {name: at_sites.get(name) for name in {**self._accepted, **at_sites}}  # who left may come back
         self._rounds, self._trained = rounds, {}
@@ -177,9 +178,9 @@ class SiteEngine(Engine):
         }
         self._roster.remember()
 
-    def hand_over(
+    def carry_over(
         self,
-        parts: PersonalParts,
+        parts: PersonalState,
         clients: Mapping[str, Client],
         module: LightningModule,
         server: ServerState,
@@ -242,10 +243,10 @@ class SiteEngine(Engine):
         return f"the evaluation after round {self._rounds}" if self._rounds > 0 else "the evaluation before round 1"
 
     @property
-    def _own(self) -> InProcess:
+    def _own(self) -> InProcessPool:
         """The server's own worker, for its test sets."""
         if "_worker" not in vars(self):
-            self._worker = InProcess(self._program, self._fabric)
+            self._worker = InProcessPool(self._program, self._fabric)
         return self._worker
 
     def _task(

@@ -21,7 +21,7 @@ from fedlit.core.system.files import private
 from fedlit.data.clients import parts_of
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.pictures.images import LabelledImages
-from fedlit.federation.examinations import check_clients
+from fedlit.federation.examinations import examine_clients
 from fedlit.sites.messages import Told
 from fedlit.sites.settings import SiteSettings
 
@@ -61,7 +61,7 @@ class OwnData:
             with reading():
                 whole.prepare_data()
                 whole.setup("fit")
-                check_clients(whole.clients, whole.classes)
+                examine_clients(whole.clients, whole.classes)
         except ValueError as error:  # which may name a cell of a table
             raise error if isinstance(error, Unreadable) else Unreadable(str(error)) from error
         own = self.settings.own(list(whole.clients))

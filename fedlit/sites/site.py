@@ -20,9 +20,10 @@ from fedlit.core.measuring import objective_of
 from fedlit.core.messages import Broadcast, Client, ClientReport, ClientState, ServerState
 from fedlit.data.pictures.features import with_fixed_features
 from fedlit.federation import devices
-from fedlit.federation.engines.base import Program, View, Worker
-from fedlit.federation.examinations import Compiler, check
-from fedlit.federation.handover import PersonalParts
+from fedlit.federation.engines.base import Program, Worker
+from fedlit.federation.engines.scores import View
+from fedlit.federation.examinations import Compiler, examine
+from fedlit.federation.handover import PersonalState
 from fedlit.metrics.tally import Tally
 from fedlit.predictions.export import described_images
 from fedlit.schedules import Schedule
@@ -189,13 +190,13 @@ class Site:
             plan.gradient_clip,
             plan.gradient_clamp,
             plan.measure_batches,
-            devices.memory_format(plan.memory_format, fabric, module) == "channels_last",
+            devices.resolve_memory_format(plan.memory_format, fabric, module) == "channels_last",
             plan.batch_size * (plan.cuda_graph is True and fabric.device.type in RECORDERS),
             compiled=bool(plan.compile),
         )
         if plan.compile:
-            check(fabric.device, (Compiler(),))
-        place = devices.placement(data.device, fabric.device, trained, {})
+            examine(fabric.device, (Compiler(),))
+        place = devices.resolve_placement(data.device, fabric.device, trained, {})
         program = Program(
             module=module, aggregators=made.phase.aggregators, clients=clients, data=trained, test_sets={}, training=training, batch_size=plan.batch_size, eval_batch_size=plan.eval_batch_size, seed=plan.seed,
             threads=plan.threads, limit_eval_batches=plan.limit_eval_batches, pictures=place.name,
@@ -231,7 +232,7 @@ class Site:
         local, program = ready.worker.local, ready.worker.program
         layout = Layout.of(configured(local.fabric, before.module, before.phase.aggregators))
         dropped = () if asked.before == asked.phase else before.part.dropped(before.model)
-        parts = PersonalParts(None, layout, before.phase.aggregators, dropped)
+        parts = PersonalState(None, layout, before.phase.aggregators, dropped)
         down, held = self._down(ready, envelope), [(asked.client, state)] if state else []
         server = ServerState(ready.layout, down.w, down.stats, [])
         clients = {asked.client: program.clients[asked.client]}

@@ -1,4 +1,4 @@
-"""What the training loop knows about tracking: a run, the metrics file of its directory, and a tracker."""
+"""The interface between training and tracking: a run, the metrics file of its directory, and a tracker."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -13,14 +13,14 @@ RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
 @dataclass(frozen=True)
 class RunInfo:
-    """One run, as a tracker gets to know it.
+    """Description of a run for a tracker.
 
     Args:
-        directory: ``runs/<experiment>/<run>``; a tracker may keep its own small files there.
-        experiment: Name of the experiment; its runs are compared with each other.
+        directory: ``runs/<experiment>/<run>``; a tracker may store small files there.
+        experiment: Name of the experiment, whose runs are compared with each other.
         name: Name of the run.
-        params: What people compare between runs, flat: ``{"lr": 0.01}``.
-        tags: What the run is: aggregators, engine, partition, git revision.
+        params: Parameters to compare between runs, flat: ``{"lr": 0.01}``.
+        tags: Properties of the run: aggregators, engine, partition, git revision.
         resumed: Whether the run continues an earlier one in the same directory.
     """
 
@@ -33,14 +33,13 @@ class RunInfo:
 
 
 class MetricsFile:
-    """``metrics.csv`` of a run directory: every metric of the run, one row each, ``step,key,value``.
+    """``metrics.csv`` of a run directory: one row ``step,key,value`` per metric and step.
 
-    This file is the truth: trackers are synced from it. Reading a value gives the float64 that was written,
-    NaN as ``nan``. A key that was last written at the same step is not written again, so that evaluating a
-    finished run a second time leaves one row per key and step.
+    Trackers are synchronised from this file. Values are read back as the float64 that was written, with NaN as ``nan``.
+    A key that was last written at the same step is not written again, so evaluating a finished run again adds no rows.
 
     Args:
-        path: The file. It is created at the first `append`.
+        path: The file, which the first `append` creates.
     """
 
     header = "step,key,value\n"
@@ -51,10 +50,10 @@ class MetricsFile:
         self._last_step: dict[str, int] = {}
 
     def append(self, metrics: Mapping[str, float], step: int) -> None:
-        """Write one row per metric, in one write that is flushed to the operating system.
+        """Write one row per metric, in a single write that is flushed to the operating system.
 
         Raises:
-            ValueError: If a key holds a line break or a double quote.
+            ValueError: A key contains a line break or a double quote.
         """
         if not metrics:
             return
@@ -68,12 +67,12 @@ class MetricsFile:
         self._last_step.update(dict.fromkeys(fresh, step))
 
     def truncate(self, last_step: int) -> None:
-        """Drop the rows after step ``last_step`` and a torn last line, by an atomic replacement of the file.
+        """Remove rows after step ``last_step`` and an incomplete last line, by atomically replacing the file.
 
         Called when a run resumes from a checkpoint, before a tracker starts and before the next `append`.
 
         Raises:
-            ValueError: If the file holds a line that is no row of metrics.
+            ValueError: The file contains an invalid line.
         """
         self.close()
         if not self.path.exists():
@@ -85,27 +84,27 @@ class MetricsFile:
                     file.write(line)
 
     def rows(self) -> Iterator[tuple[int, str, float]]:
-        """Read the rows, step, key and value, in the order in which they were written; as `since` does."""
+        """Yield all rows as (step, key, value), in the order of the file."""
         for _, row in self.since(0):
             yield row
 
     def since(self, position: int) -> Iterator[tuple[int, tuple[int, str, float]]]:
-        """Read the rows that come after a position; a torn last line is left out.
+        """Yield the rows after a position, without an incomplete last line.
 
         Args:
-            position: 0, a value of `size`, or one that this method has yielded.
+            position: 0, a value of `size`, or a position that this method has yielded.
 
         Yields:
-            The position at which a row ends, and the row.
+            The position at the end of a row, and the row.
 
         Raises:
-            ValueError: If the file holds a line that is no row of metrics.
+            ValueError: The file contains an invalid line.
         """
         for end, line in self._lines(position):
             yield end, self._parsed(line, end)
 
     def count_since(self, position: int) -> int:
-        """Count the complete rows that come after a position, whatever is in them."""
+        """Count the complete lines after a position, without parsing them."""
         if not self.path.exists():
             return 0
         with self.path.open("rb") as file:
@@ -113,7 +112,7 @@ class MetricsFile:
             return sum(line.endswith(b"\n") for line in file)
 
     def size(self) -> int:
-        """Count the bytes of the file so far, 0 where there is none."""
+        """Return the size of the file in bytes, or 0 if it does not exist."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def close(self) -> None:
@@ -129,14 +128,14 @@ class MetricsFile:
                 complete, self._last_step[key] = end, step
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("ab")
-            # A process killed inside a write leaves half a line; what is appended next would be glued to it.
+            # A process that was killed during a write leaves an incomplete line, which must not be appended to.
             self._file.truncate(complete)
             if complete == 0:
                 self._file.write(self.header.encode())
         return self._file
 
     def _lines(self, position: int) -> Iterator[tuple[int, bytes]]:
-        """Read the complete lines of rows after a position, each after the position at which it ends."""
+        """Yield the complete lines after a position, each with the position at its end."""
         if not self.path.exists():
             return
         with self.path.open("rb") as file:
@@ -164,41 +163,41 @@ class MetricsFile:
         number = self.path.read_bytes().count(b"\n", 0, end)
         text = line.decode(errors="replace").strip()
         return ValueError(
-            f"{self.path}, line {number}: expected {self.header.strip()!r}, found {text!r}. Correct or remove the "
-            "line, or move the file away: the metrics of the rounds to come then go to a new one."
+            f"{self.path}, line {number}: expected {self.header.strip()!r}, found {text!r}; correct or remove the "
+            "line, or move the file away: later metrics are then written to a new file"
         )
 
 
 def _quoted(key: str) -> str:
     if "\n" in key or "\r" in key or '"' in key:
-        raise ValueError(f"The name of a metric may hold no line break and no double quote, found {key!r}. Rename it.")
+        raise ValueError(f"metric: expected a name without line breaks and double quotes, found {key!r}; rename it")
     return f'"{key}"' if "," in key else key
 
 
 class Tracker:
-    """Neutral tracker: every method does nothing. A subclass overrides what it needs and is named in YAML.
+    """Base class of trackers, whose methods do nothing; subclasses are named in YAML.
 
-    A tracker is used in the main process alone. Its methods are called between rounds: they return at once
-    and raise nothing, so that a tracking server that is slow or down never stops a run.
+    A tracker is used only in the main process. Its methods are called between rounds. They must return immediately and
+    raise no errors, so that a slow or unavailable server never stops a run.
 
     Attributes:
-        keeps_models: Whether it wants the best model as a folder in MLflow's format, as an artifact.
+        keeps_models: Whether the best model is logged as an artifact, in MLflow's format.
     """
 
     keeps_models = False
 
     def start(self, run: RunInfo, metrics: MetricsFile) -> None:
-        """Called once before the first round, with the metrics of a resumed run, already cut to its checkpoint."""
+        """Called once before the first round; metrics of a resumed run are already truncated to its checkpoint."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Called after the same metrics of round ``step``, NaN included, went to the metrics file."""
+        """Called after metrics of round ``step``, including NaN, have been written to the metrics file."""
 
     def log_artifact(self, path: Path, folder: str = "") -> None:
-        """Called when a file or directory is worth keeping with the run, in a folder of its artifacts or at the top."""
+        """Called to store a file or directory with the run, in ``folder`` or at the top of its artifacts."""
 
     def finish(self, status: RunStatus) -> None:
-        """Called once after the last round, also when the run fails or is stopped: ``status`` tells."""
+        """Called once after the last round, with the status of a finished, failed or stopped run."""
 
     def summary(self) -> str | None:
-        """Say in one or two lines where to look at the end of the run, and the command that opens it."""
+        """Return one or two lines with the location of the results and the command that opens them, or None."""
         return None

@@ -1,4 +1,4 @@
-"""The images of each class, which stay the same from round to round, as one table."""
+"""The number of images per class, which is the same in every round, as one table."""
 
 import csv
 from collections.abc import Iterable
@@ -8,19 +8,19 @@ from fedlit.tracking.names import COUNT
 
 
 def write_counts(metrics: Iterable[tuple[int, str, float]], path: Path) -> bool:
-    """Write a row for each set and class, with its positives and negatives, and return whether there are any.
+    """Write a row per set and class with its positives and negatives; returns False if there are no counts.
 
     Args:
-        metrics: The rows of ``metrics.csv``.
-        path: The CSV file, which is made only where there are counts.
+        metrics: Rows of ``metrics.csv``.
+        path: The CSV file, which is not created without counts.
     """
     table: dict[tuple[str, str], dict[str, int]] = {}
     for _, key, value in metrics:
-        if (found := COUNT.fullmatch(key)) and value == value:
-            table.setdefault((found["set"], found["class"]), {})[found["sign"]] = int(value)
+        if (match := COUNT.fullmatch(key)) and value == value:
+            table.setdefault((match["set"], match["class"]), {})[match["sign"]] = int(value)
     if table:
         with path.open("w", newline="") as file:
             rows = csv.writer(file, lineterminator="\n")
             rows.writerow(("set", "class", "positives", "negatives"))
-            rows.writerows((*names, found.get("pos"), found.get("neg")) for names, found in table.items())
+            rows.writerows((*names, counts.get("pos"), counts.get("neg")) for names, counts in table.items())
     return bool(table)

@@ -1,7 +1,7 @@
-"""Figures of a run: who holds what (clients x classes), and ROC curves per class.
+"""Figures of a run: the partition (clients x classes), and ROC curves per class.
 
-Everything is drawn on `matplotlib.figure.Figure` directly: pyplot keeps global state and picks a window
-system, while these figures can be built in any thread or process. `figure.savefig` writes PNG, SVG or PDF.
+The figures use `matplotlib.figure.Figure` without pyplot, which keeps global state and selects a window system, so they
+can be built in any thread or process. `figure.savefig` writes PNG, SVG or PDF.
 """
 
 import math
@@ -26,10 +26,11 @@ from fedlit.metrics.auroc import ClassAUROC, class_auroc, roc_counts
 INK = "#222222"
 FAINT = "#767676"
 BAR = "#6b7f95"
-# Okabe and Ito's palette without its yellow, which is lost on white paper.
+# Okabe and Ito's palette without yellow, which is not visible on white paper.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00", "#7A7A7A")
 DASHES = (
-    "-", (0, (6, 2)), (0, (2, 1.2)), (0, (7, 2, 1.5, 2)), (0, (1, 1)), (0, (10, 2.5)), (0, (4, 1, 1, 1, 1, 1)), (0, (3, 3)),
+    "-", (0, (6, 2)), (0, (2, 1.2)), (0, (7, 2, 1.5, 2)), (0, (1, 1)), (0, (10, 2.5)), (0, (4, 1, 1, 1, 1, 1)),
+    (0, (3, 3)),
 )  # fmt: skip
 CURVES_IN_ONE_PANEL = len(COLOURS)
 EDGE = "#dcdcdc"
@@ -38,28 +39,28 @@ BLANK = {"facecolor": "white", "edgecolor": EDGE, "linewidth": 0.4}
 LONGEST_NAME = 32
 SMALLEST_TEXT = 4.5
 MOST_ROWS = 120
-"""Clients that have a line of text each in a picture of the partition."""
+"""Largest number of clients with a row of text each in a figure of the partition."""
 UNLABELLED = "#dddddd"
 LETTER = 0.0083
-"""Width of a letter in inches for each point of the font's size: an average that leaves some room."""
+"""Width of a letter in inches per point of the font size: an average with some margin."""
 MOST_CURVE_POINTS = 2000
 
 
 def partition_figure(positives: pd.DataFrame, sizes: pd.Series, title: str | None = None) -> Figure:
-    """Draw clients x classes: colour is the share of a client's images that are positive, text the count.
+    """Draw clients x classes: colour is the share of positive images of a client, text is the count.
 
-    Counts are written where cells leave room for them. A hatched cell is a class that the client does not label; a
-    white one with a 0, a class that it labels without a single positive. Rows and columns keep the given order. Of
-    more than 120 clients every so many is named, and the rows are as thin as they must be: grey is not labelled.
+    Counts are printed if the cells are large enough. Classes that a client does not label are hatched, and classes that
+    it labels without any positive are white with a 0. Rows and columns keep their order. With more than 120 clients,
+    only some are named, rows become thinner, and classes that are not labelled are grey.
 
     Args:
-        positives: Number of positive images, clients (index) x classes (columns); NaN where unlabelled.
-        sizes: Number of images of each client, by the same index in any order.
-        title: Printed above; none by default.
+        positives: Number of positive images, clients (index) x classes (columns); NaN for unlabelled classes.
+        sizes: Number of images of each client, with the same index in any order.
+        title: Title of the figure; none by default.
 
     Raises:
-        ValueError: If there is nothing to draw, the clients differ or repeat, or a count is negative or above
-            the client's size.
+        ValueError: There is nothing to draw, the clients differ or repeat, or a count is negative or above the client's
+            size.
     """
     sizes = _check_partition(positives, sizes)
     if len(positives) > MOST_ROWS:
@@ -106,7 +107,7 @@ def partition_figure(positives: pd.DataFrame, sizes: pd.Series, title: str | Non
 
 
 def _crowd(positives: pd.DataFrame, sizes: pd.Series, title: str | None) -> Figure:
-    """Draw many clients x classes as one image, with a name now and then and the sizes as a silhouette."""
+    """Draw many clients x classes as one image, with some of the names, and the sizes as a silhouette."""
     counts = positives.to_numpy(dtype=float, na_value=math.nan)
     prevalence = counts / np.maximum(sizes.to_numpy(dtype=float), 1)[:, None]
     rows, columns = counts.shape
@@ -143,17 +144,17 @@ def _crowd(positives: pd.DataFrame, sizes: pd.Series, title: str | None) -> Figu
 
 
 def _shades(prevalence: np.ndarray) -> tuple[LinearSegmentedColormap, PowerNorm]:
-    """Return colours of a share of images, and the place of a share among them."""
+    """Return the colour map of shares, and their normalisation."""
     ramp = LinearSegmentedColormap.from_list("prevalence", colormaps["Blues"](np.linspace(0.12, 1.0, 256)))
     most = np.nanmax(prevalence) if np.isfinite(prevalence).any() else 0.0
-    # The square root spreads the rare findings, which linear colour would merge into white.
+    # The square root separates rare findings, which would all be white on a linear scale.
     return ramp, PowerNorm(0.5, vmin=0, vmax=most if most > 0 else 1)
 
 
 def _explain(
     figure: Figure, axes: list[Axes], shades: ScalarMappable, keys: list[Patch], width: float, prevalence: np.ndarray
 ) -> None:
-    """Say below what the colours mean, where there are any."""
+    """Draw the legend of the colours below the axes."""
     if (prevalence > 0).any():
         shrink = min(1.0, 2.2 / width)
         bar = figure.colorbar(shades, ax=axes, location="bottom", shrink=shrink, anchor=(0, 1), aspect=18, pad=0.02)
@@ -169,21 +170,21 @@ def _explain(
 def roc_figure(scores: Tensor, labels: Tensor, classes: Sequence[str], title: str | None = None) -> Figure:
     """Draw the ROC curve of each class with its AUROC and support (positives+, negatives-).
 
-    Up to eight classes share one panel, told apart by colour and by dashes; more get a panel each. A class
-    without positives or without negatives has no curve and is named as undefined. Curves of more than 2,000
-    corners are thinned for drawing; the AUROC is exact.
+    Up to eight classes share one panel, with different colours and dashes; more classes have one panel each. A class
+    without positives or without negatives has no curve and is marked as undefined. Curves of more than 2,000 corners
+    are thinned for drawing; the AUROC is exact.
 
     Args:
         scores: `[N, C]` floating point and finite.
         labels: `[N, C]` with 1 positive, 0 negative, NaN unlabelled.
         classes: Names of the C columns.
-        title: Printed above, with the mean AUROC over the defined classes; none by default.
+        title: Title of the figure, which also has the mean AUROC over the defined classes; none by default.
 
     Raises:
-        ValueError: As `class_auroc`; also without any class.
+        ValueError: There is no class, or a reason of `class_auroc`.
     """
     if not classes:
-        raise ValueError("Expected at least one class to draw ROC curves of, found none.")
+        raise ValueError("Expected at least one class for ROC curves, found none.")
     scores, labels = scores.detach().cpu(), labels.detach().cpu()
     result = class_auroc(scores, labels, classes)
     curves = [_curve(scores[:, c], labels[:, c]) for c in range(len(classes))]
@@ -223,7 +224,7 @@ def _check_partition(positives: pd.DataFrame, sizes: pd.Series) -> pd.Series:
 
 
 def _write_counts(figure: Figure, grid: Axes, counts: np.ndarray, colours: np.ndarray) -> None:
-    """Write the counts as large as the cells of the laid out figure allow."""
+    """Print the counts as large as the cells of the figure allow."""
     figure.draw_without_rendering()
     box, (rows, columns) = grid.get_window_extent(), counts.shape
     width, height = 72 * box.width / columns / figure.dpi, 72 * box.height / rows / figure.dpi
@@ -236,12 +237,12 @@ def _write_counts(figure: Figure, grid: Axes, counts: np.ndarray, colours: np.nd
         dark = text != "0" and colours[row, column, :3] @ (0.299, 0.587, 0.114) < 0.55
         ink = FAINT if text == "0" else "white" if dark else INK
         middle = {"ha": "center", "va": "center_baseline"}
-        # Thousands of texts are not part of the layout, which would measure each.
+        # Excluded from the layout, which would measure each of thousands of texts.
         grid.text(column + 0.5, row + 0.5, text, fontsize=size, color=ink, **middle).set_in_layout(False)
 
 
 def _curve(scores: Tensor, labels: Tensor) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return false and true positive rates of one class, or None where it is undefined."""
+    """Return false and true positive rates of one class, or None if it is undefined."""
     labelled = (labels == 0) | (labels == 1)
     false, true = (count.numpy() for count in roc_counts(scores[labelled], labels[labelled] == 1))
     if not false[-1] or not true[-1]:
@@ -307,7 +308,7 @@ def _many_panels(curves: list, result: ClassAUROC, above: float) -> Figure:
 
 
 def roc_axes(axes: Axes) -> None:
-    """Prepare square axes of two rates with the diagonal of chance."""
+    """Prepare square axes of two rates with the chance diagonal."""
     axes.plot([0, 1], [0, 1], color="#c4c4c4", linewidth=0.7, zorder=0.5)
     axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
     axes.set_xticks((0, 0.5, 1), ("0", "0.5", "1"))
@@ -330,20 +331,20 @@ def _heading(figure: Figure, *lines: str) -> None:
 
 
 def blank_figure(width: float, height: float, layout: str = "constrained") -> Figure:
-    """Return a white figure of this size in inches."""
+    """Return an empty white figure of a size in inches."""
     figure = Figure(figsize=(width, height), dpi=200, facecolor="white", layout=layout)
     FigureCanvasAgg(figure)
     return figure
 
 
 def printed(name: object) -> str:
-    """Return a name as figures print it: one line of at most 32 characters, in which dollar signs are no mathematics."""
+    """Return a name as one line of at most 32 characters, with dollar signs escaped."""
     text = " ".join(str(name).split())
     text = text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 1] + "\u2026"
     return text.replace("$", r"\$")
 
 
 def wrapped(text: str, width: float, size: float) -> str:
-    """Return a text in at most three lines that fit a width in inches at a font size in points."""
+    """Wrap a text into at most three lines of a width in inches at a font size in points."""
     letters = max(8, int(width / (LETTER * size)))
     return textwrap.fill(str(text), letters, max_lines=3, placeholder="\u2026").replace("$", r"\$")

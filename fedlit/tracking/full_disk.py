@@ -1,4 +1,4 @@
-"""A disk that takes no more, in the words of whoever has to make room."""
+"""Errors of a full disk."""
 
 import errno
 import shutil
@@ -10,15 +10,15 @@ from fedlit.core.errors import TrainingError
 from fedlit.tracking.run import last_checkpoint
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-"""What the system says where nothing more can be written."""
+"""Error numbers of a file system that accepts no more data."""
 
 
 @contextmanager
-def told(run: Path) -> Iterator[None]:
-    """Within, a disk that is full ends a run in words; its last checkpoint stays, and half a new one goes.
+def full_disk_explained(run: Path) -> Iterator[None]:
+    """Context manager that turns errors of a full disk into a message and deletes incomplete checkpoints.
 
     Raises:
-        TrainingError: Something could not be written; names it, and says how to go on.
+        TrainingError: A file could not be written; names it and the command to resume.
     """
     try:
         yield
@@ -29,14 +29,15 @@ def told(run: Path) -> Iterator[None]:
         for draft in [*run.glob("checkpoints/.writing-*"), *run.glob("phases/*/checkpoints/.writing-*")]:
             shutil.rmtree(draft, ignore_errors=True)
         last, place = last_checkpoint(run), reason.filename or run
-        onward = f"go on with --ckpt_path {run}; {last} is kept" if last else "start again; there is no checkpoint yet"
+        onward = f"resume with --ckpt_path {run}; {last} is kept" if last else "start again; no checkpoint exists yet"
         raise TrainingError(
-            f"{place}: cannot be written: {reason.strerror} ({_free(run)}). Make room or a larger quota, then {onward}"
+            f"{place}: cannot be written: {reason.strerror} ({_free(run)}). Free disk space or raise the "
+            f"quota, then {onward}"
         ) from error
 
 
 def _reason(error: BaseException | None) -> OSError | None:
-    """The error of the system behind another one: torch.save tells of its own half-written file alone."""
+    """Return the system error that caused an error, because torch.save reports only its incomplete file."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in FULL:
             return error
@@ -45,6 +46,6 @@ def _reason(error: BaseException | None) -> OSError | None:
 
 
 def _free(run: Path) -> str:
-    there = next(path for path in (run, *run.absolute().parents) if path.exists())
-    usage = shutil.disk_usage(there)
-    return f"{usage.free / 2**20:,.0f} of {usage.total / 2**20:,.0f} MiB are free in {there}"
+    folder = next(path for path in (run, *run.absolute().parents) if path.exists())
+    usage = shutil.disk_usage(folder)
+    return f"{usage.free / 2**20:,.0f} of {usage.total / 2**20:,.0f} MiB are free in {folder}"

@@ -1,4 +1,4 @@
-"""A run's directory belongs to one process at a time."""
+"""Exclusive locks on run directories."""
 
 import json
 import os
@@ -13,18 +13,18 @@ from filelock import FileLock, Timeout
 from fedlit.core.errors import ConfigError
 
 LOCK, HOLDER = ".running.lock", ".running.json"
-"""Files of a run's directory while a process is at work there: the system's lock, and who holds it."""
+"""Files in a run directory that a process is using: the lock, and the description of its holder."""
 
 
 @dataclass(frozen=True)
-class Holder:
-    """Who is at work on a run.
+class LockHolder:
+    """The process that is using a run directory.
 
     Attributes:
-        pid: Number of the process.
-        host: Name of its machine.
-        started: Date and time at which it began.
-        boot: What the system of its machine calls the time since its start; "" where it has no such name.
+        pid: Process id.
+        host: Host name of the machine.
+        started: Date and time at which the process took the lock.
+        boot: Boot id of the machine; "" if it has none.
     """
 
     pid: int
@@ -33,35 +33,35 @@ class Holder:
     boot: str = ""
 
     @classmethod
-    def here(cls) -> "Holder":
-        """Describe this process, which begins now."""
+    def here(cls) -> "LockHolder":
+        """Return the description of this process, starting now."""
         started, boot = time.strftime("%Y-%m-%d %H:%M:%S"), Path("/proc/sys/kernel/random/boot_id")
         return cls(os.getpid(), socket.gethostname(), started, boot.read_text().strip() if boot.exists() else "")
 
     @classmethod
-    def read(cls, directory: Path) -> "Holder | None":
-        """Read who holds a run's directory, or held it when it was killed; None where nobody has left a name."""
+    def read(cls, directory: Path) -> "LockHolder | None":
+        """Read the process that holds a run directory, or held it when it was killed; None if there is none."""
         try:
             return cls(**json.loads((directory / HOLDER).read_text()))
-        except (OSError, ValueError, TypeError):  # none, or a process was killed while it wrote
+        except (OSError, ValueError, TypeError):  # no file, or an incomplete one of a killed process
             return None
 
-    def is_near(self, other: "Holder") -> bool:
-        """Tell whether one system runs both, which then sees either's lock; each container has a host name of its own."""
+    def is_near(self, other: "LockHolder") -> bool:
+        """Check if both processes are on the same machine, in any container, and see each other's locks."""
         return self.host == other.host or bool(self.boot and self.boot == other.boot)
 
     def __str__(self) -> str:
-        return f"process {self.pid} on host {self.host}, at work since {self.started}"
+        return f"process {self.pid} on host {self.host}, since {self.started}"
 
 
 class RunLock:
-    """Keep other processes from a run's directory.
+    """Exclusive lock on a run directory.
 
-    The system forgets the lock of a process that dies, however it dies: the next one takes over what it has left. A
-    process of another machine cannot be seen, so that whatever it has left holds until somebody removes it.
+    The operating system releases the lock of a process that exits for any reason, and the next process takes over its
+    files. Processes on other machines are not visible, so their files count as a lock until they are deleted.
 
     Args:
-        directory: The directory of the run, which is there.
+        directory: The existing directory of the run.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -69,48 +69,48 @@ class RunLock:
         self._lock = FileLock(directory / LOCK)
 
     def acquire(self) -> None:
-        """Take the directory.
+        """Lock the directory.
 
         Raises:
-            ConfigError: Another process has it, or nothing can be written there.
+            ConfigError: Another process holds the lock, or the directory is not writable.
         """
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
-            holder = Holder.read(self.directory)
+            holder = LockHolder.read(self.directory)
             raise ConfigError(
-                f"{self.directory}: another process is at work on this run: {holder or 'it has just begun'}. Wait for its "
-                "end or stop it, then give the command again"
+                f"{self.directory}: another process is using this run: {holder or 'it has just started'}. Wait for it "
+                "to end or stop it, then repeat the command"
             ) from None
         except OSError as error:
             raise ConfigError(f"{self.directory}: cannot write there: {error.strerror or error}") from error
-        here, holder = Holder.here(), Holder.read(self.directory)
+        here, holder = LockHolder.here(), LockHolder.read(self.directory)
         if holder is not None and not holder.is_near(here):
             self._lock.release()
             raise ConfigError(
-                f"{self.directory}: this run is held by {holder}; this host, {here.host}, cannot see whether it "
-                f"still is. Wait for its end or stop it. If that process or that host is dead, remove "
-                f"{self.directory / HOLDER} and give the command again"
+                f"{self.directory}: this run is held by {holder}; this host, {here.host}, cannot check if it is still "
+                "running. Wait for it to end or stop it. If that process or host is dead, remove "
+                f"{self.directory / HOLDER} and repeat the command"
             )
         (self.directory / HOLDER).write_text(json.dumps(asdict(here)) + "\n")
 
     def release(self) -> None:
-        """Leave the directory; one in which nothing else is goes as well."""
+        """Release the lock; an otherwise empty directory is deleted."""
         if not self._lock.is_locked:
             return
         with suppress(OSError):
             (self.directory / HOLDER).unlink()
-        with suppress(OSError):  # Windows removes no open file
+        with suppress(OSError):  # Windows does not delete open files
             (self.directory / LOCK).unlink()
         self._lock.release()
         with suppress(OSError):
             (self.directory / LOCK).unlink()
-        with suppress(OSError):  # holds files, unless the run was refused before its first round
+        with suppress(OSError):  # not empty, unless an error occurred before the first round
             self.directory.rmdir()
 
 
 def is_held(directory: Path) -> bool:
-    """Tell whether another process is at work on a run, or may be."""
+    """Check if another process is using a run, or may be."""
     try:
         refuse_held(directory)
     except ConfigError:
@@ -119,10 +119,10 @@ def is_held(directory: Path) -> bool:
 
 
 def refuse_held(directory: Path) -> None:
-    """Refuse a run's directory in which another process is at work.
+    """Check that no other process is using a run directory.
 
     Raises:
-        ConfigError: One is; names it.
+        ConfigError: A process is using it; names the process.
     """
     if (directory / LOCK).exists() or (directory / HOLDER).exists():
         lock = RunLock(directory)

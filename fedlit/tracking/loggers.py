@@ -1,4 +1,4 @@
-"""Any logger of Lightning as a tracker, and several trackers as one."""
+"""Loggers of Lightning as trackers, and several trackers as one."""
 
 import json
 import logging
@@ -17,36 +17,35 @@ from fedlit.tracking.names import shown
 
 logger = logging.getLogger(__name__)
 
-Chosen = Tracker | Logger | list[Tracker | Logger] | bool
-"""What the key ``logger`` takes: true is MLflow, false is the run directory alone."""
+LoggerSetting = Tracker | Logger | list[Tracker | Logger] | bool
+"""Type of the key ``logger``: true is MLflow, false is only the run directory."""
 
 NOTE = "loggers.json"
-"""Lies in a run's directory: the last step of each key that each logger has."""
+"""File in a run's directory with the last step of each key in each logger."""
 
-FLUSH_SECONDS = 1.0  # how long metrics are gathered
-FINISH_SECONDS = 30.0  # how long the end of a run waits at most for a logger
+FLUSH_SECONDS = 1.0  # between batches of metrics
+FINISH_SECONDS = 30.0  # longest wait for a logger at the end of a run
 
 
-def tracker_of(chosen: Chosen) -> Tracker:
-    """Make one tracker of what the key ``logger`` says."""
-    if isinstance(chosen, bool):
-        return MLflowTracker() if chosen else Tracker()
-    each = chosen if isinstance(chosen, list) else [chosen]
-    alike = Counter[str]()
+def tracker_of(setting: LoggerSetting) -> Tracker:
+    """Return a tracker for the value of the key ``logger``."""
+    if isinstance(setting, bool):
+        return MLflowTracker() if setting else Tracker()
+    same_identity = Counter[str]()
     trackers = []
-    for one in each:
-        if isinstance(one, Logger):
-            alike[identity := _identity(one)] += 1
-            one = LightningTracker(one, alike[identity])
-        trackers.append(one)
+    for tracker in setting if isinstance(setting, list) else [setting]:
+        if isinstance(tracker, Logger):
+            same_identity[identity := _identity(tracker)] += 1
+            tracker = LightningTracker(tracker, same_identity[identity])
+        trackers.append(tracker)
     return trackers[0] if len(trackers) == 1 else Trackers(trackers)
 
 
 class Trackers(Tracker):
-    """Several trackers beside each other.
+    """Several trackers as one.
 
     Args:
-        trackers: What gets everything that the run logs.
+        trackers: Trackers that all receive everything that the run logs.
     """
 
     def __init__(self, trackers: Sequence[Tracker]) -> None:
@@ -54,41 +53,41 @@ class Trackers(Tracker):
         self.keeps_models = any(tracker.keeps_models for tracker in self.trackers)
 
     def start(self, run: RunInfo, metrics: MetricsFile) -> None:
-        """Start each."""
+        """Start each tracker."""
         for tracker in self.trackers:
             tracker.start(run, metrics)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Log to each."""
+        """Log to each tracker."""
         for tracker in self.trackers:
             tracker.log_metrics(metrics, step)
 
     def log_artifact(self, path: Path, folder: str = "") -> None:
-        """Log to each."""
+        """Log to each tracker."""
         for tracker in self.trackers:
             tracker.log_artifact(path, folder)
 
     def finish(self, status: RunStatus) -> None:
-        """Finish each."""
+        """Finish each tracker."""
         for tracker in self.trackers:
             tracker.finish(status)
 
     def summary(self) -> str | None:
-        """Say where to look, a tracker after the other."""
+        """Return the summaries of all trackers."""
         return "\n".join(filter(None, (tracker.summary() for tracker in self.trackers))) or None
 
 
 class LightningTracker(Tracker):
-    """A logger of Lightning, which gets the parameters and the metrics of a run, under the names that MLflow shows.
+    """Tracker that passes the parameters and metrics of a run to a logger of Lightning, under MLflow's names.
 
-    A thread of its own hands it what ``metrics.csv`` has beyond what it got before. So it costs the training no time, and
-    one that raises or blocks is told once and stops nothing. Each key and step is handed over once, also after a kill and
-    a resume: ``loggers.json`` in the run directory notes how far each logger has got. A logger that joins when a run is
-    resumed gets the earlier rounds too.
+    A separate thread passes new rows of ``metrics.csv`` to the logger, so training does not wait. If the logger raises
+    an error or blocks, one warning is logged and the run continues. Each key and step is passed only once, even after a
+    kill and a resume, because ``loggers.json`` in the run directory records the progress of each logger. A logger that
+    is added on a resume also receives the earlier rounds.
 
     Args:
         logger: The logger.
-        number: 1, and more for another logger of the same class that writes to the same place.
+        number: 1, or higher for another logger of the same class that writes to the same location.
     """
 
     def __init__(self, logger: Logger, number: int = 1) -> None:
@@ -106,59 +105,59 @@ class LightningTracker(Tracker):
         self._thread.start()
 
     def finish(self, status: RunStatus) -> None:
-        """Hand over what is left and close the logger, within `FINISH_SECONDS`; warn where it takes longer."""
+        """Pass the remaining rows and close the logger; warn if this takes longer than `FINISH_SECONDS`."""
         if self._thread is None or self._closing.is_set():
             return
         self._status = status
         self._closing.set()
         self._thread.join(FINISH_SECONDS)
         if self._thread.is_alive():
-            self._warn(f"does not return within {FINISH_SECONDS:g} s; the run ends without it")
+            self._warn(f"did not return within {FINISH_SECONDS:g} s; the run ends without it")
 
     def summary(self) -> str | None:
-        """Say where the logger writes."""
+        """Return the location to which the logger writes."""
         if self._thread is None or self._thread.is_alive():
             return None
-        where: list[object] = []
-        self._guarded(lambda: where.append(getattr(self.logger, "log_dir", None) or self.logger.save_dir))
-        return f"{self.name}: {where[0]}" if any(where) else None
+        locations: list[object] = []
+        self._guarded(lambda: locations.append(getattr(self.logger, "log_dir", None) or self.logger.save_dir))
+        return f"{self.name}: {locations[0]}" if any(locations) else None
 
     # The thread.
 
     def _send(self, params: Mapping[str, object]) -> None:
         self._guarded(lambda: self.logger.log_hyperparams(dict(params)))
-        got, position, closing = self._noted(), 0, False
+        last_steps, position, closing = self._read_last_steps(), 0, False
         while not closing:
             closing = self._closing.wait(FLUSH_SECONDS)
             try:
-                position = self._hand_over(position, got)
+                position = self._pass_rows(position, last_steps)
             except (OSError, ValueError) as error:  # the file of metrics is damaged, or the disk is full
-                self._warn(f"gets no more metrics: {error}")
+                self._warn(f"receives no more metrics: {error}")
                 break
         self._guarded(lambda: self.logger.finalize("success" if self._status == "FINISHED" else "failed"))
 
-    def _hand_over(self, position: int, got: dict[str, int]) -> int:
-        """Hand over the rows after a position, a step at a time; returns the position after them."""
+    def _pass_rows(self, position: int, last_steps: dict[str, int]) -> int:
+        """Pass the rows after a position to the logger, one step at a time; returns the position after them."""
         before = position
         for step, rows in groupby(self._metrics.since(position), key=lambda row: row[1][0]):
             fresh = {}
             for position, (_, key, value) in rows:  # noqa: B007
-                if got.get(key, -1) < step:
+                if last_steps.get(key, -1) < step:
                     fresh[key] = value
             if values := shown(fresh):
-                got |= dict.fromkeys(fresh, step)
-                self._write(got)  # first: what a kill interrupts may be lacking, but is not there twice
+                last_steps |= dict.fromkeys(fresh, step)
+                self._write(last_steps)  # first: a kill may lose a step, but must not log it twice
                 self._guarded(lambda values=values, step=step: self.logger.log_metrics(values, step))
         if position > before:
             self._guarded(self.logger.save)
         return position
 
-    def _noted(self) -> dict[str, int]:
+    def _read_last_steps(self) -> dict[str, int]:
         return _read(self._note).get(self._identity, {})
 
-    def _write(self, got: Mapping[str, int]) -> None:
+    def _write(self, last_steps: Mapping[str, int]) -> None:
         with _NOTING, whole(self._note) as draft:
-            draft.write_text(json.dumps(_read(self._note) | {self._identity: got}) + "\n")
+            draft.write_text(json.dumps(_read(self._note) | {self._identity: last_steps}) + "\n")
 
     @property
     def _identity(self) -> str:
@@ -167,19 +166,19 @@ class LightningTracker(Tracker):
     def _guarded(self, call: Callable[[], object]) -> None:
         try:
             call()
-        except Exception as error:  # a logger may fail in any way
+        except Exception as error:  # loggers may raise any error
             self._warn(f"raised {type(error).__name__}: {(str(error).splitlines() or [''])[0][:300]}")
 
     def _warn(self, what: str) -> None:
         if not self._warned:
             self._warned = True
             logger.warning(
-                "The logger %s %s. The run goes on; its metrics are in %s.", self.name, what, self._metrics.path
+                "The logger %s %s. The run continues; its metrics are in %s.", self.name, what, self._metrics.path
             )
 
 
 def _identity(logger: Logger) -> str:
-    """Give what tells a logger from others of the run: its class and folder, or its place on the net."""
+    """Return a logger's class and location, which distinguish it from other loggers of the run."""
     return f"{type(logger).__module__}.{type(logger).__name__} {getattr(logger, 'save_dir', None)}"
 
 

@@ -1,4 +1,4 @@
-"""MLflow as the tracker of a run: a thread of its own talks to the store; the training never waits for it."""
+"""The MLflow tracker, which talks to the store in a separate thread, so that training never waits for it."""
 
 import atexit
 import importlib.util
@@ -18,38 +18,38 @@ from fedlit.tracking.store import SERVERS, WEB_SERVERS, MLflowStore
 logger = logging.getLogger(__name__)
 
 CHARTS = "model-metrics?workflowType=machine_learning"
-"""The tab of a run's page that shows its metrics; MLflow 3 opens its pages for language models otherwise."""
+"""Path of the metrics tab on a run's page; by default MLflow 3 opens its pages for language models."""
 
 ALL_RUNS = "runs?workflowType=machine_learning&compareRunsMode=CHART"
-"""The charts of all runs of an experiment."""
+"""Path of the charts of all runs in an experiment."""
 
-EXIT_SECONDS = 3.0  # how long an interpreter that exits without finish() waits for the thread
+EXIT_SECONDS = 3.0  # longest wait for the thread if the interpreter exits without finish()
 
-# MLflow retries a dead server for minutes within one call by default; here the thread retries, and can stop.
+# By default MLflow retries a dead server for minutes in one call; instead, the thread retries and can stop.
 ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
-    "MLFLOW_DISABLE_TELEMETRY": "true",  # nothing about a run leaves for a third party
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # summary() tells it
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # no data of a run for third parties
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # summary() returns it
 }
 
 
 class MLflowTracker(Tracker):
     """Log a run to MLflow, as one MLflow run that a resumed run continues.
 
-    A background thread does all talking to the store, the import of MLflow included: calls return at once and raise
-    nothing. The thread sends what ``metrics.csv`` holds beyond what the store has; while the store is slow or down,
-    that waits there in order. Nothing is lost: a resumed run sends what the store lacks. Each key and step is logged
-    once, after a kill and a resume too. ``mlflow_run.json`` in the run directory holds the id of the MLflow run.
+    A background thread does all communication with the store, including the import of MLflow: calls return immediately
+    and raise no errors. The thread sends the rows of ``metrics.csv`` that the store lacks, so a store that is slow or
+    unavailable loses nothing: a resumed run sends the rest. Each key and step is logged only once, even after a kill
+    and a resume. ``mlflow_run.json`` in the run directory contains the id of the MLflow run.
 
     Args:
         tracking_uri: MLflow's store: ``sqlite:///FILE``, another database, or a server, ``http(s)://...``.
-        artifact_location: Folder or URI of the artifacts of an experiment that does not exist yet. By default
-            ``./mlartifacts`` where the store is a database, and the server's choice where it is a server.
-        tags: Tags of every run, beside those that fedlit sets.
-        flush_seconds: How long metrics are gathered before they are sent, in seconds.
-        finish_seconds: How long the end of a run waits at most for what has not been sent yet, in seconds.
-        log_model: Log the best model as an MLflow model, beside its checkpoint.
+        artifact_location: Folder or URI for the artifacts of a new experiment. By default ``./mlartifacts`` for a
+            database; a server chooses its own.
+        tags: Additional tags of every run.
+        flush_seconds: Seconds between batches of metrics.
+        finish_seconds: Longest wait for unsent data at the end of a run, in seconds.
+        log_model: Whether to log the best model as an MLflow model, in addition to its checkpoint.
     """
 
     def __init__(
@@ -63,23 +63,26 @@ class MLflowTracker(Tracker):
     ):
         if importlib.util.find_spec("mlflow") is None:
             raise ConfigError(
-                "The MLflow logger needs MLflow, which is not installed: `pip install mlflow`, "
-                "or run without it: `--logger false`."
+                "logger: MLflow is not installed; install it with `pip install mlflow`, or run without it: "
+                "`--logger false`"
             )
         if not tracking_uri:
-            raise ConfigError("tracking_uri is empty: expected sqlite:///FILE, another database URI, or http(s)://...")
+            raise ConfigError(
+                "tracking_uri: expected sqlite:///FILE, another database URI, or http(s)://..., found an empty value"
+            )
         if artifact_location and without_credentials(artifact_location) != artifact_location:
             raise ConfigError(
-                f"artifact_location: expected an address without credentials, found {without_credentials(artifact_location)} "
-                "with some; MLflow would keep them in its database and show them to everybody. Give them to the store's "
-                "client in its own way, such as AWS_ACCESS_KEY_ID in the environment or ~/.netrc"
+                "artifact_location: expected an address without credentials, found "
+                f"{without_credentials(artifact_location)} with credentials, which MLflow would store in its database "
+                "and show to all users; pass them to the store's client, such as AWS_ACCESS_KEY_ID in the environment "
+                "or ~/.netrc"
             )
         if flush_seconds <= 0 or finish_seconds < 0:
             raise ConfigError(
-                f"flush_seconds must be above 0 and finish_seconds at least 0, found {flush_seconds} and "
-                f"{finish_seconds}."
+                f"logger: expected flush_seconds above 0 and finish_seconds of at least 0, found {flush_seconds} and "
+                f"{finish_seconds}"
             )
-        absolute(str(tracking_uri))  # refused now, and not by the thread
+        absolute(str(tracking_uri))  # raises errors now, not in the thread
         self.tracking_uri = str(tracking_uri)
         self.artifact_location = artifact_location
         self.tags = dict(tags or {})
@@ -88,7 +91,7 @@ class MLflowTracker(Tracker):
         self._sender: Sender | None = None
 
     def start(self, run: RunInfo, metrics: MetricsFile) -> None:
-        """Start the thread, which opens or continues the MLflow run as soon as the store answers."""
+        """Start the thread, which creates or continues the MLflow run as soon as the store responds."""
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         store = MLflowStore(self.tracking_uri, self.artifact_location, run)
@@ -98,17 +101,17 @@ class MLflowTracker(Tracker):
         atexit.register(self._at_exit)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Note the time of the metrics, which the thread reads from the metrics file."""
+        """Record the time of the metrics, which the thread reads from the metrics file."""
         if self._sender is not None:
             self._sender.note_time()
 
     def log_artifact(self, path: Path, folder: str = "") -> None:
-        """Queue a file or directory; it is read when it is sent, in its state at that time."""
+        """Queue a file or directory, which is read when it is sent."""
         if self._sender is not None:
             self._sender.add_file(Path(path), folder)
 
     def finish(self, status: RunStatus) -> None:
-        """Send what is left and set the status, within ``finish_seconds``; warn of what could not be sent."""
+        """Send the remaining data and the status within ``finish_seconds``; log a warning if this fails."""
         sender = self._sender
         if sender is None or sender.closing.is_set():
             return
@@ -119,7 +122,7 @@ class MLflowTracker(Tracker):
         if unsent or not sender.terminated:
             logger.warning(
                 "%d metrics and files of this session did not reach MLflow at %s%s. The metrics are in %s. "
-                "To send what is missing, resume the finished run once MLflow answers: --ckpt_path last",
+                "To send them, resume the finished run when MLflow is available: --ckpt_path last",
                 unsent,
                 without_credentials(self.tracking_uri),
                 "" if sender.terminated else f", nor did the status {status}",
@@ -127,7 +130,7 @@ class MLflowTracker(Tracker):
             )
 
     def summary(self) -> str | None:
-        """Say where the run's page is, and for a store without a server the command that serves it."""
+        """Return the address of the run's page and, for a store without a server, the command that serves it."""
         if self._sender is None:
             return None
         store = self._sender.store
@@ -145,17 +148,16 @@ class MLflowTracker(Tracker):
 
 
 def opening(uri: str, page: str = "") -> str:
-    """Give the command that serves a store, and the address of a page; of a server its address alone."""
+    """Return the command that serves a store and the address of a page; for a server, only the address."""
     if uri.startswith(SERVERS):
         return f"MLflow: {uri.rstrip('/')}/{page}" if page and uri.startswith(WEB_SERVERS) else f"MLflow: {uri}"
     return f"mlflow ui --backend-store-uri {shlex.quote(uri)}" + (f"\nhttp://127.0.0.1:5000/{page}" if page else "")
 
 
 def noted_opening(directory: Path) -> str:
-    """Give :func:`opening` of the experiment and store that a run directory has noted; "" where it has none."""
+    """Return :func:`opening` for the MLflow experiment of a run directory, or "" if it has none."""
     try:
-        noted = json.loads((directory / "mlflow_run.json").read_text())
-        experiment = noted.get("experiment_id")  # runs of earlier versions have not noted it
-        return opening(noted["tracking_uri"], f"#/experiments/{experiment}/{ALL_RUNS}" if experiment else "")
-    except (FileNotFoundError, ValueError, KeyError):  # a run without MLflow, or a note that was cut
+        note = json.loads((directory / "mlflow_run.json").read_text())
+        return opening(note["tracking_uri"], f"#/experiments/{note['experiment_id']}/{ALL_RUNS}")
+    except (FileNotFoundError, ValueError, KeyError):  # a run without MLflow, or an incomplete file
         return ""

@@ -1,8 +1,8 @@
-"""Names of metrics as trackers show them, and the counts that they do not show.
+"""Names of metrics in trackers, and counts that trackers omit.
 
-A tracker's pages sort by name. A digit in front of each key brings first what matters: the AUROC of the validation data
-is ``1-val/auroc_macro``, and what a round cost is ``9-bytes/up``. ``metrics.csv`` and the configuration have the keys
-without the digit.
+Trackers sort metrics by name. A digit before each key puts the most important metrics first: validation AUROC is
+``1-val/auroc_macro``, and costs of a round such as ``9-bytes/up`` come last. ``metrics.csv`` and the configuration use
+keys without the digit.
 """
 
 import re
@@ -17,35 +17,35 @@ ORDER = (
     (6, r"drift/.+"),
     (7, r"round/.+"),
 )
-"""Digits, and the keys that they stand before; the first that fits counts. What is in none of them has `OTHERS`."""
+"""Digits and patterns of their keys; the first match counts, and other keys have the digit `OTHERS`."""
 
 OTHERS = 5
-"""The digit of single clients, and of what algorithms, objectives and callbacks log."""
+"""Digit of the metrics of single clients, algorithms, objectives and callbacks."""
 
 TEST = ("test/", "test_curve/")
-"""Beginnings of the keys of the test sets' metrics, by which nothing may be chosen."""
+"""Prefixes of test metrics, on which no choice may be based."""
 
 COUNT = re.compile(r"(?P<set>.+)/n_(?P<sign>pos|neg)/(?P<class>[^/]+)")
-"""Keys of what stays the same from round to round: the images of a class with and without it."""
+"""Keys of the numbers of positive and negative images per class, which are the same in every round."""
 
 
 def shown_name(key: str) -> str:
-    """Give the name under which trackers show a metric of ``metrics.csv``."""
+    """Return the name of a metric of ``metrics.csv`` in trackers."""
     digit = next((digit for digit, keys in ORDER if re.fullmatch(keys, key)), OTHERS)
     return f"{digit}-{key}"
 
 
 def key_of(name: str) -> str:
-    """Give the key of a metric in ``metrics.csv`` from its name in a tracker; others' names stay as they are."""
+    """Return the key in ``metrics.csv`` for a metric's name in a tracker; other names are returned unchanged."""
     key = name[len("1-") :]
     return key if shown_name(key) == name else name
 
 
 def is_count(key: str) -> bool:
-    """Tell whether a metric is a count of images, which no tracker shows."""
+    """Check if a metric is a number of images, which trackers omit."""
     return COUNT.fullmatch(key) is not None
 
 
 def shown(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Give metrics as trackers show them: under their names there, in their order, and without counts."""
+    """Return metrics for trackers: with their names there, sorted, and without counts."""
     return dict(sorted((shown_name(key), value) for key, value in metrics.items() if not is_count(key)))

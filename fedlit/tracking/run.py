@@ -1,4 +1,4 @@
-"""A run's directory, ``runs/<experiment>/<run>/``, and everything that is written there and to the tracker."""
+"""A run directory, ``runs/<experiment>/<run>/``, and output to it and to the tracker."""
 
 import json
 import os
@@ -22,28 +22,29 @@ from fedlit.tracking.counts import write_counts
 MAY_DIFFER = (
     "config", "ckpt_path", "experiment", "name", "run_dir", "fast_dev_run", "logger", "tags", "callbacks",
     "fabric.accelerator", "fabric.devices", "fabric.num_nodes", "federation.rounds", "federation.patience",
-    "federation.workers", "federation.cuda_graph", "federation.checkpoint_every", "federation.state_memory", "federation.quorum",
-    "federation.deadline", "federation.on_site_error", "data.init_args.cache_dir", "data.init_args.device",
+    "federation.workers", "federation.cuda_graph", "federation.checkpoint_every", "federation.state_memory",
+    "federation.quorum", "federation.deadline", "federation.on_site_error", "data.init_args.cache_dir",
+    "data.init_args.device",
 )  # fmt: skip
-"""Keys of the configuration that a resumed run may change: they do not change its numbers."""
+"""Keys of the configuration that may differ on a resume, because they do not change results."""
 
-RESTORE = "restore it from a copy (MLflow keeps one with the run), or do without this run"
-"""What to do about a configuration that is damaged."""
+RESTORE = "restore it from a copy (MLflow keeps one with the run), or do not use this run"
+"""Advice for a damaged configuration."""
 
 RESERVED = ".reserved"
-"""Lies in a directory that is kept for a run which has not started."""
+"""Name of the file that reserves a directory for a run that has not started."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a run that ended well leaves in ``result.json`` of its directory.
+    """Result of a completed run, stored as ``result.json`` in its directory.
 
     Attributes:
+        rounds: Requested number of rounds; patience may have ended the run earlier.
+        best_round: Number of completed rounds of the tested model.
+        seconds: Duration of the process that completed the run.
+        metrics: Values of ``test/...``; undefined values are NaN, and null in the file.
         status: ``FINISHED``.
-        rounds: Rounds that were asked for; patience may have ended the run before.
-        best_round: Completed rounds of the model that was tested.
-        seconds: Duration of the process that ended the run.
-        metrics: Values of ``test/...``; NaN where undefined, which the file calls null.
     """
 
     rounds: int
@@ -53,14 +54,14 @@ class Result:
     status: str = "FINISHED"
 
     def write(self, directory: Path) -> None:
-        """Write ``result.json``; a process that is killed leaves the whole file or none."""
+        """Write ``result.json`` atomically."""
         metrics = {key: value if value == value else None for key, value in self.metrics.items()}
         with whole(directory / "result.json") as draft:
             draft.write_text(json.dumps(asdict(self) | {"metrics": metrics}, indent=1) + "\n")
 
     @classmethod
     def read(cls, directory: Path) -> "Result | None":
-        """Read the result in a run's directory, or None where it has none.
+        """Read the result in a run directory; returns None if there is none.
 
         Raises:
             CheckpointError: The file is damaged.
@@ -74,7 +75,7 @@ class Result:
             return None
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise CheckpointError(
-                f"{file} cannot be read as the result of a run: {type(error).__name__}: {error}. Remove it, and go on with "
+                f"{file} cannot be read as the result of a run: {type(error).__name__}: {error}. Remove it and resume "
                 f"the run, which tests its model again: fedlit fit --config {directory / 'config.yaml'} --ckpt_path "
                 f"{directory}"
             ) from error
@@ -85,9 +86,9 @@ class Run:
 
     Args:
         directory: The run's directory, ``runs/<experiment>/<run>``.
-        tracker: The tracker, which gets the metrics and artifacts too.
-        resumed: Whether the directory holds an earlier part of the run.
-        main: Whether this process writes; the other ranks of a run only read.
+        tracker: The tracker, which also receives metrics and artifacts.
+        resumed: Whether the directory contains an earlier part of the run.
+        main: Whether this process writes; other ranks of a run only read.
     """
 
     def __init__(self, directory: Path, tracker: Tracker, resumed: bool = False, main: bool = True) -> None:
@@ -104,16 +105,16 @@ class Run:
     def start(
         self, config: str, params: Mapping[str, str | int | float | bool], tags: Mapping[str, str], rounds: int
     ) -> None:
-        """Open the run after ``rounds`` completed rounds: what a killed run logged beyond them is dropped.
+        """Open the run after ``rounds`` completed rounds; metrics of later rounds, from a killed run, are removed.
 
-        A run of several phases is opened by the first of them that has something to do.
+        In a run of several phases, only the first call has an effect.
         """
         if not self.main or self._started:
             return
         self._started = True
         self.directory.mkdir(parents=True, exist_ok=True)
-        (self.directory / "result.json").unlink(missing_ok=True)  # what goes on has not ended
-        # A killed process leaves the old or the new file: half a configuration could not be resumed.
+        (self.directory / "result.json").unlink(missing_ok=True)  # a resumed run is not complete
+        # Written atomically, because a run with an incomplete configuration could not be resumed.
         with whole(self.directory / "config.yaml") as draft:
             draft.write_text(config)
         for file in (self.metrics, self.client_metrics):
@@ -126,7 +127,7 @@ class Run:
         """Write metrics of a round to ``metrics.csv`` and to the tracker.
 
         Raises:
-            TrainingError: The directory is another one than the run began in.
+            TrainingError: The directory was renamed or deleted.
         """
         if self.main:
             self.check_in_place()
@@ -134,15 +135,15 @@ class Run:
             self.tracker.log_metrics(metrics, step)
 
     def check_in_place(self) -> None:
-        """Refuse to write on where the directory was renamed or deleted: one run would become two halves.
+        """Check that the directory was not renamed or deleted, because the run would be split over two directories.
 
         Raises:
-            TrainingError: It was.
+            TrainingError: The directory was renamed or deleted.
         """
         if self._started and not self._in_place:
             raise TrainingError(
-                f"{self.directory} was renamed or deleted while its run trained. If it was renamed, go on with it under its "
-                "new name, NEW: fedlit fit --config NEW/config.yaml --ckpt_path NEW"
+                f"{self.directory} was renamed or deleted while its run trained. If it was renamed, resume it under "
+                "its new name NEW: fedlit fit --config NEW/config.yaml --ckpt_path NEW"
             )
 
     @property
@@ -150,17 +151,17 @@ class Run:
         return (self.directory / "config.yaml").is_file()
 
     def log_clients(self, metrics: Mapping[str, float], step: int) -> None:
-        """Write metrics of many clients to ``client_metrics.csv`` alone."""
+        """Write metrics of many clients only to ``client_metrics.csv``."""
         if self.main:
             self.client_metrics.append(metrics, step)
 
     def artifact(self, path: Path, folder: str = "") -> None:
-        """Keep a file of the run directory with the tracker's run."""
+        """Store a file of the run directory with the tracker."""
         if self.main:
             self.tracker.log_artifact(path, folder)
 
     def note(self, name: str, text: str) -> None:
-        """Keep a line of text as a file of the run."""
+        """Store a line of text as a file of the run."""
         if self.main:
             (self.directory / name).write_text(text + "\n")
             self.artifact(self.directory / name)
@@ -169,7 +170,7 @@ class Run:
         """Close the run's files and its tracker."""
         if not self.main:
             return
-        if self._started and not self._in_place:  # the tracker alone is still where it was
+        if self._started and not self._in_place:  # only the tracker remains
             self.metrics.close()
             self.client_metrics.close()
             self.tracker.finish(status)
@@ -188,10 +189,10 @@ class Run:
 
 
 def new_directory(root: Path, experiment: str, name: str) -> Path:
-    """Make a directory that no run has yet, new or reserved: reruns never overwrite.
+    """Create or take a directory without a run, so that runs never overwrite each other.
 
     Raises:
-        ConfigError: No directory can be made there.
+        ConfigError: The directory cannot be created.
     """
     for number in range(1, 1000):
         path = root / experiment / (name if number == 1 else f"{name}-{number}")
@@ -202,28 +203,28 @@ def new_directory(root: Path, experiment: str, name: str) -> Path:
             pass
         except OSError as error:
             raise ConfigError(
-                f"--run_dir {root}: cannot make {path}: {error.strerror}; choose another folder"
+                f"--run_dir {root}: cannot create {path}: {error.strerror}; choose another folder"
             ) from error
         with suppress(FileNotFoundError):
-            (path / RESERVED).unlink()  # whoever removes it has the directory
+            (path / RESERVED).unlink()  # the process that deletes it takes the directory
             return path
-    raise FileExistsError(f"{root / experiment / name} exists a thousand times; choose another name")
+    raise FileExistsError(f"{root / experiment / name}: a thousand runs have this name; choose another name")
 
 
 def check_writable(root: Path, experiment: str) -> None:
-    """Refuse a folder in which no run could leave anything, before it is trained.
+    """Check before training that a run can be written to a folder.
 
     Raises:
-        ConfigError: The folder cannot be made, or nothing can be written there.
+        ConfigError: The folder cannot be created or is not writable.
     """
-    there = next(
+    existing = next(
         (path for path in (root / experiment, root, *root.absolute().parents) if os.path.lexists(path)), Path.cwd()
     )
-    if not there.is_dir():
-        raise ConfigError(f"--run_dir {root}: expected a folder, found {there}, which is none; choose another one")
-    if not os.access(there, os.W_OK | os.X_OK):
+    if not existing.is_dir():
+        raise ConfigError(f"--run_dir {root}: expected a folder, found the file {existing}; choose another folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
         raise ConfigError(
-            f"--run_dir {root}: nothing can be written in {there}; choose another folder, or open this one"
+            f"--run_dir {root}: {existing} is not writable; choose another folder, or change its permissions"
         )
 
 
@@ -232,15 +233,15 @@ def find_checkpoint(root: Path, experiment: str, which: str, name: str | None = 
 
     Args:
         root: Folder of all runs.
-        experiment: Their experiment.
-        which: What is named.
-        name: Name of the runs that ``last`` and ``best`` mean, which may end with a number; None for all.
+        experiment: Name of the experiment.
+        which: Value of ``--ckpt_path``.
+        name: Name of the runs, with or without a number, to which ``last`` and ``best`` refer; None for all runs.
 
     Returns:
-        The checkpoint; None for ``last`` and ``best`` where there is no such run.
+        The checkpoint; None for ``last`` and ``best`` if no run has one.
 
     Raises:
-        CheckpointError: There is no such checkpoint.
+        CheckpointError: The checkpoint does not exist.
     """
     if which in ("last", "best"):
         folders = [run for run in (root / experiment).glob("*") if is_called(run, name)]
@@ -248,48 +249,47 @@ def find_checkpoint(root: Path, experiment: str, which: str, name: str | None = 
         if not last_of_runs:
             return None
         newest = run_of(max(last_of_runs, key=lambda path: path.stat().st_mtime))
-        chosen = last_checkpoint(newest) if which == "last" else checkpoint.find(newest / "checkpoints", which)
-        if chosen is None:
+        path = last_checkpoint(newest) if which == "last" else checkpoint.find(newest / "checkpoints", which)
+        if path is None:
             raise CheckpointError(f"{newest} has no best checkpoint yet; use --ckpt_path last")
-        return chosen
-    path = Path(which)
-    chosen = path if (path / "manifest.json").exists() else last_checkpoint(path)
-    if chosen is None:
+        return path
+    path = Path(which) if (Path(which) / "manifest.json").exists() else last_checkpoint(Path(which))
+    if path is None:
         raise CheckpointError(
             f"--ckpt_path {which}: expected last, best, a run directory (runs/<experiment>/<run>) or "
             "a checkpoint (.../checkpoints/round-NNNNNN); found no manifest.json there"
         )
-    return chosen
+    return path
 
 
 def is_called(run: Path, name: str | None) -> bool:
-    """Whether a run was given this name; the second of a name ends with -2."""
+    """Check if a run has a name, to which repeated runs append a number such as -2."""
     return name is None or re.fullmatch(rf"{re.escape(name)}(-\d+)?", run.name) is not None
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """List the directories of runs that have begun in the folder of an experiment, by name."""
+    """Return the directories of started runs in the folder of an experiment, sorted by name."""
     return sorted(file.parent for file in folder.glob("*/config.yaml"))
 
 
 def run_of(path: Path) -> Path:
-    """Give the run directory of a checkpoint, of its main part or of one of its phases."""
+    """Return the run directory of a checkpoint of the main part or of a phase."""
     folder = path.parent.parent
     of_a_phase = folder.parent.name == "phases" and not (folder / "config.yaml").exists()
     return folder.parent.parent if of_a_phase else folder
 
 
 def last_checkpoint(run: Path) -> Path | None:
-    """Find a run's newest checkpoint; that of its newest phase where the main part has none yet."""
+    """Return the newest checkpoint of a run's main part or, if it has none, of its phases."""
     of_phases = [p for p in (checkpoint.find(f, "last") for f in run.glob("phases/*/checkpoints")) if p]
     return checkpoint.find(run / "checkpoints", "last") or max(of_phases, key=lambda p: p.stat().st_mtime, default=None)
 
 
 def config_difference(directory: Path, config: str) -> list[str]:
-    """List where a run's configuration and another differ in what gives other numbers, a line each.
+    """Return the differences between a run's configuration and another that change results, one line each.
 
     Raises:
-        CheckpointError: There is no run.
+        CheckpointError: The run does not exist.
     """
     before, now = flatten(read_config(directory)), flatten(documents.parse(config))
     keys = [k for k in sorted({*before, *now}) if not k.startswith(MAY_DIFFER) and before.get(k) != now.get(k)]
@@ -297,10 +297,10 @@ def config_difference(directory: Path, config: str) -> list[str]:
 
 
 def read_config(directory: Path) -> dict:
-    """Read the configuration of a run, without the credentials that an earlier version has left there.
+    """Read the configuration of a run, with any credentials hidden.
 
     Raises:
-        CheckpointError: There is no run, or its configuration cannot be read.
+        CheckpointError: The run does not exist, or its configuration cannot be read.
     """
     file = directory / "config.yaml"
     try:
@@ -316,10 +316,11 @@ def read_config(directory: Path) -> dict:
 
 
 def check_same_config(directory: Path, config: str) -> None:
-    """Refuse to continue a run under another configuration.
+    """Check that a resumed run has the same configuration.
 
     Raises:
-        CheckpointError: Anything but rounds, workers, devices, callbacks and logger differs; shows the difference.
+        CheckpointError: Something other than rounds, workers, devices, callbacks and logger differs; lists the
+            differences.
     """
     if differences := config_difference(directory, config):
         rows = "\n".join(f"  {row}" for row in differences)
@@ -330,7 +331,7 @@ def check_same_config(directory: Path, config: str) -> None:
 
 
 def flatten(config: object, prefix: str = "") -> dict[str, object]:
-    """Turn nested mappings and lists into one mapping with dotted keys."""
+    """Convert nested mappings and lists to one mapping with dotted keys."""
     if isinstance(config, dict) and config:
         parts = [flatten(v, f"{prefix}.{k}" if prefix else str(k)) for k, v in config.items()]
     elif isinstance(config, list) and any(isinstance(v, dict) for v in config):
@@ -341,7 +342,7 @@ def flatten(config: object, prefix: str = "") -> dict[str, object]:
 
 
 def git_revision() -> str:
-    """Give the revision of the working directory's repository, with a mark where it has changes; "" outside of one."""
+    """Return the revision of the working directory's Git repository, marked if it has changes, or ""."""
     with suppress(OSError, subprocess.SubprocessError):
         command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, cwd=os.getcwd())

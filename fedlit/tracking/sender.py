@@ -1,17 +1,17 @@
 """The thread that sends a run to MLflow.
 
-``metrics.csv`` is the queue. The training writes its metrics there, and the thread sends the rows beyond those that the
-store has acknowledged: in the order of the file, at most 1,000 a request, and the next ones only when it has these. So
-a store that is slow or down costs neither time nor memory, and nothing is lost that is in the file.
+``metrics.csv`` is the queue. Training writes metrics to it, and the thread sends the rows that the store has not
+acknowledged: in the order of the file, at most 1,000 per request, and one request at a time. A store that is slow or
+unavailable therefore costs neither time nor memory, and no row of the file is lost.
 
-How far the store has got is kept in memory only. A note on disk could be wrong: a process may die after the store has
-acknowledged a request and before it has noted that, and a resume cuts the file back to a checkpoint. Instead, a thread
-that continues a run goes through the whole file again, and the store (:meth:`MLflowStore.log_metrics`) leaves out what
-the MLflow run already has. It asks in the same way after a request that failed, because a connection that broke does
-not tell whether the request was carried out. So each key and step is there once, whatever happens.
+The progress of the store is only kept in memory. A record on disk could be wrong: a process may die after the store has
+acknowledged a request and before it has recorded that, and a resume truncates the file to a checkpoint. Instead, a
+thread that continues a run reads the whole file again, and the store (:meth:`MLflowStore.log_metrics`) skips rows that
+the MLflow run already has. The same check follows a failed request, because a broken connection does not show if the
+request was executed. So each key and step is logged exactly once.
 
-Tags and parameters come first, then metrics, then files, and the status last. A file that the store does not take waits
-without holding up metrics and status: it is tried again until the run ends.
+Tags and parameters are sent first, then metrics and files, and the status last. A file that the store rejects
+temporarily does not delay metrics and status, and is tried again until the run ends.
 """
 
 import logging
@@ -42,26 +42,26 @@ TRIES_OF_A_BAD_REQUEST = 3
 
 
 class _OutOfTimeError(Exception):
-    """The end of the run has waited long enough."""
+    """The end of the run waits no longer."""
 
 
 class _RunDeletedError(Exception):
-    """Somebody deleted the MLflow run while it was being written."""
+    """The MLflow run was deleted while it was being written."""
 
 
 class _RefusedError(Exception):
-    """MLflow answered that the request is invalid: sending it again cannot help."""
+    """MLflow rejects the request as invalid, so sending it again cannot help."""
 
 
 class Sender(threading.Thread):
-    """Sends to one store until it is closed and has nothing left, or is closed and out of time.
+    """Thread that sends data to a store until it is closed, and then until all data are sent or time has run out.
 
     Args:
         store: The MLflow run.
-        metrics: The file of metrics; rows that it has by now are from before this session.
+        metrics: The file of metrics; its existing rows are from earlier sessions.
         params: Parameters of the run.
         tags: Tags of the run.
-        flush_seconds: How long metrics are gathered before they are sent.
+        flush_seconds: Seconds between batches of metrics.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class Sender(threading.Thread):
         super().__init__(name="fedlit-mlflow", daemon=True)
         self.store = store
         self.metrics = metrics
-        self.params = {key: cut(_kept(value), PARAM_LENGTH) for key, value in params.items()}
-        self.tags = {key: _kept(value) for key, value in tags.items()}
+        self.params = {key: cut(_redacted(value), PARAM_LENGTH) for key, value in params.items()}
+        self.tags = {key: _redacted(value) for key, value in tags.items()}
         self.flush_seconds = flush_seconds
         self.closing = threading.Event()
         self.terminated = False  # the status has arrived
@@ -84,35 +84,35 @@ class Sender(threading.Thread):
         self._deadline = float("inf")
         self._session_start = metrics.size()
         self._acknowledged = 0  # position in the file of metrics
-        self._times = deque([(self._session_start, store.started_ms)])  # position, and when the rows before it came
+        self._times = deque([(self._session_start, store.started_ms)])  # positions, and times of the rows before them
         self._files: dict[tuple[Path, str], bool] = {}  # in order; False while the file is being sent
         self._files_lock = threading.Lock()
         self._warned: set[str] = set()
 
-    # Called by the training: short, never blocking, never raising.
+    # Called by training: short, and never blocking or raising errors.
 
     def note_time(self) -> None:
-        """Note that the last rows of the file were written now."""
+        """Record that the last rows of the file were written now."""
         self._times.append((self.metrics.size(), _now_ms()))
 
     def add_file(self, path: Path, folder: str) -> None:
-        """Send a file or folder, once if it is given again while it waits, and again if it is given later."""
+        """Queue a file or folder; adding it again while it waits has no effect."""
         with self._files_lock:
             self._files[path, folder] = True
 
     def close(self, status: RunStatus | None, seconds: float) -> None:
-        """Send what is left, then the status, for so many seconds at most."""
+        """Send the remaining data, then the status, for at most ``seconds``."""
         self._status, self._deadline = status, time.monotonic() + seconds
         self.closing.set()
 
     def unsent(self) -> int:
-        """Number of metrics and files of this session that the store has not acknowledged."""
+        """Return the number of metrics and files of this session that the store has not acknowledged."""
         return self.metrics.count_since(max(self._acknowledged, self._session_start)) + len(self._files)
 
     # The thread.
 
     def run(self) -> None:
-        """Open the store and send until the sender is closed; no error leaves the thread."""
+        """Open the store and send data until the sender is closed; errors are logged, not raised."""
         try:
             self._persist(self.store.open, refusable=False)
             self._send_tags_and_params()
@@ -122,12 +122,14 @@ class Sender(threading.Thread):
         except _RunDeletedError:
             self._warn(
                 "deleted",
-                f"Somebody deleted the MLflow run {self.store.run_id}. The run goes on; its metrics "
+                f"The MLflow run {self.store.run_id} was deleted. The run continues; its metrics "
                 f"are in {self.metrics.path}.",
             )
         except Exception:
-            told = hidden(traceback.format_exc(), self.store.uri)
-            logger.error("Logging to MLflow stopped; the run goes on, metrics are in %s\n%s", self.metrics.path, told)
+            trace = hidden(traceback.format_exc(), self.store.uri)
+            logger.error(
+                "Logging to MLflow stopped; the run continues, metrics are in %s\n%s", self.metrics.path, trace
+            )
 
     def _send_until_closed(self) -> None:
         pause, next_try, closing = FIRST_PAUSE, 0.0, False
@@ -141,14 +143,14 @@ class Sender(threading.Thread):
             try:
                 self._persist(lambda: self.store.terminate(self._status))
             except _RefusedError as refused:
-                self._warn("status", f"MLflow refuses the status {self._status} of the run: {refused}")
+                self._warn("status", f"MLflow rejects the status {self._status} of the run: {refused}")
             self.terminated = True
         while not self._send_files():
             self._pause(CLOSING_PAUSE)
 
     def _send_tags_and_params(self) -> None:
         stored = self.store.params
-        # MLflow never changes a parameter: one that differs after a resume (more rounds) becomes a tag.
+        # MLflow parameters cannot change: one that differs after a resume, such as rounds, becomes a tag.
         changed = {f"resumed.{key}": value for key, value in self.params.items() if stored.get(key, value) != value}
         tags = sorted({**self.tags, **changed}.items())
         params = [(key, value) for key, value in self.params.items() if key not in stored]
@@ -157,22 +159,22 @@ class Sender(threading.Thread):
                 self._deliver(kind, items[start : start + PARAMS_PER_REQUEST], send)
 
     def _send_metrics(self) -> None:
-        """Send the rows beyond the acknowledged ones, a request after the other."""
+        """Send the rows that are not acknowledged yet, one request after another."""
         while rows := list(islice(self.metrics.since(self._acknowledged), METRICS_PER_REQUEST)):
             timed = [(key, value, step, self._time_of(end)) for end, (step, key, value) in rows]
             values = [LoggedValue(shown_name(key), *rest) for key, *rest in timed if not is_count(key)]
-            # MLflow lists metrics in the order in which they came first.
+            # MLflow lists metrics in the order of their first values.
             self._deliver("metric", sorted(values, key=attrgetter("key")), self.store.log_metrics)
             self._acknowledged = rows[-1][0]
 
     def _time_of(self, end: int) -> int:
-        """When the row was written that ends at a position; positions are asked for in order."""
+        """Return the time of the row that ends at a position; calls must have increasing positions."""
         while self._times and self._times[0][0] < end:
             self._times.popleft()
         return self._times[0][1] if self._times else _now_ms()
 
     def _send_files(self) -> bool:
-        """Try each waiting file once; False if one of them has to wait for the store."""
+        """Try each waiting file once; returns False if the store is unavailable."""
         with self._files_lock:
             waiting = list(self._files)
         for file in waiting:
@@ -192,7 +194,7 @@ class Sender(threading.Thread):
         return True
 
     def _deliver(self, kind: str, items: Sequence[tuple], send: Callable[[Sequence[Any]], None]) -> None:
-        """Send the items of one request until they have arrived; drop what MLflow refuses."""
+        """Send the items of one request until they have arrived; drop items that MLflow rejects."""
         if not items:
             return
         try:
@@ -201,18 +203,18 @@ class Sender(threading.Thread):
             if not self._persist(self.store.is_active, refusable=False):
                 raise _RunDeletedError from refused
             if len(items) > 1:
-                # One bad item must not take the others with it: halve until it is alone.
+                # Halve the request to isolate an invalid item from valid ones.
                 for part in (items[: len(items) // 2], items[len(items) // 2 :]):
                     self._deliver(kind, part, send)
                 return
             name = f"{kind} {items[0][0]!r}"
-            self._warn(name, f"MLflow refuses the {name}, which is not logged there: {refused}")
+            self._warn(name, f"MLflow rejects the {name}, which is not logged there: {refused}")
 
     def _persist(self, action: Callable[[], T], refusable: bool = True) -> T:
-        """Do it until it works.
+        """Repeat an action until it succeeds.
 
         Raises:
-            _RefusedError: MLflow refuses it as invalid.
+            _RefusedError: MLflow rejects the request as invalid.
             _OutOfTimeError: The end of the run waits no longer.
         """
         pause, refusals = FIRST_PAUSE, 0
@@ -238,12 +240,12 @@ class Sender(threading.Thread):
 
     def _warn_unreachable(self, error: Exception) -> None:
         if time.monotonic() >= self._deadline:
-            return  # the end of the run says it
+            return  # finish() logs a warning
         reason = first_line(error, self.store.uri)
         self._warn(
             "unreachable",
-            f"MLflow at {without_credentials(self.store.uri)} does not take what is sent ({reason}). The run goes on, and sending is tried "
-            f"again until its end; the metrics are in {self.metrics.path}.",
+            f"MLflow at {without_credentials(self.store.uri)} does not accept data ({reason}). The run continues and "
+            f"tries again until its end; the metrics are in {self.metrics.path}.",
         )
 
     def _warn(self, about: str, message: str) -> None:
@@ -252,7 +254,7 @@ class Sender(threading.Thread):
             logger.warning(message)
 
 
-def _kept(value: object) -> str:
+def _redacted(value: object) -> str:
     return without_credentials(str(value), MARK)
 
 

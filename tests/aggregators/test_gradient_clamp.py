@@ -50,7 +50,7 @@ def test_the_network_is_bounded_and_what_the_objective_has_of_its_own_is_not():
 
 def test_one_bound_at_a_time_and_a_phase_takes_it_over():
     with pytest.raises(
-        ConfigError, match=r"federation\.gradient_clamp: gradients are clipped \(gradient_clip\) or clamped"
+        ConfigError, match=r"federation\.gradient_clamp: expected only one of gradient_clip and gradient_clamp"
     ):
         Federation(gradient_clip=1.0, gradient_clamp=1.0)
     with pytest.raises(ConfigError, match=r"federation\.gradient_clamp: expected a value above 0, found -1"):

@@ -318,5 +318,5 @@ def test_too_few_replies_are_refused():
 
 def test_several_processes_of_fabric_are_refused():
     given = program(ToyNet(), [FedBN(), NormBound()], ToyData(3))
-    with pytest.raises(ConfigError, match=r"NormBound needs the single replies of a round, and 2 processes of Fabric"):
+    with pytest.raises(ConfigError, match=r"NormBound needs the single replies of a round, but 2 processes of Fabric"):
         FabricEngine(given, SimpleNamespace(world_size=2))

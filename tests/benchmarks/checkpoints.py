@@ -1,10 +1,11 @@
-"""How much shorter rounds are when a checkpoint is written while the next round trains.
+"""Measure how much time is saved by writing a checkpoint while the next round trains.
 
     python tests/benchmarks/checkpoints.py [--turns 9]
 
-Two runs of `fedlit.fit` take turns, a round each: 4 clients, DenseNet121, 8 steps of 16 images of 32x32, two workers, a
-checkpoint after every round. One writes it before the next round begins, the other one as fedlit does. By federated
-averaging, and by SCAFFOLD, whose clients keep 28 MB each. Medians over turns.
+Two runs of `fedlit.fit` alternate after every round: 4 clients, DenseNet121, 8 steps of 16 images of 32x32, two
+workers, a checkpoint after every round. One run writes it before the next round starts, the other during that round, as
+fedlit does. The algorithms are federated averaging and SCAFFOLD, whose clients keep 28 MB each. Results are medians
+over turns.
 """
 
 import argparse
@@ -41,8 +42,8 @@ def compared(name: str, turns: int) -> None:
     before, meanwhile = (side.wall[1:] for side in sides)
     ratio = statistics.median(b / a for a, b in zip(before, meanwhile, strict=True))
     print(
-        f"{name}: a round of {statistics.median(before):.2f} s where the checkpoint is written before the next, "
-        f"{statistics.median(meanwhile):.2f} s where it is written meanwhile: ratio {ratio:.2f}; {turns} turns",
+        f"{name}: a round takes {statistics.median(before):.2f} s if the checkpoint is written before the next round, "
+        f"{statistics.median(meanwhile):.2f} s if it is written meanwhile: ratio {ratio:.2f}; {turns} turns",
         flush=True,
     )
 

@@ -1,18 +1,18 @@
-"""How often what `fedlit compare` says is wrong, and how often it finds what is there.
+"""Measure error rates and power of the claims of `fedlit compare`.
 
     python tests/benchmarks/claims.py null             # simulated methods that are equal
     python tests/benchmarks/claims.py power            # simulated methods that differ
     python tests/benchmarks/claims.py intervals        # simulated runs; --trials 10000
     python tests/benchmarks/claims.py histograms       # sites that hide rare classes
-    python tests/benchmarks/claims.py real FOLDER      # 24 real runs of one configuration, dealt into two "methods"
+    python tests/benchmarks/claims.py real FOLDER      # 24 real runs of one configuration, split into "methods"
 
-Every rate is printed with its standard error. `--trials` sets how many comparisons each is of. FOLDER keeps the runs: on
-two cores they take some minutes once, and each of them counts in many deals, so that the error of a rate of real runs is
-larger than printed, which is of independent deals.
+Every rate is printed with its standard error. `--trials` is the number of comparisons per rate. FOLDER stores the runs,
+which take some minutes once on two cores. Each real run is part of many splits, so the error of these rates is larger
+than the printed one, which assumes independent splits.
 
-Three rules are compared, all from the numbers of the report. *images*: p of test images alone below 0.05, by Holm over the
-classes of a method, as before version 0.1. *each*: both separate tests (Student's over seeds) below 0.05. *fedlit*: what is
-claimed now. *each* and *fedlit* have Holm over methods and classes.
+Three rules are compared, all from the numbers of the report. *images*: p of only the test images below 0.05, with Holm
+over the classes of a method. *each*: both separate tests (Student's over seeds) below 0.05. *fedlit*: the claims of the
+report. *each* and *fedlit* have Holm over methods and classes.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from fedlit.reports.compare.past_run import PastRun
 from fedlit.reports.compare.statistics import Statistics, statistics
 
 CLASSES = tuple("ABCDEFGH")
-DRAWS = 200  # of the bootstrap; its standard deviation is then known to 5%
+DRAWS = 200  # of the bootstrap, which gives its standard deviation with an error of 5%
 RULES = ("images", "each", "fedlit")
 
 RUNS = {
@@ -59,7 +59,7 @@ RUNS = {
         "federation.rounds": 4,
         "federation.schedule": {"class_path": "ConstantSchedule", "init_args": {"window": 1, "unit": "epochs"}},
         "federation.workers": 1,
-        "data.seed": 0,  # one draw for all, which are then dealt
+        "data.seed": 0,  # the same draw for all runs
         "logger": [],
     },
     "seeds": list(range(24)),
@@ -69,11 +69,12 @@ RUNS = {
 def simulated(
     rng: np.random.Generator, methods: int, seeds: int, sd: float, images: int, more: float, shared: float = 0.5
 ) -> tuple[Shared, list[Method]]:
-    """Draw scores of a baseline and other methods, whose AUROC is larger by a constant.
+    """Draw scores of a baseline and of other methods, whose AUROC is higher by a constant.
 
-    The mean AUROC over eight classes is 0.8 with the standard deviation `sd` over seeds, a quarter of the variance from
-    each class's own. Scores are binormal. Of the noise of an image, half is common to all runs, a share of the rest to the
-    seeds of a method (so that a method is better on some images and worse on others), the rest each run's own.
+    The mean AUROC over eight classes is 0.8 with the standard deviation `sd` over seeds; a quarter of the variance is
+    specific to each class. Scores are binormal. Half of an image's noise is common to all runs, a share of the rest is
+    common to the seeds of a method (so that a method is better on some images and worse on others), and the remainder
+    is specific to each run.
     """
     runs = methods * seeds + seeds
     effects = 0.75**0.5 * rng.normal(size=(runs, 1)) + (0.25 * len(CLASSES)) ** 0.5 * rng.normal(
@@ -89,17 +90,17 @@ def simulated(
     scores = noise + 2**0.5 * ndtri(truth)[:, None, :] * labels
     patients = np.array([f"p{n:04d}" for n in range(images)])
     nothing = np.zeros(len(CLASSES), dtype=bool)
-    found = Shared(CLASSES, labels.astype(np.float32), patients, tuple(scores), nothing, [])
-    return found, [_method(f"m{m}", range(seeds)) for m in range(methods + 1)]
+    shared_rows = Shared(CLASSES, labels.astype(np.float32), patients, tuple(scores), nothing, [])
+    return shared_rows, [_method(f"m{m}", range(seeds)) for m in range(methods + 1)]
 
 
 def redrawn(
     rng: np.random.Generator, methods: int, seeds: int, sd: float, images: int, more: float, shared: float = 0.5
 ) -> tuple[Shared, list[Method]]:
-    """Draw the same, with test images of its own for each seed."""
+    """Draw the same, with different test images for each seed."""
     parts = [simulated(rng, methods, 1, sd, images, more, shared)[0] for _ in range(seeds)]
     places = [(seed, method) for method in range(methods + 1) for seed in range(seeds)]
-    found = Shared(
+    shared_rows = Shared(
         CLASSES,
         np.concatenate([part.labels for part in parts]),
         np.concatenate([np.char.add(f"{seed}/", part.patients) for seed, part in enumerate(parts)]),
@@ -108,7 +109,7 @@ def redrawn(
         [],
         tuple(slice(images * seed, images * (seed + 1)) for seed, _ in places),
     )
-    return found, [_method(f"m{m}", range(seeds), True) for m in range(methods + 1)]
+    return shared_rows, [_method(f"m{m}", range(seeds), True) for m in range(methods + 1)]
 
 
 def _method(name: str, seeds: range, drawn: bool = False) -> Method:
@@ -118,7 +119,7 @@ def _method(name: str, seeds: range, drawn: bool = False) -> Method:
 
 
 def claimed(numbers: Statistics) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return by rule what is claimed: of the mean over classes, `[M]` bool, and of classes, `[M, C]` bool."""
+    """Return the claims of each rule: on the mean over classes, `[M]` bool, and on classes, `[M, C]` bool."""
     means = [each.macro for each in numbers.against]
     classes = [each.classes for each in numbers.against]
     of = {"images": lambda d: d.p_images, "each": lambda d: max(d.p_images, d.p_seeds)}
@@ -138,7 +139,7 @@ def rate(hits: list[float]) -> str:
 
 
 def null(trials: int) -> None:
-    """Print how often a report claims something where all methods are equal."""
+    """Print how often a report claims a difference if all methods are equal."""
     print(f"% of {trials} reports with a false claim; of a mean over classes / of a class")
     print(f"{'':46}" + "".join(f"{rule:>26}" for rule in RULES) + f"{'t-test over classes':>22}")
     for interaction, draw in ((0.0, simulated), (0.5, simulated), (0.5, redrawn)):
@@ -163,7 +164,7 @@ def null(trials: int) -> None:
 
 
 def power(trials: int) -> None:
-    """Print how often a true difference is claimed: of the mean over classes, and the share of classes."""
+    """Print how often a true difference is claimed, of the mean over classes and of single classes."""
     print(f"% of {trials} reports that claim a true difference of the mean / % of classes")
     print(f"{'':46}" + "".join(f"{rule:>26}" for rule in RULES))
     for more, draw in ((0.03, simulated), (0.05, simulated), (0.03, redrawn), (0.05, redrawn)):
@@ -183,16 +184,16 @@ def power(trials: int) -> None:
 
 
 def real(trials: int, folder: Path) -> None:
-    """Print how often runs of one configuration, dealt into two methods, are said to differ."""
+    """Print how often a difference is claimed between runs of the same configuration, split into two methods."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "claims.yaml").write_text(yaml.safe_dump(RUNS | {"run_dir": str(folder)}))
     command = [sys.executable, "-m", "fedlit", "sweep", "--config", str(folder / "claims.yaml"), "--jobs", "1"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     files = [folder / "claims" / f"seed={seed}" / "predictions" / "federation.parquet" for seed in RUNS["seeds"]]
     shared = share([file.parts[-3] for file in files], [read(file) for file in files])
-    print(f"{len(files)} runs, {len(shared.labels)} test images, {len(shared.classes)} classes; {trials} deals")
+    print(f"{len(files)} runs, {len(shared.labels)} test images, {len(shared.classes)} classes; {trials} splits")
     print(
-        f"% of deals with a claim; of a mean over classes / of a class\n{'':46}"
+        f"% of splits with a claim; of a mean over classes / of a class\n{'':46}"
         + "".join(f"{rule:>26}" for rule in RULES)
     )
     for seeds in (2, 3, 5):
@@ -209,20 +210,15 @@ def real(trials: int, folder: Path) -> None:
 def _dealt(shared: Shared, seeds: int, trials: int) -> Iterator[Statistics]:
     methods = [_method("A", range(seeds)), _method("B", range(seeds, 2 * seeds))]
     for trial in range(trials):
-        chosen = np.random.default_rng(trial).permutation(len(shared.scores))[: 2 * seeds]
+        order = np.random.default_rng(trial).permutation(len(shared.scores))[: 2 * seeds]
         part = Shared(
-            shared.classes,
-            shared.labels,
-            shared.patients,
-            tuple(shared.scores[i] for i in chosen),
-            shared.unlearned,
-            [],
+            shared.classes, shared.labels, shared.patients, tuple(shared.scores[i] for i in order), shared.unlearned, []
         )
         yield statistics(methods, methods[0], part, draws=DRAWS)
 
 
 def intervals(trials: int) -> None:
-    """Print how many data sets have an interval, and how many of these cover the AUROC: of a class and of a mean over ten."""
+    """Print the share of data sets with an interval, and its coverage, for a class and for the mean over ten."""
     print(f"% of {trials} data sets with a 95% interval; % of these intervals that cover the true AUROC")
     heads = ("fedlit", "percentiles", "logit, normal", "mean of ten classes")
     print(f"{'':58}" + "".join(f"{name:>20}" for name in heads))
@@ -239,7 +235,7 @@ def intervals(trials: int) -> None:
 
 
 def _covered(rows: list[list[np.ndarray]], place: int, truth: float) -> str:
-    low, high = np.concatenate([found[place] for found in rows], axis=1)
+    low, high = np.concatenate([ends[place] for ends in rows], axis=1)
     shown = ~np.isnan(low)
     return f"{100 * shown.mean():8.1f} {rate(((low <= truth) & (truth <= high))[shown]) if shown.any() else '-':>11}"
 
@@ -247,9 +243,9 @@ def _covered(rows: list[list[np.ndarray]], place: int, truth: float) -> str:
 def _resampled(
     rng: np.random.Generator, sets: int, rare: int, other: int, truth: float, each: int, spread: float
 ) -> list[np.ndarray]:
-    """Draw binormal scores of patients with so many images, of which half of the variance is the patient's; `[2, sets]` ends.
+    """Draw binormal scores, half of whose variance is common to a patient's images, and return ends `[2, sets]`.
 
-    A bootstrap over patients counts the pairs that each two patients win, as fedlit's does, of many data sets at once.
+    The bootstrap over patients counts the pairs that each two patients win, like fedlit's, for many data sets at once.
     """
 
     def noise(patients: int) -> np.ndarray:
@@ -279,12 +275,12 @@ def _resampled(
 
 
 def _ends(area: np.ndarray, variance: np.ndarray, patients: int, images: int) -> np.ndarray:
-    found = logit_intervals(area, variance, np.full(len(area), patients), np.full(len(area), images))
-    return np.array([(each.low, each.high) for each in found]).T
+    ends = logit_intervals(area, variance, np.full(len(area), patients), np.full(len(area), images))
+    return np.array([(each.low, each.high) for each in ends]).T
 
 
 def histograms(trials: int) -> None:
-    """Print how often the exact AUROC of all images is outside of the bound that sites without scores give it."""
+    """Print how often the exact AUROC of all images is outside of the bound from histograms."""
     outside, widths = [], []
     for trial in range(trials):
         rng = np.random.default_rng(trial)
@@ -292,11 +288,11 @@ def histograms(trials: int) -> None:
         labels = [torch.from_numpy((rng.random((n, 1)) < rng.uniform(0.03, 0.5)).astype(np.float32)) for n in sizes]
         scores = [torch.from_numpy(rng.normal(size=y.shape)) + 1.2 * y + s for y, s in zip(labels, shift, strict=True)]
         tallies = [Tally.of(*each, ("A",), 5) for each in zip(scores, labels, strict=True)]
-        told = [int(tally.positives.sum() + tally.negatives.sum()) > 0 for tally in tallies]
-        hidden = sum(int(n) for n, has in zip(sizes, told, strict=True) if not has)
+        reported = [int(tally.positives.sum() + tally.negatives.sum()) > 0 for tally in tallies]
+        hidden = sum(int(n) for n, has in zip(sizes, reported, strict=True) if not has)
         pooled, within = pooled_auroc(tallies, ("A",), [hidden])
         exact = class_auroc(torch.cat(scores), torch.cat(labels), ("A",)).auroc
-        if hidden and any(told):
+        if hidden and any(reported):
             outside.append(float((pooled.auroc - exact).abs() > within + 1e-12))
             widths.append(float(within))
     print(f"% of {len(outside)} federations with a hidden class whose exact AUROC is outside: {rate(outside)}")
@@ -304,14 +300,14 @@ def histograms(trials: int) -> None:
 
 
 def main() -> None:
-    """Run what the command line asks for."""
+    """Run one of the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("null", "power", "intervals", "histograms", "real"))
-    parser.add_argument("folder", nargs="?", type=Path, help="folder of the real runs")
+    parser.add_argument("folder", nargs="?", type=Path, help="folder for the real runs")
     parser.add_argument("--trials", type=int, default=200)
     args = parser.parse_args()
     if args.what == "real" and args.folder is None:
-        parser.error("real: name a folder, in which the runs are kept")
+        parser.error("real: expected a folder for the runs, found none")
     if args.what == "real":
         real(args.trials, args.folder)
     else:

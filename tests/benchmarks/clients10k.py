@@ -1,16 +1,17 @@
-"""What 10,000 clients cost above 100: start-up, seconds a client and round, memory, evaluation, files.
+"""Compare 10,000 clients with 100: start, seconds per client and round, memory, evaluation and files.
 
     python tests/benchmarks/clients10k.py [many|states] [--rounds 200] [--clients 10000]
 
-many     a CNN of 60,000 parameters, one step of 8 of a client's 20 images of 32x32; 10,000 clients of which 1% take part in
-         a round, and 100 clients of which all do. They take turns, a round each. Limits: a client and round within 1.25
-         of processor time, memory within 5% between the tenth and the last round, without the pictures, which are a
-         mapped file of which each round touches other pages.
-states   CODASCA with densenet121 (7 million parameters, 28 MB of state a client), a tenth of the clients in a round, over
-         fifteen rounds, with the states in files. Limit: 4 GB of PSS for all processes. With --clients 1000 that are 28 GB
-         of states, and up to three times as much on the disk of --folder, as checkpoints hold older ones.
+many     a CNN of 60,000 parameters, one step of 8 of a client's 20 images of 32x32; 10,000 clients of which 1% take
+         part in a round, and 100 clients that all take part. The runs alternate after every round. Limits: 1.25 for
+         the ratio of processor time per client and round; 5% more memory in the last round than in the tenth, without
+         the images, which are a mapped file of which each round reads different pages.
+states   CODASCA with densenet121 (7 million parameters, 28 MB of state per client), a tenth of the clients in a round,
+         over fifteen rounds, with states in files. Limit: 4 GB of PSS for all processes. With --clients 1000 there are
+         28 GB of states, and up to three times as much on the disk of --folder, because checkpoints refer to older
+         states.
 
-Seconds are of the wall and, in parentheses, of the processor (all processes), which other work on the machine disturbs less.
+Times are wall time and, in parentheses, processor time of all processes, which other work on the machine affects less.
 """
 
 import argparse
@@ -26,7 +27,7 @@ COHORT, IMAGES, BATCH = 100, 20, 8
 
 
 def federation(clients: int, folder: Path):
-    """A data module of random pictures in one file, divided among clients: 20 to train on, 10 to validate."""
+    """Return a data module with random images in one file: 20 for training and 10 for validation per client."""
     import numpy as np
     import pandas as pd
 
@@ -86,7 +87,7 @@ def small_cnn():
 
 
 def train(clients: int, rounds: int, folder: Path) -> None:
-    """A side: every client takes part of a hundred, 1% of ten thousand."""
+    """Run one side: all clients of a hundred take part, or 1% of ten thousand."""
     import fedlit
     from fedlit.federation.callbacks import Callback
     from fedlit.schedules import ConstantSchedule
@@ -117,7 +118,7 @@ def train(clients: int, rounds: int, folder: Path) -> None:
 def many(clients: int, rounds: int, folder: Path) -> None:
     with TemporaryDirectory(dir=folder) as place:
         for number in (COHORT, clients):
-            federation(number, Path(place)).records()  # decoded pictures are there when a run starts
+            federation(number, Path(place)).records()  # images are decoded before a run starts
         began = [time.perf_counter()]
         sides = []
         for number in (COHORT, clients):
@@ -134,12 +135,12 @@ def many(clients: int, rounds: int, folder: Path) -> None:
                 memory[turn] = pss_mib(process) - pss_mib(process, "Pss_File"), pss_mib(process, "Pss_File")
         for key in ("wall", "processor"):
             few, lots = (statistics.median(getattr(side, key)[3:-1]) for side in sides)
-            print(f"a client and round, {key}: {few / COHORT * 1e3:.2f} and {lots / COHORT * 1e3:.2f} ms", end=", ")
+            print(f"per client and round, {key}: {few / COHORT * 1e3:.2f} and {lots / COHORT * 1e3:.2f} ms", end=", ")
             print(f"ratio {lots / few:.2f} (limit 1.25 of processor time)", flush=True)
         evaluation = [side.wall[-1] - statistics.median(side.wall[3:-1]) for side in sides]
         print(f"evaluation of all clients: {evaluation[0]:.1f} and {evaluation[1]:.1f} s")
-        told = ", ".join(f"{own:.0f} and {files:.0f} MiB after {turn + 1}" for turn, (own, files) in memory.items())
-        print(f"PSS with {clients} clients, without and of mapped files: {told}")
+        shown = ", ".join(f"{own:.0f} and {files:.0f} MiB after {turn + 1}" for turn, (own, files) in memory.items())
+        print(f"PSS with {clients} clients, without and of mapped files: {shown}")
         for side in sides:
             before = side.outside
             side.round()
@@ -151,7 +152,7 @@ def many(clients: int, rounds: int, folder: Path) -> None:
 
 
 def train_states(clients: int, rounds: int, folder: Path) -> None:
-    """A tenth of the clients a round, whose states live in files."""
+    """Run a tenth of the clients per round, with states in files."""
     from functools import partial
 
     import torch
@@ -194,8 +195,10 @@ def states(clients: int, rounds: int, folder: Path) -> None:
             side.round()
         files = list(Path(place).glob("runs/*/*/states/*/*.pt"))
         print(
-            f"{clients} clients, {len(files)} with {sum(f.stat().st_size for f in files) / 1e9:.1f} GB of states in files: "
-            f"{statistics.median(side.wall[:-1]):.1f} s a round; largest PSS of all processes {side.pss:.0f} MiB (limit 4096)"
+            f"{clients} clients, {len(files)} of them with "
+            f"{sum(f.stat().st_size for f in files) / 1e9:.1f} GB of states in files: "
+            f"{statistics.median(side.wall[:-1]):.1f} s per round; largest PSS of all processes {side.pss:.0f} MiB "
+            "(limit 4096)"
         )
         side.end()
 
@@ -203,8 +206,8 @@ def states(clients: int, rounds: int, folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", choices=("many", "states"), default="many", nargs="?")
-    parser.add_argument("--clients", type=int, help="by default 10,000, and 1,000 of states")
-    parser.add_argument("--rounds", type=int, help="by default 200, and 15 of states")
+    parser.add_argument("--clients", type=int, help="default: 10,000, or 1,000 for states")
+    parser.add_argument("--rounds", type=int, help="default: 200, or 15 for states")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--train", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--stored", action="store_true", help=argparse.SUPPRESS)

@@ -1,8 +1,9 @@
-"""How long ``fedlit data check`` takes for as many X-rays as NIH ChestX-ray14 has, beside an import that takes most of it.
+"""Measure ``fedlit data check`` on as many X-rays as NIH ChestX-ray14 has, and an import for comparison.
 
     python tests/benchmarks/data_check.py FOLDER [--images 112120] [--turns 3]
 
-FOLDER holds NIH images and their label file, such as a part of the download. Its images are linked under as many names.
+FOLDER contains NIH images and their label file, such as a part of the download. Its images are linked under 112,120
+names.
 """
 
 import argparse
@@ -25,7 +26,7 @@ COMMANDS = {
 
 
 def lengthened(source: Path, target: Path, count: int) -> Path:
-    """Make a folder in NIH's layout of ``count`` links to copies of the images of a folder, four a patient."""
+    """Create a folder in NIH's layout with ``count`` links to copies of images, four per patient."""
     folder, copies = target / "nih", target / "copies"
     (folder / "images").mkdir(parents=True)
     copies.mkdir()
@@ -43,7 +44,7 @@ def lengthened(source: Path, target: Path, count: int) -> Path:
 
 
 def main() -> None:
-    """Print the median of each command's seconds, one after the other in turns."""
+    """Run the commands alternately and print the median time of each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--images", type=int, default=112_120)

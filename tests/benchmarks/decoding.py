@@ -1,9 +1,9 @@
-"""Images a second that become pictures of a store, by format and by threads and processes.
+"""Measure images decoded per second, by format and by number of threads and processes.
 
     python tests/benchmarks/decoding.py FOLDER [--count 48]
 
-FOLDER holds real X-rays, ``images/*.png``. They are enlarged with some noise, saved in each format, and decoded to 224 x 224
-pixels in one and two threads and in two processes, in turns. DICOM needs the extra ``dicom``.
+FOLDER contains real X-rays, ``images/*.png``. They are enlarged with some noise, saved in each format, and decoded to
+224 x 224 pixels in one thread, two threads and two processes, alternately. DICOM needs the extra ``dicom``.
 """
 
 import argparse
@@ -25,29 +25,29 @@ SIZE, TURNS = 224, 3
 
 
 def enlarged(image: Image.Image, size: int, scale: int = 1) -> np.ndarray:
-    """A picture of size x size with the noise that a detector has."""
+    """Return an image of size x size with the noise of a detector."""
     large = np.asarray(image.resize((size, size), Image.Resampling.BICUBIC), dtype=np.float32)
     noisy = np.clip(large + np.random.default_rng(0).normal(0, 2, large.shape), 0, 255) * scale
     return noisy.astype(np.uint8 if scale == 1 else np.uint16)
 
 
 def png(image: Image.Image, file: Path) -> None:
-    """8 bits, 1024 x 1024, as NIH."""
+    """Save a PNG of 8 bits, 1024 x 1024, as in NIH."""
     Image.fromarray(enlarged(image, 1024)).save(file)
 
 
 def jpeg(image: Image.Image, file: Path) -> None:
-    """3000 x 3000, as MIMIC-CXR-JPG."""
+    """Save a JPEG of 3000 x 3000, as in MIMIC-CXR-JPG."""
     Image.fromarray(enlarged(image, 3000)).save(file, "JPEG", quality=90)
 
 
 def deep(image: Image.Image, file: Path) -> None:
-    """16 bits, 2048 x 2048, as PadChest."""
+    """Save a PNG of 16 bits, 2048 x 2048, as in PadChest."""
     Image.fromarray(enlarged(image, 2048, 256)).save(file, "PNG")
 
 
 def dicom(image: Image.Image, file: Path) -> None:
-    """JPEG 2000 without loss, 12 bits, 2048 x 2048, as VinDr-CXR."""
+    """Save lossless JPEG 2000 of 12 bits, 2048 x 2048, as in VinDr-CXR."""
     import pydicom
 
     stream = io.BytesIO()
@@ -71,13 +71,13 @@ KINDS: dict[str, tuple[str, Callable[[Image.Image, Path], None]]] = {
 
 
 def decode(file: Path) -> int:
-    """One picture."""
+    """Decode an image."""
     return int(pixels.read_image(file, SIZE).sum())
 
 
 def rates(files: list[Path]) -> dict[str, float]:
-    """Median images a second of each way, which take turns."""
-    found: dict[str, list[float]] = {}
+    """Return the median number of images per second in each way, measured alternately."""
+    speeds: dict[str, list[float]] = {}
     context = multiprocessing.get_context("forkserver")
     with (
         ThreadPoolExecutor(1) as one,
@@ -90,8 +90,8 @@ def rates(files: list[Path]) -> dict[str, float]:
             for name, pool in ways.items():
                 began = time.perf_counter()
                 list(pool.map(decode, files))
-                found.setdefault(name, []).append(len(files) / (time.perf_counter() - began))
-    return {name: statistics.median(values) for name, values in found.items()}
+                speeds.setdefault(name, []).append(len(files) / (time.perf_counter() - began))
+    return {name: statistics.median(values) for name, values in speeds.items()}
 
 
 def main() -> None:
@@ -106,8 +106,8 @@ def main() -> None:
             files = [Path(folder) / f"{number}{suffix}" for number in range(len(images))]
             for image, file in zip(images, files, strict=True):
                 save(image, file)
-            told = ", ".join(f"{way} {rate:.1f}/s" for way, rate in rates(files).items())
-            print(f"{name} ({files[0].stat().st_size / 1e6:.1f} MB): {told}", flush=True)
+            shown = ", ".join(f"{way} {rate:.1f}/s" for way, rate in rates(files).items())
+            print(f"{name} ({files[0].stat().st_size / 1e6:.1f} MB): {shown}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""How well copies of pictures are told from different pictures, and how long it takes: ``fedlit.data.pictures.duplicates`` on real X-rays.
+"""Measure how well, and how fast, ``fedlit.data.pictures.duplicates`` finds copies among real X-rays.
 
     python tests/benchmarks/duplicates.py FOLDER
     python tests/benchmarks/duplicates.py --seconds 112120
 
-FOLDER holds ``images/*.png``, named ``PATIENT_NUMBER.png`` as in NIH ChestX-ray14. The seconds are those of looking for near
-pairs among so many random hashes, beside those of the product of matrices by which only equal views were compared before.
+FOLDER contains ``images/*.png``, named ``PATIENT_NUMBER.png`` as in NIH ChestX-ray14. ``--seconds`` measures the search
+for near pairs among so many random hashes, compared with a product of matrices that finds only equal views.
 """
 
 import io
@@ -26,7 +26,7 @@ Copy = Callable[[Image.Image], Image.Image]
 
 
 def jpeg(quality: int) -> Copy:
-    """Compress a picture anew."""
+    """Compress an image again."""
 
     def copy(image: Image.Image) -> Image.Image:
         file = io.BytesIO()
@@ -37,7 +37,7 @@ def jpeg(quality: int) -> Copy:
 
 
 def cropped(share: float) -> Copy:
-    """Cut a share of width and height off, half of it on each side."""
+    """Remove a share of width and height, half of it on each side."""
 
     def copy(image: Image.Image) -> Image.Image:
         cut = [round(length * share / 2) for length in image.size]
@@ -70,7 +70,7 @@ COPIES: dict[str, Copy] = {
 
 
 class Pictures:
-    """Pictures in memory with their hashes."""
+    """Images in memory with their hashes."""
 
     def __init__(self, images: list[Image.Image], size: int = SIZE) -> None:
         resized = [np.asarray(image.resize((size, size), Image.Resampling.BILINEAR))[None] for image in images]
@@ -89,7 +89,7 @@ class Pictures:
 
 
 def main(folder: Path) -> None:
-    """Print what of each kind of copy is found, and which of all that is found are copies."""
+    """Print recall for each kind of copy, and precision."""
     files = sorted((folder / "images").glob("*.png"))
     images = [Image.open(file).convert("L") for file in files]
     patients = np.array([file.name.partition("_")[0] for file in files])
@@ -98,7 +98,7 @@ def main(folder: Path) -> None:
         itself = duplicates.near_pairs(ours, ours)
         apart = [pair for pair in itself if patients[pair.one] != patients[pair.other]]
         print(
-            f"{len(files)} images of {size} pixels: {len(itself)} pairs are alike, {len(apart)} of different patients"
+            f"{len(files)} images of {size} pixels: {len(itself)} pairs are similar, {len(apart)} of different patients"
         )
         right = total = 0
         for name, copy in COPIES.items():
@@ -106,12 +106,12 @@ def main(folder: Path) -> None:
             true = [pair for pair in pairs if patients[pair.one] == patients[pair.other]]
             right, total = right + len(true), total + len(pairs)
             same = sum(pair.same for pair in true)
-            print(f"  {name}: found {len(true) / len(files):.1%}, as one picture {same / len(files):.1%}", flush=True)
+            print(f"  {name}: found {len(true) / len(files):.1%}, as one image {same / len(files):.1%}", flush=True)
         print(f"  precision {right / total:.4f} ({total - right} of {total:,} pairs are of different patients)")
 
 
 def seconds(count: int) -> None:
-    """Print how long it takes to compare so many hashes with each other."""
+    """Print the time to compare ``count`` hashes with each other."""
     hashes = np.random.default_rng(0).integers(1, 2**63, (count, len(PARTS)), dtype=np.uint64)
     signs = torch.from_numpy(np.unpackbits(hashes[:, :1].view(np.uint8), axis=1).astype(np.float32) * 2 - 1)
     start = time.perf_counter()
@@ -122,7 +122,7 @@ def seconds(count: int) -> None:
     for mine, theirs, quarters, mirrored in duplicates.VIEWS:
         duplicates._candidates(duplicates.turned(hashes[:, mine], quarters, mirrored), hashes[:, theirs], True, None)
     print(
-        f"{count:,} pictures: {time.perf_counter() - start:.0f} s; a product of matrices for equal views {before:.0f} s"
+        f"{count:,} images: {time.perf_counter() - start:.0f} s; a product of matrices for equal views {before:.0f} s"
     )
 
 

@@ -1,4 +1,4 @@
-"""What a whole run of ``fedlit.fit`` costs above the hardest floor: two bare processes on flat vectors in shared memory.
+"""Compare a whole run of ``fedlit.fit`` with two bare processes on flat vectors in shared memory.
 
     python tests/benchmarks/floor.py [densenet] [cnn] [clients] [--turns 7]
 
@@ -6,11 +6,11 @@ densenet   4 clients, DenseNet121, 4 steps of 16 images of 32x32. Limit: 1.05.
 cnn        32 clients, a CNN of 60,000 parameters, 8 steps of 32. Limit: 1.10.
 clients    512 clients, the same CNN, 1 step of 8. Limit: 1.6.
 
-Each side is a command of its own, as a user starts it. They take turns, a round each (A B A B ...), while the other one
-waits. The floor: weights, gradients and sums are flat vectors in shared memory, the step is ``p -= lr * g``, batches are
-cut from uint8 tensors, nothing is checked, logged or saved. fedlit's side is ``fedlit.fit`` with its defaults: metrics,
-checkpoints and drift included. Seconds are of the wall; the second ratio is that of processor time, which other work on
-the machine disturbs less. Start and end: from the command to its end, without its rounds. Memory is PSS of all processes.
+Each side is a separate command. They alternate after every round (A B A B ...), while the other side waits. On the bare
+side, weights, gradients and sums are flat vectors in shared memory, the step is ``p -= lr * g``, batches are cut from
+uint8 tensors, and nothing is checked, logged or saved. The other side is ``fedlit.fit`` with its defaults, including
+metrics, checkpoints and drift. Times are wall times; the second ratio is of processor time, which other work on the
+machine affects less. Start and end: from the command to its end, without its rounds. Memory is PSS of all processes.
 """
 
 import argparse
@@ -47,7 +47,7 @@ WORKS = {
 
 
 def network(model: str):
-    """The network, without anything of fedlit."""
+    """Return the network, without fedlit."""
     from torch import nn
 
     if model == "densenet":
@@ -61,7 +61,7 @@ def network(model: str):
 
 
 def pictures(client: int, size: int):
-    """Images [N, 3, 32, 32] uint8 and labels of a client."""
+    """Return images [N, 3, 32, 32] uint8 and labels of a client."""
     import torch
 
     g = torch.Generator().manual_seed(client)
@@ -69,7 +69,7 @@ def pictures(client: int, size: int):
     return images, torch.randint(0, 2, (size, len(CLASSES)), generator=g).float()
 
 
-# ---------------------------------------------------------------- the gate: a round at a time
+# ---------------------------------------------------------------- the gate: one round at a time
 
 
 def say(word: str) -> None:
@@ -80,7 +80,7 @@ def wait() -> None:
     sys.stdin.readline()
 
 
-# ---------------------------------------------------------------- the floor: bare PyTorch
+# ---------------------------------------------------------------- bare PyTorch
 
 
 def flattened(module):
@@ -122,7 +122,7 @@ def bare(work: Work, rounds: int) -> None:
     ]
     for process in processes:
         process.start()
-    end.wait()  # until all have started: the other side starts after it, on cores that nobody else wants
+    end.wait()  # all have started, so the other side starts on idle cores
     for _ in range(rounds):
         say("ready")
         wait()
@@ -164,7 +164,7 @@ def bare_worker(work: Work, data, shared, total, begin, end, rounds: int) -> Non
 
 
 def with_fedlit(work: Work, rounds: int, **options) -> None:
-    import fedlit  # isort: skip  # first, as import sorters put it in a user's project
+    import fedlit  # isort: skip  # first, where import sorters put it in a user's project
 
     import torch
     from lightning.pytorch import LightningModule
@@ -225,17 +225,17 @@ def with_fedlit(work: Work, rounds: int, **options) -> None:
 
 
 def processes(root: int) -> list[int]:
-    """A process and all that descend from it."""
+    """Return a process and all its descendants."""
     parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-    found = [root]
-    for process in found:
-        found += [child for child, parent in parents.items() if parent == process]
-    return found
+    tree = [root]
+    for process in tree:
+        tree += [child for child, parent in parents.items() if parent == process]
+    return tree
 
 
 def processor_seconds(root: int) -> float:
@@ -247,7 +247,7 @@ def processor_seconds(root: int) -> float:
 
 
 def pss_mib(root: int, kind: str = "Pss") -> float:
-    """Proportional set size of a process and all below it; ``Pss_File`` is what of files is mapped, such as pictures."""
+    """Return the proportional set size of a process and its descendants; ``Pss_File`` is that of mapped files."""
     total = 0
     for process in processes(root):
         lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
@@ -256,12 +256,12 @@ def pss_mib(root: int, kind: str = "Pss") -> float:
 
 
 class Side:
-    """A command that runs a round at a time, in a folder.
+    """A command that runs one round at a time.
 
     Args:
-        script: The benchmark that the command is of.
-        arguments: What follows it.
-        folder: Where it runs.
+        script: The file of the benchmark.
+        arguments: Arguments of the command.
+        folder: Working directory of the command.
     """
 
     def __init__(self, script: str, arguments: list[str], folder: str) -> None:
@@ -290,7 +290,7 @@ class Side:
         began = time.perf_counter()
         self._go()
         if self.process.wait():
-            raise RuntimeError(f"a side ended with {self.process.returncode}")
+            raise RuntimeError(f"a side exited with status {self.process.returncode}")
         self.outside += time.perf_counter() - began
 
     def _go(self) -> None:
@@ -301,7 +301,7 @@ class Side:
         for line in self.process.stdout:
             if line.strip() == "GATE ready":
                 return
-        raise RuntimeError(f"a side ended in the middle with {self.process.wait()}")
+        raise RuntimeError(f"a side exited early with status {self.process.wait()}")
 
 
 def against(name: str, turns: int) -> None:
@@ -330,7 +330,7 @@ def against(name: str, turns: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("works", nargs="*", default=[], help=f"of {', '.join(WORKS)} (default: all)")
+    parser.add_argument("works", nargs="*", default=[], help=f"names among {', '.join(WORKS)} (default: all)")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--side", choices=("bare", "fedlit"), help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -338,7 +338,8 @@ def main() -> None:
         {"bare": bare, "fedlit": with_fedlit}[args.side](WORKS[args.works[0]], args.turns)
         return
     print(
-        "| work | bare | fedlit | ratio | of processor time | limit | first round above a steady one | start and end | PSS |"
+        "| work | bare | fedlit | ratio | of processor time | limit | first round above a steady one | start and end "
+        "| PSS |"
     )
     print("|---|---|---|---|---|---|---|---|---|", flush=True)
     for name in args.works or WORKS:

@@ -1,10 +1,10 @@
-"""What a server that chooses weights, model and optimizer still learns from one site whose floors hold.
+"""Measure what a server that chooses weights, model and optimizer learns from a site in spite of its floors.
 
     python tests/benchmarks/floors.py
     python tests/benchmarks/floors.py --quick
 
-The site is a process of its own, with the file that ``fedlit site init`` writes; each answer below was given by it. Images are
-the NIH X-rays in ``../shared/data`` if they exist, otherwise those of PhantomCXR. It prints a Markdown table for each attack.
+The site is a separate process with the file that ``fedlit site init`` writes. Images are the NIH X-rays in
+``../shared/data`` if they exist, otherwise those of PhantomCXR. The command prints a Markdown table for each attack.
 """
 
 import argparse
@@ -42,28 +42,28 @@ from fedlit.sites.settings import read_settings  # noqa: E402
 NIH, TABLE = HERE.parents[1] / ".." / "shared" / "data" / "nih-cxr14-mini", "Data_Entry_2017_v2020.csv"
 
 SEED = 0
-"""Of the plans, and so of the order in which a site takes its images."""
+"""Seed of the plans, and so of the order of a site's images."""
 
 SIZE, HOSPITAL = 224, 300
-"""Pixels of an image's side, and images of the hospital: about 210 to train, 30 to validate, 60 to test."""
+"""Width of an image in pixels, and images of the hospital: about 210 to train, 30 to validate, 60 to test."""
 
 VIT, SMALL = "vit_small_patch32_224", "lcnet_035"
-"""Backbones of timm: one with 22 million weights to read images, and a small one for all else."""
+"""Backbones of timm: one with 22 million weights to read images, and a small one for other attacks."""
 
 STEP = {"class_path": "ConstantSchedule", "init_args": {"window": 1, "unit": "steps"}}
 
 
 @dataclass
 class Hospital:
-    """A site, and what only it should know.
+    """A site and its private data.
 
     Attributes:
-        server: Who attacks it.
-        images, labels: Its training images [n, 1, S, S] and their labels [n, C].
+        server: The attacker.
+        images, labels: Training images [n, 1, S, S] and their labels [n, C].
         hidden: Classes that the site hides in its training set.
-        told: Classes that it does not hide.
-        public: Images of other patients [m, 1, S, S], which the attacker has from elsewhere.
-        foreign: Their labels.
+        told: Classes that it reports.
+        public: Images of other patients [m, 1, S, S], which the attacker has from another source.
+        foreign: Labels of the public images.
     """
 
     server: Server
@@ -75,7 +75,7 @@ class Hospital:
     foreign: Tensor
 
     def first(self, count: int) -> Tensor:
-        """Return which training images the first round sees, if those are so many."""
+        """Return the first ``count`` training images of the first round."""
         return BatchStream(Positions(len(self.images)), count, SEED, self.server.client)[0]
 
 
@@ -94,7 +94,7 @@ class Positions:
 
 
 def open_hospital(folder: Path, augment: bool = False) -> Hospital:
-    """Write a hospital's folder, and start its process."""
+    """Write a hospital's folder and start its process."""
     real = NIH.is_dir()
     options = {"image_size": SIZE, "augment": augment, "seed": 3}
     if real:
@@ -121,7 +121,7 @@ def open_hospital(folder: Path, augment: bool = False) -> Hospital:
 
 
 def divide(hospital: Path, public: Path) -> None:
-    """Copy the NIH images into two folders without a patient in common."""
+    """Copy the NIH images to two folders without common patients."""
     rows = list(csv.reader((NIH / TABLE).open()))
     patients = sorted({row[3] for row in rows[1:]})
     order = torch.randperm(len(patients), generator=torch.Generator().manual_seed(SEED)).tolist()
@@ -156,14 +156,14 @@ def plain(data: FederatedDataModule, wanted: Sequence[str]) -> tuple[Tensor, Ten
 
 
 def likeness(one: Tensor, other: Tensor) -> Tensor:
-    """Return the correlation [n, m] of each image of one set with each of another, pixel by pixel."""
+    """Return the pixel-wise correlation [n, m] of each image of one set with each of another."""
     flat = [F.normalize((images - images.mean((1, 2, 3), keepdim=True)).flatten(1), dim=1) for images in (one, other)]
     return flat[0] @ flat[1].T
 
 
 @dataclass
 class Found:
-    """What was read out of a round, or of several.
+    """Images that were reconstructed from one or several rounds.
 
     Attributes:
         images: [m, 1, S, S].
@@ -174,9 +174,9 @@ class Found:
     labels: Tensor | None = None
 
     def row(self, what: str, hospital: Hospital, seen: Tensor) -> str:
-        """Compare it with the training images that took part, and write a row of the table."""
-        alike = likeness(hospital.images[seen], self.images)
-        best, which = alike.max(1).values, alike.argmax(1)
+        """Compare the images with the training images of the round, and return a row of the table."""
+        correlation = likeness(hospital.images[seen], self.images)
+        best, which = correlation.max(1).values, correlation.argmax(1)
         right = "-"
         if self.labels is not None:
             same = (self.labels[which] == hospital.labels[seen]).all(1) & (best > 0.99)
@@ -185,11 +185,14 @@ class Found:
         return f"| {what} | {len(seen)} | {counts} | {best.max():.4f} | {best.median():.4f} |"
 
 
-HEAD = "| round | images in it | read, r > 0.9 | r > 0.99 | with all labels | best r | median r |\n|---|---|---|---|---|---|---|"
+HEAD = (
+    "| round | images in it | read, r > 0.9 | r > 0.99 | with all labels | best r | median r |\n"
+    "|---|---|---|---|---|---|---|"
+)
 
 
 def read_round(hospital: Hospital, number: int = 0, only: int | None = None, vector: str = "w", **plan: Any) -> Found:
-    """Read images out of one round of the site."""
+    """Reconstruct images from one round of the site."""
     server = hospital.server
     server.begin(VIT, LR, **plan)
     trap = Trap(server, hospital.public, number)
@@ -205,7 +208,7 @@ def read_round(hospital: Hospital, number: int = 0, only: int | None = None, vec
 
 
 def images_table(folder: Path, hospital: Hospital, quick: bool) -> None:
-    """Print what updates show of images."""
+    """Print how well images are reconstructed from updates."""
     everyone, first = torch.arange(len(hospital.images)), hospital.first(64)
     one_step = {"batch_size": 64, "schedule": STEP}
     print(HEAD)
@@ -239,7 +242,7 @@ def images_table(folder: Path, hospital: Hospital, quick: bool) -> None:
 
 
 def counts_table(hospital: Hospital) -> None:
-    """Print whose numbers of positives follow from a round or an evaluation."""
+    """Print the classes whose numbers of positives follow from a round or an evaluation."""
     server, labels = hospital.server, hospital.labels
     examples, classes = labels.shape
     truth, names = (labels == 1).sum(0), server.classes
@@ -265,12 +268,12 @@ def counts_table(hospital: Hospital) -> None:
     scored = answered(server.evaluate(at=1, accepted=1, part="train"))
     of_view, logged = scored.tensors()["positives"].sum(1), scored.message(Scored).logged
     print("\n| from | classes told | classes hidden |\n|---|---|---|")
-    found = {
+    attacks = {
         "change of the head's bias, one round": of_bias,
         "training loss, one round for two classes": of_loss,
         "evaluation of the whole training set: histograms": of_view,
     }
-    for what, counts in found.items():
+    for what, counts in attacks.items():
         parts = [sum(counts[c] == truth[c] for c in columns) for columns in (hospital.told, hospital.hidden)]
         if counts is of_view:
             parts[1] = sum(counts[c] > 0 for c in hospital.hidden)
@@ -283,7 +286,7 @@ def counts_table(hospital: Hospital) -> None:
 
 
 def histograms_table(hospital: Hospital, rounds: int) -> None:
-    """Print what histograms tell about images that the server has from elsewhere."""
+    """Print what histograms reveal about images that the server has from another source."""
     server, told = hospital.server, hospital.told
     candidates = torch.cat([hospital.images, hospital.public])
     members = torch.arange(len(candidates)) < len(hospital.images)
@@ -306,17 +309,15 @@ def histograms_table(hospital: Hospital, rounds: int) -> None:
         wrong += int((sure[members] & ((positives[members] > 0) != truth)).sum())
         complete = int(known[members].all(1).sum())
         found, false = int(possible[members].sum()), int(possible[~members].sum())
-        print(
-            f"| {at + 1} | {found} of {int(members.sum())} | {false} of {int((~members).sum())} | {complete} | {wrong} |",
-            flush=True,
-        )
+        shares = f"{found} of {int(members.sum())} | {false} of {int((~members).sum())}"
+        print(f"| {at + 1} | {shares} | {complete} | {wrong} |", flush=True)
 
 
 # Membership
 
 
 def membership_table(hospital: Hospital, rounds: int) -> None:
-    """Print how well a server that trains honestly tells training images from others, by its updates alone."""
+    """Print how well an honest server can distinguish training images from others by updates only."""
     server, few = hospital.server, 150
     images = torch.cat([hospital.images[:few], hospital.public[:few]])
     labels = torch.cat([hospital.labels[:few], hospital.foreign[:few]])

@@ -1,18 +1,19 @@
-"""Images a second on a GPU: loops written by hand beside fedlit.
+"""Measure images per second on a GPU: fedlit compared with bare loops.
 
     python tests/benchmarks/gpu.py [--batch 32 128] [--steps 40] [--turns 5] [--device cuda] [--tiny]
 
-DenseNet121 on augmented pictures of 224 pixels, four clients, by
+DenseNet121 on augmented images of 224 pixels, four clients:
 
-- (a) a plain loop as people write it: NCHW, fp32, a DataLoader of 8 workers over the memory map;
-- (b) the best bare loop: channels_last, bf16, pictures on the GPU, its step captured as a graph;
-- (c) fedlit with federated averaging, bf16-mixed, its step one CUDA graph too, rounds and their sums included;
-- (d) the same with CODASCA and SurgicalHeads on the AUC objective;
+- (a) an ordinary loop: NCHW, fp32, a DataLoader of 8 workers over the memory map;
+- (b) the best bare loop: channels_last, bf16, images on the GPU, its step captured as a graph;
+- (c) fedlit with federated averaging, bf16-mixed, its step also captured, including rounds and their sums;
+- (d) the same with CODASCA and SurgicalHeads on the AUC objective.
 
-and, for many small clients of a network of 60,000 parameters, (e) fedlit beside a bare loop over the same clients, and beside
-pfl-research's simulation if it is installed (``pip install 'pfl[pytorch]'``), which takes its images from the GPU too. The sides
-take turns (A B C D A B ...); a ratio is the median over turns. Limits: (c) at least 0.95 of (b), and above (a); (d) at least
-0.95 of (c). ``--tiny`` is a small network and pictures, to try the command where there is no GPU: its figures say nothing.
+For many small clients of a network of 60,000 parameters, (e) compares fedlit with a bare loop over the same clients
+and, if it is installed (``pip install 'pfl[pytorch]'``), with pfl-research's simulation, which also has its images on
+the GPU. The sides alternate (A B C D A B ...); a ratio is the median over turns. Limits: (c) at least 0.95 of (b), and
+above (a); (d) at least 0.95 of (c). ``--tiny`` uses a small network and small images, to try the command without a GPU;
+its figures are meaningless.
 """
 
 import argparse
@@ -53,7 +54,7 @@ Turn = Callable[[], object]
 
 @dataclass(frozen=True)
 class Size:
-    """How large everything is."""
+    """Sizes of the benchmark."""
 
     backbone: str
     pixels: int
@@ -68,7 +69,7 @@ TINY = Size("small_cnn", 28, 16, 0, 6, 2)
 
 
 def pictures(size: Size, folder: str, clients: int, images: int) -> list[LabelledImages]:
-    """Training sets of clients in one store; a client does not label one of the classes."""
+    """Return training sets of clients in one store; each client leaves one class unlabelled."""
     draw = np.random.default_rng(0)
     store = ImageStore.from_array(
         draw.integers(0, 256, (clients * images, 1, size.pixels, size.pixels), dtype=np.uint8), folder
@@ -83,20 +84,20 @@ def pictures(size: Size, folder: str, clients: int, images: int) -> list[Labelle
 
 
 def network(backbone: str, **options) -> ImageClassifier:
-    """The model that every side trains."""
+    """Return the model that every side trains."""
     torch.manual_seed(0)
     return ImageClassifier(CLASSES, backbone, optimizer=lambda p: torch.optim.SGD(p, lr=LR), **options)
 
 
 def whole(sets: list[LabelledImages]) -> LabelledImages:
-    """The images of all clients as one data set."""
+    """Return the images of all clients as one data set."""
     rows = np.concatenate([part.indices for part in sets])
     labels = np.concatenate([part.labels.numpy() for part in sets])
     return LabelledImages(sets[0].store, rows, labels, rows.astype(str), augment=sets[0].augment)
 
 
 def plain(size: Size, sets: list[LabelledImages], batch: int, steps: int, device: torch.device) -> Turn:
-    """(a): a loop as people write it."""
+    """Return (a), an ordinary loop."""
     model = network(size.backbone).to(device).train()
     optimizer = model.configure_optimizers()
     loader = DataLoader(
@@ -121,7 +122,7 @@ def plain(size: Size, sets: list[LabelledImages], batch: int, steps: int, device
 
 
 def best(backbone: str, sets: list[LabelledImages], batch: int, steps: int, device: torch.device, bf16: bool) -> Turn:
-    """(b): the best loop that we can write; one model, no clients."""
+    """Return (b), the best bare loop, with one model and no clients."""
     model = network(backbone).to(device, memory_format=torch.channels_last).train()
     fused = {"fused": True} if device.type == "cuda" else {}
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, **fused)
@@ -153,7 +154,7 @@ def best(backbone: str, sets: list[LabelledImages], batch: int, steps: int, devi
 
 
 def graphed(step: Callable[[Tensor, Tensor], None], batch: tuple[Tensor, Tensor]) -> Callable[[Tensor, Tensor], None]:
-    """A step captured once, and replayed on batches of the same shape; the step itself where that fails, which is told."""
+    """Return a captured step for batches of the same shape; if capture fails, print the reason and return the step."""
     images, labels = (part.clone() for part in batch)
     beside = torch.cuda.Stream()
     beside.wait_stream(torch.cuda.current_stream())
@@ -187,7 +188,7 @@ def fedlit(
     aggregators: list[Aggregator],
     surgical: bool = False,
 ) -> Turn:
-    """(c), (d), (e): a round of a federation, the server's part included."""
+    """Return (c), (d) or (e), a round of a federation including the server's part."""
     clients = {}
     for k, images in enumerate(sets):
         labelled = tuple(c for i, c in enumerate(CLASSES) if not surgical or i != k % len(CLASSES))
@@ -197,9 +198,9 @@ def fedlit(
     data = GivenClients(clients, CLASSES, batch_size=batch)
     session = assemble(federation, model, data, make_fabric(device, precision=precision))
     if recorded:
-        print(f"  {session.algorithm}: one CUDA graph a step")
+        print(f"  {session.algorithm}: one CUDA graph per step")
     server, _, _ = session.restore(None)
-    session.settle(server)
+    session.initialise_objective(server)
     rounds = itertools.count()
 
     def turn() -> None:
@@ -211,7 +212,7 @@ def fedlit(
 
 
 def with_pfl(backbone: str, sets: list[LabelledImages], batch: int, device: torch.device, bf16: bool) -> Turn:
-    """(e): a round of pfl-research over the same clients, an epoch each, without its evaluations."""
+    """Return (e), a round of pfl-research over the same clients, one epoch each, without its evaluations."""
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.algorithm.base import NNAlgorithmParams
     from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -244,7 +245,7 @@ def with_pfl(backbone: str, sets: list[LabelledImages], batch: int, device: torc
 
     def turn() -> None:
         algorithm = FederatedAveraging()
-        algorithm._current_central_iteration = 1  # the first of a run evaluates every user before and after
+        algorithm._current_central_iteration = 1  # the first iteration evaluates all users before and after
         with redirect_stdout(io.StringIO()):
             algorithm.run(once, backend, model, training)
 
@@ -252,7 +253,7 @@ def with_pfl(backbone: str, sets: list[LabelledImages], batch: int, device: torc
 
 
 def timed(sides: dict[str, Turn], turns: int, images: int, device: torch.device) -> dict[str, list[float]]:
-    """Images a second of each side at each turn; the first turn does not count."""
+    """Return images per second of each side and turn, without the first turn."""
     speeds: dict[str, list[float]] = {side: [] for side in sides}
     for number in range(turns + 1):
         for side, turn in sides.items():
@@ -263,25 +264,25 @@ def timed(sides: dict[str, Turn], turns: int, images: int, device: torch.device)
             if number:
                 speeds[side].append(images / (time.perf_counter() - began))
     for side, values in speeds.items():
-        print(f"  ({side}) {statistics.median(values):,.0f} images a second")
+        print(f"  ({side}) {statistics.median(values):,.0f} images per second")
     return speeds
 
 
 def wait(device: torch.device) -> None:
-    """Wait until the device has done all that it was given."""
+    """Wait until the device has finished."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def verdict(speeds: dict[str, list[float]], side: str, other: str, limit: float) -> bool:
-    """Print a ratio of two sides, its limit, and whether it holds."""
+    """Print a ratio of two sides and its limit, and return True if it holds."""
     ratio = statistics.median(a / b for a, b in zip(speeds[side], speeds[other], strict=True))
     print(f"  ({side}) over ({other}): {ratio:.3f}, limit {limit}: {'pass' if ratio >= limit else 'FAIL'}")
     return ratio >= limit
 
 
 def main() -> int:
-    """Measure, print, and return 1 where a limit is missed."""
+    """Measure, print, and return 1 if a limit is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, nargs="+", default=[32, 128])
     parser.add_argument("--steps", type=int, default=40)
@@ -290,7 +291,7 @@ def main() -> int:
     parser.add_argument("--tiny", action="store_true")
     args = parser.parse_args()
     if args.device == "cuda" and not torch.cuda.is_available():
-        parser.error("no CUDA device here; --device cpu --tiny tries the command")
+        parser.error("--device: expected a CUDA device, found none; use --device cpu --tiny to try the command")
     size, batches, steps, turns = (TINY, [4], CLIENTS, 1) if args.tiny else (FULL, args.batch, args.steps, args.turns)
     window = max(1, steps // CLIENTS)
     steps = window * CLIENTS
@@ -298,7 +299,7 @@ def main() -> int:
     device, bf16 = fabric.device, args.device == "cuda"
     precision = "bf16-mixed" if bf16 else "32-true"
     name = torch.cuda.get_device_name(device) if bf16 else "CPU"
-    print(f"{name}, PyTorch {torch.__version__}{', tiny: the figures say nothing' * args.tiny}")
+    print(f"{name}, PyTorch {torch.__version__}{', tiny: the figures are meaningless' * args.tiny}")
     held = []
     with TemporaryDirectory() as folder:
         sets = pictures(size, folder, CLIENTS, size.images)

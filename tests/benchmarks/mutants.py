@@ -1,10 +1,10 @@
-"""Do the fast tests notice when the code is wrong?
+"""Check that the fast tests detect faults in the code.
 
     python tests/benchmarks/mutants.py [--jobs 2] [WORD ...]
 
-Breaks the code in one stated place at a time, in a copy, and runs the fast tests of the folder or file named beside it:
-at least one must fail. WORDs choose mutants whose description holds one of them. All of them take about an hour on
-two cores.
+For each mutant, the command breaks a copy of the code in one place and runs the fast tests of a folder or file, of
+which at least one must fail. WORDs select mutants whose description contains one of them. All mutants take about an
+hour on two cores.
 """
 
 import argparse
@@ -24,14 +24,14 @@ LIMIT = 900
 
 @dataclass(frozen=True)
 class Mutant:
-    """A place where the code is broken.
+    """A fault in one place of the code.
 
     Attributes:
-        what: What is wrong then.
+        what: Description of the fault.
         file: The file, below ``fedlit/``.
-        old: A piece of its text that is there once.
-        new: What takes its place.
-        tests: The folder, or the file, whose fast tests must notice, below ``tests/``.
+        old: A text that occurs once in the file.
+        new: The replacement.
+        tests: The folder or file, below ``tests/``, whose fast tests must detect the fault.
     """
 
     what: str
@@ -43,16 +43,18 @@ class Mutant:
 
 MUTANTS = (
     # One client's round.
-    Mutant("batches begin anew each round", "core/rounds.py", "Draws(stream, state.batches,", "Draws(stream, 0,", "core"),
+    Mutant("batches start again each round", "core/rounds.py", "Draws(stream, state.batches,", "Draws(stream, 0,",
+           "core"),
     Mutant("batches drawn are not counted", "core/local_model.py", "before.batches + drawn", "before.batches", "core"),
     Mutant("optimizer state is not restored", "core/optimizer.py",
            'stripped(state, f"{i}/") if state else self._fresh[i]', "self._fresh[i]", "core"),
     Mutant("optimizer state is never kept", "core/local_model.py",
            'self.optimizer.state() if self.training.optimizer_state == "keep" else {}', "{}", "core"),
-    Mutant("the schedule's rate is ignored", "core/optimizer.py", 'group["lr"] = rate * lr_factor', 'group["lr"] = rate', "core"),
+    Mutant("the schedule's rate is ignored", "core/optimizer.py", 'group["lr"] = rate * lr_factor',
+           'group["lr"] = rate', "core"),
     Mutant("counts in an optimizer's groups go on", "core/optimizer.py", "            group.clear()", "            ...",
            "hostile/test_optimizers.py"),
-    Mutant("optimizers of one's own are not tried", "federation/assembly.py", "if optimizer.foreign:", "if False:",
+    Mutant("custom optimizers are not tried", "federation/assembly.py", "if optimizer.foreign:", "if False:",
            "hostile/test_optimizers.py"),
     Mutant("a scheduler is not followed", "federation/scheduler.py", "lr_factor=factor", "lr_factor=1.0",
            "hostile/test_schedulers.py"),
@@ -60,13 +62,15 @@ MUTANTS = (
            "hostile/test_schedulers.py"),
     Mutant("a scheduler may change momentum", "federation/scheduler.py", "before.get(key) != now[key]", "False",
            "hostile/test_schedulers.py"),
-    Mutant("the first rate of a scheduler is the base", "core/optimizer.py", 'group["lr"] = group["initial_lr"]', "...",
-           "hostile/test_schedulers.py"),
-    Mutant("classes without labels count as negative", "data/xrays/base.py", "np.full((len(labels), len(self.classes)), np.nan, dtype",
+    Mutant("the first rate of a scheduler is the base rate", "core/optimizer.py", 'group["lr"] = group["initial_lr"]',
+           "...", "hostile/test_schedulers.py"),
+    Mutant("classes without labels count as negative", "data/xrays/base.py",
+           "np.full((len(labels), len(self.classes)), np.nan, dtype",
            "np.full((len(labels), len(self.classes)), 0, dtype", "data/own/test_unlabelled.py"),
-    Mutant("classes that a hospital lacks are its own", "data/xrays/base.py", "labelled) if self.unlabelled else {}", "labelled) if False else {}",
-           "data/own/test_unlabelled.py"),
-    Mutant("what no site tells is 0", "federation/evaluation.py", "if kept and not any(metrics[count] for count in counts):", "if False:",
+    Mutant("classes that a hospital lacks are averaged", "data/xrays/base.py", "labelled) if self.unlabelled else {}",
+           "labelled) if False else {}", "data/own/test_unlabelled.py"),
+    Mutant("numbers that no site reports are 0", "federation/evaluation.py",
+           "if unreported and not any(metrics[count] for count in counts):", "if False:",
            "sites/test_small_hospitals.py"),
     Mutant("models of any number of runs are kept", "sites/models.py", ">= most:", ">= 10**9:", "sites/test_site_model.py"),
     Mutant("a model that is not a number is kept", "sites/models.py", "and tensor.isnan().any()", "and False", "sites/test_site_model.py"),
@@ -91,27 +95,29 @@ MUTANTS = (
     Mutant("jobs of who is refused begin", "sites/hosting.py", "if name in own.refused]", "if False]", "sites/test_leaving.py"),
     Mutant("the list of who is refused is not NVFlare's", "sites/flare.py", "engine.disable_clients(sorted(", "len(sorted(",
            "sites/test_flare_carrier.py"),
-    Mutant("states of a run at work are removed", "sites/states.py", "newest = max(", "newest = min(", "sites/test_site_states.py"),
-    Mutant("whatever is old beside states is removed", "sites/states.py", "not RUN.fullmatch(run.name) or", "",
+    Mutant("states of a running run are removed", "sites/states.py", "newest = max(", "newest = min(",
            "sites/test_site_states.py"),
-    Mutant("labels of a batch are not looked at", "core/batches.py", "check_batch(self._client, batch, self._classes)", "...",
-           "hostile/test_fetched_labels.py"),
+    Mutant("old files that are not states are removed", "sites/states.py", "not RUN.fullmatch(run.name) or", "",
+           "sites/test_site_states.py"),
+    Mutant("labels of a batch are not checked", "core/batches.py", "check_batch(self._client, batch, self._classes)",
+           "...", "hostile/test_fetched_labels.py"),
     Mutant("bytes count what is not sent", "core/rounds.py", "payload.nbytes_sent(local.mask(client), local.layout)",
            "payload.nbytes", "federation/test_evaluation.py"),
-    Mutant("hooks see the correction", "core/local_model.py", "(training.bounds or self.hooks.of_gradients)", "training.bounds",
-           "hostile/test_training_hooks.py"),
-    Mutant("a gradient that a hook replaced is added", "core/flat.py", "                if replaced:", "                if False:",
-           "hostile/test_training_hooks.py"),
+    Mutant("hooks see the correction", "core/local_model.py", "(training.bounds or self.hooks.of_gradients)",
+           "training.bounds", "hostile/test_training_hooks.py"),
+    Mutant("a gradient that a hook replaced is added", "core/flat.py", "                if replaced:",
+           "                if False:", "hostile/test_training_hooks.py"),
     Mutant("statistics of hooks behind the step are lost", "core/local_model.py",
-           "            self.hooks.end_batch(batches[0], number)\n            self.flat.gather_statistics()", "            ...",
-           "hostile/test_training_hooks.py"),
-    Mutant("a rate that a hook changed is kept", "core/local_model.py", "self.optimizer.check_rates(self._lr_factor)", "...",
-           "hostile/test_training_hooks.py"),
-    Mutant("attributes are looked at in the first round alone", "core/rounds.py", "    local.watch.check(", "    local.watched or local.watch.check(",
-           "hostile/test_modules.py"),
-    Mutant("examples are not fetched twice", "federation/examinations/data.py", "if fetched(given.dataset, number) !=",
-           "if False and fetched(given.dataset, number) !=", "federation/test_examinations.py"),
-    Mutant("a moved run trains on", "tracking/run.py", "            self.check_in_place()\n", "", "hostile/test_run_directories.py"),
+           "            self.hooks.end_batch(batches[0], number)\n            self.flat.gather_statistics()",
+           "            ...", "hostile/test_training_hooks.py"),
+    Mutant("a rate that a hook changed is kept", "core/local_model.py", "self.optimizer.check_rates(self._lr_factor)",
+           "...", "hostile/test_training_hooks.py"),
+    Mutant("attributes are checked only in the first round", "core/rounds.py", "    local.watch.check(",
+           "    local.watched or local.watch.check(", "hostile/test_modules.py"),
+    Mutant("examples are not fetched twice", "federation/examinations/data.py", "if fetched(data.dataset, number) !=",
+           "if False and fetched(data.dataset, number) !=", "federation/test_examinations.py"),
+    Mutant("a moved run trains on", "tracking/run.py", "            self.check_in_place()\n", "",
+           "hostile/test_run_directories.py"),
     Mutant("a resume takes other data", "experiment/resumption.py", "check_same(held, experiment.given)", "...",
            "experiment/test_api.py"),
     Mutant("a round is seeded without its number", "core/rounds.py", 'rnd.index, client.name)\n    window',
@@ -125,25 +131,29 @@ MUTANTS = (
            "grad[self.layout.slices[\"dual\"]].clone()", "aggregators"),
     Mutant("small gradients are scaled up", "core/local_training.py", ".clamp(max=1.0)", "", "core"),
     Mutant("a client's weight is ignored", "core/rounds.py", "vector.mul_(client.weight)", "vector", "core"),
-    Mutant("a start that an aggregator sets counts as change", "core/local_model.py",
+    Mutant("a start that an aggregator sets counts as a change", "core/local_model.py",
            "self.start.copy_(self.flat.w)  # weights", "pass  # weights", "core"),
-    # The server, evaluation, what is kept.
-    Mutant("evaluation in training mode", "federation/engines/base.py", "module.eval()", "module.train()", "federation"),
-    Mutant("statistics stay as they were", "federation/server.py", 'server.stats += means["stats"]', "pass", "federation"),
-    Mutant("rows are divided by everybody's weight", "federation/server.py",
+    # The server, evaluation and checkpoints.
+    Mutant("evaluation in training mode", "federation/engines/base.py", "module.eval()", "module.train()",
+           "federation"),
+    Mutant("statistics do not change", "federation/server.py", 'server.stats += means["stats"]', "pass", "federation"),
+    Mutant("rows are divided by the weight of all clients", "federation/server.py",
            "torch.where(total.mask_weight > 0, 1.0 / total.mask_weight, 0.0)",
            "torch.full_like(total.mask_weight, 1.0 / total.weight)", "aggregators"),
     Mutant("new client states are forgotten", "federation/engines/base.py", "self._states |= self._waiting", "pass",
            "federation/engines"),
-    Mutant("the same cohort in each round", "federation/session.py", '"cohort", index)', '"cohort", 0)', "federation/test_session.py"),
-    Mutant("the best checkpoint is removed", "core/checkpoints/checkpoint.py", 'keep = {target, find(self.folder, "best")}',
-           "keep = {target}", "federation/test_resume.py"),
-    Mutant("an old client state is linked for a new one", "core/checkpoints/checkpoint.py",
-           "if written_state is state and written_path.exists():", "if written_path and written_path.exists():", "core"),
+    Mutant("the same cohort in each round", "federation/session.py", '"cohort", index)', '"cohort", 0)',
+           "federation/test_session.py"),
+    Mutant("the best checkpoint is removed", "core/checkpoints/checkpoint.py",
+           'keep = {target, find(self.folder, "best")}', "keep = {target}", "federation/test_resume.py"),
+    Mutant("an old client state is linked instead of a new one", "core/checkpoints/checkpoint.py",
+           "if written_state is state and written_path.exists():", "if written_path and written_path.exists():",
+           "core"),
     Mutant("a resume loses the metrics of a completed round", "tracking/run.py", "file.truncate(rounds)",
            "file.truncate(rounds - 1)", "federation/test_resume.py"),
     Mutant("metrics are sent twice", "tracking/store.py",
-           "[value for value in values if value.step not in self._steps.get(value.key, ())]", "list(values)", "tracking"),
+           "[value for value in values if value.step not in self._steps.get(value.key, ())]", "list(values)",
+           "tracking"),
     # Algorithms.
     Mutant("Scaffold corrects the wrong way", "aggregators/scaffold.py", 'ctx.broadcast["c"] - ctx.state["c"]',
            'ctx.state["c"] - ctx.broadcast["c"]', "aggregators"),
@@ -156,7 +166,7 @@ MUTANTS = (
     Mutant("LocalSGDM forgets its momentum", "aggregators/momentum.py", ".mul_(self.momentum).add_(", ".mul_(0).add_(",
            "aggregators"),
     Mutant("LocalSGDAM starts from zero", "aggregators/momentum.py", "1.0 if start else beta", "beta", "aggregators"),
-    Mutant("a late client of LocalSGDAM begins with estimates of its own", "aggregators/momentum.py",
+    Mutant("a late client of LocalSGDAM starts with its own estimates", "aggregators/momentum.py",
            "            ctx.scratch |= averaged", "            pass", "aggregators/test_momentum.py"),
     Mutant("the dual is clamped", "core/local_training.py", "for segment in network:", "for segment in (slice(None),):",
            "aggregators/test_gradient_clamp.py"),
@@ -164,120 +174,144 @@ MUTANTS = (
            "outer.sub_(curved, alpha=0)", "aggregators"),
     Mutant("FedBN shares its statistics", "aggregators/batchnorm.py",
            '[*layout.groups(("norm",)), layout.stats_group]', '[*layout.groups(("norm",))]', "aggregators"),
-    Mutant("surgical rows of others are sent", "aggregators/surgical.py", '.lacking(layout.groups(("head", "dual"), others))',
-           '.lacking(layout.groups(("dual",), others))', "aggregators"),
+    Mutant("surgical rows of others are sent", "aggregators/surgical.py",
+           '.lacking(layout.groups(("head", "dual"), others))', '.lacking(layout.groups(("dual",), others))',
+           "aggregators"),
     Mutant("unlabelled classes count as negatives", "objectives/bce.py", "torch.where(known, terms, 0.0)", "terms",
            "objectives"),
     Mutant("the AUC objective swaps p and 1-p", "objectives/auc.py", "pull = (1 - p) *", "pull = p *", "objectives"),
-    Mutant("a positive weighs a0 alone", "objectives/ratio.py", "self.b0 * torch.where(self.p == 0", "0 * torch.where(self.p == 0", "objectives"),
-    # Data, metrics, what is said of them.
+    Mutant("a positive weighs only a0", "objectives/ratio.py", "self.b0 * torch.where(self.p == 0",
+           "0 * torch.where(self.p == 0", "objectives"),
+    # Data and metrics.
     Mutant("ties count as wins", "metrics/auroc.py", "(true[1:] + true[:-1])", "(2 * true[1:])", "metrics"),
-    Mutant("Holm's steps are not kept monotone", "metrics/paired.py", "np.maximum.accumulate(steps)", "steps", "metrics"),
-    Mutant("patients of an organisation are dealt anyhow", "data/partition.py", "-images[shuffled]", "images[shuffled]",
-           "data"),
-    Mutant("a partition may share patients unasked", "data/federated.py", "if not self.partition.shares_patients:", "if False:",
-           "data/test_federated.py"),
+    Mutant("Holm's steps are not kept monotone", "metrics/paired.py", "np.maximum.accumulate(steps)", "steps",
+           "metrics"),
+    Mutant("patients of an organisation are dealt in any order", "data/partition.py", "-images[shuffled]",
+           "images[shuffled]", "data"),
+    Mutant("a partition may share patients unasked", "data/federated.py", "if not self.partition.shares_patients:",
+           "if False:", "data/test_federated.py"),
     Mutant("an IID client gets images of others' patients", "data/partition.py",
            'records.patients if self.unit == "patient" else records.names', "records.names", "data"),
-    Mutant("a class that nobody learned is scored", "federation/evaluation.py",
-           "scored.forget([name not in learned for name in session.classes])", "pass", "federation/test_evaluation.py"),
-    # What a site holds against a server, and a server against its sites and leads.
+    Mutant("a class that no client has learned is scored", "federation/evaluation.py",
+           "scored.mask_classes([name not in learned for name in session.classes])", "pass",
+           "federation/test_evaluation.py"),
+    # Protection of a site from a server, and of a server from its sites and leads.
     Mutant("a class is looked up by import", "core/system/typed.py", "cls = self.classes.get(name)",
            'cls = self.classes.get(name) or __import__("pydoc").locate(name)', "sites/attacks/test_code.py"),
-    Mutant("a class goes to any place", "core/system/typed.py", "not issubclass(cls, kind) or self._base(cls) is not self._base(kind)",
-           "False", "sites/attacks/test_code.py"),
+    Mutant("a class is accepted in any place", "core/system/typed.py",
+           "not issubclass(cls, kind) or self._base(cls) is not self._base(kind)", "False",
+           "sites/attacks/test_code.py"),
     Mutant("an objective may be a model", "core/system/typed.py", " or self._base(cls) is not self._base(kind)", "",
            "sites/attacks/test_code.py"),
     Mutant("a model may start from a file", "sites/recipe.py", "if starts := [key for key in STARTS",
            "if starts := [key for key in ()", "sites/attacks/test_code.py"),
-    Mutant("a model is not counted", "sites/recipe.py", "if count > parameters:", "if False:", "sites/attacks/test_code.py"),
-    Mutant("a server makes what it does not take", "sites/submitted.py",
-           "if odd := lacking([wanted.model, wanted.federation, wanted.phases, wanted.callbacks], table):", "if odd := []:",
+    Mutant("a model is not counted", "sites/recipe.py", "if count > parameters:", "if False:",
            "sites/attacks/test_code.py"),
-    Mutant("a lead names any file", "sites/submitted.py", "if asked not in own.weights:", "if False:", "sites/attacks/test_code.py"),
-    Mutant("a lead chooses the folder", "sites/submitted.py", '"run_dir": own.run_dir, "logger"', '"logger"', "sites/attacks/test_code.py"),
-    Mutant("JSON with a key twice", "sites/envelope.py", "if len(read) < len(pairs):", "if False:", "sites/attacks/test_resources.py"),
-    Mutant("JSON without depth", "sites/envelope.py", "if depth > DEEPEST:", "if False:", "sites/attacks/test_resources.py"),
+    Mutant("a server creates what it does not accept", "sites/submitted.py",
+           "if odd := lacking([wanted.model, wanted.federation, wanted.phases, wanted.callbacks], table):",
+           "if odd := []:", "sites/attacks/test_code.py"),
+    Mutant("a lead may name any file", "sites/submitted.py", "if asked not in own.weights:", "if False:",
+           "sites/attacks/test_code.py"),
+    Mutant("a lead may choose the folder", "sites/submitted.py", '"run_dir": own.run_dir, "logger"', '"logger"',
+           "sites/attacks/test_code.py"),
+    Mutant("JSON may have a key twice", "sites/envelope.py", "if len(read) < len(pairs):", "if False:",
+           "sites/attacks/test_resources.py"),
+    Mutant("JSON without depth", "sites/envelope.py", "if depth > DEEPEST:", "if False:",
+           "sites/attacks/test_resources.py"),
     Mutant("batches of any size", "sites/policy.py", "if batch_size < min(self.floors.batch_size, size):", "if False:",
            "sites/attacks/test_floors.py"),
     Mutant("rounds of any length", "sites/policy.py", "examples < (least := min(self.floors.examples, size))",
            "examples < (least := 0)", "sites/attacks/test_floors.py"),
-    Mutant("steps without end", "sites/policy.py", "if steps > self.limits.steps:", "if False:", "sites/attacks/test_floors.py"),
-    Mutant("rounds are not counted", "sites/policy.py", "answered >= self.rounds:", "False:", "sites/attacks/test_floors.py"),
+    Mutant("steps without end", "sites/policy.py", "if steps > self.limits.steps:", "if False:",
+           "sites/attacks/test_floors.py"),
+    Mutant("rounds are not counted", "sites/policy.py", "answered >= self.rounds:", "False:",
+           "sites/attacks/test_floors.py"),
     Mutant("measuring does not count", "sites/ledger.py", 'self.verb in ("train", "measure")', 'self.verb == "train"',
            "sites/attacks/test_floors.py"),
     Mutant("parts of a view are scored", "sites/policy.py", "        if look.limit is not None:", "        if False:",
            "sites/attacks/test_floors.py"),
     Mutant("two questions about one view", "sites/policy.py", "if entry.question == question:", "if True:",
            "sites/attacks/test_floors.py"),
-    Mutant("evaluations are not counted", "sites/policy.py", "if asked >= most:", "if False:", "sites/attacks/test_floors.py"),
-    Mutant("the loss of a view with a hidden class leaves", "sites/site.py",
-           "logged = {} if not scores and self._data.hidden(look.holder, look.part) else scored.logged", "logged = scored.logged",
+    Mutant("evaluations are not counted", "sites/policy.py", "if asked >= most:", "if False:",
            "sites/attacks/test_floors.py"),
+    Mutant("the loss of a view with a hidden class leaves", "sites/site.py",
+           "logged = {} if not scores and self._data.hidden(look.holder, look.part) else scored.logged",
+           "logged = scored.logged", "sites/attacks/test_floors.py"),
     Mutant("a count leaves without its complement", "sites/policy.py", "None if gone else int(count)",
            "None if int(count) < self.leaves.counts_below else int(count)", "sites/attacks/test_floors.py"),
-    Mutant("a measuring round tells hidden shares", "sites/site.py", "hidden = tuple(self._data.stand_ins(member.name).items())",
-           "hidden = ()", "sites/attacks/test_floors.py"),
+    Mutant("a measuring round reveals hidden shares", "sites/site.py",
+           "hidden = tuple(self._data.stand_ins(member.name).items())", "hidden = ()", "sites/attacks/test_floors.py"),
     Mutant("any first weights are trained", "sites/site.py", "if entry.name not in variables and not torch.equal(",
            "if False and not torch.equal(", "sites/attacks/test_floors.py"),
-    Mutant("errors name files", "sites/failures.py", "if not with_text and", "if False and", "sites/attacks/test_floors.py"),
-    Mutant("a run may have any id", "sites/messages.py", "if not RUN.fullmatch(run):", "if False:", "sites/attacks/test_resources.py"),
+    Mutant("errors name files", "sites/failures.py", "if not with_text and", "if False and",
+           "sites/attacks/test_floors.py"),
+    Mutant("a run may have any id", "sites/messages.py", "if not RUN.fullmatch(run):", "if False:",
+           "sites/attacks/test_resources.py"),
     Mutant("messages of any size", "sites/policy.py", "if nbytes > self.limits.megabytes * 10**6:", "if False:",
            "sites/attacks/test_resources.py"),
-    Mutant("messages are not counted", "sites/policy.py", ">= self.limits.messages:", ">= 10**9:", "sites/attacks/test_resources.py"),
+    Mutant("messages are not counted", "sites/policy.py", ">= self.limits.messages:", ">= 10**9:",
+           "sites/attacks/test_resources.py"),
     Mutant("answers take any time", "sites/serving.py", "signal.setitimer(signal.ITIMER_REAL, seconds)", "pass",
            "sites/attacks/test_resources.py"),
-    Mutant("memory without end", "sites/serving.py", "resource.setrlimit(resource.RLIMIT_DATA,", "print(", "sites/attacks/test_resources.py"),
-    Mutant("two processes answer for a folder", "sites/serving.py", "self._lock.acquire(timeout=OTHER)", "pass",
+    Mutant("memory without end", "sites/serving.py", "resource.setrlimit(resource.RLIMIT_DATA,", "print(",
            "sites/attacks/test_resources.py"),
-    Mutant("files are for everybody", "sites/serving.py", "os.umask(0o077)", "os.umask(0o022)", "sites/attacks/test_resources.py"),
-    Mutant("a ledger may be changed", "sites/ledger.py", "if head != _next(before, held):", "if False:", "sites/attacks/test_resources.py"),
-    Mutant("an older ledger is not told", "sites/roster.py", "if known and presence.ledger != known:", "if False:",
+    Mutant("two processes answer for one folder", "sites/serving.py", "self._lock.acquire(timeout=OTHER)", "pass",
+           "sites/attacks/test_resources.py"),
+    Mutant("files are readable for all users", "sites/serving.py", "os.umask(0o077)", "os.umask(0o022)",
+           "sites/attacks/test_resources.py"),
+    Mutant("a ledger may be changed", "sites/ledger.py", "if head != _next(before, held):", "if False:",
+           "sites/attacks/test_resources.py"),
+    Mutant("an older ledger is not reported", "sites/roster.py", "if known and presence.ledger != known:", "if False:",
            "sites/attacks/test_lying_sites.py"),
-    Mutant("a mask weight of a site's own", "sites/answers.py", "or mask_weight is None or not _equal(mask_weight, wanted)",
-           "or mask_weight is None", "sites/attacks/test_lying_sites.py"),
-    Mutant("lengths are not checked", "sites/answers.py", "if vector.numel() != known.get(name, vector.numel()):", "if False:",
+    Mutant("a site may send its own mask weight", "sites/answers.py",
+           "or mask_weight is None or not _equal(mask_weight, wanted)", "or mask_weight is None",
            "sites/attacks/test_lying_sites.py"),
-    Mutant("rows that a client lacks are taken", "sites/answers.py",
-           "if any(vector[stretch].any() for stretch in self.mask.unshared(layout)):", "if False:", "sites/attacks/test_lying_sites.py"),
-    Mutant("vectors that nobody asked for", "sites/answers.py", "if name not in known and not added:", "if False:",
+    Mutant("lengths are not checked", "sites/answers.py", "if vector.numel() != known.get(name, vector.numel()):",
+           "if False:", "sites/attacks/test_lying_sites.py"),
+    Mutant("rows that a client lacks are accepted", "sites/answers.py",
+           "if any(vector[stretch].any() for stretch in self.mask.unshared(layout)):", "if False:",
            "sites/attacks/test_lying_sites.py"),
-    Mutant("the first to answer is believed", "sites/answers.py",
+    Mutant("vectors that were not requested are accepted", "sites/answers.py", "if name not in known and not added:",
+           "if False:", "sites/attacks/test_lying_sites.py"),
+    Mutant("the first answer is believed", "sites/answers.py",
            "most = counted[0][0] if counted[0][1] > counted[1][1] else None", "most = next(iter(forms.values()))",
            "sites/attacks/test_lying_sites.py"),
     Mutant("updates of any norm", "sites/answers.py", "if usual is not None and norm > FAR * usual:", "if False:",
            "sites/attacks/test_lying_sites.py"),
-    Mutant("AUROC of a site's own", "sites/answers.py", "if ((auroc - binned.auroc).abs() > within + 1e-9).any() or",
-           "if False or", "sites/attacks/test_lying_sites.py"),
-    Mutant("counts other than those told", "sites/answers.py", "if any(count is not None and count != number", "if any(False",
+    Mutant("a site may report any AUROC", "sites/answers.py",
+           "if ((auroc - binned.auroc).abs() > within + 1e-9).any() or", "if False or",
            "sites/attacks/test_lying_sites.py"),
-    Mutant("text of a site as it came", "sites/messages.py", 'c if c.isprintable() else c.encode("unicode_escape").decode()', "c",
-           "sites/attacks/test_lying_sites.py"),
-    Mutant("data that changed are not told", "sites/engine.py", "if data != told.data:", "if False:",
+    Mutant("counts other than the reported ones are accepted", "sites/answers.py",
+           "if any(count is not None and count != number", "if any(False", "sites/attacks/test_lying_sites.py"),
+    Mutant("text of a site is not escaped", "sites/messages.py",
+           'c if c.isprintable() else c.encode("unicode_escape").decode()', "c", "sites/attacks/test_lying_sites.py"),
+    Mutant("changed data are not reported", "sites/engine.py", "if data != told.data:", "if False:",
            "sites/attacks/test_lying_sites.py"),
 )  # fmt: skip
 
 
 def main() -> None:
-    """Run them, and print a table."""
+    """Run mutants and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("words", nargs="*", metavar="WORD", help="choose mutants whose description holds one of these")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants at a time")
+    parser.add_argument(
+        "words", nargs="*", metavar="WORD", help="select mutants whose description contains one of these"
+    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="number of parallel mutants")
     args = parser.parse_args()
-    chosen = [m for m in MUTANTS if not args.words or any(word in m.what for word in args.words)]
+    selected = [m for m in MUTANTS if not args.words or any(word in m.what for word in args.words)]
     began = time.monotonic()
     with TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(args.jobs) as pool:
-        verdicts = pool.map(lambda job: verdict(job[1], Path(folder, str(job[0]))), enumerate(chosen))
+        verdicts = pool.map(lambda job: verdict(job[1], Path(folder, str(job[0]))), enumerate(selected))
         alive = 0
-        for mutant, killer in zip(chosen, verdicts, strict=True):
+        for mutant, killer in zip(selected, verdicts, strict=True):
             alive += not killer
             print(f"{mutant.what:52} {mutant.file:30} {killer or f'ALIVE after tests/{mutant.tests}'}", flush=True)
-    print(f"{len(chosen)} mutants, {alive} alive, {time.monotonic() - began:.0f} s")
+    print(f"{len(selected)} mutants, {alive} alive, {time.monotonic() - began:.0f} s")
     sys.exit(bool(alive))
 
 
 def verdict(mutant: Mutant, folder: Path) -> str:
-    """Break a copy of the code, and return the first test that notices, or ""."""
+    """Break a copy of the code and return the first test that fails, or ""."""
     for part in ("fedlit", "tests", "configs"):
         shutil.copytree(ROOT / part, folder / "main" / part, ignore=shutil.ignore_patterns("__pycache__", "runs"))
     for file in ("pyproject.toml", "README.md", "CONTRIBUTING.md"):
@@ -305,12 +339,14 @@ def broken(mutant: Mutant, root: Path) -> None:
     """Break the code below a folder.
 
     Raises:
-        ValueError: The text is not there, or several times.
+        ValueError: The text does not occur exactly once.
     """
     file = root / "fedlit" / mutant.file
     text = file.read_text()
     if text.count(mutant.old) != 1:
-        raise ValueError(f"{mutant.what}: {mutant.file} has {text.count(mutant.old)} times {mutant.old!r}")
+        raise ValueError(
+            f"{mutant.what}: expected {mutant.old!r} once in {mutant.file}, found it {text.count(mutant.old)} times"
+        )
     file.write_text(text.replace(mutant.old, mutant.new))
 
 

@@ -1,4 +1,4 @@
-"""Seconds of a round over NVFlare that are not the sites' own work, and memory of each process: DenseNet121, ten rounds, two sites."""
+"""Measure the overhead of rounds over NVFlare and the memory of each process: DenseNet121, ten rounds, two sites."""
 
 import os
 import subprocess
@@ -21,14 +21,14 @@ KINDS = {
     "server_train": "server, NVFlare's process",
     "runner_process": "server, the job: fedlit's rounds",
     "client_train": "site, NVFlare's process",
-    "worker_process": "site, the job: hands messages on",
+    "worker_process": "site, the job: forwards messages",
     "forkserver": "site, fork server and the site's own process",
 }
 
 
 def memory(folder: Path) -> dict[str, list[float]]:
-    """Megabytes that each process of the network has for itself, shared pages counted by their share (PSS)."""
-    parents, found = {}, {}
+    """Return the proportional set size (PSS) of each process of the network, in megabytes."""
+    parents, sizes = {}, {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
@@ -39,16 +39,16 @@ def memory(folder: Path) -> dict[str, list[float]]:
         above = pid
         while above in parents and str(folder) not in parents[above][1]:
             above = parents[above][0]
-        kind = next((told for key, told in KINDS.items() if key in words), None)
+        kind = next((label for key, label in KINDS.items() if key in words), None)
         if above in parents and kind:
             rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
             kilobytes = next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
-            found.setdefault(kind, []).append(kilobytes / 1024)
-    return found
+            sizes.setdefault(kind, []).append(kilobytes / 1024)
+    return sizes
 
 
 def main() -> None:
-    """Run ten rounds, and print what they took."""
+    """Run ten rounds and print times and memory."""
     folder = Path(tempfile.mkdtemp(prefix="fedlit-nvflare-"))
     network = Network.provision(folder)
     data = {
@@ -58,12 +58,12 @@ def main() -> None:
         },
     }  # fmt: skip
     for number, site in enumerate(network.sites, 1):
-        own = {
+        options = {
             "share": f"{number} of 2",
             "state": str(folder / site),
             "policy": {"floors": None},
         }  # rounds of eight images
-        network.write_site(site, data=data, accelerator="cpu", **own)
+        network.write_site(site, data=data, accelerator="cpu", **options)
     server = {"run_dir": str(folder / "runs"), "logger": False, "accelerator": "cpu"}
     (network.workspace(SERVER) / "local" / "fedlit-server.yaml").write_text(yaml.safe_dump(server))
     schedule = {"class_path": "ConstantSchedule", "init_args": {"window": 2, "unit": "steps"}}
@@ -83,23 +83,23 @@ def main() -> None:
             [sys.executable, "-m", "fedlit", *fit, "--sites", str(network.lead)], cwd=folder, env=os.environ
         )
         while command.poll() is None:
-            for kind, found in memory(network.folder).items():
-                peak[kind] = [max(pair) for pair in zip(sorted(found), sorted(peak.get(kind, found)), strict=False)]
+            for kind, sizes in memory(network.folder).items():
+                peak[kind] = [max(pair) for pair in zip(sorted(sizes), sorted(peak.get(kind, sizes)), strict=False)]
             time.sleep(0.5)
     finally:
         network.stop()
     run = folder / "runs" / "default" / "one"
     rows = list(MetricsFile(run / "metrics.csv").rows())
     rounds = {step: value for step, key, value in rows if key == "time/round_s"}
-    own: dict[int, float] = {}
+    work: dict[int, float] = {}
     for step, key, value in rows:
         if key.startswith("client/") and key.endswith("/seconds"):
-            own[step] = max(value, own.get(step, 0.0))
-    print(f"{SERVER}: seconds of a round, and of the slower site's work in it")
+            work[step] = max(value, work.get(step, 0.0))
+    print(f"{SERVER}: seconds per round, and of the slower site's work in it")
     for step, seconds in rounds.items():
-        print(f"  round {step}: {seconds:.2f} s, {own.get(step, float('nan')):.2f} s")
-    for kind, found in peak.items():
-        print(f"{kind}: {', '.join(f'{value:.0f}' for value in found)} MB")
+        print(f"  round {step}: {seconds:.2f} s, {work.get(step, float('nan')):.2f} s")
+    for kind, sizes in peak.items():
+        print(f"{kind}: {', '.join(f'{value:.0f}' for value in sizes)} MB")
 
 
 if __name__ == "__main__":

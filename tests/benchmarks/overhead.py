@@ -1,19 +1,19 @@
-"""What fedlit costs above the bare training loop.
+"""Measure the overhead of fedlit over bare PyTorch loops.
 
     python tests/benchmarks/overhead.py [densenet] [cnn] [step] [compositional] [memory] [clients]
 
-densenet, cnn   seconds a round over those of the better of two bare PyTorch loops that do the same local steps and one
-                average: one client at a time on all cores, and clients side by side with one thread each. The three
-                take turns (A B C A B C ...); the ratio is the median over turns. Limits: 1.05 and 1.15.
-step            what SCAFFOLD + FedProx + FedBN, and CODASCA on the AUC objective, add to a client's step of densenet121 under
-                FedAvg and cross-entropy, batch 16, 32x32. Limit: 5%.
-compositional   a step of LocalSCGDAM, exact and of first order, over two plain ones of the same densenet121; its vectors.
-memory          memory of all processes over 50 rounds. Limit: flat (5%).
-clients         seconds a client and round with 8, 64 and 512 clients. Limit: within 1.25x of each other.
+densenet, cnn   ratio of a round's time to that of the faster of two bare PyTorch loops with the same local steps and
+                one average: one client at a time on all cores, and parallel clients with one thread each. The three
+                sides alternate (A B C A B C ...); the ratio is the median over turns. Limits: 1.05 and 1.15.
+step            time that SCAFFOLD + FedProx + FedBN, and CODASCA on the AUC objective, add to a client's step of
+                densenet121 with FedAvg and cross-entropy, batch 16, 32x32. Limit: 5%.
+compositional   ratio of a step of LocalSCGDAM, exact and first order, to two plain steps of the same densenet121.
+memory          memory of all processes over 50 rounds. Limit: 5% growth.
+clients         seconds per client and round with 8, 64 and 512 clients. Limit: within 1.25x of each other.
 
-Start-up and evaluation are excluded. Run it on a machine that does nothing else: where another process wants a core,
-the loop with one client at a time stalls for minutes, as its OpenMP threads wait for each other at every operation
-(SEQUENTIAL_THREADS=1 in the environment gives it one).
+Start and evaluation are excluded. Run it on an otherwise idle machine: if another process needs a core, the loop with
+one client at a time stalls for minutes, because its OpenMP threads wait for each other at every operation
+(SEQUENTIAL_THREADS=1 in the environment sets one thread).
 """
 
 import argparse
@@ -28,6 +28,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import torch
+from floor import CLASSES, LR, network
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.utils.data import Dataset
@@ -44,30 +45,16 @@ from fedlit.schedules import ConstantSchedule
 from fedlit.tracking.base import Tracker
 from fedlit.tracking.run import Run
 
-CLASSES = tuple(f"class-{i}" for i in range(10))
-LR = 0.01
 SEQUENTIAL_THREADS = int(os.environ.get("SEQUENTIAL_THREADS", os.cpu_count()))
 
 
 class SmallCNN(LightningModule):
-    """60,000 parameters over 3x32x32."""
+    """A CNN of 60,000 parameters for images of 3x32x32."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.classes = CLASSES
-        self.body = nn.Sequential(
-            nn.Conv2d(3, 16, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(16, 32, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(2048, 26),
-            nn.ReLU(),
-        )
-        self.head = nn.Linear(26, len(CLASSES))
-        self.objective = BCE()
+        self.classes, layers = CLASSES, network("cnn")
+        self.body, self.head, self.objective = layers[:-1], layers[-1], BCE()
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         return self.objective(self.head(self.body(batch[0])), batch[1])
@@ -76,22 +63,20 @@ class SmallCNN(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=LR)
 
 
+def densenet(classes: tuple[str, ...] = CLASSES, **options) -> LightningModule:
+    return ImageClassifier(classes, in_chans=3, optimizer=lambda p: torch.optim.SGD(p, lr=LR), **options)
+
+
 def densenet_auc() -> LightningModule:
-    return ImageClassifier(CLASSES, in_chans=3, objective=AUCSaddle(), optimizer=lambda p: torch.optim.SGD(p, lr=LR))
+    return densenet(objective=AUCSaddle())
 
 
 def densenet_binary() -> LightningModule:
-    return ImageClassifier(
-        CLASSES[:1], in_chans=3, objective=AUCSaddle(), optimizer=lambda p: torch.optim.SGD(p, lr=LR)
-    )
-
-
-def densenet() -> LightningModule:
-    return ImageClassifier(CLASSES, in_chans=3, optimizer=lambda p: torch.optim.SGD(p, lr=LR))
+    return densenet(CLASSES[:1], objective=AUCSaddle())
 
 
 class Images(Dataset):
-    """Random images in memory, fetched a batch at a time."""
+    """Random images in memory, fetched in batches."""
 
     def __init__(self, size: int, seed: int, classes: int) -> None:
         g = torch.Generator().manual_seed(seed)
@@ -134,14 +119,14 @@ class Work:
         return RandomData(self.clients, self.steps * self.batch, self.batch, self.classes)
 
 
-# ---------------------------------------------------------------- the floor: bare PyTorch
+# ---------------------------------------------------------------- bare PyTorch
 
 
 def bare_client(model: nn.Module, start: list[Tensor], data: Images, work: Work, epoch: int) -> None:
-    """One client's local steps, as one writes them by hand."""
+    """Run one client's local steps in plain PyTorch."""
     with torch.no_grad():
-        for own, shared in zip(model.state_dict().values(), start, strict=True):
-            own.copy_(shared)
+        for tensor, shared in zip(model.state_dict().values(), start, strict=True):
+            tensor.copy_(shared)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     model.train()
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(epoch))
@@ -177,7 +162,7 @@ class BareSequential:
 
 
 class BareSideBySide:
-    """A process a core, each with its share of the clients and one thread; states in shared memory."""
+    """One process per core, each with its share of the clients and one thread; states in shared memory."""
 
     def __init__(self, work: Work, data: RandomData) -> None:
         context, workers = multiprocessing.get_context("spawn"), os.cpu_count()
@@ -222,7 +207,7 @@ def _side_by_side(work: Work, share: list[Images], clients: int, start: list[Ten
 
 
 class Fedlit:
-    """Rounds as ``Federation.fit`` runs them, metrics.csv included."""
+    """Rounds as ``Federation.fit`` runs them, including metrics.csv."""
 
     def __init__(
         self, work: Work, data: RandomData, aggregators: list[Aggregator] | None = None, workers: int | str = "auto"
@@ -232,7 +217,7 @@ class Fedlit:
         )
         self.session = assemble(self.federation, work.make(), data, make_fabric("cpu"))
         self.server, self.index, _ = self.session.restore(None)
-        self.session.settle(self.server)
+        self.session.initialise_objective(self.server)
         self.log = Run(Path(mkdtemp()), Tracker())
 
     def round(self) -> None:
@@ -258,7 +243,7 @@ def seconds(action: Callable[[], None]) -> float:
 
 
 def memory_mib(key: str, processes: list[int]) -> float:
-    """Memory of some processes together: ``VmHWM`` the largest so far, ``VmRSS`` now."""
+    """Return the memory of some processes: ``VmHWM`` is the peak, ``VmRSS`` the current value."""
     total = 0
     for process in processes:
         lines = Path(f"/proc/{process}/status").read_text().splitlines()
@@ -301,9 +286,9 @@ Lists = dict[str, tuple[Callable[[], LightningModule], list[Aggregator]]]
 
 
 def step_seconds(lists: Lists, turns: int, classes: tuple[str, ...] = CLASSES) -> tuple[dict[str, float], ...]:
-    """Seconds of a step and of a communication, and floating-point numbers that the algorithm keeps, in vectors [P].
+    """Return seconds per step and per communication, and the size of the algorithm's state in vectors [P].
 
-    Rounds of 8 steps less rounds of 2 leave 6 steps, without what a round costs by itself.
+    The difference of rounds of 8 and of 2 steps is 6 steps, without the fixed cost of a round.
     """
     runners = {}
     for steps in (2, 8):
@@ -352,8 +337,8 @@ def compositional_cost(turns: int) -> None:
     for name in ("exact", "first order"):
         print(
             f"compositional: a step of LocalSCGDAM, {name}, {step[name] * 1e3:.1f} ms, two plain ones "
-            f"{2e3 * step['plain']:.1f} ms: ratio {step[name] / 2 / step['plain']:.2f}; it keeps {kept[name]:.2f} vectors of "
-            f"the model's size (h; u and v are one); {turns} turns"
+            f"{2e3 * step['plain']:.1f} ms: ratio {step[name] / 2 / step['plain']:.2f}; it keeps "
+            f"{kept[name]:.2f} vectors of the model's size (h; u and v are one); {turns} turns"
         )
 
 
@@ -388,7 +373,7 @@ def clients_cost(turns: int) -> None:
         runner.close()
     shown = ", ".join(f"{number}: {t * 1e3:.2f} ms" for number, t in medians.items())
     print(
-        f"clients: a client and round with {shown}; largest over smallest "
+        f"clients: per client and round {shown}; ratio of largest to smallest "
         f"{max(medians.values()) / min(medians.values()):.2f} (limit 1.25)"
     )
 
@@ -409,7 +394,7 @@ MEASUREMENTS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("measurements", nargs="*", default=[], help="which (default: all)")
+    parser.add_argument("measurements", nargs="*", default=[], help="names of measurements (default: all)")
     parser.add_argument("--turns", type=int, default=7)
     args = parser.parse_args()
     torch.set_num_threads(1)

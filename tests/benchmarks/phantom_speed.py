@@ -1,4 +1,4 @@
-"""Seconds to make 5,000 PhantomCXR images of 64 x 64: `python tests/benchmarks/phantom_speed.py`."""
+"""Measure the time for 5,000 PhantomCXR images of 64 x 64: `python tests/benchmarks/phantom_speed.py`."""
 
 import time
 
@@ -8,7 +8,7 @@ from fedlit.data.phantom import default_hospitals, render, sample_cohort
 
 
 def seconds(images: int = 5000, size: int = 64) -> float:
-    """Patients, drawing and exposure of three hospitals, without reading or writing any file."""
+    """Return the seconds to draw patients and images of three hospitals, without any file."""
     start = time.perf_counter()
     for hospital in default_hospitals(3, images):
         render(hospital, sample_cohort(hospital, 0), size, 0)

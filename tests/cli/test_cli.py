@@ -308,8 +308,8 @@ REFUSED = {
     "backbone that is near": ("--model ImageClassifier --model.backbone densnet121", "similar names: densenet121, "),
     "no root": ("--data NIHChestXray14", "data.root is missing"),
     "missing root": ("--data NIHChestXray14 --data.root /nowhere", "/nowhere: no such folder"),
-    "too few samples": ("--data.size 1", "a client needs at least 2 training samples"),
-    "metric": ("--federation.monitor val/auroc", "there is no metric 'val/auroc'; there are val/auroc_macro"),
+    "too few samples": ("--data.size 1", "expected at least 2 training samples per client"),
+    "metric": ("--federation.monitor val/auroc", "unknown metric 'val/auroc'; available are val/auroc_macro"),
     "checkpoint": ("--ckpt_path nowhere", "--ckpt_path nowhere: expected last, best, a run directory"),
     "aggregator": (
         "--federation.aggregators+=FedProx --federation.aggregators.mu -1",
@@ -317,7 +317,7 @@ REFUSED = {
     ),
     "weights": (
         "--federation.aggregators+=FedAvg --federation.aggregators+=aggregating.Uniform",
-        "state different client weights",
+        "need different client weights",
     ),
 }
 """Options that parse, and what they are answered before anything is trained."""
@@ -376,7 +376,7 @@ class TestForeignModules:
         code, out, err = fedlit_cli(f"fit {DIGITS} --model foreigners.Plain --model.lr 0.05 --federation.rounds 8")
         assert code == 0, err
         assert err == ""
-        assert "no scores per class: the best model is the one of the least val/loss" in out
+        assert "no scores per class: the best model has the lowest val/loss" in out
         logged = metrics()
         for key in (
             "train/accuracy",
@@ -429,7 +429,7 @@ class TestForeignModules:
             f"fit {DIGITS} --data.val false --model foreigners.Plain --federation.monitor val/loss"
         )
         assert code == 1
-        assert "there is no metric 'val/loss'; there are no validation metrics at all" in err
+        assert "unknown metric 'val/loss'; available are no validation metrics" in err
 
     def test_a_training_metric_can_be_monitored(self, fedlit_cli):
         options = "--federation.monitor train/loss --federation.monitor_mode min"
@@ -441,7 +441,7 @@ class TestForeignModules:
     @pytest.mark.parametrize(
         ("module", "expected"),
         [
-            ("Manual", "Manual optimizes manually (automatic_optimization = False)"),
+            ("Manual", "found automatic_optimization = False"),
             ("TwoOptimizers", "returned 2 optimizers; expected one"),
             ("SecondOrder", "LBFGS cannot work on the flat vector: it needs a closure"),
             ("WarmUp", "WarmUp overrides optimizer_step, which a federation does not call"),
@@ -465,7 +465,7 @@ class TestForeignModules:
     def test_a_scheduler_of_torch_is_followed_or_refused(self, fedlit_cli, folder: Path):
         code, _, err = fedlit_cli(f"fit {DIGITS} --model foreigners.Scheduled --federation.schedule.unit steps")
         assert code == 1
-        assert "returned StepLR, which a federation cannot follow: its interval is one epoch, and the window" in err
+        assert "a federation cannot follow its StepLR: its interval is one epoch, but the window" in err
         assert not (folder / "runs").exists()
         code, out, err = fedlit_cli(f"fit {DIGITS} --model foreigners.Scheduled")
         assert code == 0, err
@@ -475,8 +475,8 @@ class TestForeignModules:
         code, _, err = fedlit_cli(f"fit {DIGITS} --model foreigners.Hooked")
         assert code == 0
         assert err.splitlines() == [
-            "warning: Hooked overrides on_train_epoch_end, on_train_start: "
-            "there is no Trainer here that would call them"
+            "warning: Hooked overrides on_train_epoch_end, on_train_start, "
+            "which a federation does not call: it has no Trainer"
         ]
 
     def test_asking_the_trainer_in_a_step_says_where(self, fedlit_cli):

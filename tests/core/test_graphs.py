@@ -110,7 +110,7 @@ def session(module, federation, folder, cuda_graph, device="cpu", **options) -> 
 def trained(ready: Session) -> dict[str, Tensor]:
     """The state after three rounds, by name."""
     server, _, _ = ready.restore(None)
-    ready.settle(server)
+    ready.initialise_objective(server)
     left = {}
     for index in range(3):
         rnd = ready.round(index)
@@ -273,7 +273,7 @@ def test_what_is_known_before_is_said_before(case, tmp_path, recorders):
 
 
 def monitor(ready: Session) -> Monitor:
-    return Monitor.chosen(ready.federation, {"val/loss": 0.0})
+    return Monitor.resolve(ready.federation, {"val/loss": 0.0})
 
 
 def test_nothing_is_recorded_unless_it_is_asked_for(tmp_path, recorders):
@@ -329,7 +329,7 @@ def test_what_depends_on_python_would_be_frozen_and_the_tape_shows_it(tmp_path, 
 def test_a_cpu_records_nothing(tmp_path):
     ready = session(network(), Federation(), tmp_path, "auto")
     assert "CUDA" not in announcement(ready, monitor(ready))[0]
-    with pytest.raises(ConfigError, match=r"cuda_graph: true is for models that train on a CUDA GPU, .* on cpu; set"):
+    with pytest.raises(ConfigError, match=r"cuda_graph: expected training on a CUDA GPU, found cpu; set"):
         session(network(), Federation(), tmp_path, True)
     with pytest.raises(ConfigError, match=r"cuda_graph: expected True or False or 'auto', found 'always'"):
         Federation(cuda_graph="always")
@@ -337,4 +337,4 @@ def test_a_cpu_records_nothing(tmp_path):
 
 def test_the_record_says_so(tmp_path, recorders):
     ready = session(network(), Federation(), tmp_path, True)
-    assert announcement(ready, monitor(ready))[0].endswith("; one CUDA graph a step")
+    assert announcement(ready, monitor(ready))[0].endswith("; one CUDA graph per step")

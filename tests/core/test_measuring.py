@@ -63,7 +63,7 @@ def settled(module, data, **options):
     ready = session(module, data, **options)
     server, _, _ = ready.restore(None)
     before = copy.deepcopy(server)
-    ready.settle(server)
+    ready.initialise_objective(server)
     return ready, before, server
 
 
@@ -347,7 +347,7 @@ def test_moments_travel_where_somebody_needs_them(aggregator, moments):
     ready = assemble(federation, net(), ToyData(), make_fabric("cpu", precision="64-true"))
     ready.engine = Listening(ready.engine)
     server, _, _ = ready.restore(None)
-    ready.settle(server)
+    ready.initialise_objective(server)
     for index in range(4):
         rnd = ready.round(index)
         total, _ = ready.engine.run(rnd.cohort, federation.open_round(server, rnd, ready), rnd)

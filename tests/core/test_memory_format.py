@@ -141,7 +141,7 @@ def trained(*given, **options) -> tuple[Tensor, Tensor]:
     """Weights and statistics after three rounds."""
     ready = session(*given, **options)
     server, _, _ = ready.restore(None)
-    ready.settle(server)
+    ready.initialise_objective(server)
     for index in range(3):
         rnd = ready.round(index)
         total, _ = ready.engine.run(rnd.cohort, ready.federation.open_round(server, rnd, ready), rnd)
@@ -268,7 +268,7 @@ def test_double_backward_of_the_compositional_step_agrees(first_order):
 def test_auto_chooses_it_where_it_pays_and_works(module, data, options, name):
     ready = session(module(), data(), **options)
     assert ready.memory_format == name
-    first = announcement(ready, Monitor.chosen(ready.federation, {"val/loss": 0.0}))[0]
+    first = announcement(ready, Monitor.resolve(ready.federation, {"val/loss": 0.0}))[0]
     assert first.endswith(f"one worker on cpu; {name}" if name else "one worker on cpu")
 
 
@@ -312,11 +312,11 @@ def test_on_a_gpu_every_backbone_computes_so(precision, double, name):
     )
     network = ImageClassifier(CLASSES, "resnet18")
     network = network.double() if double else network
-    assert devices.memory_format(None, fabric, network) == name
+    assert devices.resolve_memory_format(None, fabric, network) == name
 
 
 def test_bad_values_are_refused_in_words():
     with pytest.raises(ConfigError, match=r"memory_format: expected 'contiguous' or 'channels_last', found 'nhwc'"):
         Federation(memory_format="nhwc")
-    with pytest.raises(ConfigError, match=r"channels_last is for 2-D convolutions, and Linear has none; leave it out"):
+    with pytest.raises(ConfigError, match=r"channels_last needs 2-D convolutions, and Linear has none; leave it out"):
         session(Linear(), Pictures(), "channels_last")

@@ -10,7 +10,7 @@ from torchmetrics import MeanMetric
 
 from fedlit.core.fabric import make_fabric
 from fedlit.core.module import collect_logs, overrides, step_of
-from fedlit.federation.examinations import OF_MODULES, check
+from fedlit.federation.examinations import OF_MODULES, examine
 
 
 class WithMean(Unvalidated):
@@ -76,6 +76,6 @@ def test_what_is_overridden():
 
 
 def test_a_plain_module_is_accepted_without_a_word(recwarn: pytest.WarningsRecorder):
-    check(Plain(), OF_MODULES)
-    check(Unvalidated(), OF_MODULES)
+    examine(Plain(), OF_MODULES)
+    examine(Unvalidated(), OF_MODULES)
     assert not recwarn.list

@@ -115,7 +115,7 @@ def test_classes_without_scores_are_named(tmp_path: Path):
     silent = type(
         "Silent", (Named,), {"validation_step": lambda module, batch, batch_idx: {"logits": module.net(batch[0])}}
     )
-    with pytest.raises(UserWarning, match=r"Silent.validation_step returns no scores of shape \(examples, 4\)"):
+    with pytest.raises(UserWarning, match=r"Silent.validation_step: expected scores of shape \(examples, 4\)"):
         fit(seeded(silent), tmp_path / "run")
 
 

@@ -78,13 +78,13 @@ def run(
     torch.manual_seed(1)
     federation, guarded = make_federation(), []
     if device == "cpu":
-        monkeypatch.setattr(devices, "placement", lambda *given: Placement("resident"))
+        monkeypatch.setattr(devices, "resolve_placement", lambda *given: Placement("resident"))
     if not isinstance(federation.schedule, PracticeSchedule):
         federation.schedule = ConstantSchedule(3, "steps")
     federation.workers = 1
     made = assemble(federation, make_module(), copy.deepcopy(data(folder, XrayAugmentation())), make_fabric(device))
     server, _, _ = made.restore(None)
-    made.settle(server)
+    made.initialise_objective(server)
     for owner, name in ((LocalModel, "step"), (Draws, "next")):
         monkeypatch.setattr(owner, name, _watched(getattr(owner, name), guard, guarded))
     for index in range(2):

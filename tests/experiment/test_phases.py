@@ -259,11 +259,14 @@ class TestHandOver:
 
 
 REFUSED = {
-    "client": (changed(phases=[phase(clients=["site-9"])]), "no 'site-9'; clients are site-0, site-1, site-2"),
-    "no client": (changed(phases=[phase(clients=[])]), "no client in the list"),
+    "client": (
+        changed(phases=[phase(clients=["site-9"])]),
+        "expected names among site-0, site-1, site-2, found 'site-9'",
+    ),
+    "no client": (changed(phases=[phase(clients=[])]), "an empty list"),
     "aggregators of the main part": (
         changed(federation__aggregators=["CODASCA", {"class_path": "FedAvg", "init_args": {"weights": "examples"}}]),
-        "state different client weights",
+        "need different client weights",
     ),
     "schedule of the main part": (
         changed(
@@ -274,7 +277,7 @@ REFUSED = {
         ),
         "a stage of one round",
     ),
-    "client of the main part": (changed(federation__clients=["site-7"]), "no 'site-7'"),
+    "client of the main part": (changed(federation__clients=["site-7"]), "found 'site-7'"),
     "model of a phase": (changed(model={"class_path": "toys.ToyNet"}), "phases, 'pretrain': ToyNet has no 'optimizer'"),
 }
 NAMES = {

@@ -180,7 +180,7 @@ class TestRuns:
 
     @pytest.mark.parametrize("metric", ["test/federation/auroc_macro", "test_curve/federation/auroc_macro"])
     def test_the_test_set_does_not_choose_among_the_points_of_a_grid(self, metric: str, folder: Path):
-        with pytest.raises(ConfigError, match="may not choose"):
+        with pytest.raises(ConfigError, match="must not select"):
             load_sweep(write(folder, {**GRID, "metric": metric}))
         assert load_sweep(write(folder, GRID)).metric == "val/auroc_macro"
         methods = {key: value for key, value in GRID.items() if key != "grid"}

@@ -178,7 +178,7 @@ def test_after_a_failure_the_run_goes_on_from_its_last_recorded_round(tmp_path):
 
 
 def test_what_every_run_has_is_refused_a_second_time(tmp_path):
-    with pytest.raises(ConfigError, match="callbacks: every run has Record already; leave it out"):
+    with pytest.raises(ConfigError, match="callbacks: every run already has Record; leave it out"):
         fit(tmp_path, Record())
 
 
@@ -205,6 +205,8 @@ def test_one_that_was_not_there_before_begins_anew(tmp_path):
 def test_what_json_cannot_hold_is_refused_before_the_first_round(kept, tmp_path):
     diary, odd = Diary(), Patient()
     odd.state_dict = lambda: kept
-    with pytest.raises(ConfigError, match="callbacks: state_dict of Patient: expected numbers, texts, lists and dicts"):
+    with pytest.raises(
+        ConfigError, match="callbacks: state_dict of Patient: expected numbers, strings, lists and dicts"
+    ):
         fit(tmp_path, odd, diary)
     assert [line[0] for line in diary.lines] == ["fit start", "exception"]

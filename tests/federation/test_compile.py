@@ -30,7 +30,7 @@ class OneLayer(Small):
 
 
 def has_compiler() -> bool:
-    return not Compiler().found(torch.device("cpu"))
+    return not Compiler().problem(torch.device("cpu"))
 
 
 def session(folder, module=Small, **options) -> Session:
@@ -86,7 +86,7 @@ def test_without_a_compiler_it_is_refused_before_training(tmp_path, monkeypatch)
     from torch._inductor import config
 
     monkeypatch.setattr(config.cpp, "cxx", ("no-such-compiler",))
-    with pytest.raises(ConfigError, match=r"federation.compile: PyTorch finds no C\+\+ compiler, .* install g\+\+"):
+    with pytest.raises(ConfigError, match=r"federation.compile: expected a C\+\+ compiler, .* install g\+\+"):
         session(tmp_path, compile=True)
     session(tmp_path, compile=False)
-    assert not Compiler().found(SimpleNamespace(type="cuda"))
+    assert not Compiler().problem(SimpleNamespace(type="cuda"))

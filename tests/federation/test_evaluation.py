@@ -16,14 +16,14 @@ from fedlit.core.messages import ClientData, ClientReport
 from fedlit.data.schemes import by_sharing
 from fedlit.experiment.final_metrics import test_metrics as metrics_of
 from fedlit.federation.assembly import assemble
-from fedlit.federation.engines.base import Scores, View
+from fedlit.federation.engines.scores import Scores, View
 from fedlit.federation.evaluation import (
     by_site,
     client_metrics,
     evaluate_sets,
     pooled_metrics,
     quartile_metrics,
-    rehearse,
+    sanity_check,
     training_metrics,
 )
 from fedlit.federation.federation import Federation
@@ -91,13 +91,13 @@ def fit(data, aggregators, tmp_path, rounds=2, clients=None):
 
 
 def test_of_very_many_clients_some_are_rehearsed(monkeypatch):
-    monkeypatch.setattr("fedlit.federation.evaluation.MOST_REHEARSED", 4)
+    monkeypatch.setattr("fedlit.federation.evaluation.MOST_CHECKED", 4)
     federation = Federation([], schedule=ConstantSchedule(2, "steps"), workers=1)
     session = assemble(federation, ToyNet(), ToyData(clients=10, size=4), make_fabric("cpu"))
     seen = []
     score = session.engine.evaluate
     monkeypatch.setattr(session.engine, "evaluate", lambda views, down: seen.extend(views) or score(views, down))
-    assert "val/auroc_macro" in rehearse(session, session.restore(None)[0])
+    assert "val/auroc_macro" in sanity_check(session, session.restore(None)[0])
     assert [view.client for view in seen] == ["site-0", "site-2", "site-5", "site-7"]
 
 
@@ -234,7 +234,7 @@ def test_a_class_that_a_client_does_not_label_hides_nothing():
     assert pooled_metrics(told, CLASSES, "val", schemes)[name] < 0.01
     assert pooled_metrics(told, CLASSES, "val")[name] > 0.01
     for each in told:
-        each.forget([False, False, each is told[1]])
+        each.mask_classes([False, False, each is told[1]])
     assert pooled_metrics(told, CLASSES, "val")[name] < 0.01
 
 

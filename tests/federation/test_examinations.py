@@ -22,7 +22,7 @@ from fedlit.federation.examinations import (
     OF_MODULES,
     OF_OPTIMIZERS,
     Examination,
-    check,
+    examine,
 )
 
 OF_THE_MODULE = (*OF_MODULES, *OF_OPTIMIZERS)
@@ -56,16 +56,16 @@ WRONG = {
 @pytest.mark.parametrize("examination", OF_THE_MODULE, ids=lambda each: each.name)
 def test_each_stops_what_it_is_for_and_nothing_else(examination: Examination):
     wrong = seeded(WRONG[examination.name])
-    assert examination.found(wrong)
+    assert examination.problem(wrong)
     before = OF_THE_MODULE[: OF_THE_MODULE.index(examination)]
-    assert not any(each.found(wrong) for each in before)
-    assert not examination.found(seeded(having()))
+    assert not any(each.problem(wrong) for each in before)
+    assert not examination.problem(seeded(having()))
 
 
 def test_an_ordinary_module_passes_them_all_and_stays_as_it_is():
     module = seeded(having())
     held = {name: value.clone() for name, value in module.state_dict().items()}
-    check(module, OF_THE_MODULE)
+    examine(module, OF_THE_MODULE)
     assert all(torch.equal(value, held[name]) for name, value in module.state_dict().items())
 
 
@@ -154,7 +154,7 @@ def test_examples_that_follow_the_default_generators_train_to_the_same_with_two_
 @pytest.mark.parametrize("what", ["its reads", "a generator of its own"])
 def test_a_data_set_with_a_state_of_its_own_is_refused(what, tmp_path: Path):
     with pytest.raises(
-        ConfigError, match=r"client 'site-0': its training example 0 is another .*: Rereading has a generator"
+        ConfigError, match=r"client 'site-0': expected the same training example 0 .*: Rereading has its own generator"
     ):
         fit(seeded(having()), tmp_path / "run", data=Reread(what))
     assert not (tmp_path / "run").exists()

@@ -101,7 +101,7 @@ def test_a_factor_of_a_client_that_does_not_take_part_now_is_accepted_and_one_of
     done = simulate(module, data, federation([], clients=["site-1", "site-2"], lr_factors=FACTORS), "32-true")
     assert {name: client.lr_factor for name, client in done.session.clients.items()} == {"site-1": 1.0, "site-2": 3.0}
     with pytest.raises(
-        ConfigError, match=r"federation\.lr_factors: there is no client 'site-7'; clients are site-0, site-1"
+        ConfigError, match=r"federation\.lr_factors: expected names among site-0, site-1.*, found 'site-7'"
     ):
         simulate(module, data, federation([], lr_factors={"site-7": 2.0}))
 

@@ -71,8 +71,8 @@ REFUSED = {
     "own/score": r"federation\.monitor_mode: expected max or min for the metric 'own/score', found auto",
     "drift/client_drift": "monitor_mode: expected max or min",
     "val/los": "did you mean val/loss",
-    "test/federation/auroc_macro": "is of the test set, which may not choose the model.*'val/auroc_macro'",
-    "total/loss": "is known when all rounds are over",
+    "test/federation/auroc_macro": "of the test set, which must not select the model.*'val/auroc_macro'",
+    "total/loss": "is logged only after the last round",
 }
 
 
@@ -85,20 +85,20 @@ def test_a_metric_of_no_direction_and_the_test_set_are_refused(metric, words):
 @pytest.mark.parametrize("metric", ["val/auroc", "client/nobody/loss", "loss", "vall/loss"])
 def test_a_metric_that_nothing_logs_is_refused_before_the_first_round(metric):
     available = {"val/loss": 1.0, "val/auroc_macro": 0.5, "client/a/loss": 1.0}
-    with pytest.raises(ConfigError, match=f"there is no metric '{metric}'; there are .*(val|client)/"):
-        Monitor.chosen(Federation(monitor=metric), available)
+    with pytest.raises(ConfigError, match=f"unknown metric '{metric}'; available are .*(val|client)/"):
+        Monitor.resolve(Federation(monitor=metric), available)
 
 
 @pytest.mark.parametrize("metric", ["train/loss", "client/a/train_loss", "client/a/loss"])
 def test_a_metric_of_a_round_is_awaited(metric):
-    assert Monitor.chosen(Federation(monitor=metric), {"val/loss": 1.0, "client/a/loss": 1.0}).mode == "min"
+    assert Monitor.resolve(Federation(monitor=metric), {"val/loss": 1.0, "client/a/loss": 1.0}).mode == "min"
 
 
 def test_a_metric_of_ones_own_is_awaited_where_something_may_log_it():
     federation = Federation(monitor="own/loss")
-    with pytest.raises(ConfigError, match="there is no metric"):
-        Monitor.chosen(federation, {"val/loss": 1.0})
-    assert Monitor.chosen(federation, {"val/loss": 1.0}, more=True).metric == "own/loss"
+    with pytest.raises(ConfigError, match="unknown metric"):
+        Monitor.resolve(federation, {"val/loss": 1.0})
+    assert Monitor.resolve(federation, {"val/loss": 1.0}, more=True).metric == "own/loss"
 
 
 def test_the_least_of_nothing_is_warned_of():

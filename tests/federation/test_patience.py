@@ -33,7 +33,7 @@ def test_a_run_stops_after_so_many_rounds_without_a_better_model_and_says_so(tmp
     values = {step: float(value) for step, key, value in kept.metrics() if key == "val/loss"}
     assert rounds_run(kept) == best.round + 3 < 40
     assert best.value == min(values.values()) == values[best.round]
-    assert f"stopped after {best.round + 3} rounds: none better than {best.round} for 3 rounds" in command.output
+    assert f"stopped after {best.round + 3} rounds: no improvement on round {best.round} in 3 rounds" in command.output
 
 
 @pytest.mark.slow
@@ -114,9 +114,7 @@ def test_a_resumed_run_knows_how_many_rounds_were_near(tmp_path):
 
 
 def test_a_margin_without_patience_is_refused():
-    with pytest.raises(
-        ConfigError, match=r"federation\.patience_margin: it has no effect without federation\.patience"
-    ):
+    with pytest.raises(ConfigError, match=r"federation\.patience_margin: it needs federation\.patience"):
         Federation(patience_margin=0.1)
     with pytest.raises(ConfigError, match=r"federation\.patience_margin: expected a value above 0, found 0"):
         Federation(patience=3, patience_margin=0)
@@ -125,5 +123,5 @@ def test_a_margin_without_patience_is_refused():
 def test_patience_shorter_than_an_evaluation_is_refused():
     with pytest.raises(ConfigError, match=r"federation\.patience: expected at least one evaluation, 5 rounds, found 4"):
         Federation(eval_every=5, patience=4)
-    with pytest.raises(ConfigError, match=r"no validation metric that could become better"):
-        Monitor.chosen(Federation(patience=4), {})
+    with pytest.raises(ConfigError, match=r"expected a validation metric to improve"):
+        Monitor.resolve(Federation(patience=4), {})

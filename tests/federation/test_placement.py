@@ -25,7 +25,7 @@ from fedlit.data.pictures.images import ImageStore, LabelledImages
 from fedlit.federation import devices
 from fedlit.federation.assembly import assemble
 from fedlit.federation.description import announcement, introduction
-from fedlit.federation.devices import Placement, placed, placement
+from fedlit.federation.devices import Placement, placed, resolve_placement
 from fedlit.federation.engines import base
 from fedlit.federation.evaluation import client_views
 from fedlit.federation.federation import Federation
@@ -73,7 +73,7 @@ def test_a_federation_has_the_same_bits_wherever_the_pictures_lie(tmp_path, monk
     given, module = data(tmp_path, augment), Small()
     mapped = play(given, module)
     for name, workers in (("resident", 1), ("ahead", 1), ("resident", 2), ("ahead", 2)):
-        monkeypatch.setattr(devices, "placement", lambda *given, name=name: Placement(name))
+        monkeypatch.setattr(devices, "resolve_placement", lambda *given, name=name: Placement(name))
         assert_same_tensors(play(given, module, workers), mapped)
 
 
@@ -86,7 +86,7 @@ def test_batches_are_taken_in_a_thread_one_ahead_and_the_next_clients_first(tmp_
         taken.append(threading.current_thread() is threading.main_thread())
         return take(images, rows)
 
-    monkeypatch.setattr(devices, "placement", lambda *given: Placement("ahead"))
+    monkeypatch.setattr(devices, "resolve_placement", lambda *given: Placement("ahead"))
     monkeypatch.setattr(base, "JOBS", 3 // job)
     federation = Federation(rounds=1, schedule=ConstantSchedule(3, "steps"))
     made = session(given, federation, Small())
@@ -112,7 +112,7 @@ class Curious(Aggregator):
 def test_an_algorithm_that_draws_more_than_its_steps_gets_the_batches_in_their_order(tmp_path, monkeypatch):
     module, given = Small(), data(tmp_path, XrayAugmentation())
     mapped = play(given, module, aggregators=[Curious()])
-    monkeypatch.setattr(devices, "placement", lambda *given: Placement("ahead"))
+    monkeypatch.setattr(devices, "resolve_placement", lambda *given: Placement("ahead"))
     assert_same_tensors(play(given, module, aggregators=[Curious()]), mapped)
 
 
@@ -149,24 +149,24 @@ def test_pictures_go_to_a_gpu_where_they_fit(tmp_path, monkeypatch):
     given, size = fields(data(tmp_path, XrayAugmentation())), 53 * 144
     for copies, free, name in ((1, size / 0.6 + 1, "resident"), (1, size, "ahead"), (2, size / 0.6 + 1, "ahead")):
         monkeypatch.setattr(devices, "free_memory", lambda device, free=free: free)
-        found = placement("auto", GPU, *given, copies)
+        found = resolve_placement("auto", GPU, *given, copies)
         assert found.name == name
         assert ("do not fit into 60% of the" in found.notice) == (name == "ahead")
-    assert placement("cpu", GPU, *given) == Placement("ahead")
+    assert resolve_placement("cpu", GPU, *given) == Placement("ahead")
     for wanted, device in itertools.product(("auto", "cpu"), ("cpu", "mps")):
-        assert placement(wanted, torch.device(device), *given) == Placement()
+        assert resolve_placement(wanted, torch.device(device), *given) == Placement()
 
 
 def test_what_cannot_be_copied_is_read_ahead_and_refused_only_where_it_was_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "free_memory", lambda device: 1e12)
     single = fields(data(tmp_path, PerImage(v2.Compose([v2.RandomRotation(9)]))))
     foreign = fields(GivenClients({"one": [(torch.zeros(3), torch.zeros(2))] * 4}))
-    for given, reason in ((single, "PerImage augments on the CPU; use auto"), (foreign, "no pictures in a store")):
-        assert placement("auto", GPU, *given) == Placement("ahead")
+    for given, reason in ((single, "PerImage augments on the CPU; use auto"), (foreign, "not in an image store")):
+        assert resolve_placement("auto", GPU, *given) == Placement("ahead")
         with pytest.raises(ConfigError, match=rf"data.device: the data cannot be copied to cuda:0: .*{reason}"):
-            placement("cuda", GPU, *given)
-    with pytest.raises(ConfigError, match=r"data.device: cuda .* train on cpu; set fabric.accelerator: cuda, or use"):
-        placement("cuda", torch.device("cpu"), *single)
+            resolve_placement("cuda", GPU, *given)
+    with pytest.raises(ConfigError, match=r"data.device: cuda .* trains on cpu; set fabric.accelerator: cuda, or use"):
+        resolve_placement("cuda", torch.device("cpu"), *single)
 
 
 def test_bad_values_are_refused_in_words():
@@ -175,8 +175,8 @@ def test_bad_values_are_refused_in_words():
 
 
 def test_people_are_told_where_the_pictures_are(tmp_path, monkeypatch):
-    monkeypatch.setattr(devices, "placement", lambda *given: Placement("resident", "they fit"))
+    monkeypatch.setattr(devices, "resolve_placement", lambda *given: Placement("resident", "they fit"))
     made = session(data(tmp_path), Federation(rounds=1), Small())
-    assert introduction(made).endswith("; pictures on the device")
+    assert introduction(made).endswith("; images on the device")
     assert "they fit" in announcement(made, Monitor("val/loss", "min"))
     made.engine.close()

@@ -50,7 +50,7 @@ def test_the_last_point_is_the_score_of_the_model_that_is_tested_then(runs):
 
 def test_no_choice_may_depend_on_them():
     with pytest.raises(
-        ConfigError, match=r"'test_curve/federation/auroc_macro' is of the test set.* such as 'val/auroc_macro'"
+        ConfigError, match=r"'test_curve/federation/auroc_macro' of the test set.* such as 'val/auroc_macro'"
     ):
         Federation(monitor="test_curve/federation/auroc_macro", monitor_mode="max")
     assert Phase("warm-up").federation(Federation(test_curves=True)).test_curves

@@ -229,13 +229,13 @@ REFUSED = [
     Module("weights of two precisions", having(lambda m: setattr(m, "b", nn.Linear(2, 2).double())),
            ("one dtype", "(net.weight)", "torch.float64 (b.weight)"), early=True),
     *(Module(f"a buffer of {kind}", having(lambda m, kind=kind: m.register_buffer("kept", torch.ones(3, dtype=kind))),
-             (f"its buffer kept is of {kind}", "torch.float32"), early=True)
+             (f"for the buffer kept, found {kind}", "torch.float32"), early=True)
       for kind in (torch.float64, torch.float16, torch.bfloat16)),
     Module("no parameters", having(lambda m: setattr(m, "net", nn.Identity())), ("none at all",), early=True),
     Module("frozen parameters alone", having(lambda m: m.requires_grad_(False)), ("all 2 are frozen",), early=True),
     Module("parameters that share memory", having(tied_by_data), ("one.weight and two.weight share",), early=True),
     Module("a layer that is lazy", Lazy, ("shape of net.weight is unknown",), early=True),
-    Module("manual optimization", Manual, ("optimizes manually", "return the loss"), early=True),
+    Module("manual optimization", Manual, ("automatic_optimization = False", "return the loss"), early=True),
     Module("two optimizers", TwoOptimizers, ("returned 2 optimizers; expected one",), early=True),
     Module("a scheduler of epochs, and rounds of steps", Scheduled, ("set federation.schedule",), early=True),
     Module("an optimizer with a closure", SecondOrder, ("needs a closure",), early=True),
@@ -243,9 +243,9 @@ REFUSED = [
     Module("an empty list of optimizers", optimizing(lambda m: []), ("returned 0 optimizers",), early=True),
     Module("an optimizer of other weights", optimizing(lambda m: torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)),
            ("its optimizer has 2 parameters that are not the module's",), early=True),
-    Module("a layer instead of a module", lambda: nn.Linear(2, 2), ("Linear; expected a LightningModule",), early=True),
+    Module("a layer instead of a module", lambda: nn.Linear(2, 2), ("expected a LightningModule, found Linear",), early=True),
     Module("a constructor without super", type("Strange", (Unvalidated,), {"__init__": lambda m: None}),
-           ("does not call super().__init__()",), early=True),
+           ("expected a call of super().__init__()",), early=True),
     Module("an open file", having(lambda m: setattr(m, "file", sys.__stderr__)), ("attribute file",), early=True),
     Module("a lock", having(lambda m: setattr(m, "lock", threading.Lock())), ("attribute lock",), early=True),
     Module("weights with a graph", having(lambda m: nn.utils.weight_norm(m.net)), ("parametrizations",), early=True),
@@ -254,7 +254,7 @@ REFUSED = [
     Module("a class that is there twice", type("Strange", (Named,), {"classes": ("a", "b", "a", "c")}),
            ("found 'a' twice",), early=True),
     Module("what cannot travel to a worker", having(__reduce_ex__=lambda m, v: raises(TypeError("no way")),
-           __deepcopy__=lambda m, memo: Unvalidated()), ("Strange cannot travel to worker processes: no way",),
+           __deepcopy__=lambda m, memo: Unvalidated()), ("Strange cannot be sent to worker processes: no way",),
            early=True, settings=(("workers", 2),)),
 ]  # fmt: skip
 

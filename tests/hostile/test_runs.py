@@ -49,7 +49,7 @@ def held(what: str, command: str, run: str = RUN) -> Refused:
     note = json.dumps({"pid": 4711, "host": "node-3", "started": "2026-01-02 03:04:05"})
     files = {f"{run}/.running.json": note, f"{run}/config.yaml": "{}\n",
              f"{run}/checkpoints/round-000001/manifest.json": "{}"}  # fmt: skip
-    words = ("process 4711 on host node-3, at work since 2026-01-02 03:04:05", f"remove {run}/.running.json")
+    words = ("process 4711 on host node-3, since 2026-01-02 03:04:05", f"remove {run}/.running.json")
     return Refused(what, command, words, files)
 
 
@@ -127,7 +127,7 @@ def test_a_user_without_a_home_is_told(fedlit_cli, tmp_path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(("folder", "words"), [("home/.cache/fedlit", "data.cache_dir: cannot write decoded images to"),
-                                                ("runs", "--run_dir runs: nothing can be written in")])  # fmt: skip
+                                                ("runs", "is not writable; choose another folder")])  # fmt: skip
 def test_a_folder_that_is_read_only_is_named(folder, words, fedlit_cli, tmp_path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)

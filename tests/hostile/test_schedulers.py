@@ -169,8 +169,8 @@ REFUSED = {
     "a plateau": (returning(lambda o: of_torch.ReduceLROnPlateau(o)), EPOCH, "its rate depends on a metric"),
     "two of them": (having(configure_optimizers=two_schedulers), EPOCH,
         "returned 2 learning-rate schedulers; expected one"),
-    "an object": (returning(lambda o: object()), EPOCH, "it is no LRScheduler of torch"),
-    "a dict without one": (returning(lambda o: None), EPOCH, "it is no LRScheduler of torch"),
+    "an object": (returning(lambda o: object()), EPOCH, "it is not an LRScheduler of torch"),
+    "a dict without one": (returning(lambda o: None), EPOCH, "it is not an LRScheduler of torch"),
     "another optimizer's": (returning(of_another), EPOCH, "the scheduler of another optimizer"),
     "an interval of rounds": (returning(lambda o: of_torch.StepLR(o, 1), interval="round"), EPOCH, "'epoch' or 'step'"),
     "a misspelt key": (returning(lambda o: of_torch.StepLR(o, 1), freqency=2), EPOCH, "also has freqency"),
@@ -181,14 +181,14 @@ REFUSED = {
         returning(lambda o: of_torch.ExponentialLR(o, 0.5), interval="step"), STEPS,
         "changes within a round of 2 steps",
     ),
-    "epochs, and a window of steps": (HALVING, STEPS, "its interval is one epoch, and the window"),
+    "epochs, and a window of steps": (HALVING, STEPS, "its interval is one epoch, but the window"),
     "steps, and a window of epochs": (returning(each_two_steps, interval="step"), EPOCH, "counts epochs"),
     "part of the clients": (HALVING, EPOCH | {"participation": 0.5}, "participation below 1"),
     "a schedule beside it": (HALVING, {"schedule": CosineSchedule(4), "rounds": 4},
-        "CosineSchedule changes the learning"),
+        "CosineSchedule also changes the learning"),
     "momentum": (returning(lambda o: of_torch.OneCycleLR(o, 1.0, 9), adam=True), EPOCH, "it also changes 'betas'"),
     "groups that differ": (
-        returning(lambda o: of_torch.CosineAnnealingLR(o, 4, eta_min=0.01)), EPOCH, "groups different factors",
+        returning(lambda o: of_torch.CosineAnnealingLR(o, 4, eta_min=0.01)), EPOCH, "different factors for the parameter groups",
     ),
     "its end": (
         returning(lambda o: of_torch.OneCycleLR(o, 1.0, 2, cycle_momentum=False)), EPOCH,
@@ -237,7 +237,7 @@ def test_the_rate_that_is_logged_is_the_schedulers(tmp_path: Path):
 
 def test_with_sites_the_configuration_has_to_say_it():
     with pytest.raises(
-        ConfigError, match="sites plan their rounds from the configuration alone; or return the optimizer"
+        ConfigError, match="sites plan their rounds only from the configuration; or return only the optimizer"
     ):
         following_scheduler(settings(**EPOCH), seeded(HALVING), away=True)
 

@@ -197,7 +197,7 @@ def faster(module, batch, batch_idx) -> None:
 
 REFUSED = {
     "setup": (hooked(setup=lambda m, stage: None), {}, "overrides setup, which a federation does not call: the layers"),
-    "fit start": (hooked(on_fit_start=lambda m: None), {}, "overrides on_fit_start, .*do it in __init__"),
+    "fit start": (hooked(on_fit_start=lambda m: None), {}, "overrides on_fit_start, .*do this in __init__"),
     "zero grad": (
         hooked(on_before_zero_grad=lambda m, o: None),
         {},
@@ -221,7 +221,7 @@ REFUSED = {
     "two batches a step": (
         hooked(on_train_batch_end=averaged),
         {"aggregators": [LocalSCGDAM()]},
-        "LocalSCGDAM computes the gradient of a step itself, from 2 batches: Strange.on_train_batch_end would not mean",
+        "LocalSCGDAM computes the gradient of a step itself, from 2 batches: the hook Strange.on_train_batch_end would not work",
     ),
 }
 

@@ -57,5 +57,5 @@ def test_stars_are_of_p_below_their_bound(p, mark):
 
 
 def test_lengths_must_agree():
-    with pytest.raises(ValueError, match="as many values of both"):
+    with pytest.raises(ValueError, match="the same number of values"):
         paired([1.0], [1.0, 2.0])

@@ -22,7 +22,7 @@ from fedlit.cli.main import main
 from fedlit.data import ByPatient, DeclaredClasses, FederatedDataModule
 from fedlit.data.pictures.images import ImageStore
 from fedlit.data.records import Records
-from fedlit.federation.engines.base import Scores, View
+from fedlit.federation.engines.scores import Scores, View
 from fedlit.metrics.auroc import slug
 from fedlit.predictions.table import Predictions, collected, read, write
 from fedlit.tracking.base import RunInfo, Tracker

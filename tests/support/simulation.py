@@ -43,7 +43,7 @@ def simulate(
     federation.workers = 1
     session = assemble(federation, copy.deepcopy(module), copy.deepcopy(data), make_fabric("cpu", precision=precision))
     server, _, _ = session.restore(None)
-    session.settle(server)
+    session.initialise_objective(server)
     result = Simulation(federation, session, server, [])
     for index in range(federation.rounds):
         rnd = session.round(index)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedlit.core.errors import ConfigError
-from fedlit.tracking.lock import HOLDER, LOCK, Holder, RunLock, is_held, refuse_held
+from fedlit.tracking.lock import HOLDER, LOCK, LockHolder, RunLock, is_held, refuse_held
 
 
 def test_the_second_is_refused_and_told_who_holds_it(tmp_path: Path):
@@ -50,10 +50,10 @@ def test_what_a_killed_process_has_left_is_taken_over(tmp_path: Path):
         refuse_held(tmp_path)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert Holder.read(tmp_path).pid == process.pid
+    assert LockHolder.read(tmp_path).pid == process.pid
     lock = RunLock(tmp_path)
     lock.acquire()
-    assert Holder.read(tmp_path).pid == os.getpid()
+    assert LockHolder.read(tmp_path).pid == os.getpid()
     lock.release()
 
 
@@ -91,9 +91,9 @@ def test_a_dead_container_of_this_machine_holds_nobody_off(tmp_path: Path, monke
     tmp_path.mkdir(exist_ok=True)
     (tmp_path / HOLDER).write_text(left)
     monkeypatch.setattr(socket, "gethostname", lambda: "another-container")
-    if not Holder.read(tmp_path).boot:
+    if not LockHolder.read(tmp_path).boot:
         pytest.skip("the system has no name for its start")
     lock = RunLock(tmp_path)
     lock.acquire()
-    assert Holder.read(tmp_path).host == "another-container"
+    assert LockHolder.read(tmp_path).host == "another-container"
     lock.release()

@@ -219,7 +219,7 @@ def test_a_logger_that_raises_is_told_once(caplog: pytest.LogCaptureFixture):
     (warning,) = warnings_in(caplog)
     assert (
         warning
-        == f"The logger Memory raised OSError: no such host. The run goes on; its metrics are in {RUN}/metrics.csv."
+        == f"The logger Memory raised OSError: no such host. The run continues; its metrics are in {RUN}/metrics.csv."
     )
     assert [step for step, _, _ in other.kept] == [1, 2, 3]
 
@@ -256,7 +256,7 @@ def test_a_logger_that_blocks_ends_with_the_run(monkeypatch: pytest.MonkeyPatch,
         session.log({"loss": 1.0}, step)
     session.finish()
     (warning,) = warnings_in(caplog)
-    assert "The logger Memory does not return within 0.1 s; the run ends without it" in warning
+    assert "The logger Memory did not return within 0.1 s; the run ends without it" in warning
     assert session.tracker.summary() is None
     stuck.released.set()
     session.tracker._thread.join(30)
@@ -269,7 +269,7 @@ def test_metrics_that_cannot_be_read_are_told_once(caplog: pytest.LogCaptureFixt
         file.write("my own words\n")
     session.finish()
     (warning,) = warnings_in(caplog)
-    assert "gets no more metrics" in warning
+    assert "receives no more metrics" in warning
     assert memory.status == "success"
 
 

@@ -100,7 +100,7 @@ def test_an_artifact_that_is_gone_is_named_and_the_rest_goes_on(uri, tmp_path, c
     session.tracker.finish("FINISHED")
     (warning,) = warnings_in(caplog)
     assert "best.ckpt" in warning
-    assert "no longer there" in warning
+    assert "no longer exists" in warning
     assert history(uri, session.run_id) == {"auroc": [(0, 0.5)]}
     assert [entry.path for entry in client_of(uri).list_artifacts(session.run_id)] == ["metrics.csv"]
 

@@ -81,7 +81,7 @@ def test_a_working_directory_of_any_name_holds_its_own_store(tmp_path: Path, mon
 def test_a_name_that_means_another_file_in_an_address_is_refused(tmp_path: Path, monkeypatch, name: str) -> None:
     (here := tmp_path / name).mkdir()
     monkeypatch.chdir(here)
-    with pytest.raises(ConfigError, match=r"in its name means something else.*rename the directory"):
+    with pytest.raises(ConfigError, match=r"has a special meaning in.*rename the directory"):
         MLflowTracker()
     MLflowTracker("http://127.0.0.1:9")
     MLflowTracker(f"sqlite:///{tmp_path}/mlflow.db")

@@ -3,7 +3,7 @@
 from importlib import import_module
 from types import ModuleType
 
-from fedlit.federation.interrupts import ending_at_once
+from fedlit.federation.interrupts import exiting_on_ctrl_c
 
 COMMANDS = {
     "fit": "Train a federation, test its best model, and log to MLflow.",
@@ -22,5 +22,5 @@ COMMANDS = {
 
 def command(name: str) -> ModuleType:
     """Import the file of a command."""
-    with ending_at_once():
+    with exiting_on_ctrl_c():
         return import_module(f"{__name__}.{name}")

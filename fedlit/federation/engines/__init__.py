@@ -1,1 +1,1 @@
-"""Where clients run: in this process, in worker processes, on ranks."""
+"""Engines, which run clients in this process, in worker processes or on ranks."""

@@ -1,7 +1,7 @@
-"""What an engine is: it runs clients' rounds and evaluations somewhere and hands back sums."""
+"""Base classes of engines, which run clients' rounds and evaluations and return sums."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise, zip_longest
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
@@ -10,7 +10,6 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.utils.data import Dataset
-from torchmetrics import Metric
 
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.batches import BatchStream, ReadAhead, columns, fetch
@@ -25,83 +24,14 @@ from fedlit.core.messages import Broadcast, Client, ClientData, ClientReport, Cl
 from fedlit.core.module import copy_of, overrides, readable_errors, scores_of, step_of
 from fedlit.core.randomness import seed_process
 from fedlit.core.rounds import client_round
-from fedlit.federation.handover import PersonalParts
+from fedlit.federation.engines.scores import Scores, View
+from fedlit.federation.handover import PersonalState
 from fedlit.federation.settings import Settings
-from fedlit.metrics.auroc import ClassAUROC
-from fedlit.metrics.tally import Tally
-
-
-@dataclass(frozen=True)
-class View:
-    """Something to evaluate: a data set, seen through a client's model or through the federation's.
-
-    Attributes:
-        client: whose model; None for the federation's.
-        holder: whose data; None for a test set of the server.
-        part: ``train``, ``val`` or ``test`` of the holder, or the name of the server's test set.
-        method: of the module that scores a batch; ``predict_step`` gives probabilities.
-        limit: no more than so many examples.
-    """
-
-    client: str | None
-    holder: str | None
-    part: str
-    method: str = "validation_step"
-    limit: int | None = None
-
-
-@dataclass
-class Scores:
-    """What an evaluation gave.
-
-    Attributes:
-        scores: [N, C], or None where the module declares no classes.
-        labels: [N, C] in {0, 1, NaN}, or None likewise.
-        logged: means over examples of what the module passed to ``self.log``.
-        metrics: Metrics of torchmetrics among that, with what they have seen.
-        tally: what a site tells in the place of scores and labels; None else.
-        forgotten: columns of the classes whose labels are taken for unknown here.
-        fewer: Whether its model ranks fewer classes than the federation has learned, so that a mean is of other images.
-    """
-
-    view: View
-    examples: int
-    scores: Tensor | None
-    labels: Tensor | None
-    logged: dict[str, float]
-    metrics: dict[str, Metric] = field(default_factory=dict)
-    tally: Tally | None = None
-    forgotten: frozenset[int] = frozenset()
-    fewer: bool = False
-
-    @property
-    def ranks(self) -> bool:
-        """Whether it tells how well classes are ranked."""
-        return self.scores is not None or self.tally is not None
-
-    def forget(self, columns: Sequence[bool]) -> None:
-        """Take the labels of some classes for unknown."""
-        self.forgotten |= {column for column, gone in enumerate(columns) if gone}
-        if self.labels is not None:
-            self.labels[:, columns] = torch.nan
-        if self.tally is not None:
-            self.tally.forget(columns)
-
-    def result(self, classes: Sequence[str]) -> tuple[Tally, ClassAUROC]:
-        """Give its tally, and AUROC and support of each class; for what ranks."""
-        tally = self.tally or Tally.of(self.scores, self.labels, classes)
-        return tally, tally.class_auroc(classes)
-
-    def hides(self, column: int) -> bool:
-        """Whether images of a class may be labelled of which nothing is told: neither positives nor negatives are counted."""
-        if self.tally is None or column in self.forgotten:
-            return False
-        return not (self.tally.positives[column].any() or self.tally.negatives[column].any())
 
 
 @dataclass
 class Program:
-    """Everything that a process needs to train and evaluate clients; travels to worker processes once."""
+    """Models, data and settings for a process that trains and evaluates clients; sent to worker processes once."""
 
     module: LightningModule
     aggregators: list[Aggregator]
@@ -117,7 +47,7 @@ class Program:
     pictures: Literal["mapped", "ahead", "resident"] = "mapped"
 
     def dataset(self, view: View) -> Dataset:
-        """What a view looks at."""
+        """Return the data set of a view."""
         return self.test_sets[view.part] if view.holder is None else getattr(self.data[view.holder], view.part)
 
 
@@ -128,39 +58,41 @@ AnyState = ClientState | StoredState
 """A client's state, in memory or in a file."""
 
 Reply = tuple[Payload, list[tuple[AnyState | None, ClientReport]]]
-"""What a job gives: the sum of its clients' payloads in their order, and each client's new state (None where it has none, as
-after a measuring round) and report."""
+"""Result of a job: the sum of its clients' payloads in order, and each client's new state and report.
+
+The state is None if it does not change, as in a measuring round.
+"""
 
 Item = TypeVar("Item")
 
 JOBS = 64
-"""A cohort of twice as many clients or more goes to the workers in about so many jobs, each of several clients."""
+"""Number of jobs for large cohorts, of at least twice as many clients: each job then has several clients."""
 
 
 def jobs_of(items: Sequence[Item], singly: bool = False) -> list[Sequence[Item]]:
-    """Cut a cohort, or a list of views, into jobs of neighbours.
+    """Split a cohort, or a list of views, into jobs of consecutive items.
 
-    The number of items alone says how: payloads are added within a job first, so that the order of additions is the same
-    whatever the number of workers. With ``singly`` each is a job by itself.
+    The split depends only on the number of items: payloads are added within each job first, so the order of additions
+    is the same for any number of workers. With ``singly`` each item is its own job.
     """
     size = 1 if singly else max(1, len(items) // JOBS)
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
 class Worker:
-    """Runs clients one after the other on one model instance.
+    """Worker that runs clients one after another on one model.
 
     Attributes:
-        doing: What it does at the moment, in words.
+        doing: Readable description of the current activity.
     """
 
     doing = ""
 
     def __init__(self, program: Program, fabric: FederationFabric) -> None:
-        # One thread or two give different bits, so a client's number of threads is the run's, not the machine's.
+        # Results depend on the number of threads, so it is a setting and does not depend on the machine.
         torch.set_num_threads(program.threads)
         if program.pictures != "mapped":
-            from fedlit.federation.devices import placed  # which imports what reads pictures
+            from fedlit.federation.devices import placed  # imports image libraries
 
             data, test_sets = placed(program.data, program.test_sets, program.pictures, fabric.device)
             program = replace(program, data=data, test_sets=test_sets)
@@ -171,7 +103,7 @@ class Worker:
         self._ahead = ReadAhead(fabric.device) if program.pictures == "ahead" else None
 
     def fresh_state(self) -> ClientState:
-        """Return the state of a client that has not trained yet."""
+        """Return the initial state of a client."""
         return initial_client_state(self.program.aggregators, self.local.layout)
 
     def train(
@@ -183,9 +115,15 @@ class Worker:
         following: tuple[str, AnyState | None] | None = None,
         into: Tensor | None = None,
     ) -> Reply:
-        """Several clients' part of a round, one after the other; new states go to the folder, where there is one.
+        """Run several clients' part of a round, one after another.
 
-        ``following`` is who comes after them, if that is known, and ``into`` memory [P] for the sum of their ``w``.
+        Args:
+            clients: Names and states of the clients.
+            down: Message from the server.
+            rnd: The round.
+            folder: Folder for new states; by default they remain in memory.
+            following: Name and state of the next client, if known, whose first batch is read ahead.
+            into: Memory [P] for the sum of the clients' ``w``.
         """
         total, trained, down = None, [], self._here(down)
         for (name, state), after in pairwise(chain(clients, [following])):
@@ -198,12 +136,12 @@ class Worker:
                 payload, new, report = client_round(
                     self.local, stream, client, state=before, down=down, rnd=rnd, into=into
                 )
-            total, into = added(total, payload), None
+            total, into = add_payload(total, payload), None
             trained.append((None if new is before else folder.keep(new) if folder else new, report))
         return total, trained
 
     def _here(self, down: Broadcast) -> Broadcast:
-        """What the clients get, on the device that trains; it is copied there once a round."""
+        """Return the server's message on the device that trains; it is copied once per round."""
         device = self.local.flat.w.device
         if device.type == "cpu":
             return down
@@ -224,7 +162,7 @@ class Worker:
 
     @torch.no_grad()
     def evaluate(self, view: View, state: ClientState | None, down: Broadcast) -> Scores:
-        """Run ``validation_step`` over a view: scores where it returns them, and what it logs."""
+        """Run ``validation_step`` over a view and return scores, if any, and logged values."""
         self.doing = f"evaluating {view}"
         program, local, module, down = self.program, self.local, self.local.module, self._here(down)
         dataset = program.dataset(view)
@@ -248,22 +186,23 @@ class Worker:
             with readable_errors(module, f"scoring {view.part!r}"):
                 batch = fetch(dataset, indices)
                 output = local.apply(lambda moved, number=number: step(moved, number), batch)
-            for key, (mean, given) in weighed(local.fabric.logged).items():
-                total, weight = sums.get(key, (0.0, 0.0))
-                sums[key] = total + mean * (given or len(indices)), weight + (given or len(indices))
+            for key, (mean, weight) in weighed(local.fabric.logged).items():
+                weight = weight or len(indices)
+                total, weights = sums.get(key, (0.0, 0.0))
+                sums[key] = total + mean * weight, weights + weight
             output = scores_of(module, view.method, output, len(indices), len(local.layout.classes))
             if output is not None:
                 scores.append(output.float())
                 labels.append(columns(torch.as_tensor(batch[1]), output.shape[1]))
-        logged = {key: total / weight for key, (total, weight) in sums.items()}
+        logged = {key: total / weights for key, (total, weights) in sums.items()}
         metrics = local.fabric.taken()
         logged |= {key: value_of(key, metric) for key, metric in metrics.items()}
         collected = (torch.cat(scores).cpu(), torch.cat(labels).cpu()) if scores else (None, None)
         return Scores(view, seen, *collected, logged, metrics)
 
 
-class InProcess:
-    """A pool of one: this process is the worker, on a copy of the module."""
+class InProcessPool:
+    """A pool whose only worker is this process, with a copy of the module."""
 
     def __init__(self, program: Program, fabric: FederationFabric) -> None:
         self.worker = Worker(replace(program, module=copy_of(program.module)), fabric)
@@ -277,34 +216,34 @@ class InProcess:
         folder: StateFolder | None = None,
         singly: bool = False,
     ) -> Iterator[Reply]:
-        """Replies in cohort order, with ``singly`` one a client; new states go to the folder, where there is one."""
+        """Yield replies in cohort order, with ``singly`` one per client; new states go to ``folder``, if given."""
         jobs = jobs_of(cohort, singly)
         for job, after in zip_longest(jobs, jobs[1:]):
             held = ((name, states.get(name) or self.worker.fresh_state()) for name in job)
             yield self.worker.train(held, down, rnd, folder, after and (after[0], states.get(after[0])))
 
     def evaluate(self, views: Sequence[View], states: Mapping[str, AnyState], down: Broadcast) -> Iterator[Scores]:
-        """Scores in order."""
+        """Yield scores in the order of the views."""
         for view in views:
             state = states.get(view.client) or self.worker.fresh_state()
             yield self.worker.evaluate(view, state.load(), down)
 
     def close(self) -> None:
-        """Let go of the model, and of pictures on its device."""
+        """Free the model, and images on its device."""
         vars(self).pop("worker", None)
 
 
 class Engine:
-    """Runs clients on a pool, and keeps their states; the federation does not know where.
+    """Engine that runs clients on a pool and keeps their states.
 
     Attributes:
-        where: in words, for the person at the keyboard.
-        folder: of the clients' states, where they do not stay in memory.
-        keeps_states: whether clients' states are here, and in checkpoints; otherwise they are at sites.
-        reduce: what makes one payload of a round's single ones; without, they are added up as they come.
+        where: Readable description of where clients run.
+        folder: Folder of the clients' states; None if they remain in memory.
+        keeps_states: Whether clients' states are on this machine and in checkpoints; otherwise they are at sites.
+        reduce: Function that combines the single payloads of a round; if None, they are added as they arrive.
 
     Args:
-        pool: an :class:`InProcess`, or what has its methods.
+        pool: An :class:`InProcessPool` or an object with the same methods.
     """
 
     where: str
@@ -312,7 +251,7 @@ class Engine:
     keeps_states = True
     reduce: Callable[[Sequence[Payload]], Payload] | None = None
 
-    def __init__(self, pool: InProcess) -> None:
+    def __init__(self, pool: InProcessPool) -> None:
         self._pool = pool
         self._states: dict[str, AnyState] = {}
         self._waiting: dict[str, AnyState] = {}
@@ -320,9 +259,9 @@ class Engine:
     def run(
         self, cohort: Sequence[str], down: Broadcast, rnd: Round, on_reply: OnReply = lambda report: None
     ) -> tuple[Payload, list[ClientReport]]:
-        """One round: the sum of the cohort's payloads, or what stands for it, and how it went for each. New client states wait."""
+        """Run a round and return the combined payload and the reports; new client states wait for ``commit``."""
         self._drop(self._waiting)
-        total, reports, self._waiting, single = None, [], {}, []
+        total, reports, self._waiting, payloads = None, [], {}, []
         singly = self.reduce is not None and rnd.window > 0
         for payload, trained in self._pool.train(cohort, self._states, down, rnd, self.folder, singly):
             for state, report in trained:
@@ -330,19 +269,19 @@ class Engine:
                     self._waiting[report.client] = state
                 reports.append(report)
                 on_reply(report)
-            single += [payload.cpu()] if singly else []
-            total = payload if singly else added(total, payload)
-        return self.reduce(single) if singly else total and total.cpu(), reports
+            payloads += [payload.cpu()] if singly else []
+            total = payload if singly else add_payload(total, payload)
+        return self.reduce(payloads) if singly else total and total.cpu(), reports
 
     def commit(self) -> None:
-        """Make the waiting client states the clients' own: the server has accepted the round."""
+        """Commit the waiting client states after the server has accepted the round."""
         replaced = {name: self._states[name] for name in self._waiting if name in self._states}
         self._states |= self._waiting
         self._waiting = {}
         self._drop(replaced)
 
     def evaluate(self, views: Sequence[View], down: Broadcast) -> list[Scores]:
-        """Score each view, in order."""
+        """Return the scores of each view, in order."""
         return list(self._pool.evaluate(views, self._states, down))
 
     def client_states(self) -> Mapping[str, AnyState]:
@@ -350,61 +289,61 @@ class Engine:
         return self._states
 
     def load_client_states(self, states: Mapping[str, AnyState]) -> None:
-        """Restore what ``client_states`` gave; those of clients that other processes keep are ignored."""
+        """Restore states from ``client_states``; states of clients in other processes are ignored."""
         before = self._states
         self._states = {name: self.folder.adopt(state) if self.folder else state for name, state in states.items()}
         self._drop(before)
 
     def at_sites(self) -> dict[str, int | None]:
-        """Return after which round the state of each client at its site is the federation's; {} where they are here."""
+        """Return the round of each client's state at its site; {} if states are on this machine."""
         return {}
 
-    def go_back(self, at_sites: Mapping[str, int | None], rounds: int) -> None:
-        """Go on from the states at sites that a checkpoint after so many rounds names."""
+    def roll_back(self, at_sites: Mapping[str, int | None], rounds: int) -> None:
+        """Return to the states at sites that a checkpoint after ``rounds`` rounds refers to."""
 
     def saved(self, places: Sequence[Mapping[str, int | None]]) -> None:
-        """Learn to which states at sites the checkpoints go back."""
+        """Record the states at sites that the existing checkpoints refer to."""
 
     def start_afresh(self, server: ServerState) -> None:
-        """Drop what algorithms keep at clients at sites; a client keeps its own part of the model."""
+        """Reset the state of algorithms at sites; each client keeps its personal part of the model."""
 
     def hand_out(self, down: Broadcast, rounds: int, learned: Mapping[str | None, list[bool]]) -> list[str]:
-        """Give the best model to sites, which keep it, and say to which; where clients are here, nobody needs it.
+        """Send the best model to sites that keep it, and return lines that name them; local engines do nothing.
 
         Args:
             down: The model.
-            rounds: Completed rounds.
-            learned: For each client with a model of its own, or for None, whether it can tell a class.
+            rounds: Number of completed rounds.
+            learned: Whether each class was learned, per client with a personal model, or for None.
         """
         return []
 
-    def hand_over(
+    def carry_over(
         self,
-        parts: PersonalParts,
+        personal: PersonalState,
         clients: Mapping[str, Client],
         module: LightningModule,
         server: ServerState,
         aggregators: Sequence[Aggregator],
     ) -> None:
-        """Let clients begin with what they kept to themselves in an earlier phase, see :class:`PersonalParts`."""
-        begun = parts.states(clients, module, server, aggregators, parts.kept())
+        """Load the state that clients kept in an earlier phase, see :class:`PersonalState`."""
+        initial = personal.states(clients, module, server, aggregators, personal.kept())
         keep = self.folder.keep if self.folder else ClientState.load
-        self.load_client_states({name: keep(state) for name, state in begun})
+        self.load_client_states({name: keep(state) for name, state in initial})
 
     def close(self) -> None:
-        """Let go of processes, shared memory and the folder of states."""
+        """Free processes, shared memory and the folder of states."""
         self._pool.close()
         if self.folder:
             self.folder.close()
 
     def _drop(self, states: Mapping[str, AnyState]) -> None:
-        """Let go of the files of states that nobody has any more."""
+        """Delete the files of states that are no longer in use."""
         if self.folder and states:
             self.folder.drop(states.values(), [self._states[name] for name in states if name in self._states])
 
 
-def added(total: Payload | None, payload: Payload) -> Payload:
-    """Give the sum so far and one payload more, in the memory of the first."""
+def add_payload(total: Payload | None, payload: Payload) -> Payload:
+    """Add a payload to the total, in the memory of the total, and return it."""
     if total is None:
         return payload
     total.add_(payload)
@@ -412,18 +351,18 @@ def added(total: Payload | None, payload: Payload) -> Payload:
 
 
 class Away(Protocol):
-    """Whoever has the clients, where this machine does not have them: it makes the engine of each phase.
+    """Remote clients, which provide the engine of each phase.
 
     Attributes:
-        whole: whether some evaluate whole data sets alone, also in a trial run.
+        whole: Whether some sites evaluate only whole data sets, even in a trial run.
     """
 
     whole: bool
 
     def open(self, directory: Path) -> None:
-        """Learn the id of the run in a directory, or give a new run one."""
+        """Read the id of the run in a directory, or create one for a new run."""
 
     def engine(
         self, program: Program, fabric: FederationFabric, settings: Settings, phase: str, layout: Layout
     ) -> Engine:
-        """Make the engine of a phase; the main part's name is ""."""
+        """Create the engine of a phase; the main part's name is ""."""

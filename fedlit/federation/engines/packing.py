@@ -1,4 +1,4 @@
-"""Messages between processes as bytes: small tensors travel as what they hold, which takes a tenth of torch's own time."""
+"""Pickling of messages between processes; small tensors are packed as bytes, ten times as fast as torch does it."""
 
 import copyreg
 import io
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def packed(message: object) -> bytes:
-    """Give a message as bytes, which ``pickle.loads`` reads."""
+    """Return a message as bytes that ``pickle.loads`` can read."""
     buffer = io.BytesIO()
     pickler = pickle.Pickler(buffer, pickle.HIGHEST_PROTOCOL)
     pickler.dispatch_table = copyreg.dispatch_table | {Tensor: _reduced}

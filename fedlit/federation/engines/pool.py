@@ -1,4 +1,4 @@
-"""Worker processes of one machine that train clients side by side."""
+"""Worker processes of one machine that train clients in parallel."""
 
 import errno
 import multiprocessing
@@ -25,23 +25,24 @@ from fedlit.core.errors import ConfigError, TrainingError, WorkerError
 from fedlit.core.fabric import FederationFabric, make_fabric
 from fedlit.core.messages import Broadcast, ClientReport, ClientState, Payload, Round
 from fedlit.core.system.processes import context, keep_freed_memory, let_go, starting
-from fedlit.federation.engines.base import AnyState, Program, Reply, Scores, View, Worker, jobs_of
+from fedlit.federation.engines.base import AnyState, Program, Reply, Worker, jobs_of
 from fedlit.federation.engines.packing import packed
+from fedlit.federation.engines.scores import Scores, View
 from fedlit.federation.engines.shared_memory import Handle, SharedFolder, no_room
 
 REPLIES = 4
-"""Reply buffers of a worker: how far it may run ahead of a slower one, whose reply is due first."""
+"""Number of reply buffers per worker: how far it may run ahead of a slower worker whose reply is due first."""
 
 START = "start-up"
-"""What a worker does before its first job."""
+"""Name of a worker's activity before its first job."""
 
 DEATHS = {-9: "a lack of memory", -7: "a lack of shared memory (/dev/shm)"}
-"""What the signals that end a worker most often mean."""
+"""Usual causes of the exit codes of dead workers."""
 
 
 @dataclass(frozen=True)
-class Begin:
-    """A round, or an evaluation, starts: what is the same for all its jobs."""
+class RoundStart:
+    """Message to all workers at the start of a round or an evaluation."""
 
     down: Handle
     rnd: Round | None
@@ -50,22 +51,22 @@ class Begin:
 
 @dataclass(frozen=True)
 class StateRef:
-    """A client state in a message: small ones and files inline, large ones in shared memory, neither where there is none."""
+    """A client state in a message: small states and files inline, large states in shared memory, or neither."""
 
     inline: AnyState | None = None
     handle: Handle | None = None
 
 
 @dataclass(frozen=True)
-class Job:
-    """To a worker: train these clients with the states that they have, or score these views.
+class WorkerJob:
+    """Message to a worker: train clients or score views.
 
     Attributes:
-        number: Of the job among those of its round.
+        number: Position of the job in its round.
         of: Names of clients, or views.
-        states: One of each.
-        keep_in: Files for the clients' new states, where those are large.
-        reply_in: File for the sum of the clients' payloads; "" where views are scored.
+        states: State of each client or view.
+        keep_in: Names of files for the clients' new states, if these are large.
+        reply_in: Name of the file for the sum of the clients' payloads; "" if views are scored.
     """
 
     number: int
@@ -76,8 +77,8 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Trained:
-    """From a worker: the sum of a job's payloads, and each client's new state and how its round went."""
+class TrainReply:
+    """Message from a worker: the sum of a job's payloads, and each client's new state and report."""
 
     number: int
     vectors: Handle
@@ -87,16 +88,16 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Scored:
-    """From a worker: the scores of a job's views."""
+class ScoreReply:
+    """Message from a worker: the scores of a job's views."""
 
     number: int
     scores: list[Scores]
 
 
 @dataclass(frozen=True)
-class Failed:
-    """From a worker: a job failed, by an error that fedlit raises on purpose, of a kind, or by another one."""
+class FailureReply:
+    """Message from a worker: a job failed; ``kind`` is None unless the error is a deliberate one of fedlit."""
 
     job: str
     reason: str
@@ -104,15 +105,15 @@ class Failed:
 
 
 class ProcessPool:
-    """``workers`` processes with a model instance each; clients go to whoever is free, replies come in cohort order.
+    """Pool of ``workers`` processes with one model each; jobs go to idle workers, and replies are in cohort order.
 
-    Weights, replies and large client states lie in shared memory; messages hold names only. Workers die with this
+    Weights, replies and large client states are in shared memory; messages contain only names. Workers exit with this
     process.
 
     Args:
-        program: what to train.
-        fabric: device and precision, which the workers' own Fabrics copy.
-        workers: number of processes.
+        program: Models and data.
+        fabric: Device and precision of the workers' Fabrics.
+        workers: Number of processes.
     """
 
     def __init__(self, program: Program, fabric: FederationFabric, workers: int) -> None:
@@ -130,11 +131,11 @@ class ProcessPool:
         self._workers: list[tuple[BaseProcess, Connection]] = []
         for index in range(workers):
             ours, theirs = origin.Pipe()
-            own = program_file.with_name(f"program-{index}.pkl")  # each removes its own: the memory goes with the last
-            os.link(program_file, own)
+            link = program_file.with_name(f"program-{index}.pkl")  # the last worker to remove its link frees the memory
+            os.link(program_file, link)
             process = origin.Process(
                 target=_serve,
-                args=(theirs, str(own), options, origin.get_start_method() == "fork"),
+                args=(theirs, str(link), options, origin.get_start_method() == "fork"),
                 daemon=True,
                 name=f"fedlit-worker-{index}",
             )
@@ -155,34 +156,38 @@ class ProcessPool:
         folder: StateFolder | None = None,
         singly: bool = False,
     ) -> Iterator[Reply]:
-        """Replies in cohort order; the first payload, with ``singly`` each, is the caller's own, others are good until the next."""
+        """Yield replies in cohort order; without ``singly`` a payload after the first is valid until the next reply."""
         self._begin(down, replace(rnd, participation=torch.tensor(1.0)), folder)
         free = [deque(f"reply-{w}-{i}" for i in range(REPLIES)) for w in range(len(self._workers))]
         jobs = [
-            Job(number, names, [self._refer(n, states.get(n)) for n in names], [self._next_file(n) for n in names])
+            WorkerJob(
+                number, names, [self._refer(n, states.get(n)) for n in names], [self._next_file(n) for n in names]
+            )
             for number, names in enumerate(jobs_of(cohort, singly))
         ]
         for w, answer in self._answered(jobs, free):
             payload = Payload(self._folder.open(answer.vectors), answer.weight, answer.mask_weight)
             trained = [(self._state(report.client, state), report) for state, report in answer.clients]
             yield payload if answer.number and not singly else payload.clone(), trained
-            free[w].appendleft(Path(answer.vectors.path).name)  # those that nobody has needed yet take no memory
+            free[w].appendleft(Path(answer.vectors.path).name)  # unused files take no memory
         for names in free:
-            for name in sorted(names)[1:]:  # each worker needs one in the next round
+            for name in sorted(names)[1:]:  # keep one per worker for the next round
                 self._folder.empty(name)
 
     def evaluate(self, views: Sequence[View], states: Mapping[str, AnyState], down: Broadcast) -> Iterator[Scores]:
-        """Scores in order."""
+        """Yield scores in the order of the views."""
         self._begin(down, None)
         jobs = [
-            Job(number, seen, [self._refer(view.client, states.get(view.client)) for view in seen], [])
+            WorkerJob(number, seen, [self._refer(view.client, states.get(view.client)) for view in seen], [])
             for number, seen in enumerate(jobs_of(views))
         ]
         for _, answer in self._answered(jobs):
             yield from answer.scores
 
-    def _answered(self, jobs: Sequence[Job], free: Sequence[deque[str]] = ()) -> Iterator[tuple[int, Trained | Scored]]:
-        """Who answered and what, in the order of the jobs; where replies need files, a worker waits for a free one."""
+    def _answered(
+        self, jobs: Sequence[WorkerJob], free: Sequence[deque[str]] = ()
+    ) -> Iterator[tuple[int, TrainReply | ScoreReply]]:
+        """Yield worker and reply in the order of the jobs; training jobs need ``free`` reply files."""
         waiting, idle, done = deque(jobs), set(range(len(self._workers))), {}
         for number in range(len(jobs)):
             while number not in done:
@@ -197,7 +202,7 @@ class ProcessPool:
             yield done.pop(number)
 
     def close(self) -> None:
-        """End the worker processes and let go of the shared memory."""
+        """Stop the worker processes and free the shared memory."""
         for process, connection in self._workers:
             connection.close()
             process.join(5)
@@ -209,7 +214,7 @@ class ProcessPool:
         self._folder.close()
 
     def _begin(self, down: Broadcast, rnd: Round | None, folder: StateFolder | None = None) -> None:
-        message = Begin(self._folder.write("down", down.tensors()), rnd, folder)
+        message = RoundStart(self._folder.write("down", down.tensors()), rnd, folder)
         for w in range(len(self._workers)):
             self._send(w, message)
 
@@ -219,7 +224,7 @@ class ProcessPool:
         except (BrokenPipeError, ConnectionResetError):
             self._died(w)
 
-    def _answers(self) -> Iterator[tuple[int, Trained | Scored]]:
+    def _answers(self) -> Iterator[tuple[int, TrainReply | ScoreReply]]:
         ready = wait([connection for _, connection in self._workers])
         for w, (_, connection) in enumerate(self._workers):
             if connection in ready:
@@ -227,7 +232,7 @@ class ProcessPool:
                     answer = pickle.loads(connection.recv_bytes())
                 except (EOFError, ConnectionResetError):
                     self._died(w)
-                if isinstance(answer, Failed):
+                if isinstance(answer, FailureReply):
                     if answer.kind:
                         raise answer.kind(answer.reason)
                     kind = WorkerError if answer.job == START else RuntimeError
@@ -237,10 +242,10 @@ class ProcessPool:
     def _died(self, w: int) -> None:
         process = self._workers[w][0]
         process.join(5)
-        time.sleep(1)  # whoever ends all processes of a job at once ends this one too, which says why
+        time.sleep(1)  # if a scheduler kills all processes of a job, it also ends this one, with a better message
         code, hint = process.exitcode, ""
         if code in DEATHS:
-            hint = f"; {code} is most often {DEATHS[code]}: use fewer federation.workers or a smaller data.batch_size"
+            hint = f"; {code} usually means {DEATHS[code]}: use fewer federation.workers or a smaller data.batch_size"
         raise WorkerError(f"worker process {w} died (exit code {code}){hint}")
 
     def _refer(self, client: str | None, state: AnyState | None) -> StateRef:
@@ -254,7 +259,7 @@ class ProcessPool:
         return StateRef(handle=stored[1])
 
     def _next_file(self, client: str) -> str:
-        """The one of a client's two files that does not hold its committed state."""
+        """Return the name of the client's file, of two, that does not contain its committed state."""
         number, stored = self._number[client], self._stored.get(client)
         in_a = stored is not None and stored[1].path.endswith("-a")
         return f"client-{number}-{'b' if in_a else 'a'}"
@@ -271,18 +276,18 @@ def _pickle(program: Program, file: Path, folder: SharedFolder) -> None:
     try:
         with file.open("wb") as out:
             cloudpickle.dump(program, out)
-    except Exception as error:  # whatever a class of somebody's own raises
+    except Exception as error:  # custom classes may raise anything
         folder.close()
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             raise no_room(error, "the model and the data in shared memory", str(file)) from None
         raise ConfigError(
-            f"{_unpicklable(program)} cannot travel to worker processes: {str(error).splitlines()[0]}; create open files, "
+            f"{_unpicklable(program)} cannot be sent to worker processes: {str(error).splitlines()[0]}; create files, "
             "locks and connections where they are used, or set federation.workers: 1"
         ) from error
 
 
 def _unpicklable(program: Program) -> str:
-    """The part of a program that is in the way."""
+    """Return a name for the part of a program that cannot be pickled."""
     parts = {type(program.module).__name__: program.module}
     parts |= {type(aggregator).__name__: aggregator for aggregator in program.aggregators}
     parts |= {f"the data of client {name!r}": data for name, data in program.data.items()}
@@ -295,12 +300,12 @@ def _unpicklable(program: Program) -> str:
 
 
 def _serve(connection: Connection, program_file: str, options: dict, copied: bool) -> None:
-    """Body of a worker process: answer jobs until the pipe closes."""
+    """Run a worker process: process jobs until the pipe closes."""
     if copied:
         let_go((connection.fileno(), multiprocessing.parent_process().sentinel))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if hasattr(signal, "pthread_sigmask"):  # a fork server that a sweep has started blocks it
+    if hasattr(signal, "pthread_sigmask"):  # blocked if a sweep started the fork server
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
     path = Path(program_file)
     threading.Thread(target=_die_with_parent, args=(path.parent,), daemon=True).start()
@@ -320,16 +325,16 @@ def _serve(connection: Connection, program_file: str, options: dict, copied: boo
                 path.unlink()
                 worker = Worker(program, make_fabric(**options))
             match message:
-                case Begin(down, rnd, states):
+                case RoundStart(down, rnd, states):
                     begin = Broadcast.from_tensors(folder.open(down), len(program.aggregators)), rnd, states
                     continue
-                case Job():
+                case WorkerJob():
                     answer = (_train if begin[1] else _score)(worker, folder, message, *begin)
         except (ConfigError, TrainingError) as error:
             kind = ConfigError if isinstance(error, ConfigError) else TrainingError
-            answer = Failed(_doing(worker), str(error), kind)
+            answer = FailureReply(_doing(worker), str(error), kind)
         except Exception:
-            answer = Failed(_doing(worker), traceback.format_exc(), None)
+            answer = FailureReply(_doing(worker), traceback.format_exc(), None)
         try:
             connection.send_bytes(packed(answer))
         except OSError:
@@ -342,20 +347,22 @@ def _doing(worker: Worker | None) -> str:
 
 
 def _train(
-    worker: Worker, folder: SharedFolder, job: Job, down: Broadcast, rnd: Round, states: StateFolder | None
-) -> Trained:
+    worker: Worker, folder: SharedFolder, job: WorkerJob, down: Broadcast, rnd: Round, states: StateFolder | None
+) -> TrainReply:
     held = ((name, _resolve(worker, folder, state)) for name, state in zip(job.of, job.states, strict=True))
     w = worker.local.flat.w
     into = folder.memory(job.reply_in, w) if w.device.type == "cpu" else None
     payload, trained = worker.train(held, down, rnd, states, into=into)
     clients = [(_kept(folder, file, state), report) for (state, report), file in zip(trained, job.keep_in, strict=True)]
     vectors = folder.write(job.reply_in, payload.cpu().vectors)
-    return Trained(job.number, vectors, payload.weight, payload.mask_weight, clients)
+    return TrainReply(job.number, vectors, payload.weight, payload.mask_weight, clients)
 
 
-def _score(worker: Worker, folder: SharedFolder, job: Job, down: Broadcast, *_: None) -> Scored:
+def _score(worker: Worker, folder: SharedFolder, job: WorkerJob, down: Broadcast, *_: None) -> ScoreReply:
     held = (_resolve(worker, folder, state).load() for state in job.states)
-    return Scored(job.number, [worker.evaluate(view, state, down) for view, state in zip(job.of, held, strict=True)])
+    return ScoreReply(
+        job.number, [worker.evaluate(view, state, down) for view, state in zip(job.of, held, strict=True)]
+    )
 
 
 def _kept(folder: SharedFolder, file: str, state: AnyState | None) -> StateRef:
@@ -374,5 +381,5 @@ def _resolve(worker: Worker, folder: SharedFolder, ref: StateRef) -> AnyState:
 
 def _die_with_parent(shared: Path) -> None:
     wait([multiprocessing.parent_process().sentinel])
-    shutil.rmtree(shared, ignore_errors=True)  # it would stay in memory after the last process
+    shutil.rmtree(shared, ignore_errors=True)  # otherwise it stays in memory after the last process
     os._exit(1)

@@ -1,4 +1,4 @@
-"""Several processes or machines through Lightning Fabric: clients pinned to ranks, one all-reduce a round."""
+"""The engine of several Fabric processes or machines: each client has a rank, with one all-reduce per round."""
 
 import traceback
 from collections.abc import Mapping, Sequence
@@ -10,12 +10,13 @@ import torch.distributed as dist
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.messages import Broadcast, ClientReport, Payload, Round
-from fedlit.federation.engines.base import AnyState, Engine, InProcess, OnReply, Program, Scores, View
+from fedlit.federation.engines.base import AnyState, Engine, InProcessPool, OnReply, Program
+from fedlit.federation.engines.scores import Scores, View
 
 
 @dataclass(frozen=True)
 class RankReport:
-    """What ranks tell each other before a round's all-reduce."""
+    """Message from one rank to all others before a round's all-reduce."""
 
     reports: list[ClientReport]
     sizes: dict[str, int]
@@ -23,32 +24,33 @@ class RankReport:
 
 
 class FabricEngine(Engine):
-    """Every rank keeps and trains the clients whose position modulo the world size is its rank.
+    """Engine in which each rank keeps and trains the clients whose position modulo the world size is its rank.
 
-    Ranks sum their clients' payloads, one all-reduce adds the ranks, and every rank runs the same server round. A
+    Each rank sums its clients' payloads, one all-reduce adds these sums, and every rank runs the same server round. A
     client's state never leaves its rank.
 
     Args:
-        program: what to train.
-        fabric: launched, with a world of more than one process.
+        program: Models and data.
+        fabric: Lightning Fabric, launched with more than one process.
 
     Raises:
-        ConfigError: more processes than clients, an aggregator that reduces single replies, or ranks that built different
-            models.
+        ConfigError: There are more processes than clients, an aggregator reduces single replies, or the ranks built
+            different models.
     """
 
     def __init__(self, program: Program, fabric: FederationFabric) -> None:
         if fabric.world_size > len(program.clients):
             raise ConfigError(
-                f"{fabric.world_size} processes for {len(program.clients)} clients: expected at most one "
-                "process a client; lower fabric.devices or fabric.num_nodes"
+                f"fabric: expected at most one process per client, found {fabric.world_size} processes for "
+                f"{len(program.clients)} clients; lower fabric.devices or fabric.num_nodes"
             )
-        if single := [type(a).__name__ for a in program.aggregators if a.implements("reduce")]:
+        if reducing := [type(a).__name__ for a in program.aggregators if a.implements("reduce")]:
             raise ConfigError(
-                f"{single[0]} needs the single replies of a round, and {fabric.world_size} processes of Fabric exchange sums; "
-                "set fabric.devices and fabric.num_nodes to 1, and federation.workers to train clients side by side"
+                f"{reducing[0]} needs the single replies of a round, but {fabric.world_size} processes of Fabric "
+                "exchange only sums; set fabric.devices and fabric.num_nodes to 1, and federation.workers to train in "
+                "parallel"
             )
-        super().__init__(InProcess(program, fabric))
+        super().__init__(InProcessPool(program, fabric))
         self.where = f"{fabric.world_size} ranks"
         self._fabric = fabric
         self._own = set(list(program.clients)[fabric.global_rank :: fabric.world_size])
@@ -56,20 +58,20 @@ class FabricEngine(Engine):
         prints = self._gather(self._layout.fingerprint)
         if len(set(prints)) > 1:
             raise ConfigError(
-                f"the ranks built different models (layouts {', '.join(prints)}); give them the same config"
+                f"model: expected one layout on all ranks, found {', '.join(prints)}; use the same configuration"
             )
 
     def run(
         self, cohort: Sequence[str], down: Broadcast, rnd: Round, on_reply: OnReply = lambda report: None
     ) -> tuple[Payload, list[ClientReport]]:
-        """Run a round: each rank its own clients, then one all-reduce; the sum is the same on every rank."""
+        """Run a round: each rank trains its clients, and one all-reduce gives every rank the same sum."""
         total, reports, error = None, [], ""
         try:
             total, reports = super().run([name for name in cohort if name in self._own], down, rnd, on_reply)
         except TrainingError as failure:
             error = str(failure)
         except Exception:
-            # The other ranks would wait for this one for ever.
+            # Other ranks would otherwise wait forever.
             error = f"rank {self._fabric.global_rank}: {traceback.format_exc()}"
         sizes = {name: vector.numel() for name, vector in total.vectors.items()} if total else {}
         ranks = self._gather(RankReport(reports, sizes, error))
@@ -81,11 +83,11 @@ class FabricEngine(Engine):
         return self._sum(total, sizes), [by_client[name] for name in cohort]
 
     def evaluate(self, views: Sequence[View], down: Broadcast) -> list[Scores]:
-        """Score each view on the rank that has its client; every rank gets all scores, in order."""
+        """Score each view on the rank of its client; every rank receives all scores, in order."""
         size, rank = self._fabric.world_size, self._fabric.global_rank
         mine = [v for i, v in enumerate(views) if (v.client in self._own if v.client else i % size == rank)]
-        own = list(self._pool.evaluate(mine, self._states, down))
-        by_view = {scores.view: scores for rank in self._gather(own) for scores in rank}
+        scored = list(self._pool.evaluate(mine, self._states, down))
+        by_view = {scores.view: scores for rank in self._gather(scored) for scores in rank}
         return [by_view[view] for view in views]
 
     def load_client_states(self, states: Mapping[str, AnyState]) -> None:
@@ -93,7 +95,7 @@ class FabricEngine(Engine):
         super().load_client_states({name: state for name, state in states.items() if name in self._own})
 
     def _sum(self, total: Payload | None, sizes: dict[str, int]) -> Payload:
-        """One all-reduce over everything, packed into one vector."""
+        """Add the ranks' payloads by one all-reduce of a single vector."""
         groups, dtype = self._layout.num_groups, self._layout.dtype
         if total is None:
             vectors = {name: torch.zeros(size, dtype=dtype) for name, size in sizes.items()}

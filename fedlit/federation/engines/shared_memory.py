@@ -1,4 +1,4 @@
-"""Tensors that processes of one machine share: named tensors in one memory-mapped file."""
+"""Tensors in memory-mapped files, which processes of one machine share."""
 
 import os
 import secrets
@@ -20,14 +20,14 @@ from fedlit.core.messages import State
 ALIGNMENT = 64
 
 NAME, OWNER = "fedlit", "owner.lock"
-"""Folders are called fedlit-PID-...; the file in each is held by the process that made it, until it is dead."""
+"""Folders are named fedlit-PID-...; the owner locks the file in its folder until it exits."""
 
 _HELD: dict[Path, FileLock] = {}
 
 
 @dataclass(frozen=True)
 class Handle:
-    """Where named tensors lie; small enough to send with every message."""
+    """Location of named tensors in a file; small enough to send with every message."""
 
     path: str
     entries: tuple[tuple[str, torch.dtype, tuple[int, ...], int], ...]
@@ -35,22 +35,22 @@ class Handle:
 
 
 class SharedFolder:
-    """Files of named tensors in a folder of its own, in memory where there is room for them.
+    """A folder with files of named tensors, in shared memory if it has enough space.
 
-    Each process maps a file once and keeps it mapped, so a file that is written again costs one copy.
+    Each process maps a file once and keeps it mapped, so writing a file again costs one copy.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or _place() / f"{NAME}-{os.getpid()}-{secrets.token_hex(8)}"
         self._remove = None
         if path is None:
-            # Before there is a folder: a signal may end the process at any moment.
+            # Registered before the folder exists, because a signal may end the process at any moment.
             self._remove = Finalize(self, _remove, (self.path,), exitpriority=0)
             _make(self.path)
         self._mapped: dict[str, Tensor] = {}
 
     def write(self, name: str, state: State) -> Handle:
-        """Copy tensors into the file ``name``, creating or growing it as needed."""
+        """Copy tensors into the file ``name``, which is created or enlarged as needed."""
         entries, offset = [], 0
         for key, tensor in state.items():
             entries.append((key, tensor.dtype, tuple(tensor.shape), offset))
@@ -58,24 +58,24 @@ class SharedFolder:
         handle = Handle(str(self.path / name), tuple(entries), max(offset, ALIGNMENT))
         _reserve(handle.path, handle.nbytes)
         for key, tensor in self.open(handle).items():
-            if tensor.data_ptr() != state[key].data_ptr():  # it was not made there
+            if tensor.data_ptr() != state[key].data_ptr():  # not computed in place
                 tensor.copy_(state[key])
         return handle
 
     def memory(self, name: str, like: Tensor) -> Tensor:
-        """Memory for the first tensor that will be written into the file ``name``, of this size and dtype."""
+        """Return memory for the first tensor of the file ``name``, with the size and dtype of ``like``."""
         first = ("", like.dtype, tuple(like.shape), 0)
         handle = Handle(str(self.path / name), (first,), max(like.nbytes, ALIGNMENT))
         _reserve(handle.path, handle.nbytes)
         return self.open(handle)[""]
 
     def empty(self, name: str) -> None:
-        """Give back the memory of a file that nobody reads any more, until it is written again."""
-        with suppress(FileNotFoundError):  # nobody has needed it
+        """Free the memory of a file that is no longer read; it may be written again."""
+        with suppress(FileNotFoundError):  # never written
             os.truncate(self.path / name, 0)
 
     def open(self, handle: Handle) -> State:
-        """The tensors behind a handle, as views of the mapped file."""
+        """Return the tensors of a handle, as views of the mapped file."""
         buffer = self._mapped.get(handle.path)
         if buffer is None or buffer.numel() < handle.nbytes:
             buffer = torch.from_file(handle.path, shared=True, size=handle.nbytes, dtype=torch.uint8)
@@ -86,14 +86,14 @@ class SharedFolder:
         }
 
     def close(self) -> None:
-        """Unmap; the folder goes with the process that made it."""
+        """Unmap the files; the process that created the folder deletes it."""
         self._mapped.clear()
         if self._remove is not None:
             self._remove()
 
 
 def _reserve(path: str, nbytes: int) -> None:
-    """Take the room now: writing to a full memory file system kills a process without a word."""
+    """Reserve the space now, because writing to a full memory file system kills a process without a message."""
     with open(path, "ab") as file:
         if os.fstat(file.fileno()).st_size >= nbytes:
             return
@@ -107,24 +107,25 @@ def _reserve(path: str, nbytes: int) -> None:
 
 
 def no_room(error: OSError, what: str, path: str) -> OSError:
-    """Say of a memory file system that is full what to do."""
+    """Return an error about full shared memory, with the fix."""
     return OSError(
         error.errno,
-        f"no room for {what}: give it more (docker: --shm-size), set TMPDIR to a larger disk, or use federation.workers: 1",
+        f"no room for {what}: enlarge it (docker: --shm-size), set TMPDIR to a larger disk, or set "
+        "federation.workers: 1",
         path,
     )
 
 
 def _place() -> Path:
-    """Where a new folder goes; what dead processes have left there is removed."""
+    """Return the parent of new folders, after removing folders of dead processes."""
     memory = Path("/dev/shm")
     if memory.is_dir():
         _sweep(memory)
     roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2**30
     if memory.is_dir() and not roomy:
         warnings.warn(
-            f"{memory} has less than 1 GiB free; clients' states go to {tempfile.gettempdir()} instead, which "
-            "is slower (docker: --shm-size)",
+            f"{memory}: expected at least 1 GiB of free space, found less; clients' states are stored in "
+            f"{tempfile.gettempdir()} instead, which is slower (docker: --shm-size)",
             stacklevel=2,
         )
     place = memory if roomy else Path(tempfile.gettempdir())
@@ -134,19 +135,18 @@ def _place() -> Path:
 
 
 def _make(folder: Path) -> None:
-    """Make a folder that this process holds until it is dead."""
+    """Create a folder that this process locks until it exits."""
     folder.mkdir(mode=0o700)
     _HELD[folder] = lock = FileLock(folder / f".{OWNER}")
     lock.acquire(timeout=0)
-    # Under its name only when it is held: whoever sweeps would take it for a dead process's.
+    # Renamed only once it is locked, because a sweep would remove an unlocked folder.
     (folder / f".{OWNER}").rename(folder / OWNER)
 
 
 def _sweep(place: Path) -> None:
-    """Remove what dead processes of this user have left: a folder whose owner is alive is held by it.
+    """Remove folders of this user whose owner no longer holds the lock.
 
-    The system holds the lock for the process, so that neither a number that is used again nor a container with numbers of
-    its own takes a living one for dead.
+    The operating system ties locks to processes, so reused process ids and containers with their own ids do no harm.
     """
     for folder in place.glob(f"{NAME}-*"):
         with suppress(OSError, Timeout):

@@ -1,16 +1,16 @@
-"""What is examined at the door before anything trains: lists of small classes, to which a new one is added.
+"""Checks that run on input before training, as lists of small classes.
 
-What may be wrong is found once and said in words. Inside, nothing is looked at again; what only a round shows is watched by
-the classes of ``IN_ROUNDS``.
+The rest of the package relies on these checks and does not repeat them. Problems that only show during a round are
+detected by the classes of ``IN_ROUNDS``.
 """
 
 from lightning.pytorch import LightningModule
 
 from fedlit.core.attributes import AttributeWatch
 from fedlit.federation.examinations.copies import FunctionsOfTheModule, Iterators, SharedMemory
-from fedlit.federation.examinations.data import OF_DATA, check_clients
-from fedlit.federation.examinations.examination import Examination, check
-from fedlit.federation.examinations.machine import Compiler, Recorded, Recording
+from fedlit.federation.examinations.data import OF_DATA, examine_clients
+from fedlit.federation.examinations.examination import Examination, examine
+from fedlit.federation.examinations.machine import CaptureRequest, Compiler, StepCapture
 from fedlit.federation.examinations.modules import (
     AutomaticOptimization,
     BuffersOfOneType,
@@ -19,16 +19,16 @@ from fedlit.federation.examinations.modules import (
     HooksOfSteps,
     IsModule,
     LazyLayers,
-    Steps,
-    Trained,
+    ModuleWithAggregators,
+    RequiredMethods,
 )
 from fedlit.federation.examinations.optimizer import ElementwiseOptimizer
-from fedlit.federation.standstill import Standstill
+from fedlit.federation.stalled import StalledTraining
 
 OF_MODULES: tuple[Examination[LightningModule], ...] = (
     IsModule(),
     AutomaticOptimization(),
-    Steps(),
+    RequiredMethods(),
     Hooks(),
     LazyLayers(),
     HooksOfParameters(),
@@ -37,24 +37,36 @@ OF_MODULES: tuple[Examination[LightningModule], ...] = (
     BuffersOfOneType(),
     SharedMemory(),
 )
-"""What a module is examined for, in order; each may assume what those before it have found to be right."""
+"""Checks of a module, in order; each may rely on the checks before it."""
 
-OF_ALGORITHMS: tuple[Examination[Trained], ...] = (HooksOfSteps(),)
-"""What a module is examined for together with its algorithms."""
+OF_ALGORITHMS: tuple[Examination[ModuleWithAggregators], ...] = (HooksOfSteps(),)
+"""Checks of a module together with the algorithms that train it."""
 
 OF_OPTIMIZERS: tuple[Examination[LightningModule], ...] = (ElementwiseOptimizer(),)
-"""What its optimizer is examined for, where it is not torch's own."""
+"""Checks of an optimizer that is not from torch.optim."""
 
-OF_MACHINES = (Recording(), Compiler())
-"""What a machine is examined for, where the settings ask for it."""
+OF_MACHINES = (StepCapture(), Compiler())
+"""Checks of the machine, for settings that need special support."""
 
-IN_ROUNDS = (AttributeWatch, Standstill)
-"""What watches rounds: a mistake that shows only there ends the run."""
+IN_ROUNDS = (AttributeWatch, StalledTraining)
+"""Checks during rounds, for mistakes that do not show before; a problem ends the run."""
 
 EVERY = (*OF_MODULES, *OF_ALGORITHMS, *OF_OPTIMIZERS, *OF_DATA, *OF_MACHINES, *IN_ROUNDS)
-"""All of them, each with a name and advice."""
+"""All checks, each with a name and advice."""
 
 __all__ = [
-    "EVERY", "IN_ROUNDS", "OF_ALGORITHMS", "OF_DATA", "OF_MACHINES", "OF_MODULES", "OF_OPTIMIZERS", "Compiler", "Examination", "Recorded", "Recording", "Trained",
-    "check", "check_clients",
-]  # fmt: skip
+    "EVERY",
+    "IN_ROUNDS",
+    "OF_ALGORITHMS",
+    "OF_DATA",
+    "OF_MACHINES",
+    "OF_MODULES",
+    "OF_OPTIMIZERS",
+    "CaptureRequest",
+    "Compiler",
+    "Examination",
+    "ModuleWithAggregators",
+    "StepCapture",
+    "examine",
+    "examine_clients",
+]

@@ -29,7 +29,7 @@ class FunctionsOfTheModule(Examination[LightningModule]):
     name = "functions that refer to the module"
     advice = "make it a method of the class (a hook may be one), or a layer"
 
-    def found(self, module: LightningModule) -> str:
+    def problem(self, module: LightningModule) -> str:
         """Name the function's place, and its variable."""
         held = {id(part) for part in (*module.modules(), *module.parameters(), *module.buffers())}
         held.update(id(value) for part in module.modules() for _, value in _attributes(part) if _is_mutable(value))
@@ -54,7 +54,7 @@ class Iterators(Examination[LightningModule]):
     name = "iterators"
     advice = "compute what the step needs from self.global_step or batch_idx"
 
-    def found(self, module: LightningModule) -> str:
+    def problem(self, module: LightningModule) -> str:
         """Name the attribute."""
         for prefix, part in module.named_modules():
             for name, value in _attributes(part):
@@ -70,7 +70,7 @@ class SharedMemory(Examination[LightningModule]):
     name = "shared memory"
     advice = "assign the one parameter to both places instead of its data, or clone() it"
 
-    def found(self, module: LightningModule) -> str:
+    def problem(self, module: LightningModule) -> str:
         """Name both tensors, or the one whose elements share memory."""
         spans: dict[int, list[tuple[int, int, str, bool]]] = {}
         for name, tensor, travels in _tensors(module):

@@ -1,4 +1,4 @@
-"""What a client's training data may have got wrong."""
+"""Checks of the clients' training data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 from fedlit.core.labels import wrong_labels
 from fedlit.core.messages import ClientData
 from fedlit.data.examples import fetched
-from fedlit.federation.examinations.examination import Examination, check
+from fedlit.federation.examinations.examination import Examination, examine
 
 FETCHED = 8
-"""Clients whose examples are fetched, at most; each fetch may decode an image."""
+"""Maximum number of clients whose examples are fetched; each fetch may decode an image."""
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The training data of a client, and the classes of its labels; none where it is not trained on labels.
+    """The training data of a client, and the classes of its labels.
 
     Attributes:
-        client: Its name.
+        client: Name of the client.
         dataset: Its training examples.
-        classes: Names of the classes.
+        classes: Names of the classes; empty if training uses no labels.
     """
 
     client: str
@@ -30,48 +30,48 @@ class TrainingData:
 
 
 class Labels(Examination[TrainingData]):
-    """Labels are 0, 1, or NaN where they are not known; those that a data set does not hold are looked at in every batch."""
+    """Labels are 0, 1 or NaN (unknown); labels that are only available on fetching are checked in every batch."""
 
     name = "labels"
-    advice = "make them 0 or 1, or NaN where they are not known"
+    advice = "use 0 or 1, or NaN for unknown labels"
 
-    def found(self, given: TrainingData) -> str:
-        """Name the first label that is another."""
-        return wrong_labels(given.client, given.dataset, given.classes)
+    def problem(self, data: TrainingData) -> str:
+        """Name the first wrong label."""
+        return wrong_labels(data.client, data.dataset, data.classes)
 
 
 class SameExamples(Examination[TrainingData]):
-    """An example is the same when it is fetched again after the same seeds: its data set has no state of its own."""
+    """With the same seeds, fetching an example twice gives equal results: the data set has no internal random state."""
 
     name = "examples"
-    advice = "draw from the default generators of torch, numpy and random: they are seeded for each client and round"
+    advice = "use the global generators of torch, numpy and random, which are seeded for each client and round"
 
-    def found(self, given: TrainingData) -> str:
+    def problem(self, data: TrainingData) -> str:
         """Fetch the first and the last example twice."""
-        dataset = given.dataset
+        dataset = data.dataset
         while type(dataset) is Subset:
             dataset = dataset.dataset
         if type(dataset) is TensorDataset or type(dataset).__module__.startswith("fedlit."):
             return ""
-        for number in (0, len(given.dataset) - 1):
-            if fetched(given.dataset, number) != fetched(given.dataset, number):
+        for number in (0, len(data.dataset) - 1):
+            if fetched(data.dataset, number) != fetched(data.dataset, number):
                 return (
-                    f"client {given.client!r}: its training example {number} is another when it is fetched again after the "
-                    f"same seeds: {type(dataset).__name__} has a generator of its own, or counts its reads, and clients take "
-                    f"turns in any number of processes; {self.advice}"
+                    f"client {data.client!r}: expected the same training example {number} after the same seeds, found "
+                    f"another one: {type(dataset).__name__} has its own generator or counts its reads, so results "
+                    f"would depend on the number of processes; {self.advice}"
                 )
         return ""
 
 
 OF_DATA: tuple[Examination[TrainingData], ...] = (Labels(), SameExamples())
-"""What a client's training data are examined for."""
+"""Checks of a client's training data."""
 
 
-def check_clients(clients: Mapping[str, ClientData], classes: Sequence[str]) -> None:
-    """Examine the labels of all clients, and a few examples of the first.
+def examine_clients(clients: Mapping[str, ClientData], classes: Sequence[str]) -> None:
+    """Check the labels of all clients, and a few examples of the first ones.
 
     Raises:
-        ConfigError: An examination has found something.
+        ConfigError: An examination found a problem.
     """
     for number, (name, client) in enumerate(clients.items()):
-        check(TrainingData(name, client.train, classes), OF_DATA if number < FETCHED else OF_DATA[:1])
+        examine(TrainingData(name, client.train, classes), OF_DATA if number < FETCHED else OF_DATA[:1])

@@ -1,35 +1,35 @@
-"""A look at one thing that comes in."""
+"""The base class of the checks that run before training."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Generic, TypeVar
 
 from fedlit.core.errors import ConfigError
 
-Given = TypeVar("Given")
+Subject = TypeVar("Subject")
 
 
-class Examination(Generic[Given]):
-    """Look at one thing that may be wrong.
+class Examination(Generic[Subject]):
+    """Check for one kind of mistake.
 
     Attributes:
-        name: What is looked at.
-        advice: What to do where it is wrong.
+        name: Short name of the check, as ``fedlit list checks`` prints it.
+        advice: How to fix the mistake.
     """
 
     name: ClassVar[str]
     advice: ClassVar[str]
 
-    def found(self, given: Given) -> str:
-        """Say what is wrong, in words with the advice; "" where nothing is. What is given stays as it is."""
+    def problem(self, subject: Subject) -> str:
+        """Return an error message with the advice, or "" if there is no problem; ``subject`` is not changed."""
         raise NotImplementedError
 
 
-def check(given: Given, examinations: Sequence[Examination[Given]]) -> None:
-    """Refuse what a federation cannot do.
+def examine(subject: Subject, examinations: Sequence[Examination[Subject]]) -> None:
+    """Run examinations in order and raise an error for the first problem.
 
     Raises:
-        ConfigError: An examination has found something; says what, and what to do.
+        ConfigError: An examination found a problem; the message says how to fix it.
     """
     for examination in examinations:
-        if found := examination.found(given):
-            raise ConfigError(found)
+        if problem := examination.problem(subject):
+            raise ConfigError(problem)

@@ -1,4 +1,4 @@
-"""What a machine may lack for what the settings ask for."""
+"""Checks that the machine supports the settings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from fedlit.federation.examinations.examination import Examination
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """Steps that are to be recorded as a CUDA graph.
+class CaptureRequest:
+    """A request to capture local steps as a CUDA graph.
 
     Attributes:
-        device: Where models are trained.
-        model: What is trained.
-        optimizer: Its optimizer.
+        device: The device that trains.
+        model: The model that is trained.
+        optimizer: The optimizer of the model.
         aggregators: The federation's algorithms.
     """
 
@@ -29,31 +29,31 @@ class Recorded:
     aggregators: Sequence[Aggregator]
 
 
-class Recording(Examination[Recorded]):
-    """Steps can be recorded, as far as that is known before the first one; looked at with cuda_graph: true."""
+class StepCapture(Examination[CaptureRequest]):
+    """Steps can be captured, as far as this is known before the first one; checked with ``cuda_graph: true``."""
 
-    name = "recorded steps"
+    name = "captured steps"
     advice = "leave federation.cuda_graph out"
 
-    def found(self, given: Recorded) -> str:
-        """Give the reason."""
-        if given.device.type not in RECORDERS:
+    def problem(self, request: CaptureRequest) -> str:
+        """Return the reason why steps cannot be captured."""
+        if request.device.type not in RECORDERS:
             return (
-                f"federation.cuda_graph: true is for models that train on a CUDA GPU, and these train on {given.device}; set "
+                f"federation.cuda_graph: expected training on a CUDA GPU, found {request.device}; set "
                 "fabric.accelerator: cuda, or leave it out"
             )
-        reason = capture_obstacle(given.model, given.optimizer, given.aggregators)
-        return capture_refused(type(given.model.module).__name__, reason) if reason else ""
+        reason = capture_obstacle(request.model, request.optimizer, request.aggregators)
+        return capture_refused(type(request.model.module).__name__, reason) if reason else ""
 
 
 class Compiler(Examination[torch.device]):
-    """A CPU that a forward pass is compiled for has a compiler; looked at with compile: true."""
+    """A machine that compiles the forward pass for a CPU has a C++ compiler; checked with ``compile: true``."""
 
     name = "compiler"
     advice = "install g++ or clang, or leave federation.compile out"
 
-    def found(self, device: torch.device) -> str:
-        """Ask PyTorch for one."""
+    def problem(self, device: torch.device) -> str:
+        """Ask PyTorch for a compiler."""
         if device.type != "cpu":
             return ""
         from torch._inductor.cpp_builder import get_cpp_compiler
@@ -63,7 +63,7 @@ class Compiler(Examination[torch.device]):
             get_cpp_compiler()
         except InvalidCxxCompiler:
             return (
-                "federation.compile: PyTorch finds no C++ compiler, which it needs on a CPU; install g++ or clang, or leave "
-                "compile out"
+                "federation.compile: expected a C++ compiler, which PyTorch needs on a CPU, found none; install g++ or "
+                "clang, or leave compile out"
             )
         return ""

@@ -1,4 +1,4 @@
-"""What a module may have got wrong."""
+"""Checks of a module."""
 
 import inspect
 from collections.abc import Sequence
@@ -14,118 +14,122 @@ from fedlit.core.module import overrides
 from fedlit.core.training_hooks import CALLED, TrainingHooks
 from fedlit.federation.examinations.examination import Examination
 
-STEP = "the federation takes the optimizer's step itself, on the flat vector"
-BATCH = "batches go from the data set to the step as they are: do it in the data set, or in the step"
+STEP = "the federation performs the optimizer step itself, on the flat vector"
+BATCH = "batches reach the step unchanged: do this in the data set or in the step"
 REFUSED = {
     "backward": "the federation calls loss.backward() itself: return the loss",
     "optimizer_step": STEP,
     "optimizer_zero_grad": STEP,
     "configure_gradient_clipping": "set federation.gradient_clip",
-    "lr_scheduler_step": "the rate follows rounds: set federation.schedule",
+    "lr_scheduler_step": "learning rates change between rounds: set federation.schedule",
     "configure_model": "the layers are needed before training: create them in __init__",
     "configure_sharded_model": "the layers are needed before training: create them in __init__",
     "setup": "the layers are needed before training: create them in __init__",
-    "on_fit_start": "a client's training begins again in every round: do it in __init__",
-    "on_before_zero_grad": "the gradients of the step before are gone by then: use on_after_backward or on_train_batch_end",
+    "on_fit_start": "clients start training again in every round: do this in __init__",
+    "on_before_zero_grad": "the last gradients no longer exist: use on_after_backward or on_train_batch_end",
     **dict.fromkeys(("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"), BATCH),
 }
-"""Overridden hooks without which the module would train to something else, and what to do instead."""
+"""Hooks that would change training if they were called, and what to do instead of overriding them."""
 
 LOOPS = (
     "on_", "teardown", "prepare_data", "test_step", "configure_callbacks",
     "train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader",
 )  # fmt: skip
-"""Beginnings of the names of the Trainer's other hooks: the module trains without them."""
+"""Prefixes of the Trainer's other hooks, which do not change training."""
 
 
 class IsModule(Examination[LightningModule]):
-    """The model is a LightningModule whose constructor has run."""
+    """The model is a LightningModule, and its constructor called ``super().__init__()``."""
 
     name = "class"
     advice = "derive the model from LightningModule, and call super().__init__() first"
 
-    def found(self, module: LightningModule) -> str:
-        """Name its class."""
+    def problem(self, module: LightningModule) -> str:
+        """Name the class of the model."""
         name = type(module).__name__
         if not isinstance(module, LightningModule):
-            return f"the model is of the class {name}; expected a LightningModule"
+            return f"model: expected a LightningModule, found {name}; derive the class from LightningModule"
         if "_modules" not in vars(module):
-            return f"{name}.__init__ does not call super().__init__(); call it first"
+            return f"{name}.__init__: expected a call of super().__init__(), found none; call it first"
         return ""
 
 
 class AutomaticOptimization(Examination[LightningModule]):
-    """The federation takes the steps."""
+    """The module leaves optimization to the federation."""
 
     name = "automatic optimization"
     advice = "return the loss from training_step"
 
-    def found(self, module: LightningModule) -> str:
-        """Refuse manual optimization."""
+    def problem(self, module: LightningModule) -> str:
+        """Reject manual optimization."""
         if module.automatic_optimization:
             return ""
         return (
-            f"{type(module).__name__} optimizes manually (automatic_optimization = False); a federation takes one step a "
-            "batch itself: return the loss from training_step instead"
+            f"{type(module).__name__}: expected automatic optimization, found automatic_optimization = False; a "
+            "federation takes one step per batch itself: return the loss from training_step"
         )
 
 
-class Steps(Examination[LightningModule]):
-    """What a federation calls is there, and takes a batch."""
+class RequiredMethods(Examination[LightningModule]):
+    """The module defines the methods that a federation calls, with the right arguments."""
 
     name = "steps"
     advice = "define training_step(batch, batch_idx) and configure_optimizers()"
 
-    def found(self, module: LightningModule) -> str:
-        """Name the method that is missing, or the argument that is no batch."""
+    def problem(self, module: LightningModule) -> str:
+        """Name the missing method or the unsupported argument."""
         name = type(module).__name__
         for needed in ("training_step", "configure_optimizers"):
             if not overrides(module, needed):
-                return f"{name} has no {needed}; a federation needs training_step and configure_optimizers"
+                return (
+                    f"{name}: expected the methods training_step and configure_optimizers, found no {needed}; define it"
+                )
         if "dataloader_iter" in inspect.signature(module.training_step).parameters:
-            return f"{name}.training_step takes dataloader_iter; expected (batch) or (batch, batch_idx)"
+            return f"{name}.training_step: expected the arguments (batch) or (batch, batch_idx), found dataloader_iter"
         return ""
 
 
 class Hooks(Examination[LightningModule]):
-    """No hook is overridden without which the module would train to something else; others are warned of."""
+    """The module overrides no hook that training depends on but the federation does not call; others give a warning."""
 
     name = "hooks of the trainer"
     advice = "leave out " + ", ".join(REFUSED)
 
-    def found(self, module: LightningModule) -> str:
-        """Name the hook, and what to do instead."""
+    def problem(self, module: LightningModule) -> str:
+        """Name the hook and the alternative."""
         name = type(module).__name__
         if refused := [hook for hook in REFUSED if overrides(module, hook)]:
             return f"{name} overrides {refused[0]}, which a federation does not call: {REFUSED[refused[0]]}"
         hooks = {hook for hook, _ in inspect.getmembers(LightningModule, inspect.isfunction) if overrides(module, hook)}
         if ignored := sorted(hook for hook in hooks if hook.startswith(LOOPS) and hook not in CALLED):
-            rank_zero_warn(f"{name} overrides {', '.join(ignored)}: there is no Trainer here that would call them")
+            rank_zero_warn(
+                f"{name} overrides {', '.join(ignored)}, which a federation does not call: it has no Trainer"
+            )
         return ""
 
 
 class LazyLayers(Examination[LightningModule]):
-    """The size of every layer is known."""
+    """No layer infers its size from the first batch."""
 
     name = "lazy layers"
     advice = "give the layer its size"
 
-    def found(self, module: LightningModule) -> str:
-        """Name the parameter."""
+    def problem(self, module: LightningModule) -> str:
+        """Name the lazy parameter."""
         lazy = [parameter for parameter, value in module.named_parameters() if is_lazy(value)]
         if not lazy:
             return ""
-        return f"{type(module).__name__}: the shape of {lazy[0]} is unknown before the first batch; give the layer its size"
+        return f"{type(module).__name__}: the shape of {lazy[0]} is unknown before the first batch; {self.advice}"
 
 
 class HooksOfParameters(Examination[LightningModule]):
-    """No parameter has a hook, which no copy of the module would have."""
+    """No parameter has a hook, because copies of the module would lack it."""
 
     name = "hooks of parameters"
     advice = "change the loss, or the gradient in an aggregator's compute_gradient"
 
-    def found(self, module: LightningModule) -> str:
-        """Name the parameter."""
+    def problem(self, module: LightningModule) -> str:
+        """Name the parameter with a hook."""
         kinds = ("_backward_hooks", "_post_accumulate_grad_hooks")
         hooked = [
             name for name, value in module.named_parameters() if any(getattr(value, kind, None) for kind in kinds)
@@ -133,18 +137,18 @@ class HooksOfParameters(Examination[LightningModule]):
         if not hooked:
             return ""
         return (
-            f"{type(module).__name__}: a hook is registered on its parameter {hooked[0]}, which no copy of the module has; "
-            f"{self.advice}"
+            f"{type(module).__name__}: expected no hooks on parameters, found one on {hooked[0]}, which copies of the "
+            f"module would lack; {self.advice}"
         )
 
 
 class BuffersOfOneType(Examination[LightningModule]):
-    """Buffers are dense, and those of floating point have the type of the parameters: they lie in one vector, and are averaged."""
+    """Buffers are dense, and floating-point ones have the dtype of the parameters: they share a vector and are averaged."""
 
     name = "types of buffers"
-    advice = "make it of the parameters' type, or keep in a buffer of integers what nobody should average"
+    advice = "use the dtype of the parameters, or an integer buffer for values that must not be averaged"
 
-    def found(self, module: LightningModule) -> str:
+    def problem(self, module: LightningModule) -> str:
         """Name the buffer, and both types."""
         trained = next((p.dtype for p in module.parameters() if p.requires_grad), None)
         for name, buffer in module.named_buffers():
@@ -155,14 +159,14 @@ class BuffersOfOneType(Examination[LightningModule]):
                 )
             if trained is not None and buffer.is_floating_point() and buffer.dtype != trained:
                 return (
-                    f"{type(module).__name__}: its buffer {name} is of {buffer.dtype}, and would become one of {trained}, as its "
-                    f"parameters are; {self.advice}"
+                    f"{type(module).__name__}: expected {trained}, the dtype of the parameters, for the buffer {name}, "
+                    f"found {buffer.dtype}; {self.advice}"
                 )
         return ""
 
 
 @dataclass(frozen=True)
-class Trained:
+class ModuleWithAggregators:
     """A module, and the algorithms that train it.
 
     Attributes:
@@ -174,20 +178,21 @@ class Trained:
     aggregators: Sequence[Aggregator]
 
 
-class HooksOfSteps(Examination[Trained]):
-    """Where the module has hooks of training steps, a step is one batch and the gradient of its loss."""
+class HooksOfSteps(Examination[ModuleWithAggregators]):
+    """If the module overrides hooks of training steps, each step is one batch and the gradient of its loss."""
 
     name = "hooks of steps"
     advice = "leave the hook out, or choose another algorithm"
 
-    def found(self, given: Trained) -> str:
+    def problem(self, trained: ModuleWithAggregators) -> str:
         """Name the algorithm that computes gradients itself, and the hook."""
-        own = [a for a in given.aggregators if a.implements("compute_gradient") or a.batches_per_step > 1]
-        called = sorted(TrainingHooks(given.module).called)
-        if not own or not called:
+        computing = [a for a in trained.aggregators if a.implements("compute_gradient") or a.batches_per_step > 1]
+        hooks = sorted(TrainingHooks(trained.module).called)
+        if not computing or not hooks:
             return ""
+        batches = computing[0].batches_per_step
         return (
-            f"{type(own[0]).__name__} computes the gradient of a step itself, from {own[0].batches_per_step} "
-            f"{'batch' if own[0].batches_per_step == 1 else 'batches'}: {type(given.module).__name__}.{called[0]} would not mean "
-            f"what it says; {self.advice}"
+            f"{type(computing[0]).__name__} computes the gradient of a step itself, from {batches} "
+            f"{'batch' if batches == 1 else 'batches'}: the hook {type(trained.module).__name__}.{hooks[0]} would not "
+            f"work as documented; {self.advice}"
         )

@@ -1,4 +1,4 @@
-"""What an optimizer may do otherwise on one vector than on the parameters."""
+"""A check that an optimizer takes the same steps on one flat vector as on the parameters."""
 
 from collections.abc import Iterator
 
@@ -12,34 +12,34 @@ from fedlit.core.optimizer import FlatOptimizer, single_optimizer
 from fedlit.federation.examinations.examination import Examination
 
 STEPS, SCALES, FAR = 24, (1.0, 1e-2, 10.0), 1e-4
-"""Steps that an optimizer is tried for, scales of its gradients in turn, and the share of the largest move that is no rounding."""
+"""Number of trial steps, alternating scales of their gradients, and the largest rounding error relative to the move."""
 
 
 class ElementwiseOptimizer(Examination[LightningModule]):
-    """The optimizer does the same steps on the flat vector as on the parameters; one that is not torch's own is tried.
+    """The optimizer takes the same steps on the flat vector as on the parameters.
 
-    Gradients of the module's own shapes are drawn, small and large ones in turn, for more steps than what happens now and
-    then needs; the second is orthogonal to the weights, as behind a normalisation, where some optimizers project. The steps
-    are taken twice, as two clients' rounds: what an optimizer keeps outside of its state would make the second unlike the
-    first, and a run with one worker unlike a run with two.
+    Only optimizers that are not from torch.optim are tried. They get random gradients of the module's shapes,
+    alternately small and large, for enough steps to include periodic behaviour. The second gradient is orthogonal to
+    the weights, as behind a normalisation layer, because some optimizers project in this case. The steps are repeated,
+    as for two clients' rounds: if an optimizer keeps state outside of ``state``, the second round differs from the
+    first, and a run with one worker would differ from a run with two.
     """
 
     name = "optimizer"
     advice = "use an elementwise optimizer, such as SGD or Adam of torch.optim"
 
-    def found(self, module: LightningModule) -> str:
-        """Try the module's optimizer on copies of the module; say by how much it differs, and where most."""
-        own, other = copy_of(module), copy_of(module)
-        model = FlatModel(other)
-        optimizer = FlatOptimizer(other, model)
+    def problem(self, module: LightningModule) -> str:
+        """Try the optimizer on copies of the module; report the largest difference and its parameter."""
+        reference, flattened = copy_of(module), copy_of(module)
+        model = FlatModel(flattened)
+        optimizer = FlatOptimizer(flattened, model)
         if not optimizer.foreign:
             return ""
-        with torch.no_grad():  # a round begins from other weights than those that it was made with
-            for parameter in own.parameters():
+        with torch.no_grad():  # rounds start from other weights than those at construction
+            for parameter in reference.parameters():
                 parameter.mul_(1.5 if parameter.requires_grad else 1)
-        configured, start = single_optimizer(own), 1.5 * model.w
-        kind = type(configured).__name__
-        parameters = dict(own.named_parameters())
+        configured, start = single_optimizer(reference), 1.5 * model.w
+        kind, parameters = type(configured).__name__, dict(reference.named_parameters())
         places = {
             entry.name: entry
             for entry in model.layout.parameters
@@ -53,27 +53,27 @@ class ElementwiseOptimizer(Examination[LightningModule]):
                 try:
                     configured.step()
                 except Exception as error:
-                    return f"{kind} cannot take a step along gradients that it is given: {error}; {self.advice}"
+                    return f"{kind} fails on gradients that are set from outside: {error}; {self.advice}"
             try:
                 rounds = [self._round(optimizer, model, places, start) for _ in range(2)]
             except Exception as error:
                 return f"{kind} cannot take a step on the flat vector: {error}; {self.advice}"
         wanted = {name: parameters[name].detach().to(start.dtype) for name in places}
         moved = max(float((wanted[name] - entry.view(start)).abs().max()) for name, entry in places.items())
-        for found, what in zip(
-            rounds, ("than on the parameters themselves", "in a second round than in the first"), strict=True
-        ):
-            away = {name: float((entry.view(found) - wanted[name]).abs().max()) for name, entry in places.items()}
-            worst = max(away, key=away.__getitem__)
-            if not away[worst] <= FAR * moved:
+        compared = ("than on the parameters", "in a second round than in the first")
+        for vector, comparison in zip(rounds, compared, strict=True):
+            errors = {name: float((entry.view(vector) - wanted[name]).abs().max()) for name, entry in places.items()}
+            worst = max(errors, key=errors.__getitem__)
+            if not errors[worst] <= FAR * moved:
                 return (
-                    f"{kind} does other steps on the flat vector {what}: {away[worst]:.2g} away at {worst} after a move of "
-                    f"{moved:.2g} in {STEPS} steps; it looks at whole tensors, or keeps something of its own: {self.advice}"
+                    f"{kind} takes different steps on the flat vector {comparison}: {errors[worst]:.2g} away at "
+                    f"{worst} after a move of {moved:.2g} in {STEPS} steps; it uses whole tensors or keeps hidden state: "
+                    f"{self.advice}"
                 )
         return ""
 
     def _round(self, optimizer: FlatOptimizer, model: FlatModel, places: dict[str, Entry], start: Tensor) -> Tensor:
-        """Give the vector after the same steps from the start."""
+        """Return the vector after the trial steps from the start."""
         with torch.no_grad():
             model.w.copy_(start)
         optimizer.begin({}, 1.0)

@@ -296,7 +296,7 @@ def _against(
     error, how = _error(change), RESAMPLED
     if len(ours) == len(theirs) == 1 and not shared.clustered:
         tested = paired_delong(our_scores[0], their_scores[0], shared.labels)
-        error[:-1], how = np.sqrt(tested.variance), DELONG
+        error[:-1], how = np.sqrt(tested), DELONG
     by_seed = [np.stack([boot.estimate for boot in boots]) for boots in (ours, theirs)]
     paired_by = _pairing(method, baseline, shared)
     numbers = [_tested(*column, level, paired_by) for column in zip(*(each.T for each in by_seed), error, strict=True)]

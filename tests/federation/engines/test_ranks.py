@@ -201,7 +201,7 @@ def test_more_processes_than_clients(tmp_path):
     ranks = Place(tmp_path, "--data toys.ToyData --data.clients 1 --model toys.ToyNet").ranks()
     assert [rank.wait() for rank in ranks] == [1, 1]
     for rank in ranks:
-        assert "2 processes for 1 clients" in rank.output
+        assert "found 2 processes for 1 clients" in rank.output
         assert "lower fabric.devices" in rank.output
         assert "Traceback" not in rank.output
     assert not list(tmp_path.glob("default/*/checkpoints"))

@@ -152,7 +152,7 @@ def test_a_small_memory_file_system_is_left_alone(monkeypatch, tmp_path):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(2**26, 0, 2**26))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.warns(UserWarning, match="less than 1 GiB free"):
+    with pytest.warns(UserWarning, match="at least 1 GiB of free space"):
         folder = SharedFolder()
     assert folder.path.parent == tmp_path
     folder.close()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from at_sites import TOYS, Answer, Ended
 
-from fedlit.federation.engines.base import View
+from fedlit.federation.engines.scores import View
 from fedlit.metrics.tally import Tally
 from fedlit.sites import joining, roster
 from fedlit.sites.answers import read_scores

@@ -7,7 +7,7 @@ from strangers import fit, seeded, stepping
 
 from fedlit.core.errors import TrainingError
 from fedlit.core.messages import ClientReport, Round
-from fedlit.federation.standstill import Standstill
+from fedlit.federation.stalled import StalledTraining
 
 NAMES = ["one", "two"]
 
@@ -21,17 +21,17 @@ def reports(*still: str, names: list[str] = NAMES) -> list[ClientReport]:
 
 
 def test_all_clients_have_to_stand_still():
-    watch = Standstill(NAMES, over=False)
+    watch = StalledTraining(NAMES, over=False)
     watch.after(played(), reports("every gradient is zero", ""), "Mine")
     watch.after(played(), reports("every gradient is zero", "every gradient is zero"), "Mine")
-    with pytest.raises(TrainingError, match=r"round 1: Mine does not train: .* as every gradient is zero"):
-        Standstill(NAMES, over=False).after(
+    with pytest.raises(TrainingError, match=r"round 1: Mine does not train: .* because every gradient is zero"):
+        StalledTraining(NAMES, over=False).after(
             played(), reports("every gradient is zero", "every gradient is zero"), "Mine"
         )
 
 
 def test_every_client_has_its_turn_first():
-    watch = Standstill(NAMES, over=False)
+    watch = StalledTraining(NAMES, over=False)
     watch.after(played(), reports("every gradient is zero", names=["one"]), "Mine")
     with pytest.raises(TrainingError):
         watch.after(played(), reports("every gradient is zero", names=["two"]), "Mine")
@@ -39,11 +39,11 @@ def test_every_client_has_its_turn_first():
 
 @pytest.mark.parametrize("rnd", [played(lr_factor=0.0), played(window=0)], ids=["warm-up", "measuring"])
 def test_rounds_without_steps_or_without_a_rate_do_not_count(rnd):
-    Standstill(NAMES, over=False).after(rnd, reports("every gradient is zero", "every gradient is zero"), "Mine")
+    StalledTraining(NAMES, over=False).after(rnd, reports("every gradient is zero", "every gradient is zero"), "Mine")
 
 
 def test_a_run_that_goes_on_has_moved_before():
-    Standstill(NAMES, over=True).after(played(), reports("zero", "zero"), "Mine")
+    StalledTraining(NAMES, over=True).after(played(), reports("zero", "zero"), "Mine")
 
 
 class Lonely(Unvalidated):
