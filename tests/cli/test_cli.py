@@ -183,7 +183,7 @@ class TestHelp:
         monkeypatch.setattr(aggregators.FedProx, "metrics_help", {"drift/pull": "Strength of the pull."})
         monkeypatch.setattr(objectives.BCE, "metrics_help", {"objective/mood": "Mood of the loss."}, raising=False)
         lines = fedlit_cli("fit --help")[1].splitlines()
-        described = lines[lines.index("What a round logs:") :]
+        described = lines[lines.index("Logged metrics:") :]
         assert {"  drift/pull: Strength of the pull.", "  objective/mood: Mood of the loss."} <= set(described)
         assert any(line.startswith("  drift/client_drift: ") for line in described)
 

@@ -90,7 +90,7 @@ def test_seeds_of_a_yaml_have_the_name_that_is_given(fedlit_cli, folder: Path):
 
 def test_a_trial_takes_the_first_seed_alone(fedlit_cli, folder: Path):
     code, out, err = fedlit_cli("fit -c base.yaml --seed 3,4 --fast_dev_run true")
-    assert (code, "a trial run: seed 3 alone" in out) == (0, True), err
+    assert (code, "a trial run: only seed 3" in out) == (0, True), err
     assert not (folder / "runs").exists()
 
 

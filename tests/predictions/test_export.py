@@ -91,7 +91,7 @@ def test_a_global_model_reloads_and_gives_the_probabilities_of_predict(trained, 
     assert (code, err) == (0, "")
     trust, said = out.splitlines()
     assert trust.startswith(
-        "made of toys.ToyNet: `fedlit predict --model runs/default/run/model.safetensors` needs --trust"
+        "the model uses toys.ToyNet: `fedlit predict --model runs/default/run/model.safetensors` needs --trust"
     )
     assert said == "model after 2 rounds: runs/default/run/model.safetensors"
     module, data, table = reloaded(RUN / "model.safetensors"), toys(), predicted(fedlit_cli, TOYS)
@@ -192,7 +192,7 @@ class TestOwnModels:
         assert "federations with SurgicalHeads instead have one model" in err
         code, out, _ = export("--client site-1")  # labels the second and the third class
         assert code == 0
-        assert out.startswith(f"not learned, so that their scores say nothing: {CLASSES[0]}\n")
+        assert out.startswith(f"ignore the scores of classes that the model has not learned: {CLASSES[0]}\n")
         assert json.loads(metadata(RUN / "model-site-1.safetensors")["learned"]) == [False, True, True]
         assert export("--client site-2")[0] == 0
         one, two = (load_file(RUN / f"model-site-{k}.safetensors") for k in (1, 2))
@@ -215,7 +215,7 @@ class TestOwnModels:
     def test_a_client_of_one_global_model_gets_that_with_a_note(self, trained):
         code, out, _ = trained()("--client site-1")
         assert code == 0
-        assert out.startswith("clients keep no part of the model: 'site-1' has the federation's\n")
+        assert out.startswith("clients keep no part of the model: 'site-1' has the federation's model\n")
         assert [path.name for path in RUN.glob("*.safetensors")] == ["model.safetensors"]
         assert "client" not in metadata(RUN / "model.safetensors")
 
@@ -233,7 +233,7 @@ class TestSurgicalHeads:
         )
         code, out, _ = export()
         assert code == 0
-        assert out.startswith(f"not learned, so that their scores say nothing: {CLASSES[1]}\n")
+        assert out.startswith(f"ignore the scores of classes that the model has not learned: {CLASSES[1]}\n")
         assert json.loads(metadata(RUN / "model.safetensors")["learned"]) == [True, False, True]
 
 

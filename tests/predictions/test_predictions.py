@@ -272,7 +272,7 @@ class TestTest:
             options = options.replace(name, str(path))
         options = f"test {WARDS} --federation.checkpoint_every 1 {options}"
         said = fedlit_cli(options)
-        assert "predictions are not kept" in said
+        assert "predictions were not written" in said
         assert ("was trained with other settings: seed: 0 there, 5 now" in said) == ("--seed 5" in options)
         assert {file.name: file.read_bytes() for file in (RUN / "predictions").iterdir()} == before
         assert fedlit_cli(f"{options} --output elsewhere").endswith("predictions: elsewhere\n")

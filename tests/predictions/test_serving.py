@@ -236,7 +236,7 @@ class TestPredictOfAFolder:
         code, out, err = fedlit_cli(f"predict --trust --model {model[how]} images --output out/{how}.csv")
         assert (code, "error" in err) == (0, False), err
         assert f"60 images: out/{how}.csv" in out
-        assert "not learned, so that there are no scores: Nodule" in out
+        assert "no scores for classes that the model has not learned: Nodule" in out
         table = pd.read_csv(f"out/{how}.csv")
         assert list(table.columns) == ["image", *CLASSES]
         assert sorted(table["image"]) == sorted(
@@ -266,7 +266,7 @@ class TestPredictOfAFolder:
         code, out, err = fedlit_cli(f"predict --trust --model {RUN}/model {tmp_path} --output {tmp_path}/scores.csv")
         assert code == 1
         assert "2 images" in out
-        assert f"1 of 2 images cannot be read, their rows hold no scores:\n  {tmp_path / 'bad.jpg'}: " in err
+        assert f"1 of 2 images cannot be read; their rows have no scores:\n  {tmp_path / 'bad.jpg'}: " in err
         table = pd.read_csv(tmp_path / "scores.csv").set_index("image")
         assert table.loc["bad.jpg"].isna().all()
         assert table.loc["good.PNG", ["Edema", "Effusion"]].notna().all()
