@@ -348,10 +348,10 @@ class TestFile:
         assert file.read_bytes() == before
 
     def test_what_is_no_such_file_is_refused(self, folder):
-        with pytest.raises(ValueError, match=r"one\.txt: expected a name that ends in \.parquet or \.csv"):
+        with pytest.raises(ValueError, match=r"one\.txt: expected a file name that ends in \.parquet or \.csv"):
             write(some(), folder / "one.txt")
         (folder / "text.parquet").write_text("image,score\n")
-        with pytest.raises(ValueError, match=r"text\.parquet: expected predictions as Parquet, found none"):
+        with pytest.raises(ValueError, match=r"text\.parquet: expected predictions as Parquet, found another"):
             read(folder / "text.parquet")
         pd.DataFrame({"image": ["a"]}).to_parquet(folder / "other.parquet")
         with pytest.raises(ValueError, match=r"other\.parquet: expected predictions as .* found no classes"):

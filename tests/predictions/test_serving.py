@@ -276,7 +276,7 @@ class TestPredictOfAFolder:
         [
             ("--model runs:/0123 images", "--model runs:/0123: MLflow at sqlite:///mlflow.db has no such model"),
             ("--model models:/nobody/1 images", "MLflow at sqlite:///mlflow.db has no such model"),
-            ("--model runs:/0123 images --tracking_uri http://127.0.0.1:9", "gives no answer"),
+            ("--model runs:/0123 images --tracking_uri http://127.0.0.1:9", "does not answer"),
             ("--model runs:/0123 images --tracking_uri sqlite:///no.db", "there is no file no.db in"),
             ("--model gone.safetensors images", "gone.safetensors: expected a model written by `fedlit export`"),
             (f"--model {RUN}/checkpoints images", "expected a model written by `fedlit export`, found none"),

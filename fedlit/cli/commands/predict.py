@@ -15,7 +15,7 @@ from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.parser import Parser, complain
 from fedlit.federation.evaluation import evaluate_sets
 from fedlit.metrics.auroc import slug
-from fedlit.predictions.scoring import image_files, load, names_a_model, score_files, write_scores
+from fedlit.predictions.scoring import image_files, load_scorer, names_a_model, score_files, write_scores
 from fedlit.predictions.table import collected, write
 from fedlit.tracking.run import run_of
 
@@ -76,7 +76,7 @@ def run_folder(model: str, folder: Path, output: Path, tracking_uri: str, accele
     if output.is_dir():
         raise ConfigError(f"--output: expected a file such as {output / 'scores.csv'}, found the folder {output}")
     files = image_files(folder)
-    scorer = load(model, tracking_uri, accelerator, trust)
+    scorer = load_scorer(model, tracking_uri, accelerator, trust)
     console = Console(highlight=False, markup=False, soft_wrap=True)
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"Scoring {len(files):,} images", total=len(files))
