@@ -92,8 +92,8 @@ METRICS = {
 CHOSEN = "Class, by default {0}. Its arguments follow as .NAME VALUE. Or a YAML file with class_path and init_args."
 
 LAST = (
-    "measure_batches", "checkpoint_every", "workers", "threads", "memory_format", "compile", "cuda_graph", "state_memory",
-    "quorum", "deadline", "on_site_error",
+    "measure_batches", "checkpoint_every", "workers", "threads", "memory_format", "compile", "cuda_graph",
+    "state_memory", "quorum", "deadline", "on_site_error",
 )  # fmt: skip
 """Settings of a federation that few users change; they follow the others."""
 

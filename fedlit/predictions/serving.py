@@ -153,7 +153,7 @@ def file_notes(file: Path) -> dict[str, Any]:
             texts = opened.metadata() or {}
     except (SafetensorError, OSError) as error:
         raise ConfigError(
-            f"{file}: expected a model written by `fedlit export`, found another file: {error}"
+            f"{file}: expected a model written by `fedlit export`, found none: {error}"
         ) from error
     if not {"fedlit", "model", "config", "classes"} <= texts.keys():
         raise ConfigError(

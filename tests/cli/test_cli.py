@@ -148,7 +148,7 @@ class TestHabits:
 
     def test_test_without_a_checkpoint_says_what_to_give(self, fedlit_cli):
         code, _, err = fedlit_cli(f"test {TOYS}")
-        assert (code, err) == (1, "fedlit: error: --ckpt_path is needed: last, best, a run directory or a checkpoint\n")
+        assert (code, err) == (1, "fedlit: error: --ckpt_path: expected last, best, a run directory or a checkpoint, found nothing; add it\n")
 
     def test_version_and_module(self):
         command = [sys.executable, "-m", "fedlit", "--version"]

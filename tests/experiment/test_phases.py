@@ -275,7 +275,10 @@ REFUSED = {
         "a stage of one round",
     ),
     "client of the main part": (changed(federation__clients=["site-7"]), "no 'site-7'"),
-    "model of a phase": (changed(model={"class_path": "toys.ToyNet"}), "phases, 'pretrain': ToyNet has no 'optimizer'"),
+    "model of a phase": (
+        changed(model={"class_path": "toys.ToyNet"}),
+        "phases, 'pretrain': expected a model with 'optimizer'",
+    ),
 }
 NAMES = {
     "name that is a path": (changed(phases=[phase(name="a/b")]), "name"),

@@ -50,7 +50,7 @@ def test_each_seed_is_the_run_that_it_is_alone(fedlit_cli, folder: Path):
     assert re.search(rf"auroc_macro +│ {mean(scores):.4f} │ +{stdev(scores):.4f}", out), out
     assert "over 2 seeds" in out
     assert out.endswith(
-        f"a row a run: runs/default/{first.name.partition(',')[0]}.csv\nto compare: fedlit compare runs/default\n"
+        f"table of the runs: runs/default/{first.name.partition(',')[0]}.csv\nto compare: fedlit compare runs/default\n"
     )
 
     assert fedlit_cli("fit -c base.yaml --seed 1 --name alone")[0] == 0
@@ -104,7 +104,7 @@ def test_other_commands_take_one_seed(command: str, fedlit_cli):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("--seed 0,1,0", "seed (command line): 0 is there twice"),
+        ("--seed 0,1,0", "seed (command line): expected different seeds, found 0 twice"),
         ("--seed 0,1 --ckpt_path last", "ckpt_path (command line): last is of one run, and seed names 2"),
         ("--seed 0,1 --jobs 0", "--jobs: expected at least 1, found 0"),
         ("--seed 0,1 --federation.rounds 0", "federation.rounds (command line): expected at least 1"),
@@ -147,5 +147,5 @@ def test_the_data_follow_the_seed_unless_one_draw_is_asked_for(folder: Path):
         for run in plan(Sweep(**base, config=["nested.yaml"]))
     ]
     assert [[each[name]["init_args"]["seed"] for name in "ab"] for each in sources] == [[7, 0], [9, 2]]
-    with pytest.raises(ConfigError, match="data are drawn from 0 and above, found -1"):
+    with pytest.raises(ConfigError, match="expected at least 0, from which data can be drawn, found -1"):
         plan(Sweep("draws", seeds=[-1]))

@@ -11,7 +11,7 @@ INPUTS = [
         "fit --data NIHChestXray14 --data.root . --data.partition.clients 4",
         (
             "data.partition",
-            "'clients' is taken by ByCategory, ByPatient, Dirichlet, IID, WithinOrganisations: name one",
+            "'clients' is an argument of ByCategory, ByPatient, Dirichlet, IID, WithinOrganisations",
         ),
         code=2,
     ),

@@ -59,11 +59,11 @@ def test_a_run_that_was_renamed_goes_on_under_its_new_name():
 
 def test_a_name_that_is_taken_is_said(capsys: pytest.CaptureFixture[str]):
     fit(rounds=1, name="mine")
-    assert "is there already" not in capsys.readouterr().out
+    assert "already exists" not in capsys.readouterr().out
     assert fit(rounds=1, name="mine").directory.name == "mine-2"
     said = " ".join(capsys.readouterr().out.split())
     assert (
-        "runs/default/mine is there already: this run is mine-2; --ckpt_path runs/default/mine would go on with it"
+        "runs/default/mine already exists: this run is mine-2; --ckpt_path runs/default/mine would resume that one"
         in said
     )
 

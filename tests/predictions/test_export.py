@@ -257,4 +257,4 @@ class TestRefusals:
 
     def test_no_checkpoint(self, fedlit_cli):
         code, _, err = fedlit_cli(f"export {TOYS}")
-        assert (code, err) == (1, "fedlit: error: --ckpt_path is needed: last, best, a run directory or a checkpoint\n")
+        assert (code, err) == (1, "fedlit: error: --ckpt_path: expected last, best, a run directory or a checkpoint, found nothing; add it\n")

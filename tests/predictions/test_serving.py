@@ -300,7 +300,7 @@ class TestPredictOfAFolder:
 
     def test_a_class_is_still_a_class(self, fedlit_cli):
         code, _, err = fedlit_cli("predict --model ImageClassifier")
-        assert (code, "--ckpt_path is needed" in err) == (1, True)
+        assert (code, "--ckpt_path: expected last, best" in err) == (1, True)
 
 
 class TestWhatIsNotLogged:

@@ -13,7 +13,7 @@ from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import CheckpointError
 from fedlit.core.messages import ServerState
 from fedlit.experiment.experiment import Experiment, composed
-from fedlit.experiment.final_metrics import keep, test_metrics
+from fedlit.experiment.final_metrics import test_metrics, write_predictions
 from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.parser import Parser
 from fedlit.federation.evaluation import evaluate_sets
@@ -59,7 +59,7 @@ def run_test(experiment: Experiment, output: Path | None) -> int:
                 f"the predictions were not written: {run_of(path) / FOLDER} is for the run's best model with the run's "
                 "own configuration; --output FOLDER writes them elsewhere"
             )
-        elif keep(session, sets, rounds, folder):
+        elif write_predictions(session, sets, rounds, folder):
             console.print(f"predictions: {folder}")
         return 0
 
