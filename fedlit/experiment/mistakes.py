@@ -6,12 +6,14 @@ The reason is jsonargparse's own text. A release with other texts changes only t
 import difflib
 import importlib
 import re
+import sysconfig
 import traceback
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
+from types import FrameType
 
 import yaml
 
@@ -134,6 +136,8 @@ def explain(
     chain = list(_chain(error))
     if any(isinstance(each, yaml.YAMLError) for each in chain) and (problem := sources.problem()):
         return problem
+    if chain and (place := own_code(chain[-1])):
+        return f"{place}: {chain[-1]}"
     if chain and home(chain[-1]).startswith(VERBATIM):
         return _located(str(chain[-1]), sources)
     texts = list(dict.fromkeys([*filter(None, [text]), *map(str, chain)]))
@@ -168,6 +172,31 @@ def home(error: BaseException) -> str:
     """Return the name of the module that raised an error, or ""."""
     frames = list(traceback.walk_tb(error.__traceback__))
     return frames[-1][0].f_globals.get("__name__", "") if frames else ""
+
+
+def own_code(error: BaseException) -> str:
+    """Return the class, method and line of the user's own code that raised a ValueError, or ""."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    own = list(takewhile(lambda each: _is_own(each[0]), reversed(frames)))
+    if not own or not isinstance(error, ValueError):
+        return ""
+    raising, line = own[0]
+    method = next((frame for frame, _ in own if "self" in frame.f_locals), None)
+    owner = (
+        raising.f_code.co_name
+        if method is None
+        else f"{type(method.f_locals['self']).__name__}.{method.f_code.co_name}"
+    )
+    return f"{owner} ({raising.f_code.co_filename}, line {line})"
+
+
+def _is_own(frame: FrameType) -> bool:
+    """Return whether a frame runs the user's own code, not that of fedlit, another package or Python itself."""
+    file = Path(frame.f_code.co_filename)
+    packages = {"site-packages", "dist-packages"}.intersection(file.parts)
+    standard = file.is_relative_to(sysconfig.get_path("stdlib"))
+    package = frame.f_globals.get("__name__", "").partition(".")[0]
+    return file.suffix == ".py" and package != "fedlit" and not packages and not standard
 
 
 def near(word: str, names: Iterable[str]) -> str:
