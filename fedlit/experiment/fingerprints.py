@@ -54,8 +54,8 @@ def check_same(directory: Path, prints: Mapping[str, str]) -> None:
     for name, now in prints.items():
         if before.get(name, now) != now:
             raise CheckpointError(
-                f"{directory}: expected the objects with which it was started, found that {name} is {before[name]} "
-                f"there, {now} now; pass the former, or start a new run"
+                f"{directory}: expected {name} with which the run started, {before[name]}, found {now}; pass the "
+                "former, or start a new run"
             )
 
 

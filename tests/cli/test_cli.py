@@ -214,7 +214,7 @@ MISTAKES = {
     ),
     "unknown name that is near to nothing": (
         "fit --federation.aggregators+=Zzz",
-        "Expected a dot import path string: Zzz; `fedlit list` shows what ships",
+        "Expected a dot import path string: Zzz; `fedlit list` shows the built-in classes",
     ),
     "unknown data": (
         "fit --data NIHChestXray --data.root x",
@@ -245,7 +245,7 @@ MISTAKES = {
         "fit --federation.round 3",
         "unrecognized arguments: --federation.round 3; did you mean federation.rounds",
     ),
-    "an option of Lightning's Trainer": ("fit --trainer.max_epochs 3", "there is no Trainer here: federation.rounds"),
+    "an option of Lightning's Trainer": ("fit --trainer.max_epochs 3", "there is no Trainer here: set federation.rounds"),
     "unknown command": ("fitt", "invalid choice: 'fitt' (choose from 'fit', 'test', 'predict'"),
     "no config file": ("fit -c nowhere.yaml", "config: File does not exist: '"),
     "wrong type": ("fit --federation.rounds many", "federation.rounds (command line): Expected a int. Got value: many"),

@@ -105,7 +105,7 @@ def test_other_commands_take_one_seed(command: str, fedlit_cli):
     ("options", "said"),
     [
         ("--seed 0,1,0", "seed (command line): expected different seeds, found 0 twice"),
-        ("--seed 0,1 --ckpt_path last", "ckpt_path (command line): last is of one run, and seed names 2"),
+        ("--seed 0,1 --ckpt_path last", "ckpt_path (command line): expected nothing with 2 seeds, found last"),
         ("--seed 0,1 --jobs 0", "--jobs: expected at least 1, found 0"),
         ("--seed 0,1 --federation.rounds 0", "federation.rounds (command line): expected at least 1"),
         ("--seed 0,x", "seed (command line): Expected a int. Got value: 0,x"),

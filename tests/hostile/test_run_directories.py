@@ -92,5 +92,5 @@ def test_an_empty_checkpoint_starts_no_new_run(empty):
 
 
 def test_a_run_is_not_called_as_the_folder_of_the_sites():
-    with pytest.raises(ConfigError, match="name: this folder of an experiment holds what the sites of --sites keep"):
+    with pytest.raises(ConfigError, match="name: the sites of --sites keep their states in this folder"):
         fit(name="sites")
