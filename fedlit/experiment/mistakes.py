@@ -175,19 +175,16 @@ def home(error: BaseException) -> str:
 
 
 def own_code(error: BaseException) -> str:
-    """Return the class, method and line of the user's own code that raised a ValueError, or ""."""
+    """Return the class, method and line of a ValueError of the user's own class, built on one of fedlit, or ""."""
     frames = list(traceback.walk_tb(error.__traceback__))
     own = list(takewhile(lambda each: _is_own(each[0]), reversed(frames)))
-    if not own or not isinstance(error, ValueError):
-        return ""
-    raising, line = own[0]
     method = next((frame for frame, _ in own if "self" in frame.f_locals), None)
-    owner = (
-        raising.f_code.co_name
-        if method is None
-        else f"{type(method.f_locals['self']).__name__}.{method.f_code.co_name}"
-    )
-    return f"{owner} ({raising.f_code.co_filename}, line {line})"
+    if method is None or not isinstance(error, ValueError):
+        return ""
+    kind, (raising, line) = type(method.f_locals["self"]), own[0]
+    if not any(base.__module__.startswith("fedlit.") for base in kind.__mro__):
+        return ""  # a bug in a model, for example, which needs its traceback
+    return f"{kind.__name__}.{method.f_code.co_name} ({raising.f_code.co_filename}, line {line})"
 
 
 def _is_own(frame: FrameType) -> bool:
