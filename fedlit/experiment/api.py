@@ -24,7 +24,6 @@ from fedlit.core.fabric import launch, make_fabric
 from fedlit.core.module import copy_of
 from fedlit.core.parts import Parts
 from fedlit.core.randomness import seed_process
-from fedlit.core.system import documents
 from fedlit.data.clients import parts_of
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.in_memory import GivenClients
@@ -40,8 +39,8 @@ from fedlit.federation.examinations import OF_MODULES, check
 from fedlit.federation.federation import Federation
 from fedlit.federation.settings import Options, Settings
 from fedlit.metrics.direction import better
-from fedlit.tracking.addresses import MARK, marked, without_credentials
-from fedlit.tracking.loggers import Chosen, tracker_of
+from fedlit.tracking.addresses import marked
+from fedlit.tracking.loggers import Chosen
 
 
 def _spelled_out(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -148,7 +147,7 @@ def fit(
             "seed": seed,
             "experiment": experiment,
             "name": name,
-            "tags": {key: without_credentials(str(value), MARK) for key, value in (tags or {}).items()},
+            "tags": {key: str(value) for key, value in (tags or {}).items()},
             "run_dir": str(Path(run_dir).expanduser()),
             "ckpt_path": ckpt_path if ckpt_path is None else str(ckpt_path),
             "fast_dev_run": fast_dev_run,
@@ -163,26 +162,9 @@ def fit(
         }  # fmt: skip
         config = marked(yaml.safe_dump(plain(options) | {"data": _of_data(data)}, sort_keys=False))
         seed_process(seed, "initial weights")
-        experiment_of_objects = Experiment(
-            config=config,
-            settings=documents.parse(config),
-            seed=seed,
-            experiment=experiment,
-            name=name,
-            run_dir=Path(run_dir).expanduser(),
-            ckpt_path=options["ckpt_path"],
-            fast_dev_run=fast_dev_run,
-            fabric=fabric,
-            data=data,
-            model=start,
-            federation=federation,
-            tracker=tracker_of(logger),
-            tags=options["tags"],
-            phases=options["phases"],
-            callbacks=list(callbacks or []),
-            fingerprints=fingerprints(start, data),
-        )
-        return _fitted(open_things.enter_context(ready(experiment_of_objects)))
+        prints = fingerprints(start, data)
+        objects = {"fabric": fabric, "data": data, "model": start, "federation": federation, "fingerprints": prints}
+        return _fitted(open_things.enter_context(ready(Experiment.of(config, options, **objects))))
 
 
 def _fitted(experiment: Experiment) -> Fitted:

@@ -2,11 +2,12 @@
 
 import copy
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import Namespace
 from lightning.pytorch import LightningModule
@@ -75,6 +76,26 @@ class Experiment:
     away: Away | None = None
     fingerprints: dict[str, str] = field(default_factory=dict)
     begun: Path | None = None
+
+    @classmethod
+    def of(cls, config: str, options: Mapping[str, Any], **objects: Any) -> "Experiment":
+        """Make an experiment.
+
+        Args:
+            config: The resolved configuration as YAML.
+            options: Its values by key, with objects as logger, phases and callbacks.
+            objects: The fabric, the data, the model, the federation, and the fingerprints, if any.
+        """
+        return cls(
+            config=config,
+            settings=documents.parse(config),
+            run_dir=Path(options["run_dir"]),
+            tracker=tracker_of(options["logger"]),
+            tags={name: without_credentials(str(value), MARK) for name, value in options["tags"].items()},
+            callbacks=options["callbacks"] or [],
+            **{key: options[key] for key in ("seed", "experiment", "name", "ckpt_path", "fast_dev_run", "phases")},
+            **objects,
+        )
 
     @cached_property
     def parts(self) -> list[RunPart]:
@@ -250,36 +271,12 @@ def composed(args: Namespace, parser: Parser, tracked: bool = False) -> Iterator
     complete(args)
     fabric = make_fabric(**args.fabric)
     launch(fabric)
-    with _composed(args, parser, config, fabric) as experiment:
-        yield experiment
-
-
-@contextmanager
-def _composed(args: Namespace, parser: Parser, config: str, fabric: FederationFabric) -> Iterator[Experiment]:
-    """Context manager that makes the objects of a configuration on this rank."""
     seed_process(args.seed, "initial weights")
     objects = parser.instantiate(args)
     check_classes(objects.model, objects.data)
-    experiment = Experiment(
-        config=config,
-        settings=documents.parse(config),
-        seed=args.seed,
-        experiment=args.experiment,
-        name=args.name,
-        run_dir=Path(args.run_dir),
-        ckpt_path=args.ckpt_path,
-        fast_dev_run=args.fast_dev_run,
-        fabric=fabric,
-        data=objects.data,
-        model=objects.model,
-        federation=objects.federation,
-        tracker=tracker_of(objects.logger),
-        tags={name: without_credentials(str(value), MARK) for name, value in args.tags.items()},
-        phases=objects.phases,
-        callbacks=objects.callbacks or [],
-    )
-    with ready(experiment) as prepared:
-        yield prepared
+    made = {name: objects[name] for name in ("data", "model", "federation")}
+    with ready(Experiment.of(config, objects, fabric=fabric, **made)) as experiment:
+        yield experiment
 
 
 @contextmanager

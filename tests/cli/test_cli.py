@@ -24,18 +24,10 @@ from fedlit.experiment.parser import is_mistake
 from fedlit.tracking.base import MetricsFile, Tracker
 from fedlit.tracking.mlflow import MLflowTracker
 
+pytestmark = pytest.mark.usefixtures("folder")
+
 TOYS = "--data toys.ToyData --model toys.ToyNet --logger false --federation.workers 1 --federation.rounds 2"
 DIGITS = "--data foreigners.Digits --logger false --federation.workers 1 --federation.rounds 2"
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory; what ``main`` does to the process is undone afterwards."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.delenv("FEDLIT_DEBUG", raising=False)
-    return tmp_path
 
 
 def write(name: str, text: str) -> Path:
@@ -148,7 +140,10 @@ class TestHabits:
 
     def test_test_without_a_checkpoint_says_what_to_give(self, fedlit_cli):
         code, _, err = fedlit_cli(f"test {TOYS}")
-        assert (code, err) == (1, "fedlit: error: --ckpt_path: expected last, best, a run directory or a checkpoint, found nothing; add it\n")
+        assert (code, err) == (
+            1,
+            "fedlit: error: --ckpt_path: expected last, best, a run directory or a checkpoint, found nothing; add it\n",
+        )
 
     def test_version_and_module(self):
         command = [sys.executable, "-m", "fedlit", "--version"]
@@ -245,7 +240,10 @@ MISTAKES = {
         "fit --federation.round 3",
         "unrecognized arguments: --federation.round 3; did you mean federation.rounds",
     ),
-    "an option of Lightning's Trainer": ("fit --trainer.max_epochs 3", "there is no Trainer here: set federation.rounds"),
+    "an option of Lightning's Trainer": (
+        "fit --trainer.max_epochs 3",
+        "there is no Trainer here: set federation.rounds",
+    ),
     "unknown command": ("fitt", "invalid choice: 'fitt' (choose from 'fit', 'test', 'predict'"),
     "no config file": ("fit -c nowhere.yaml", "config: File does not exist: '"),
     "wrong type": ("fit --federation.rounds many", "federation.rounds (command line): Expected a int. Got value: many"),
@@ -260,7 +258,8 @@ MISTAKES = {
 MISTAKES_IN_YAML = {
     "unknown aggregator in a list": (
         "federation:\n  aggregators:\n  - FedBN\n  - class_path: FedProxx\n",
-        "federation.aggregators (mine.yaml, line 4): Expected a dot import path string: FedProxx; did you mean FedProx?",
+        "federation.aggregators (mine.yaml, line 4): Expected a dot import path string: FedProxx; did you mean "
+        "FedProx?",
     ),
     "unknown argument in a list": (
         "federation:\n  aggregators:\n  - class_path: FedProx\n    init_args:\n      muu: 0.1\n",

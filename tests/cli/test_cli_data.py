@@ -1,23 +1,15 @@
 """``fedlit data check`` and ``fedlit list labels``, as a user runs them."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+pytestmark = pytest.mark.usefixtures("folder")
+
 MINI = Path(__file__).parents[3] / "shared" / "data" / "nih-cxr14-mini"
 HEADER = "Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,View Position\n"
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory; what ``main`` does to the process is undone afterwards."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delenv("FEDLIT_DEBUG", raising=False)
-    return tmp_path
 
 
 def write_nih(root: str, patients: range = range(1, 5)) -> Path:

@@ -53,7 +53,8 @@ def test_short_names_come_first_then_algorithms_then_the_rest():
     assert list(made(SETTINGS, federation, AUCSaddle()).items()) == [
         ("method", "Scaffold+FedProx-AUCSaddle"), ("aggregator", "Scaffold+FedProx"), ("objective", "AUCSaddle"),
         ("window", 4), ("rounds", 5), ("weights", "examples"), ("lr", 0.1), ("seed", 3), ("data", "PhantomCXR"),
-        ("model", "ImageClassifier"), ("backbone", "densenet121"), ("optimizer", "SGD"), ("batch_size", 16), ("schedule", "ConstantSchedule"),
+        ("model", "ImageClassifier"), ("backbone", "densenet121"), ("optimizer", "SGD"), ("batch_size", 16),
+        ("schedule", "ConstantSchedule"),
         ("with.AUCSaddle.margin", 1.0), ("with.Scaffold.eta_g", 1.0), ("with.FedProx.mu", 0.1),
         ("yaml.data.hospitals", 3), ("yaml.federation.schedule.unit", "steps"),
         ("yaml.fabric.precision", "32-true"), ("yaml.model.optimizer.momentum", 0.9),

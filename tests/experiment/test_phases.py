@@ -1,4 +1,4 @@
-"""Phases: pretraining on one client, then a federation, as one run that is killed, resumed and evaluated like any other."""
+"""Phases: pretraining on one client, then a federation, as one run that is killed, resumed and evaluated."""
 
 import copy
 import re

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -22,13 +21,8 @@ BASE = {
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with a base.yaml; what ``main`` does to the process is undone afterwards."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setenv("COLUMNS", "200")
-    (tmp_path / "base.yaml").write_text(yaml.safe_dump(BASE))
-    return tmp_path
+def base(folder: Path) -> None:
+    (folder / "base.yaml").write_text(yaml.safe_dump(BASE))
 
 
 def runs(experiment: str = "default") -> dict[str, Path]:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -22,21 +21,14 @@ from fedlit.data.federated import FederatedDataModule
 from fedlit.models import ImageClassifier
 from fedlit.objectives import AUCSaddle
 
+pytestmark = pytest.mark.usefixtures("folder")
+
 TOYS = "--data toys.ToyData --model toys.ToyNet --logger false --federation.workers 1 --federation.rounds 2"
 PHANTOM = (
     "--data.hospitals 2 --data.images 60 --data.image_size 32 --data.cache_dir cache --model.backbone resnet10t"
     " --model.objective AUCSaddle --model.optimizer SGD --model.optimizer.lr 0.1 --logger false --federation.workers 1"
     " --federation.rounds 1"
 )
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory; what ``main`` does to the process is undone afterwards."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setenv("COLUMNS", "200")
-    return tmp_path
 
 
 @pytest.fixture
@@ -165,8 +157,8 @@ class TestOwnModels:
         assert (code, out) == (1, "")
         assert err == (
             "fedlit: error: there is no single global model to export: FedBN keeps norm and statistics at the clients. "
-            "--client NAME exports a client's own model, and federations with FedBNPlus instead have one model; clients "
-            "are site-0, site-1, site-2\n"
+            "--client NAME exports a client's own model, and federations with FedBNPlus instead have one model; "
+            "clients are site-0, site-1, site-2\n"
         )
         assert not list(Path().rglob("*.safetensors"))
 
@@ -257,4 +249,7 @@ class TestRefusals:
 
     def test_no_checkpoint(self, fedlit_cli):
         code, _, err = fedlit_cli(f"export {TOYS}")
-        assert (code, err) == (1, "fedlit: error: --ckpt_path: expected last, best, a run directory or a checkpoint, found nothing; add it\n")
+        assert (code, err) == (
+            1,
+            "fedlit: error: --ckpt_path: expected last, best, a run directory or a checkpoint, found nothing; add it\n",
+        )

@@ -1,10 +1,9 @@
-"""Predictions are kept: every number of a run's test comes out of its files again, row by row in the order of the data."""
+"""Predictions: all test metrics of a run can be computed from its files, whose rows are in the order of the data."""
 
 import json
 import math
 import shlex
 import shutil
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,6 +26,8 @@ from fedlit.metrics.auroc import slug
 from fedlit.predictions.table import Predictions, collected, read, write
 from fedlit.tracking.base import RunInfo, Tracker
 from fedlit.tracking.run import Result
+
+pytestmark = pytest.mark.usefixtures("folder")
 
 RUN = Path("runs/default/run")
 
@@ -95,15 +96,6 @@ WARDS = (
     " --federation.rounds 2"
 )
 TOYS = "--data toys.ToyData --model toys.ToyNet --logger false --federation.workers 1 --federation.rounds 2"
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory; what ``main`` does to the process is undone afterwards."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setenv("COLUMNS", "200")
-    return tmp_path
 
 
 @pytest.fixture

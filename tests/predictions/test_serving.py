@@ -29,8 +29,8 @@ CLASSES = ("Edema", "Effusion", "Nodule")
 MLFLOW = "--logger MLflowTracker --logger.tracking_uri sqlite:///mlflow.db --logger.finish_seconds 200"
 DEAD = "--logger MLflowTracker --logger.tracking_uri http://127.0.0.1:9 --logger.finish_seconds 0"
 FIT = (
-    "fit --data test_serving.Pictures --data.root images --data.image_size 8 --data.cache_dir cache --data.augment false "
-    "--model toys.ToyNet --federation.workers 1 --federation.rounds 2 --name"
+    "fit --data test_serving.Pictures --data.root images --data.image_size 8 --data.cache_dir cache --data.augment "
+    "false --model toys.ToyNet --federation.workers 1 --federation.rounds 2 --name"
 )
 RUN = Path("runs/default/run")
 
