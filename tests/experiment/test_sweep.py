@@ -262,7 +262,7 @@ class TestPlan:
             ),
             (
                 {"cases": {"good": {}, "bad": {"federation.aggregators": ["FedAvg", "Scafold"]}}},
-                r"run bad,lr=0.1: federation.aggregators \(\S+sweep.yaml, line 9\): Expected .* string: Scafold; did you",
+                r"run bad,lr=0.1: federation.aggregators \(\S+sweep.yaml, line 9\): Expected .*: Scafold; did you",
             ),
             ({"config": ["base.yaml", "absent.yaml"]}, "there is no file .*absent.yaml; write paths relative to"),
             ({"sedes": [1]}, "'sedes' is not accepted; did you mean seeds"),
