@@ -1,4 +1,4 @@
-"""The person at the keyboard: habits of LightningCLI, mistakes, and modules of somebody else."""
+"""The command line: habits of LightningCLI, mistakes, and modules that know nothing of fedlit."""
 
 import re
 import shlex
@@ -41,7 +41,7 @@ def metrics(run_dir: str = "runs") -> dict[tuple[int, str], float]:
 
 
 class StatusTracker(Tracker):
-    """Writes down how the run ended."""
+    """A tracker that writes how the run ended."""
 
     def finish(self, status: str) -> None:
         Path("status.txt").write_text(status)
@@ -253,7 +253,7 @@ MISTAKES = {
     ),
     "unknown part": ("predict --part tests", "--part: invalid choice: 'tests'"),
 }
-"""Command lines, and what they are answered; none of them gets as far as making an object."""
+"""Command lines with mistakes, and the errors, which precede the making of objects."""
 
 MISTAKES_IN_YAML = {
     "unknown aggregator in a list": (
@@ -319,7 +319,7 @@ REFUSED = {
         "state different client weights",
     ),
 }
-"""Options that parse, and what they are answered before anything is trained."""
+"""Options that parse, and the errors before anything is trained."""
 
 
 class TestMistakes:
@@ -393,7 +393,7 @@ class TestForeignModules:
         assert logged[8, "val/accuracy"] > 0.5
 
     def test_what_a_module_logs_is_what_it_saw(self, fedlit_cli):
-        """Accuracy of the federation's model over all validation images, by hand."""
+        """The logged accuracy equals that of the federation's model, computed explicitly."""
         assert fedlit_cli(f"fit {DIGITS} --model foreigners.Plain --model.lr 0.05 --name one")[0] == 0
         args, parser = parse(shlex.split(f"fit {DIGITS} --model foreigners.Plain"))
         data = parser.instantiate_classes(args.fit).data

@@ -13,7 +13,7 @@ HEADER = "Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient 
 
 
 def write_nih(root: str, patients: range = range(1, 5)) -> Path:
-    """A small download in the layout of NIH: two images a patient, drawn from its number."""
+    """Write a small download in the layout of NIH: two images per patient, drawn from its number."""
     (Path(root) / "images").mkdir(parents=True)
     rows = []
     for patient in patients:
@@ -146,7 +146,7 @@ MISTAKES = {
     "no such command": ("data chek nih", "invalid choice: 'chek' (choose from 'check', 'cache'); did you mean check?"),
     "no such list": ("list label", "list: expected nothing, labels, reproductions or checks, found 'label'"),
 }
-"""Command lines, and what they are answered."""
+"""Command lines with mistakes, and the errors."""
 
 
 @pytest.mark.parametrize("case", MISTAKES)

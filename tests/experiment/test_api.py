@@ -1,4 +1,4 @@
-"""``fedlit.fit``: a federation from a script, with the numbers of the command line."""
+"""``fedlit.fit``: a federation from a script, with the results of the command line."""
 
 import gc
 import inspect

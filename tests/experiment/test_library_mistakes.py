@@ -1,4 +1,4 @@
-"""Mistakes in a call of ``fedlit.fit`` are told in words, before anything is written."""
+"""Mistakes in a call of ``fedlit.fit`` raise clear errors before anything is written."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ class Untrainable(LightningModule):
 
 
 class Tied(Net):
-    """Two layers that share their memory, and not their parameter: copies of it would not."""
+    """Two layers that share memory but not a parameter; copies of the model would not share it."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""``fedlit fit --seed 0,1``: each seed is the run that it is alone, and runs of different seeds share their group."""
+"""``fedlit fit --seed 0,1``: each run equals that of a single seed, and all share a group."""
 
 import json
 import re
@@ -124,7 +124,7 @@ def data_seeds(runs: list[PlannedRun]) -> list[int | None]:
 
 
 def test_the_data_follow_the_seed_unless_one_draw_is_asked_for(folder: Path):
-    """Seeds shared one split, one partition and one PhantomCXR."""
+    """Each seed has its own split, partition and PhantomCXR."""
     nested = {"class_path": "Organisations", "init_args": {"image_size": 32, "sources": {
         "a": {"class_path": "PhantomCXR", "init_args": {"seed": 7}}, "b": {"class_path": "PhantomCXR"}}}}  # fmt: skip
     base = {"experiment": "draws", "seeds": [0, 2]}

@@ -1,4 +1,4 @@
-"""Sweeps: every run is that of ``fedlit fit``, none is done twice, and no mistake shows after hours."""
+"""Sweeps: every run equals that of ``fedlit fit``, none is repeated, and mistakes are found before the first."""
 
 import json
 import multiprocessing
@@ -55,7 +55,7 @@ SLOW = {
 
 
 class Recorder(Tracker):
-    """Writes the tags and what its process is to the run's directory."""
+    """A tracker that writes tags and process properties into the run's directory."""
 
     def start(self, run, metrics) -> None:
         daemon = multiprocessing.current_process().daemon
@@ -73,7 +73,7 @@ def write(folder: Path, sweep: dict, base: dict | None = None) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFrame]:
-    """The grid's experiment folder after one call, and what the call returned."""
+    """The experiment folder of the grid after one call, and the returned table."""
     place = tmp_path_factory.mktemp("finished")
     sweep = load_sweep(write(place, {**GRID, "run_dir": str(place / "runs")}))
     table = run_sweep(sweep, console=Console(quiet=True))

@@ -1,4 +1,4 @@
-"""A run's model in one file: it reloads to the bit, and nothing is passed off as a global model that is none."""
+"""Exported models: they reload bit for bit, and without a global model nothing is exported as one."""
 
 import json
 import os
@@ -33,7 +33,7 @@ PHANTOM = (
 
 @pytest.fixture
 def trained(fedlit_cli):
-    """Fits a toy federation with some more options; returns what exports its last model likewise."""
+    """Fit a toy federation with more options; return a function that exports its last model with them."""
 
     def train(options: str = ""):
         assert fedlit_cli(f"fit --name run {TOYS} {options}")[0] == 0
@@ -102,7 +102,7 @@ def test_every_tensor_is_that_of_the_checkpoint_bit_for_bit(trained):
 
 @pytest.mark.slow
 def test_a_phantom_classifier_as_one_types_it(tmp_path):
-    """In processes of their own; dual variables and constants of the objective are in the file."""
+    """Commands run in their own processes; the file contains dual variables and constants of the objective."""
     place = Place(tmp_path, PHANTOM.replace("cache ", f"{tmp_path / 'cache'} "))
     for command, options in {"fit": "--name run", "export": "--ckpt_path last", "predict": "--ckpt_path last"}.items():
         done = place.fit(options, command)

@@ -81,7 +81,7 @@ class Wards(FederatedDataModule):
 
 
 class Listed(Tracker):
-    """Writes down its artifacts."""
+    """A tracker that lists its artifacts."""
 
     def start(self, run: RunInfo, metrics) -> None:
         Path("artifacts.txt").unlink(missing_ok=True)
@@ -100,7 +100,7 @@ TOYS = "--data toys.ToyData --model toys.ToyNet --logger false --federation.work
 
 @pytest.fixture
 def fedlit_cli(capsys: pytest.CaptureFixture):
-    """Runs a command line in this process, which must end well; returns what it printed."""
+    """A function that runs a command line in this process, which must succeed; returns its output."""
 
     def run(line: str) -> str:
         with pytest.raises(SystemExit) as stopped:
@@ -355,7 +355,7 @@ class TestFile:
 
 
 def test_scores_of_a_module_are_left_as_they_are():
-    """The metrics are made of the same tensors: hiding a class in the file must not hide it there."""
+    """Classes that are NaN in the file are still in the metrics, which share its tensors."""
 
     class Session:
         classes, personal, data = CLASSES, ["a"], FederatedDataModule(ByPatient(2))

@@ -1,4 +1,4 @@
-"""A run's model as an MLflow model: what it says of image files is what `fedlit predict` says of them."""
+"""A run's model as an MLflow model: its scores of image files equal those of `fedlit predict`."""
 
 import base64
 import json
@@ -36,7 +36,7 @@ RUN = Path("runs/default/run")
 
 
 class Pictures(FederatedDataModule):
-    """A folder of images of two hospitals, decoded as RGB. The last class is labelled by nobody who trains.
+    """A folder of images of two hospitals, decoded as RGB. No client that trains labels the last class.
 
     Args:
         root: the folder.
@@ -95,7 +95,7 @@ def place(tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def folder(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """All tests work where the run is."""
+    """All tests run in the folder of the run."""
     monkeypatch.chdir(place)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("FEDLIT_TRUST", "1")  # the module is one of these tests
@@ -120,7 +120,7 @@ def served(run_id: str):
 
 @pytest.fixture(scope="module")
 def expected(place: Path) -> pd.DataFrame:
-    """What `fedlit predict` says of the images of the test sets, by name."""
+    """Scores of `fedlit predict` for the images of the test sets, by name."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         assert fedlit(f"predict --config {RUN}/config.yaml --ckpt_path best --output predicted") == 0
@@ -168,7 +168,7 @@ print(len(model.predict(model.input_example)))
 
 @pytest.mark.slow
 def test_a_model_names_the_public_path_as_those_of_earlier_versions_do(served):
-    """Whoever loads one has not imported fedlit."""
+    """The process that loads the model has not imported fedlit."""
     described = yaml.safe_load((RUN / "model" / "MLmodel").read_text())
     assert described["flavors"]["python_function"]["loader_module"] == "fedlit.serving"
     assert served.loader_module == "fedlit.serving"
@@ -246,7 +246,7 @@ class TestPredictOfAFolder:
         np.testing.assert_allclose(found.to_numpy(), expected.to_numpy(), atol=1e-6)
 
     def test_mlflow_s_own_addresses_are_as_before(self, run_id, fedlit_cli, monkeypatch):
-        """A store of registered models that nobody has set follows the store of runs, also later."""
+        """An unset store of registered models keeps following the store of runs."""
         import mlflow
 
         here = f"sqlite:///{Path('mlflow.db').resolve()}"
