@@ -14,7 +14,7 @@ from lightning.pytorch import LightningModule
 from rich.console import Console
 
 from fedlit import __version__
-from fedlit.core.errors import CheckpointError, ConfigError
+from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import FederationFabric, launch, make_fabric
 from fedlit.core.parts import Parts
 from fedlit.core.randomness import seed_process
@@ -36,9 +36,8 @@ from fedlit.federation.monitor import Monitor
 from fedlit.federation.session import Session
 from fedlit.tracking.addresses import MARK, without_credentials
 from fedlit.tracking.base import Tracker
-from fedlit.tracking.lock import RunLock
 from fedlit.tracking.loggers import tracker_of
-from fedlit.tracking.run import find_checkpoint, git_revision
+from fedlit.tracking.run import git_revision
 
 
 @dataclass
@@ -180,58 +179,6 @@ class Experiment:
     def run_name(self) -> str:
         """The name of a new run: ``name``, or its method and seed with the date and time."""
         return self.name or run_name(self._names.method, self.seed)
-
-    def checkpoint(self) -> Path | None:
-        """Return the checkpoint that ``ckpt_path`` names, which is the same on every rank, or None.
-
-        Raises:
-            ConfigError: ``ckpt_path`` is empty, for example an unset variable of the shell.
-            CheckpointError: There is no such checkpoint.
-        """
-        which = self.ckpt_path
-        if which is not None and not which.strip():
-            raise ConfigError("ckpt_path: expected last, best, a run directory or a checkpoint, found an empty text")
-        path = find_checkpoint(self.run_dir, self.experiment, which, self.name) if which else None
-        return self.fabric.broadcast(path)
-
-    def required_checkpoint(self) -> Path:
-        """Return the checkpoint that ``ckpt_path`` names.
-
-        Raises:
-            ConfigError: ``ckpt_path`` is not set.
-            CheckpointError: There is no such checkpoint.
-        """
-        if not self.ckpt_path:
-            raise ConfigError(
-                "--ckpt_path: expected last, best, a run directory or a checkpoint, found nothing; add it"
-            )
-        path = self.checkpoint()
-        if path is None:
-            raise CheckpointError(
-                f"{self.run_dir / self.experiment}: expected a run with a checkpoint, found none; check --run_dir and "
-                "--experiment"
-            )
-        return path
-
-    @contextmanager
-    def alone(self, run: Path) -> Iterator[None]:
-        """Context manager that locks a run's directory; the first rank does so for all ranks.
-
-        Raises:
-            ConfigError: Another process is using the directory.
-        """
-        lock, refusal = RunLock(run), ""
-        if self.fabric.is_global_zero:
-            try:
-                lock.acquire()
-            except ConfigError as error:
-                refusal = str(error)
-        if refusal := self.fabric.broadcast(refusal):
-            raise ConfigError(refusal)
-        try:
-            yield
-        finally:
-            lock.release()
 
     def console(self) -> Console:
         """Return the console for messages, which prints only on the first rank."""

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import OptimizerCallable
@@ -22,8 +22,10 @@ from fedlit.core.seeds import derive_seed
 from fedlit.experiment.naming import check_name
 from fedlit.federation.federation import Federation
 from fedlit.federation.handover import PersonalParts
+from fedlit.federation.session import Session
 from fedlit.federation.settings import Settings
 from fedlit.schedules import Schedule
+from fedlit.tracking.run import Run
 
 FOLDER = "phases"
 
@@ -151,12 +153,13 @@ class RunPart:
         """Return the folder of the part's checkpoints in a run."""
         return (run / FOLDER / self.phase.name if self.phase else run) / "checkpoints"
 
-    def resumes_from(self, run: Path, asked: Path | None) -> Path | None:
-        """Return the checkpoint from which the part continues: the last one of a phase, the ``asked`` one otherwise."""
-        folder = self.checkpoints(run)
+    def fit(self, session: Session, run: Run, asked: Path | None, **options: Any) -> int:
+        """Train the part from its last checkpoint (a phase) or from the ``asked`` one, see `Federation.fit`."""
+        folder = self.checkpoints(run.directory)
+        resume = asked if asked and asked.parent == folder else None
         if self.phase:
-            return checkpoint.find(folder, "last")
-        return asked if asked and asked.parent == folder else None
+            resume = checkpoint.find(folder, "last")
+        return self.federation.fit(session, run, resume, checkpoints=folder, **options)
 
     def finished(self, run: Path | None) -> bool:
         """Return whether a run has completed all rounds of the part."""

@@ -1,23 +1,78 @@
 """The start of a run: its directory, its checkpoint, and the lock that excludes other processes."""
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedlit.core.checkpoints import checkpoint
-from fedlit.core.errors import ConfigError
+from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.experiment.experiment import Experiment
 from fedlit.experiment.fingerprints import check_same, write_fingerprints
-from fedlit.tracking.lock import is_held
+from fedlit.tracking.lock import RunLock, is_held
 from fedlit.tracking.run import (
     check_same_config,
     check_writable,
+    find_checkpoint,
     is_called,
     last_checkpoint,
     new_directory,
     run_of,
     runs_in,
 )
+
+
+def named_checkpoint(experiment: Experiment) -> Path | None:
+    """Return the checkpoint that ``ckpt_path`` names, which is the same on every rank, or None.
+
+    Raises:
+        ConfigError: ``ckpt_path`` is empty, for example an unset variable of the shell.
+        CheckpointError: There is no such checkpoint.
+    """
+    which = experiment.ckpt_path
+    if which is not None and not which.strip():
+        raise ConfigError("ckpt_path: expected last, best, a run directory or a checkpoint, found an empty text")
+    path = find_checkpoint(experiment.run_dir, experiment.experiment, which, experiment.name) if which else None
+    return experiment.fabric.broadcast(path)
+
+
+def required_checkpoint(experiment: Experiment) -> Path:
+    """Return the checkpoint that ``ckpt_path`` names.
+
+    Raises:
+        ConfigError: ``ckpt_path`` is not set.
+        CheckpointError: There is no such checkpoint.
+    """
+    if not experiment.ckpt_path:
+        raise ConfigError("--ckpt_path: expected last, best, a run directory or a checkpoint, found nothing; add it")
+    path = named_checkpoint(experiment)
+    if path is None:
+        folder = experiment.run_dir / experiment.experiment
+        raise CheckpointError(
+            f"{folder}: expected a run with a checkpoint, found none; check --run_dir and --experiment"
+        )
+    return path
+
+
+@contextmanager
+def locked(experiment: Experiment, run: Path) -> Iterator[None]:
+    """Context manager that locks a run's directory; the first rank does so for all ranks.
+
+    Raises:
+        ConfigError: Another process is using the directory.
+    """
+    lock, refusal = RunLock(run), ""
+    if experiment.fabric.is_global_zero:
+        try:
+            lock.acquire()
+        except ConfigError as error:
+            refusal = str(error)
+    if refusal := experiment.fabric.broadcast(refusal):
+        raise ConfigError(refusal)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @dataclass(frozen=True)
@@ -56,7 +111,7 @@ class Resumption:
             if created and experiment.fingerprints:
                 write_fingerprints(directory, experiment.fingerprints)
         if self.checkpoint is None:
-            open_things.enter_context(experiment.alone(directory))
+            open_things.enter_context(locked(experiment, directory))
         return replace(self, directory=directory, messages=messages)
 
 
@@ -67,14 +122,14 @@ def resumption(experiment: Experiment, open_things: ExitStack) -> Resumption:
         ConfigError: Another process is using the run, its configuration differs, or its directory cannot be written.
         CheckpointError: There is no such checkpoint.
     """
-    path = experiment.checkpoint()
+    path = named_checkpoint(experiment)
     if path is not None:
-        open_things.enter_context(experiment.alone(run_of(path)))
-        locked, path = run_of(path), experiment.checkpoint()  # again: another process may just have resumed the run
-        if path is None or run_of(path) != locked:
+        open_things.enter_context(locked(experiment, run_of(path)))
+        run, path = run_of(path), named_checkpoint(experiment)  # again: another process may just have resumed the run
+        if path is None or run_of(path) != run:
             raise ConfigError(f"--ckpt_path {experiment.ckpt_path}: another run has just started; repeat the command")
-        check_same_config(locked, experiment.config)
-        check_same(locked, experiment.fingerprints)
+        check_same_config(run, experiment.config)
+        check_same(run, experiment.fingerprints)
     messages, folder = _passed_over(experiment, path), experiment.run_dir / experiment.experiment
     runs = [run for run in runs_in(folder) if is_called(run, experiment.name)]
     if path is not None:

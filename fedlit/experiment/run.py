@@ -87,16 +87,8 @@ def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None
                     session = experiment.session(run.directory, part)
                 if part.title:
                     say(part.title)
-                signum = part.federation.fit(
-                    session,
-                    run,
-                    part.resumes_from(run.directory, resume),
-                    config=experiment.config,
-                    params=experiment.parameters,
-                    checkpoints=part.checkpoints(run.directory),
-                    before=before,
-                    callbacks=experiment.callbacks,
-                )
+                options = {"config": experiment.config, "params": experiment.parameters}
+                signum = part.fit(session, run, resume, before=before, callbacks=experiment.callbacks, **options)
             if signum:
                 break
             before += part.federation.rounds

@@ -22,7 +22,7 @@ from fedlit.tracking.lock import refuse_held
 from fedlit.tracking.mlflow import noted_opening
 from fedlit.tracking.run import Result
 
-__all__ = ["Sweep", "alone", "draws_of", "load_sweep", "next_steps", "plan", "run_all", "run_sweep"]
+__all__ = ["Sweep", "draws_of", "load_sweep", "locked", "next_steps", "plan", "run_all", "run_sweep"]
 
 Status = Literal["finished", "failed", "stopped", "waiting"]
 
@@ -69,7 +69,7 @@ def run_all(runs: Sequence[PlannedRun], file: Path, metric: str, jobs: int, cons
     """
     if jobs < 1:
         raise ConfigError(f"--jobs: expected at least 1, found {jobs}")
-    with alone(file):
+    with locked(file):
         for run in runs:
             refuse_held(run.directory)
         standings = {run.name: run.standing() for run in runs}
@@ -172,7 +172,7 @@ def _last_lines(log: Path, count: int = 15) -> str:
 
 
 @contextmanager
-def alone(file: Path) -> Iterator[None]:
+def locked(file: Path) -> Iterator[None]:
     """Context manager that locks the runs of a table; the system releases the lock when the process dies.
 
     Raises:

@@ -89,7 +89,7 @@ MUTANTS = (
     Mutant("examples are not fetched twice", "federation/examinations/data.py", "if fetched(given.dataset, number) !=",
            "if False and fetched(given.dataset, number) !=", "federation/test_examinations.py"),
     Mutant("a moved run trains on", "tracking/run.py", "            self.check_in_place()\n", "", "hostile/test_run_directories.py"),
-    Mutant("a resume takes other data", "experiment/resumption.py", "check_same(locked, experiment.fingerprints)", "...",
+    Mutant("a resume takes other data", "experiment/resumption.py", "check_same(run, experiment.fingerprints)", "...",
            "experiment/test_api.py"),
     Mutant("a round is seeded without its number", "core/rounds.py", 'rnd.index, client.name)\n    window',
            'client.name)\n    window', "core"),

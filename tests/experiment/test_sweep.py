@@ -21,7 +21,7 @@ from runs import Command, Kept, Place, assert_same_run
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system.processes import cores
-from fedlit.experiment.sweep import _own_images, alone, load_sweep, next_steps, plan, run_sweep
+from fedlit.experiment.sweep import _own_images, load_sweep, locked, next_steps, plan, run_sweep
 from fedlit.tracking.base import Tracker
 from fedlit.tracking.mlflow import ALL_RUNS
 from fedlit.tracking.run import Result
@@ -406,7 +406,7 @@ class TestGoingOn:
         assert Path("runs/e/seed=0/thesis.tex").exists()
 
     def test_two_sweeps_do_not_share_a_folder(self, fedlit_cli, folder: Path):
-        with alone(folder / "runs/trial/sweep.csv"):
+        with locked(folder / "runs/trial/sweep.csv"):
             code, _, err = fedlit_cli(f"sweep --config {write(folder, GRID)}")
         assert (code, "runs/trial/sweep.csv: another process is running these runs" in err) == (2, True)
         assert [p.name for p in Path("runs/trial").iterdir()] == [".sweep.lock"]

@@ -10,6 +10,7 @@ from fedlit.core.checkpoints import checkpoint
 from fedlit.experiment.experiment import Experiment, composed
 from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.parser import Parser
+from fedlit.experiment.resumption import required_checkpoint
 from fedlit.metrics.auroc import slug
 from fedlit.predictions.export import check_described, export, owner
 from fedlit.predictions.notes import foreign_code
@@ -34,7 +35,7 @@ def execute(args: Namespace, parser: Parser) -> int:
 
 def run_export(experiment: Experiment, client: str | None, output: Path | None) -> int:
     """Write the model of a checkpoint, or a client's own model, to a file."""
-    path, console = experiment.required_checkpoint(), experiment.console()
+    path, console = required_checkpoint(experiment), experiment.console()
     directory = run_of(path)
     check_described(directory, experiment.config)
     experiment.federation.workers = 1  # nothing is computed

@@ -16,6 +16,7 @@ from fedlit.experiment.experiment import Experiment, composed
 from fedlit.experiment.final_metrics import test_metrics, write_predictions
 from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.parser import Parser
+from fedlit.experiment.resumption import locked, required_checkpoint
 from fedlit.federation.evaluation import evaluate_sets
 from fedlit.federation.session import Session
 from fedlit.predictions.table import FOLDER
@@ -42,13 +43,13 @@ def execute(args: Namespace, parser: Parser) -> int:
 
 def run_test(experiment: Experiment, output: Path | None) -> int:
     """Evaluate a checkpoint on the test sets, and write the predictions."""
-    path, console = experiment.required_checkpoint(), experiment.console()
+    path, console = required_checkpoint(experiment), experiment.console()
     if (run_of(path) / "config.yaml").exists() and (rows := config_difference(run_of(path), experiment.config)):
         console.print(f"note: {run_of(path)} was trained with other settings: {'; '.join(rows[:5])}")
     folder = output or (run_of(path) / FOLDER if _tested_by_fit(experiment, path) else None)
     with ExitStack() as open_things:
         if folder == run_of(path) / FOLDER:  # to which a run writes when it ends
-            open_things.enter_context(experiment.alone(run_of(path)))
+            open_things.enter_context(locked(experiment, run_of(path)))
         session = experiment.session(run_of(path))
         open_things.callback(session.engine.close)
         path, server, rounds = _restored(experiment, session, path)
@@ -71,7 +72,7 @@ def _restored(experiment: Experiment, session: Session, path: Path) -> tuple[Pat
             server, rounds, _ = session.restore(path)
         except CheckpointError:
             run = run_of(path)
-            if path.exists() or not is_held(run) or run_of(path := experiment.required_checkpoint()) != run:
+            if path.exists() or not is_held(run) or run_of(path := required_checkpoint(experiment)) != run:
                 raise
         else:
             return path, server, rounds
