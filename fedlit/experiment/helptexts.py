@@ -21,16 +21,15 @@ run is a run of `fedlit sweep`, with its own directory in RUN_DIR and its own ru
 SWEEP = """The YAML of a sweep; all but experiment is optional:
 
   experiment: rates               # groups the runs, on disk and in MLflow
-  config: [../quickstart.yaml]    # where the runs start, relative to this file
+  config: [../quickstart.yaml]    # base of all runs, relative to this file
   set: {federation.rounds: 10}    # keys for all runs
   cases:                          # named alternatives, each with any keys
     fedavg: {federation.aggregators: [FedAvg]}
-    scaffold:
-      federation.aggregators: [{class_path: Scaffold, init_args: {eta_g: 1.0}}]
-  grid:                           # lists of values; runs take all combinations
+    scaffold: {federation.aggregators: [Scaffold], federation.rounds: 20}
+  grid:                           # all combinations of these lists
     model.optimizer.lr: [0.1, 0.01]
   seeds: [0, 1, 2]                # by default 0
-  metric: val/auroc_macro         # for the summary; not a test metric with a grid
+  metric: val/auroc_macro         # for the summary; with a grid not test/...
 
 Every configuration is checked before the first run starts. Each run is a run of `fedlit fit` in
 RUN_DIR/EXPERIMENT/NAME/, with a name such as scaffold,lr=0.1,seed=0; its output is in console.log. Finished runs are
@@ -89,7 +88,7 @@ METRICS = {
 }
 """Metrics of every federation. Algorithms and objectives describe their own in ``metrics_help``."""
 
-CHOSEN = "Class, by default {0}. Its arguments follow as .NAME VALUE. Or a YAML file with class_path and init_args."
+CHOSEN = "Class ({0} by default), whose arguments follow as .NAME VALUE, or a YAML file with class_path and init_args."
 
 LAST = (
     "measure_batches", "checkpoint_every", "workers", "threads", "memory_format", "compile", "cuda_graph",

@@ -160,12 +160,15 @@ class TestHelp:
         assert "The model that every client trains" in out
         described = re.findall(r"^  (--[\w.]+)", out, re.MULTILINE)
         assert {"--seed", "--data", "--model", "--federation.aggregators", "--fabric.precision"} <= set(described)
+        assert out.startswith("usage: fedlit fit [--config FILE] [--KEY VALUE ...]\n")
+        order = [described.index(f"--federation.{name}") for name in ("rounds", "patience", "workers", "cuda_graph")]
+        assert order == sorted(order)
 
     def test_base_classes_are_no_choices(self, fedlit_cli):
         text = " ".join(fedlit_cli("fit --help")[1].split())
         choices = re.findall(r"known subclasses: ([^)]*)\)", text)
         assert len(choices) >= 4  # older versions of jsonargparse list none for aggregators
-        names = {path.rpartition(".")[2] for choice in choices for path in choice.split(", ")}
+        names = {name for choice in choices for name in choice.split(", ")}
         assert names >= {"PhantomCXR", "ImageClassifier", "MLflowTracker", "StageSchedule"}
         assert not names & {"Aggregator", "FederatedDataModule", "LightningModule", "Schedule", "Tracker", ""}
 
@@ -211,17 +214,9 @@ MISTAKES = {
         "fit --federation.aggregators+=Zzz",
         "Expected a dot import path string: Zzz; `fedlit list` shows the built-in classes",
     ),
-    "unknown data": (
-        "fit --data NIHChestXray --data.root x",
-        "data (command line): Expected a dot import path string: NIHChestXray; did you mean NIHChestXray14?",
-    ),
     "unknown optimizer": (
         "fit --model.optimizer Addam",
         "model.optimizer (command line): Expected a dot import path string: Addam; did you mean Adam",
-    ),
-    "unknown partition": (
-        "fit --data.partition Dirichlett",
-        "data.partition (command line): Expected a dot import path string: Dirichlett; did you mean Dirichlet?",
     ),
     "partition without its arguments": (
         "fit --data.partition Dirichlet",
@@ -235,10 +230,6 @@ MISTAKES = {
     "unknown class of a module": (
         "fit --model toys.ToyNett",
         "module 'toys' has no attribute 'ToyNett'; did you mean ToyNet?",
-    ),
-    "unknown option": (
-        "fit --federation.round 3",
-        "unrecognized arguments: --federation.round 3; did you mean federation.rounds",
     ),
     "an option of Lightning's Trainer": (
         "fit --trainer.max_epochs 3",
@@ -440,9 +431,6 @@ class TestForeignModules:
     @pytest.mark.parametrize(
         ("module", "expected"),
         [
-            ("Manual", "Manual optimizes manually (automatic_optimization = False)"),
-            ("TwoOptimizers", "returned 2 optimizers; expected one"),
-            ("SecondOrder", "LBFGS cannot work on the flat vector: it needs a closure"),
             ("WarmUp", "WarmUp overrides optimizer_step, which a federation does not call"),
             ("OwnBackward", "OwnBackward overrides backward, which"),
             (
@@ -450,7 +438,6 @@ class TestForeignModules:
                 "overrides configure_gradient_clipping, which a federation does not call: set federation.grad",
             ),
             ("OwnZero", "OwnZero overrides optimizer_zero_grad, which"),
-            ("Lazy", "the shape of net.weight is unknown before the first batch"),
             ("Exits", "called sys.exit(0) before the end"),
             ("AsksTrainerForItsRate", "tried to access `self.trainer.estimated_stepping_batches`"),
         ],
