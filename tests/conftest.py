@@ -1,10 +1,12 @@
-"""What all tests share: one thread (tests compare bits, and several workers run side by side), and the command line."""
+"""Fixtures of all tests. Torch has one thread, because tests compare results bit for bit and run in parallel."""
 
 import gc
 import shlex
+import sys
 from collections.abc import Iterator
 from functools import cache
 from multiprocessing import forkserver
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +19,7 @@ torch.set_num_threads(1)
 
 
 def pytest_collection_finish() -> None:
-    """What imports have made stays: looking through it again and again took 5% of the processor time of the tests."""
+    """Exclude imported objects from garbage collections, which took 5% of the processor time of the tests."""
     gc.freeze()
 
 
@@ -26,8 +28,8 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _packages_looked_through_once() -> Iterator[None]:
-    """Each Fabric asks all installed packages for callbacks, which was a tenth of a short run."""
+def _cached_entry_points() -> Iterator[None]:
+    """Search the installed packages for callbacks once, not for each Fabric, which took a tenth of a short run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "entry_points", cache(registry.entry_points))
         yield
@@ -35,7 +37,7 @@ def _packages_looked_through_once() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_fork_server() -> Iterator[None]:
-    """Whoever starts it, a pool or a command of a test: it has imported what all of them need, and each starts at once."""
+    """Preload the imports of all tests into the fork server, whichever test starts it."""
     preload = forkserver.set_forkserver_preload
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forkserver, "set_forkserver_preload", lambda names: preload([*PRELOADED, *names]))
@@ -43,8 +45,18 @@ def _one_fork_server() -> Iterator[None]:
 
 
 @pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory and a wide terminal; what ``main`` does to the process is undone afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.delenv("FEDLIT_DEBUG", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
 def fedlit_cli(capsys: pytest.CaptureFixture):
-    """Runs a command line in this process: its exit code, and what it printed on stdout and stderr."""
+    """A function that runs a command line in this process; returns the exit code, stdout and stderr."""
 
     def run(line: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as stopped:

@@ -1,4 +1,4 @@
-"""The documents hold: their commands parse, their code runs, their links lead somewhere."""
+"""Documents: their commands parse, their code runs, and their links exist."""
 
 import re
 import shlex
@@ -44,7 +44,7 @@ def blocks(language: str) -> list[Block]:
 
 
 def commands() -> list[list[str]]:
-    """The words behind ``fedlit`` of every command line that calls it, however it is started."""
+    """Return the words after ``fedlit`` of every command line that calls it."""
     found = []
     for block in blocks("bash"):
         for line in block.text.replace("\\\n", " ").splitlines():
@@ -57,7 +57,7 @@ def commands() -> list[list[str]]:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with the files that the documents show, and nothing else of one's own."""
+    """A working directory that contains only the files in the documents."""
     for block in blocks("python"):
         if block.file:
             (tmp_path / block.file).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What a user types: ``fedlit COMMAND``, where each command is a file in ``commands/``. Nothing imports it."""
+"""The command line: ``fedlit COMMAND``. Each command is a file in ``commands/``. No other package imports this one."""
 
 from fedlit.federation.interrupts import exiting_on_ctrl_c
 

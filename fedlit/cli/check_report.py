@@ -1,4 +1,4 @@
-"""Print what `fedlit data check` found in a folder."""
+"""The report of `fedlit data check` on the terminal."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ from rich.table import Table
 
 from fedlit.data.xrays.checked import SHOWN, Check, Problem
 
-PARTS = 12
-"""Most parts, of a site and a split, whose positives are shown."""
+COLUMNS = 12
+"""Largest number of columns, one per site and split, of the table of positives."""
 
 
 def report(check: Check, console: Console) -> None:
-    """Print what was found in a folder, and what is wrong."""
+    """Print the contents of a folder, and its problems."""
     console.print(f"{check.reader.source}: {check.reader.root}", style="bold")
     if check.reading is not None:
         console.print(_summary(check))
@@ -27,15 +27,15 @@ def report(check: Check, console: Console) -> None:
         console.print(f"note: {remark}", style="yellow", soft_wrap=True)
     report_problems(check.problems, console)
     if not check.problems:
-        depth = "decoded" if check.decoded else "opened (--decode decodes them, and looks for copies as fit does)"
-        console.print(f"nothing is wrong; the images were {depth}", style="green", soft_wrap=True)
+        depth = "decoded" if check.decoded else "opened (--decode decodes them, and finds duplicates as fit does)"
+        console.print(f"no problems; the images were {depth}", style="green", soft_wrap=True)
     console.print()
 
 
 def report_problems(problems: Sequence[Problem], console: Console) -> None:
-    """Print what is wrong, each with its first places."""
+    """Print problems, each with its first places."""
     for problem in problems:
-        console.print(f"wrong: {problem.text}", style="red", soft_wrap=True)
+        console.print(f"problem: {problem.text}", style="red", soft_wrap=True)
         for place in problem.places[:SHOWN]:
             console.print(f"  {place}", style="red", soft_wrap=True)
         if len(problem.places) > SHOWN:
@@ -43,21 +43,21 @@ def report_problems(problems: Sequence[Problem], console: Console) -> None:
 
 
 def _positives(positives: pd.DataFrame) -> Table:
-    """Return a table of classes by site and split, or by split where there are many sites."""
-    if len(positives) > PARTS:
+    """Return a table of positives by class, site and split, or by class and split if there are many sites."""
+    if len(positives) > COLUMNS:
         positives = positives.groupby(level=1, sort=False).sum()
     table = Table("positives of", box=box.SIMPLE_HEAD, show_edge=False)
     for part in positives.index:
         table.add_column(part if isinstance(part, str) else " ".join(part), justify="right")
     for name in positives.columns.unique(0):
-        table.add_row(name, *(f"{ill:,} of {total:,}" for ill, total in positives[name].itertuples(index=False)))
+        table.add_row(name, *(f"{count:,} of {total:,}" for count, total in positives[name].itertuples(index=False)))
     return table
 
 
 def _summary(check: Check) -> Table:
     reading = check.reading
     _, per_patient = np.unique(reading.patients, return_counts=True)
-    missing = sum(picture is None for picture in check.pictures)
+    missing = sum(image is None for image in check.pictures)
     grid = Table.grid(padding=(0, 3))
     grid.add_row("images", f"{len(reading.names):,}, {missing:,} of them missing")
     grid.add_row("patients", f"{len(per_patient):,}")
@@ -75,7 +75,7 @@ def _summary(check: Check) -> Table:
 def _splits(check: Check) -> str:
     reading = check.reading
     if reading.splits is None:
-        return "no official split; patients are divided by data.split"
+        return "no official split; data.split divides the patients"
     counts = pd.DataFrame({"split": reading.splits, "patient": reading.patients}).groupby("split", sort=False)[
         "patient"
     ]

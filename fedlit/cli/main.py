@@ -1,4 +1,4 @@
-"""The command line: ``fedlit COMMAND``, where each command is a file in ``fedlit/cli/commands/``."""
+"""The entry point of the command line: parse, run one command, and exit with its code."""
 
 import atexit
 import os
@@ -20,16 +20,16 @@ from fedlit.tracking.addresses import without_credentials
 
 
 def run() -> None:
-    """`main` in a process of its own, which ends as soon as it is done.
+    """Run `main`, and end the process as soon as it is done.
 
-    To take all modules apart costs seconds, and some of them complain about it. What was registered first is called last, after
-    whatever others have registered.
+    Python's own shutdown takes seconds and prints complaints of some libraries. The function that ends the process is
+    registered first, so that it is called after all others.
     """
     code = 1
 
     def end() -> None:
         for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError):  # nobody reads any more
+            with suppress(OSError):  # the reader has gone
                 stream.flush()
         if not _is_watched():
             os._exit(code)
@@ -43,7 +43,7 @@ def run() -> None:
 
 
 def _is_watched() -> bool:
-    """Tell whether a profiler has something to write at the end."""
+    """Return whether a profiler or a debugger is active, which has something to write at the end."""
     tools = getattr(sys, "monitoring", None)  # from Python 3.12 on
     return bool(sys.getprofile() or sys.gettrace() or (tools and any(map(tools.get_tool, range(6)))))
 
@@ -51,10 +51,10 @@ def _is_watched() -> bool:
 def main(argv: list[str] | None = None) -> None:
     """Run a command and exit with its code.
 
-    0 when all went well, 1 after an error, 2 after a mistake on the command line or in a YAML file, 128 + n after
-    signal n.
+    The code is 0 on success, 1 after an error, 2 after a mistake on the command line or in a YAML file, and 128 + n
+    after signal n.
     """
-    # A console script does not have the working directory on its path; one's own aggregators live there.
+    # The path of a console script lacks the working directory, where the user's own classes are.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     warnings.filterwarnings("ignore", module=r"(lightning|torchmetrics|jsonargparse).*")
@@ -92,31 +92,31 @@ def parse(argv: list[str]) -> tuple[Namespace, Parser]:
     parser = Parser(prog="fedlit", description=fedlit.__doc__, version=fedlit.__version__)
     parsers = {name: Parser(description=description) for name, description in COMMANDS.items()}
     called = argv[0] if argv and argv[0] in COMMANDS else ""
-    if called:  # the others are but a name and a line here
+    if called:  # importing the files of all commands would take seconds
         parsers[called] = command(called).parser(argv)
     commands = parser.add_subcommands(**SUBCOMMANDS)
     for name, subparser in parsers.items():
         commands.add_subcommand(name, subparser, help=COMMANDS[name])
-    own = parsers.get(called, parser)
+    chosen = parsers.get(called, parser)
     for each in (parser, *parsers.values()):
-        each.introduce(tuple(argv), (*COMMANDS, *own.nested))
-    return parser.parse_args([*argv[:1], *own.first_words, *argv[1:]]), own
+        each.introduce(tuple(argv), (*COMMANDS, *chosen.nested))
+    return parser.parse_args([*argv[:1], *chosen.first_words, *argv[1:]]), chosen
 
 
 def _greet(argv: list[str]) -> None:
-    """Say that a run starts, before the seconds that the import of PyTorch takes; the first of several ranks does."""
+    """Print a line before PyTorch is imported, which takes seconds; of several ranks only the first prints it."""
     rank = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or "0"
-    asking = {"-h", "--help", "--print_config"} & {word.partition("=")[0] for word in argv}
-    if argv[:1] == ["fit"] and not asking and rank == "0" and "torch" not in sys.modules:
+    prints_only = {"-h", "--help", "--print_config"} & {word.partition("=")[0] for word in argv}
+    if argv[:1] == ["fit"] and not prints_only and rank == "0" and "torch" not in sys.modules:
         print(f"fedlit {fedlit.__version__}: loading PyTorch", flush=True)
 
 
 def _asked_by(error: Exception) -> str:
-    """Name the line of a module that asked for its Trainer, which the error itself does not name."""
+    """Return the place in a module that asked for its Trainer, which Lightning's error does not name."""
     if not isinstance(error, AttributeError):
         return ""
-    asked = traceback.extract_tb(error.__traceback__)[-2]
-    return f" ({asked.filename}, line {asked.lineno})"
+    caller = traceback.extract_tb(error.__traceback__)[-2]
+    return f" ({caller.filename}, line {caller.lineno})"
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *place: object) -> None:

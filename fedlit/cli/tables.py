@@ -1,4 +1,4 @@
-"""The tables that commands print on the terminal."""
+"""Tables that commands print on the terminal."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,48 +17,48 @@ from fedlit.data.pictures.cached import CacheEntry
 from fedlit.data.schemes import KINDS
 from fedlit.experiment.choices import AXES, shipped
 
-if TYPE_CHECKING:  # these import Lightning, for which a look at data need not wait
+if TYPE_CHECKING:  # they import Lightning, which checks of data do not need
     from fedlit.experiment.grid import Sweep
     from fedlit.tracking.run import Result
 
-NOT_TOLD = "not told"
-"""In a table, what the sites of a federation keep to themselves."""
+NOT_REPORTED = "not reported"
+"""Shown in a table for numbers that the sites of a federation do not send."""
 
 PIPE_WIDTH = 240
-"""Columns of a console that is no terminal: a table there is never cut."""
+"""Columns of a console that is not a terminal, so that tables are not cut there."""
 
 MEANS = {"macro": "mean over defined classes"} | {kind: f"mean over {name} classes" for kind, name in KINDS.items()}
 MEANS |= {f"own_{kind}": f"{shown}, own images" for kind, shown in MEANS.items()}
-"""Means over classes, and what a table calls them; with personal heads each image counts for its client's classes alone."""
+"""Titles of the means over classes. With personal heads, each image counts only for the classes of its client."""
 
 
 def wide_console() -> Console:
-    """Return a console whose tables are whole in a pipe."""
+    """Return a console that does not cut tables in a pipe."""
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = PIPE_WIDTH
     return console
 
 
-def cache_table(folder: Path, found: Sequence[CacheEntry], console: Console) -> None:
-    """Print what is in a cache folder."""
+def cache_table(folder: Path, entries: Sequence[CacheEntry], console: Console) -> None:
+    """Print the entries of a cache folder."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     table.add_column("name", no_wrap=True)
     table.add_column("what")
     table.add_column("size", justify="right", no_wrap=True)
     table.add_column("last use", no_wrap=True)
     table.add_column("runs", overflow="fold")
-    for entry in found:
+    for entry in entries:
         runs = ", ".join(entry.runs[:3]) + (f" and {len(entry.runs) - 3} more" if len(entry.runs) > 3 else "")
         used = datetime.fromtimestamp(entry.used).strftime("%Y-%m-%d %H:%M")
         table.add_row(entry.name, entry.what, decimal(entry.size), used, runs or "-")
-    console.print(f"{folder}: {decimal(sum(entry.size for entry in found))} in {len(found)} entries")
-    if found:
+    console.print(f"{folder}: {decimal(sum(entry.size for entry in entries))} in {len(entries)} entries")
+    if entries:
         console.print(table)
 
 
 def auroc_table(metrics: Mapping[str, float], prefix: str, title: str, width: int = 80) -> Table:
-    """Show the AUROC of each class with its support; names of metrics begin with a prefix: ``test/federation``."""
+    """Make a table of the AUROC of each class with its support, from metrics whose names begin with ``prefix``."""
     table = Table(title=title, title_justify="left")
     table.add_column("class", no_wrap=True)
     _number_columns(table, ("AUROC", "positives", "negatives"))
@@ -67,22 +67,22 @@ def auroc_table(metrics: Mapping[str, float], prefix: str, title: str, width: in
         if key.startswith(start):
             name = key.removeprefix(start)
             counts = [metrics[f"{prefix}/{count}/{name}"] for count in ("n_pos", "n_neg")]
-            untold = [NOT_TOLD if count != count else "" for count in counts]
-            support = (word or f"{count:.0f}" for word, count in zip(untold, counts, strict=True))
-            table.add_row(shortened(name, max(25, width - 44)), _number(value, max(untold) or "undefined"), *support)
+            hidden = [NOT_REPORTED if count != count else "" for count in counts]
+            support = (word or f"{count:.0f}" for word, count in zip(hidden, counts, strict=True))
+            table.add_row(shortened(name, max(25, width - 44)), _number(value, max(hidden) or "undefined"), *support)
     table.add_section()
     for kind, shown in MEANS.items():
         if f"{prefix}/auroc_{kind}" in metrics:
             table.add_row(shown, _number(metrics[f"{prefix}/auroc_{kind}"]), "", "")
     if f"{prefix}/auroc_images" in metrics:
-        table.caption = f"a class is ranked on {metrics[f'{prefix}/auroc_images']:,.0f} images, on average"
+        table.caption = f"each AUROC ranks {metrics[f'{prefix}/auroc_images']:,.0f} images, on average"
     return table
 
 
 def sets_tables(metrics: Mapping[str, float], sets: Sequence[str], title: str, width: int = 80) -> Iterator[Table]:
-    """Show the AUROC of each class, with a column for each test set, and below it the means over classes.
+    """Make tables of the AUROC of each class and the means over classes, with one column per test set.
 
-    What does not fit beside each other becomes one table under the other.
+    Columns that do not fit into one table go into the next.
     """
     start = f"test/{sets[0]}/auroc/"
     classes = {key.removeprefix(start): key.removeprefix(start) for key in metrics if key.startswith(start)}
@@ -109,9 +109,13 @@ def sets_tables(metrics: Mapping[str, float], sets: Sequence[str], title: str, w
 
 
 def sweep_table(sweep: "Sweep", table: pd.DataFrame, draws: str, width: int = 80) -> Table:
-    """Show mean and standard deviation of the metric over the seeds, by case and point, from the table of the runs.
+    """Make a table of the metric's mean and standard deviation over the seeds, by case and point of the grid.
 
-    The title says which ``draws`` of the data the seeds have.
+    Args:
+        sweep: The sweep.
+        table: Its runs, one per row.
+        draws: Which draws of the data the seeds have, for the title.
+        width: Columns of the console.
     """
     by = [*(["case"] if sweep.cases else []), *sweep.grid]
     shown = Table(title=f"{sweep.metric}, mean over seeds {draws}", title_justify="left")
@@ -128,7 +132,7 @@ def sweep_table(sweep: "Sweep", table: pd.DataFrame, draws: str, width: int = 80
 
 
 def seeds_table(results: Sequence["Result"], draws: str, width: int = 80) -> Table:
-    """Show mean and standard deviation over seeds of each test set's AUROC; of one set that of each class too."""
+    """Make a table of the mean AUROC over seeds of each test set, or of each class if there is one test set."""
     keys = [key for key in results[0].metrics if re.fullmatch(r"test/[^/]+/auroc(_(?!images).*|/.*)", key)]
     macro = [key for key in keys if key.endswith(("/auroc_macro", "/auroc_own_macro"))]
     shown = Table(title=f"over {len(results)} seeds {draws}", title_justify="left")
@@ -142,7 +146,7 @@ def seeds_table(results: Sequence["Result"], draws: str, width: int = 80) -> Tab
 
 
 def shortened(name: str, length: int) -> str:
-    """Leave out the middle of a name that is longer, as its ends tell names apart."""
+    """Shorten a name by its middle, because names differ at their ends."""
     if len(name) <= length:
         return name
     head = (length - 1) // 2
@@ -150,7 +154,7 @@ def shortened(name: str, length: int) -> str:
 
 
 def _abreast(first: int, widths: Sequence[int], total: int) -> Iterator[slice]:
-    """Divide the columns of a table among tables with a first column each, none wider than so many characters."""
+    """Yield the columns of each of several tables, which repeat the first column and are at most ``total`` wide."""
     start, used = 0, first + 4
     for number, width in enumerate(widths):
         if number > start and used + width + 3 > total:
@@ -166,7 +170,7 @@ def _number_columns(table: Table, names: Sequence[str]) -> None:
 
 
 def list_shipped(console: Console) -> None:
-    """Print what ships, a line each, and on a terminal no more than fits."""
+    """Print the built-in classes, one per line, cut to the width of a terminal."""
     for axis in AXES:
         console.print(f"[bold]{axis}")
         for cls in shipped(axis):
@@ -176,7 +180,7 @@ def list_shipped(console: Console) -> None:
 
 
 def list_labels(console: Console) -> None:
-    """Print the harmonised labels: a row for each class, a column for each data set."""
+    """Print the harmonised labels, one row per class and one column per data set."""
     names = harmonised()
     sources = list(dict.fromkeys(source for called in names.values() for source in called))
     columns = {source: [_called(called.get(source, "-")) for called in names.values()] for source in sources}
@@ -192,15 +196,15 @@ def list_labels(console: Console) -> None:
 
 
 def list_checks(console: Console) -> None:
-    """Print what models, data and machines are examined for before anything trains, and what watches rounds."""
+    """Print the checks of models, data and machines before training, and of its rounds."""
     from fedlit.federation.examinations import EVERY
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
-    for column in ("check", "what has to hold", "where it does not"):
+    for column in ("check", "requirement", "advice"):
         table.add_column(column)
     for examination in EVERY:
-        said = " ".join((examination.__doc__ or "").partition("\n\n")[0].split())
-        table.add_row(examination.name, said, examination.advice)
+        requirement = " ".join((examination.__doc__ or "").partition("\n\n")[0].split())
+        table.add_row(examination.name, requirement, examination.advice)
     console.print(table)
 
 

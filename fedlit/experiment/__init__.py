@@ -1,1 +1,1 @@
-"""From a configuration to objects, and to one run or many."""
+"""Configurations, the objects that they describe, and their runs."""

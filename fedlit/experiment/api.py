@@ -1,4 +1,4 @@
-"""``fedlit.fit``: a federation from a script or a notebook."""
+"""``fedlit.fit``: a federation in a script or a notebook."""
 
 import random
 import re
@@ -24,7 +24,6 @@ from fedlit.core.fabric import launch, make_fabric
 from fedlit.core.module import copy_of
 from fedlit.core.parts import Parts
 from fedlit.core.randomness import seed_process
-from fedlit.core.system import documents
 from fedlit.data.clients import parts_of
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.in_memory import GivenClients
@@ -40,25 +39,25 @@ from fedlit.federation.examinations import OF_MODULES, examine
 from fedlit.federation.federation import Federation
 from fedlit.federation.settings import Options, Settings
 from fedlit.metrics.direction import better
-from fedlit.tracking.addresses import MARK, marked, without_credentials
-from fedlit.tracking.loggers import LoggerSetting, tracker_of
+from fedlit.tracking.addresses import marked
+from fedlit.tracking.loggers import LoggerSetting
 
 
 def _spelled_out(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Show the settings in the signature of a function, and their texts in its help."""
-    own, options = signature(function), fields(Settings)
-    model, clients, *others, _ = own.parameters.values()
+    """Add the settings to the signature of a function, and their descriptions to its docstring."""
+    declared, options = signature(function), fields(Settings)
+    model, clients, *others, _ = declared.parameters.values()
     shown = [
         Parameter(o.name, Parameter.KEYWORD_ONLY, default=o.default, annotation=o.type)
         for o in options
         if o.name in Options.__annotations__
     ]
-    function.__signature__ = own.replace(parameters=[model, clients, *shown, *others])
+    function.__signature__ = declared.replace(parameters=[model, clients, *shown, *others])
     function.__annotations__ = {**Options.__annotations__, **function.__annotations__}
     texts = re.split(r"\n {8}(?=\w+: )", (Settings.__doc__ or "").partition("Args:")[2].partition("\n\n")[0])
-    told = "".join(f"\n        {text}" for text in texts if text.partition(":")[0] in Options.__annotations__)
-    line = "\n        settings: Settings of the federation, as in a YAML; see :class:`fedlit.federation.settings.Settings`."
-    function.__doc__ = (function.__doc__ or "").replace(line, told)
+    described = "".join(f"\n        {text}" for text in texts if text.partition(":")[0] in Options.__annotations__)
+    line = "\n        settings: Settings of the federation, see :class:`fedlit.federation.settings.Settings`."
+    function.__doc__ = (function.__doc__ or "").replace(line, described)
     return function
 
 
@@ -86,36 +85,35 @@ def fit(
     precision: str = "32-true",
     **settings: Unpack[Options],
 ) -> Fitted:
-    """Train one model over the data of several clients, test it, and give what came of it.
+    """Train one model over the data of several clients, test it, and return the results.
 
-    It is `fedlit fit` without a YAML, and the arguments have the names of its keys. The model and the data are given as
-    objects. Everything that the run leaves is in ``run_dir/experiment/name``. The model that is given stays as it is, and
-    so do Python's, NumPy's and torch's generators. Worker processes do not import the script, so that it needs no
-    ``if __name__ == "__main__"``.
+    This is `fedlit fit` with objects for the model and the data; the arguments have the names of its keys. The results
+    are also in ``run_dir/experiment/name``. Neither ``model`` nor the generators of Python, NumPy and torch are
+    changed. Worker processes do not import the script, so it needs no ``if __name__ == "__main__"``.
 
     Args:
-        model: Any LightningModule, with the weights from which the federation starts. Where it has an attribute
-            ``classes``, names of classes, and its ``validation_step`` returns scores [B, C], there is AUROC per class.
+        model: Any LightningModule, with the weights from which the federation starts. If it has an attribute
+            ``classes``, the names of C classes, and its ``validation_step`` returns scores [B, C], fedlit computes the
+            AUROC of each class.
         clients: The data of each client by its name: a map-style data set to train on, or a tuple of data sets for
             training, validation and test. Or a data module of fedlit, such as ``PhantomCXR``.
-        settings: Settings of the federation, as in a YAML; see :class:`fedlit.federation.settings.Settings`.
-        test_sets: Test sets that no client has, by name.
-        batch_size: Number of examples in a training batch of one client. By default 32; a data module has its own.
-        eval_batch_size: Number of examples in a batch of evaluation. By default 128; a data module has its own.
-        seed: Seed of everything that is drawn from here on. The weights of the model are drawn before: call
-            ``torch.manual_seed`` before you make it.
-        experiment: Groups runs, on disk and in MLflow.
+        settings: Settings of the federation, see :class:`fedlit.federation.settings.Settings`.
+        test_sets: Test sets of the server, by name.
+        batch_size: Number of examples in a training batch of one client. By default 32, or that of a data module.
+        eval_batch_size: Number of examples in an evaluation batch. By default 128, or that of a data module.
+        seed: Seed of all randomness from here on. The caller initialises the model: call ``torch.manual_seed`` before.
+        experiment: Name of a group of runs, on disk and in MLflow.
         name: Name of the run. By default its method, its seed and the date and time.
         tags: Tags of the run in MLflow.
         run_dir: Folder of all runs.
-        ckpt_path: What to continue: ``last``, ``best``, a run directory or a checkpoint. By default a run is new.
-        fast_dev_run: Try one round of one step. Nothing is kept.
-        logger: Where metrics go beside the run directory: False is nowhere, True is MLflow; or a tracker, a logger of
+        ckpt_path: Checkpoint to continue: ``last``, ``best``, a run directory or a file. By default the run is new.
+        fast_dev_run: Whether to try one round of one step, without keeping any results.
+        logger: Logger besides the run directory: True for MLflow, False for none, a tracker, a logger of
             ``lightning.pytorch.loggers``, or a list of several.
-        phases: Phases that run before the main part, in their order.
-        callbacks: Callbacks that follow the rounds.
+        phases: Phases that run before the main part, in order.
+        callbacks: Your own callbacks, which follow the rounds.
         accelerator: Device to train on: ``auto``, ``cpu``, ``cuda`` or ``mps``.
-        devices: Processes on this machine, one device each (or a list of device indices).
+        devices: Number of processes on this machine, one device each, or a list of device indices.
         num_nodes: Number of machines.
         precision: Precision of the arithmetic: ``32-true``, ``64-true`` or ``bf16-mixed``.
 
@@ -123,33 +121,33 @@ def fit(
         The trained model, the metrics of the rounds, the run's directory, and predictions.
 
     Raises:
-        ConfigError: The arguments do not fit together; nothing has been trained.
-        CheckpointError: The checkpoint to continue is missing, or of something else.
-        TrainingError: A loss or an update is not finite, no client's weights move, or a process died.
-        KeyboardInterrupt: Ctrl-C; the last completed round is checkpointed, and ``ckpt_path`` goes on from there.
+        ConfigError: The arguments contradict each other; nothing has been trained.
+        CheckpointError: The checkpoint to continue is missing, or belongs to another run.
+        TrainingError: A loss or an update is not finite, no client's weights change, or a process died.
+        KeyboardInterrupt: Ctrl-C; the last completed round is checkpointed, and ``ckpt_path`` continues from there.
     """
-    given = {name: value for name, value in locals().items() if name != "settings"}
+    arguments = {name: value for name, value in locals().items() if name != "settings"}
     if unknown := settings.keys() - Options.__annotations__:
         near = get_close_matches(min(unknown), signature(fit).parameters, n=1)
         meant = f"; did you mean {near[0]}?" if near else ""
         raise TypeError(f"fit() got an unexpected keyword argument {min(unknown)!r}{meant}")
-    check_arguments(fit, given | settings)
+    check_arguments(fit, arguments | settings)
     check_names(Namespace(experiment=experiment, name=name))
     examine(model, OF_MODULES)
     data = _data(clients, model, test_sets, batch_size, eval_batch_size)
-    with _generators_left_alone(), ExitStack() as held:
+    with _unchanged_generators(), ExitStack() as open_things:
         federation = Federation(**settings)
         fabric = make_fabric(accelerator, devices, num_nodes, precision)
         launch(fabric)
-        # The given one is somebody's, who may change it, as in a callback, before a later phase begins.
+        # A copy, because the caller may change the model, for example in a callback, before a later phase starts.
         start = copy_of(model) if phases or fabric.world_size > 1 else model
         if fabric.world_size > 1:  # ranks may have drawn other weights
             start.load_state_dict(fabric.broadcast(model.state_dict()))
-        whole = {
+        options = {
             "seed": seed,
             "experiment": experiment,
             "name": name,
-            "tags": {key: without_credentials(str(value), MARK) for key, value in (tags or {}).items()},
+            "tags": {key: str(value) for key, value in (tags or {}).items()},
             "run_dir": str(Path(run_dir).expanduser()),
             "ckpt_path": ckpt_path if ckpt_path is None else str(ckpt_path),
             "fast_dev_run": fast_dev_run,
@@ -162,28 +160,11 @@ def fit(
             "model": _of_model(model),
             "federation": _settled(federation),
         }  # fmt: skip
-        config = marked(yaml.safe_dump(plain(whole) | {"data": _of_data(data)}, sort_keys=False))
+        config = marked(yaml.safe_dump(plain(options) | {"data": _of_data(data)}, sort_keys=False))
         seed_process(seed, "initial weights")
-        made = Experiment(
-            config=config,
-            settings=documents.parse(config),
-            seed=seed,
-            experiment=experiment,
-            name=name,
-            run_dir=Path(run_dir).expanduser(),
-            ckpt_path=whole["ckpt_path"],
-            fast_dev_run=fast_dev_run,
-            fabric=fabric,
-            data=data,
-            model=start,
-            federation=federation,
-            tracker=tracker_of(logger),
-            tags=whole["tags"],
-            phases=whole["phases"],
-            callbacks=list(callbacks or []),
-            given=fingerprints(start, data),
-        )
-        return _fitted(held.enter_context(ready(made)))
+        prints = fingerprints(start, data)
+        objects = {"fabric": fabric, "data": data, "model": start, "federation": federation, "fingerprints": prints}
+        return _fitted(open_things.enter_context(ready(Experiment.of(config, options, **objects))))
 
 
 def _fitted(experiment: Experiment) -> Fitted:
@@ -202,44 +183,44 @@ def _fitted(experiment: Experiment) -> Fitted:
 def _data(
     clients: Any, model: LightningModule, test_sets: Any, batch_size: int | None, eval_batch_size: int | None
 ) -> FederatedDataModule:
-    """The data of the clients as a data module; a data module has its own arguments."""
+    """Return the data of the clients as a data module."""
     options = {"test_sets": test_sets, "batch_size": batch_size, "eval_batch_size": eval_batch_size}
-    chosen = {key: value for key, value in options.items() if value is not None}
+    options = {key: value for key, value in options.items() if value is not None}
     if not isinstance(clients, FederatedDataModule):
-        return GivenClients(clients, Parts.of(model).classes, **chosen)
-    if chosen:
+        return GivenClients(clients, Parts.of(model).classes, **options)
+    if options:
         name = type(clients).__name__
-        raise ConfigError(f"{next(iter(chosen))}: {name} has its own; give it to {name}(...), or leave it out")
+        raise ConfigError(f"{next(iter(options))}: {name} has its own; pass it to {name}(...), or leave it out")
     return clients
 
 
 def _of_model(model: LightningModule) -> dict[str, Any]:
-    """The model in the words of a YAML, which has no classes there: they are those of the data."""
-    told = described(model)
-    return told | {"init_args": {key: value for key, value in told["init_args"].items() if key != "classes"}}
+    """Return the model as in a YAML, without classes, which are those of the data."""
+    section = described(model)
+    return section | {"init_args": {key: value for key, value in section["init_args"].items() if key != "classes"}}
 
 
 def _of_data(data: FederatedDataModule) -> dict[str, Any]:
-    """The data in the words of a YAML; of data sets that were given, their sizes."""
+    """Return the data as in a YAML; of data sets that are objects, the sizes."""
+    section = described(data)
     if not isinstance(data, GivenClients):
-        return described(data)
-    told = described(data)
+        return section
     clients = {name: {split: len(part) for split, part in parts_of(client)} for name, client in data.clients.items()}
     tests = {name: len(part) for name, part in data.test_sets.items()}
-    return told | {"init_args": told["init_args"] | {"clients": clients, "test_sets": tests}}
+    return section | {"init_args": section["init_args"] | {"clients": clients, "test_sets": tests}}
 
 
 def _settled(federation: Federation) -> dict[str, Any]:
-    """The settings, with the monitor's mode as its value: a run is the same whether chosen or by default."""
-    told = {setting.name: getattr(federation, setting.name) for setting in fields(Settings)}
-    if told["monitor_mode"] == "auto":
-        told["monitor_mode"] = better(federation.monitor) or "auto"
-    return told
+    """Return the settings, with ``monitor_mode`` resolved: a default and the same value give the same run."""
+    settings = {setting.name: getattr(federation, setting.name) for setting in fields(Settings)}
+    if settings["monitor_mode"] == "auto":
+        settings["monitor_mode"] = better(federation.monitor) or "auto"
+    return settings
 
 
 @contextmanager
-def _generators_left_alone() -> Iterator[None]:
-    """Within, generators and the number of threads may change; afterwards they are the caller's again."""
+def _unchanged_generators() -> Iterator[None]:
+    """Context manager that restores the generators and the number of threads at the end."""
     threads, of_python, of_numpy = torch.get_num_threads(), random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[]):

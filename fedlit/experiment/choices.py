@@ -1,19 +1,19 @@
-"""What can be chosen by a short name: the parts that ship. They are imported when they are asked for."""
+"""Extension points and their built-in classes, which a YAML names by short names and which are imported on demand."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from inspect import isabstract, signature
+from inspect import Parameter, isabstract, signature
 
 
 @dataclass(frozen=True)
-class Axis:
-    """A kind of part that can be chosen.
+class ExtensionPoint:
+    """A kind of class that a user can choose.
 
     Attributes:
-        base: Path of the class that all of them derive from.
-        home: Module that exports those that ship.
-        kind: What one of them is called.
+        base: Path of the base class.
+        home: Module that exports the built-in classes.
+        kind: Name of an instance, with its article.
     """
 
     base: str
@@ -22,25 +22,25 @@ class Axis:
 
     @property
     def base_class(self) -> type:
-        """The class that all of them derive from."""
+        """The base class."""
         module, _, name = self.base.rpartition(".")
         return getattr(import_module(module), name)
 
 
 AXES = {
-    "aggregators": Axis("fedlit.aggregators.Aggregator", "fedlit.aggregators", "an aggregator"),
-    "data": Axis("fedlit.data.FederatedDataModule", "fedlit.data", "a data set"),
-    "partitions": Axis("fedlit.data.Partition", "fedlit.data", "a partition"),
-    "schedules": Axis("fedlit.schedules.Schedule", "fedlit.schedules", "a schedule"),
-    "models": Axis("lightning.pytorch.LightningModule", "fedlit.models", "a model"),
-    "objectives": Axis("torch.nn.Module", "fedlit.objectives", "an objective"),
-    "trackers": Axis("fedlit.tracking.Tracker", "fedlit.tracking", "a tracker"),
+    "aggregators": ExtensionPoint("fedlit.aggregators.Aggregator", "fedlit.aggregators", "an aggregator"),
+    "data": ExtensionPoint("fedlit.data.FederatedDataModule", "fedlit.data", "a data set"),
+    "partitions": ExtensionPoint("fedlit.data.Partition", "fedlit.data", "a partition"),
+    "schedules": ExtensionPoint("fedlit.schedules.Schedule", "fedlit.schedules", "a schedule"),
+    "models": ExtensionPoint("lightning.pytorch.LightningModule", "fedlit.models", "a model"),
+    "objectives": ExtensionPoint("torch.nn.Module", "fedlit.objectives", "an objective"),
+    "trackers": ExtensionPoint("fedlit.tracking.Tracker", "fedlit.tracking", "a tracker"),
 }
-"""What can be chosen. All classes that ship have short names in a YAML."""
+"""The extension points by name. All of their built-in classes have short names in a YAML."""
 
 
 def shipped(axis: str) -> list[type]:
-    """Return the classes of an axis that ship, by name."""
+    """Return the built-in classes of an extension point, ordered by name."""
     home, bases = import_module(AXES[axis].home), [each.base_class for each in AXES.values()]
     exported = {name: getattr(home, name) for name in dir(home)}
     derived = _subclasses(AXES[axis].base_class)
@@ -49,7 +49,7 @@ def shipped(axis: str) -> list[type]:
 
 
 def mistaken(name: str, key: str) -> str:
-    """Say what a class that ships is, where a key takes another kind; "" where the name is none that ships."""
+    """Return an explanation if a built-in class is named for a key that takes another kind of class, or ""."""
     kind = next((AXES[axis].kind for axis in AXES for cls in shipped(axis) if cls.__name__ == name), "")
     last = key.rpartition(".")[2]
     wanted = next(
@@ -61,21 +61,36 @@ def mistaken(name: str, key: str) -> str:
 
 
 def takers_of(owner: str, arguments: Sequence[str]) -> str:
-    """Name the classes that take an argument which was given without a class; "" where the owner is no base class."""
+    """Return a hint at the classes with an argument that was given without a class, or ""."""
     axis = next((name for name, axis in AXES.items() if axis.base.rpartition(".")[2] == owner.rpartition(".")[2]), "")
     for argument in arguments if axis else ():
         takers = [cls.__name__ for cls in shipped(axis) if argument in signature(cls).parameters]
         if takers:
-            return f"; {argument!r} is taken by {', '.join(takers)}: name one of them"
+            return f"; {argument!r} is an argument of {', '.join(takers)}: name one of them"
     return ""
 
 
 def short_names() -> list[str]:
-    """Return every name that a YAML may use for a class."""
+    """Return all short names that a YAML may use for a class."""
     from torch.optim import Optimizer
 
-    ours = [cls.__name__ for axis in AXES for cls in shipped(axis)]
-    return ours + sorted(cls.__name__ for cls in _subclasses(Optimizer) if cls.__module__.startswith("torch.optim"))
+    built_in = [cls.__name__ for axis in AXES for cls in shipped(axis)]
+    return built_in + sorted(cls.__name__ for cls in _subclasses(Optimizer) if cls.__module__.startswith("torch.optim"))
+
+
+def constructor_arguments(cls: type) -> list[str]:
+    """Return the arguments of a class, including those of its bases if it passes them on."""
+    names: dict[str, None] = {}
+    for each in cls.__mro__[:-1]:
+        try:
+            parameters = signature(each.__init__).parameters
+        except (TypeError, ValueError):  # a class that is not written in Python
+            break
+        variadic = (Parameter.VAR_KEYWORD, Parameter.VAR_POSITIONAL)
+        names |= dict.fromkeys(n for n, p in parameters.items() if n != "self" and p.kind not in variadic)
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            break
+    return list(names)
 
 
 def _subclasses(base: type) -> set[type]:

@@ -1,7 +1,6 @@
-"""Credentials of the addresses in a configuration: no file holds them, and whoever runs it needs them."""
+"""Credentials in the addresses of a configuration, which no file contains."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from jsonargparse import Namespace
@@ -9,14 +8,14 @@ from jsonargparse import Namespace
 from fedlit.tracking.addresses import MARK, completed, without_credentials
 
 UNUSED = ("config", "tags")
-"""Keys whose addresses nobody opens."""
+"""Keys whose addresses are not opened."""
 
 
 def complete(args: Namespace) -> None:
-    """Put the credentials into a configuration of an earlier run, which holds a mark in their place.
+    """Put credentials from the environment into the configuration of an earlier run, which has marks instead.
 
     Raises:
-        ConfigError: The environment does not have them; names the key, and says what is missing.
+        ConfigError: The environment lacks them; names the key and the variables.
     """
     for key, value in list(args.items()):
         if not key.startswith(UNUSED):
@@ -24,12 +23,10 @@ def complete(args: Namespace) -> None:
 
 
 def as_words(args: Namespace) -> tuple[str, ...]:
-    """Return the values that hold credentials as words of a command line, for a process that reads the rest in a file."""
-    return tuple(
-        f"--{key}={value if isinstance(value, str) else json.dumps(_plain(value))}"
-        for key, value in args.items()
-        if not key.startswith(UNUSED) and any(without_credentials(text, MARK) != text for text in _texts(value))
-    )
+    """Return the values with credentials as options of a command line, which accompany a file with the others."""
+    values = {key: value for key, value in args.items() if not key.startswith(UNUSED)}
+    texts = {k: v if isinstance(v, str) else json.dumps(v, default=_as_json) for k, v in values.items()}
+    return tuple(f"--{key}={text}" for key, text in texts.items() if without_credentials(text, MARK) != text)
 
 
 def _completed(key: str, value: Any) -> Any:
@@ -43,17 +40,5 @@ def _completed(key: str, value: Any) -> Any:
     return value
 
 
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    parts = value if isinstance(value, list) else dict(value.items()).values() if hasattr(value, "items") else ()
-    for part in parts:
-        yield from _texts(part)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Namespace):
-        return _plain(value.as_dict())
-    if isinstance(value, list):
-        return [_plain(part) for part in value]
-    return {name: _plain(part) for name, part in value.items()} if isinstance(value, dict) else value
+def _as_json(value: Any) -> Any:
+    return value.as_dict() if isinstance(value, Namespace) else str(value)

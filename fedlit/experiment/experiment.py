@@ -1,19 +1,19 @@
-"""A configuration as the objects that it describes."""
+"""Experiments: configurations and the objects that they describe."""
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import Namespace
 from lightning.pytorch import LightningModule
 from rich.console import Console
 
 from fedlit import __version__
-from fedlit.core.aggregator import composed_name
-from fedlit.core.errors import CheckpointError, ConfigError
+from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import FederationFabric, launch, make_fabric
 from fedlit.core.module import copy_of
 from fedlit.core.parts import Parts
@@ -21,11 +21,11 @@ from fedlit.core.randomness import seed_process
 from fedlit.core.system import documents
 from fedlit.data.federated import FederatedDataModule
 from fedlit.experiment.credentials import complete
-from fedlit.experiment.naming import check_names, group_name, method_name, run_name
+from fedlit.experiment.naming import Names, check_names, group_name, run_name
 from fedlit.experiment.options import check_classes, resolved, seeds_of
 from fedlit.experiment.parameters import parameters
 from fedlit.experiment.parser import Parser
-from fedlit.experiment.phases import Part, Phase
+from fedlit.experiment.phases import Phase, RunPart
 from fedlit.federation.assembly import assemble
 from fedlit.federation.callbacks import Callback
 from fedlit.federation.engines.base import Away
@@ -36,9 +36,8 @@ from fedlit.federation.monitor import Monitor
 from fedlit.federation.session import Session
 from fedlit.tracking.addresses import MARK, without_credentials
 from fedlit.tracking.base import Tracker
-from fedlit.tracking.lock import RunLock
 from fedlit.tracking.loggers import tracker_of
-from fedlit.tracking.run import find_checkpoint, git_revision
+from fedlit.tracking.run import git_revision
 
 
 @dataclass
@@ -48,13 +47,13 @@ class Experiment:
     Attributes:
         config: The resolved configuration as YAML, which is saved with the run.
         settings: The same as nested mappings, for the tracker's parameters.
-        model: The model before training; it stays as it is.
+        model: The model before training, which is not changed.
         tags: Tags of the run in MLflow.
         phases: The phases before the main part, in order.
-        callbacks: What follows the rounds of every part.
-        away: Who has the clients, where they are not here.
-        given: Fingerprints of what is in no configuration, by what it is: of a run in Python.
-        begun: Directory of a run that was killed before its first checkpoint, and begins there again.
+        callbacks: The user's callbacks, which follow the rounds of every part.
+        away: Access to the clients, if they are not in this process.
+        fingerprints: Fingerprints of objects that no configuration describes, by name, of a run in Python.
+        begun: Directory of a run that was killed before its first checkpoint, in which it starts again.
     """
 
     config: str
@@ -74,31 +73,51 @@ class Experiment:
     phases: list[Phase] = field(default_factory=list)
     callbacks: list[Callback] = field(default_factory=list)
     away: Away | None = None
-    given: dict[str, str] = field(default_factory=dict)
+    fingerprints: dict[str, str] = field(default_factory=dict)
     begun: Path | None = None
 
+    @classmethod
+    def of(cls, config: str, options: Mapping[str, Any], **objects: Any) -> "Experiment":
+        """Make an experiment.
+
+        Args:
+            config: The resolved configuration as YAML.
+            options: Its values by key, with objects as logger, phases and callbacks.
+            objects: The fabric, the data, the model, the federation, and the fingerprints, if any.
+        """
+        return cls(
+            config=config,
+            settings=documents.parse(config),
+            run_dir=Path(options["run_dir"]),
+            tracker=tracker_of(options["logger"]),
+            tags={name: without_credentials(str(value), MARK) for name, value in options["tags"].items()},
+            callbacks=options["callbacks"] or [],
+            **{key: options[key] for key in ("seed", "experiment", "name", "ckpt_path", "fast_dev_run", "phases")},
+            **objects,
+        )
+
     @cached_property
-    def parts(self) -> list[Part]:
-        """The run's stretches of rounds, in order: its phases, and the main part at the end.
+    def parts(self) -> list[RunPart]:
+        """The parts of the run in order: its phases, then the main part.
 
         Raises:
-            ConfigError: Two phases have the same name, or the settings of one do not fit together.
+            ConfigError: Two phases have the same name, or the settings of one contradict each other.
         """
         names = [phase.name for phase in self.phases]
         if len(set(names)) < len(names):
             raise ConfigError(f"phases: expected different names, found {names}")
-        parts = [Part(phase.federation(self.federation), phase) for phase in self.phases]
+        parts = [RunPart(phase.federation(self.federation), phase) for phase in self.phases]
         for part in parts if self.fast_dev_run else ():
             part.federation.one_step()
-        return [*parts, Part(self.federation)]
+        return [*parts, RunPart(self.federation)]
 
     @property
     def eval_batches(self) -> int | None:
-        """Batches of each set that an evaluation looks at; None for all, also in a trial run where a site evaluates no less."""
+        """Number of batches that an evaluation uses of each data set; None for all."""
         return 1 if self.fast_dev_run and not (self.away and self.away.whole) else None
 
-    def session(self, run: Path | None = None, part: Part | None = None) -> Session:
-        """Make a part ready to run, from where a run's earlier parts have brought the model; by default the main part."""
+    def session(self, run: Path | None = None, part: RunPart | None = None) -> Session:
+        """Make the session of a part, by default the main part, with the model of the run's earlier parts."""
         part = part or self.parts[-1]
         model, personal_state = self._after(self.parts[: self.parts.index(part)], run)
         tags = self._tags | ({"fedlit.phases": str(len(self.phases))} if part.phase else {})
@@ -115,22 +134,22 @@ class Experiment:
             phase=part.phase.name if part.phase else "",
         )
 
-    def pending(self, run: Path | None) -> list[Part]:
-        """List the parts that have rounds ahead of them; the main part is always one, as it ends with the test."""
+    def pending(self, run: Path | None) -> list[RunPart]:
+        """Return the unfinished parts; the main part is always among them, because it ends with the test."""
         return [part for part in self.parts[:-1] if not part.finished(run)] + self.parts[-1:]
 
     def first_session(self, run: Path | None) -> Session:
-        """Make the first pending part ready to run, once the main part is known to fit together as well."""
+        """Make the session of the first pending part, once the main part has been checked as well."""
         first = self.pending(run)[0]
-        # Features of a body that a phase will change are not worth computing.
+        # Not for a frozen body, whose features would be computed in vain if a phase changes it.
         if first.phase is not None and Parts.of(self.model).fixed_features is None:
             main = self.session()
             with closing(main.engine):
                 Monitor.resolve(self.federation, sanity_check(main, main.restore(None)[0]), bool(self.callbacks))
         return self.session(run, first)
 
-    def _after(self, parts: Sequence[Part], run: Path | None) -> tuple[LightningModule, PersonalState | None]:
-        """The model as a run's earlier parts have left it, and what clients kept to themselves in the last of them."""
+    def _after(self, parts: Sequence[RunPart], run: Path | None) -> tuple[LightningModule, PersonalState | None]:
+        """Return the model after a run's earlier parts, and what clients kept in the last of them."""
         if run is None or not parts:
             return self.model, None
         model = copy_of(self.model)
@@ -140,99 +159,58 @@ class Experiment:
             part.hand_on(run, model, fresh)
         return model, personal_state
 
+    @cached_property
+    def _names(self) -> Names:
+        return Names.of(self.federation, self.model)
+
     @property
     def _tags(self) -> dict[str, str]:
-        method = method_name(self.federation, self.model)
-        own = {"fedlit.method": method, "fedlit.group": group_name(self.settings, method)}
-        own |= {"fedlit.algorithm": composed_name(self.federation.aggregators), "fedlit.seed": str(self.seed)}
-        return own | self.tags | {"fedlit.version": __version__, "fedlit.git": git_revision() or "none"}
+        names = self._names
+        tags = {"fedlit.method": names.method, "fedlit.group": group_name(self.settings, names.method)}
+        tags |= {"fedlit.algorithm": names.aggregator, "fedlit.seed": str(self.seed)}
+        return tags | self.tags | {"fedlit.version": __version__, "fedlit.git": git_revision() or "none"}
 
     @property
     def parameters(self) -> dict[str, str | int | float | bool]:
-        """What people compare runs by, for the tracker."""
-        return parameters(self.settings, self.federation, self.model)
+        """The parameters by which a tracker's pages compare runs."""
+        return parameters(self.settings, self.federation, self._names)
 
     @property
     def run_name(self) -> str:
-        """The name of a new run: the given one, or its method and seed with date and time."""
-        return self.name or run_name(method_name(self.federation, self.model), self.seed)
-
-    def checkpoint(self) -> Path | None:
-        """Find the checkpoint that ``ckpt_path`` names; the answer is the same on every rank.
-
-        Raises:
-            ConfigError: It is empty, as of a variable of the shell that is not set.
-            CheckpointError: There is none.
-        """
-        which = self.ckpt_path
-        if which is not None and not which.strip():
-            raise ConfigError("ckpt_path: expected last, best, a run directory or a checkpoint, found an empty text")
-        found = find_checkpoint(self.run_dir, self.experiment, which, self.name) if which else None
-        return self.fabric.broadcast(found)
-
-    def required_checkpoint(self) -> Path:
-        """Find the checkpoint that ``ckpt_path`` names.
-
-        Raises:
-            ConfigError: it names none.
-            CheckpointError: there is none.
-        """
-        if not self.ckpt_path:
-            raise ConfigError("--ckpt_path is needed: last, best, a run directory or a checkpoint")
-        path = self.checkpoint()
-        if path is None:
-            raise CheckpointError(f"no run with a checkpoint in {self.run_dir / self.experiment}")
-        return path
-
-    @contextmanager
-    def alone(self, run: Path) -> Iterator[None]:
-        """Keep other processes from a run's directory; the first rank holds it for all of them.
-
-        Raises:
-            ConfigError: Another process is at work there.
-        """
-        lock, refusal = RunLock(run), ""
-        if self.fabric.is_global_zero:
-            try:
-                lock.acquire()
-            except ConfigError as error:
-                refusal = str(error)
-        if refusal := self.fabric.broadcast(refusal):
-            raise ConfigError(refusal)
-        try:
-            yield
-        finally:
-            lock.release()
+        """The name of a new run: ``name``, or its method and seed with the date and time."""
+        return self.name or run_name(self._names.method, self.seed)
 
     def console(self) -> Console:
-        """Make the console to print to, which is quiet on all ranks but the first."""
+        """Return the console for messages, which prints only on the first rank."""
         return Console(quiet=not self.fabric.is_global_zero, highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager
 def composed(args: Namespace, parser: Parser, tracked: bool = False) -> Iterator[Experiment]:
-    """The objects of a configuration; what a trial run leaves goes with it.
+    """Context manager that makes the objects of a configuration; the files of a trial run are deleted at the end.
 
     Args:
         args: The values of the configuration.
         parser: The parser that read them.
-        tracked: Whether the command makes a run: the names and the logger are used.
+        tracked: Whether the command makes a run, which has a name and a logger.
 
     Raises:
-        ConfigError: it has several seeds, a name is none of a folder, or credentials are missing.
+        ConfigError: There are several seeds, a name cannot be that of a folder, or credentials are missing.
     """
     seeds = seeds_of(args)
     if not seeds:
         raise ConfigError("seed: expected a number, found none")
     if parser.sources.where("model.classes"):
-        raise ConfigError("model.classes: a model has the classes of its data; leave it out, or set data.classes")
+        raise ConfigError(
+            "model.classes: expected nothing, as a model has the classes of its data; leave it out, or set data.classes"
+        )
     if len(seeds) != 1:
         raise ConfigError(
-            f"seed: expected the seed of one run, found {', '.join(map(str, seeds))}; --ckpt_path names the run, --seed "
-            "its seed"
+            f"seed: expected the seed of one run, found {', '.join(map(str, seeds))}; give only the seed of the run of "
+            "--ckpt_path"
         )
     args.seed = seeds[0]
-    if tracked:  # others only read, also what an earlier version has named
+    if tracked:  # other commands only read runs, which may have names of an earlier version
         check_names(args)
     config = resolved(args, parser)
     if not tracked or args.fast_dev_run:
@@ -240,41 +218,17 @@ def composed(args: Namespace, parser: Parser, tracked: bool = False) -> Iterator
     complete(args)
     fabric = make_fabric(**args.fabric)
     launch(fabric)
-    with _composed(args, parser, config, fabric) as experiment:
+    seed_process(args.seed, "initial weights")
+    objects = parser.instantiate(args)
+    check_classes(objects.model, objects.data)
+    made = {name: objects[name] for name in ("data", "model", "federation")}
+    with ready(Experiment.of(config, objects, fabric=fabric, **made)) as experiment:
         yield experiment
 
 
 @contextmanager
-def _composed(args: Namespace, parser: Parser, config: str, fabric: FederationFabric) -> Iterator[Experiment]:
-    """The objects of a configuration, on this device."""
-    seed_process(args.seed, "initial weights")
-    objects = parser.instantiate(args)
-    check_classes(objects.model, objects.data)
-    experiment = Experiment(
-        config=config,
-        settings=documents.parse(config),
-        seed=args.seed,
-        experiment=args.experiment,
-        name=args.name,
-        run_dir=Path(args.run_dir),
-        ckpt_path=args.ckpt_path,
-        fast_dev_run=args.fast_dev_run,
-        fabric=fabric,
-        data=objects.data,
-        model=objects.model,
-        federation=objects.federation,
-        tracker=tracker_of(objects.logger),
-        tags={name: without_credentials(str(value), MARK) for name, value in args.tags.items()},
-        phases=objects.phases,
-        callbacks=objects.callbacks or [],
-    )
-    with ready(experiment) as made:
-        yield made
-
-
-@contextmanager
 def ready(experiment: Experiment) -> Iterator[Experiment]:
-    """Give the experiment as it is run: a trial run is short, and what it leaves goes with it."""
+    """Context manager that shortens a trial run, and deletes its files at the end."""
     if not experiment.fast_dev_run:
         yield experiment
         return

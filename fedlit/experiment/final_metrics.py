@@ -1,4 +1,4 @@
-"""What a test of a model gives: metrics of every test set, ROC curves, and the predictions."""
+"""Results of the test of a model: metrics of every test set, ROC curves, and predictions."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from fedlit.predictions.table import collected, write
 
 
 def test_metrics(session: Session, sets: dict[str, list[Scores]], directory: Path | None) -> dict[str, float]:
-    """``test/<set>/...`` of every test set and organisation; with a directory, ROC curves are drawn there."""
+    """Return ``test/<set>/...`` of every test set and organisation; draw ROC curves into ``directory``, if not None."""
     metrics: dict[str, float] = {}
     for name, scores in with_sites(session, sets).items():
         prefix = f"test/{slug(name)}"
@@ -29,20 +29,20 @@ def test_metrics(session: Session, sets: dict[str, list[Scores]], directory: Pat
 
 
 def images_ranked(metrics: Mapping[str, float], prefix: str) -> dict[str, float]:
-    """Return ``{prefix}/auroc_images``, of how many images each AUROC of the mean is, on average over its classes."""
+    """Return ``{prefix}/auroc_images``, the number of images that the AUROC of a class ranks, averaged over classes."""
     start = f"{prefix}/auroc/"
     names = [key.removeprefix(start) for key, value in metrics.items() if key.startswith(start) and value == value]
     counts = [metrics[f"{prefix}/n_pos/{name}"] + metrics[f"{prefix}/n_neg/{name}"] for name in names]
     return {f"{prefix}/auroc_images": sum(counts) / len(counts)} if counts else {}
 
 
-def keep(session: Session, sets: Mapping[str, Sequence[Scores]], rounds: int, folder: Path) -> list[Path]:
-    """Write the predictions of each test set that the module scores per class; returns the files.
+def write_predictions(session: Session, sets: Mapping[str, Sequence[Scores]], rounds: int, folder: Path) -> list[Path]:
+    """Write the predictions of each test set that the module scores per class; return the files.
 
-    A set of which a site tells no scores has none: a part of it would pass for the whole.
+    A set is left out if a site does not send its scores, because a part could be mistaken for the whole.
     """
     if not session.fabric.is_global_zero:
         return []
-    told = {name: scores for name, scores in sets.items() if all(s.tally is None for s in scores)}
-    found = [collected(session, name, scores, rounds) for name, scores in told.items()]
-    return [write(each, folder / f"{slug(each.name)}.parquet") for each in found if each is not None]
+    whole = {name: scores for name, scores in sets.items() if all(s.tally is None for s in scores)}
+    tables = [collected(session, name, scores, rounds) for name, scores in whole.items()]
+    return [write(table, folder / f"{slug(table.name)}.parquet") for table in tables if table is not None]

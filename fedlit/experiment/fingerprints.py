@@ -1,4 +1,4 @@
-"""What a run in Python remembers of objects that no YAML describes, so that a resume with others is refused."""
+"""Fingerprints of objects that no YAML describes, by which a run in Python refuses a resume with other objects."""
 
 import contextlib
 import hashlib
@@ -21,48 +21,48 @@ from fedlit.experiment.as_yaml import plain
 from fedlit.federation.scheduler import scheduled
 
 FETCHED = 8
-"""Parts of the data of which examples are fetched, at most; each fetch may decode an image."""
+"""Largest number of data sets from which examples are fetched, because each fetch may decode an image."""
 
 FOLLOWED = 1000
-"""Epochs or steps over which a scheduler's rates are looked at."""
+"""Number of epochs or steps over which a scheduler's rates are compared."""
 
 FILE = "given.json"
-"""Where a run keeps its fingerprints."""
+"""Name of the file in the run's directory."""
 
 
 def fingerprints(module: LightningModule, data: FederatedDataModule) -> dict[str, str]:
-    """Give what of a module and of data sets is in no configuration, by what it is."""
-    given = {"the optimizer of the model": _of_optimizer(module)}
+    """Return fingerprints of a module's optimizer and of data sets that are objects, by name."""
+    prints = {"the optimizer of the model": _of_optimizer(module)}
     if isinstance(data, GivenClients):
-        given["the data"] = _of_data(data)
-    return given
+        prints["the data"] = _of_data(data)
+    return prints
 
 
-def keep(directory: Path, given: Mapping[str, str]) -> None:
+def write_fingerprints(directory: Path, prints: Mapping[str, str]) -> None:
     """Write fingerprints into a run's directory."""
-    (directory / FILE).write_text(json.dumps(dict(given), indent=1))
+    (directory / FILE).write_text(json.dumps(dict(prints), indent=1))
 
 
-def check_same(directory: Path, given: Mapping[str, str]) -> None:
-    """Refuse to go on with a run with other objects than it began with.
+def check_same(directory: Path, prints: Mapping[str, str]) -> None:
+    """Check that a run is resumed with the objects with which it began.
 
     Raises:
-        CheckpointError: A fingerprint is another; says of what.
+        CheckpointError: A fingerprint differs; names the object.
     """
     file = directory / FILE
     before = json.loads(file.read_text()) if file.exists() else {}
-    for what, now in given.items():
-        if before.get(what, now) != now:
+    for name, now in prints.items():
+        if before.get(name, now) != now:
             raise CheckpointError(
-                f"{directory} was started with others: {what} is {before[what]} there, {now} now; give what it began with, or "
-                "start a new run"
+                f"{directory}: expected {name} with which the run started, {before[name]}, found {now}; pass the "
+                "former, or start a new run"
             )
 
 
 def _of_optimizer(module: LightningModule) -> str:
-    """The class of a module's optimizer, the numbers of its groups, and a digest of a scheduler's first rates."""
-    own = copy_of(module)
-    found, optimizer = scheduled(own), single_optimizer(own)
+    """Return the class of a module's optimizer, its settings, and a digest of a scheduler's first rates."""
+    module = copy_of(module)
+    schedule, optimizer = scheduled(module), single_optimizer(module)
     groups = [
         ", ".join(
             f"{key} {plain(value)}"
@@ -72,29 +72,29 @@ def _of_optimizer(module: LightningModule) -> str:
         for group in optimizer.param_groups
     ]
     described = f"{type(optimizer).__qualname__} ({'; '.join(groups)})"
-    if found is None:
+    if schedule is None:
         return described
     factors: list[tuple[float, ...]] = []
-    with contextlib.suppress(ValueError):  # it ends
-        factors.extend(itertools.islice(found.factors(), FOLLOWED))
-    digested = hashlib.sha256(repr((found.interval, factors)).encode()).hexdigest()[:16]
-    return f"{described} with {type(found.scheduler).__qualname__} ({digested})"
+    with contextlib.suppress(ValueError):  # the scheduler ends
+        factors.extend(itertools.islice(schedule.factors(), FOLLOWED))
+    digested = hashlib.sha256(repr((schedule.interval, factors)).encode()).hexdigest()[:16]
+    return f"{described} with {type(schedule.scheduler).__qualname__} ({digested})"
 
 
 def _of_data(data: GivenClients) -> str:
-    """Give a digest of all labels that data sets hold, and of the first and last examples of at most 8 parts.
+    """Return a digest of all labels of data sets, and of the first and last examples of at most 8 of them.
 
-    An example that is another when it is fetched again counts for nothing.
+    Examples that differ when they are fetched again are left out.
     """
-    found = []
+    digests = []
     parts = [(f"{name}/{split}", part) for name, client in data.clients.items() for split, part in parts_of(client)]
     parts += [(f"test/{name}", part) for name, part in data.test_sets.items()]
     every = -(-len(parts) // FETCHED)
     for number, (name, part) in enumerate(parts):
         labels = stored_labels(part)
         if hasattr(labels, "shape"):
-            found.append((name, digest(labels)))
+            digests.append((name, digest(labels)))
         if number % every == 0:
             examples = [(fetched(part, place), fetched(part, place)) for place in {0: None, len(part) - 1: None}]
-            found += [(name, once) for once, again in examples if once == again]
-    return hashlib.sha256(repr(found).encode()).hexdigest()[:16]
+            digests += [(name, once) for once, again in examples if once == again]
+    return hashlib.sha256(repr(digests).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""What a sweep consists of: its YAML, and the runs that follow from it."""
+"""Plans of sweeps: the YAML of a sweep, and its runs."""
 
 import copy
 import itertools
@@ -18,16 +18,16 @@ from fedlit.core.fetching import without_fetching
 from fedlit.core.system import documents
 from fedlit.experiment.choices import short_names
 from fedlit.experiment.credentials import as_words, complete
-from fedlit.experiment.jobs import Job
+from fedlit.experiment.jobs import CommandLine
 from fedlit.experiment.mistakes import Sources, SweepSources, explain
 from fedlit.experiment.naming import (
     OF_RUNS,
+    Names,
     as_folders,
     as_option,
     check_name,
     check_names,
     group_name,
-    method_name,
     shortest,
 )
 from fedlit.experiment.options import DEFAULT_CLASSES, experiment_parser, resolved
@@ -37,39 +37,40 @@ from fedlit.tracking.lock import HOLDER, LOCK
 from fedlit.tracking.names import TEST
 from fedlit.tracking.run import RESERVED, Result, config_difference, flatten, read_config
 
-OWN_KEYS = ("config", "seed", "experiment", "name", "run_dir", "ckpt_path", "fast_dev_run")
-"""Keys that a sweep sets itself."""
+RESERVED_KEYS = ("config", "seed", "experiment", "name", "run_dir", "ckpt_path", "fast_dev_run")
+"""Keys that a sweep sets for each run."""
 
 LOG, WANTED = "console.log", ".wanted.yaml"
-"""Files of a run's directory: what it printed, and the configuration that it is started with."""
+"""Files in a run's directory: its output, and the configuration with which it is started."""
 
 METRIC, VALIDATION = "test/federation/auroc_macro", "val/auroc_macro"
-"""What is shown of runs by default: where nothing is chosen, and of a grid, from which somebody chooses."""
+"""Default metrics of the summary: without a grid, and with one, from which the user selects a point."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A grid of runs: every case with every combination of the grid's values and every seed.
+    """A sweep: one run for each case, combination of the grid's values and seed.
 
-    Keys are those of ``fedlit fit``, dotted as on its command line (``model.optimizer.lr``) or nested as in a YAML.
-    Where a key is given more than once, the grid wins over the case, the case over ``set``, and ``set`` over ``config``.
+    Keys are those of ``fedlit fit``, dotted as on its command line (``model.optimizer.lr``) or nested as in a YAML. The
+    grid overrides the case, the case overrides ``set``, and ``set`` overrides ``config``.
 
     Args:
-        experiment: Groups the runs, on disk and in MLflow. It is also the name of the sweep.
-        config: YAML files that all runs start from, relative to the file of the sweep.
+        experiment: Name of the sweep, and of the group of its runs, on disk and in MLflow.
+        config: YAML files from which all runs start, relative to the file of the sweep.
         set: Keys for all runs.
-        cases: Named alternatives, each with keys of its own.
-        grid: Lists of values by key. Runs take every combination.
-        seeds: Seeds of the runs. They set the key ``seed``, and are added to ``data.seed``: each draws its own data, split
-            and partition, as far as the source does not fix them. ``data.seed`` in any section keeps one draw for all seeds.
-        metric: Metric that the summary shows: a test metric, or another one of ``metrics.csv``, of the best model's round. By
-            default ``val/auroc_macro`` where there is a grid, ``test/federation/auroc_macro`` elsewhere.
+        cases: Named alternatives, each with its own keys.
+        grid: Lists of values by key; the runs take all combinations.
+        seeds: Seeds of the runs. They set the key ``seed``, and are added to ``data.seed``, so that each seed has its
+            own data, split and partition, unless the source fixes them. ``data.seed`` in any section keeps one draw for
+            all seeds.
+        metric: Metric of the summary: a test metric, or another metric in ``metrics.csv`` at the round of the best
+            model. By default ``val/auroc_macro`` with a grid, and ``test/federation/auroc_macro`` without.
         run_dir: Folder of all runs: RUN_DIR/EXPERIMENT/NAME/.
         file: File of the sweep, for messages.
-        starts: Weights that the runs of a seed start from, by seed.
+        starts: Weights from which the runs of a seed start, by seed.
 
     Raises:
-        ConfigError: A list is empty, a folder cannot have a name, or the sweep itself sets a key.
+        ConfigError: A list is empty, a name cannot be that of a folder, or a key is one that the sweep sets.
     """
 
     experiment: str
@@ -86,22 +87,23 @@ class Sweep:
     def __post_init__(self) -> None:
         for name, values in (("seeds", self.seeds), *((f"grid.{key}", values) for key, values in self.grid.items())):
             if not values:
-                raise ConfigError(f"{name}: expected at least one value, found none; leave the key out, or fill it")
+                raise ConfigError(f"{name}: expected at least one value, found none; leave the key out, or add values")
         if not self.metric:
             object.__setattr__(self, "metric", VALIDATION if self.grid else METRIC)
         elif self.grid and self.metric.startswith(TEST):
             raise ConfigError(
-                f"metric: {self.metric!r} is of the test set, which may not choose among the points of a grid; use a "
-                "metric of the validation data, such as val/auroc_macro. `fedlit compare` shows the test AUROC of all runs"
+                "metric: expected a metric of the validation data such as val/auroc_macro, as the summary selects a "
+                f"point of the grid, found {self.metric!r} of the test set; `fedlit compare` shows the test AUROC of "
+                "all runs"
             )
         check_name("experiment", self.experiment, OF_RUNS)
         for name in self.cases:
             check_name("cases", name)
         for section in (self.set, *self.cases.values(), self.grid):
             for key in _options(section):
-                if key in OWN_KEYS:
-                    hint = "use seeds" if key == "seed" else "leave it out"
-                    raise ConfigError(f"{key}: a sweep sets it for each run; {hint}")
+                if key in RESERVED_KEYS:
+                    advice = "use seeds" if key == "seed" else "leave it out"
+                    raise ConfigError(f"{key}: a sweep sets it for each run; {advice}")
 
     @property
     def directory(self) -> Path:
@@ -110,7 +112,7 @@ class Sweep:
 
     @property
     def table(self) -> Path:
-        """File with a row for each run."""
+        """File with one row per run."""
         return self.directory / "sweep.csv"
 
 
@@ -120,30 +122,30 @@ class PlannedRun:
 
     name: str
     group: str  # Name without the seed.
-    case: str  # Name of the case, or "" where the sweep has none.
-    point: Mapping[str, str | float | bool | None]  # Values of the grid by key, lists and classes in words.
+    case: str  # Name of the case, or "" without cases.
+    point: Mapping[str, str | float | bool | None]  # Values of the grid by key, lists and classes as text.
     seed: int
     directory: Path
     config: str  # Whole configuration, as YAML.
-    rounds: int  # Number of rounds that it trains.
-    credentials: tuple[str, ...] = ()  # Words with what no file may hold.
-    data_seed: int | None = None  # Seed of its data; None where they have none.
+    rounds: int  # Number of rounds.
+    credentials: tuple[str, ...] = ()  # Options with credentials.
+    data_seed: int | None = None  # Seed of its data, or None if they have none.
 
     @property
     def has_checkpoint(self) -> bool:
-        """Whether an earlier call has left a checkpoint of the run."""
+        """True if an earlier call has left a checkpoint of the run."""
         return checkpoint.find(self.directory / "checkpoints", "last") is not None
 
     def standing(self) -> Literal["new", "unfinished", "finished"]:
-        """Return what an earlier call has left of the run.
+        """Return how far an earlier call has brought the run.
 
         Raises:
-            CheckpointError: The directory holds a run of another configuration, or something that is no run.
+            CheckpointError: The directory contains a run of another configuration, or other files.
         """
         if not self.has_checkpoint:
             files = {path.name for path in self.directory.iterdir()} if self.directory.exists() else set()
             if files and not files & {"config.yaml", LOG, WANTED, RESERVED, LOCK, HOLDER}:
-                raise CheckpointError(f"{self.directory} is in the way, and is not a run's; move it away")
+                raise CheckpointError(f"{self.directory} exists but is not a run directory; move it away")
             return "new"
         rows = config_difference(self.directory, self.config)
         before = flatten(read_config(self.directory)).get("federation.rounds")
@@ -158,17 +160,14 @@ class PlannedRun:
         result = Result.read(self.directory)
         return "finished" if result and result.rounds == self.rounds else "unfinished"
 
-    def job(self) -> Job:
-        """Return what to start. A run that has a checkpoint is continued."""
-        onward = ("--ckpt_path", str(self.directory)) if self.has_checkpoint else ()
-        return Job(
-            self.name,
-            ("fit", "--config", str(self.directory / WANTED), *self.credentials, *onward),
-            self.directory / LOG,
-        )
+    def job(self) -> CommandLine:
+        """Return the command that starts the run, or continues it if it has a checkpoint."""
+        resume = ("--ckpt_path", str(self.directory)) if self.has_checkpoint else ()
+        words = ("fit", "--config", str(self.directory / WANTED), *self.credentials, *resume)
+        return CommandLine(self.name, words, self.directory / LOG)
 
     def prepare(self) -> None:
-        """Make way for the run: nothing stays of one that died before its first checkpoint."""
+        """Write the run's configuration; delete the files of a run that died before its first checkpoint."""
         if not self.has_checkpoint:
             if self.directory.exists():
                 shutil.rmtree(self.directory)
@@ -177,12 +176,12 @@ class PlannedRun:
         (self.directory / WANTED).write_text(self.config)
 
     def tidy(self) -> None:
-        """Remove what only its start needed."""
+        """Delete the files that only the start of the run needs."""
         for name in (RESERVED, WANTED):
             (self.directory / name).unlink(missing_ok=True)
 
     def metric(self, key: str) -> float:
-        """Return a metric of the finished run, NaN where it has none of that name."""
+        """Return a metric of the finished run, or NaN if it is not logged."""
         result = Result.read(self.directory)
         if result is None or key in result.metrics:
             return result.metrics[key] if result else float("nan")
@@ -194,12 +193,12 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class _Point:
-    """A case with one combination of the grid's values: runs that differ in their seed alone."""
+    """A case with one combination of the grid's values: runs that differ only in their seed."""
 
     group: str
     case: str
-    chosen: Mapping[str, tuple[Any, str]]  # Value, and the value in words, by key.
-    settings: Mapping[str, Any]  # Of all sections, by dotted key; those that win are in.
+    chosen: Mapping[str, tuple[Any, str]]  # Value, and its text, by key.
+    settings: Mapping[str, Any]  # Merged sections by dotted key.
 
     @property
     def words(self) -> list[str]:
@@ -219,20 +218,20 @@ def load_sweep(path: str | Path) -> Sweep:
     """Read a sweep's YAML.
 
     Raises:
-        ConfigError: There is no file or no YAML, a key is unknown, or a value has another type. The place is named.
+        ConfigError: The file cannot be read, a key is unknown, or a value has another type; names the place.
     """
     path = Path(path)
     sources = Sources(("sweep", "--config", str(path)))
     parser = Parser(exit_on_error=False)
     parser.add_class_arguments(Sweep, skip={"file", "starts"})
     try:
-        written = documents.load_mapping(path)
+        content = documents.load_mapping(path)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
     try:
-        # Values are kept as they are written: to a class of another library the parser adds arguments that it cannot have.
-        as_written = {key: written[key] for key in ("set", "cases", "grid") if written.get(key)}
-        keys = parser.parse_object(copy.deepcopy(written)).as_dict() | as_written
+        # Values stay as in the file, because the parser adds arguments to classes of other libraries.
+        sections = {key: content[key] for key in ("set", "cases", "grid") if content.get(key)}
+        keys = parser.parse_object(copy.deepcopy(content)).as_dict() | sections
         files = [str(path.parent / name) for name in keys["config"]]
         return Sweep(**keys | {"config": files, "file": path})
     except ArgumentError as error:
@@ -242,16 +241,16 @@ def load_sweep(path: str | Path) -> Sweep:
 
 
 def plan(sweep: Sweep) -> list[PlannedRun]:
-    """Return the runs of a sweep in order. Their configurations are whole, and their objects can be made.
+    """Return the runs of a sweep in order, with complete configurations whose objects have been made once.
 
-    Nothing is fetched, and no data are read.
+    No weights are fetched, and no data are read.
 
     Raises:
-        ConfigError: There is a mistake in one of them. The run and the key are named.
+        ConfigError: A run has a mistake; names the run and the key.
     """
     for file in sweep.config:
         if not Path(file).is_file():
-            raise ConfigError(f"config: there is no file {file}; paths are relative to the sweep's own file")
+            raise ConfigError(f"config: there is no file {file}; write paths relative to the file of the sweep")
     parser = experiment_parser()
     parser.exit_on_error = False
     shared = [word for file in sweep.config for word in ("--config", file)]
@@ -263,12 +262,11 @@ def plan(sweep: Sweep) -> list[PlannedRun]:
         sources = SweepSources(("fit", *shared), sweep.file, point.case)
         with _explained(f"run {point.group or sweep.experiment}", sources, parser):
             args = parser.parse_args([*DEFAULT_CLASSES, *shared, *point.words])
-            complete(args.clone())  # what is missing is missing now
+            complete(args.clone())  # missing credentials are found now
             credentials = as_words(args)
             parts = {part: str(args[part]) for part in ("data", "model", "federation", "logger")}
             if fresh := {(parts["data"], parts["model"]), parts["federation"], parts["logger"]} - made:
-                # What a constructor refuses, it refuses now.
-                with without_fetching():
+                with without_fetching():  # mistakes that constructors refuse are found now
                     rounds[parts["federation"]] = parser.instantiate(args).federation.rounds
                 made |= fresh
         args.experiment, args.run_dir, args.ckpt_path, args.fast_dev_run = sweep.experiment, sweep.run_dir, None, False
@@ -282,22 +280,23 @@ def plan(sweep: Sweep) -> list[PlannedRun]:
             args.seed, args.name, args.tags = seed, None, {}
             check_name(f"run {name[:80]}", name, OF_RUNS)
             if name in names.values():
-                raise ConfigError(f"run {name} is there twice; remove the value that is")
+                raise ConfigError(f"run {name}: expected different values and seeds, found this run twice; remove one")
             if (same := names.setdefault(resolved(args, parser), name)) != name:
                 raise ConfigError(f"runs {same} and {name} have the same configuration; remove one of them")
             args.name, args.tags = name, tags
-            directory, config, length = sweep.directory / name, resolved(args, parser), rounds[parts["federation"]]
-            settings = (
-                point.case,
-                point.shown,
-                seed,
-                directory,
-                config,
-                length,
-                credentials,
-                args.get("data.init_args.seed"),
+            run = PlannedRun(
+                name=name,
+                group=point.group,
+                case=point.case,
+                point=point.shown,
+                seed=seed,
+                directory=sweep.directory / name,
+                config=resolved(args, parser),
+                rounds=rounds[parts["federation"]],
+                credentials=credentials,
+                data_seed=args.get("data.init_args.seed"),
             )
-            runs.append(PlannedRun(name, point.group, *settings))
+            runs.append(run)
     return runs
 
 
@@ -312,75 +311,84 @@ def _points(sweep: Sweep) -> Iterator[_Point]:
 
 
 def plan_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> list[PlannedRun]:
-    """Return the runs of one configuration with several seeds. Its objects can be made; its seed and name are set.
+    """Return the runs of one configuration with several seeds; sets its seed and name, and makes its objects once.
 
     Raises:
-        ConfigError: A seed is there twice, or a checkpoint is named, which belongs to one run.
+        ConfigError: A seed is repeated, or a checkpoint is named, which belongs to one run.
     """
     if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
-        raise ConfigError(f"seed: {twice[0]} is there twice; remove one of them")
+        raise ConfigError(f"seed: expected different seeds, found {twice[0]} twice; remove one")
     if args.ckpt_path:
         raise ConfigError(
-            f"ckpt_path: {args.ckpt_path} is of one run, and seed names {len(seeds)}; to go on with all of them give the "
-            "command again without it, to go on with one give its seed alone"
+            f"ckpt_path: expected nothing with {len(seeds)} seeds, found {args.ckpt_path}; to continue all runs, "
+            "repeat the command without it, and to continue one run, give only its seed"
         )
-    complete(args.clone())  # what is missing is missing now
+    complete(args.clone())  # missing credentials are found now
     check_names(args)
     with without_fetching():
-        objects = parser.instantiate(args)  # what a constructor refuses, it refuses now
-    method = method_name(objects.federation, objects.model)
-    group = group_name(documents.parse(resolved(args, parser)), method)
-    point = args.name or group
+        objects = parser.instantiate(args)  # mistakes that constructors refuse are found now
+    method = Names.of(objects.federation, objects.model).method
+    group = args.name or group_name(documents.parse(resolved(args, parser)), method)
     runs = []
     data = args.data
     for seed in seeds:
         args.data = data if one_draw(parser.sources) else of_seed(data, seed)
-        args.seed, args.name = seed, f"{point},seed={seed}"
-        directory, config = Path(args.run_dir) / args.experiment / args.name, resolved(args, parser)
-        settings = (seed, directory, config, objects.federation.rounds, as_words(args), args.get("data.init_args.seed"))
-        runs.append(PlannedRun(args.name, point, "", {}, *settings))
+        args.seed, args.name = seed, f"{group},seed={seed}"
+        run = PlannedRun(
+            name=args.name,
+            group=group,
+            case="",
+            point={},
+            seed=seed,
+            directory=Path(args.run_dir) / args.experiment / args.name,
+            config=resolved(args, parser),
+            rounds=objects.federation.rounds,
+            credentials=as_words(args),
+            data_seed=args.get("data.init_args.seed"),
+        )
+        runs.append(run)
     return runs
 
 
 def one_draw(sources: Sources, settings: Iterable[str] = ()) -> bool:
-    """Return whether ``data.seed`` is given, so that all seeds share one draw of the data."""
+    """Return whether ``data.seed`` is set, so that all seeds share one draw of the data."""
     keys = ("data.seed", "data.init_args.seed")
     return any(key in settings or sources.where(key) for key in keys)
 
 
 def of_seed(data: Any, seed: int) -> Any:
-    """Return the data's configuration with a run's seed added to every seed in it.
+    """Return the configuration of the data with a run's seed added to every seed in it.
 
     Raises:
-        ConfigError: A seed is negative, from which no data can be drawn.
+        ConfigError: The seed is negative.
     """
     values = vars(data) if isinstance(data, Namespace) else data
     if isinstance(values, dict):
         moved = {k: v + seed if k == "seed" and type(v) is int else of_seed(v, seed) for k, v in values.items()}
         if seed < 0 and "seed" in moved:
             raise ConfigError(
-                f"seed: data are drawn from 0 and above, found {seed}; data.seed keeps one draw for all seeds"
+                f"seed: expected at least 0, from which data can be drawn, found {seed}; or set data.seed for all seeds"
             )
         return type(data)(**moved)
     return [of_seed(each, seed) for each in data] if isinstance(data, list) else data
 
 
 @contextmanager
-def _explained(what: str, sources: Sources, parser: Parser) -> Iterator[None]:
-    """Tell mistakes in the words of whoever wrote the YAML."""
+def _explained(run: str, sources: Sources, parser: Parser) -> Iterator[None]:
+    """Context manager that explains mistakes with their places in the YAML."""
     try:
         yield
     except ArgumentError as error:
         options = [action.dest for action in parser._actions]
-        raise ConfigError(f"{what}: {explain(error, sources, options, short_names())}") from error
+        raise ConfigError(f"{run}: {explain(error, sources, options, short_names())}") from error
     except Exception as error:
         if not is_mistake(error):
             raise
-        raise ConfigError(f"{what}: {explain(error, sources)}") from error
+        raise ConfigError(f"{run}: {explain(error, sources)}") from error
 
 
 def _options(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings by dotted key, as options of the command line; a class stays whole."""
+    """Return settings by dotted key, as options of the command line; classes stay mappings."""
     options: dict[str, Any] = {}
     for key, value in settings.items():
         if hasattr(value, "items") and value and "class_path" not in value:

@@ -1,105 +1,154 @@
-"""What ``--help`` says beside the options, and how it is laid out."""
+"""Texts and layout of ``--help``."""
 
 import re
 import textwrap
 from argparse import Action
+from collections.abc import Iterable
+from typing import Any
 
 from jsonargparse import DefaultHelpFormatter
 
 from fedlit.experiment.choices import AXES, shipped
 
-EPILOG = """Options come from YAML files (--config), from the command line, or from both. The later one wins. A class is
-given by its short name or its class_path, and its arguments as init_args: --data NIHChestXray14 --data.root FOLDER,
---model.optimizer Adam --model.optimizer.lr 1e-4, --federation.aggregators+=FedProx. `fedlit list` shows the names."""
+EPILOG = """Options come from YAML files (--config), from the command line, or from both; later ones override earlier
+ones. A class is named by its short name or its class_path, and its arguments follow as init_args: --data NIHChestXray14
+--data.root FOLDER, --model.optimizer Adam --model.optimizer.lr 1e-4, --federation.aggregators+=FedProx. `fedlit list`
+shows the short names, and --data.help NIHChestXray14 the arguments of a class."""
 
-REPRODUCE = """`fedlit list reproductions` shows the names, and which data and how much time each takes at either scale. Every
-run is one of `fedlit sweep`: it is complete in itself, in RUN_DIR and in MLflow."""
+REPRODUCE = """`fedlit list reproductions` shows the names, and the data and time that each needs at either scale. Every
+run is a run of `fedlit sweep`, with its own directory in RUN_DIR and its own run in MLflow."""
 
-SWEEP = """The YAML of a sweep:
+SWEEP = """The YAML of a sweep; all but experiment is optional:
 
-  experiment: rates                       # groups the runs, on disk and in MLflow
-  config: [../quickstart.yaml]            # what they start from, relative to this file
-  set: {federation.rounds: 10}            # optional: keys for all runs
-  cases:                                  # optional: named alternatives, each with any keys
+  experiment: rates               # groups the runs, on disk and in MLflow
+  config: [../quickstart.yaml]    # base of all runs, relative to this file
+  set: {federation.rounds: 10}    # keys for all runs
+  cases:                          # named alternatives, each with any keys
     fedavg: {federation.aggregators: [FedAvg]}
-    scaffold: {federation.aggregators: [{class_path: Scaffold, init_args: {eta_g: 1.0}}]}
-  grid:                                   # optional: runs take every combination
+    scaffold: {federation.aggregators: [Scaffold], federation.rounds: 20}
+  grid:                           # all combinations of these lists
     model.optimizer.lr: [0.1, 0.01]
-  seeds: [0, 1, 2]                        # optional: 0 by default
-  metric: val/auroc_macro                 # optional: what the summary shows; with a grid no test metric
+  seeds: [0, 1, 2]                # by default 0
+  metric: val/auroc_macro         # for the summary; with a grid not test/...
 
-Every configuration is checked before the first run starts.
-Each run is a run of `fedlit fit`, in RUN_DIR/EXPERIMENT/NAME/. Its name is like scaffold,lr=0.1,seed=0.
-Everything that it prints is in its console.log.
-Finished runs are skipped, and unfinished ones are continued.
-RUN_DIR/EXPERIMENT/sweep.csv has a row for each run.
-In MLflow, runs that differ in their seed share the tag fedlit.group, and the tag fedlit.method holds the case."""
+Every configuration is checked before the first run starts. Each run is a run of `fedlit fit` in
+RUN_DIR/EXPERIMENT/NAME/, with a name such as scaffold,lr=0.1,seed=0; its output is in console.log. Finished runs are
+skipped, and unfinished ones continue. RUN_DIR/EXPERIMENT/sweep.csv has one row per run.
 
-CHECK = """For a table of your own images (CSV, TSV, Parquet, spreadsheet) a YAML is printed first, which `fedlit fit --config FILE`
-runs: what each column seems to be, and why. --set '{site: Ward}' puts a value of your own in its place.
-With --classes, the classes of a federation, it also says which of them the table lacks.
+In MLflow, runs that differ only in their seed share the tag fedlit.group; the tag fedlit.method is the case."""
 
-The label files are read as `fedlit fit` reads them, and the header of every image is opened. With --decode every image is
-decoded as well, which takes as long as the first run on the data. It finds damage behind a header, and equal or alike
-pictures of different patients, in one folder or in two: copies that were compressed anew or resized, and most of those that
-were cropped by some percent. Pairs are drawn into a file (--pairs); else nothing is written. The chest X-rays of RSNA
-Pneumonia and SIIM Pneumothorax are those of NIH: as another site they are patients at two sites. The exit code is 0 when
-nothing is wrong, 1 when something is wrong, and 2 when a folder is not
-recognised."""
+CHECK = """For a table of your own images (CSV, TSV, Parquet, spreadsheet), a proposed YAML for `fedlit fit --config
+FILE` is printed first, with the meaning of each column and the reason for it. --set '{site: Ward}' overrides it. With
+--classes FINDING ..., the classes of a federation, it also lists those that the table lacks.
 
-CACHE = """Images are decoded once, into one file for each list of images and size. What was removed is decoded again when it is
-needed; remove nothing that a run is using."""
+The label files are read as `fedlit fit` reads them, and the header of every image is opened. --decode also decodes
+every image, which takes as long as the first run on the data. It finds damage after the header, and equal or
+near-duplicate images of different patients, in one folder or in two: copies that were compressed again or resized, and
+most of those that were cropped by some percent. Such pairs are drawn into a file (--pairs); nothing else is written.
+
+The chest X-rays of RSNA Pneumonia and SIIM Pneumothorax come from NIH ChestX-ray14: used as another site, they put a
+patient at two sites.
+
+The exit code is 0 without problems, 1 with problems, and 2 if a folder is not recognised."""
+
+CACHE = """Images are decoded once, into one file for each list of images and size. Removed entries are decoded again
+when they are needed. Do not remove entries that a run is using."""
 
 METRICS = {
-    "train/loss": "Mean loss of the clients in the round. Of a saddle function it is no measure of progress.",
-    "val/auroc/CLASS, val/auroc_macro": "AUROC of each class on the validation data, and the mean over classes with one.",
-    "val/auroc_within/CLASS": "How far the exact AUROC may be away at most, where sites send histograms; of what they hide, in the worst case.",
-    "test/SET/auroc_macro, test/SET/auroc_images": "The best model's mean AUROC on a test set, and how many images a class is "
-    "ranked on, on average.",
-    "test/SET/auroc_own_macro": "The same of personal heads, which rank fewer images: a client's count for its classes alone.",
-    "client/NAME/...": "The same for one client on its own validation data.",
-    "drift/client_drift": "Spread of the clients' updates: mean |delta_k|^2 - |mean delta|^2. Updates are as they are sent: "
-    "what an aggregator scales or normalises before that has the drift of the scaled one.",
-    "drift/alignment": "Mean pairwise alignment of the updates: 1 where all are equal, 0 where they are orthogonal, below 0 "
-    "where they cancel.",
-    "drift/update_norm": "Length of the mean update, |mean delta|.",
-    "round/lr, round/stage": "Learning rate and stage of the schedule; round/lr/pg2 and so on are those of further parameter "
-    "groups.",
-    "round/steps": "Local steps of all clients in the round.",
-    "bytes/up, bytes/down": "Bytes that all clients sent in the round, without what they keep to themselves or lack, and "
-    "received: everything, whoever they are.",
-    "time/round_s, time/evaluate_s": "Seconds of the round and of its evaluation.",
+    "train/loss": "Mean loss of the clients in the round. It does not measure progress on a saddle function.",
+    "val/auroc/CLASS, val/auroc_macro": (
+        "AUROC of each class on the validation data, and the mean over the classes that have one."
+    ),
+    "val/auroc_within/CLASS": "Bound on the AUROC error when sites send histograms.",
+    "test/SET/auroc_macro, test/SET/auroc_images": (
+        "Mean AUROC of the best model on a test set, and the number of images that each AUROC ranks, on average."
+    ),
+    "test/SET/auroc_own_macro": (
+        "The same for personal heads, which rank fewer images: an image counts only for the classes of its client."
+    ),
+    "client/NAME/...": "The same for one client, on its own validation data.",
+    "drift/client_drift": (
+        "Spread of the clients' updates as they are sent, after an aggregator has scaled or normalised them: mean "
+        "|delta_k|^2 - |mean delta|^2."
+    ),
+    "drift/alignment": (
+        "Mean pairwise alignment of the updates: 1 if all are equal, 0 if they are orthogonal, below 0 if they cancel."
+    ),
+    "drift/update_norm": "Norm of the mean update, |mean delta|.",
+    "round/lr, round/stage": (
+        "Learning rate and stage of the schedule; further parameter groups have round/lr/pg2 and so on."
+    ),
+    "round/steps": "Number of local steps of all clients in the round.",
+    "bytes/up, bytes/down": (
+        "Number of bytes that all clients sent in the round, without what they keep or lack, and that they received, "
+        "which is everything."
+    ),
+    "time/round_s, time/evaluate_s": "Duration of the round and of its evaluation in seconds.",
     "total/steps, total/bytes_up, total/bytes_down": "Sums over all rounds, logged at the end of the run.",
 }
-"""What every federation logs. An algorithm or an objective describes its own metrics, in ``metrics_help``."""
+"""Metrics of every federation. Algorithms and objectives describe their own in ``metrics_help``."""
 
-CHOSEN = (
-    "Class of this part, by default {}. Its arguments follow as .NAME VALUE. A YAML file with class_path and init_args "
-    "is possible too."
-)
+CHOSEN = "Class ({0} by default), whose arguments follow as .NAME VALUE, or a YAML file with class_path and init_args."
+
+LAST = (
+    "measure_batches", "checkpoint_every", "workers", "threads", "memory_format", "compile", "cuda_graph",
+    "state_memory", "quorum", "deadline", "on_site_error",
+)  # fmt: skip
+"""Settings of a federation that few users change; they follow the others."""
+
+LONG_USAGE = 25
+"""Number of options beyond which the usage does not list them."""
 
 
 def metrics_help() -> str:
-    """Return what a round logs, a line for each metric."""
+    """Return a description of all metrics, one per line."""
     described = dict(METRICS)
     for axis in ("aggregators", "objectives"):
         for cls in shipped(axis):
             described |= getattr(cls, "metrics_help", {})
-    return "\n".join(["What a round logs:", *(f"  {name}: {sentence}" for name, sentence in described.items())])
+    return "\n".join(["Logged metrics:", *(f"  {name}: {sentence}" for name, sentence in described.items())])
 
 
 class HelpFormatter(DefaultHelpFormatter):
-    """Leave out base classes, which are no choice, and the marks of docstrings. Keep the lines of lists and of a YAML."""
+    """A formatter that shows short names and plain types, the most important options first, and a short usage."""
 
-    bases = re.compile(
-        r"(?:[a-z_]+\.)+(?:" + "|".join(axis.base.rpartition(".")[2] for axis in AXES.values()) + r")(?:, |(?=\)))"
-    )
+    def __init__(self, prog: str, *args: Any, **options: Any) -> None:
+        super().__init__(prog.replace(" [options]", ""), *args, **options)
+
+    def add_usage(self, usage: str | None, actions: Iterable[Action], *args: Any, **options: Any) -> None:
+        """Add the usage; one with many options names only their form."""
+        if usage is None and len(list(actions)) > LONG_USAGE:
+            usage = "%(prog)s [--config FILE] [--KEY VALUE ...]"
+        super().add_usage(usage, actions, *args, **options)
+
+    def add_arguments(self, actions: Iterable[Action]) -> None:
+        """Add options in their order, but rarely changed settings of a federation last."""
+        places = {f"federation.{name}": place for place, name in enumerate(LAST, start=1)}
+        super().add_arguments(sorted(actions, key=lambda action: places.get(action.dest, 0)))
 
     def _expand_help(self, action: Action) -> str:
-        return self.bases.sub("", super()._expand_help(action)).replace("``", "")
+        text = super()._expand_help(action).replace("``", "")
+        text = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", text)
+        text = re.sub(r"Literal\[([^]]*)\]", lambda match: match[1].replace("'", "").replace(", ", " | "), text)
+        text = re.sub(r"Union\[([^]]*)\]", lambda match: match[1].replace(", ", " | "), text)
+        text = re.sub(r"type: Optional\[(.*)\](?=[,)])", r"type: \1 | null", text)
+        return re.sub(r", known subclasses: ([^)]*)", lambda match: self._known(match[1].split(", ")), text)
+
+    @staticmethod
+    def _known(paths: Iterable[str]) -> str:
+        """Return the short names of classes, without base classes and those that no package exports."""
+        homes, bases = {axis.home for axis in AXES.values()}, {axis.base.rpartition(".")[2] for axis in AXES.values()}
+        places = [path.rpartition(".") for path in paths]
+        exported = [name for home, _, name in places if not home.startswith("fedlit") or home in homes]
+        shown = [name for name in exported if name not in bases]
+        return f", known subclasses: {', '.join(shown)}" if shown else ""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        if "\n  " not in text:
+        return "\n\n".join(self._fill_paragraph(each, width, indent) for each in text.split("\n\n"))
+
+    def _fill_paragraph(self, text: str, width: int, indent: str) -> str:
+        """Wrap a paragraph, in which indented lines stay lines of their own."""
+        if not re.search(r"^  ", text, re.MULTILINE):
             return super()._fill_text(text, width, indent)
         return "\n".join(self._fill_line(line, width) for line in text.splitlines())
 

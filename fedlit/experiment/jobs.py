@@ -1,4 +1,4 @@
-"""Run command lines of fedlit in processes of their own, some at a time. They die with this process."""
+"""Command lines of fedlit in processes of their own, several at a time, which end with this process."""
 
 import multiprocessing
 import os
@@ -18,46 +18,45 @@ from fedlit.core.system.processes import CORES, cores, end_with_parent
 from fedlit.federation.interrupts import Interrupts, remember_ctrl_c
 
 POLL_SECONDS = 0.2
-"""Largest time from a signal to its being passed on, and from one look at the live lines to the next."""
+"""Longest delay before a signal is passed on, and between updates of the display."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 PRELOADED = ("fedlit.cli.commands.fit", "fedlit.federation.engines.pool", "fedlit.models", "fedlit.tracking.figures")
-"""Modules that the fork server imports once, so that every job starts at once. MLflow is none: where it is imported before
-the tracker has set its environment, it reports to its makers."""
+"""Modules that the fork server imports once, so that jobs start immediately. MLflow is not among them, because it sends
+usage data if it is imported before the tracker has set its environment."""
 
 
 @dataclass(frozen=True)
-class Job:
+class CommandLine:
     """A command line of fedlit."""
 
-    name: str  # Name of the job, unique among those that run together.
-    words: tuple[str, ...]  # Words behind ``fedlit``.
-    log: Path  # File that gets everything that the job prints.
+    name: str  # Unique among those that run together.
+    words: tuple[str, ...]  # Words after ``fedlit``.
+    log: Path  # File for everything that it prints.
 
 
 def run_jobs(
-    jobs: Iterable[Job],
+    jobs: Iterable[CommandLine],
     at_once: int,
-    started: Callable[[Job], None],
-    ended: Callable[[Job, int, bool], None],
+    started: Callable[[CommandLine], None],
+    ended: Callable[[CommandLine, int, bool], None],
     tick: Callable[[], None],
 ) -> int:
-    """Run jobs in order, ``at_once`` of them side by side.
+    """Run jobs in order, ``at_once`` at a time.
 
-    They share the cores of the machine: each has its part of them for `federation.workers` and for decoding.
-
-    A signal is passed on once, and no further job starts. A second signal ends this process, and the jobs with it.
+    The jobs share the cores of the machine: each uses its part of them for ``federation.workers`` and for decoding. The
+    first signal is passed on to them, and no further job starts. A second signal ends this process and the jobs.
 
     Args:
         jobs: Jobs to run.
         at_once: Largest number of processes at a time.
         started: Called before a job starts.
-        ended: Called with a job, its exit code (negative after a signal), and whether a signal had come here before.
-        tick: Called several times a second.
+        ended: Called with a job, its exit code (negative after a signal), and whether this process had got a signal.
+        tick: Called several times per second.
 
     Returns:
-        The number of the signal that came, or 0.
+        The number of the signal that this process got, or 0.
     """
     waiting, running, passed_on = deque(jobs), {}, False
     with Interrupts() as interrupts:
@@ -85,14 +84,14 @@ def run_jobs(
         return interrupts.signum
 
 
-def _start(job: Job, share: int) -> BaseProcess:
-    # A fork server has imported everything but has run nothing: a job starts at once, and inherits neither threads
-    # nor locks nor an initialised accelerator. It is no daemon, as it may have workers of its own.
+def _start(job: CommandLine, share: int) -> BaseProcess:
+    # The fork server has imported everything but has run nothing: a job starts immediately, and inherits neither
+    # threads nor locks nor an initialised accelerator. It is not a daemon, because it may have worker processes.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     process = context.Process(target=_run, args=(job, share), name=job.name)
-    # The terminal's Ctrl-C meets the fork server too, and a job that is not yet in a group of its own: both are deaf to
-    # it. The tracker is started before, as its start ends the deafness in some versions of Python.
+    # The terminal also sends Ctrl-C to the fork server, and to a job that is not yet in its own group: both block it.
+    # The resource tracker is started first, because its start unblocks signals in some versions of Python.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
@@ -102,21 +101,21 @@ def _start(job: Job, share: int) -> BaseProcess:
     return process
 
 
-def _run(job: Job, share: int) -> None:
-    """Be a job: the body of its process, which has so many cores for itself."""
+def _run(job: CommandLine, share: int) -> None:
+    """Run a job with ``share`` cores; this is the target of its process."""
     os.environ[CORES] = str(share)
-    os.setpgrp()  # the terminal's Ctrl-C is the parent's to pass on: a second signal would kill
+    os.setpgrp()  # the parent passes Ctrl-C on; a second signal from the terminal would kill
     end_with_parent()
     log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for target, source in enumerate((nothing, log, log)):
         os.dup2(source, target)
-    sys.argv = [sys.argv[0], *job.words]  # what a run on several devices starts its other ranks with
+    sys.argv = [sys.argv[0], *job.words]  # with which a run on several devices starts its other ranks
     try:
         remember_ctrl_c()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         runpy.run_module("fedlit", run_name="__main__")  # as ``python -m fedlit`` does
-    except KeyboardInterrupt:  # before the command has begun
+    except KeyboardInterrupt:  # before the command has started
         sys.exit(128 + signal.SIGINT)
     finally:
         sys.stdout.flush()

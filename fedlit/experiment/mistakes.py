@@ -1,85 +1,86 @@
-"""Say what is wrong with a command line or a YAML file: which key, where it stands, and which name was meant.
+"""Explanations of mistakes on the command line or in a YAML file: the key, its place, the reason and near names.
 
-The reason is told in jsonargparse's own words. What is added is the place and the near names; a release with other words
-changes the reason alone.
+The reason is jsonargparse's own text. A release with other texts changes only the reason, not the place or the names.
 """
 
 import difflib
 import importlib
-import inspect
 import re
+import sysconfig
 import traceback
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
+from types import FrameType
 
 import yaml
 
 from fedlit.core.system import documents
-from fedlit.experiment.choices import mistaken, takers_of
+from fedlit.experiment.choices import constructor_arguments, mistaken, takers_of
+from fedlit.tracking.addresses import scalars
 
 KEY = re.compile(r'Parser key "([^"]+)"')
 OWNER = re.compile(r".*class_path '([\w.]+)'")
 OF_A_UNION = re.compile(r"- (Problem with given class_path '[\w.]+':)\n +(.+)")
-"""What is wrong with the class of a key that takes several kinds: the other kinds do not take the class at all."""
+"""The reason for the class of a key that takes several kinds; the other kinds do not accept the class at all."""
 
 OWN_KEY = re.compile(r"(?:seed|logger|ckpt_path|(?:fabric|data|model|federation)\.[\w.]*\w)\b")
-"""How an error that fedlit raises begins where it is about an option."""
+"""Beginning of fedlit's own errors about an option."""
 
 LONGEST = 300
-"""Letters of a reason; what is longer holds a whole configuration."""
+"""Largest number of characters of a reason; longer ones contain a whole configuration."""
 
 VERBATIM = ("fedlit.", "lightning.")
-"""Modules whose errors say all that there is to say."""
+"""Packages whose errors need no further reason."""
 
 TRAINER = (
-    "; there is no Trainer here: federation.rounds and federation.schedule say how long to train, fabric.* where, "
-    "federation.gradient_clip and data.batch_size how"
+    "; there is no Trainer here: set federation.rounds and federation.schedule, fabric.*, federation.gradient_clip and "
+    "data.batch_size instead"
 )
-CLASSES = "; `fedlit list` shows what ships, and a class of your own is named with its module: my_project.MyAggregator"
+CLASSES = "; `fedlit list` shows the built-in classes; name your own class with its module: my_project.MyAggregator"
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Where a configuration came from."""
+    """The command line and the YAML files of a configuration."""
 
-    argv: tuple[str, ...]  # Words of the command line; YAML files are among them.
+    argv: tuple[str, ...]  # Words of the command line, with the names of YAML files.
 
     @property
     def files(self) -> Iterator[Path]:
-        """The files given by ``--config``, the last first, as it wins."""
+        """The files of ``--config``, the last first, because it overrides the others."""
         for i in reversed(range(len(self.argv))):
             flag, equals, value = self.argv[i].partition("=")
             if flag in ("-c", "--config") and (equals or i + 1 < len(self.argv)):
                 yield Path(value if equals else self.argv[i + 1])
 
     def where(self, key: str, words: Sequence[str] = ()) -> str:
-        """Return ``FILE, line N`` or ``command line``, and "" where neither is sure.
+        """Return the place of a key as ``FILE, line N`` or ``command line``, or "" if it is unknown.
 
         Args:
             key: Dotted key without ``init_args``.
-            words: Words that may stand at the key or below it; the line of the first that does is wanted.
+            words: Words that may be at the key or below it; the place of the first such word is returned instead.
         """
         path = key.split(".")
         paths = [path[:length] for length in range(len(path), 0, -1)] if words else [path]
         entries = [(file, entry) for p in paths for file in self.files if (entry := _find(_composed(file), p))]
         for word in words:
-            if any(word in (given.lstrip("-"), *re.split(r"[^\w]+", given)) for given in self.argv):
+            if any(word in (option.lstrip("-"), *re.split(r"[^\w]+", option)) for option in self.argv):
                 return "command line"
             for file, entry in entries:
-                for node in _scalars(entry[1]):
+                for node in scalars(entry[1]):
                     if node.value == word:
                         return f"{file}, line {node.start_mark.line + 1}"
-        if any(re.split(r"[=+]", given)[0] == f"--{key}" for given in self.argv):
+        if any(re.split(r"[=+]", option)[0] == f"--{key}" for option in self.argv):
             return "command line"
         return next((f"{file}, line {entry[0].start_mark.line + 1}" for file, entry in entries), "")
 
     def problem(self) -> str:
-        """Return the first reason, with its place, why one of the files cannot be read; "" where all can."""
+        """Return the first error of reading the files, with its place, or "" if all can be read."""
         words = [Path(word.partition("=")[2] or word) for word in self.argv]
-        parts = [file for file in words if file.suffix in (".yaml", ".yml")]  # of one section, as in --data FILE
+        parts = [file for file in words if file.suffix in (".yaml", ".yml")]  # files of one section, as in --data FILE
         try:
             for file in self.files:
                 if file.exists():
@@ -94,16 +95,16 @@ class Sources:
 
 @dataclass(frozen=True)
 class SweepSources(Sources):
-    """Where a run of a sweep came from: its base files, and the sections of the sweep's own file."""
+    """The sources of a run of a sweep: its base files, and sections of the sweep's own file."""
 
-    file: Path | None = None  # File of the sweep, where it has one.
+    file: Path | None = None  # File of the sweep, if there is one.
     case: str = ""  # Case of the run, or "".
 
     def where(self, key: str, words: Sequence[str] = ()) -> str:
-        """Look in the sections of the sweep first."""
+        """Return the place of a key, searching the sections of the sweep first."""
         settings = list(self._settings())
         for word in words:
-            for node in (n for entry, value in settings for n in (entry, *_scalars(value))):
+            for node in (n for entry, value in settings for n in (entry, *scalars(value))):
                 if word in (node.value, node.value.rpartition(".")[2]):
                     return f"{self.file}, line {node.start_mark.line + 1}"
         for entry, _ in settings if not words else ():
@@ -113,7 +114,7 @@ class SweepSources(Sources):
         return super().where(key, words)
 
     def _settings(self) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
-        """Keys and values of the sections that made the run, those that win first."""
+        """Yield keys and values of the sections that made the run, the overriding ones first."""
         node = _composed(self.file) if self.file else None
         for section in (["grid"], ["cases", self.case], ["set"]):
             entry = _find(node, section)
@@ -126,21 +127,23 @@ def explain(
     """Return the reason of an error with the key, its place and near names.
 
     Args:
-        error: Error of jsonargparse or of fedlit. The errors that caused it are the same mistake, ever closer to it.
-        sources: Where the configuration came from.
-        options: Keys that exist, for near names.
-        classes: Short names that exist, for near names.
-        text: Text of the error where there is none but that.
+        error: Error of jsonargparse or of fedlit. Its causes describe the same mistake in more detail.
+        sources: Sources of the configuration.
+        options: Existing keys, for near names.
+        classes: Existing short names, for near names.
+        text: Text of the error if there is no exception.
     """
     chain = list(_chain(error))
     if any(isinstance(each, yaml.YAMLError) for each in chain) and (problem := sources.problem()):
         return problem
+    if chain and (place := own_code(chain[-1])):
+        return f"{place}: {chain[-1]}"
     if chain and home(chain[-1]).startswith(VERBATIM):
         return _located(str(chain[-1]), sources)
     texts = list(dict.fromkeys([*filter(None, [text]), *map(str, chain)]))
     if "subclass of" in texts[-1] and (match := next(filter(None, map(OF_A_UNION.search, texts)), None)):
         texts += match.groups()
-    keys, owner = [], ""  # of the class whose argument the key is not, but should be
+    keys, owner = [], ""  # the class that lacks the argument
     for each in texts:
         if match := KEY.match(each):
             keys, owner = [*keys, match[1]], ""
@@ -171,17 +174,39 @@ def home(error: BaseException) -> str:
     return frames[-1][0].f_globals.get("__name__", "") if frames else ""
 
 
+def own_code(error: BaseException) -> str:
+    """Return the class, method and line of a ValueError of the user's own class, built on one of fedlit, or ""."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    own = list(takewhile(lambda each: _is_own(each[0]), reversed(frames)))
+    method = next((frame for frame, _ in own if "self" in frame.f_locals), None)
+    if method is None or not isinstance(error, ValueError):
+        return ""
+    kind, (raising, line) = type(method.f_locals["self"]), own[0]
+    if not any(base.__module__.startswith("fedlit.") for base in kind.__mro__):
+        return ""  # a bug in a model, for example, which needs its traceback
+    return f"{kind.__name__}.{method.f_code.co_name} ({raising.f_code.co_filename}, line {line})"
+
+
+def _is_own(frame: FrameType) -> bool:
+    """Return whether a frame runs the user's own code, not that of fedlit, another package or Python itself."""
+    file = Path(frame.f_code.co_filename)
+    packages = {"site-packages", "dist-packages"}.intersection(file.parts)
+    standard = file.is_relative_to(sysconfig.get_path("stdlib"))
+    package = frame.f_globals.get("__name__", "").partition(".")[0]
+    return file.suffix == ".py" and package != "fedlit" and not packages and not standard
+
+
 def near(word: str, names: Iterable[str]) -> str:
-    """Return ``; did you mean ...?`` for names that look like a word, or ""."""
+    """Return ``; did you mean ...?`` for names that resemble a word, or ""."""
     folded: dict[str, str] = {}
     for name in names:
         folded.setdefault(name.casefold(), name)
-    alike = [folded[name] for name in difflib.get_close_matches(word.casefold(), folded, n=3, cutoff=0.7)]
-    return f"; did you mean {' or '.join(alike)}?" if alike else ""
+    similar = [folded[name] for name in difflib.get_close_matches(word.casefold(), folded, n=3, cutoff=0.7)]
+    return f"; did you mean {' or '.join(similar)}?" if similar else ""
 
 
 def _hint(reason: str, words: Sequence[str], owner: str, options: list[str], classes: list[str], adds: str) -> str:
-    """What the user may have meant; "" where nothing is near."""
+    """Return a hint at the intended name or syntax, or ""."""
     if takers := takers_of(owner, words):
         return takers
     members = _members(owner)
@@ -199,42 +224,33 @@ def _hint(reason: str, words: Sequence[str], owner: str, options: list[str], cla
 
 
 def _foreign(reason: str) -> str:
-    """Name the first sign that looks like one of the keyboard and is another; "" where there is none."""
+    """Return a hint at the first character that only resembles one of the keyboard, or ""."""
     named = ((sign, unicodedata.name(sign, "")) for sign in reason if ord(sign) > 127)
-    return next((f"; its {sign!r} is the sign {name}" for sign, name in named if name and "LATIN" not in name), "")
+    return next((f"; its {sign!r} is the character {name}" for sign, name in named if name and "LATIN" not in name), "")
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and those that caused it, up to one that says all."""
+    """Yield an error and its causes, up to the first of `VERBATIM`."""
     while error is not None:
         yield error
         error = None if home(error).startswith(VERBATIM) else error.__cause__
 
 
 def _located(text: str, sources: Sources) -> str:
-    """An error of fedlit's own, with the place of the key that it begins with."""
+    """Return an error of fedlit with the place of the key with which it begins."""
     key = OWN_KEY.match(text)
     place = sources.where(key[0]) if key else ""
     return f"{key[0]} ({place}){text[key.end() :]}" if place else text
 
 
 def _members(path: str) -> list[str]:
-    """Arguments of a class, those of its bases included where it passes them on; names in a module without the class."""
+    """Return the arguments of a class; if its module does not have the class, the names in the module."""
     module, _, name = path.rpartition(".")
     try:
         home = importlib.import_module(module)
     except (ImportError, ValueError):
         return []
-    if not hasattr(home, name):
-        return dir(home)
-    names: dict[str, None] = {}
-    for cls in getattr(home, name).__mro__[:-1]:
-        parameters = inspect.signature(cls.__init__).parameters
-        several = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-        names |= {n: None for n, p in parameters.items() if n != "self" and p.kind not in several}
-        if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-            break
-    return list(names)
+    return constructor_arguments(getattr(home, name)) if hasattr(home, name) else dir(home)
 
 
 def _composed(file: Path) -> yaml.Node | None:
@@ -247,20 +263,10 @@ def _composed(file: Path) -> yaml.Node | None:
 
 
 def _find(node: yaml.Node | None, path: Sequence[str]) -> tuple[yaml.Node, yaml.Node] | None:
-    """The nodes of a dotted key and of its value; ``init_args`` may stand between its parts."""
+    """Return the nodes of a dotted key and of its value; ``init_args`` may be between its parts."""
     if not isinstance(node, yaml.MappingNode):
         return None
     for key, value in node.value:
         if key.value == path[0]:
             return _find(value, path[1:]) if len(path) > 1 else (key, value)
     return next((_find(value, path) for key, value in node.value if key.value == "init_args"), None)
-
-
-def _scalars(node: yaml.Node) -> Iterator[yaml.ScalarNode]:
-    """Everything below a node that is a word, keys included."""
-    if isinstance(node, yaml.ScalarNode):
-        yield node
-        return
-    for child in node.value:
-        for part in child if isinstance(child, tuple) else (child,):
-            yield from _scalars(part)

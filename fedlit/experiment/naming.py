@@ -1,10 +1,11 @@
-"""Name what runs are grouped and charted by: their method, and what runs of different seeds have in common."""
+"""Names of runs, of their methods, and of groups of runs that differ only in their seed."""
 
 import hashlib
 import json
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from jsonargparse import Namespace
@@ -18,53 +19,53 @@ from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.run import MAY_DIFFER, flatten
 
 LENGTHENS = ("federation.rounds", "federation.patience", "callbacks")
-"""A resumed run may change them, but runs of different lengths are not compared over their seeds."""
+"""Keys that a resume may change, but that are the same for all runs of a group."""
 
 APART = ("seed", *(key for key in MAY_DIFFER if key not in LENGTHENS))
 """Beginnings of the keys in which runs of one group may differ."""
 
 
 def is_data_seed(key: str) -> bool:
-    """Return whether a flat key is a seed of the data, in which runs of one group may differ too."""
+    """Return whether a dotted key is a seed of the data, which may also differ in a group."""
     return key.startswith("data.") and key.endswith(".seed")
 
 
 TOTALS = {"bytes/up": "total/bytes_up", "bytes/down": "total/bytes_down", "round/steps": "total/steps"}
-"""What a round logs, and its sum over all rounds and phases."""
+"""Metrics of a round, and the names of their sums over all rounds and phases."""
 
 
 WORD_LENGTH = 40
-"""Letters of a value in the name of a folder, at most."""
+"""Largest number of characters of a value in the name of a folder."""
 
 SIGNS, OF_RUNS = "_.+-", "_.+-,=~@() "
-"""What the name of a folder may hold beside letters and digits: of a phase or case, and of a run or experiment."""
+"""Characters, besides letters and digits, of the names of phases and cases, and of runs and experiments."""
 
 LONGEST = 200
-"""Bytes of a name as UTF-8: file systems take 255, and numbers and seeds are added to it."""
+"""Largest number of UTF-8 bytes of a name; file systems allow 255, and numbers and seeds are appended."""
 
 LONGEST_METHOD = 80
-"""Letters of a method in the name of a run."""
+"""Largest number of characters of a method in the name of a run."""
 
 TAKEN = {
     "last": "--ckpt_path last means the last checkpoint of an experiment",
     "best": "--ckpt_path best means the best checkpoint of an experiment",
-    "sites": "this folder of an experiment holds what the sites of --sites keep",
+    "sites": "the sites of --sites keep their states in this folder of an experiment",
 }
-"""Names that mean something else, and what."""
+"""Reserved names, and their meanings."""
 
 
 def check_name(key: str, name: str | None, signs: str = SIGNS) -> None:
-    """Refuse a name that is none of a folder, or that would leave the folder in which it belongs.
+    """Check that a name can be that of a folder.
 
     Raises:
-        ConfigError: Says what was expected of the key.
+        ConfigError: It cannot; names the key and the allowed characters.
     """
     found = repr(name) if len(repr(name)) < 80 else f"{repr(name)[:80]}..."
     if not isinstance(name, str) or not re.fullmatch(rf"\w[\w{re.escape(signs)}]*", name) or name[-1] in ". ":
         others = " ".join(signs.strip()) + (" and blanks" if " " in signs else "")
         raise ConfigError(
-            f"{key}: expected a name of letters, digits and {others}, which begins with a letter, a digit or _ and does "
-            f"not end with a dot or a blank; found {found}"
+            f"{key}: expected a name of letters, digits and {others}, which begins with a letter, a digit or _ and "
+            f"does not end with a dot or a blank; found {found}"
         )
     if len(name.encode()) > LONGEST:
         raise ConfigError(f"{key}: expected a name of at most {LONGEST} bytes, found {len(name.encode())}: {found}")
@@ -73,51 +74,60 @@ def check_name(key: str, name: str | None, signs: str = SIGNS) -> None:
 
 
 def check_names(args: Namespace) -> None:
-    """Refuse an experiment or a run whose name is none of a folder.
+    """Check the names of an experiment and a run.
 
     Raises:
-        ConfigError: Says which, and what was expected.
+        ConfigError: One cannot be the name of a folder.
     """
     check_name("experiment", args.experiment, OF_RUNS)
     if args.name is not None:
         check_name("name", args.name, OF_RUNS)
 
 
-def objective_name(model: LightningModule) -> str:
-    """Return the class of the model's objective, and "" of a model that has a loss of its own."""
-    objective = Parts.of(model).objective
-    return "" if objective is None else type(objective).__name__
+@dataclass(frozen=True)
+class Names:
+    """The names of a method and its parts.
 
-
-def method_name(federation: Federation, model: LightningModule) -> str:
-    """Return what people call the algorithm: the aggregators, and the objective where it has a label.
-
-    A label is ``objective_label``, or else the name of the class. The usual loss has "".
+    Attributes:
+        aggregator: Names of the aggregators.
+        objective: Class of the model's objective, or "" if the model defines its own loss.
+        method: Names of the aggregators, and the label of the objective: its ``objective_label`` (which is "" for the
+            usual loss) or else its class.
     """
-    # Read off the class alone: what is built on an objective without a label is another objective.
-    label = vars(type(Parts.of(model).objective)).get("objective_label", objective_name(model))
-    return composed_name(federation.aggregators) + (f"-{label}" if label else "")
+
+    aggregator: str
+    objective: str
+    method: str
+
+    @classmethod
+    def of(cls, federation: Federation, model: LightningModule) -> "Names":
+        """Return the names of a federation and its model."""
+        aggregator, objective = composed_name(federation.aggregators), Parts.of(model).objective
+        name = "" if objective is None else type(objective).__name__
+        # Not inherited: a subclass of an objective without a label is another objective.
+        label = vars(type(objective)).get("objective_label", name)
+        return cls(aggregator, name, f"{aggregator}-{label}" if label else aggregator)
 
 
 def group_name(settings: Mapping[str, Any], method: str) -> str:
-    """Return one name, which begins with the method, for all runs whose settings differ in the seed alone."""
-    # Options that are not set are left out: a later version with one more of them has the same groups.
-    own = {
+    """Return a name that begins with the method, and is the same for settings that differ only in the seed."""
+    # Without unset options, so that a later version with more of them gives the same groups.
+    compared = {
         k: v
         for k, v in flatten(dict(settings)).items()
         if v is not None and not k.startswith(APART) and not is_data_seed(k)
     }
-    digest = hashlib.sha256(json.dumps(own, sort_keys=True, default=str).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps(compared, sort_keys=True, default=str).encode()).hexdigest()
     return f"{method}-{digest[:8]}"
 
 
 def run_name(method: str, seed: int) -> str:
-    """Return the name of a run that nobody has named: its method and seed, and when it began."""
+    """Return the default name of a run: its method and seed, and the date and time."""
     return f"{method[:LONGEST_METHOD]}-seed{seed}-{time.strftime('%Y%m%d-%H%M')}"
 
 
 def totals(metrics: MetricsFile) -> dict[str, float]:
-    """Return ``total/...``: what the whole run has sent and done, over all clients. See :data:`TOTALS`."""
+    """Return ``total/...``, the sums of a run over all rounds and clients, see :data:`TOTALS`."""
     sums = dict.fromkeys(TOTALS.values(), 0.0)
     for _, key, value in metrics.rows():
         if key in TOTALS:
@@ -126,12 +136,12 @@ def totals(metrics: MetricsFile) -> dict[str, float]:
 
 
 def as_option(value: Any) -> str:
-    """A value as the command line wants it."""
+    """Return a value as on the command line."""
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def shortest(keys: Sequence[str]) -> dict[str, str]:
-    """Keys by as few of their last parts as tell them apart."""
+    """Return the shortest distinct endings of dotted keys, by key."""
     parts = {key: key.rstrip("+").replace(".init_args", "").split(".") for key in keys}
     short = {}
     for key, words in parts.items():
@@ -143,7 +153,7 @@ def shortest(keys: Sequence[str]) -> dict[str, str]:
 
 
 def as_folders(values: Sequence[Any]) -> list[str]:
-    """Values in words that a folder's name may hold, different where the values are."""
+    """Return distinct texts of values that the name of a folder may contain."""
     words: dict[str, str] = {}
     for value in values:
         text = as_option(value)

@@ -1,4 +1,4 @@
-"""The options of an experiment: the keys of its YAML, and what they say once they are resolved."""
+"""The options of an experiment: the keys of its YAML, and the resolved configuration."""
 
 import re
 from inspect import signature
@@ -21,79 +21,94 @@ from fedlit.metrics.direction import better
 from fedlit.tracking.loggers import LoggerSetting
 
 DEFAULT_CLASSES = ("--data", "PhantomCXR", "--model", "ImageClassifier", "--federation.schedule", "ConstantSchedule")
-"""First words of every command line. As defaults of the parser, their own defaults (an image size, a batch size) would
-stay for whichever class is chosen in their place."""
+"""Default classes, as the first words of every command line. Defaults of the parser would pass their own defaults, such
+as an image size, on to any other class that the user chooses."""
 
-SeedList = restricted_string_type("SeedList", r"^-?\d+(,-?\d+)+$", docstring="Several seeds, as in 0,1,2.")
+TITLES = {
+    "data": "The data, split by patient and divided among clients",
+    "model": "The model that every client trains: any LightningModule",
+    "federation": "The federation: algorithms, rounds, clients, evaluation and checkpoints",
+    "fabric": "The devices of this machine and the precision (Lightning Fabric)",
+}
+"""Titles of the sections in ``--help``."""
+
+SeedList = restricted_string_type("SeedList", r"^-?\d+(,-?\d+)+$", docstring="Several seeds, such as 0,1,2.")
 
 
 def experiment_parser(description: str = "") -> Parser:
     """Make the options of a federation: the keys of a YAML."""
     for axis in AXES:
-        shipped(axis)  # a class is known by its short name once it is imported
+        shipped(axis)  # importing a class registers its short name
     parser = Parser(description=f"{description} {EPILOG}", epilog=metrics_help())
     parser.first_words, parser.short_names = DEFAULT_CLASSES, short_names
-    parser.add_argument("-c", "--config", action="config", help="YAML file; several are merged in their order.")
+    parser.add_argument(
+        "-c", "--config", action="config", help="YAML file. Several are merged; later ones override earlier ones."
+    )
     seed = (
-        "Seed of initial weights, batches, dropout, augmentation and cohorts. `fedlit fit` takes several, as in 0,1,2, "
-        "and starts a run for each, with its own draw of the data: seed 1 of them is `--seed 1 --data.seed 1`."
+        "Seed of initial weights, batches, dropout, augmentation and cohorts. `fedlit fit` accepts several, such as "
+        "0,1,2, and starts one run for each with its own draw of the data: the run of seed 1 equals `--seed 1 "
+        "--data.seed 1`."
     )
     parser.add_argument("--seed", type=int | list[int] | SeedList, default=0, help=seed)
-    parser.add_argument("--experiment", type=str, default="default", help="Groups runs, on disk and in MLflow.")
     parser.add_argument(
-        "--name", type=str | None, default=None, help="Name of the run, by default its method, seed, date and time."
+        "--experiment", type=str, default="default", help="Name of a group of runs, on disk and in MLflow."
+    )
+    parser.add_argument(
+        "--name", type=str | None, default=None, help="Name of the run. By default its method, seed, date and time."
     )
     parser.add_argument("--tags", type=dict[str, str], default={}, help="Tags of the run in MLflow: --tags.NAME VALUE.")
     parser.add_argument("--run_dir", type=str, default="runs", help="Folder of all runs: RUN_DIR/EXPERIMENT/NAME/.")
     path = (
-        "What to continue or to evaluate: a run directory, a checkpoint, or last or best of the newest run of the experiment; "
-        "with --name, of the newest run of that name."
+        "Checkpoint to continue or to evaluate: a file, a run directory, or last or best for the newest run of the "
+        "experiment (with --name, for the newest run of that name)."
     )
     parser.add_argument("--ckpt_path", type=str | None, default=None, help=path)
-    trial = "Try the configuration with one round of one step. Nothing is kept."
+    trial = "Try the configuration with one round of one step, without keeping any results."
     parser.add_argument("--fast_dev_run", type=bool, default=False, help=trial)
     logger = (
-        "Where metrics go: true is MLflow, false is the run directory alone, a class is a tracker or a logger of "
-        "lightning.pytorch.loggers, and a list has several of them."
+        "Logger of metrics: true is MLflow, false is only the run directory, a class is a tracker or a logger of "
+        "lightning.pytorch.loggers, and a list names several."
     )
     parser.add_argument("--logger", type=LoggerSetting, default=True, help=logger)
-    phases = "Phases that run before the main part of the federation, in their order. See Phase."
+    phases = "Phases that run before the main part of the federation, in order. See --phases.help."
     parser.add_argument("--phases", type=list[Phase], default=[], help=phases)
-    following = "Classes that follow the rounds, each a Callback of fedlit.federation.callbacks, by class_path."
+    following = "Your own callbacks: subclasses of fedlit.federation.callbacks.Callback, each by class_path."
     parser.add_argument("--callbacks", type=list[Callback] | None, default=None, help=following)
-    parser.add_function_arguments(make_fabric, "fabric")
     parser.add_subclass_arguments(FederatedDataModule, "data", required=True, help=CHOSEN.format("PhantomCXR"))
     parser.add_subclass_arguments(LightningModule, "model", required=True, help=CHOSEN.format("ImageClassifier"))
-    parser.groups["model"].title = "The model that every client trains: any LightningModule"
     parser.add_class_arguments(Federation, "federation")
-    parser.link_arguments("data", "model.init_args.classes", _classes_of, apply_on="instantiate")
+    parser.add_function_arguments(make_fabric, "fabric")
+    for section, title in TITLES.items():
+        parser.groups[section].title = title
+    parser.link_arguments("data", "model.init_args.classes", classes_of, apply_on="instantiate")
     return parser
 
 
-def _classes_of(data: FederatedDataModule) -> tuple[str, ...]:
+def classes_of(data: FederatedDataModule) -> tuple[str, ...]:
+    """Return the class names of a data module, which a model gets."""
     return class_names(f"{type(data).__name__}.classes", data.classes)
 
 
 def check_classes(model: LightningModule, data: FederatedDataModule) -> None:
-    """Refuse data without classes for a model that takes some.
+    """Check that the data name classes if the model takes some.
 
     Raises:
-        ConfigError: Says where the data name them.
+        ConfigError: They do not.
     """
     if "classes" in signature(type(model).__init__).parameters and not data.classes:
         name = type(data).__name__
         raise ConfigError(
-            f"{name} names no classes, and {type(model).__name__} takes some: set self.classes = (...) in "
-            f"{name}.__init__ behind super().__init__(), or make it a property; setup() is too late, as the model is "
-            "made before it"
+            f"{name}.classes: expected class names, which {type(model).__name__} needs, found none; set self.classes = "
+            f"(...) in {name}.__init__ after super().__init__(), or make it a property (setup() is called after the "
+            "model is made)"
         )
 
 
 def resolved(args: Namespace, parser: Parser) -> str:
-    """Return the whole configuration as YAML, less the files that it came from and what one command alone takes."""
+    """Return the whole configuration as YAML, without the names of its files and the options of single commands."""
     others = ("config", "part", "client", "output", "format", "jobs", "sites", "fresh_state")
     settled = args.clone()
-    # As its value, so that a run is the same whether the default or the user has chosen it.
+    # Resolved, so that a default and the same value from the user give the same configuration.
     for part in (settled.federation, *settled.phases):
         if part.monitor_mode == "auto":
             part.monitor_mode = better(part.monitor) or "auto"
@@ -103,5 +118,5 @@ def resolved(args: Namespace, parser: Parser) -> str:
 
 
 def seeds_of(args: Namespace) -> list[int]:
-    """Return the seeds of a configuration; most have one."""
+    """Return the seeds of a configuration, in most cases one."""
     return [int(number) for number in re.findall(r"-?\d+", str(args.seed))]

@@ -1,10 +1,10 @@
-"""The parts of a run: its phases, such as training a body on one source, and the main part, which is the last."""
+"""The parts of a run: its phases, such as training a body on one source, and finally the main part."""
 
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import OptimizerCallable
@@ -23,54 +23,56 @@ from fedlit.core.seeds import derive_seed
 from fedlit.experiment.naming import check_name
 from fedlit.federation.federation import Federation
 from fedlit.federation.handover import PersonalState
+from fedlit.federation.session import Session
 from fedlit.federation.settings import Settings
 from fedlit.schedules import Schedule
+from fedlit.tracking.run import Run
 
 FOLDER = "phases"
 
-TAKEN_OVER = ("participation", "weights", "gradient_clip", "gradient_clamp", "eval_every", "checkpoint_every")
-"""Settings that a phase takes over from the main part unless it has its own."""
+INHERITED = ("participation", "weights", "gradient_clip", "gradient_clamp", "eval_every", "checkpoint_every")
+"""Settings that a phase inherits from the main part if it leaves them out."""
 
 
 @checked
 @dataclass
 class Phase:
-    """Train for some rounds before the main part, with clients, an objective and algorithms of its own.
+    """A phase: rounds before the main part, with its own clients, objective and algorithms.
 
-    The next phase starts from the best model of this one. Rounds are counted on over the phases, and logged on the same
-    run. What algorithms keep starts anew; a part of the model that a client keeps to itself in both goes on with its
-    own values. Where a setting says "as the main part has it", leaving it out takes over what ``federation`` says.
+    The next phase starts from the best model of this one. All phases log to the same run, and their rounds are numbered
+    consecutively. The states of algorithms start afresh in each phase; a part of the model that a client keeps in both
+    phases continues with the client's values. "As in the main part" means the value of ``federation``.
 
     Args:
         name: Name of the phase, and of its folder in the run directory.
-        rounds: Number of rounds. By default as many as the schedule describes, and 10 where it has no end.
-        schedule: What each round does. By default one epoch a round.
+        rounds: Number of rounds. By default as many as the schedule describes, or 10 if it has no end.
+        schedule: Window, unit and learning rate of each round. By default one epoch per round.
         clients: Names of the clients that take part. By default all.
         aggregators: The algorithms. By default federated averaging.
-        objective: The objective, in place of the model's own.
-        optimizer: The optimizer, in place of the model's own.
-        trainable: What is trained: ``all`` of the model, or its ``head``. By default as the model says.
-        keep: What the next phase takes over: the ``body``, with a new head and new variables of the objective, or
-            ``all``.
-        optimizer_state: What happens to a client's optimizer state between its rounds: ``keep`` or ``reset``.
-        monitor: Metric that says which model is best; ``auto`` chooses as in the main part.
-        monitor_mode: Whether more of the metric is better (``max``) or less (``min``); ``auto`` knows of losses and AUROC.
+        objective: The objective, instead of that of the model.
+        optimizer: The optimizer, instead of that of the model.
+        trainable: The trained part of the model: ``all`` or ``head``. By default as the model defines.
+        keep: The part of the model with which the next phase starts: the ``body``, with a new head and new variables of
+            the objective, or ``all``.
+        optimizer_state: Whether to ``keep`` or ``reset`` a client's optimizer state between its rounds.
+        monitor: Metric that selects the best model; ``auto`` chooses as in the main part.
+        monitor_mode: Whether higher (``max``) or lower (``min``) is better; ``auto`` knows losses and AUROC.
         patience: Number of rounds without a better model after which the phase ends. By default it never ends early.
-        patience_margin: How much worse than the best a round's metric has to be for the round to count for patience. By
+        patience_margin: Difference from the best metric below which a worse round does not count for patience. By
             default every round counts that is not better.
-        participation: Share of the clients that train in a round. By default as the main part has it.
-        weights: Weights of the clients in every mean, ``examples`` or ``uniform``. By default as the main part has it;
-            where it says nothing, what the phase's own aggregators state.
-        lr_factors: Factors of the learning rates of single clients by name. By default all train at the phase's rates,
-            whatever the main part says.
-        gradient_clip: Largest norm of a local gradient. By default as the main part has it.
-        gradient_clamp: Largest absolute value of its elements. By default as the main part has it.
-        eval_every: Number of rounds between evaluations. By default as the main part has it.
-        checkpoint_every: Rounds between checkpoints, seconds such as ``60s``, or ``auto``. By default as the main part
-            has it.
+        participation: Share of the clients that train in a round. By default as in the main part.
+        weights: Weights of the clients in every mean, ``examples`` or ``uniform``. By default as in the main part, or
+            else as the phase's aggregators define.
+        lr_factors: Factors of the learning rates of single clients by name. By default all are 1, also if the main part
+            has factors.
+        gradient_clip: Largest norm of a local gradient. By default as in the main part.
+        gradient_clamp: Largest absolute value of the elements of a local gradient. By default as in the main part.
+        eval_every: Number of rounds between evaluations. By default as in the main part.
+        checkpoint_every: Number of rounds between checkpoints, seconds such as ``60s``, or ``auto``. By default as in
+            the main part.
 
     Raises:
-        ConfigError: The name is no name of a folder.
+        ConfigError: The name cannot be that of a folder.
     """
 
     name: str
@@ -99,41 +101,40 @@ class Phase:
         check_name("phases.name", self.name)
 
     def federation(self, main: Federation) -> Federation:
-        """Give the settings of its rounds: its own, and the main part's for the rest.
+        """Return the settings of its rounds: its own, and for the rest those of the main part.
 
         Raises:
-            ConfigError: They do not fit together; names the phase.
+            ConfigError: They contradict each other; names the phase.
         """
         names = {setting.name for setting in fields(Settings)}
-        own = {name: value for name, value in vars(self).items() if name in names}
-        taken_over = [name for name in TAKEN_OVER if own[name] is None]
+        settings = {name: value for name, value in vars(self).items() if name in names}
+        inherited = [name for name in INHERITED if settings[name] is None]
         try:
-            return replace(main, **{name: value for name, value in own.items() if name not in taken_over})
+            return replace(main, **{name: value for name, value in settings.items() if name not in inherited})
         except ConfigError as error:
             raise ConfigError(f"phases, {self.name!r}: {error}") from error
 
 
-class Part:
-    """Be one stretch of rounds of a run, with their settings: a phase, or the main part (None), which is the last."""
+class RunPart:
+    """Consecutive rounds of a run with the same settings: a phase, or the main part (``phase`` None)."""
 
     def __init__(self, federation: Federation, phase: Phase | None = None) -> None:
         self.federation, self.phase = federation, phase
 
     @property
     def title(self) -> str:
-        """A line for the terminal; "" of the main part."""
+        """A line for the terminal, or "" for the main part."""
         return f"phase {self.phase.name!r}, before the main part" if self.phase else ""
 
     def seed(self, seed: int) -> int:
-        """Derive the part's own seed from that of the run."""
+        """Return the seed of the part, derived from that of the run."""
         return derive_seed(seed, "phase", self.phase.name) if self.phase else seed
 
     def model(self, main: LightningModule) -> LightningModule:
-        """Give the model as it is trained in this part; the main part's is the model itself.
+        """Return the model that is trained in this part: a copy for a phase, the model itself for the main part.
 
         Raises:
-            ConfigError: The model has no objective or optimizer that could be replaced, or no head that could be trained
-                alone.
+            ConfigError: The model lacks the objective, optimizer or head that the phase changes.
         """
         if self.phase is None:
             return main
@@ -150,18 +151,29 @@ class Part:
         return model
 
     def checkpoints(self, run: Path) -> Path:
-        """Name the folder in which a run keeps the part's checkpoints."""
+        """Return the folder of the part's checkpoints in a run."""
         return (run / FOLDER / self.phase.name if self.phase else run) / "checkpoints"
 
+    def fit(self, session: Session, run: Run, asked: Path | None, **options: Any) -> int:
+        """Train the part from its last checkpoint (a phase) or from the ``asked`` one, see `Federation.fit`."""
+        folder = self.checkpoints(run.directory)
+        resume = asked if asked and asked.parent == folder else None
+        if self.phase:
+            resume = checkpoint.find(folder, "last")
+        return self.federation.fit(session, run, resume, checkpoints=folder, **options)
+
     def finished(self, run: Path | None) -> bool:
-        """Tell whether a run has all of its rounds behind it."""
+        """Return whether a run has completed all rounds of the part."""
         last = checkpoint.find(self.checkpoints(run), "last") if run else None
         return last is not None and self.federation.over(checkpoint.rounds(last), checkpoint.best(last))
 
     def hand_on(self, run: Path, model: LightningModule, fresh: Mapping[str, Tensor]) -> None:
-        """Load what a phase of a run has learned into ``model``, which is as it was before, for the next one, by name.
+        """Load the result of a phase into ``model`` by name; tensors that are not kept get their initial values.
 
-        What is not kept starts afresh, from the initial values.
+        Args:
+            run: The run's directory.
+            model: The model before the phase, which is changed.
+            fresh: Initial values by name.
         """
         learned, dropped = checkpoint.tensors(self._result(run)), self.dropped(model)
         for name, value in model.state_dict().items():
@@ -171,18 +183,18 @@ class Part:
                 value.copy_(learned[name])
 
     def personal_state(self, run: Path, model: LightningModule, fabric: FederationFabric) -> PersonalState:
-        """Give what clients kept to themselves in a phase of a run; ``model`` is as it was before the phase."""
+        """Return the state that clients kept in a phase of a run; ``model`` is that before the phase."""
         aggregators = self.federation.aggregators
         layout = Layout.of(configured(fabric, self.model(model), aggregators))
         return PersonalState(self._result(run), layout, aggregators, self.dropped(model), self.phase.name)
 
     def _result(self, run: Path) -> Path:
-        """The checkpoint from which the next phase goes on."""
+        """Return the checkpoint from which the next phase starts."""
         folder = self.checkpoints(run)
         return checkpoint.find(folder, "best") or checkpoint.find(folder, "last")
 
     def dropped(self, model: LightningModule) -> tuple[str, ...]:
-        """Name beginnings of the names of tensors that start afresh after it."""
+        """Return the beginnings of the names of tensors that start afresh after it."""
         if self.phase is None or self.phase.keep == "all":
             return ()
         parts = [name for name, m in model.named_modules() if name == "head" or isinstance(m, Objective)]
@@ -191,6 +203,6 @@ class Part:
     def _needs(self, model: LightningModule, attribute: str) -> None:
         if not hasattr(model, attribute):
             raise ConfigError(
-                f"phases, {self.phase.name!r}: {type(model).__name__} has no {attribute!r} for a phase to change; "
-                "ImageClassifier shows how"
+                f"phases, {self.phase.name!r}: expected a model with {attribute!r}, which the phase changes, found "
+                f"{type(model).__name__} without; add it as in ImageClassifier"
             )

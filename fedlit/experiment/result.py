@@ -1,4 +1,4 @@
-"""What ``fedlit.fit`` gives back."""
+"""The result of ``fedlit.fit``."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A run that has ended: the trained model, the metrics, the run's directory, and predictions.
+    """A finished run: the trained model, the metrics, the run's directory, and predictions.
 
     Attributes:
         directory: The run's directory, with checkpoints, predictions of the test sets and ``metrics.csv``.
         test: The test metrics by name, such as ``test/federation/auroc_macro``.
-        best_round: Completed rounds of the model.
+        best_round: Number of completed rounds of the best model.
     """
 
     directory: Path
@@ -46,11 +46,11 @@ class Fitted:
 
     @classmethod
     def of(cls, outcome: Outcome, start: LightningModule) -> Fitted:
-        """Collect what a run has left.
+        """Collect the results of a run.
 
         Args:
-            outcome: How it ended.
-            start: A model of the same layers.
+            outcome: Its outcome.
+            start: A model with the same layers.
         """
         session = outcome.session
         names = [type(aggregator).__name__ for aggregator in session.federation.aggregators]
@@ -68,7 +68,7 @@ class Fitted:
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """A row for each round and a column for each metric, such as ``val/auroc_macro``; NaN where a round has it not.
+        """The metrics: one row per round and one column per metric, such as ``val/auroc_macro``; NaN if not logged.
 
         Test metrics are in the last row.
         """
@@ -86,18 +86,18 @@ class Fitted:
         """The best model, on the CPU and in evaluation mode.
 
         Raises:
-            ConfigError: Clients keep a part of the model; :meth:`model_of` gives a client's own.
+            ConfigError: Clients keep a part of the model; use :meth:`model_of`.
         """
         if self._session.personal:
-            kept = "; ".join(f"{name} keeps {' and '.join(p)} at the clients" for name, p in self._kept.items())
+            reasons = "; ".join(f"{name} keeps {' and '.join(p)} at the clients" for name, p in self._kept.items())
             raise ConfigError(
-                f"there is no single global model: {kept}. model_of(client) and predict(data, client=NAME) take a client's own; clients are "
-                f"{', '.join(self._session.clients)}"
+                f"there is no single global model: {reasons}. Use model_of(client) or predict(data, client=NAME); "
+                f"clients are {', '.join(self._session.clients)}"
             )
         return self._model(None)
 
     def model_of(self, client: str) -> LightningModule:
-        """Give the best model as a client has it, with what it keeps of its own.
+        """Return the best model of a client, with the part that it keeps.
 
         Raises:
             ConfigError: There is no such client.
@@ -108,31 +108,32 @@ class Fitted:
 
     @torch.no_grad()
     def predict(self, data: Any, client: str | None = None) -> Tensor:
-        """Predict a data set, in its order.
+        """Return the predictions for a data set, in its order.
 
-        A batch goes to ``predict_step``. A module without one maps the batch, or its first part, by ``forward``.
+        They are the outputs of ``predict_step``, or else of ``forward`` on the batch or its first element.
 
         Args:
-            data: A map-style data set; labels in its examples are passed over.
-            client: Whose model predicts. By default the federation's.
+            data: A map-style data set; labels in its examples are ignored.
+            client: Client whose model predicts. By default the federation's model.
 
         Returns:
-            The predictions on the CPU, a row for each example.
+            The predictions on the CPU, one row per example.
 
         Raises:
-            ConfigError: It is no data set, there is no such client, or none is named where clients keep a part of the model.
-            TrainingError: The module has neither step, or gave something else than a tensor.
+            ConfigError: ``data`` is not a data set, there is no such client, or ``client`` is missing if clients keep a
+                part of the model.
+            TrainingError: The module has neither method, or its output is not a tensor.
         """
         data = data_set("predict", data)
         model = self.model if client is None else self.model_of(client)
         fabric, rows = self._session.fabric, []
         if not overrides(model, "predict_step") and not overrides(model, "forward"):
             raise TrainingError(
-                f"{type(model).__name__} has neither predict_step nor forward, which predict calls: give it "
-                "`def predict_step(self, batch, batch_idx)`, which returns a row for each example of the batch"
+                f"{type(model).__name__} has neither predict_step nor forward, which predict calls: add "
+                "`def predict_step(self, batch, batch_idx)`, which returns one row per example of the batch"
             )
-        precision, own = fabric.strategy.precision, overrides(model, "predict_step")
-        step = step_of(model, "predict_step") if own else lambda batch, _: model(_inputs(batch))
+        precision, name = fabric.strategy.precision, "predict_step" if overrides(model, "predict_step") else "forward"
+        step = step_of(model, name) if name == "predict_step" else lambda batch, _: model(_inputs(batch))
         model.to(fabric.device)
         for number, indices in enumerate(torch.arange(len(data)).split(self._session.data.eval_batch_size)):
             batch = fabric.to_device(precision.convert_input(fetch(data, indices)))
@@ -140,8 +141,8 @@ class Fitted:
                 output = step(batch, number)
             if not torch.is_tensor(output):
                 raise TrainingError(
-                    f"{type(model).__name__}.{'predict_step' if own else 'forward'} returned a {type(output).__name__}; "
-                    "expected a tensor with a row for each example"
+                    f"{type(model).__name__}.{name} returned a {type(output).__name__}; expected a tensor with one row "
+                    "per example"
                 )
             rows.append(output.float().cpu())
         model.cpu()

@@ -1,17 +1,19 @@
-"""Where a run begins: which run, from which checkpoint, and that no other process is at work on it."""
+"""The start of a run: its directory, its checkpoint, and the lock that excludes other processes."""
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedlit.core.checkpoints import checkpoint
-from fedlit.core.errors import ConfigError
+from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.experiment.experiment import Experiment
-from fedlit.experiment.fingerprints import check_same, keep
-from fedlit.tracking.lock import is_held
+from fedlit.experiment.fingerprints import check_same, write_fingerprints
+from fedlit.tracking.lock import RunLock, is_held
 from fedlit.tracking.run import (
     check_same_config,
     check_writable,
+    find_checkpoint,
     is_called,
     last_checkpoint,
     new_directory,
@@ -20,90 +22,136 @@ from fedlit.tracking.run import (
 )
 
 
+def named_checkpoint(experiment: Experiment) -> Path | None:
+    """Return the checkpoint that ``ckpt_path`` names, which is the same on every rank, or None.
+
+    Raises:
+        ConfigError: ``ckpt_path`` is empty, for example an unset variable of the shell.
+        CheckpointError: There is no such checkpoint.
+    """
+    which = experiment.ckpt_path
+    if which is not None and not which.strip():
+        raise ConfigError("ckpt_path: expected last, best, a run directory or a checkpoint, found an empty text")
+    path = find_checkpoint(experiment.run_dir, experiment.experiment, which, experiment.name) if which else None
+    return experiment.fabric.broadcast(path)
+
+
+def required_checkpoint(experiment: Experiment) -> Path:
+    """Return the checkpoint that ``ckpt_path`` names.
+
+    Raises:
+        ConfigError: ``ckpt_path`` is not set.
+        CheckpointError: There is no such checkpoint.
+    """
+    if not experiment.ckpt_path:
+        raise ConfigError("--ckpt_path: expected last, best, a run directory or a checkpoint, found nothing; add it")
+    path = named_checkpoint(experiment)
+    if path is None:
+        folder = experiment.run_dir / experiment.experiment
+        raise CheckpointError(
+            f"{folder}: expected a run with a checkpoint, found none; check --run_dir and --experiment"
+        )
+    return path
+
+
+@contextmanager
+def locked(experiment: Experiment, run: Path) -> Iterator[None]:
+    """Context manager that locks a run's directory; the first rank does so for all ranks.
+
+    Raises:
+        ConfigError: Another process is using the directory.
+    """
+    lock, refusal = RunLock(run), ""
+    if experiment.fabric.is_global_zero:
+        try:
+            lock.acquire()
+        except ConfigError as error:
+            refusal = str(error)
+    if refusal := experiment.fabric.broadcast(refusal):
+        raise ConfigError(refusal)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 @dataclass(frozen=True)
 class Resumption:
-    """Where a run begins.
+    """The start of a run.
 
     Attributes:
-        directory: The run's directory; None for a new run that has none yet.
-        checkpoint: What it goes on from; None where it begins with the first round.
-        told: Lines for the person who waits.
+        directory: The run's directory, or None for a new run that does not have one yet.
+        checkpoint: Checkpoint to resume from, or None to start with the first round.
+        messages: Lines for the user.
     """
 
     directory: Path | None
     checkpoint: Path | None
-    told: tuple[str, ...]
-
-    @property
-    def resumed(self) -> bool:
-        """Whether the run has begun before."""
-        return self.directory is not None
+    messages: tuple[str, ...]
 
     def in_directory(self, experiment: Experiment, open_things: ExitStack) -> "Resumption":
-        """Give a new run its directory; other processes are kept from it until what is open is closed.
+        """Return the start of the run with its directory, which is created if needed and locked by ``open_things``.
 
-        What is told then is where the run is if its name is taken.
+        The message names the directory of a new run whose name is taken.
 
         Raises:
-            ConfigError: Another process is at work there.
+            ConfigError: Another process is using the directory.
         """
-        directory, lines = self.directory, ()
+        directory, messages = self.directory, ()
         if directory is None:
-            made = experiment.fabric.is_global_zero and new_directory(
+            created = experiment.fabric.is_global_zero and new_directory(
                 experiment.run_dir, experiment.experiment, experiment.run_name
             )
-            directory = experiment.fabric.broadcast(made)
+            directory = experiment.fabric.broadcast(created)
             if experiment.name not in (None, directory.name):
                 taken = directory.with_name(experiment.name)
-                lines = (
-                    f"{taken} is there already: this run is {directory.name}; --ckpt_path {taken} would go on with it",
+                messages = (
+                    f"{taken} already exists: this run is {directory.name}; --ckpt_path {taken} would resume that one",
                 )
-            if made and experiment.given:
-                keep(directory, experiment.given)
+            if created and experiment.fingerprints:
+                write_fingerprints(directory, experiment.fingerprints)
         if self.checkpoint is None:
-            open_things.enter_context(experiment.alone(directory))
-        return replace(self, directory=directory, told=lines)
+            open_things.enter_context(locked(experiment, directory))
+        return replace(self, directory=directory, messages=messages)
 
 
 def resumption(experiment: Experiment, open_things: ExitStack) -> Resumption:
-    """Find where a run begins; a run that is gone on with is kept from other processes until what is open is closed.
+    """Return the start of a run; a run that is resumed is locked until ``open_things`` is closed.
 
     Raises:
-        ConfigError: Another process is at work on the run, it is of another configuration, or no run can be written.
+        ConfigError: Another process is using the run, its configuration differs, or its directory cannot be written.
         CheckpointError: There is no such checkpoint.
     """
-    found = experiment.checkpoint()
-    if found is not None:
-        open_things.enter_context(experiment.alone(run_of(found)))
-        held, found = run_of(found), experiment.checkpoint()  # another process may just have gone on with it
-        if found is None or run_of(found) != held:
-            raise ConfigError(
-                f"--ckpt_path {experiment.ckpt_path}: a new run has begun meanwhile; give the command again"
-            )
-        check_same_config(held, experiment.config)
-        check_same(held, experiment.given)
-    told, where = _passed_over(experiment, found), experiment.run_dir / experiment.experiment
-    runs = [run for run in runs_in(where) if is_called(run, experiment.name)]
-    if found is not None:
-        told.append(f"resuming {run_of(found)} after {checkpoint.rounds(found)} rounds")
+    path = named_checkpoint(experiment)
+    if path is not None:
+        open_things.enter_context(locked(experiment, run_of(path)))
+        run, path = run_of(path), named_checkpoint(experiment)  # again: another process may just have resumed the run
+        if path is None or run_of(path) != run:
+            raise ConfigError(f"--ckpt_path {experiment.ckpt_path}: another run has just started; repeat the command")
+        check_same_config(run, experiment.config)
+        check_same(run, experiment.fingerprints)
+    messages, folder = _passed_over(experiment, path), experiment.run_dir / experiment.experiment
+    runs = [run for run in runs_in(folder) if is_called(run, experiment.name)]
+    if path is not None:
+        messages.append(f"resuming {run_of(path)} after {checkpoint.rounds(path)} rounds")
     elif experiment.ckpt_path:
         named = f" of the name {experiment.name}" if experiment.name else ""
-        told.append(f"no run{named} in {where} {'with a checkpoint' if runs else 'yet'}: starting a new one")
-    directory = run_of(found) if found else experiment.begun
+        messages.append(f"no run{named} in {folder} {'with a checkpoint' if runs else 'yet'}: starting a new one")
+    directory = run_of(path) if path else experiment.begun
     if directory is None:
         check_writable(experiment.run_dir, experiment.experiment)
-    return Resumption(directory, found, tuple(told))
+    return Resumption(directory, path, tuple(messages))
 
 
-def _passed_over(experiment: Experiment, found: Path | None) -> list[str]:
-    """Say which runs the ``last`` or ``best`` checkpoint is not of, as they have none: a line each."""
+def _passed_over(experiment: Experiment, path: Path | None) -> list[str]:
+    """Return a line for each newer run that ``last`` and ``best`` pass over because it has no checkpoint."""
     if experiment.ckpt_path not in ("last", "best") or not experiment.fabric.is_global_zero:
         return []
-    chosen = run_of(found) if found else None
+    chosen = run_of(path) if path else None
     began = (chosen / "config.yaml").stat().st_mtime if chosen else 0.0
     ended = [run for run in runs_in(experiment.run_dir / experiment.experiment) if not last_checkpoint(run)]
     return [
-        f"passed over {run}: it ended before its first checkpoint, and holds nothing to go on with; it can be removed"
+        f"passed over {run}: it ended before its first checkpoint and cannot be resumed; you can remove it"
         for run in ended
         if run != chosen
         and is_called(run, experiment.name)

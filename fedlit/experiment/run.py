@@ -1,4 +1,4 @@
-"""A run of an experiment from its first round to its test, and what it leaves in its directory."""
+"""A run of an experiment, from its first round to the test of its best model."""
 
 import time
 from collections.abc import Callable
@@ -10,9 +10,8 @@ from fedlit.core.checkpoints import checkpoint
 from fedlit.core.checkpoints.checkpoint import Contents
 from fedlit.core.checkpoints.manifest import Best
 from fedlit.experiment.experiment import Experiment
-from fedlit.experiment.final_metrics import keep, test_metrics
+from fedlit.experiment.final_metrics import test_metrics, write_predictions
 from fedlit.experiment.naming import totals
-from fedlit.experiment.phases import Part
 from fedlit.experiment.resumption import resumption
 from fedlit.federation.evaluation import evaluate_sets
 from fedlit.federation.session import Session
@@ -22,20 +21,20 @@ from fedlit.tracking.full_disk import full_disk_explained
 from fedlit.tracking.run import Result, Run
 
 Say = Callable[[str], None]
-"""Takes a line for the person who waits."""
+"""Prints a line for the user."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended.
+    """The result of a run.
 
     Attributes:
         directory: The run's directory.
-        signum: The number of the signal that stopped it before its end, or 0; there is nothing else then.
-        session: The main part, whose processes have ended.
-        best: The checkpoint of the model that was tested.
-        rounds: Completed rounds of that model.
-        metrics: Values of ``test/...``.
+        signum: Number of the signal that stopped the run, or 0. A stopped run has only these two attributes.
+        session: Session of the main part, whose processes have ended.
+        best: Checkpoint of the tested model.
+        rounds: Number of completed rounds of the tested model.
+        metrics: Metrics ``test/...`` by name.
     """
 
     directory: Path
@@ -47,33 +46,34 @@ class Outcome:
 
 
 def fit(experiment: Experiment, say: Say) -> Outcome:
-    """Train, test the best model, and write what came of it into the run's directory.
+    """Train, test the best model, and write the results into the run's directory.
 
     Args:
-        experiment: What to train.
-        say: Called with each line for the person who waits, beside the progress of the rounds.
+        experiment: The experiment.
+        say: Prints a line for the user, in addition to the progress of the rounds.
 
     Raises:
-        ConfigError: The parts do not fit together, or another process is at work on the run; nothing has been trained.
-        CheckpointError: The checkpoint to go on from is missing, or of something else.
-        TrainingError: Training cannot go on; all ranks stop alike.
+        ConfigError: The parts contradict each other, or another process is using the run; nothing has been trained.
+        CheckpointError: The checkpoint to resume from is missing, or belongs to another run.
+        TrainingError: Training cannot continue; all ranks stop.
     """
     with ExitStack() as open_things:
-        begins = resumption(experiment, open_things)
-        for line in begins.told:
+        start = resumption(experiment, open_things)
+        for line in start.messages:
             say(line)
-        if begins.resumed and experiment.away is not None:
-            experiment.away.open(begins.directory)
-        first = experiment.first_session(begins.directory)  # what is refused is refused before there is a directory
+        resumed = start.directory is not None
+        if resumed and experiment.away is not None:
+            experiment.away.open(start.directory)
+        first = experiment.first_session(start.directory)  # mistakes are found before there is a directory
         open_things.callback(first.engine.close)
-        here = begins.in_directory(experiment, open_things)
-        for line in here.told:
+        start = start.in_directory(experiment, open_things)
+        for line in start.messages:
             say(line)
         if experiment.away is not None:
-            experiment.away.open(here.directory)
-        run = Run(here.directory, experiment.tracker, begins.resumed, experiment.fabric.is_global_zero)
-        with full_disk_explained(here.directory):
-            return _fit(experiment, first, run, here.checkpoint, say)
+            experiment.away.open(start.directory)
+        run = Run(start.directory, experiment.tracker, resumed, experiment.fabric.is_global_zero)
+        with full_disk_explained(start.directory):
+            return _fit(experiment, first, run, start.checkpoint, say)
 
 
 def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None, say: Say) -> Outcome:
@@ -87,10 +87,8 @@ def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None
                     session = experiment.session(run.directory, part)
                 if part.title:
                     say(part.title)
-                signum = part.federation.fit(
-                    session, run, _goes_on_from(part, run, resume), config=experiment.config, params=experiment.parameters,
-                    checkpoints=part.checkpoints(run.directory), before=before, callbacks=experiment.callbacks,
-                )  # fmt: skip
+                options = {"config": experiment.config, "params": experiment.parameters}
+                signum = part.fit(session, run, resume, before=before, callbacks=experiment.callbacks, **options)
             if signum:
                 break
             before += part.federation.rounds
@@ -103,9 +101,9 @@ def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None
         sets = evaluate_sets(session, server, "test")
         metrics = test_metrics(session, sets, run.directory if run.main else None)
         run.log(metrics | totals(run.metrics), before)
-        for picture in sorted(run.directory.glob("roc_*.png")):
-            run.artifact(picture)
-        for file in keep(session, sets, rounds, run.directory / FOLDER):
+        for figure in sorted(run.directory.glob("roc_*.png")):
+            run.artifact(figure)
+        for file in write_predictions(session, sets, rounds, run.directory / FOLDER):
             run.artifact(file, FOLDER)
         run.artifact(best, "best")
         if experiment.away is None:  # of data elsewhere it is not known how they are decoded
@@ -126,16 +124,8 @@ def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None
             result.write(run.directory)
 
 
-def _goes_on_from(part: Part, run: Run, resume: Path | None) -> Path | None:
-    """The checkpoint from which a part goes on: a phase's last one, and of the main part the one that was asked for."""
-    folder = part.checkpoints(run.directory)
-    if part.phase:
-        return checkpoint.find(folder, "last")
-    return resume if resume and resume.parent == folder else None
-
-
 def _keep_model(session: Session, best: Contents, run: Run, say: Say) -> None:
-    """Log the best model as one of MLflow where the tracker takes it; one that cannot be is said, and ends no run."""
+    """Log the best model as an MLflow model if the tracker keeps models; print why if it cannot be logged."""
     if not (run.main and run.tracker.keeps_models):
         return
     from fedlit.predictions.serving import save_mlflow_model
@@ -144,7 +134,7 @@ def _keep_model(session: Session, best: Contents, run: Run, say: Say) -> None:
     try:
         client = owner(session, None)
         save_mlflow_model(folder, lambda file: export(session, best, run.directory, client, file))
-    except Exception as error:  # a module of one's own may fail in any way
+    except Exception as error:  # the user's own module may fail in any way
         reason = (str(error) or type(error).__name__).splitlines()[0].partition(". ")[0]
         say(f"the best model is not logged as an MLflow model: {reason}")
     else:

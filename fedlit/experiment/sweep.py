@@ -1,4 +1,4 @@
-"""Run a grid, or seeds. Each run is complete in itself; finished runs are skipped, the others are continued."""
+"""Execution of sweeps and of several seeds. Finished runs are skipped, and unfinished ones continued."""
 
 import shlex
 import signal
@@ -15,27 +15,27 @@ from rich.console import Console
 from fedlit.core.errors import ConfigError
 from fedlit.core.system.files import whole
 from fedlit.experiment.grid import PlannedRun, Sweep, load_sweep, plan
-from fedlit.experiment.jobs import Job, run_jobs
+from fedlit.experiment.jobs import CommandLine, run_jobs
 from fedlit.experiment.mistakes import near
 from fedlit.experiment.sweep_progress import SweepProgress
 from fedlit.tracking.lock import refuse_held
 from fedlit.tracking.mlflow import noted_opening
 from fedlit.tracking.run import Result
 
-__all__ = ["Sweep", "alone", "draws_of", "load_sweep", "next_steps", "plan", "run_all", "run_sweep"]
+__all__ = ["Sweep", "draws_of", "load_sweep", "locked", "next_steps", "plan", "run_all", "run_sweep"]
 
 Status = Literal["finished", "failed", "stopped", "waiting"]
 
 STOPPED = {sign * (base + s) for s in (signal.SIGINT, signal.SIGTERM) for sign, base in ((1, 128), (-1, 0))}
-"""Exit codes of a run that a signal ended."""
+"""Exit codes of runs that a signal stopped."""
 
 
 def run_sweep(sweep: Sweep, jobs: int = 1, console: Console | None = None) -> pd.DataFrame:
-    """Run what is not finished, ``jobs`` runs side by side. Write and return the table of :func:`run_all`.
+    """Run the unfinished runs of a sweep, ``jobs`` at a time; write and return the table of :func:`run_all`.
 
     Raises:
-        ConfigError: There is a mistake in a run. Nothing has been started.
-        CheckpointError: A run of this name has another configuration. Nothing has been started.
+        ConfigError: A run has a mistake; no run has been started.
+        CheckpointError: A run of the same name has another configuration; no run has been started.
     """
     console = console or Console(highlight=False, markup=False, soft_wrap=True)
     runs = plan(sweep)
@@ -48,28 +48,28 @@ def run_sweep(sweep: Sweep, jobs: int = 1, console: Console | None = None) -> pd
 
 
 def run_all(runs: Sequence[PlannedRun], file: Path, metric: str, jobs: int, console: Console) -> pd.DataFrame:
-    """Run what is not finished. Write and return one row for each run.
+    """Run the unfinished runs; write and return a table with one row per run.
 
-    A signal ends the runs at a checkpoint, and then this process by ``SystemExit``.
+    A signal stops the runs at a checkpoint, and then this process by ``SystemExit``.
 
     Args:
-        runs: Runs in their order.
-        file: File of the table, in the folder of the runs. Whoever writes it is alone at work on these runs.
-        metric: A test metric, or another one whose last value is in ``metrics.csv``.
-        jobs: Number of runs side by side.
+        runs: The runs in order.
+        file: File of the table, in the folder of the runs. A lock next to it excludes other processes.
+        metric: A test metric, or another metric in ``metrics.csv``.
+        jobs: Number of runs at a time.
         console: Console to print to.
 
     Returns:
-        The columns are name, case, one for each key of the grid, seed, data_seed, status (``finished``, ``failed``, ``stopped`` or
-        ``waiting``), the metric, best_round, and directory.
+        A table with the columns name, case, one per key of the grid, seed, data_seed, status (``finished``, ``failed``,
+        ``stopped`` or ``waiting``), the metric, best_round, and directory.
 
     Raises:
-        ConfigError: There are no jobs, or another process runs these. Nothing has been started.
-        CheckpointError: A run of this name has another configuration. Nothing has been started.
+        ConfigError: ``jobs`` is below 1, or another process is running them; no run has been started.
+        CheckpointError: A run of the same name has another configuration; no run has been started.
     """
     if jobs < 1:
         raise ConfigError(f"--jobs: expected at least 1, found {jobs}")
-    with alone(file):
+    with locked(file):
         for run in runs:
             refuse_held(run.directory)
         standings = {run.name: run.standing() for run in runs}
@@ -78,11 +78,11 @@ def run_all(runs: Sequence[PlannedRun], file: Path, metric: str, jobs: int, cons
         console.print(f"{len(runs)} runs, {len(runs) - len(todo)} finished before: {file.parent}")
         progress = SweepProgress(len(runs), len(runs) - len(todo), jobs, console)
 
-        def started(job: Job) -> None:
+        def started(job: CommandLine) -> None:
             todo[job.name].prepare()
             progress.started(job.name, job.log)
 
-        def ended(job: Job, code: int, signalled: bool) -> None:
+        def ended(job: CommandLine, code: int, signalled: bool) -> None:
             run = todo[job.name]
             run.tidy()
             statuses[run.name] = status = _status(run, code, signalled)
@@ -93,7 +93,7 @@ def run_all(runs: Sequence[PlannedRun], file: Path, metric: str, jobs: int, cons
             else:
                 progress.ended(run.name, f"{status} (exit code {code})")
             if status == "failed":
-                console.print(f"the end of {job.log}:\n{_last_lines(job.log)}", style="red")
+                console.print(f"last lines of {job.log}:\n{_last_lines(job.log)}", style="red")
             _write(_table(runs, metric, statuses), file)
 
         with progress:
@@ -103,14 +103,14 @@ def run_all(runs: Sequence[PlannedRun], file: Path, metric: str, jobs: int, cons
         for line in _own_images(table, metric):
             console.print(line, style="yellow")
     if signum:
-        console.print("stopped by a signal; to continue, the same command again")
+        console.print("stopped by a signal; repeat the command to continue")
         raise SystemExit(128 + signum)
     return table
 
 
 def next_steps(table: pd.DataFrame, file: Path) -> str:
-    """Say where the table of :func:`run_all` is, and which commands compare the runs and open MLflow on them."""
-    lines = [f"a row a run: {file}"]
+    """Return the file of the table of :func:`run_all`, and the commands that compare the runs and open MLflow."""
+    lines = [f"table of the runs: {file}"]
     finished = table.loc[table["status"] == "finished", "directory"]
     if len(finished):
         lines += [f"to compare: fedlit compare {shlex.quote(str(file.parent))}"]
@@ -136,20 +136,20 @@ def _table(runs: Sequence[PlannedRun], metric: str, statuses: Mapping[str, Statu
 
 
 def draws_of(table: pd.DataFrame) -> str:
-    """Return which draws of the data the seeds of a table have."""
+    """Return a description of the draws of the data that the seeds of a table have."""
     return "each with its own draw of the data" if table["data_seed"].nunique() > 1 else "on one draw of the data"
 
 
 def _own_images(table: pd.DataFrame, metric: str) -> list[str]:
-    """Return a line for each run of personal heads, whose mean is of other images than the metric of the table."""
-    own, images = (metric.replace("auroc_macro", word) for word in ("auroc_own_macro", "auroc_images"))
+    """Return a line for each run of personal heads, which has another metric than the table."""
+    own_metric, images = (metric.replace("auroc_macro", word) for word in ("auroc_own_macro", "auroc_images"))
     lacking = table[table[metric].isna() & (table["status"] == "finished")]
     results = [(run.name, Result.read(Path(run.directory)).metrics) for run in lacking.itertuples()]
     return [
-        f"{name}: no {metric}, because personal heads rank fewer images: {own} is {found[own]:.4f}, of {found[images]:,.0f} "
-        "images a class; `fedlit compare` ranks the same images of all runs"
-        for name, found in results
-        if own != metric and {own, images} <= found.keys()
+        f"{name}: no {metric}, because personal heads rank fewer images: {own_metric} is {metrics[own_metric]:.4f}, "
+        f"from {metrics[images]:,.0f} images per class; `fedlit compare` ranks the same images for all runs"
+        for name, metrics in results
+        if own_metric != metric and {own_metric, images} <= metrics.keys()
     ]
 
 
@@ -161,27 +161,27 @@ def _write(table: pd.DataFrame, file: Path) -> None:
 def _status(run: PlannedRun, code: int, signalled: bool) -> Status:
     if code == 0 and Result.read(run.directory):
         return "finished"
-    return "stopped" if signalled or code in STOPPED else "failed"  # a signal may come before a run can answer it
+    return "stopped" if signalled or code in STOPPED else "failed"  # a signal may arrive before a run handles it
 
 
 def _last_lines(log: Path, count: int = 15) -> str:
     if not log.exists():
-        return "  its process died before it could write"
+        return "  none: its process died before it printed anything"
     with log.open(errors="replace") as file:
         return "".join(f"  {line}" for line in deque(file, maxlen=count)).rstrip()
 
 
 @contextmanager
-def alone(file: Path) -> Iterator[None]:
-    """Keep others from the runs of a table; the system forgets it when the process dies.
+def locked(file: Path) -> Iterator[None]:
+    """Context manager that locks the runs of a table; the system releases the lock when the process dies.
 
     Raises:
-        ConfigError: Another process is at work.
+        ConfigError: Another process has the lock.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
         lock = FileLock(file.with_name(f".{file.stem}.lock")).acquire(blocking=False)
     except Timeout as error:
-        raise ConfigError(f"another process is at work on the runs of {file}; wait for it, or stop it") from error
+        raise ConfigError(f"{file}: another process is running these runs; wait for it, or stop it") from error
     with lock:
         yield

@@ -1,4 +1,4 @@
-"""What the person at the keyboard sees of a sweep."""
+"""The progress of a sweep on the terminal."""
 
 import shlex
 import time
@@ -11,12 +11,12 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 
 class SweepProgress:
-    """Show the runs of a sweep: how many are done, what is running and for how long, and the time left.
+    """The display of a sweep: how many runs are done, which are running and for how long, and the time left.
 
     Args:
-        runs: Number of runs in all.
+        runs: Total number of runs.
         done: Number of runs that earlier calls finished.
-        jobs: Largest number of runs side by side.
+        jobs: Largest number of runs at a time.
         console: Console to print to.
     """
 
@@ -39,14 +39,14 @@ class SweepProgress:
         self._bar.stop()
 
     def started(self, name: str, log: Path) -> None:
-        """Show a run; without a live display, by a line that says how to watch what it prints."""
+        """Show a run; without a terminal, print the command that follows its output."""
         self._began[name] = time.monotonic()
         self._tasks[name] = self._bar.add_task(name, total=None, left="")
         if not self.console.is_terminal:
             self._say(f"started {name}: tail -F {shlex.quote(str(log))}")
 
     def ended(self, name: str, outcome: str) -> None:
-        """Print a line for a run that has ended by itself."""
+        """Print a line for a run that has finished or failed."""
         self._done += 1
         self._seconds.append(self._clear(name))
         self.tick()
@@ -55,13 +55,13 @@ class SweepProgress:
         self._say(f"{name}  {outcome}  {took}  ({self._done}/{self._runs}){left}")
 
     def stopped(self, name: str) -> None:
-        """Print a line for a run that was told to stop; from now on no time is left."""
+        """Print a line for a run that a signal stopped; from now on the time left is unknown."""
         self._stopping = True
         self._say(f"{name}  stopped  {timedelta(seconds=round(self._clear(name)))}")
         self.tick()
 
     def _clear(self, name: str) -> float:
-        """Take a run from the display; returns its seconds."""
+        """Remove a run from the display; return its duration in seconds."""
         self._bar.remove_task(self._tasks.pop(name))
         return time.monotonic() - self._began.pop(name)
 
@@ -69,13 +69,13 @@ class SweepProgress:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def tick(self) -> None:
-        """Look at the clock."""
+        """Update the time left."""
         left = self._left()
         shown = f"runs {self._done}/{self._runs}"
         self._bar.update(self._all, completed=self._done, description=shown, left=left and f"{left} left")
 
     def _left(self) -> str:
-        """Time to the end at the pace of the runs that ended here; "" before the first, and after a stop."""
+        """Return the estimated time left, from the runs that ended here; "" before the first one and after a stop."""
         if self._stopping or not self._seconds or self._done == self._runs:
             return ""
         mean, now = sum(self._seconds) / len(self._seconds), time.monotonic()

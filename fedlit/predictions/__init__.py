@@ -1,4 +1,4 @@
-"""What a trained model says, as a table, and the model that says it, as a file."""
+"""Predictions of a trained model as tables, and the model itself as a file."""
 
 from fedlit.predictions.table import FOLDER, Predictions, collected, read, write
 

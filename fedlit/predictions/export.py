@@ -1,4 +1,4 @@
-"""One model of a run in one file: a state dict as .safetensors, with what whoever loads it has to know."""
+"""Export of a model to one .safetensors file: its state dict, with metadata for loading it."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -23,25 +23,25 @@ from fedlit.tracking.run import config_difference
 
 
 def check_described(run: Path, config: str) -> None:
-    """Refuse a configuration that would describe a run's model wrongly; where the data lie does not matter.
+    """Check that a configuration describes a run's model; it may name other folders of data.
 
     Raises:
-        CheckpointError: Anything but what a resume may change, or a root, differs; shows the difference.
+        CheckpointError: It differs in more than a resume may change; lists the differences.
     """
     differences = [row for row in config_difference(run, config) if not row.partition(": ")[0].endswith("root")]
     if differences:
         rows = "\n".join(f"  {row}" for row in differences)
         raise CheckpointError(
-            f"{run} was trained with another configuration, whose model this one does not describe:\n{rows}\n"
+            f"{run} was trained with another configuration, which may have another model:\n{rows}\n"
             f"Use --config {run / 'config.yaml'}"
         )
 
 
 def owner(session: Session, client: str | None) -> str | None:
-    """Tell whose model is asked for: a client's own, or the federation's (None), which serves all where it is one.
+    """Return the client whose own model is exported, or None for the federation's model.
 
     Raises:
-        ConfigError: There is no such client, or no client is named where clients keep a part of the model.
+        ConfigError: There is no such client, or clients keep a part of the model and ``client`` is None.
     """
     if client is not None and client not in session.clients:
         near = get_close_matches(client, session.clients, n=3, cutoff=0.5)
@@ -50,20 +50,20 @@ def owner(session: Session, client: str | None) -> str | None:
     if not session.personal:
         return None
     if client is None:
-        kept = kept_parts(session)
-        reasons = "; ".join(f"{name} keeps {' and '.join(parts)} at the clients" for name, parts in kept.items())
-        keeping = [a for a in session.federation.aggregators if type(a).__name__ in kept]
+        kept_by = kept_parts(session)
+        reasons = "; ".join(f"{name} keeps {' and '.join(parts)} at the clients" for name, parts in kept_by.items())
+        keeping = [a for a in session.federation.aggregators if type(a).__name__ in kept_by]
         others = dict.fromkeys(a.one_model for a in keeping if a.one_model)
         instead = f", and federations with {' and '.join(others)} instead have one model" if others else ""
         raise ConfigError(
-            f"there is no single global model to export: {reasons}. --client NAME exports a client's own model{instead}; "
-            f"clients are {_shown(session.clients)}"
+            f"there is no single global model to export: {reasons}. --client NAME exports a client's own "
+            f"model{instead}; clients are {_shown(session.clients)}"
         )
     return client
 
 
 def kept_parts(session: Session) -> dict[str, list[str]]:
-    """Name the aggregators under which clients keep a part of the model, and the parts: ``body``, ... ``statistics``."""
+    """Return the parts of the model that clients keep (``body``, ..., ``statistics``), by aggregator."""
     layout = session.layout
     filled = {segment.group for segment in layout.segments} | ({layout.stats_group} if layout.stats_size else set())
     parts = {name: filled.intersection(layout.groups((name,))) for name in SLICES}
@@ -78,15 +78,14 @@ def kept_parts(session: Session) -> dict[str, list[str]]:
 
 
 def export(session: Session, checkpoint: Contents, run: Path, client: str | None, file: Path) -> None:
-    """Write the federation's model in a checkpoint, or a client's own, to ``file``, whole or not at all.
+    """Write the federation's model in a checkpoint (``client`` None), or a client's own model, to ``file`` atomically.
 
-    The file holds every entry of the module's ``state_dict()``, the objective's variables and constants included. Its
-    metadata: ``fedlit``, ``model``, ``config`` (the run's YAML), and as JSON ``round``, ``classes``, ``learned`` (one
-    truth value a class) and, where the images are fedlit's, ``image_size``, ``channels`` (of the decoded pictures),
-    ``resize``, ``in_chans``, ``mean`` and ``std``; ``client`` where it is a client's own model.
+    The file contains every entry of the module's ``state_dict()``, including the objective's variables and constants.
+    Its metadata are ``fedlit``, ``model``, ``config`` (the YAML in the run's directory), ``client`` (of a client's own
+    model), and as JSON ``round``, ``classes`` and ``learned`` (one bool per class). If fedlit decodes the images, there
+    are also ``image_size``, ``channels`` (of the decoded images), ``resize``, ``in_chans``, ``mean`` and ``std``.
 
-    The federation's model (``client`` None) needs the server's part of the checkpoint alone. The configuration is read
-    in the run's directory.
+    The federation's model needs only the server's part of the checkpoint.
 
     Raises:
         ConfigError: ``file`` is a folder.
@@ -102,19 +101,19 @@ def export(session: Session, checkpoint: Contents, run: Path, client: str | None
 def save_model(
     module: LightningModule, config: str, client: str | None, described: Mapping[str, Any], file: Path
 ) -> None:
-    """Write a model to a file, whole or not at all.
+    """Write a model to a file atomically.
 
     Args:
-        module: With the weights that are written.
-        config: A configuration as YAML, of which ``model`` and ``fabric`` count.
-        client: Whose own model it is; None for the federation's.
-        described: The notes that are JSON.
-        file: Where.
+        module: Module with the weights.
+        config: Configuration as YAML; only ``model`` and ``fabric`` are used.
+        client: Client whose personal model it is; None for the federation's.
+        described: Notes that are written as JSON.
+        file: Path of the file.
     """
     kind = type(module)
     texts = {"fedlit": __version__, "model": f"{kind.__module__}.{kind.__qualname__}", "config": marked(config)}
     texts |= {} if client is None else {"client": client}
-    # Copies, as the parameters are views of one vector, and safetensors refuses tensors that share memory.
+    # Copies: the parameters are views of one vector, and safetensors refuses tensors that share memory.
     contiguous = {"memory_format": torch.contiguous_format}
     tensors = {name: tensor.detach().cpu().clone(**contiguous) for name, tensor in module.state_dict().items()}
     content = save(tensors, texts | {name: json.dumps(value) for name, value in described.items()})

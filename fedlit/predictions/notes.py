@@ -1,4 +1,4 @@
-"""What an exported file says of its model: read, checked, and made of known code alone."""
+"""The metadata (notes) of an exported file: read, checked, and turned into a model of known code only."""
 
 import json
 import re
@@ -17,58 +17,62 @@ from fedlit.core.errors import ConfigError
 from fedlit.core.system.typed import Mistyped, Table, built, class_paths
 
 PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
-"""The path of a class."""
+"""Pattern of the path of a class."""
+
+AGAIN = "export the model again"
 
 PLAIN = ("fedlit", "model", "config", "client")
-"""Notes that are text; the others are JSON."""
+"""Names of the notes that are plain text; the others are JSON."""
 
 KINDS: dict[str, tuple[str, Any]] = {
-    "round": ("a number of rounds", lambda value, _: _whole(value) and value >= 0),
+    "round": ("a number of rounds of at least 0", lambda value, _: _whole(value) and value >= 0),
     "classes": ("a list of different names", lambda value, _: _texts(value)),
     "learned": (
-        "a truth value for each class",
+        "a list with true or false for each class",
         lambda value, notes: isinstance(value, list) and len(value) == len(notes["classes"]),
     ),
-    "image_size": ("pixels, from 8 to 16384", lambda value, _: _whole(value) and 8 <= value <= 16384),
+    "image_size": ("a number of pixels from 8 to 16384", lambda value, _: _whole(value) and 8 <= value <= 16384),
     "channels": ("1 or 3", lambda value, _: value in (1, 3)),
     "resize": ("squeeze or pad", lambda value, _: value in ("squeeze", "pad")),
     "in_chans": ("a number of channels", lambda value, _: _whole(value) and 1 <= value <= 64),
     "mean": ("a number for each channel", lambda value, _: _numbers(value)),
     "std": ("a number above 0 for each channel", lambda value, _: _numbers(value) and min(value) > 0),
 }
-"""What the notes must be."""
+"""Expected content of each note, as text and as a test of the value and all notes."""
 
 OPTIONAL = ("round", "resize", "image_size", "channels", "in_chans", "mean", "std")
 
 TOGETHER = ("image_size", "channels", "in_chans", "mean", "std")
-"""Notes that a model of images has, all of them."""
+"""Notes of a model of images, which has all of them."""
 
 ELSEWHERE = {"pretrained": False, "weights": None}
-"""Where an `ImageClassifier` would start from: its weights are in the file."""
+"""Arguments that start an `ImageClassifier` without other weights, because its weights are in the file."""
 
 
 def read_notes(file: Path, texts: Mapping[str, str]) -> dict[str, Any]:
     """Return the notes of a file, JSON decoded.
 
     Raises:
-        ConfigError: A note is not what it must be.
+        ConfigError: A note is missing or has an unexpected value.
     """
     notes: dict[str, Any] = {}
     for name, text in texts.items():
         try:
             notes[name] = text if name in PLAIN else json.loads(text)
         except ValueError as error:
-            raise ConfigError(f"{file}: its note {name!r} is no JSON ({error}); export the model anew") from error
+            raise ConfigError(
+                f"{file}: note {name!r}: expected JSON, found text that is not ({error}); {AGAIN}"
+            ) from error
     for name in ("classes", *KINDS):
         _check_note(file, name, notes)
-    here, missing = ([name for name in TOGETHER if (name in notes) is given] for given in (True, False))
+    here, missing = ([name for name in TOGETHER if (name in notes) is present] for present in (True, False))
     if here and missing:
-        raise ConfigError(f"{file}: its notes have {here[0]!r} and lack {missing[0]!r}; export the model anew")
+        raise ConfigError(f"{file}: expected note {missing[0]!r} with note {here[0]!r}, found only the latter; {AGAIN}")
     for name in ("mean", "std"):
         if name in notes and len(notes[name]) != notes["in_chans"]:
             raise ConfigError(
-                f"{file}: its note {name!r} has {len(notes[name])} numbers, but 'in_chans' is {notes['in_chans']}; export the "
-                "model anew"
+                f"{file}: note {name!r}: expected {notes['in_chans']} numbers, one per channel, found "
+                f"{len(notes[name])}; {AGAIN}"
             )
     return notes
 
@@ -78,30 +82,32 @@ def _check_note(file: Path, name: str, notes: Mapping[str, Any]) -> None:
     if name not in notes or not fits(notes[name], notes):
         found = json.dumps(notes[name])[:80] if name in notes else "nothing"
         if name in notes or name not in OPTIONAL:
-            raise ConfigError(f"{file}: its note {name!r}: expected {expected}, found {found}; export the model anew")
+            raise ConfigError(f"{file}: note {name!r}: expected {expected}, found {found}; {AGAIN}")
 
 
 def recipe(file: Path, notes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return what the configuration of a file says of its model, and its precision.
+    """Return the configuration of a file's model, and its precision.
 
     Raises:
-        ConfigError: The configuration is none.
+        ConfigError: The note ``config`` is not a configuration of a run.
     """
     try:
         config = yaml.safe_load(notes["config"])
     except yaml.YAMLError as error:
-        raise ConfigError(f"{file}: its configuration is no YAML ({error}); export the model anew") from error
+        raise ConfigError(f"{file}: note 'config': expected YAML, found text that is not ({error}); {AGAIN}") from error
     model = config.get("model") if isinstance(config, dict) else None
     fabric = config.get("fabric") if isinstance(config, dict) else None
     named = isinstance(model, dict) and isinstance(model.get("class_path"), str) and PATH.fullmatch(model["class_path"])
     if not named or not isinstance(model.get("init_args") or {}, dict) or not isinstance(fabric, dict):
-        raise ConfigError(f"{file}: its configuration lacks model.class_path or fabric; export the model anew")
+        raise ConfigError(
+            f"{file}: note 'config': expected model.class_path and fabric, found one or none of them; {AGAIN}"
+        )
     return model, fabric.get("precision", "32-true")
 
 
 def without_start(cls: type, model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a model's configuration without what an `ImageClassifier` starts from: its weights are in the file."""
-    from fedlit.models import ImageClassifier  # with all of timm, which a module of one's own does not need
+    """Return a model's configuration without other weights to start from, because its weights are in the file."""
+    from fedlit.models import ImageClassifier  # imports timm, which the user's own models may not need
 
     options = dict(model.get("init_args") or {})
     if issubclass(cls, ImageClassifier):
@@ -110,18 +116,19 @@ def without_start(cls: type, model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def known_module(file: Path, model: Mapping[str, Any], classes: Sequence[str]) -> LightningModule:
-    """Make a model of classes of fedlit, torch.nn and torch.optim alone; nothing that the file names is imported.
+    """Make a model only of classes of fedlit, torch.nn and torch.optim; nothing that the file names is imported.
 
     Raises:
-        ConfigError: The configuration names another class, or an argument is not what its class takes.
+        ConfigError: The configuration names another class, or an argument has another type than its class takes.
     """
     advice = (
-        "To load it is to run code that the file names. If you trust it, and whoever wrote the file, add --trust; where MLflow "
-        "loads the model, set the environment variable FEDLIT_TRUST=1"
+        "Loading it would run that code. If you trust it, and the author of the file, add --trust, or set the "
+        "environment variable FEDLIT_TRUST=1 if MLflow loads the model"
     )
     if foreign := foreign_code(model):
         raise ConfigError(
-            f"{file}: its model is made of {', '.join(foreign)}, which fedlit, torch.nn and torch.optim do not have. {advice}"
+            f"{file}: expected a model of classes of fedlit, torch.nn and torch.optim, found {', '.join(foreign)}. "
+            f"{advice}"
         )
     try:
         model = without_start(known_classes().get(model["class_path"], LightningModule, "model"), model)
@@ -133,14 +140,14 @@ def known_module(file: Path, model: Mapping[str, Any], classes: Sequence[str]) -
 
 
 def foreign_code(model: Mapping[str, Any]) -> list[str]:
-    """Return the classes that a model's configuration names and that are not known, each once, without importing them."""
+    """Return the classes in a model's configuration that are not known, each once, without importing them."""
     return [path for path in class_paths(model) if path not in known_classes().classes]
 
 
 @cache
 def known_classes() -> Table:
-    """Return the classes of which a model may be made that a file describes without being trusted."""
-    from fedlit import models, objectives  # with all of timm
+    """Return the classes that the file of a model may name without being trusted."""
+    from fedlit import models, objectives  # imports timm
 
     table = {}
     for home in (models, objectives, nn, torch.optim):

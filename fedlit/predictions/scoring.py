@@ -1,4 +1,4 @@
-"""Scores of the images in a folder, by a model that a run has left: in MLflow, in a folder, or in a file."""
+"""Scores of the images in a folder by a trained model, which is in MLflow, a folder or a file."""
 
 import importlib.util
 import os
@@ -22,27 +22,27 @@ from fedlit.tracking.store import cause, first_line, import_mlflow, refusal
 IMAGES = (".png", ".jpg", ".jpeg", *SUFFIXES)
 IN_MLFLOW = ("runs:/", "models:/")
 QUIET = {"MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
-"""What MLflow is told where the user has not: no bar for each file, and no long wait for a server that is away."""
+"""Defaults for MLflow's environment: no progress bar per file, and no long wait for a server that does not answer."""
 
 
 def names_a_model(word: str) -> bool:
-    """Tell whether a word is a model that was trained, and not a class or its YAML file."""
+    """Return whether a word names a trained model rather than a class or its YAML file."""
     return word.startswith(IN_MLFLOW) or word.endswith(".safetensors") or Path(word).is_dir()
 
 
-def load(model: str, tracking_uri: str, accelerator: str = "auto", trust: bool = False) -> ImageScorer:
-    """Load a model by its name.
+def load_scorer(model: str, tracking_uri: str, accelerator: str = "auto", trust: bool = False) -> ImageScorer:
+    """Load a trained model by its name.
 
     Args:
         model: ``runs:/ID`` (a run's best model), ``models:/NAME/VERSION``, the folder of an MLflow model, or a file of
             ``fedlit export``.
-        tracking_uri: The store of MLflow, where the model is in it.
+        tracking_uri: Address of the MLflow store, for a model in it.
         accelerator: ``auto``, ``cpu``, ``cuda`` or ``mps``.
-        trust: Whether to run code of one's own that the model names, see `ImageScorer`.
+        trust: Whether to run other code that the model names, see `ImageScorer`.
 
     Raises:
-        ConfigError: There is no such model, MLflow gives no answer, fedlit did not write the model, or it names code that is
-            not trusted.
+        ConfigError: There is no such model, MLflow does not answer, fedlit did not write the model, or it names code
+            that is not trusted.
     """
     if not model.startswith(IN_MLFLOW):
         path = Path(model)
@@ -55,18 +55,18 @@ def load(model: str, tracking_uri: str, accelerator: str = "auto", trust: bool =
 
 
 def image_files(folder: Path) -> list[Path]:
-    """List PNG, JPEG and DICOM files in a folder and its subfolders, hidden ones left out, in order.
+    """Return the PNG, JPEG and DICOM files in a folder and its subfolders in order, except for hidden ones.
 
     DICOM files need no suffix.
 
     Raises:
-        ConfigError: There is no such folder, or no image in it.
+        ConfigError: The folder does not exist, or contains no image.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder}: expected a folder of images, found {'a file' if folder.exists() else 'nothing'}")
     files = [path for path in folder.rglob("*") if not path.name.startswith(".") and _is_image(path)]
     if not files:
-        raise ConfigError(f"{folder}: expected images ({', '.join(IMAGES)}), found none, in subfolders neither")
+        raise ConfigError(f"{folder}: expected images ({', '.join(IMAGES)}), found none there or in subfolders")
     return sorted(files)
 
 
@@ -77,9 +77,15 @@ def _is_image(path: Path) -> bool:
 def score_files(
     scorer: ImageScorer, files: list[Path], progress: Callable[[int], None]
 ) -> tuple[np.ndarray, dict[Path, str]]:
-    """Give probabilities float32 [N, C] of N files; NaN for those that cannot be read, with the reason for each.
+    """Score image files.
 
-    ``progress`` is called with the number of files of each batch that is done.
+    Args:
+        scorer: The model.
+        files: N files.
+        progress: Called with the number of files of each completed batch.
+
+    Returns:
+        Probabilities [N, C] float32, NaN for unreadable files, and the reason for each of these.
 
     Raises:
         ConfigError: Some files are DICOM, and pydicom is not installed.
@@ -90,24 +96,24 @@ def score_files(
     def read(file: Path) -> np.ndarray | None:
         try:
             return scorer.read(file)
-        except ConfigError:  # no fault of this file
+        except ConfigError:  # not the fault of this file
             raise
-        except Exception as error:  # damage shows as OSError, SyntaxError, ValueError, zlib.error...
+        except Exception as error:  # damage raises OSError, SyntaxError, ValueError, zlib.error...
             unreadable[file] = first_line(error)
             return None
 
     with ThreadPoolExecutor() as pool:
         for start in range(0, len(files), BATCH):
-            pictures = dict(enumerate(pool.map(read, files[start : start + BATCH]), start=start))
-            readable = {row: picture for row, picture in pictures.items() if picture is not None}
+            images = dict(enumerate(pool.map(read, files[start : start + BATCH]), start=start))
+            readable = {row: image for row, image in images.items() if image is not None}
             if readable:
                 scores[list(readable)] = scorer.score(list(readable.values()))
-            progress(len(pictures))
+            progress(len(images))
     return scores, unreadable
 
 
 def write_scores(file: Path, folder: Path, files: list[Path], scores: np.ndarray, classes: tuple[str, ...]) -> None:
-    """Write a CSV file, whole or not at all: ``image`` (its path within the folder), then a column a class."""
+    """Write a CSV file atomically: the column ``image``, a path relative to the folder, and one column per class."""
     table = pd.DataFrame(scores, columns=list(classes))
     table.insert(0, "image", [path.relative_to(folder).as_posix() for path in files], allow_duplicates=True)
     with whole(file) as draft:
@@ -115,14 +121,16 @@ def write_scores(file: Path, folder: Path, files: list[Path], scores: np.ndarray
 
 
 def _download(model: str, uri: str, folder: str) -> Path:
-    """Download the folder of a model in MLflow; of a run without more of a path, its artifact ``model``."""
+    """Download the folder of a model in MLflow; for ``runs:/ID``, the artifact ``model`` of the run."""
     if importlib.util.find_spec("mlflow") is None:
-        raise ConfigError(f"--model {model} needs MLflow: pip install mlflow, or name a file of `fedlit export`")
+        raise ConfigError(
+            f"--model {model}: expected MLflow to be installed; pip install mlflow, or name a file of `fedlit export`"
+        )
     for name, value in (ENVIRONMENT | QUIET).items():
         os.environ.setdefault(name, value)
     if missing := absent(uri):
         raise ConfigError(
-            f"--tracking_uri {uri}: {missing}; go to the folder in which the run was started, or name another store"
+            f"--tracking_uri {uri}: {missing}; change to the folder in which the run was started, or name another store"
         )
     path = f"{model.rstrip('/')}/model" if model.startswith("runs:/") and model.count("/") == 1 else model
     mlflow = import_mlflow()
@@ -138,29 +146,29 @@ def _asking(model: str, uri: str) -> Iterator[None]:
         shown = without_credentials(uri)
         if refusal(error):
             raise ConfigError(
-                f"--model {model}: MLflow at {shown} has no such model ({first_line(error, uri)}). `fedlit fit` logs one "
-                "where the federation has a single model that scores image files"
+                f"--model {model}: MLflow at {shown} has no such model ({first_line(error, uri)}). `fedlit fit` logs "
+                "one if the federation has a single model that scores image files"
             ) from error
         raise ConfigError(
-            f"--model {model}: MLflow at {shown} gives no answer ({cause(error, uri)}); is it running, and is "
-            "--tracking_uri right?"
+            f"--model {model}: MLflow at {shown} does not answer ({cause(error, uri)}); check that it is running, and "
+            "--tracking_uri"
         ) from error
 
 
 @contextmanager
 def _store(uri: str) -> Iterator[None]:
-    """Have MLflow look for runs and registered models there: models:/ knows no other way in all of its versions."""
+    """Context manager in which MLflow reads runs and models from ``uri``; models:/ has no other way in all versions."""
     mlflow = import_mlflow()
     tracking, registry = mlflow.get_tracking_uri(), mlflow.get_registry_uri()
     variables = {name: os.environ.get(name) for name in ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI")}
-    # In full: MLflow keeps a store for each address, and a relative one names another file in another folder.
+    # Absolute: MLflow caches a store per address, and a relative one names another file in another folder.
     mlflow.set_tracking_uri(absolute(uri))
     mlflow.set_registry_uri(absolute(uri))
     try:
         yield
     finally:
         mlflow.set_tracking_uri(tracking)
-        mlflow.set_registry_uri("" if registry == tracking else registry)  # "": none of its own, it follows the other
+        mlflow.set_registry_uri("" if registry == tracking else registry)  # "" follows the tracking store
         for name, value in variables.items():
             if value is None:
                 os.environ.pop(name, None)

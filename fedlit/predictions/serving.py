@@ -1,4 +1,4 @@
-"""A run's model in use elsewhere: an exported file that scores image files, alone or as a model of MLflow."""
+"""Scores of image files by an exported model, directly or as an MLflow model."""
 
 import base64
 import io
@@ -31,44 +31,45 @@ from fedlit.predictions.notes import known_module, read_notes, recipe, without_s
 from fedlit.tracking.store import first_line, import_mlflow
 
 FILE = "model.safetensors"
-"""An exported model, in the folder of an MLflow model."""
+"""File name of the exported model in the folder of an MLflow model."""
 
 TRUST = "FEDLIT_TRUST"
-"""An environment variable; 1 lets MLflow load models of classes that are not of fedlit, torch.nn or torch.optim."""
+"""Environment variable; 1 lets MLflow load models with classes from outside of fedlit, torch.nn and torch.optim."""
 
 BATCH = 32
 COLUMN = "image"
 LOADER = "fedlit.serving"
-"""The public path of this module, which every logged model names: it outlives moves of the file."""
+"""Public path of this module, which every logged model names, and which stays when the file moves."""
 
 REQUIREMENTS = ("fedlit", "mlflow", "torch", "torchvision", "timm")
-"""What loading a model needs, in the versions that trained it; fedlit brings the rest."""
+"""Packages that loading a model needs, in the versions that trained it; fedlit depends on the others."""
 
 EXAMPLE = {
     "artifact_path": "input_example.json", "serving_input_path": "serving_input_example.json",
     "type": "dataframe", "pandas_orient": "split",
 }  # fmt: skip
-"""What an MLmodel file says of the example beside it."""
+"""Entry of an MLmodel file about its example."""
 
 
 class ImageScorer:
-    """Give image files the probabilities that ``fedlit predict`` gives them.
+    """An exported model that gives image files the same probabilities as ``fedlit predict``.
 
     Args:
-        file: A file that ``fedlit export`` has written.
+        file: File written by ``fedlit export``.
         accelerator: ``auto``, ``cpu``, ``cuda`` or ``mps``.
-        trust: Whether to run code that the file names and that is not of fedlit, torch.nn or torch.optim: a module of one's own.
+        trust: Whether to run code that the file names from outside of fedlit, torch.nn and torch.optim, such as your
+            own module.
 
     Attributes:
-        classes: Names of the columns.
-        metadata: Of the file, see `fedlit.predictions.export.export`.
+        classes: Names of the C columns.
+        metadata: Metadata of the file, see `fedlit.predictions.export.export`.
 
     Raises:
-        ConfigError: It is no exported model, one that does not score images, or one that names code that is not trusted.
+        ConfigError: The file is not an exported model, does not score images, or names code that is not trusted.
     """
 
     def __init__(self, file: Path, accelerator: str = "auto", trust: bool = False) -> None:
-        self.metadata = described(file)
+        self.metadata = file_notes(file)
         self.classes = tuple(self.metadata["classes"])
         if not self.classes or "channels" not in self.metadata:
             raise ConfigError("expected a model with classes of images that fedlit decodes, found another kind")
@@ -78,46 +79,50 @@ class ImageScorer:
         module = self._fabric.strategy.precision.convert_module(make(file, model, self.classes))
         _load(file, module)
         if not overrides(module, "predict_step"):
-            raise ConfigError(f"{type(module).__name__} has no predict_step, which returns probabilities [B, C]")
+            raise ConfigError(
+                f"{type(module).__name__}: expected a predict_step that returns [B, C], found none; add one"
+            )
         self._step = step_of(self._fabric.to_device(module).eval(), "predict_step")
         self._unlearned = ~torch.tensor(self.metadata["learned"])
 
     @property
     def unlearned(self) -> list[str]:
-        """The classes that no client who trained has labelled."""
+        """The classes that no client that trained has labelled."""
         return [name for name, learned in zip(self.classes, self.metadata["learned"], strict=True) if not learned]
 
     def read(self, image: Path | bytes) -> np.ndarray:
-        """Read the picture in a file, or in its bytes, as in training: uint8 [channels, image_size, image_size].
+        """Decode an image file, or its bytes, as in training: uint8 [channels, image_size, image_size].
 
         Raises:
             OSError: The file cannot be read.
-            ValueError: The file is damaged, or no image.
+            ValueError: The file is damaged, or not an image.
             ConfigError: The file is DICOM, and pydicom is not installed.
         """
         size, channels = self.metadata["image_size"], self.metadata["channels"]
         return read_image(_opened(image), size, channels, resize=self.metadata.get("resize", "squeeze"))
 
     @torch.inference_mode()
-    def score(self, pictures: Sequence[np.ndarray]) -> np.ndarray:
-        """Give probabilities float32 [B, C] of pictures; NaN for classes that the model has not learned."""
+    def score(self, decoded: Sequence[np.ndarray]) -> np.ndarray:
+        """Return probabilities [B, C] float32 of decoded images; NaN for classes that the model has not learned."""
         options = (self.metadata[name] for name in ("in_chans", "mean", "std"))
-        images = model_input(torch.from_numpy(np.stack(pictures)), *options)
+        images = model_input(torch.from_numpy(np.stack(decoded)), *options)
         batch = images, torch.full((len(images), len(self.classes)), torch.nan)
         with self._fabric.autocast():
             scores = self._step(self._fabric.to_device(self._fabric.strategy.precision.convert_input(batch)), 0)
         if not torch.is_tensor(scores) or scores.shape != (len(images), len(self.classes)):
-            raise ConfigError("expected probabilities [B, C] from the model's predict_step, found something else")
+            raise ConfigError(
+                "predict_step: expected a tensor of probabilities [B, C], found another value; fix the model"
+            )
         return scores.float().cpu().masked_fill(self._unlearned, torch.nan).numpy()
 
     def predict(self, table: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """Score a table as MLflow calls it: a row an image, whose file is the bytes in the column ``image``.
+        """Score a table as MLflow does: one row per image, whose file's bytes are in the column ``image``.
 
         Returns:
-            A row an image, and a column a class.
+            A table with one row per image and one column per class.
 
         Raises:
-            ValueError: The bytes of a row are no image.
+            ValueError: The bytes of a row are not an image.
         """
         parts = [np.empty((0, len(self.classes)), dtype=np.float32)]
         for start in range(0, len(table), BATCH):
@@ -130,18 +135,18 @@ class ImageScorer:
             return self.read(content)
         except ConfigError:
             raise
-        except Exception as error:  # damage shows as OSError, SyntaxError, ValueError, zlib.error...
+        except Exception as error:  # damage raises OSError, SyntaxError, ValueError, zlib.error...
             raise ValueError(
                 f"row {row}: expected the bytes of an image file (in JSON as base64), found {len(content)} bytes that "
                 f"cannot be decoded: {error}"
             ) from error
 
 
-def described(file: Path) -> dict[str, Any]:
-    """Read what an exported file says of its model, JSON decoded.
+def file_notes(file: Path) -> dict[str, Any]:
+    """Return the metadata of an exported file, with JSON decoded.
 
     Raises:
-        ConfigError: The file is not one of ``fedlit export``.
+        ConfigError: ``fedlit export`` did not write the file.
     """
     try:
         with safe_open(file, "pt") as opened:
@@ -156,17 +161,17 @@ def described(file: Path) -> dict[str, Any]:
 
 
 def _trusted(file: Path, model: dict[str, Any], classes: Sequence[str]) -> LightningModule:
-    """Make the module of a file, whatever code it names.
+    """Make the module of a file with any code that it names.
 
     Raises:
-        ConfigError: It cannot be made here.
+        ConfigError: The code cannot be imported, or does not accept the arguments.
     """
     try:
         return _instantiated(model, classes)
     except (ImportError, AttributeError, ArgumentError) as error:
         raise ConfigError(
-            f"{file}: its model {model['class_path']} cannot be made here ({first_line(error)}). A module of one's own must be "
-            "importable from the working directory, as it was for training"
+            f"{file}: cannot make its model {model['class_path']} here ({first_line(error)}). Your own module must be "
+            "importable from the working directory, as in training"
         ) from error
 
 
@@ -174,41 +179,46 @@ def _load(file: Path, module: LightningModule) -> None:
     """Load the tensors of a file into a module.
 
     Raises:
-        ConfigError: They are others than the module's.
+        ConfigError: The module has other tensors.
     """
     try:
         module.load_state_dict(load_file(file))
     except RuntimeError as error:
         reasons = "; ".join(line.strip() for line in str(error).splitlines()[1:4])
         raise ConfigError(
-            f"{file}: its tensors are not those of the {type(module).__name__} that its notes describe: {reasons}"
+            f"{file}: expected the tensors of the {type(module).__name__} that its notes describe, found others: "
+            f"{reasons}"
         ) from error
 
 
 def save_mlflow_model(folder: Path, write: Callable[[Path], None]) -> None:
-    """Write a folder that ``mlflow.pyfunc.load_model`` and ``mlflow models serve`` take, whole or not at all.
+    """Write an MLflow model atomically, once it has scored its own example.
 
-    It holds the exported file, the signature (bytes of an image in, a probability a class out), an example and pinned
-    requirements. That it loads and scores its example is tried first. ``write`` exports the model to a file.
+    The folder contains the exported file, the signature (an image's bytes in, one probability per class out), an
+    example and pinned requirements. ``mlflow.pyfunc.load_model`` and ``mlflow models serve`` load it.
+
+    Args:
+        folder: Folder to write.
+        write: Exports the model to a file.
 
     Raises:
-        Exception: Whatever keeps the model from being exported or from scoring an image.
+        Exception: The model cannot be exported, or cannot score an image.
     """
-    # Not by mlflow.pyfunc.save_model: it goes through all installed packages first, which takes seconds.
+    # Not with mlflow.pyfunc.save_model, which inspects all installed packages for seconds.
     mlflow = import_mlflow()
     column, schema = mlflow.types.ColSpec, mlflow.types.Schema
     with whole(folder) as draft:
         draft.mkdir()
         write(draft / FILE)
-        scorer, image = ImageScorer(draft / FILE, "cpu", trust=True), _ramp()  # the code of this very run
+        scorer, image = ImageScorer(draft / FILE, "cpu", trust=True), _ramp()  # it names the code of this run
         scorer.predict(pd.DataFrame({COLUMN: [image]}))
-        given, scores = column("binary", COLUMN), [column("float", name) for name in scorer.classes]
+        files, scores = column("binary", COLUMN), [column("float", name) for name in scorer.classes]
         model = mlflow.models.Model(
-            signature=mlflow.models.ModelSignature(schema([given]), schema(scores)),
+            signature=mlflow.models.ModelSignature(schema([files]), schema(scores)),
             saved_input_example_info=EXAMPLE,
             metadata={k: v for k, v in scorer.metadata.items() if k != "config"} | {"score": "probability"},
         )
-        # Without data it gets the folder.
+        # Without a data path, the loader gets the folder.
         mlflow.pyfunc.add_to_model(model, loader_module=LOADER, python_env="python_env.yaml")
         model.save(str(draft / "MLmodel"))
         example = {"columns": [COLUMN], "data": [[base64.b64encode(image).decode()]]}
@@ -226,7 +236,7 @@ def _load_pyfunc(path: str) -> ImageScorer:
 
 
 def _instantiated(section: dict[str, Any], classes: Sequence[str]) -> LightningModule:
-    """Make the module that the ``model`` of a run's configuration describes, as it was made for training."""
+    """Make the module that the ``model`` section of a run's configuration describes, as for training."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--classes", type=list[str])
     parser.add_subclass_arguments(LightningModule, "model")
@@ -234,8 +244,7 @@ def _instantiated(section: dict[str, Any], classes: Sequence[str]) -> LightningM
     home, _, name = section["class_path"].rpartition(".")
     with torch.random.fork_rng(devices=[]):
         model = without_start(getattr(import_module(home), name), section)
-        given = {"classes": list(classes), "model": model}
-        return parser.instantiate(parser.parse_object(given)).model
+        return parser.instantiate(parser.parse_object({"classes": list(classes), "model": model})).model
 
 
 def _opened(image: Path | bytes) -> Any:
@@ -248,7 +257,7 @@ def _opened(image: Path | bytes) -> Any:
 
 
 def _ramp() -> bytes:
-    """Draw a small PNG file, from black to white: an example that shows nobody."""
+    """Draw a small PNG file, a ramp from black to white: an example without patient data."""
     file = io.BytesIO()
     Image.fromarray(np.tile(np.arange(0, 256, 4, dtype=np.uint8), (64, 1))).save(file, "PNG")
     return file.getvalue()

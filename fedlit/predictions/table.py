@@ -1,4 +1,4 @@
-"""What a model said of every image of a test set, kept in a file: intervals and comparisons need no rerun."""
+"""Tables of predictions: the scores of a model for every image of a test set, for later comparisons."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from fedlit.federation.session import Session
 
 FOLDER = "predictions"
-"""Of a run's directory and of its artifacts: a file a test set, scored by the model that ``result.json`` is about."""
+"""Folder in a run's directory and among its artifacts, with one file per test set, scored by the tested model."""
 
 KINDS = {"validation_step": "logit", "predict_step": "probability"}
-"""What a module's steps return."""
+"""Kind of score that each step of a module returns."""
 
-ANEW = "`fedlit test --output FOLDER` writes them anew"
+AGAIN = "`fedlit test --output FOLDER` writes them again"
 
 COLUMNS = {"image": "images", "patient": "patients", "site": "sites", "client": "clients", "model": "models"}
-"""What an image's row says beside ``score/<class>`` and ``label/<class>``, and where :class:`Predictions` has it."""
+"""Columns of a file other than ``score/<class>`` and ``label/<class>``, and their attributes of `Predictions`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,19 +40,18 @@ class Predictions:
     """A test set and the scores of its N images for C classes.
 
     Attributes:
-        name: The test set, as in ``test/<set>/...``.
-        round: Completed rounds of the model.
-        kind: What the scores are: ``logit`` or ``probability``.
+        name: Name of the test set, as in ``test/<set>/...``.
+        round: Number of completed rounds of the model.
+        kind: Kind of the scores: ``logit`` or ``probability``.
         classes: Names of the C classes.
         scores: [N, C] float32; NaN for classes that the model of the row has not learned.
-        labels: [N, C] float32 in {0, 1, NaN}; NaN where nobody knows, and where the score is.
-        images: Image ids, [N] str; row numbers where the data have no names.
-        patients: [N] str, "" where the data do not tell.
-        sites: Organisation, [N] str, "" likewise.
-        clients: Who holds the image, [N] str; "" for the server's.
-        models: Whose own model scored it, [N] str; "" for the federation's.
-        trained_positives: Number of positive images of each class that all clients together trained on, C numbers; None
-            where the data do not tell.
+        labels: [N, C] float32 in {0, 1, NaN}; NaN if the label is unknown or the score is NaN.
+        images: Image ids, [N] str, or row numbers if the data have no names.
+        patients: Patients, [N] str, "" if unknown.
+        sites: Organisations, [N] str, "" if unknown.
+        clients: Clients that hold the images, [N] str, "" for images of the server.
+        models: Clients whose own models scored the images, [N] str, "" for the federation's model.
+        trained_positives: Number of positive training images of each class at all clients, C numbers; None if unknown.
     """
 
     name: str
@@ -73,9 +72,16 @@ class Predictions:
 
 
 def collected(session: Session, name: str, scores: Sequence[Scores], rounds: int) -> Predictions | None:
-    """Put the scores of one test set's views, of a model after some rounds, beside what its data say of each image.
+    """Join the scores of one test set's views with its data.
 
-    None where the module gives no scores.
+    Args:
+        session: The federation.
+        name: Name of the test set.
+        scores: Scores of its views.
+        rounds: Number of completed rounds of the model.
+
+    Returns:
+        The predictions, or None if the module returns no scores.
     """
     scored = [s for s in scores if s.scores is not None]
     if not scored:
@@ -102,11 +108,11 @@ def collected(session: Session, name: str, scores: Sequence[Scores], rounds: int
 
 
 def write(predictions: Predictions, path: Path) -> Path:
-    """Write predictions to a ``.parquet`` file, or the table alone to a ``.csv`` file, whole or not at all.
+    """Write predictions to a ``.parquet`` file, or without metadata to a ``.csv`` file, atomically.
 
-    Columns: ``image``, ``patient``, ``site``, ``client``, ``model``, and per class ``score/<class>`` and
-    ``label/<class>``. The Parquet file's metadata: ``fedlit``, ``set``, ``round``, ``kind``, and as JSON ``classes`` and,
-    where they are known, ``trained_positives``.
+    The columns are ``image``, ``patient``, ``site``, ``client``, ``model``, and ``score/<class>`` and ``label/<class>``
+    for each class. The metadata of a Parquet file are ``fedlit``, ``set``, ``round``, ``kind``, and as JSON ``classes``
+    and, if known, ``trained_positives``.
 
     Raises:
         ValueError: The path has another suffix.
@@ -124,7 +130,7 @@ def write(predictions: Predictions, path: Path) -> Path:
     written = table(columns).replace_schema_metadata(metadata)
     writers = {".parquet": parquet.write_table, ".csv": csv.write_csv}
     if path.suffix not in writers:
-        raise ValueError(f"{path}: expected a name that ends in .parquet or .csv")
+        raise ValueError(f"{path}: expected a file name that ends in .parquet or .csv")
     with whole(path) as draft:
         writers[path.suffix](written, draft)
     return path
@@ -134,19 +140,19 @@ def read(path: Path) -> Predictions:
     """Read the predictions in a ``.parquet`` file.
 
     Raises:
-        ValueError: The file holds no predictions of fedlit.
+        ValueError: The file does not contain predictions of fedlit.
     """
     from pyarrow import ArrowException, parquet
 
     if reason := not_a_file(path):
-        raise ValueError(f"{path}: expected predictions as Parquet, found {reason}. {ANEW}")
+        raise ValueError(f"{path}: expected predictions as Parquet, found {reason}. {AGAIN}")
     try:
-        # As one file: pyarrow takes a folder such as lr=0.1 above it for a column otherwise.
+        # As one file, because pyarrow would read a parent folder such as lr=0.1 as a column.
         with parquet.ParquetFile(path) as file:
             table = file.read()
     except (ArrowException, OSError) as error:
         raise ValueError(
-            f"{path}: expected predictions as Parquet, found none, or damaged ones: {error} {ANEW}"
+            f"{path}: expected predictions as Parquet, found another or a damaged file: {error} {AGAIN}"
         ) from error
     metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
     classes = tuple(_note(path, metadata, "classes", str) or ())
@@ -156,18 +162,18 @@ def read(path: Path) -> Predictions:
             f"{path}: expected predictions as `fedlit fit` and `fedlit test` write them, found no {min(missing)}"
         )
     if not len(table):
-        raise ValueError(f"{path}: expected the predictions of images, found none. {ANEW}")
+        raise ValueError(f"{path}: expected the predictions of images, found none. {AGAIN}")
     values = {kind: torch.from_numpy(_numbers(path, table, kind, classes)) for kind in ("score", "label")}
     wrong = ~(values["label"].isnan() | (values["label"] == 0) | (values["label"] == 1))
     if wrong.any():
-        raise ValueError(f"{path}: expected labels 0, 1 or NaN, found {values['label'][wrong][0]:g}. {ANEW}")
+        raise ValueError(f"{path}: expected labels 0, 1 or NaN, found {values['label'][wrong][0]:g}. {AGAIN}")
     trained = _note(path, metadata, "trained_positives", int)
     if trained is not None and len(trained) != len(classes):
         raise ValueError(
-            f"{path}: its 'trained_positives' are {len(trained)} numbers for {len(classes)} classes. {ANEW}"
+            f"{path}: expected {len(classes)} numbers as 'trained_positives', found {len(trained)}. {AGAIN}"
         )
     if not metadata["round"].isdecimal():
-        raise ValueError(f"{path}: expected a number as 'round', found {metadata['round']!r}. {ANEW}")
+        raise ValueError(f"{path}: expected a number as 'round', found {metadata['round']!r}. {AGAIN}")
     return Predictions(
         metadata["set"],
         int(metadata["round"]),
@@ -181,25 +187,25 @@ def read(path: Path) -> Predictions:
 
 
 def _note(path: Path, metadata: Mapping[str, str], name: str, kind: type) -> list | None:
-    """Read a list of the metadata, or None where there is none."""
+    """Return a list in the metadata, or None if there is none of that name."""
     if name not in metadata:
         return None
     try:
-        found = json.loads(metadata[name])
+        values = json.loads(metadata[name])
     except ValueError:
-        found = None
-    if not isinstance(found, list) or not all(isinstance(each, kind) for each in found):
-        raise ValueError(f"{path}: expected a list as its {name!r}, found {metadata[name][:80]!r}. {ANEW}")
-    return found
+        values = None
+    if not isinstance(values, list) or not all(isinstance(each, kind) for each in values):
+        raise ValueError(f"{path}: expected a list as {name!r}, found {metadata[name][:80]!r}. {AGAIN}")
+    return values
 
 
 def _numbers(path: Path, table: pa.Table, kind: str, classes: Sequence[str]) -> np.ndarray:
-    """Read the columns of all classes, [N, C] float32."""
+    """Return the columns of all classes, [N, C] float32."""
     try:
         columns = [table[f"{kind}/{name}"].to_numpy().astype(np.float32) for name in classes]
     except (ValueError, TypeError) as error:
         raise ValueError(
-            f"{path}: expected numbers in the columns {kind}/..., found others: {error}. {ANEW}"
+            f"{path}: expected numbers in the columns {kind}/..., found other values: {error}. {AGAIN}"
         ) from error
     return np.stack(columns, axis=1) if columns else np.empty((len(table), 0), dtype=np.float32)
 
@@ -209,7 +215,7 @@ def _texts(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _trained_positives(session: Session) -> tuple[int, ...] | None:
-    """Count the positive training images of each class at the clients that take part; None where the data do not tell."""
+    """Return the number of positive training images of each class at the clients, or None if unknown."""
     if session.data.assignment is None:
         return None
     counts = session.data.counts()
@@ -218,7 +224,7 @@ def _trained_positives(session: Session) -> tuple[int, ...] | None:
 
 
 def _row_texts(dataset: Dataset, field: str, default: Callable[[int], np.ndarray]) -> np.ndarray:
-    """Read a field of a data set that has a value for each row, as str; somebody else's may mean something else by it."""
+    """Return a field of a data set as str if it has one value per row, or else the default."""
     values = getattr(dataset, field, None)
     is_of_rows = values is not None and np.ndim(values) == 1 and len(values) == len(dataset)
     return np.asarray(values if is_of_rows else default(len(dataset))).astype(str)

@@ -15,7 +15,7 @@ from fedlit.core.errors import ConfigError
 from fedlit.core.measuring import objective_of
 from fedlit.core.system.files import private, whole
 from fedlit.predictions.export import save_model
-from fedlit.predictions.serving import described
+from fedlit.predictions.serving import file_notes
 from fedlit.sites.envelope import Damaged
 from fedlit.sites.messages import check_run
 from fedlit.sites.policy import Refused
@@ -91,7 +91,7 @@ def bring(folder: Path, run: str, client: str | None, output: Path | None) -> tu
         )
     if run and len(runs) > 1:
         raise ConfigError(f"{run}: expected the id of one run, or its beginning, found {', '.join(runs)}")
-    notes = {file: described(file) for file in files if file.name.startswith(runs[-1])}
+    notes = {file: file_notes(file) for file in files if file.name.startswith(runs[-1])}
     owners = [told.get("client") for told in notes.values()]
     wanted = [file for file, told in notes.items() if client is None or told.get("client", client) == client]
     if len(wanted) != 1:

@@ -11,7 +11,7 @@ from lightning.pytorch import LightningModule
 from fedlit.core.errors import ConfigError
 from fedlit.core.messages import Round
 from fedlit.core.system.typed import Mistyped, Table, built, made
-from fedlit.experiment.phases import Part, Phase
+from fedlit.experiment.phases import Phase, RunPart
 from fedlit.schedules import ConstantSchedule, Schedule
 from fedlit.sites.messages import Train
 
@@ -100,9 +100,9 @@ class Recipe:
     phase: Phase
 
     @property
-    def part(self) -> Part:
+    def part(self) -> RunPart:
         """The phase as a stretch of rounds."""
-        return Part(None, self.phase)
+        return RunPart(None, self.phase)
 
     @property
     def module(self) -> LightningModule:

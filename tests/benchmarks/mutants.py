@@ -118,7 +118,7 @@ MUTANTS = (
            "if False and fetched(data.dataset, number) !=", "federation/test_examinations.py"),
     Mutant("a moved run trains on", "tracking/run.py", "            self.check_in_place()\n", "",
            "hostile/test_run_directories.py"),
-    Mutant("a resume takes other data", "experiment/resumption.py", "check_same(held, experiment.given)", "...",
+    Mutant("a resume takes other data", "experiment/resumption.py", "check_same(run, experiment.fingerprints)", "...",
            "experiment/test_api.py"),
     Mutant("a round is seeded without its number", "core/rounds.py", 'rnd.index, client.name)\n    window',
            'client.name)\n    window', "core"),

@@ -1,27 +1,19 @@
 """``fedlit data check`` and ``fedlit list labels``, as a user runs them."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+pytestmark = pytest.mark.usefixtures("folder")
+
 MINI = Path(__file__).parents[3] / "shared" / "data" / "nih-cxr14-mini"
 HEADER = "Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,View Position\n"
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory; what ``main`` does to the process is undone afterwards."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delenv("FEDLIT_DEBUG", raising=False)
-    return tmp_path
-
-
 def write_nih(root: str, patients: range = range(1, 5)) -> Path:
-    """A small download in the layout of NIH: two images a patient, drawn from its number."""
+    """Write a small download in the layout of NIH: two images per patient, drawn from its number."""
     (Path(root) / "images").mkdir(parents=True)
     rows = []
     for patient in patients:
@@ -48,12 +40,12 @@ class TestOneFolder:
             "images 8, 0 of them missing",
             "patients 4",
             "images per patient 2 to 2, median 2, mean 2.00",
-            "splits no official split; patients are divided by data.split",
+            "splits no official split; data.split divides the patients",
             "files PNG, 8-bit grey: 8",
             "sizes 32 x 32: 8",
             "Effusion Pleural Effusion 4 4 0 0 50.00%",
             "note: no image is positive for Atelectasis, Cardiomegaly",
-            "nothing is wrong; the images were decoded",
+            "no problems; the images were decoded",
         ):
             assert line in words(out)
 
@@ -64,10 +56,10 @@ class TestOneFolder:
         code, out, _ = fedlit_cli("data check nih")
         assert code == 1
         assert "8, 1 of them missing" in out
-        assert "wrong: 1 of 8 images are missing; add them, remove their rows, or set data.missing to drop\n" in out
+        assert "problem: 1 of 8 images are missing; add them, remove their rows, or set data.missing to drop\n" in out
         assert "  nih/images/00000002_000.png (Data_Entry_2017_v2020.csv, line 4)\n" in out
         assert "  nih/images/00000003_001.png (Data_Entry_2017_v2020.csv, line 7): no image, or its header" in out
-        assert "nothing is wrong" not in out
+        assert "no problems" not in out
 
     def test_many_places_are_counted(self, fedlit_cli):
         root = write_nih("nih")
@@ -81,7 +73,7 @@ class TestOneFolder:
         file.write_text(file.read_text().replace("Effusion|Mass", "Efusion|Mass", 1))
         code, out, _ = fedlit_cli("data check nih")
         assert code == 1
-        assert f"wrong: {file}, line 3: unknown label 'Efusion' in 'Efusion|Mass'; near names are Effusion" in out
+        assert f"problem: {file}, line 3: unknown label 'Efusion' in 'Efusion|Mass'; near names are Effusion" in out
         assert "The images were not inspected; fix this first" in out
 
     def test_arguments_of_the_data_set(self, fedlit_cli):
@@ -122,9 +114,9 @@ class TestSeveralFolders:
         write_nih("one"), write_nih("other", range(4, 8))
         code, out, _ = fedlit_cli("data check one other")
         assert code == 1
-        assert out.count("nothing is wrong") == 2  # within each
-        assert "wrong: 2 images are in one and other under the same name: a patient in two splits" in out
-        assert "wrong: 1 patients are in one and other: " in out
+        assert out.count("no problems") == 2  # within each
+        assert "problem: 2 images are in one and other under the same name: a patient in two splits" in out
+        assert "problem: 1 patients are in one and other: " in out
         assert "  patient 4\n" in out
 
     def test_pictures_are_compared_where_they_are_decoded(self, fedlit_cli):
@@ -134,7 +126,9 @@ class TestSeveralFolders:
         assert fedlit_cli("data check one other")[0] == 0
         code, out, _ = fedlit_cli("data check one other --decode")
         assert code == 1
-        assert "wrong: 1 images are equal in one and other: a patient in two splits or at two sites leaks; RSNA" in out
+        assert (
+            "problem: 1 images are equal in one and other: a patient in two splits or at two sites leaks; RSNA" in out
+        )
         assert "  one/images/00000002_001.png is other/images/00000007_000.png\n" in out
 
 
@@ -154,7 +148,7 @@ MISTAKES = {
     "no such command": ("data chek nih", "invalid choice: 'chek' (choose from 'check', 'cache'); did you mean check?"),
     "no such list": ("list label", "list: expected nothing, labels, reproductions or checks, found 'label'"),
 }
-"""Command lines, and what they are answered."""
+"""Command lines with mistakes, and the errors."""
 
 
 @pytest.mark.parametrize("case", MISTAKES)
@@ -171,13 +165,13 @@ def test_a_named_source_says_what_is_not_there(fedlit_cli):
     Path("empty").mkdir()
     code, out, _ = fedlit_cli("data check empty --source NIH")
     assert code == 1
-    assert "wrong: empty: found an empty folder; expected the official layout of NIH ChestX-ray14" in out
+    assert "problem: empty: found an empty folder; expected the official layout of NIH ChestX-ray14" in out
 
 
 def test_help_names_the_data_sets(fedlit_cli):
     code, out, _ = fedlit_cli("data --help")
     assert code == 0
-    assert "check Say what folders of chest X-rays hold" in words(out)
+    assert "check Summarise folders of chest X-rays" in words(out)
     code, out, _ = fedlit_cli("data check --help")
     assert code == 0
     assert "NIH" in out

@@ -1,4 +1,4 @@
-"""A class that is chosen in place of a default one has its own defaults."""
+"""A class that replaces a default class has its own defaults."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Credentials in a configuration: no file of a run holds them, and its resume asks for them."""
+"""Credentials in a configuration: no file of a run contains them, and a resume asks for them."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ SECRETS = ("geheim", "ge%40heim", "ge@he", "im@", "anna:")
 
 
 class Remembering(Tracker):
-    """Keeps the address that it gets."""
+    """A tracker that keeps its address."""
 
     addresses: list[str] = []
 
@@ -33,7 +33,7 @@ def here(tmp_path, monkeypatch):
 
 
 def leaks(folder: Path) -> list[str]:
-    """Files of a folder that hold a part of a credential, in their name or content."""
+    """Return the files of a folder whose names or contents include a part of a credential."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return [str(path) for path in files if any(s in str(path) or s.encode() in path.read_bytes() for s in SECRETS)]
 

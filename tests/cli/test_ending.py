@@ -1,4 +1,4 @@
-"""How a command ends: at once, and after all that has to be done before."""
+"""The end of a command: immediate, but after all registered functions."""
 
 import subprocess
 import sys
@@ -42,7 +42,7 @@ def test_modules_are_not_taken_apart_and_what_is_registered_runs(words, code):
 
 
 def test_a_thread_that_is_at_work_is_waited_for():
-    """As of a logger of one's own, which still sends."""
+    """A thread, such as that of the user's own logger, which still sends."""
     work = "threading.Thread(target=lambda: (time.sleep(0.5), print('sent'))).start()"
     code, printed = ended(work)
     assert code == 0

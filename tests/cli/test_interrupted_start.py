@@ -1,4 +1,4 @@
-"""Ctrl-C while fedlit starts: it ends at once, without a traceback."""
+"""Ctrl-C while fedlit starts: it ends immediately, without a traceback."""
 
 import signal
 import subprocess

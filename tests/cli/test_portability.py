@@ -1,4 +1,4 @@
-"""The command line can be imported where the modules of Unix are missing, as on Windows."""
+"""The command line can be imported without the modules of Unix, as on Windows."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The tables that commands print."""
+"""Tables that commands print."""
 
 import io
 

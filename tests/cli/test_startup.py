@@ -1,4 +1,4 @@
-"""What a command imports before it answers, and what that costs."""
+"""Imports of a command before its first output, and their memory."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ except OSError:
     peak = None
 print(json.dumps([code or 0, sorted(sys.modules), peak]))
 """
-"""Run as a script: the exit code, the modules, and the peak of memory in KiB where Linux tells it."""
+"""A script that prints the exit code, the modules, and on Linux the peak of memory in KiB."""
 
 BLOCKED = """
 import sys
@@ -102,7 +102,7 @@ def test_a_look_at_data_imports_no_pytorch(tmp_path):
 
 
 def test_fit_says_that_it_starts_before_it_imports_pytorch():
-    """The first line comes at once: nobody looks at an empty terminal."""
+    """The first line is printed immediately."""
     blocked = BLOCKED + ASKED.format(words=["fit"])
     done = subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True, timeout=120)
     assert done.stdout.startswith("fedlit ")

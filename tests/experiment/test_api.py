@@ -1,4 +1,4 @@
-"""``fedlit.fit``: a federation from a script, with the numbers of the command line."""
+"""``fedlit.fit``: a federation from a script, with the results of the command line."""
 
 import gc
 import inspect
@@ -229,7 +229,8 @@ class TestOneAfterTheOther:
             images, labels = clients["south"][0].tensors
             (labels if what == "labels" else images)[0] = 0 if what == "pixels" else 1 - labels[0]
         with pytest.raises(
-            CheckpointError, match=r"lr 0.1[^)]*\) there, SGD \(lr 0.2" if what == "rate" else "others: the data is"
+            CheckpointError,
+            match=r"lr 0.1[^)]*\), found SGD \(lr 0.2" if what == "rate" else "expected the data with which",
         ):
             fit(model, clients, rounds=2, ckpt_path="last")
 
@@ -237,7 +238,7 @@ class TestOneAfterTheOther:
         with monkeypatch.context() as still:
             still.setattr(Net, "configure_optimizers", lambda self: torch.optim.SGD(self.parameters(), lr=0.0))
             fit(rounds=1, name="part")
-        with pytest.raises(CheckpointError, match=r"lr 0.0[^)]*\) there, SGD \(lr 0.1"):
+        with pytest.raises(CheckpointError, match=r"lr 0.0[^)]*\), found SGD \(lr 0.1"):
             fit(rounds=2, ckpt_path="last")
 
     def test_data_that_are_augmented_go_on(self):
@@ -318,4 +319,4 @@ def test_each_setting_is_spelled_once_and_shown_to_who_asks_for_help():
     assert list(shown)[:3] == ["model", "clients", "aggregators"]
     told = inspect.getdoc(fedlit.fit)
     assert [name for name in shown if f"\n    {name}: " not in told] == []
-    assert "as in a YAML; see" not in told
+    assert "see :class:`fedlit" not in told

@@ -1,4 +1,4 @@
-"""Mistakes in a call of ``fedlit.fit`` are told in words, before anything is written."""
+"""Mistakes in a call of ``fedlit.fit`` raise clear errors before anything is written."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ class Untrainable(LightningModule):
 
 
 class Tied(Net):
-    """Two layers that share their memory, and not their parameter: copies of it would not."""
+    """Two layers that share memory but not a parameter; copies of the model would not share it."""
 
     def __init__(self):
         super().__init__()
@@ -65,16 +65,16 @@ class Stream(IterableDataset):
         (lambda: fit(optimizer_state="drop"), "optimizer_state: expected 'reset' or 'keep', found 'drop'"),
         (lambda: fit(seed=True), "seed: expected a whole number, found True"),
         (lambda: fit(schedule={"window": 1}), "schedule: expected Schedule, found a dict"),
-        (lambda: fit(logger="csv"), "logger: expected Tracker or Logger or a list of Tracker or Logger or True or False"),
+        (lambda: fit(logger="csv"), "logger: expected Tracker or Logger or a list of Tracker or Logger or"),
         (lambda: fit(name="a/b"), "name: expected a name of letters"),
         (lambda: fit(precision="16"), "fabric.precision"),
         (lambda: fit(net(), ToyData()), "batch_size: ToyData has its own"),
     ],
     ids=[
-        "class", "module", "untrainable", "tied", "nobody", "a list", "one name", "number as name", "number", "tensors", "loader",
-        "stream", "dict", "list of sets", "four sets", "no training set", "empty set", "one example", "one aggregator",
-        "aggregator class", "aggregator name", "text", "no rounds", "word", "truth value", "schedule", "logger", "path",
-        "precision", "batch size twice",
+        "class", "module", "untrainable", "tied", "nobody", "a list", "one name", "number as name", "number",
+        "tensors", "loader", "stream", "dict", "list of sets", "four sets", "no training set", "empty set",
+        "one example", "one aggregator", "aggregator class", "aggregator name", "text", "no rounds", "word",
+        "truth value", "schedule", "logger", "path", "precision", "batch size twice",
     ],
 )  # fmt: skip
 def test_mistakes_are_told_in_words(given, words):

@@ -1,4 +1,4 @@
-"""What runs are called: the aggregators, and the objective where it has a label."""
+"""Names of methods and runs."""
 
 import re
 
@@ -6,13 +6,13 @@ import pytest
 from torch import nn
 
 from fedlit.aggregators import FedBN, Scaffold
-from fedlit.experiment.naming import OF_RUNS, check_name, method_name, run_name
+from fedlit.experiment.naming import OF_RUNS, Names, check_name, run_name
 from fedlit.federation.federation import Federation
 from fedlit.objectives import BCE, AUCSaddle
 
 
 class Labelled(nn.Module):
-    """A loss with a name of its own."""
+    """A loss with its own label."""
 
     objective_label = "Ours"
 
@@ -32,10 +32,10 @@ class Labelled(nn.Module):
 def test_a_method_is_called_by_its_aggregators_and_its_objective(aggregators, objective, name):
     model = nn.Module()
     model.objective = objective
-    assert method_name(Federation(aggregators, rounds=1), model) == name
+    assert Names.of(Federation(aggregators, rounds=1), model).method == name
 
 
-def test_a_run_is_named_by_its_method_and_seed_and_when_it_began():
+def test_the_default_name_of_a_run_has_its_method_its_seed_and_the_time():
     name = run_name("CODASCA-AUCSaddle", 3)
     assert re.fullmatch(r"CODASCA-AUCSaddle-seed3-\d{8}-\d{4}", name)
     check_name("name", name, OF_RUNS)

@@ -1,9 +1,10 @@
-"""What runs are compared by: short names first, at most 40, and an algorithm's own before the rest."""
+"""Parameters of runs: short names first, then those of algorithms, at most 40."""
 
 import pytest
 from torch import nn
 
 from fedlit.aggregators import FedProx, Scaffold
+from fedlit.experiment.naming import Names
 from fedlit.experiment.parameters import MOST, parameters
 from fedlit.federation.federation import Federation
 from fedlit.objectives import BCE, AUCSaddle
@@ -40,18 +41,20 @@ SETTINGS = {
 }
 
 
-def model(objective: nn.Module | None) -> nn.Module:
-    made = nn.Module()
-    made.objective = objective
-    return made
+def made(settings: dict, federation: Federation, objective: nn.Module | None = None) -> dict:
+    """The parameters of a run whose model has an objective."""
+    model = nn.Module()
+    model.objective = objective
+    return parameters(settings, federation, Names.of(federation, model))
 
 
 def test_short_names_come_first_then_algorithms_then_the_rest():
     federation = Federation([Scaffold(), FedProx(0.1)], rounds=5, schedule=ConstantSchedule(4, "steps"))
-    assert list(parameters(SETTINGS, federation, model(AUCSaddle())).items()) == [
+    assert list(made(SETTINGS, federation, AUCSaddle()).items()) == [
         ("method", "Scaffold+FedProx-AUCSaddle"), ("aggregator", "Scaffold+FedProx"), ("objective", "AUCSaddle"),
-        ("window", 4), ("rounds", 5), ("weights", "examples"), ("lr", 0.1), ("seed", 3), ("data", "PhantomCXR"), ("model", "ImageClassifier"),
-        ("backbone", "densenet121"), ("optimizer", "SGD"), ("batch_size", 16), ("schedule", "ConstantSchedule"),
+        ("window", 4), ("rounds", 5), ("weights", "examples"), ("lr", 0.1), ("seed", 3), ("data", "PhantomCXR"),
+        ("model", "ImageClassifier"), ("backbone", "densenet121"), ("optimizer", "SGD"), ("batch_size", 16),
+        ("schedule", "ConstantSchedule"),
         ("with.AUCSaddle.margin", 1.0), ("with.Scaffold.eta_g", 1.0), ("with.FedProx.mu", 0.1),
         ("yaml.data.hospitals", 3), ("yaml.federation.schedule.unit", "steps"),
         ("yaml.fabric.precision", "32-true"), ("yaml.model.optimizer.momentum", 0.9),
@@ -60,14 +63,14 @@ def test_short_names_come_first_then_algorithms_then_the_rest():
 
 def test_pages_that_sort_show_short_names_first():
     federation = Federation([Scaffold(), FedProx(0.1)], rounds=5, schedule=ConstantSchedule(4, "steps"))
-    names = sorted(parameters(SETTINGS, federation, model(AUCSaddle())))
+    names = sorted(made(SETTINGS, federation, AUCSaddle()))
     assert [name for name in names if "." not in name] == names[:14]
     assert names[0] == "aggregator"
 
 
 def test_there_are_at_most_forty():
     many = SETTINGS | {"data": {"class_path": "x.Data", "init_args": {f"option_{i}": i for i in range(100)}}}
-    found = parameters(many, Federation([], rounds=1), model(BCE()))
+    found = made(many, Federation([], rounds=1), BCE())
     assert len(found) == MOST == 40
     assert list(found)[:3] == ["method", "aggregator", "objective"]
     assert not any(name.startswith("yaml.model.optimizer") for name in found)
@@ -75,7 +78,7 @@ def test_there_are_at_most_forty():
 
 @pytest.mark.parametrize("bare", [{}, {"model": {"class_path": "mine.Net", "init_args": {"lr": 0.5}}}])
 def test_a_model_of_ones_own_has_what_it_has(bare: dict):
-    found = parameters(bare, Federation([], rounds=1), nn.Module())
+    found = made(bare, Federation([], rounds=1))
     assert "objective" not in found
     assert found.get("lr") == (0.5 if bare else None)
     assert found["method"] == "FedAvg"

@@ -1,4 +1,4 @@
-"""Phases: pretraining on one client, then a federation, as one run that is killed, resumed and evaluated like any other."""
+"""Phases: pretraining on one client, then a federation, as one run that is killed, resumed and evaluated."""
 
 import copy
 import re
@@ -69,7 +69,7 @@ def place(path: Path, config: dict) -> Place:
 
 
 def finished(path: Path, config: dict, options: str = "") -> tuple[Kept, str]:
-    """A run that ended well, and what it printed."""
+    """A successful run, and its output."""
     here = place(path, config)
     command = here.fit(options)
     assert command.wait() == 0, command.output
@@ -136,7 +136,7 @@ class TestOneConfig:
     "step", [PHASE + 1, *(pytest.param(s, marks=pytest.mark.slow) for s in (1, PHASE, PHASE + MAIN))]
 )
 def test_killed_and_resumed(whole, tmp_path, step):
-    """In the phase, at its end, in the main part, at its end."""
+    """Kills in the phase, at its end, in the main part, and at its end."""
     here = place(tmp_path, CONFIG)
     command = here.fit(f"--federation.checkpoint_every 1 --logger awkward.Killer --logger.step {step}")
     assert command.wait() == -signal.SIGKILL, command.output
@@ -148,7 +148,7 @@ def test_killed_and_resumed(whole, tmp_path, step):
 
 @pytest.mark.slow
 def test_killed_between_phase_and_main_part(whole, tmp_path):
-    """What the main part had logged without a checkpoint is done again."""
+    """Rounds that the main part had logged after its last checkpoint are repeated."""
     here = copied(whole, tmp_path)
     shutil.rmtree(here.path / "default/run/checkpoints")
     again = here.fit("--ckpt_path last")
@@ -173,7 +173,7 @@ def head_only(tmp_path_factory) -> tuple[Kept, str]:
 
 @pytest.mark.parametrize("fixture", ["whole", pytest.param("head_only", marks=pytest.mark.slow)])
 def test_test_and_predict(fixture, request, tmp_path):
-    """``fedlit test`` of the best checkpoint shows the table that the run ended with, and predicts what it scored."""
+    """``fedlit test`` of the best checkpoint prints the table at the end of the run, and writes the same scores."""
     run = request.getfixturevalue(fixture)
     trained = yaml.safe_load((run[0].path / "config.yaml").read_text())
     here = copied(run, tmp_path, {k: trained[k] for k in ("phases", "data", "model", "federation")})
@@ -242,7 +242,7 @@ class TestHandOver:
 
     @pytest.mark.slow
     def test_two_phases(self, fresh, tmp_path):
-        """The second trains the head alone on the body of the first, and hands over both."""
+        """The second phase trains only the head on the body of the first, and keeps both."""
         second = phase(name="head", clients=None, trainable="head", keep="all", optimizer=None)
         body, head = parts(start_of_main(tmp_path, changed(phases=[PRETRAIN, second])))
         assert_start(body, self.best(tmp_path)[0])
@@ -278,7 +278,10 @@ REFUSED = {
         "a stage of one round",
     ),
     "client of the main part": (changed(federation__clients=["site-7"]), "found 'site-7'"),
-    "model of a phase": (changed(model={"class_path": "toys.ToyNet"}), "phases, 'pretrain': ToyNet has no 'optimizer'"),
+    "model of a phase": (
+        changed(model={"class_path": "toys.ToyNet"}),
+        "phases, 'pretrain': expected a model with 'optimizer'",
+    ),
 }
 NAMES = {
     "name that is a path": (changed(phases=[phase(name="a/b")]), "name"),
@@ -324,7 +327,7 @@ def test_printed_config_is_the_same_run(whole, tmp_path):
 
 
 class TestTakenOver:
-    """A phase runs as the main part does, in what it does not say itself."""
+    """A phase inherits settings of the main part that it leaves out."""
 
     MAIN = {"participation": 0.4, "weights": "uniform", "gradient_clip": 0.5, "eval_every": 2, "checkpoint_every": 7}
 

@@ -77,7 +77,7 @@ print(list(fitted.metrics.index))
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_data_sets_of_ones_own_need_no_pandas(tmp_path, monkeypatch, workers: int):
-    """It takes a third of a second and 60 MiB, and reads tables, of which there are none."""
+    """Importing pandas takes a third of a second and 60 MiB."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     command = [sys.executable, "-c", LOADED, str(workers)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)

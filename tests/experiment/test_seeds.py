@@ -1,8 +1,7 @@
-"""``fedlit fit --seed 0,1``: each seed is the run that it is alone, and runs of different seeds share their group."""
+"""``fedlit fit --seed 0,1``: each run equals that of a single seed, and all share a group."""
 
 import json
 import re
-import sys
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -22,13 +21,8 @@ BASE = {
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with a base.yaml; what ``main`` does to the process is undone afterwards."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setenv("COLUMNS", "200")
-    (tmp_path / "base.yaml").write_text(yaml.safe_dump(BASE))
-    return tmp_path
+def base(folder: Path) -> None:
+    (folder / "base.yaml").write_text(yaml.safe_dump(BASE))
 
 
 def runs(experiment: str = "default") -> dict[str, Path]:
@@ -50,7 +44,7 @@ def test_each_seed_is_the_run_that_it_is_alone(fedlit_cli, folder: Path):
     assert re.search(rf"auroc_macro +│ {mean(scores):.4f} │ +{stdev(scores):.4f}", out), out
     assert "over 2 seeds" in out
     assert out.endswith(
-        f"a row a run: runs/default/{first.name.partition(',')[0]}.csv\nto compare: fedlit compare runs/default\n"
+        f"table of the runs: runs/default/{first.name.partition(',')[0]}.csv\nto compare: fedlit compare runs/default\n"
     )
 
     assert fedlit_cli("fit -c base.yaml --seed 1 --name alone")[0] == 0
@@ -90,7 +84,7 @@ def test_seeds_of_a_yaml_have_the_name_that_is_given(fedlit_cli, folder: Path):
 
 def test_a_trial_takes_the_first_seed_alone(fedlit_cli, folder: Path):
     code, out, err = fedlit_cli("fit -c base.yaml --seed 3,4 --fast_dev_run true")
-    assert (code, "a trial run: seed 3 alone" in out) == (0, True), err
+    assert (code, "a trial run: only seed 3" in out) == (0, True), err
     assert not (folder / "runs").exists()
 
 
@@ -104,8 +98,8 @@ def test_other_commands_take_one_seed(command: str, fedlit_cli):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("--seed 0,1,0", "seed (command line): 0 is there twice"),
-        ("--seed 0,1 --ckpt_path last", "ckpt_path (command line): last is of one run, and seed names 2"),
+        ("--seed 0,1,0", "seed (command line): expected different seeds, found 0 twice"),
+        ("--seed 0,1 --ckpt_path last", "ckpt_path (command line): expected nothing with 2 seeds, found last"),
         ("--seed 0,1 --jobs 0", "--jobs: expected at least 1, found 0"),
         ("--seed 0,1 --federation.rounds 0", "federation.rounds (command line): expected at least 1"),
         ("--seed 0,x", "seed (command line): Expected a int. Got value: 0,x"),
@@ -130,7 +124,7 @@ def data_seeds(runs: list[PlannedRun]) -> list[int | None]:
 
 
 def test_the_data_follow_the_seed_unless_one_draw_is_asked_for(folder: Path):
-    """Seeds shared one split, one partition and one PhantomCXR."""
+    """Each seed has its own split, partition and PhantomCXR."""
     nested = {"class_path": "Organisations", "init_args": {"image_size": 32, "sources": {
         "a": {"class_path": "PhantomCXR", "init_args": {"seed": 7}}, "b": {"class_path": "PhantomCXR"}}}}  # fmt: skip
     base = {"experiment": "draws", "seeds": [0, 2]}
@@ -147,5 +141,5 @@ def test_the_data_follow_the_seed_unless_one_draw_is_asked_for(folder: Path):
         for run in plan(Sweep(**base, config=["nested.yaml"]))
     ]
     assert [[each[name]["init_args"]["seed"] for name in "ab"] for each in sources] == [[7, 0], [9, 2]]
-    with pytest.raises(ConfigError, match="data are drawn from 0 and above, found -1"):
+    with pytest.raises(ConfigError, match="expected at least 0, from which data can be drawn, found -1"):
         plan(Sweep("draws", seeds=[-1]))

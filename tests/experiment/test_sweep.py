@@ -1,4 +1,4 @@
-"""Sweeps: every run is that of ``fedlit fit``, none is done twice, and no mistake shows after hours."""
+"""Sweeps: every run equals that of ``fedlit fit``, none is repeated, and mistakes are found before the first."""
 
 import json
 import multiprocessing
@@ -21,10 +21,12 @@ from runs import Command, Kept, Place, assert_same_run
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system.processes import cores
-from fedlit.experiment.sweep import _own_images, alone, load_sweep, next_steps, plan, run_sweep
+from fedlit.experiment.sweep import _own_images, load_sweep, locked, next_steps, plan, run_sweep
 from fedlit.tracking.base import Tracker
 from fedlit.tracking.mlflow import ALL_RUNS
 from fedlit.tracking.run import Result
+
+pytestmark = pytest.mark.usefixtures("folder")
 
 BASE = {
     "data": {"class_path": "toys.ToyData"},
@@ -53,7 +55,7 @@ SLOW = {
 
 
 class Recorder(Tracker):
-    """Writes the tags and what its process is to the run's directory."""
+    """A tracker that writes tags and process properties into the run's directory."""
 
     def start(self, run, metrics) -> None:
         daemon = multiprocessing.current_process().daemon
@@ -69,18 +71,9 @@ def write(folder: Path, sweep: dict, base: dict | None = None) -> Path:
     return folder / "sweep.yaml"
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory; what ``main`` does to the process is undone afterwards."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setenv("COLUMNS", "200")
-    return tmp_path
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFrame]:
-    """The grid's experiment folder after one call, and what the call returned."""
+    """The experiment folder of the grid after one call, and the returned table."""
     place = tmp_path_factory.mktemp("finished")
     sweep = load_sweep(write(place, {**GRID, "run_dir": str(place / "runs")}))
     table = run_sweep(sweep, console=Console(quiet=True))
@@ -139,8 +132,8 @@ class TestRuns:
     def test_what_to_do_next_is_told(self, folder: Path):
         table = pd.DataFrame({"status": ["failed", "finished"], "directory": ["runs/e/a", "runs/e/b"]})
         file = Path("runs/e/sweep.csv")
-        assert next_steps(table[:1], file) == "a row a run: runs/e/sweep.csv"
-        told = "a row a run: runs/e/sweep.csv\nto compare: fedlit compare runs/e"
+        assert next_steps(table[:1], file) == "table of the runs: runs/e/sweep.csv"
+        told = "table of the runs: runs/e/sweep.csv\nto compare: fedlit compare runs/e"
         assert next_steps(table, file) == told
         Path("runs/e/b").mkdir(parents=True)
         Path("runs/e/b/mlflow_run.json").write_text('{"run_id": "1", "tracking_uri": "sqlite:///mlflow.db"}')
@@ -180,7 +173,7 @@ class TestRuns:
 
     @pytest.mark.parametrize("metric", ["test/federation/auroc_macro", "test_curve/federation/auroc_macro"])
     def test_the_test_set_does_not_choose_among_the_points_of_a_grid(self, metric: str, folder: Path):
-        with pytest.raises(ConfigError, match="must not select"):
+        with pytest.raises(ConfigError, match="expected a metric of the validation data"):
             load_sweep(write(folder, {**GRID, "metric": metric}))
         assert load_sweep(write(folder, GRID)).metric == "val/auroc_macro"
         methods = {key: value for key, value in GRID.items() if key != "grid"}
@@ -260,7 +253,7 @@ class TestPlan:
             ({"grid": {"model.lr": []}}, r"grid.model.lr: expected at least one value"),
             ({"grid": {"seed": [1]}}, r"seed: a sweep sets it for each run; use seeds"),
             ({"seeds": []}, "seeds: expected at least one value"),
-            ({"seeds": [1, 1]}, "run fedavg,lr=0.1,seed=1 is there twice"),
+            ({"seeds": [1, 1]}, "run fedavg,lr=0.1,seed=1: expected different values and seeds"),
             ({"seeds": "many"}, r"seeds \(\S+sweep.yaml, line \d+\): Expected a list. Got value: many"),
             ({"cases": {"a/b": {}}}, "cases: expected a name of letters.*found 'a/b'"),
             (
@@ -269,9 +262,9 @@ class TestPlan:
             ),
             (
                 {"cases": {"good": {}, "bad": {"federation.aggregators": ["FedAvg", "Scafold"]}}},
-                r"run bad,lr=0.1: federation.aggregators \(\S+sweep.yaml, line 9\): Expected a dot import path string: Scafold; did you",
+                r"run bad,lr=0.1: federation.aggregators \(\S+sweep.yaml, line 9\): Expected .*: Scafold; did you",
             ),
-            ({"config": ["base.yaml", "absent.yaml"]}, "there is no file .*absent.yaml; paths are relative to"),
+            ({"config": ["base.yaml", "absent.yaml"]}, "there is no file .*absent.yaml; write paths relative to"),
             ({"sedes": [1]}, "'sedes' is not accepted; did you mean seeds"),
         ],
         ids=str,
@@ -305,7 +298,7 @@ class TestGoingOn:
         code, out, _ = fedlit_cli(line)
         stopper.join()
         assert code == 128 + signum
-        assert "to continue, the same command again" in out
+        assert "repeat the command to continue" in out
         assert [line.split("  ")[1] for line in out.splitlines() if line.startswith("seed=")] == ["stopped"] * 2
         assert "left" not in out
         assert list(pd.read_csv("runs/slow/sweep.csv")["status"]) == ["stopped"] * 2
@@ -314,7 +307,7 @@ class TestGoingOn:
     @pytest.mark.slow
     @pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN], ids=["terminal", "background"])
     def test_ctrl_c_before_a_run_has_begun_stops_it(self, folder: Path, handler):
-        """Also where the shell has started the sweep deaf to Ctrl-C, as it does with ``fedlit sweep ... &`` in a script."""
+        """Also if the shell makes the sweep ignore Ctrl-C, as it does with ``fedlit sweep ... &`` in a script."""
         words = ["-m", "fedlit", "sweep", "--config", str(write(folder, SLOW))]
         paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
         with Path("said.txt").open("w") as file:
@@ -409,13 +402,13 @@ class TestGoingOn:
         Path("runs/e/seed=0/thesis.tex").touch()
         code, _, err = fedlit_cli(f"sweep --config {write(folder, {'experiment': 'e', 'config': ['base.yaml']})}")
         assert code == 1
-        assert "runs/e/seed=0 is in the way, and is not a run's; move it away" in err
+        assert "runs/e/seed=0 exists but is not a run directory; move it away" in err
         assert Path("runs/e/seed=0/thesis.tex").exists()
 
     def test_two_sweeps_do_not_share_a_folder(self, fedlit_cli, folder: Path):
-        with alone(folder / "runs/trial/sweep.csv"):
+        with locked(folder / "runs/trial/sweep.csv"):
             code, _, err = fedlit_cli(f"sweep --config {write(folder, GRID)}")
-        assert (code, "another process is at work on the runs of runs/trial/sweep.csv" in err) == (2, True)
+        assert (code, "runs/trial/sweep.csv: another process is running these runs" in err) == (2, True)
         assert [p.name for p in Path("runs/trial").iterdir()] == [".sweep.lock"]
 
 
@@ -424,6 +417,6 @@ def test_runs_without_the_metric_because_heads_are_personal_say_what_they_have_i
     Result(1, 1, 1.0, metrics).write(folder)
     row = {"name": "pfl", "status": "finished", "directory": str(folder), "test/federation/auroc_macro": float("nan")}
     (line,) = _own_images(pd.DataFrame([row]), "test/federation/auroc_macro")
-    assert "auroc_own_macro is 0.6580, of 213 images a class" in line
+    assert "auroc_own_macro is 0.6580, from 213 images per class" in line
     assert not _own_images(pd.DataFrame([row | {"status": "failed"}]), "test/federation/auroc_macro")
     assert not _own_images(pd.DataFrame([row]).assign(**{"val/loss": float("nan")}), "val/loss")

@@ -1,4 +1,4 @@
-"""Sweeps that write to one tracking store at once, one of them interrupted: everything arrives, once."""
+"""Sweeps that write to one tracking store at once, one of them interrupted: everything is logged once."""
 
 import os
 import signal

@@ -7,7 +7,7 @@ import signal
 import pytest
 from runs import Command, Place, wait_until
 
-from fedlit.experiment.experiment import Experiment
+from fedlit.cli.commands import test as test_command
 from fedlit.tracking.lock import RunLock
 
 OPTIONS = (
@@ -60,8 +60,8 @@ def test_a_checkpoint_that_a_run_at_work_replaces_meanwhile_is_no_error(tmp_path
     done = place.fit()
     assert done.wait() == 0, done.output
     last = place.run("run").last
-    gone, find = iter([last.with_name("round-000001")]), Experiment.required_checkpoint
-    monkeypatch.setattr(Experiment, "required_checkpoint", lambda experiment: next(gone, None) or find(experiment))
+    gone, find = iter([last.with_name("round-000001")]), test_command.required_checkpoint
+    monkeypatch.setattr(test_command, "required_checkpoint", lambda experiment: next(gone, None) or find(experiment))
     lock = RunLock(tmp_path / "default/run")
     lock.acquire()
     code, out, err = fedlit_cli(f"test --run_dir {tmp_path} {place.options} --output {tmp_path / 'predictions'}")

@@ -16,8 +16,8 @@ from fedlit.predictions.table import read
 from fedlit.reports.compare.runs import load
 
 FILE = Path("b/predictions/federation.parquet")
-ANEW = "`fedlit test --output FOLDER` writes them anew"
-NO_PARQUET = (f"{FILE}: expected predictions as Parquet, found", ANEW)
+AGAIN = "`fedlit test --output FOLDER` writes them again"
+NO_PARQUET = (f"{FILE}: expected predictions as Parquet, found", AGAIN)
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def no_rows() -> None:
 INPUTS = [
     Wrong("half a file", cut(2000), NO_PARQUET),
     Wrong("a file without its end", cut(-3), NO_PARQUET),
-    Wrong("an empty file", cut(0), (f"{FILE}: expected predictions as Parquet, found an empty file", ANEW)),
+    Wrong("an empty file", cut(0), (f"{FILE}: expected predictions as Parquet, found an empty file", AGAIN)),
     Wrong("four bytes", cut(4), NO_PARQUET),
     Wrong("flipped bytes", flipped, NO_PARQUET),
     Wrong("a text", lambda: FILE.write_bytes(b"hello"), NO_PARQUET),
@@ -114,16 +114,16 @@ INPUTS = [
     Wrong("other labels", other(labels=1 - predictions(1, 1).labels), ("have other labels or patients",)),
     Wrong("an image twice", other(images=np.array(["x"] * 120)), ("found 'x' twice",)),
     Wrong("a score that is not finite", infinite, ("FedProx: expected finite scores",)),
-    Wrong("a label 7", other(labels=predictions(1, 1).labels + 6), ("expected labels 0, 1 or NaN, found", ANEW)),
+    Wrong("a label 7", other(labels=predictions(1, 1).labels + 6), ("expected labels 0, 1 or NaN, found", AGAIN)),
     Wrong("another test set", lambda: None, ("--set: no run has predictions of 'external'", "federation"),
         "compare a b --set external"),
     Wrong("a round that is a word", noted(round="three"), (str(FILE), "expected a number as 'round', found 'three'")),
-    Wrong("classes that are no JSON", noted(classes="[Eff"), (str(FILE),
-        "expected a list as its 'classes', found '[Eff'")),
-    Wrong("classes that are a number", noted(classes="3"), (str(FILE), "expected a list as its 'classes', found '3'")),
+    Wrong("classes that are no JSON", noted(classes="[Eff"), (str(FILE), "expected a list as 'classes', found '[Eff'")),
+    Wrong("classes that are a number", noted(classes="3"), (str(FILE), "expected a list as 'classes', found '3'")),
     Wrong("positives that are words", noted(trained_positives='["x"]'), (str(FILE),
-        "expected a list as its 'trained_positives'")),
-    Wrong("too few positives", noted(trained_positives="[1]"), (str(FILE), "1 numbers for 3 classes")),
+        "expected a list as 'trained_positives'")),
+    Wrong("too few positives", noted(trained_positives="[1]"), (str(FILE),
+        "expected 3 numbers as 'trained_positives', found 1")),
     Wrong("no patients", column("patient", None), (str(FILE), "found no patient")),
     Wrong("a score that is a word", column("score/Mass", ["x"]), (str(FILE), "expected numbers in the columns score/")),
     Wrong("a binary configuration", content("b/config.yaml", bytes(range(256))), ("b/config.yaml",

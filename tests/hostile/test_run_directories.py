@@ -59,11 +59,11 @@ def test_a_run_that_was_renamed_goes_on_under_its_new_name():
 
 def test_a_name_that_is_taken_is_said(capsys: pytest.CaptureFixture[str]):
     fit(rounds=1, name="mine")
-    assert "is there already" not in capsys.readouterr().out
+    assert "already exists" not in capsys.readouterr().out
     assert fit(rounds=1, name="mine").directory.name == "mine-2"
     said = " ".join(capsys.readouterr().out.split())
     assert (
-        "runs/default/mine is there already: this run is mine-2; --ckpt_path runs/default/mine would go on with it"
+        "runs/default/mine already exists: this run is mine-2; --ckpt_path runs/default/mine would resume that one"
         in said
     )
 
@@ -92,5 +92,5 @@ def test_an_empty_checkpoint_starts_no_new_run(empty):
 
 
 def test_a_run_is_not_called_as_the_folder_of_the_sites():
-    with pytest.raises(ConfigError, match="name: this folder of an experiment holds what the sites of --sites keep"):
+    with pytest.raises(ConfigError, match="name: the sites of --sites keep their states in this folder"):
         fit(name="sites")

@@ -20,7 +20,7 @@ NOTES = {
 }  # fmt: skip
 MODEL = "fedlit.models.ImageClassifier"
 PREDICT = "predict --model m.safetensors images"
-ANEW = "export the model anew"
+AGAIN = "export the model again"
 
 
 def config(class_path: str = MODEL, **options: object) -> str:
@@ -59,26 +59,26 @@ INPUTS = [
     row("a header of 2 to the 63 bytes", b"\xff" * 7 + b"\x7f" + WHOLE[8:], NO_FILE),
     row("no notes", save({"w": torch.zeros(1)}), "without its notes"),
     row("notes of another program", save({"w": torch.zeros(1)}, {"format": "pt"}), "without its notes"),
-    row("classes that are no JSON", exported(classes="[Edema"), "'classes' is no JSON", ANEW),
-    row("classes that are a number", exported(classes=3), "'classes'", "a list of different names", "found 3", ANEW),
+    row("classes that are no JSON", exported(classes="[Edema"), "note 'classes': expected JSON", AGAIN),
+    row("classes that are a number", exported(classes=3), "'classes'", "a list of different names", "found 3", AGAIN),
     row("classes that are numbers", exported(classes=[1, 2]), "'classes'", "a list of different names"),
     row("a class twice", exported(classes=["Edema", "Edema"]), "'classes'", "a list of different names"),
-    row("learned of another length", exported(learned=[True]), "'learned'", "a truth value for each class", ANEW),
+    row("learned of another length", exported(learned=[True]), "'learned'", "a list with true or false for each class", AGAIN),
     row("learned left out", exported(learned=None), "'learned'", "found nothing"),
-    row("no size of the images", exported(image_size=None), "lack 'image_size'", ANEW),
+    row("no size of the images", exported(image_size=None), "expected note 'image_size' with note", AGAIN),
     row("a size below zero", exported(image_size=-4), "'image_size'", "found -4"),
     row("a size of a terabyte", exported(image_size=10**6), "'image_size'", "found 1000000"),
     row("two channels", exported(channels=2), "'channels'", "1 or 3", "found 2"),
     row("a mean that is no number", exported(mean="[NaN]"), "'mean'", "a number for each channel"),
-    row("a mean of another length", exported(mean=[0.1, 0.2]), "'mean' has 2 numbers, but 'in_chans' is 1"),
+    row("a mean of another length", exported(mean=[0.1, 0.2]), "note 'mean': expected 1 numbers, one per channel, found 2"),
     row("a deviation of zero", exported(std=[0]), "'std'", "above 0"),
-    row("a configuration that is no YAML", exported(config="a: [b"), "its configuration is no YAML"),
-    row("a configuration that is a list", exported(config="[1, 2]"), "lacks model.class_path"),
-    row("a configuration without a model", exported(config="seed: 1"), "lacks model.class_path"),
-    row("a class path that is a number", exported(config(class_path=3)), "lacks model.class_path"),
+    row("a configuration that is no YAML", exported(config="a: [b"), "note 'config': expected YAML"),
+    row("a configuration that is a list", exported(config="[1, 2]"), "expected model.class_path and fabric"),
+    row("a configuration without a model", exported(config="seed: 1"), "expected model.class_path and fabric"),
+    row("a class path that is a number", exported(config(class_path=3)), "expected model.class_path and fabric"),
     row("a class that fedlit has not", exported(config("fedlit.models.Absent")), "fedlit.models.Absent", "--trust"),
     row("a room that fedlit has not", exported(config("fedlit.nowhere.Net")), "fedlit.nowhere.Net", "--trust"),
-    row("tensors of another model", WHOLE, "its tensors are not those of the ImageClassifier", "Missing key"),
+    row("tensors of another model", WHOLE, "expected the tensors of the ImageClassifier", "Missing key"),
     Refused("a precision that there is not", PREDICT, ("fabric.precision", "12-bits"),
         {"m.safetensors": exported(config().replace("32-true", "12-bits"))}),
     evil("a module of somebody", "evil.Evil", class_path="evil.Evil"),
@@ -125,7 +125,7 @@ def test_with_trust_the_module_is_made(place: Path, fedlit_cli):
     Path("m.safetensors").write_bytes(exported(config(objective={"class_path": "evil.Evil"})))
     code, _, err = fedlit_cli(f"{PREDICT} --trust")
     assert code == 1  # one tensor is no classifier
-    assert "its tensors are not those of the ImageClassifier" in err
+    assert "expected the tensors of the ImageClassifier" in err
     assert Path("ran").exists()
 
 
@@ -136,7 +136,7 @@ def test_mlflow_asks_the_environment(trust: str, ran: bool, place: Path, monkeyp
     monkeypatch.setenv("FEDLIT_TRUST", trust)
     Path("evil.py").write_text(EVIL)
     Path("model.safetensors").write_bytes(exported(config(objective={"class_path": "evil.Evil"})))
-    with pytest.raises(Exception, match="its tensors are not" if ran else "FEDLIT_TRUST=1"):
+    with pytest.raises(Exception, match="expected the tensors of" if ran else "FEDLIT_TRUST=1"):
         _load_pyfunc(str(place))
     assert Path("ran").exists() == ran
 

@@ -7,7 +7,7 @@ from toys import ToyNet
 
 from fedlit.aggregators import Scaffold
 from fedlit.core.errors import ConfigError
-from fedlit.experiment.naming import method_name
+from fedlit.experiment.naming import Names
 from fedlit.federation.federation import Federation
 from fedlit.objectives import BCE, AUCSaddle
 
@@ -48,7 +48,7 @@ class Own(BCE):
 def test_bce_adds_nothing_to_the_name_of_a_method(objective, name):
     module = ToyNet()
     module.objective = objective
-    assert method_name(Federation([Scaffold()]), module) == name
+    assert Names.of(Federation([Scaffold()]), module).method == name
 
 
 def test_missing_labels_are_negatives_where_asked():

@@ -1,8 +1,7 @@
-"""A run's model in one file: it reloads to the bit, and nothing is passed off as a global model that is none."""
+"""Exported models: they reload bit for bit, and without a global model nothing is exported as one."""
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -22,6 +21,8 @@ from fedlit.data.federated import FederatedDataModule
 from fedlit.models import ImageClassifier
 from fedlit.objectives import AUCSaddle
 
+pytestmark = pytest.mark.usefixtures("folder")
+
 TOYS = "--data toys.ToyData --model toys.ToyNet --logger false --federation.workers 1 --federation.rounds 2"
 PHANTOM = (
     "--data.hospitals 2 --data.images 60 --data.image_size 32 --data.cache_dir cache --model.backbone resnet10t"
@@ -30,18 +31,9 @@ PHANTOM = (
 )
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory; what ``main`` does to the process is undone afterwards."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setenv("COLUMNS", "200")
-    return tmp_path
-
-
 @pytest.fixture
 def trained(fedlit_cli):
-    """Fits a toy federation with some more options; returns what exports its last model likewise."""
+    """Fit a toy federation with more options; return a function that exports its last model with them."""
 
     def train(options: str = ""):
         assert fedlit_cli(f"fit --name run {TOYS} {options}")[0] == 0
@@ -91,7 +83,7 @@ def test_a_global_model_reloads_and_gives_the_probabilities_of_predict(trained, 
     assert (code, err) == (0, "")
     trust, said = out.splitlines()
     assert trust.startswith(
-        "made of toys.ToyNet: `fedlit predict --model runs/default/run/model.safetensors` needs --trust"
+        "the model uses toys.ToyNet: `fedlit predict --model runs/default/run/model.safetensors` needs --trust"
     )
     assert said == "model after 2 rounds: runs/default/run/model.safetensors"
     module, data, table = reloaded(RUN / "model.safetensors"), toys(), predicted(fedlit_cli, TOYS)
@@ -110,7 +102,7 @@ def test_every_tensor_is_that_of_the_checkpoint_bit_for_bit(trained):
 
 @pytest.mark.slow
 def test_a_phantom_classifier_as_one_types_it(tmp_path):
-    """In processes of their own; dual variables and constants of the objective are in the file."""
+    """Commands run in their own processes; the file contains dual variables and constants of the objective."""
     place = Place(tmp_path, PHANTOM.replace("cache ", f"{tmp_path / 'cache'} "))
     for command, options in {"fit": "--name run", "export": "--ckpt_path last", "predict": "--ckpt_path last"}.items():
         done = place.fit(options, command)
@@ -165,8 +157,8 @@ class TestOwnModels:
         assert (code, out) == (1, "")
         assert err == (
             "fedlit: error: there is no single global model to export: FedBN keeps norm and statistics at the clients. "
-            "--client NAME exports a client's own model, and federations with FedBNPlus instead have one model; clients "
-            "are site-0, site-1, site-2\n"
+            "--client NAME exports a client's own model, and federations with FedBNPlus instead have one model; "
+            "clients are site-0, site-1, site-2\n"
         )
         assert not list(Path().rglob("*.safetensors"))
 
@@ -192,7 +184,7 @@ class TestOwnModels:
         assert "federations with SurgicalHeads instead have one model" in err
         code, out, _ = export("--client site-1")  # labels the second and the third class
         assert code == 0
-        assert out.startswith(f"not learned, so that their scores say nothing: {CLASSES[0]}\n")
+        assert out.startswith(f"ignore the scores of classes that the model has not learned: {CLASSES[0]}\n")
         assert json.loads(metadata(RUN / "model-site-1.safetensors")["learned"]) == [False, True, True]
         assert export("--client site-2")[0] == 0
         one, two = (load_file(RUN / f"model-site-{k}.safetensors") for k in (1, 2))
@@ -215,7 +207,7 @@ class TestOwnModels:
     def test_a_client_of_one_global_model_gets_that_with_a_note(self, trained):
         code, out, _ = trained()("--client site-1")
         assert code == 0
-        assert out.startswith("clients keep no part of the model: 'site-1' has the federation's\n")
+        assert out.startswith("clients keep no part of the model: 'site-1' has the federation's model\n")
         assert [path.name for path in RUN.glob("*.safetensors")] == ["model.safetensors"]
         assert "client" not in metadata(RUN / "model.safetensors")
 
@@ -233,7 +225,7 @@ class TestSurgicalHeads:
         )
         code, out, _ = export()
         assert code == 0
-        assert out.startswith(f"not learned, so that their scores say nothing: {CLASSES[1]}\n")
+        assert out.startswith(f"ignore the scores of classes that the model has not learned: {CLASSES[1]}\n")
         assert json.loads(metadata(RUN / "model.safetensors")["learned"]) == [True, False, True]
 
 
@@ -257,4 +249,7 @@ class TestRefusals:
 
     def test_no_checkpoint(self, fedlit_cli):
         code, _, err = fedlit_cli(f"export {TOYS}")
-        assert (code, err) == (1, "fedlit: error: --ckpt_path is needed: last, best, a run directory or a checkpoint\n")
+        assert (code, err) == (
+            1,
+            "fedlit: error: --ckpt_path: expected last, best, a run directory or a checkpoint, found nothing; add it\n",
+        )

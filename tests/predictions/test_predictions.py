@@ -1,10 +1,9 @@
-"""Predictions are kept: every number of a run's test comes out of its files again, row by row in the order of the data."""
+"""Predictions: all test metrics of a run can be computed from its files, whose rows are in the order of the data."""
 
 import json
 import math
 import shlex
 import shutil
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,6 +26,8 @@ from fedlit.metrics.auroc import slug
 from fedlit.predictions.table import Predictions, collected, read, write
 from fedlit.tracking.base import RunInfo, Tracker
 from fedlit.tracking.run import Result
+
+pytestmark = pytest.mark.usefixtures("folder")
 
 RUN = Path("runs/default/run")
 
@@ -80,7 +81,7 @@ class Wards(FederatedDataModule):
 
 
 class Listed(Tracker):
-    """Writes down its artifacts."""
+    """A tracker that lists its artifacts."""
 
     def start(self, run: RunInfo, metrics) -> None:
         Path("artifacts.txt").unlink(missing_ok=True)
@@ -97,18 +98,9 @@ WARDS = (
 TOYS = "--data toys.ToyData --model toys.ToyNet --logger false --federation.workers 1 --federation.rounds 2"
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory; what ``main`` does to the process is undone afterwards."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setenv("COLUMNS", "200")
-    return tmp_path
-
-
 @pytest.fixture
 def fedlit_cli(capsys: pytest.CaptureFixture):
-    """Runs a command line in this process, which must end well; returns what it printed."""
+    """A function that runs a command line in this process, which must succeed; returns its output."""
 
     def run(line: str) -> str:
         with pytest.raises(SystemExit) as stopped:
@@ -272,7 +264,7 @@ class TestTest:
             options = options.replace(name, str(path))
         options = f"test {WARDS} --federation.checkpoint_every 1 {options}"
         said = fedlit_cli(options)
-        assert "predictions are not kept" in said
+        assert "predictions were not written" in said
         assert ("was trained with other settings: seed: 0 there, 5 now" in said) == ("--seed 5" in options)
         assert {file.name: file.read_bytes() for file in (RUN / "predictions").iterdir()} == before
         assert fedlit_cli(f"{options} --output elsewhere").endswith("predictions: elsewhere\n")
@@ -348,10 +340,10 @@ class TestFile:
         assert file.read_bytes() == before
 
     def test_what_is_no_such_file_is_refused(self, folder):
-        with pytest.raises(ValueError, match=r"one\.txt: expected a name that ends in \.parquet or \.csv"):
+        with pytest.raises(ValueError, match=r"one\.txt: expected a file name that ends in \.parquet or \.csv"):
             write(some(), folder / "one.txt")
         (folder / "text.parquet").write_text("image,score\n")
-        with pytest.raises(ValueError, match=r"text\.parquet: expected predictions as Parquet, found none"):
+        with pytest.raises(ValueError, match=r"text\.parquet: expected predictions as Parquet, found another"):
             read(folder / "text.parquet")
         pd.DataFrame({"image": ["a"]}).to_parquet(folder / "other.parquet")
         with pytest.raises(ValueError, match=r"other\.parquet: expected predictions as .* found no classes"):
@@ -363,7 +355,7 @@ class TestFile:
 
 
 def test_scores_of_a_module_are_left_as_they_are():
-    """The metrics are made of the same tensors: hiding a class in the file must not hide it there."""
+    """Classes that are NaN in the file are still in the metrics, which share its tensors."""
 
     class Session:
         classes, personal, data = CLASSES, ["a"], FederatedDataModule(ByPatient(2))

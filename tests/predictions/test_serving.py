@@ -1,4 +1,4 @@
-"""A run's model as an MLflow model: what it says of image files is what `fedlit predict` says of them."""
+"""A run's model as an MLflow model: its scores of image files equal those of `fedlit predict`."""
 
 import base64
 import json
@@ -29,14 +29,14 @@ CLASSES = ("Edema", "Effusion", "Nodule")
 MLFLOW = "--logger MLflowTracker --logger.tracking_uri sqlite:///mlflow.db --logger.finish_seconds 200"
 DEAD = "--logger MLflowTracker --logger.tracking_uri http://127.0.0.1:9 --logger.finish_seconds 0"
 FIT = (
-    "fit --data test_serving.Pictures --data.root images --data.image_size 8 --data.cache_dir cache --data.augment false "
-    "--model toys.ToyNet --federation.workers 1 --federation.rounds 2 --name"
+    "fit --data test_serving.Pictures --data.root images --data.image_size 8 --data.cache_dir cache --data.augment "
+    "false --model toys.ToyNet --federation.workers 1 --federation.rounds 2 --name"
 )
 RUN = Path("runs/default/run")
 
 
 class Pictures(FederatedDataModule):
-    """A folder of images of two hospitals, decoded as RGB. The last class is labelled by nobody who trains.
+    """A folder of images of two hospitals, decoded as RGB. No client that trains labels the last class.
 
     Args:
         root: the folder.
@@ -95,7 +95,7 @@ def place(tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def folder(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """All tests work where the run is."""
+    """All tests run in the folder of the run."""
     monkeypatch.chdir(place)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("FEDLIT_TRUST", "1")  # the module is one of these tests
@@ -120,7 +120,7 @@ def served(run_id: str):
 
 @pytest.fixture(scope="module")
 def expected(place: Path) -> pd.DataFrame:
-    """What `fedlit predict` says of the images of the test sets, by name."""
+    """Scores of `fedlit predict` for the images of the test sets, by name."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         assert fedlit(f"predict --config {RUN}/config.yaml --ckpt_path best --output predicted") == 0
@@ -168,7 +168,7 @@ print(len(model.predict(model.input_example)))
 
 @pytest.mark.slow
 def test_a_model_names_the_public_path_as_those_of_earlier_versions_do(served):
-    """Whoever loads one has not imported fedlit."""
+    """The process that loads the model has not imported fedlit."""
     described = yaml.safe_load((RUN / "model" / "MLmodel").read_text())
     assert described["flavors"]["python_function"]["loader_module"] == "fedlit.serving"
     assert served.loader_module == "fedlit.serving"
@@ -236,7 +236,7 @@ class TestPredictOfAFolder:
         code, out, err = fedlit_cli(f"predict --trust --model {model[how]} images --output out/{how}.csv")
         assert (code, "error" in err) == (0, False), err
         assert f"60 images: out/{how}.csv" in out
-        assert "not learned, so that there are no scores: Nodule" in out
+        assert "no scores for classes that the model has not learned: Nodule" in out
         table = pd.read_csv(f"out/{how}.csv")
         assert list(table.columns) == ["image", *CLASSES]
         assert sorted(table["image"]) == sorted(
@@ -246,7 +246,7 @@ class TestPredictOfAFolder:
         np.testing.assert_allclose(found.to_numpy(), expected.to_numpy(), atol=1e-6)
 
     def test_mlflow_s_own_addresses_are_as_before(self, run_id, fedlit_cli, monkeypatch):
-        """A store of registered models that nobody has set follows the store of runs, also later."""
+        """An unset store of registered models keeps following the store of runs."""
         import mlflow
 
         here = f"sqlite:///{Path('mlflow.db').resolve()}"
@@ -266,7 +266,7 @@ class TestPredictOfAFolder:
         code, out, err = fedlit_cli(f"predict --trust --model {RUN}/model {tmp_path} --output {tmp_path}/scores.csv")
         assert code == 1
         assert "2 images" in out
-        assert f"1 of 2 images cannot be read, their rows hold no scores:\n  {tmp_path / 'bad.jpg'}: " in err
+        assert f"1 of 2 images cannot be read; their rows have no scores:\n  {tmp_path / 'bad.jpg'}: " in err
         table = pd.read_csv(tmp_path / "scores.csv").set_index("image")
         assert table.loc["bad.jpg"].isna().all()
         assert table.loc["good.PNG", ["Edema", "Effusion"]].notna().all()
@@ -276,7 +276,7 @@ class TestPredictOfAFolder:
         [
             ("--model runs:/0123 images", "--model runs:/0123: MLflow at sqlite:///mlflow.db has no such model"),
             ("--model models:/nobody/1 images", "MLflow at sqlite:///mlflow.db has no such model"),
-            ("--model runs:/0123 images --tracking_uri http://127.0.0.1:9", "gives no answer"),
+            ("--model runs:/0123 images --tracking_uri http://127.0.0.1:9", "does not answer"),
             ("--model runs:/0123 images --tracking_uri sqlite:///no.db", "there is no file no.db in"),
             ("--model gone.safetensors images", "gone.safetensors: expected a model written by `fedlit export`"),
             (f"--model {RUN}/checkpoints images", "expected a model written by `fedlit export`, found none"),
@@ -300,7 +300,7 @@ class TestPredictOfAFolder:
 
     def test_a_class_is_still_a_class(self, fedlit_cli):
         code, _, err = fedlit_cli("predict --model ImageClassifier")
-        assert (code, "--ckpt_path is needed" in err) == (1, True)
+        assert (code, "--ckpt_path: expected last, best" in err) == (1, True)
 
 
 class TestWhatIsNotLogged:

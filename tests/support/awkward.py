@@ -1,4 +1,4 @@
-"""Modules and data that make trouble: noise, slowness, wrong numbers, exceptions, and a tracker that leaves traces."""
+"""Awkward modules and data: noise, slowness, wrong numbers, exceptions, and a tracker that leaves traces."""
 
 import multiprocessing
 import os
@@ -61,7 +61,7 @@ class WideNet(ToyNet):
 
 
 class Stumbling(ToyNet):
-    """Stumbles over batches of one size: clients of toy data differ in size, so in who stumbles.
+    """A module that fails on batches of one size, which only some clients of the toy data have.
 
     Args:
         classes: of the data.

@@ -1,4 +1,4 @@
-"""Modules and data as somebody wrote them who has never heard of fedlit."""
+"""Modules and data that were written without knowledge of fedlit."""
 
 import sys
 
@@ -74,7 +74,7 @@ class Named(Plain):
 
 
 class Unvalidated(LightningModule):
-    """The least that Lightning's Trainer trains."""
+    """The smallest module that Lightning's Trainer trains."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Wrong inputs: what was given, and the words in which fedlit must refuse it."""
+"""Wrong inputs, and pieces of the errors with which fedlit must refuse them."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -15,12 +15,12 @@ model: {class_path: ImageClassifier, init_args: {backbone: resnet10t}}
 federation: {rounds: 1, workers: 1, schedule: {window: 1}}
 logger: false
 """
-"""A configuration that trains for a second; tests change what they are about."""
+"""A configuration that trains for a second; each test changes one thing."""
 
 
 @dataclass(frozen=True)
 class Refused:
-    """An input that must be refused, in words and before training.
+    """An input that must be refused with a clear error and before training.
 
     Attributes:
         what: The mistake, in a few words: the name of the test.
@@ -38,7 +38,7 @@ class Refused:
 
 
 def each(inputs: list[Refused]) -> pytest.MarkDecorator:
-    """Run a test once an input, under its name: every third one in the fast tests, the others in the slow tier."""
+    """Run a test once per input, under its name: every third one in the fast tests, the others in the slow tier."""
     return pytest.mark.parametrize(
         "given",
         [

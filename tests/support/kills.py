@@ -1,4 +1,4 @@
-"""Kill runs at chosen moments of their training, resume them, and compare them with a run that was left alone."""
+"""Kills of runs at chosen moments of their training, resumes, and comparisons with an uninterrupted run."""
 
 import json
 import multiprocessing
@@ -32,7 +32,7 @@ phases:
 
 
 class Marker(Callback):
-    """Say that training has begun, and in which processes: nothing before is start-up's."""
+    """Write that training has begun, and in which processes, so that start-up does not count."""
 
     def on_round_start(self, state: FitState) -> None:
         file = state.run.directory / f"training-{os.environ.get('RANK', '0')}.json"
@@ -102,7 +102,7 @@ class Killing:
 
     @cached_property
     def whole(self) -> tuple[Kept, float]:
-        """The run that is left alone, and how many seconds it trains."""
+        """The uninterrupted run, and how many seconds it trains."""
         place = self._place("whole")
         commands = self._start(place)
         self._pids(place, commands)
@@ -160,7 +160,7 @@ class Killing:
 
 
 def differences(one: Kept, other: Kept) -> list[str]:
-    """Name the tensors and rows of metrics that differ between two runs, those of their phases too."""
+    """Return the names of tensors and rows of metrics that differ between two runs, including their phases."""
     found = [] if one.metrics() == other.metrics() else ["metrics.csv"]
     pairs = zip([one, *_phases(one)], [other, *_phases(other)], strict=True)
     for mine, theirs in pairs:

@@ -30,11 +30,11 @@ PRELOADED = (
     "fedlit.federation.engines.ranks",
     "fedlit.tracking.figures",
 )
-"""What the fork server of a process of tests imports, whoever starts it: see ``conftest.py``."""
+"""Imports of the fork server of tests, see ``conftest.py``."""
 
 
 def context() -> multiprocessing.context.BaseContext:
-    """A fork server that has imported fedlit: a process of it starts at once, and has run nothing before."""
+    """Return the context of a fork server that has imported fedlit, so that its processes start immediately."""
     ctx = multiprocessing.get_context("forkserver")
     ctx.set_forkserver_preload(list(PRELOADED))
     return ctx
@@ -42,13 +42,13 @@ def context() -> multiprocessing.context.BaseContext:
 
 @dataclass
 class Command:
-    """A ``fedlit`` command in a process of its own."""
+    """A ``fedlit`` command in its own process."""
 
     process: BaseProcess
     log: Path
 
     def wait(self, seconds: float = 60) -> int:
-        """Its exit code, negative after a signal; an error where it does not end."""
+        """Return the exit code, negative after a signal; raise an error if the command does not end."""
         self.process.join(seconds)
         if self.process.is_alive():
             self.process.kill()
@@ -63,7 +63,7 @@ class Command:
 
 @dataclass
 class Place:
-    """Where the runs of a test go, and the options that they share, as one types them."""
+    """The folder of the runs of a test, and their common options on the command line."""
 
     path: Path
     options: str = ""
@@ -93,7 +93,7 @@ class Place:
 
 @dataclass
 class Kept:
-    """What a run leaves in its directory."""
+    """The files in the directory of a run."""
 
     path: Path
 
@@ -111,7 +111,7 @@ class Kept:
         return {f"{part}/{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
 
     def metrics(self) -> list[tuple[int, str, str]]:
-        """Rows of ``metrics.csv``, less what the clock says; values as text, so that NaN equals NaN."""
+        """Rows of ``metrics.csv`` without times; values as text, so that NaN equals NaN."""
         return [
             (step, key, repr(value))
             for step, key, value in MetricsFile(self.path / "metrics.csv").rows()
@@ -120,7 +120,7 @@ class Kept:
 
 
 def assert_same_run(one: Kept, other: Kept) -> None:
-    """Bit for bit: weights, statistics, server and client states, and metrics."""
+    """Compare weights, statistics, states of server and clients, and metrics bit for bit."""
     assert_same_tensors(one.tensors(), other.tensors())
     assert one.metrics() == other.metrics()
 
@@ -132,7 +132,7 @@ def assert_same_tensors(one: dict[str, torch.Tensor], other: dict[str, torch.Ten
 
 
 def wait_until(condition: Callable[[], object], command: Command, pause: float = 0.0005, seconds: float = 60) -> bool:
-    """Whether it came true before the command ended."""
+    """Wait for a condition; return False if the command ends first."""
     deadline = time.monotonic() + seconds
     while not condition():
         if not command.process.is_alive():
@@ -143,7 +143,7 @@ def wait_until(condition: Callable[[], object], command: Command, pause: float =
 
 
 def rank_environments(size: int = 2) -> list[dict[str, str]]:
-    """What ``torchrun`` tells each process."""
+    """Return the environment variables of each process of ``torchrun``."""
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(size),
                "LOCAL_WORLD_SIZE": str(size), "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "test"}  # fmt: skip
     return [address | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)]
@@ -156,7 +156,7 @@ def free_port() -> int:
 
 
 def script(name: str) -> str:
-    """An executable of this environment, such as ``torchrun``."""
+    """Return the path of an executable of this environment, such as ``torchrun``."""
     return str(Path(sys.executable).parent / name)
 
 
@@ -166,7 +166,7 @@ def _main(argv: list[str], log: str, env: dict[str, str]) -> None:
     os.dup2(file, 2)
     os.chdir(TESTS)
     os.environ |= env
-    # Workers of the run come from the fork server that this process comes from: a second one would import everything anew.
+    # The run's workers come from the same fork server; a second one would import everything again.
     forkserver._forkserver.ensure_running = forkserver.ensure_running = lambda: None
     # A sweep that a test ran in this process has started the fork server deaf to signals.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
@@ -180,7 +180,7 @@ def _main(argv: list[str], log: str, env: dict[str, str]) -> None:
 
 
 def client_tensors(path: Path) -> dict[str, dict[str, torch.Tensor]]:
-    """The tensors of each client in a checkpoint, by its name, whichever file they are in."""
+    """Return the tensors of each client in a checkpoint by its name, from all of its files."""
     names = Manifest.read(path).clients
     held = {}
     for file in sorted(path.glob("clients-*.pt")):

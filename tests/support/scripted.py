@@ -1,4 +1,4 @@
-"""A small model and two clients for ``fedlit.fit``, as a script has them."""
+"""A small model and two clients for ``fedlit.fit``, as in a script."""
 
 import torch
 from lightning.pytorch import LightningModule
@@ -13,7 +13,7 @@ WORKERS = {"workers": 1}
 
 
 class Net(LightningModule):
-    """A linear layer; what is wrong with it is what a test says."""
+    """A linear layer."""
 
     classes = ("Edema", "Mass")
 

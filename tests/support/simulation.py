@@ -1,4 +1,4 @@
-"""Runs a federation in this process and keeps everything in sight."""
+"""A federation that runs in this process and keeps all of its objects."""
 
 import copy
 from dataclasses import dataclass

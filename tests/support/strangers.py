@@ -1,4 +1,4 @@
-"""Modules made of one line each, and a run of one in this process: milliseconds."""
+"""Modules of one line each, and a run of one in this process, which takes milliseconds."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -41,7 +41,7 @@ def stepping(change: Step, start: Callable[[LightningModule], Any] = lambda modu
 
 
 def having(start: Callable[[LightningModule], Any] = lambda module: None, **body: Any) -> type:
-    """A module with a constructor or methods of its own, and a plain training step."""
+    """A module with its own constructor or methods, and a plain training step."""
     return stepping(lambda module, loss, batch: loss, start, **body)
 
 
@@ -56,7 +56,7 @@ def fit(
     data: FederatedDataModule | None = None,
     **given: Any,
 ) -> tuple[Tensor, dict[str, ClientState]]:
-    """Train as ``fedlit fit`` does; the server's weights and the clients' states at the end."""
+    """Train as ``fedlit fit`` does; return the final weights of the server and states of the clients."""
     federation, run = settings(**given), Run(path, Tracker())
     session = assemble(federation, module, data or Digits(), make_fabric("cpu"))
     try:

@@ -1,4 +1,4 @@
-"""Small models and data that the tests train: milliseconds a round."""
+"""Small models and data, which train in milliseconds per round."""
 
 import torch
 from lightning.pytorch import LightningModule
@@ -37,7 +37,7 @@ def program(
     seed: int = 0,
     **training,
 ) -> Program:
-    """What an engine needs, without a Session around it."""
+    """Make the program of an engine without a session."""
     data.setup()
     sizes = {n: len(d.train) if weights == "examples" else 1 for n, d in data.clients.items()}
     clients = {n: Client(n, d.classes, len(d.train), sizes[n] / sum(sizes.values())) for n, d in data.clients.items()}

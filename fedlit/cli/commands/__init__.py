@@ -6,18 +6,24 @@ from types import ModuleType
 from fedlit.federation.interrupts import exiting_on_ctrl_c
 
 COMMANDS = {
-    "fit": "Train a federation, test its best model, and log to MLflow.",
+    "fit": "Train a federation, test its best model, and log the run to MLflow.",
     "test": "Evaluate a checkpoint on the test sets.",
-    "predict": "Write the probabilities of a checkpoint for every image to Parquet or CSV files.",
-    "export": "Write the model of a checkpoint to one .safetensors file, which can be used elsewhere.",
-    "sweep": "Run a grid of cases, values and seeds. A call after an interruption continues with what is left.",
-    "compare": "Compare runs: AUROC with intervals and paired tests, cost, and settings, on the terminal and as a report.",
-    "reproduce": "Run what a figure or table of a paper needs, and write it. A call after an interruption continues.",
-    "data": "Look at data before training on it, and at the cache of decoded images.",
-    "site": "Write the folder of a site, a server or a lead of a federation across sites, look at one before it joins, show what has left it, and bring a run's model out of it.",
-    "list": "Show what ships by the short names that a YAML may use. Also the harmonised labels, the reproductions, and the checks of a model.",
+    "predict": "Write the probabilities that a trained model gives to every image, as Parquet or CSV files.",
+    "export": "Write the model of a checkpoint to one .safetensors file, to use it elsewhere.",
+    "sweep": "Run all combinations of cases, values and seeds. Repeat it to continue after an interruption.",
+    "compare": "Compare runs on the terminal and in a report: AUROC with intervals and paired tests, costs, settings.",
+    "reproduce": "Run and write a figure or table of a paper. Repeat it to continue after an interruption.",
+    "data": "Check data before training on it, and manage the cache of decoded images.",
+    "site": (
+        "Prepare a federation across sites: write the folders of its sites, server and lead, check a site before it "
+        "joins, show what has left it, and fetch the model of a run."
+    ),
+    "list": (
+        "List the built-in classes by the short names that a YAML may use, the harmonised labels, the reproductions, "
+        "or the checks before training."
+    ),
 }
-"""What each command does. Its file is imported when it is called: the others would take seconds."""
+"""A line of help for each command. The file of a command is imported only when it is called, which saves seconds."""
 
 
 def command(name: str) -> ModuleType:

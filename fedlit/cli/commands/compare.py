@@ -12,43 +12,43 @@ from fedlit.experiment.parser import Parser
 from fedlit.metrics.intervals import DRAWS, LEVEL
 from fedlit.tracking.run import flatten
 
-EPILOG = """Runs that differ in their seed alone are one method. All methods are compared on the images, labels and classes
-that all runs share, by the predictions that `fedlit fit` and `fedlit test` keep with a run. What is left out is named.
-Intervals come from a bootstrap over patients, or from DeLong's method. Intervals and p are about the noise of the test
-images; the standard deviation over seeds and p over seeds are about the noise of training. OUTPUT gets report.html, its
-figures as SVG and PDF, auroc.csv and differences.csv."""
+EPILOG = """Runs that differ only in their seed count as one method. The methods are compared on the images, labels and
+classes that all runs share, from the predictions that `fedlit fit` and `fedlit test` write; the report names what is
+left out. Intervals come from a bootstrap over patients or from DeLong's method. Intervals and p describe the
+uncertainty from the test images; the standard deviation over seeds and p over seeds describe that from training. OUTPUT
+receives report.html, its figures as SVG and PDF, auroc.csv and differences.csv."""
 
 
 def parser(argv: Sequence[str]) -> Parser:
     """Make the options of a comparison."""
     options = Parser(description=COMMANDS["compare"], epilog=EPILOG)
-    runs = "Run directories, folders of run directories, or ids of MLflow runs."
+    runs = "Run directories, folders with run directories, or ids of MLflow runs."
     options.add_argument("runs", metavar="RUN", nargs="*", type=str, default=[], help=runs)
-    experiment = "Compare all finished runs of this experiment in MLflow."
+    experiment = "Experiment in MLflow, all of whose finished runs are compared."
     options.add_argument("--experiment", type=str | None, default=None, help=experiment)
-    tags = "Take only those runs of MLflow that have these tags: --tags.NAME VALUE."
+    tags = "Restrict the runs of MLflow to those with these tags: --tags.NAME VALUE."
     # A dot in a tag's name, as in fedlit.case, makes a level.
     options.add_argument("--tags", type=dict[str, str | dict[str, str]], default={}, help=tags)
     store = "Address of MLflow: sqlite:///FILE, another database, or a server."
     options.add_argument("--tracking_uri", type=str, default="sqlite:///mlflow.db", help=store)
-    baseline = "Method from which all others are subtracted, by default the first."
+    baseline = "Method that is subtracted from the others. By default the first."
     options.add_argument("--baseline", metavar="METHOD", type=str | None, default=None, help=baseline)
-    tested = "Test set on whose predictions the methods are compared, by default federation."
+    tested = "Test set on which the methods are compared. By default federation."
     options.add_argument("--set", metavar="NAME", type=str | None, default=None, help=tested)
-    metric = "Metric that is shown against rounds, local steps and bytes, by default val/auroc_macro."
+    metric = "Metric that is plotted against rounds, local steps and bytes. By default val/auroc_macro."
     options.add_argument("--metric", metavar="KEY", type=str | None, default=None, help=metric)
-    options.add_argument("--output", type=Path, default=Path("comparison"), help="Folder of the report.")
+    options.add_argument("--output", type=Path, default=Path("comparison"), help="Folder for the report.")
     options.add_argument("--level", type=float, default=LEVEL, help="Level of the confidence intervals.")
-    options.add_argument("--draws", type=int, default=DRAWS, help="Number of draws of the bootstrap.")
+    options.add_argument("--draws", type=int, default=DRAWS, help="Number of bootstrap draws.")
     return options
 
 
 def execute(args: Namespace, parser: Parser) -> int:
-    """Compare runs, write the report, and return the exit code."""
+    """Compare runs and write the report; return the exit code."""
     from fedlit.reports.compare.comparison import compare
     from fedlit.reports.compare.report import write_report
     from fedlit.reports.compare.runs import load
-    from fedlit.reports.compare.terminal import show  # with matplotlib they take a second to import
+    from fedlit.reports.compare.terminal import show  # matplotlib takes a second to import
 
     console = Console(highlight=False, markup=False)
     tags = {key: str(value) for key, value in flatten(args.tags).items()} if args.tags else {}
@@ -65,7 +65,7 @@ def execute(args: Namespace, parser: Parser) -> int:
             say=status.update,
         )
         status.update("drawing")
-        earlier = " (in the place of an earlier report)" if (args.output / "report.html").exists() else ""
+        earlier = " (replacing an earlier report)" if (args.output / "report.html").exists() else ""
         report = write_report(comparison, args.output)
         status.stop()
         show(comparison, console)

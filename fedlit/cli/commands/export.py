@@ -10,6 +10,7 @@ from fedlit.core.checkpoints import checkpoint
 from fedlit.experiment.experiment import Experiment, composed
 from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.parser import Parser
+from fedlit.experiment.resumption import required_checkpoint
 from fedlit.metrics.auroc import slug
 from fedlit.predictions.export import check_described, export, owner
 from fedlit.predictions.notes import foreign_code
@@ -17,41 +18,42 @@ from fedlit.tracking.run import run_of
 
 
 def parser(argv: Sequence[str]) -> Parser:
-    """Make the options: the keys of a YAML, and what is written where."""
+    """Make the options of an export: the keys of a YAML, the client, and the file."""
     options = experiment_parser(COMMANDS["export"])
-    whose = "Client whose own model is written, where clients keep a part of it. The default is the federation's model."
+    whose = "Client whose own model is written, if clients keep a part of the model. By default the federation's model."
     options.add_argument("--client", type=str | None, default=None, help=whose)
-    file = "File of the model, by default model.safetensors or model-CLIENT.safetensors in the run directory."
+    file = "File for the model. By default model.safetensors or model-CLIENT.safetensors in the run directory."
     options.add_argument("--output", type=Path | None, default=None, help=file)
     return options
 
 
 def execute(args: Namespace, parser: Parser) -> int:
-    """Export, and return the exit code."""
+    """Export a model; return the exit code."""
     with composed(args, parser) as experiment:
         return run_export(experiment, args.client, args.output)
 
 
 def run_export(experiment: Experiment, client: str | None, output: Path | None) -> int:
-    """Write the model of a checkpoint, or a client's own, to a file."""
-    path, console = experiment.required_checkpoint(), experiment.console()
+    """Write the model of a checkpoint, or a client's own model, to a file."""
+    path, console = required_checkpoint(experiment), experiment.console()
     directory = run_of(path)
     check_described(directory, experiment.config)
     experiment.federation.workers = 1  # nothing is computed
     session = experiment.session(directory)
     try:
-        whose = owner(session, client)
-        file = output or directory / ("model.safetensors" if whose is None else f"model-{slug(whose)}.safetensors")
+        holder = owner(session, client)
+        file = output or directory / ("model.safetensors" if holder is None else f"model-{slug(holder)}.safetensors")
         if experiment.fabric.is_global_zero:
             names = [type(a).__name__ for a in experiment.federation.aggregators]
-            export(session, checkpoint.load(path, session.layout, names), directory, whose, file)
-        if client and whose is None:
-            console.print(f"clients keep no part of the model: {client!r} has the federation's")
-        if unknown := [name for name in session.classes if name not in session.learned(whose)]:
-            console.print(f"not learned, so that their scores say nothing: {', '.join(unknown)}")
+            export(session, checkpoint.load(path, session.layout, names), directory, holder, file)
+        if client and holder is None:
+            console.print(f"clients keep no part of the model: {client!r} has the federation's model")
+        if unlearned := [name for name in session.classes if name not in session.learned(holder)]:
+            console.print(f"ignore the scores of classes that the model has not learned: {', '.join(unlearned)}")
         if foreign := foreign_code(experiment.settings["model"]):
             console.print(
-                f"made of {', '.join(foreign)}: `fedlit predict --model {file}` needs --trust, and that code to be importable"
+                f"the model uses {', '.join(foreign)}: `fedlit predict --model {file}` needs --trust, and must be able "
+                "to import it"
             )
         console.print(f"model after {checkpoint.rounds(path)} rounds: {file}")
         return 0

@@ -26,32 +26,31 @@ from fedlit.tracking.run import Result
 
 
 def parser(argv: Sequence[str]) -> Parser:
-    """The keys of a YAML, and how many of several seeds run side by side."""
+    """Make the options of a run: the keys of a YAML, the number of parallel runs, and the sites."""
     options = experiment_parser(COMMANDS["fit"])
-    jobs = "Number of runs side by side, where there are several seeds."
+    jobs = "Number of runs at a time, if --seed names several seeds."
     options.add_argument("--jobs", type=int, default=1, help=jobs)
     sites = (
-        "Sites that have the clients, in place of this process: loopback:3 starts three processes of this machine, each with "
-        "a share of the clients, its own state, and nothing but messages between them. The folder that a lead has got for "
-        "NVFlare runs the federation over its sites: the run is the server's, and this command watches over it."
+        "Sites that train the clients, instead of this process. loopback:3 starts three processes on this machine, "
+        "each with a share of the clients and its own state, which exchange only messages. The folder that the lead of "
+        "a federation has received for NVFlare trains at the real sites: the server keeps the run, and this command "
+        "watches over it."
     )
     options.add_argument("--sites", type=str | None, default=None, help=sites)
-    fresh = (
-        "Sites, with commas between them, that have lost what their clients keep between rounds, and go on without it."
-    )
+    fresh = "Comma-separated sites that have lost the states of their clients and continue without them."
     options.add_argument("--fresh_state", type=str, default="", help=fresh)
     return options
 
 
 def execute(args: Namespace, parser: Parser) -> int:
-    """Train, once a seed; returns the exit code."""
+    """Train once per seed; return the exit code."""
     seeds = seeds_of(args)
     if len(seeds) > 1 and args.sites:
-        raise ConfigError("--sites: the sites of one run; give one --seed, and a command for each")
+        raise ConfigError(f"--sites: expected one seed, found {len(seeds)}; start one command for each seed")
     if len(seeds) > 1:
         if not args.fast_dev_run:
             return run_seeds(args, parser, seeds)
-        Console(highlight=False).print(f"a trial run: seed {seeds[0]} alone")
+        Console(highlight=False).print(f"a trial run: only seed {seeds[0]}")
         args.seed = seeds[0]
     fresh = [name.strip() for name in args.fresh_state.split(",") if name.strip()]
     if args.sites and not args.sites.startswith(LOOPBACK):
@@ -61,15 +60,15 @@ def execute(args: Namespace, parser: Parser) -> int:
 
 
 def run_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> int:
-    """Train once a seed, each in a process and a run of its own; returns the exit code.
+    """Train once per seed, each in its own process and run; return the exit code.
 
     Raises:
-        ConfigError: a mistake in the configuration, or ranks of a launcher; nothing has been started.
+        ConfigError: The configuration has a mistake, or a launcher has started this process; no run has been started.
     """
     if "LOCAL_WORLD_SIZE" in os.environ or os.environ.get("LT_CLI_USED", "0") != "0":
         raise ConfigError(
-            f"seed: expected one under torchrun or fabric run, found {', '.join(map(str, seeds))}; without a launcher "
-            "--fabric.devices starts the ranks of each run"
+            f"seed: expected one under torchrun or fabric run, found {', '.join(map(str, seeds))}; start this "
+            "command without a launcher, and set --fabric.devices"
         )
     runs, console = plan_seeds(args, parser, seeds), Console(highlight=False, markup=False, soft_wrap=True)
     file = runs[0].directory.with_name(f"{runs[0].group}.csv")
@@ -81,16 +80,16 @@ def run_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> int:
 
 
 def run_elsewhere(args: Namespace, parser: Parser, fresh: Sequence[str]) -> int:
-    """Train over the sites of a lead's folder, at a server of NVFlare; returns the exit code.
+    """Train at the sites of a federation, through its NVFlare server; return the exit code.
 
     Raises:
-        ConfigError: There is no such folder, NVFlare is not installed, or the server does not take the job.
-        TrainingError: Training cannot go on; gives the reason.
+        ConfigError: The folder does not exist, NVFlare is not installed, or the server refuses the job.
+        TrainingError: Training cannot continue; gives the reason.
     """
     lead = Lead.read(Path(args.sites))
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is imported; the link says what is wrong
     try:
-        from fedlit.sites.supervisor import Supervisor  # with NVFlare, which not everybody has
+        from fedlit.sites.supervisor import Supervisor  # imports NVFlare, which is optional
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "nvflare":
             raise
@@ -99,19 +98,19 @@ def run_elsewhere(args: Namespace, parser: Parser, fresh: Sequence[str]) -> int:
         ) from error
     if args.ckpt_path not in (None, "last", "best"):
         raise ConfigError(
-            f"--ckpt_path: runs are the server's; expected last, best or nothing, found {args.ckpt_path!r}"
+            f"--ckpt_path: expected last, best or nothing, as the server keeps the runs, found {args.ckpt_path!r}"
         )
-    named = args.get("model.init_args.weights")  # a name in the server's own file, which says where they are
-    if named is not None:
+    weights = args.get("model.init_args.weights")  # a name, for which the server's own file has the path
+    if weights is not None:
         args["model.init_args.weights"] = None
-    with without_fetching(), composed(args, parser, tracked=True) as experiment:  # what is refused is refused here
+    with without_fetching(), composed(args, parser, tracked=True) as experiment:  # mistakes are found here
         console = experiment.console()
-        config = to_json(experiment, None if named is None else str(named))
+        config = to_json(experiment, None if weights is None else str(weights))
         submission = Submission(
             config, experiment.run_name, Resumed(args.experiment) if args.ckpt_path else None, fresh
         )
         if needed := lacking({key: experiment.settings[key] for key in ("model", "federation", "phases", "callbacks")}):
-            console.print(f"the files of the server and of every site must have these classes: {line_to_add(needed)}")
+            console.print(f"the files of the server and of every site must list these classes: {line_to_add(needed)}")
     ending = Supervisor(lead, submission, console.print).run()
     if ending.kind == "stopped":
         console.print("stopped; to continue: --ckpt_path last")
@@ -123,7 +122,7 @@ def run_elsewhere(args: Namespace, parser: Parser, fresh: Sequence[str]) -> int:
 
 
 def run_fit(experiment: Experiment) -> int:
-    """Train, test the best model, and say where to look; returns the process's exit code."""
+    """Train, test the best model, and print where the results are; return the exit code."""
     main, console = experiment.fabric.is_global_zero, experiment.console()
     try:
         outcome = fit(experiment, console.print)
@@ -137,7 +136,7 @@ def run_fit(experiment: Experiment) -> int:
     except TrainingError:
         if main:
             raise
-        return 0  # all ranks stop alike: the first one speaks for the run, and its exit code counts
+        return 0  # all ranks stop, and only the first reports the error
     finally:
         if main and experiment.tracker.summary():
             console.print(experiment.tracker.summary())

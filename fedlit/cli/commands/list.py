@@ -14,15 +14,16 @@ def parser(argv: Sequence[str]) -> Parser:
     """Make the options of a list."""
     options = Parser(description=COMMANDS["list"])
     what = (
-        "What to show instead: `labels` are the names that data sets give to a finding, and `reproductions` are the names "
-        "for `fedlit reproduce` with what they take. `checks` is what a model of your own is examined for before it trains."
+        "What to list instead of classes: `labels` (the name of each finding in each data set), `reproductions` (the "
+        "names for `fedlit reproduce`, with the data and time that they need) or `checks` (what fedlit checks in your "
+        "own model, data and machine before it trains)."
     )
     options.add_argument("what", nargs="?", default=None, type=str | None, help=what)
     return options
 
 
 def execute(args: Namespace, parser: Parser) -> int:
-    """Print what ships, the harmonised labels, the reproductions or the examinations, and return the exit code."""
+    """Print the built-in classes, the harmonised labels, the reproductions or the checks; return the exit code."""
     if args.what is None:
         list_shipped(Console(highlight=False))
     elif args.what == "labels":

@@ -13,51 +13,53 @@ from fedlit.core.errors import ConfigError
 from fedlit.experiment.experiment import Experiment, composed
 from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.parser import Parser, complain
+from fedlit.experiment.resumption import required_checkpoint
 from fedlit.federation.evaluation import evaluate_sets
 from fedlit.metrics.auroc import slug
-from fedlit.predictions.scoring import image_files, load, names_a_model, score_files, write_scores
+from fedlit.predictions.scoring import image_files, load_scorer, names_a_model, score_files, write_scores
 from fedlit.predictions.table import collected, write
 from fedlit.tracking.run import run_of
 
 IMAGES = (
-    "Write the probabilities of a trained model for every image (PNG, JPEG, DICOM) of a folder and its subfolders to a "
-    "CSV file. --model is then runs:/ID, models:/NAME/VERSION, a folder or a .safetensors file. Without it, the "
-    "configuration of a run says which model and which images: see `fedlit predict --help`."
+    "Write the probabilities that a trained model gives to every image (PNG, JPEG, DICOM) of a folder and its "
+    "subfolders to a CSV file. For the images of a run's own data see `fedlit predict --help`."
 )
 
 
 def parser(argv: Sequence[str]) -> Parser:
-    """Make the options: the keys of a YAML, and what is written where; for a trained model and a folder, those two."""
+    """Make the options: the keys of a YAML, or a trained model and a folder of images."""
     if _of_a_folder(argv):
         return _folder_parser()
     options = experiment_parser(
-        f"{COMMANDS['predict']} For images in a folder see `fedlit predict --model runs:/ID --help`."
+        f"{COMMANDS['predict']} For the images of a folder see `fedlit predict --model runs:/ID --help`."
     )
-    part = "Part of the data of every client."
+    part = "Part of the data whose images are scored."
     options.add_argument("--part", choices=("train", "val", "test"), default="test", help=part)
-    folder = "Folder of the files, one for each set; by default probabilities/ in the run directory."
+    folder = "Folder for the files, one per set of images. By default probabilities/ in the run directory."
     options.add_argument("--output", type=Path | None, default=None, help=folder)
     options.add_argument("--format", choices=("parquet", "csv"), default="parquet", help="Format of the files.")
     return options
 
 
 def _of_a_folder(argv: Sequence[str]) -> bool:
-    """Return whether a command line names a trained model, and not the class of one."""
+    """Return whether the value of --model is a trained model rather than a class."""
     words = [word for given in argv for word in given.split("=", 1)]
     return any(flag == "--model" and names_a_model(word) for flag, word in pairwise(words))
 
 
 def _folder_parser() -> Parser:
-    """Make the options for a folder: a model, the folder, and what is written where."""
+    """Make the options for the images of a folder."""
     options = Parser(description=IMAGES)
-    model = "Model: runs:/ID (the best of an MLflow run), models:/NAME/VERSION, a folder or a .safetensors file."
+    model = (
+        "Trained model: runs:/ID (the best of an MLflow run), models:/NAME/VERSION, a folder or a .safetensors file."
+    )
     options.add_argument("--model", type=str, required=True, help=model)
     options.add_argument("folder", metavar="FOLDER", type=Path, help="Folder of the images.")
-    scores = "File of the scores, with a row for each image and a column for each class."
+    scores = "CSV file for the probabilities, with one row per image and one column per class."
     options.add_argument("--output", type=Path, default=Path("scores.csv"), help=scores)
     options.add_argument("--tracking_uri", type=str, default="sqlite:///mlflow.db", help="Address of MLflow.")
     options.add_argument("--accelerator", type=str, default="auto", help="Device: auto, cpu, cuda or mps.")
-    trust = "Run the code that the model names where it is not of fedlit, torch.nn or torch.optim, as that of a module of one's own."
+    trust = "Allow the model to run code from outside of fedlit, torch.nn and torch.optim, such as your own module."
     options.add_argument("--trust", action="store_true", help=trust)
     return options
 
@@ -71,29 +73,29 @@ def execute(args: Namespace, parser: Parser) -> int:
 
 
 def run_folder(model: str, folder: Path, output: Path, tracking_uri: str, accelerator: str, trust: bool = False) -> int:
-    """Score the images of a folder; return 1 where some cannot be read, and leave their rows empty."""
+    """Score the images of a folder; return 1 if some cannot be read, whose rows stay empty."""
     if output.is_dir():
         raise ConfigError(f"--output: expected a file such as {output / 'scores.csv'}, found the folder {output}")
     files = image_files(folder)
-    scorer = load(model, tracking_uri, accelerator, trust)
+    scorer = load_scorer(model, tracking_uri, accelerator, trust)
     console = Console(highlight=False, markup=False, soft_wrap=True)
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"Scoring {len(files):,} images", total=len(files))
         scores, unreadable = score_files(scorer, files, lambda done: bar.advance(task, done))
     write_scores(output, folder, files, scores, scorer.classes)
     if unlearned := scorer.unlearned:
-        console.print(f"not learned, so that there are no scores: {', '.join(unlearned)}")
+        console.print(f"no scores for classes that the model has not learned: {', '.join(unlearned)}")
     console.print(f"{len(files)} images: {output}")
     if not unreadable:
         return 0
     shown = "".join(f"\n  {file}: {reason}" for file, reason in sorted(unreadable.items())[:5])
-    complain(f"{len(unreadable)} of {len(files)} images cannot be read, their rows hold no scores:{shown}")
+    complain(f"{len(unreadable)} of {len(files)} images cannot be read; their rows have no scores:{shown}")
     return 1
 
 
 def run_predict(experiment: Experiment, part: str, output: Path | None, format: str) -> int:
-    """Write the probabilities of a checkpoint for every image of a part of the data, one file a set."""
-    path, console = experiment.required_checkpoint(), experiment.console()
+    """Write the probabilities that a checkpoint gives to a part of the data, one file per set of images."""
+    path, console = required_checkpoint(experiment), experiment.console()
     session = experiment.session(run_of(path))
     try:
         server, rounds, _ = session.restore(path)
@@ -102,8 +104,8 @@ def run_predict(experiment: Experiment, part: str, output: Path | None, format: 
             table = collected(session, name, scores, rounds)
             if table is None:
                 raise ConfigError(
-                    "the module declares no classes, or its predict_step returns no [B, C] tensor: "
-                    "there is nothing to write per class"
+                    f"predict: expected classes and a predict_step that returns a tensor [B, C], found a "
+                    f"{type(session.module).__name__} without; add them, or see `fedlit list` for models that have them"
                 )
             if session.fabric.is_global_zero:
                 file = write(table, folder / f"{slug(name)}_{part}.{format}")

@@ -11,7 +11,7 @@ from fedlit.experiment.parser import Parser
 
 
 def parser(argv: Sequence[str]) -> Parser:
-    """Return the options of a reproduction."""
+    """Make the options of a reproduction."""
     from fedlit.reports.reproductions.reproduction import Reproduction
 
     options = Parser(description=COMMANDS["reproduce"], epilog=REPRODUCE)
@@ -21,7 +21,7 @@ def parser(argv: Sequence[str]) -> Parser:
 
 
 def execute(args: Namespace, parser: Parser) -> int:
-    """Run a reproduction; returns the exit code."""
+    """Run a reproduction; return the exit code."""
     from fedlit.reports.reproductions.reproduction import Reproduction
 
     options = dict(args.items())

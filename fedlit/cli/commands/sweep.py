@@ -19,19 +19,19 @@ def parser(argv: Sequence[str]) -> Parser:
     """Make the options of a sweep."""
     options = Parser(description=COMMANDS["sweep"], epilog=SWEEP)
     options.add_argument("-c", "--config", type=str, required=True, help="YAML of the sweep. See below.")
-    jobs = "Number of runs side by side. Each has its own federation.workers."
+    jobs = "Number of runs at a time. Each has its own federation.workers."
     options.add_argument("--jobs", type=int, default=1, help=jobs)
-    check = "Check the configurations, list the runs, and end."
+    check = "Check the configurations and list the runs, without starting any."
     options.add_argument("--dry_run", type=bool, default=False, help=check)
-    folder = "Folder of all runs: RUN_DIR/EXPERIMENT/NAME/."
+    folder = "Folder of all runs: RUN_DIR/EXPERIMENT/NAME/. By default as in the YAML, or runs/."
     options.add_argument("--run_dir", type=str | None, default=None, help=folder)
-    given = "Keys for all runs, which win over those of the YAML: --set '{data.root: FOLDER}'."
-    options.add_argument("--set", type=dict[str, Any], default={}, help=given)
+    overrides = "Keys for all runs, which override those of the YAML: --set '{data.root: FOLDER}'."
+    options.add_argument("--set", type=dict[str, Any], default={}, help=overrides)
     return options
 
 
 def execute(args: Namespace, parser: Parser) -> int:
-    """Run a sweep, or list its runs, and return the exit code."""
+    """Run a sweep, or list its runs; return the exit code."""
     console = Console(highlight=False, markup=False, soft_wrap=True)
     try:
         sweep = load_sweep(args.config)
@@ -41,7 +41,7 @@ def execute(args: Namespace, parser: Parser) -> int:
                 console.print(f"{run.directory}  {run.standing()}")
             return 0
         table = run_sweep(sweep, args.jobs, console)
-    except ConfigError as error:  # explained already, with its place
+    except ConfigError as error:  # its message already names the place
         complain(str(error))
         return 2
     console.print(sweep_table(sweep, table, draws_of(table), console.width))

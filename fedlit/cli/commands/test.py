@@ -13,9 +13,10 @@ from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import CheckpointError
 from fedlit.core.messages import ServerState
 from fedlit.experiment.experiment import Experiment, composed
-from fedlit.experiment.final_metrics import keep, test_metrics
+from fedlit.experiment.final_metrics import test_metrics, write_predictions
 from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.parser import Parser
+from fedlit.experiment.resumption import locked, required_checkpoint
 from fedlit.federation.evaluation import evaluate_sets
 from fedlit.federation.session import Session
 from fedlit.predictions.table import FOLDER
@@ -24,30 +25,31 @@ from fedlit.tracking.run import config_difference, run_of
 
 
 def parser(argv: Sequence[str]) -> Parser:
-    """The keys of a YAML, and where the predictions go."""
+    """Make the options of a test: the keys of a YAML, and the folder of the predictions."""
     options = experiment_parser(COMMANDS["test"])
-    kept = (
-        "Folder of the predictions, by default predictions/ in the run directory for its best model as it was tested."
+    folder = (
+        "Folder for the predictions. By default predictions/ in the run directory, if this is the run's best model "
+        "with the run's own configuration; otherwise they are not written."
     )
-    options.add_argument("--output", type=Path | None, default=None, help=kept)
+    options.add_argument("--output", type=Path | None, default=None, help=folder)
     return options
 
 
 def execute(args: Namespace, parser: Parser) -> int:
-    """Test; returns the exit code."""
+    """Test; return the exit code."""
     with composed(args, parser) as experiment:
         return run_test(experiment, args.output)
 
 
 def run_test(experiment: Experiment, output: Path | None) -> int:
-    """Evaluate a checkpoint on the test sets, and keep the predictions."""
-    path, console = experiment.required_checkpoint(), experiment.console()
-    if (run_of(path) / "config.yaml").exists() and (other := config_difference(run_of(path), experiment.config)):
-        console.print(f"note: {run_of(path)} was trained with other settings: {'; '.join(other[:5])}")
+    """Evaluate a checkpoint on the test sets, and write the predictions."""
+    path, console = required_checkpoint(experiment), experiment.console()
+    if (run_of(path) / "config.yaml").exists() and (rows := config_difference(run_of(path), experiment.config)):
+        console.print(f"note: {run_of(path)} was trained with other settings: {'; '.join(rows[:5])}")
     folder = output or (run_of(path) / FOLDER if _tested_by_fit(experiment, path) else None)
     with ExitStack() as open_things:
-        if folder == run_of(path) / FOLDER:  # a run writes there when it ends
-            open_things.enter_context(experiment.alone(run_of(path)))
+        if folder == run_of(path) / FOLDER:  # to which a run writes when it ends
+            open_things.enter_context(locked(experiment, run_of(path)))
         session = experiment.session(run_of(path))
         open_things.callback(session.engine.close)
         path, server, rounds = _restored(experiment, session, path)
@@ -55,29 +57,29 @@ def run_test(experiment: Experiment, output: Path | None) -> int:
         print_results(test_metrics(session, sets, None), f"{path} (after {rounds} rounds)", console)
         if folder is None:
             console.print(
-                f"predictions are not kept: {run_of(path) / FOLDER} is for the run's best model under its own "
-                "configuration; --output FOLDER keeps these"
+                f"the predictions were not written: {run_of(path) / FOLDER} is for the run's best model with the run's "
+                "own configuration; --output FOLDER writes them elsewhere"
             )
-        elif keep(session, sets, rounds, folder):
+        elif write_predictions(session, sets, rounds, folder):
             console.print(f"predictions: {folder}")
         return 0
 
 
 def _restored(experiment: Experiment, session: Session, path: Path) -> tuple[Path, ServerState, int]:
-    """Load a checkpoint; a run that is at work may have put a newer one in its place, which is taken instead."""
+    """Load a checkpoint, or the newer one by which a run that is still training has replaced it."""
     while True:
         try:
             server, rounds, _ = session.restore(path)
         except CheckpointError:
             run = run_of(path)
-            if path.exists() or not is_held(run) or run_of(path := experiment.required_checkpoint()) != run:
+            if path.exists() or not is_held(run) or run_of(path := required_checkpoint(experiment)) != run:
                 raise
         else:
             return path, server, rounds
 
 
 def print_results(metrics: Mapping[str, float], title: str, console: Console) -> None:
-    """AUROC per class with its support, of all clients together or of the only test set; then the other test sets."""
+    """Print the AUROC per class of all clients together (or of the only test set), then that of the other test sets."""
     first, *others = sorted(
         (
             key.split("/")[1]
@@ -95,12 +97,12 @@ def print_results(metrics: Mapping[str, float], title: str, console: Console) ->
 
 
 def _tested_by_fit(experiment: Experiment, path: Path) -> bool:
-    """Whether a test of a checkpoint is the one that ends its run, in all that gives other numbers."""
+    """Return whether this test gives the same results as the one at the end of the run."""
     run, folder = run_of(path), path.parent
     if experiment.fast_dev_run or folder != run / "checkpoints" or not (run / "config.yaml").exists():
         return False
     if config_difference(run, experiment.config):
         return False
-    if is_held(run):  # what is its best changes while it is at work
+    if is_held(run):  # the best model may still change
         return True
     return path == (checkpoint.find(folder, "best") or checkpoint.find(folder, "last"))

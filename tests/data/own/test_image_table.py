@@ -393,7 +393,7 @@ def test_data_check_proposes_a_yaml_that_runs_and_checks_it(tmp_path, fedlit_cli
     document = yaml.safe_load(out[: out.index("\n\n")])
     assert document["experiment"] == "ours"
     assert document["data"]["init_args"]["labels"] == ["Edema", "Mass"]
-    assert "nothing is wrong; the images were decoded" in out
+    assert "no problems; the images were decoded" in out
     assert "site: clinic  # 2 different" in out
     (tmp_path / "images" / "7.png").unlink()
     code, out, _ = fedlit_cli(f"data check {table} --root {tmp_path / 'images'} --set '{{labels: [Mass], site: null}}'")
