@@ -1,7 +1,7 @@
 """Models that runs have left at a site, each in a file of ``fedlit export``: what a server sends at the end of a run.
 
-``STATE/models/RUN.safetensors`` is the model of a run, and ``RUN-CLIENT.safetensors`` that of a client which keeps a part of it.
-They outlive the states of the run.
+``STATE/models/RUN.safetensors`` is the model of a run, and ``RUN-CLIENT.safetensors`` that of a client which keeps a
+part of it. They outlive the states of the run.
 """
 
 from collections.abc import Mapping
@@ -86,8 +86,8 @@ def bring(folder: Path, run: str, client: str | None, output: Path | None) -> tu
     runs = list(dict.fromkeys(file.name[:32] for file in files))
     if not files:
         raise ConfigError(
-            f"{folder / FOLDER}: there is no model{f' of run {run}' if run else ''}. A model comes when its run ends, if verbs of "
-            "the site's file has model in it, and models of the server's file is true"
+            f"{folder / FOLDER}: there is no model{f' of run {run}' if run else ''}. A model comes when its run ends, if "
+            "verbs of the site's file has model in it, and models of the server's file is true"
         )
     if run and len(runs) > 1:
         raise ConfigError(f"{run}: expected the id of one run, or its beginning, found {', '.join(runs)}")
