@@ -102,6 +102,14 @@ class Rates:
                 "the test set may not choose a rate"
             )
 
+    @property
+    def constants(self) -> set[str]:
+        """Keys of the rate and of the algorithm's constants: a step takes the same time with any of their values."""
+        return {
+            self.key,
+            *(axis.key for axis in self.others.values() if axis.key.startswith("federation.aggregators.")),
+        }
+
     def of(self, method: str, rate: float) -> float:
         """Return what a rate of the grid is for a method."""
         return round(rate / self.divided_by.get(method, 1.0), 6)

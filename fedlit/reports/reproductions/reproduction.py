@@ -160,9 +160,9 @@ class Reproduction:
     def announcement(self) -> str:
         """Say what would be run and what it would take; neither data nor network are needed, and nothing is written."""
         parts = list({part.experiment: part for part in self._all_parts()}.values())
-        plans = {part.experiment: plan(self.sweep(part)) for part in parts}
+        sweeps = {part.experiment: self.sweep(part) for part in parts}
         estimate = Estimate(self.chosen.images, self.seconds_per_step)
-        text = announced(self.chosen, parts, plans, self.root or Path("ROOT"), estimate)
+        text = announced(self.chosen, parts, sweeps, self.root or Path("ROOT"), estimate)
         return "\n".join([f"# {self.name} at {self.scale} scale: {self.document.shows}", "", *self._said(), text])
 
     def run(self, console: Console) -> None:
