@@ -42,6 +42,9 @@ class TestComparison:
         )
         assert row.difference == pytest.approx(0.02)
         assert row.difference_std == pytest.approx(0.01)
+        assert row.within == pytest.approx(
+            4.3027 * 0.01 / 3**0.5, rel=1e-4
+        )  # Student's 97.5% point with two degrees of freedom
         assert reference.std == pytest.approx(0.1)
         assert reference.difference != reference.difference
         assert not reference.claimed
@@ -54,9 +57,20 @@ class TestComparison:
             ([0.700, 0.710, 0.720], [0.709, 0.719, 0.729], False),
             ([0.70, 0.71, 0.80], [0.75, 0.76, 0.79], False),
             ([0.70, 0.70, 0.70], [0.701, 0.701, 0.80], False),
+            ([0.70, 0.70, 0.70], [0.71, 0.72, 0.73], False),
+            ([0.70, 0.70, 0.70, 0.70, 0.70], [0.71, 0.72, 0.73, 0.71, 0.73], True),
             ([0.70], [0.80], False),
         ],
-        ids=["a point", "the other way", "below a point", "one seed against it", "its own spread", "one seed"],
+        ids=[
+            "a point",
+            "the other way",
+            "below a point",
+            "one seed against it",
+            "its own spread",
+            "one sign, interval has zero",
+            "the same with five seeds",
+            "one seed",
+        ],  # fmt: skip
     )
     def test_nothing_is_claimed_below_a_point_or_within_the_noise(self, reference, method, claimed):
         assert compare(made_up(reference, method), AGAINST)["claimed"].tolist() == [False, claimed]
