@@ -8,7 +8,7 @@ NAMES = (
     *("localscgdam-table1", "localscgdam-fig1", "localscgdam-fig2", "localscgdam-fig3"),
     *("localscgdam-fig4", "localscgdam-fig5", "localscgdam-pretrained"),
     *("surgical-tables", "surgical-table1", "surgical-table2", "surgical-table3", "surgical-table4"),
-    *("surgical-fig5", "surgical-fig6", "surgical-fig7", "surgical-sites"),
+    *("surgical-fig5", "surgical-fig6", "surgical-fig7", "surgical-sites", "surgical-warmup"),
     *("flamby-heart", "flamby-isic2019"),
 )
 """Names of what can be reproduced, those of one paper together."""
