@@ -70,7 +70,7 @@ class TestComparison:
             "one sign, interval has zero",
             "the same with five seeds",
             "one seed",
-        ],  # fmt: skip
+        ],
     )
     def test_nothing_is_claimed_below_a_point_or_within_the_noise(self, reference, method, claimed):
         assert compare(made_up(reference, method), AGAINST)["claimed"].tolist() == [False, claimed]

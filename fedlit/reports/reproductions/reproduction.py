@@ -17,21 +17,35 @@ from fedlit.reports.reproductions import rates
 from fedlit.reports.reproductions.announcement import announced
 from fedlit.reports.reproductions.costs import Estimate
 from fedlit.reports.reproductions.document import HOME, LINKED, Document, Part, Scale, find, read
+from fedlit.reports.reproductions.fdam.counts import CountsReport
 from fedlit.reports.reproductions.fdam.ratios import RatiosReport
 from fedlit.reports.reproductions.flamby.benchmark import BenchmarkReport
 from fedlit.reports.reproductions.published import read_paper
 from fedlit.reports.reproductions.report import Report
 from fedlit.reports.reproductions.seeds import SeedsReport
 from fedlit.reports.reproductions.surgical.classes import ClassesReport
+from fedlit.reports.reproductions.surgical.heterogeneity import EmbeddingReport, FrequenciesReport
 from fedlit.reports.reproductions.surgical.settings import SettingsReport
 
-Reporter = SeedsReport | ClassesReport | SettingsReport | RatiosReport | BenchmarkReport
+Reporter = (
+    SeedsReport
+    | ClassesReport
+    | SettingsReport
+    | RatiosReport
+    | BenchmarkReport
+    | CountsReport
+    | FrequenciesReport
+    | EmbeddingReport
+)
 REPORTS: dict[str, type[Reporter]] = {
     "seeds": SeedsReport,
     "classes": ClassesReport,
     "settings": SettingsReport,
     "ratios": RatiosReport,
     "benchmark": BenchmarkReport,
+    "counts": CountsReport,
+    "frequencies": FrequenciesReport,
+    "embedding": EmbeddingReport,
 }
 """Kinds of report by name; their fields are the other keys of ``report`` in a document."""
 
@@ -98,7 +112,8 @@ class Reproduction:
             raise ConfigError(f"--seconds_per_step: expected seconds above 0, found {self.seconds_per_step:g}")
         if self.weights is not None and not self.weights.exists():
             raise ConfigError(f"--weights {self.weights}: no such file")
-        if self.weights is not None and not any(self._fetches(part) for part in self._all_parts()):
+        fetched = any(self._fetches(part) for part in self._all_parts()) or self.chosen.report.get("backbone")
+        if self.weights is not None and not fetched:
             raise ConfigError(
                 f"--weights: nothing in {self.name} at {self.scale} scale starts from pretrained weights; leave it out, or "
                 "choose them by --set '{model.weights: FILE}'"
@@ -193,7 +208,7 @@ class Reproduction:
         kind = keys.pop("kind", None)
         if kind not in REPORTS:
             raise place.error(f"expected a kind of {', '.join(REPORTS)}, found {kind!r}")
-        every = {"root": self.root, "home": HOME / self.document.paper}
+        every = {"root": self.root, "home": HOME / self.document.paper, "weights": self.weights}
         others = {each.name: every[each.name] for each in fields(REPORTS[kind]) if each.name in every}
         return place.checked(REPORTS[kind], keys, **others)
 
@@ -231,7 +246,7 @@ class Reproduction:
             "",
             f"## Ours, at {self.scale} scale",
             "",
-            f"From {self.chosen.data}. Seeds: {seeds}, {drawn}.",
+            f"From {self.chosen.data}." + (f" Seeds: {seeds}, {drawn}." if self.chosen.parts else ""),
             "",
             *self._said(),
             report.text,
