@@ -75,6 +75,8 @@ class Axis:
     key: str  # Key of the setting in the configuration.
     values: list[float]  # Values that are tried.
     only: list[Any] | None = None  # Values of the label that have the setting; by default all.
+    # Keys that a value brings beside the setting's own, such as how many rounds lie between evaluations.
+    beside: dict[float, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,7 @@ def _pairs(settings: Settings, value: Any, rates: Rates) -> Iterator[tuple[str, 
         else:
             whole = float(number).is_integer() and all(isinstance(each, int) for each in rates.others[name].values)
             yield rates.others[name].key, int(number) if whole else number
+            yield from rates.others[name].beside.get(number, {}).items()
 
 
 def _told(settings: Settings) -> str:
