@@ -249,7 +249,7 @@ class TestDocument:
             ({"report": {"rows": "x"}}, "mine.yaml: report.rows: there is no such key; did you mean row"),
             (
                 {"report": {"kind": "seed"}},
-                "mine.yaml: report: expected a kind of seeds, classes, settings, ratios, benchmark, found 'seed'",
+                "mine.yaml: report: expected a kind of seeds, classes, settings, ratios, benchmark, counts, frequencies, embedding, found 'seed'",
             ),
             ({"shows": None}, "the key shows is missing"),
             ({"scales": {"paper": None}}, "scales.paper: expected keys and values, found None"),
@@ -287,7 +287,7 @@ class TestLargestWindow:
         keys = [(method, window, seed) for (method, window), each in aurocs.items() for seed in range(len(each))]
         runs = pd.DataFrame(keys, columns=["method", "window", "seed"]).assign(title="one")
         values = pd.DataFrame({"auroc": [value for each in aurocs.values() for value in each]})
-        made = SeedsReport(row="{method}", against={}, what="", versus="", within=0.01)
+        made = SeedsReport(row="{method}", against={"method": "CODA+"}, what="", versus="", within=0.01)
         largest = made._largest(runs, values)
         assert "I_max" in made._largest_text(largest)
         return largest.set_index("method")

@@ -134,7 +134,8 @@ class Estimate:
         images = sum(self.images.values()) if "image_size" in data else 0
         picture = data.get("image_size", 0) ** 2 * data.get("in_chans", model_keys.get("in_chans", 1))
         disk = 2 * (model + server) + clients * own
-        return Cost(clients, None, step, disk, images or None, picture, numbers), stretches, data
+        cost = Cost(clients, None, step, disk, images or None, picture=picture, numbers=numbers)
+        return cost, stretches, data
 
     def seconds(self, cost: Cost) -> float | None:
         """Time that a run takes, all clients one after the other; None where its steps are not known."""
