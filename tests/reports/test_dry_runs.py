@@ -11,10 +11,11 @@ from rich.console import Console
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import FlatModel
+from fedlit.experiment import grid
 from fedlit.models import ImageClassifier
 from fedlit.models.small_cnn import SmallCNN
 from fedlit.objectives import AUCSaddle
-from fedlit.reports.reproductions import NAMES, reproduction
+from fedlit.reports.reproductions import NAMES, costs, reproduction
 from fedlit.reports.reproductions.costs import Estimate
 from fedlit.reports.reproductions.document import find, read
 from fedlit.reports.reproductions.reproduction import Reproduction
@@ -160,6 +161,29 @@ def test_a_step_is_timed_with_its_algorithm(figure, monkeypatch, augment, said, 
     assert list(estimate.measured) == [cost.step] == [f"small_cnn, CODAPlus, 8 {said} of 16x16, 1 channels"]
     assert 0 < estimate.seconds(cost) == cost.steps * estimate.measured[cost.step]
     assert len(seen) == passes
+
+
+def test_cases_that_cost_the_same_are_planned_once_and_counted_as_if_each_had_been(tmp_path, monkeypatch):
+    """Of eight cases two are planned: the algorithm makes another step, the window, the rate and the evaluations do not."""
+    made = Reproduction("flamby-heart", run_dir=tmp_path, dry_run=True, seconds_per_step=0.1)
+    window, cases = "federation.schedule.init_args.window", {}
+    for name in ("FedAvg", "Scaffold"):
+        for steps, rate in ((10, 0.1), (20, 0.1), (10, 0.3), (20, 0.3)):
+            keys = {"federation.aggregators": [name], window: steps, "federation.eval_every": steps}
+            cases[f"{name}-{steps}-{rate:g}"] = keys | {"model.optimizer.lr": rate}
+    sweep = replace(made.sweep(made.parts()[0]), cases=cases, seeds=[0, 1])
+    asked, whole = [], grid.plan
+    monkeypatch.setattr(costs, "plan", lambda some, parser: asked.append(some) or whole(some, parser))
+    estimate = Estimate(made.chosen.images, 0.1)
+    counted = estimate.costs(sweep, {"model.optimizer.lr"})
+    assert len(asked) == 2
+    assert [(cost, False) for cost in map(estimate.cost, whole(sweep))] == counted
+    assert [cost.steps for cost, _ in counted[:4]] == [4 * 15 * 10] * 2 + [4 * 15 * 20] * 2
+    sweep.directory.mkdir(parents=True)  # what is there may be finished
+    monkeypatch.setattr(grid.PlannedRun, "standing", lambda run: "finished" if run.group == "FedAvg-20-0.1" else "new")
+    assert [finished for _, finished in estimate.costs(sweep, {"model.optimizer.lr"})] == [False] * 2 + [True] * 2 + [
+        False
+    ] * 12
 
 
 def test_seconds_that_are_none_are_refused(figure):

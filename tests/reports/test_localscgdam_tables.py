@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from fedlit.core.errors import ConfigError
+from fedlit.reports.reproductions import rates
 from fedlit.reports.reproductions.document import Part
 from fedlit.reports.reproductions.reproduction import Reproduction
 from fedlit.tracking.base import MetricsFile
@@ -155,3 +156,48 @@ def test_runs_of_the_papers_scale_are_valid(name, tmp_path, plan_some):
     assert backbones == expected.get(name, table)
     folders = {config["data"]["init_args"]["root"] for config in configs.values()}
     assert folders == ({str(tmp_path / data) for data in names} if name == NAMES[0] else {str(tmp_path)})
+
+
+@pytest.mark.parametrize("scale", ["laptop", "paper"])
+@pytest.mark.parametrize("name", ["localscgdam-search", "localscgdam-search-sampled"])
+def test_the_search_gives_each_method_as_many_tries_of_its_own_constants(name, scale):
+    reproduced = Reproduction(name, scale=scale)
+    assert reproduced.seeds == [0, 1, 2, 3, 4]
+    tried: dict[str, set] = {}
+    for part in reproduced.parts():
+        assert len(part.cases) == 24
+        (method,) = {case.labels["method"] for case in part.cases.values()}
+        tried.setdefault(method, set()).update(key for case in part.cases.values() for key in case.labels)
+    assert {method: sorted(keys - {"method"}) for method, keys in tried.items()} == {
+        "LocalSCGDAM": ["alpha", "beta_x", "beta_y", "rate", "rho"],
+        "LocalSCGDAM in place": ["alpha", "beta_x", "beta_y", "rate", "rho"],
+        "CoDA": ["gamma", "rate"],
+        "LocalSGDAM": ["beta_x", "beta_y", "rate"],
+        "LocalSGDM": ["momentum", "rate"],
+        "LocalSGDM_RL": ["momentum", "rate"],
+    }
+    sampled = name.endswith("sampled")
+    for part in reproduced.chosen.parts.values():
+        assert ("data.sampler" in part.settings) == sampled
+        for case in part.cases.values():
+            prior = case.keys["model.objective"]
+            saddle = not case.labels["method"].startswith("LocalSGDM")
+            assert (prior == {"class_path": "AUCSaddle", "init_args": {"prior": 0.2}}) == (sampled and saddle)
+
+
+def test_a_choice_at_the_end_of_its_range_is_reported():
+    found = Reproduction("localscgdam-search").chosen.rates
+    tried = pd.DataFrame(
+        [
+            {"title": "T", "method": "CoDA", "rate": 0.1, "gamma": 0.05, "validation": 0.7},
+            {"title": "T", "method": "CoDA", "rate": 0.01, "gamma": 0.002, "validation": 0.6},
+            {"title": "T", "method": "LocalSGDM", "rate": 0.3, "momentum": 0.5, "validation": 0.8},
+            {"title": "T", "method": "LocalSGDM_RL", "rate": 10.0, "momentum": 0.97, "validation": 0.8},
+        ]
+    )
+    names = ["title", "method", "rate", *found.others]
+    text = rates.described(tried.reindex(columns=[*names, "validation"]), found)
+    assert text.endswith(
+        "At the end of their range, so that a wider one may be better: T, CoDA: gamma 0.05; T, LocalSGDM_RL: rate 10, momentum 0.97."
+    )
+    assert "At the end" not in rates.described(tried[2:3].reindex(columns=[*names, "validation"]), found)

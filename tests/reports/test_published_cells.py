@@ -3,9 +3,14 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+import torch
 
+from fedlit.predictions.table import Predictions, write
+from fedlit.reports.reproductions import sources
+from fedlit.reports.reproductions.fdam import ratios
 from fedlit.reports.reproductions.published import read_paper
 from fedlit.reports.reproductions.report import Report
 from fedlit.reports.reproductions.reproduction import Reproduction
@@ -99,12 +104,14 @@ def test_surgical_tables(number, scale, tmp_path):
 
 
 def findings(chosen, part, case) -> dict[str, float]:
-    return {key: 0.7 for key in chosen.report["metrics"].values()}
+    metrics = chosen.report["metrics"]
+    return dict.fromkeys([metrics] if isinstance(metrics, str) else metrics.values(), 0.7)
 
 
+@pytest.mark.parametrize("scale", ["paper", "linked"])
 @pytest.mark.parametrize("name", ["fdam-table3", "fdam-table4", "fdam-table5"])
-def test_tables_of_fdam(name, tmp_path):
-    title, (_, report) = f"Table {name[-1]}", reported(name, tmp_path, findings)
+def test_tables_of_fdam(name, scale, tmp_path):
+    title, (_, report) = f"Table {name[-1]}", reported(name, tmp_path, findings, scale)
     theirs = published("fdam", title, 2 if name == "fdam-table3" else 1)
     if name == "fdam-table3":  # at I = 1 the two are one algorithm, and CODA+ stands for it
         theirs = {(row.replace(" and CODASCA", "").replace(", ", ", I = "), column) for row, column in theirs}
@@ -116,3 +123,95 @@ def test_tables_of_fdam(name, tmp_path):
 def test_table_1_of_localscgdam(tmp_path):
     _, report = reported("localscgdam-table1", tmp_path, lambda *_: {"test/federation/auroc_macro": 0.7})
     assert cells(report.text, 1) == published("localscgdam", "Table 1", 2)
+
+
+def test_largest_windows_of_figure_1(tmp_path):
+    """Each federation has the paper's two windows and their ratio; what else is there is said not to be the paper's."""
+    _, report = reported("fdam-fig1", tmp_path, lambda *_: {"test/federation/auroc_macro": 0.7})
+    lines = [line[2:-2].split(" | ") for line in report.text.splitlines() if line.startswith("| ")]
+    start = next(number for number, line in enumerate(lines) if line[:3] == ["federation", "method", "I_max"])
+    assert lines[start][3:] == ["ratio to CODA+", "more is lost at"]
+    ours = set()
+    for title, method, window, ratio, _ in lines[start + 1 :]:
+        number = title.rpartition(" = ")[2]
+        ours |= {(number, column) for column, cell in ((method, window), ("ratio", ratio)) if re.match(r"\d", cell)}
+    assert ours == published("fdam", "Figure 1", 1)
+    assert "has not the last column" in report.text
+
+
+def test_a_larger_window_has_its_ratio(tmp_path):
+    harmful = ("codaplus-64", "codasca-512")
+
+    def harmed(_, part, case):
+        return {"test/federation/auroc_macro": 0.5 if case in harmful else 0.7}
+
+    _, report = reported("fdam-fig1", tmp_path, harmed)
+    assert "| ImageNet-IH (10%), K = 16 | CODA+ | 32 |  | 64 |" in report.text
+    assert "| ImageNet-IH (10%), K = 16 | CODASCA | 128 | 4 | 512 |" in report.text
+
+
+def test_table_2_of_fdam(tmp_path, monkeypatch):
+    _, rows = everything_there("fdam-table2", tmp_path, monkeypatch)
+    assert len(rows) == len(read_paper("fdam").tables["Table 2"].rows)
+    numbers = [row[2] for row in rows]
+    assert sorted(numbers) == sorted(row[2] for row in read_paper("fdam").tables["Table 2"].rows)
+
+
+def test_table_6_of_fdam(tmp_path, monkeypatch):
+    reproduced, rows = everything_there("fdam-table6", tmp_path, monkeypatch)
+    columns = read_paper("fdam").tables["Table 6"].columns[1:]
+    named = {"NIH": "ChestXray8", "MIMIC": "MIMIC-CXR", "VinDr": "ChestXrayAD"}
+    ours = {
+        (named.get(source, source), column)
+        for source, _, *cells in rows
+        for column, _ in zip(columns, cells, strict=True)
+    }
+    assert ours == published("fdam", "Table 6", 1)
+    for row in read_paper("fdam").tables["Table 6"].rows:
+        (source,) = (each for each in reproduced.chosen.report["published"] if named.get(each, each) == row[0])
+        assert reproduced.chosen.report["published"][source] == [float(cell) for cell in row[1:]]
+
+
+def everything_there(name: str, root: Path, monkeypatch) -> tuple[Reproduction, list[list[str]]]:
+    """The rows of a table of all data sets, as if the label files of each held one image."""
+    for folder in ("CheXpert", "NIH", "PadChest", "MIMIC-CXR-JPG", "VinDr-CXR"):
+        (root / folder).mkdir()
+    monkeypatch.setattr(ratios, "_shares", lambda reader, classes: (1, dict.fromkeys(classes, 0.2)))
+    source = lambda name, reader, size: sources.Source(name, np.ones((1, 1)), ("x",), None)  # noqa: E731
+    monkeypatch.setattr(sources, "_read", source)
+    reproduced = Reproduction(name, scale="paper", root=root)
+    lines = reproduced.report(None).text.splitlines()
+    return reproduced, [line[2:-2].split(" | ") for line in lines if line.startswith("| ")][1:]
+
+
+@pytest.mark.parametrize(
+    ("name", "table"), [("flamby-heart", "Fed-Heart-Disease"), ("flamby-isic2019", "Fed-ISIC2019")]
+)
+def test_every_number_of_the_benchmark(name, table, tmp_path):
+    """A number of ours for each method, start and test set; the mean of hospitals and AUROC are said to be ours."""
+    reproduced, runs = Reproduction(name, scale="paper"), []
+    tests = read_paper("flamby").tables[table].columns[2:-1]
+    for part in reproduced.chosen.parts.values():
+        for case, its in part.cases.items():
+            for seed in part.seeds or reproduced.seeds:
+                runs.append({**its.labels, "seed": seed, "directory": predicted(tmp_path / f"{case}-{seed}", tests)})
+    report = reproduced._reporter().make(pd.DataFrame(runs), reproduced.chosen)
+    values = report.tables["values"].set_index(["method", "seed"]).drop(columns=["run_seed", "mean of hospitals"])
+    ours = {(f"{method}, {seed}", test) for (method, seed), row in values.iterrows() for test in row.dropna().index}
+    assert ours == published("flamby", table, 2)
+    shown = cells(report.text, 1)
+    assert {column for _, column in shown} == {*tests, "mean of hospitals", "pooled-test"}
+    assert "The mean of hospitals is not in the benchmark's table" in report.text
+    assert "of which the benchmark publishes none" in report.text
+
+
+def predicted(run: Path, tests: tuple[str, ...]) -> Path:
+    """A run with two predictions, of either class, at each hospital."""
+    number = 2 * len(tests)
+    labels = torch.eye(2).repeat(len(tests), 1)
+    texts, empty = np.array([str(row) for row in range(number)]), np.full(number, "")
+    sites = np.repeat(np.array(tests), 2)
+    found = Predictions("federation", 1, "logit", ("a", "b"), labels, labels, texts, texts, sites, empty, empty)
+    (run / "predictions").mkdir(parents=True)
+    write(found, run / "predictions" / "federation.parquet")
+    return run

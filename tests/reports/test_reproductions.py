@@ -42,6 +42,9 @@ class TestComparison:
         )
         assert row.difference == pytest.approx(0.02)
         assert row.difference_std == pytest.approx(0.01)
+        assert row.within == pytest.approx(
+            4.3027 * 0.01 / 3**0.5, rel=1e-4
+        )  # Student's 97.5% point with two degrees of freedom
         assert reference.std == pytest.approx(0.1)
         assert reference.difference != reference.difference
         assert not reference.claimed
@@ -54,9 +57,20 @@ class TestComparison:
             ([0.700, 0.710, 0.720], [0.709, 0.719, 0.729], False),
             ([0.70, 0.71, 0.80], [0.75, 0.76, 0.79], False),
             ([0.70, 0.70, 0.70], [0.701, 0.701, 0.80], False),
+            ([0.70, 0.70, 0.70], [0.71, 0.72, 0.73], False),
+            ([0.70, 0.70, 0.70, 0.70, 0.70], [0.71, 0.72, 0.73, 0.71, 0.73], True),
             ([0.70], [0.80], False),
         ],
-        ids=["a point", "the other way", "below a point", "one seed against it", "its own spread", "one seed"],
+        ids=[
+            "a point",
+            "the other way",
+            "below a point",
+            "one seed against it",
+            "its own spread",
+            "one sign, interval has zero",
+            "the same with five seeds",
+            "one seed",
+        ],
     )
     def test_nothing_is_claimed_below_a_point_or_within_the_noise(self, reference, method, claimed):
         assert compare(made_up(reference, method), AGAINST)["claimed"].tolist() == [False, claimed]
@@ -235,7 +249,7 @@ class TestDocument:
             ({"report": {"rows": "x"}}, "mine.yaml: report.rows: there is no such key; did you mean row"),
             (
                 {"report": {"kind": "seed"}},
-                "mine.yaml: report: expected a kind of seeds, classes, settings, ratios, benchmark, or the path",
+                "mine.yaml: report: expected a kind of seeds, classes, settings, ratios, benchmark, counts, frequencies, embedding, or",
             ),
             ({"shows": None}, "the key shows is missing"),
             ({"scales": {"paper": 3}}, "scales.paper: expected keys and values, found 3"),
@@ -273,7 +287,7 @@ class TestLargestWindow:
         keys = [(method, window, seed) for (method, window), each in aurocs.items() for seed in range(len(each))]
         runs = pd.DataFrame(keys, columns=["method", "window", "seed"]).assign(title="one")
         values = pd.DataFrame({"auroc": [value for each in aurocs.values() for value in each]})
-        made = SeedsReport(row="{method}", against={}, what="", versus="", within=0.01)
+        made = SeedsReport(row="{method}", against={"method": "CODA+"}, what="", versus="", within=0.01)
         largest = made._largest(runs, values)
         assert "I_max" in made._largest_text(largest)
         return largest.set_index("method")

@@ -4,11 +4,21 @@ Each is a YAML document, ``PAPER/NAME.yaml``.
 """
 
 NAMES = (
-    *("fdam-fig1", "fdam-fig2", "fdam-fig3", "fdam-fig4", "fdam-table3", "fdam-table4", "fdam-table5", "fdam-table6"),
+    *("fdam-fig1", "fdam-fig2", "fdam-fig3", "fdam-fig4"),
+    *("fdam-table2", "fdam-table3", "fdam-table4", "fdam-table5", "fdam-table6"),
     *("localscgdam-table1", "localscgdam-fig1", "localscgdam-fig2", "localscgdam-fig3"),
     *("localscgdam-fig4", "localscgdam-fig5", "localscgdam-pretrained"),
+    *("localscgdam-search", "localscgdam-search-sampled"),
     *("surgical-tables", "surgical-table1", "surgical-table2", "surgical-table3", "surgical-table4"),
-    *("surgical-fig5", "surgical-fig6", "surgical-fig7", "surgical-sites"),
+    *(
+        "surgical-fig4a",
+        "surgical-fig4b",
+        "surgical-fig5",
+        "surgical-fig6",
+        "surgical-fig7",
+        "surgical-sites",
+        "surgical-warmup",
+    ),
     *("flamby-heart", "flamby-isic2019"),
 )
 """Names of what can be reproduced, those of one paper together."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from fedlit.experiment.grid import PlannedRun
+from fedlit.experiment.grid import Sweep
 from fedlit.reports.reproductions.costs import Estimate
 from fedlit.reports.reproductions.document import Part, Scale
 from fedlit.reports.reproductions.published import grid
@@ -14,46 +14,40 @@ GB = 1e9
 
 
 def announced(
-    scale: Scale,
-    parts: Sequence[Part],
-    plans: Mapping[str, Sequence[PlannedRun]],
-    root: Path | None,
-    estimate: Estimate,
+    scale: Scale, parts: Sequence[Part], sweeps: Mapping[str, Sweep], root: Path | None, estimate: Estimate
 ) -> str:
     """Return the runs with their steps, the files that they need, hours and bytes, as Markdown.
 
     Args:
         scale: The scale of the reproduction.
         parts: Its sweeps, bodies among them, and those whose rates are still to be chosen.
-        plans: Runs of each part, by its experiment.
+        sweeps: Sweep of each part, by its experiment.
         root: Folder of the data, whether it is there or not; None where they are built in.
         estimate: Counts and times.
     """
-    rows, total_steps, hours, disk, todo, caches = [], 0, 0.0, 0, 0, {}
+    rows, number, total_steps, hours, disk, todo, caches = [], 0, 0, 0.0, 0, 0, {}
+    constants = scale.rates.constants if scale.rates else ()
     unknown, known = False, {}
     for part in parts:
-        runs = plans[part.experiment]
-        costs = {}
-        for run in runs:  # seeds of one case cost the same
-            if run.group not in costs:
-                costs[run.group] = estimate.cost(run)
-        steps = [costs[run.group].steps for run in runs]
-        waiting = [run for run in runs if run.standing() != "finished"]
+        costs = estimate.costs(sweeps[part.experiment], constants)
+        steps = [cost.steps for cost, _ in costs]
+        waiting = [cost for cost, finished in costs if not finished]
         todo += len(waiting)
         unknown = unknown or None in steps
-        seconds = [estimate.seconds(costs[run.group]) or 0.0 for run in waiting]
+        seconds = [estimate.seconds(cost) or 0.0 for cost in waiting]
         hours += sum(seconds) / 3600
         total_steps += sum(step or 0 for step in steps)
-        disk += sum(costs[run.group].disk for run in runs)
-        for cost in costs.values():
+        disk += sum(cost.disk for cost, _ in costs)
+        number += len(costs)
+        for cost, _ in costs:
             caches[(cost.images, cost.picture)] = cost.cache
             known[cost.step] = estimate.given or estimate.measured[cost.step]
-        clients = sorted({cost.clients for cost in costs.values()})
+        clients = sorted({cost.clients for cost, _ in costs})
         rows.append(
             [
                 part.experiment,
-                str(len(runs)),
-                str(len(runs) - len(waiting)),
+                str(len(costs)),
+                str(len(costs) - len(waiting)),
                 _span(clients),
                 "?" if None in steps else f"{sum(steps):,}",
                 "?" if None in steps else f"{sum(seconds) / 3600:,.2f}",
@@ -64,7 +58,7 @@ def announced(
         "",
         *grid(["experiment", "runs", "finished", "clients", "local steps, all clients", "hours"], rows),
         "",
-        f"{sum(len(plans[part.experiment]) for part in parts)} runs, {todo} of them to do; {total_steps:,} local steps of all "
+        f"{number} runs, {todo} of them to do; {total_steps:,} local steps of all "
         f"clients in all; {hours:,.1f} hours of one device, clients and runs one after the other, evaluations not counted.",
     ]
     if unknown:

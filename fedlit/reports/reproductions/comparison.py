@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import pandas as pd
+from scipy import stats
 
 from fedlit.reports.reproductions.published import grid
 
@@ -18,9 +19,9 @@ def compare(values: pd.DataFrame, against: Mapping[str, str]) -> pd.DataFrame:
         against: the row that a row is compared with, in the same column and with the same seed.
 
     Returns:
-        row, column, seeds, mean, std, difference, difference_std, and claimed: whether the difference is at least a point,
-        larger than its own standard deviation, and of one sign for each of at least two seeds. NaN where a seed is NaN
-        or there is nothing to compare with.
+        row, column, seeds, mean, std, difference, difference_std, within (half of the 95% interval of the difference,
+        Student's over seeds), and claimed: whether the difference is at least a point and its interval has no zero. NaN
+        where a seed is NaN, where there is one seed, or there is nothing to compare with.
     """
     cells = {key: group.set_index("seed")["auroc"] for key, group in values.groupby(["row", "column"], sort=False)}
     table = []
@@ -28,10 +29,10 @@ def compare(values: pd.DataFrame, against: Mapping[str, str]) -> pd.DataFrame:
         other = cells.get((against.get(row), column))
         difference = own - other if other is not None else own * float("nan")
         mean, std = difference.mean(skipna=False), difference.std(skipna=False)
-        one_sign = (difference > 0).all() or (difference < 0).all()
-        claimed = bool(abs(mean) >= POINT and abs(mean) > std and one_sign)
-        table.append((row, column, len(own), own.mean(skipna=False), own.std(skipna=False), mean, std, claimed))
-    columns = ["row", "column", "seeds", "mean", "std", "difference", "difference_std", "claimed"]
+        within = std * stats.t.ppf(0.975, len(own) - 1) / len(own) ** 0.5
+        claimed = bool(abs(mean) >= POINT and abs(mean) > within)
+        table.append((row, column, len(own), own.mean(skipna=False), own.std(skipna=False), mean, std, within, claimed))
+    columns = ["row", "column", "seeds", "mean", "std", "difference", "difference_std", "within", "claimed"]
     return pd.DataFrame(table, columns=columns)
 
 
@@ -43,8 +44,8 @@ def markdown(table: pd.DataFrame, what: str, versus: str) -> str:
     seeds = table["seeds"].min()
     spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "of one seed, which tells no noise"
     said = (
-        f"{what}, {spread}. In brackets the difference to {versus}, with the same seed; bold where it is at least a point, "
-        "larger than its standard deviation, and of one sign for every seed."
+        f"{what}, {spread}. In brackets the difference to {versus}, with the same seed, ± half of its 95% interval; bold "
+        "where it is at least a point and the interval has no zero."
     )
     return "\n".join([*grid(["", *columns], rows), "", said, ""])
 
@@ -53,7 +54,7 @@ def _cell(cell) -> str:
     text = _number(cell.mean, cell.std, ".4f")
     if cell.difference != cell.difference:
         return text
-    difference = _number(cell.difference, cell.difference_std, "+.4f")
+    difference = _number(cell.difference, cell.within, "+.4f")
     return f"{text} (**{difference}**)" if cell.claimed else f"{text} ({difference})"
 
 

@@ -6,8 +6,8 @@ step of a federation's client, with its algorithms, on random images of the run'
 
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,9 +20,12 @@ from fedlit.core.messages import Broadcast, Client, Round
 from fedlit.core.parts import Parts
 from fedlit.core.system import documents
 from fedlit.data import FederatedDataModule, PhantomCXR
-from fedlit.experiment.grid import PlannedRun
+from fedlit.experiment.grid import PlannedRun, Sweep, plan
 from fedlit.experiment.options import experiment_parser
 from fedlit.federation.federation import Federation
+
+SCHEDULE, EVERY = "federation.schedule.init_args.", "federation.eval_every"
+"""Keys that change no step."""
 
 TIMED = 2
 """Local steps that are timed; the fastest counts."""
@@ -40,6 +43,7 @@ class Cost:
     disk: int  # Bytes of its checkpoints and of what its clients keep.
     images: int | None  # Decoded images that it reads; None where nobody said how many there are.
     picture: int  # Bytes of a decoded image.
+    numbers: Mapping[str, int]  # Images by client or source, as far as they are known.
 
     @property
     def cache(self) -> int | None:
@@ -59,19 +63,52 @@ class Estimate:
     def __init__(self, images: Mapping[str, int], seconds_per_step: float | None = None) -> None:
         self.images, self.given = dict(images), seconds_per_step
         self.measured: dict[str, float] = {}
-        self._parser = experiment_parser()
+        self.parser = experiment_parser()
+        self._planned: dict[str, PlannedRun] = {}
+        self._known: dict[str, tuple[Cost, list[Federation], Mapping[str, Any]]] = {}
 
-    def cost(self, run: PlannedRun) -> Cost:
-        """Count a run."""
+    def costs(self, sweep: Sweep, constants: Collection[str] = ()) -> list[tuple[Cost, bool]]:
+        """Count the runs of a sweep, each with whether it is finished.
+
+        Cases are planned once where they differ only in the schedule, or in keys that change no step: how often the model is
+        evaluated, and ``constants``, such as the rate. All runs are planned where some of them are there.
+        """
+        there = plan(sweep, self.parser) if sweep.directory.exists() else []
+        finished = {(run.case, run.seed) for run in there if run.standing() == "finished"}
+        counted = []
+        for name, keys in (sweep.cases or {"": {}}).items():
+            schedule = {key.removeprefix(SCHEDULE): value for key, value in keys.items() if key.startswith(SCHEDULE)}
+            alike = {*constants, EVERY, *(SCHEDULE + key for key in schedule)}
+            own = {key: value for key, value in keys.items() if key not in alike}
+            same = repr((sweep.config, sweep.set, own, sorted(schedule)))
+            if same not in self._planned:
+                case = {name: keys} if sweep.cases else {}
+                (self._planned[same],) = plan(replace(sweep, cases=case, seeds=sweep.seeds[:1]), self.parser)
+            cost = self.cost(self._planned[same], schedule)
+            counted += [(cost, (name, seed) in finished) for seed in sweep.seeds]
+        return counted
+
+    def cost(self, run: PlannedRun, schedule: Mapping[str, Any] | None = None) -> Cost:
+        """Count a run, or one that differs from it in these arguments of the schedule alone."""
+        if run.config not in self._known:
+            self._known[run.config] = self._counted(run)
+        cost, stretches, data = self._known[run.config]
+        main = stretches[-1]
+        if schedule:
+            written = documents.parse(run.config)["federation"]
+            made = type(main.schedule)(**written["schedule"].get("init_args", {}) | schedule)
+            main = replace(main, schedule=made, rounds=written.get("rounds"))
+        steps = [_steps(federation, data, cost.numbers) for federation in (*stretches[:-1], main)]
+        return replace(cost, steps=None if None in steps else sum(steps))
+
+    def _counted(self, run: PlannedRun) -> tuple[Cost, list[Federation], Mapping[str, Any]]:
+        """Count all but the steps, and return the settings of every part of the run, and of its data."""
         keys = documents.parse(run.config)
         with without_fetching():
-            objects = self._parser.instantiate(self._parser.parse_string(run.config))
+            objects = self.parser.instantiate(self.parser.parse_string(run.config))
         data = keys["data"]["init_args"]
-        stretches = [(phase.federation(objects.federation), objects.model) for phase in objects.phases]
-        stretches.append((objects.federation, objects.model))
+        stretches = [*(phase.federation(objects.federation) for phase in objects.phases), objects.federation]
         numbers = self.images or _built_in(objects.data)
-        steps = [_steps(federation, data, numbers) for federation, _ in stretches]
-        total = None if None in steps else sum(steps)
         local = _local(objects.model, objects.federation, make_fabric(accelerator="cpu", devices=1))
         clients = len(_clients(data, objects.federation, numbers))
         own = sum(_bytes(a.client_state(local.layout)) for a in objects.federation.aggregators)
@@ -87,7 +124,7 @@ class Estimate:
         )
         if self.given is None and step not in self.measured:
             with without_fetching():
-                fresh = self._parser.instantiate(self._parser.parse_string(run.config))
+                fresh = self.parser.instantiate(self.parser.parse_string(run.config))
             fabric = make_fabric(**keys["fabric"] | {"devices": 1, "num_nodes": 1})
             batch = _batch(data["batch_size"], example, len(fresh.model.classes))
             if fixed:  # they are computed once for all steps
@@ -97,7 +134,8 @@ class Estimate:
         images = sum(self.images.values()) if "image_size" in data else 0
         picture = data.get("image_size", 0) ** 2 * data.get("in_chans", model_keys.get("in_chans", 1))
         disk = 2 * (model + server) + clients * own
-        return Cost(clients, total, step, disk, images or None, picture)
+        cost = Cost(clients, None, step, disk, images or None, picture=picture, numbers=numbers)
+        return cost, stretches, data
 
     def seconds(self, cost: Cost) -> float | None:
         """Time that a run takes, all clients one after the other; None where its steps are not known."""

@@ -75,6 +75,8 @@ class Axis:
     key: str  # Key of the setting in the configuration.
     values: list[float]  # Values that are tried.
     only: list[Any] | None = None  # Values of the label that have the setting; by default all.
+    # Keys that a value brings beside the setting's own, such as how many rounds lie between evaluations.
+    beside: dict[float, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,14 @@ class Rates:
                 f"rates.metric: expected a metric of the validation data, such as val/auroc_macro, found {self.metric!r}: "
                 "the test set may not choose a rate"
             )
+
+    @property
+    def constants(self) -> set[str]:
+        """Keys of the rate and of the algorithm's constants: a step takes the same time with any of their values."""
+        return {
+            self.key,
+            *(axis.key for axis in self.others.values() if axis.key.startswith("federation.aggregators.")),
+        }
 
     def of(self, method: str, rate: float) -> float:
         """Return what a rate of the grid is for a method."""

@@ -96,7 +96,21 @@ def described(tried: pd.DataFrame, rates: Rates) -> str:
         for title, of_title in tried.groupby("title", sort=False)
     )
     counts = tried.groupby(["title", rates.label], sort=False).size()
-    return rates.text.format(rates=", ".join(f"{rate:g}" for rate in rates.grid), tries=counts.max(), chosen=chosen)
+    text = rates.text.format(rates=", ".join(f"{rate:g}" for rate in rates.grid), tries=counts.max(), chosen=chosen)
+    edges = "; ".join(at_edge(tried, rates))
+    return f"{text} At the end of their range, so that a wider one may be better: {edges}." if edges else text
+
+
+def at_edge(tried: pd.DataFrame, rates: Rates) -> Iterator[str]:
+    """Yield each chosen setting that is the smallest or the largest of its range."""
+    ranges = {"rate": rates.grid} | {name: axis.values for name, axis in rates.others.items()}
+    for title, of_title in tried.groupby("title", sort=False):
+        for value, settings in best(of_title, rates).items():
+            ends = [
+                n for n, number in settings.items() if len(ranges[n]) > 1 and number in (min(ranges[n]), max(ranges[n]))
+            ]
+            if ends:
+                yield f"{title}, {value}: {', '.join(f'{name} {settings[name]:g}' for name in ends)}"
 
 
 def _chosen(part: Part, best: dict[Any, Settings], rates: Rates) -> Part:
@@ -123,6 +137,7 @@ def _pairs(settings: Settings, value: Any, rates: Rates) -> Iterator[tuple[str, 
         else:
             whole = float(number).is_integer() and all(isinstance(each, int) for each in rates.others[name].values)
             yield rates.others[name].key, int(number) if whole else number
+            yield from rates.others[name].beside.get(number, {}).items()
 
 
 def _told(settings: Settings) -> str:

@@ -20,27 +20,44 @@ from fedlit.reports.reproductions import rates
 from fedlit.reports.reproductions.announcement import announced
 from fedlit.reports.reproductions.costs import Estimate
 from fedlit.reports.reproductions.document import LINKED, Document, Part, Place, Scale, find, read
+from fedlit.reports.reproductions.fdam.counts import CountsReport
 from fedlit.reports.reproductions.fdam.ratios import RatiosReport
 from fedlit.reports.reproductions.flamby.benchmark import BenchmarkReport
 from fedlit.reports.reproductions.published import read_paper
 from fedlit.reports.reproductions.report import Report
 from fedlit.reports.reproductions.seeds import SeedsReport
 from fedlit.reports.reproductions.surgical.classes import ClassesReport
+from fedlit.reports.reproductions.surgical.heterogeneity import EmbeddingReport, FrequenciesReport
 from fedlit.reports.reproductions.surgical.settings import SettingsReport
 
-Reporter = SeedsReport | ClassesReport | SettingsReport | RatiosReport | BenchmarkReport
+Reporter = (
+    SeedsReport
+    | ClassesReport
+    | SettingsReport
+    | RatiosReport
+    | BenchmarkReport
+    | CountsReport
+    | FrequenciesReport
+    | EmbeddingReport
+)
 REPORTS: dict[str, type[Reporter]] = {
     "seeds": SeedsReport,
     "classes": ClassesReport,
     "settings": SettingsReport,
     "ratios": RatiosReport,
     "benchmark": BenchmarkReport,
+    "counts": CountsReport,
+    "frequencies": FrequenciesReport,
+    "embedding": EmbeddingReport,
 }
 """Kinds of report by name; their fields are the other keys of ``report`` in a document.
 
 A document of yours may also name a dataclass by its path, such as ``my_project.tables.Ranks``, that has the method ``make``.
 """
 
+
+OF_RUNS = {"part", "title", "case", "seed"}
+"""Columns of the table of runs that rows and columns of a report may name besides labels."""
 
 OTHER_DATA = "The paper's own data and runs: compare the order of rows and the gaps between them, not values."
 """How to read published numbers, unless the kind of report says it in its ``how_to_read``."""
@@ -106,7 +123,8 @@ class Reproduction:
             raise ConfigError(f"--seconds_per_step: expected seconds above 0, found {self.seconds_per_step:g}")
         if self.weights is not None and not self.weights.exists():
             raise ConfigError(f"--weights {self.weights}: no such file")
-        if self.weights is not None and not any(self._fetches(part) for part in self._all_parts()):
+        fetched = any(self._fetches(part) for part in self._all_parts()) or self.chosen.report.get("backbone")
+        if self.weights is not None and not fetched:
             raise ConfigError(
                 f"--weights: nothing in {self.name} at {self.scale} scale starts from pretrained weights; leave it out, or "
                 "choose them by --set '{model.weights: FILE}'"
@@ -168,12 +186,11 @@ class Reproduction:
     def announcement(self) -> str:
         """Say what would be run and what it would take; neither data nor network are needed, and nothing is written."""
         parts = list({part.experiment: part for part in self._all_parts()}.values())
-        plans = {part.experiment: plan(self.sweep(part)) for part in parts}
+        sweeps = {part.experiment: self.sweep(part) for part in parts}
         estimate = Estimate(self.chosen.images, self.seconds_per_step)
-        text = announced(self.chosen, parts, plans, self.root or Path("ROOT"), estimate)
-        return "\n".join(
-            [f"# {self.document.name} at {self.scale} scale: {self.document.shows}", "", *self._said(), text]
-        )
+        text = announced(self.chosen, parts, sweeps, self.root or Path("ROOT"), estimate)
+        title = f"# {self.document.name} at {self.scale} scale: {self.document.shows}"
+        return "\n".join([title, "", *self._said(), text])
 
     def run(self, console: Console) -> None:
         """Run what is missing, write figures and tables, and say where they are; with ``dry_run`` say what would be run."""
@@ -202,30 +219,23 @@ class Reproduction:
         keys, place = dict(self.chosen.report), self.document.place.below("scales", self.scale, "report")
         kind = keys.pop("kind", None)
         reporter = REPORTS.get(kind) or _reporter_of(str(kind), place)
-        every = {"root": self.root, "home": self.document.homes[-1]}
+        every = {"root": self.root, "home": self.document.homes[-1], "weights": self.weights}
         others = {each.name: every[each.name] for each in fields(reporter) if each.name in every}
         return place.checked(reporter, keys, **others)
 
     def _check_labels(self) -> None:
-        """Check that cases have the labels that rows and columns name, as nothing may fail after hours of training.
+        """Check before training that all cases have the labels that rows and columns name.
 
         Raises:
             ConfigError: A case lacks one; names the document and the case.
         """
         reporter, place = self._reporter(), self.document.place.below("scales", self.scale)
         for (name, part), key in itertools.product(self.chosen.parts.items(), ("row", "column")):
-            wanted = {field for _, field, *_ in Formatter().parse(getattr(reporter, key, "")) if field} - {
-                "part",
-                "title",
-                "case",
-                "seed",
-            }
+            names = {field for _, field, *_ in Formatter().parse(getattr(reporter, key, "")) if field} - OF_RUNS
             for case, labels in [(name, case.labels) for name, case in part.cases.items()] or [("", {})]:
-                if missing := sorted(wanted - labels.keys()):
+                if missing := sorted(names - labels.keys()):
                     where = place.below("report", key)
-                    raise where.error(
-                        f"expected labels of all cases, found {missing[0]!r}, which {name} {case} has not"
-                    )
+                    raise where.error(f"expected labels of all cases, found {missing[0]!r}, which {name} {case} lacks")
 
     def _check_tables(self) -> None:
         tables = read_paper(self.document.paper, *self.document.homes).tables
@@ -266,7 +276,7 @@ class Reproduction:
             "",
             f"## Ours, at {self.scale} scale",
             "",
-            f"From {self.chosen.data}. Seeds: {seeds}, {drawn}.",
+            f"From {self.chosen.data}." + (f" Seeds: {seeds}, {drawn}." if self.chosen.parts else ""),
             "",
             *self._said(),
             report.text,

@@ -107,15 +107,26 @@ class SeedsReport:
         return pd.DataFrame(found, columns=["title", "method", "window", "harmful"]).astype({"harmful": "Int64"})
 
     def _largest_text(self, largest: pd.DataFrame) -> str:
+        other = self.against["method"]
+        others = largest[largest["method"] == other].set_index("title")["window"]
         rows = [
-            [row.title, row.method, str(row.window), "none that was run" if pd.isna(row.harmful) else str(row.harmful)]
+            [
+                row.title,
+                row.method,
+                str(row.window),
+                "" if row.method == other or row.title not in others else f"{row.window / others[row.title]:g}",
+                "none that was run" if pd.isna(row.harmful) else str(row.harmful),
+            ]
             for row in largest.itertuples()
         ]
         said = (
             f"I_max is the largest window that, with all smaller ones, loses at most {self.within:g} against the smallest window "
-            'of the same federation, in the mean over seeds. The paper names no number for it ("does not degenerate too much").'
+            'of the same federation, in the mean over seeds. The paper names no number for it ("does not degenerate too much"), and '
+            "has not the last column."
         )
-        return "\n".join([*grid(["federation", "method", "I_max", "more is lost at"], rows), "", said, ""])
+        return "\n".join(
+            [*grid(["federation", "method", "I_max", f"ratio to {other}", "more is lost at"], rows), "", said, ""]
+        )
 
     def _drawn(self, runs: pd.DataFrame, values: pd.DataFrame, scale: Scale) -> pd.DataFrame:
         """Return the runs with what pictures show: their AUROC, and their curve of (local step, AUROC)."""

@@ -101,7 +101,8 @@ class BenchmarkReport:
             far += [f"{method} on {column}" for column in away.index[away]]
         said = (
             f"{self.score.capitalize()}, mean ± standard deviation over {values['seed'].nunique()} of our starts and "
-            f"{published['seed'].nunique()} of the benchmark's; the same data and split. "
+            f"{published['seed'].nunique()} of the benchmark's; the same data and split. The mean of hospitals "
+            "is not in the benchmark's table. "
         )
         outside = f"Our mean is more than one published standard deviation away: {', '.join(far)}." if far else (
             "Every mean of ours is within one published standard deviation."

@@ -1,0 +1,76 @@
+"""The data sets of a federation that are there: their labels without their images, and the pictures of some of them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fedlit import data
+from fedlit.core.errors import ConfigError
+from fedlit.core.system import documents
+from fedlit.data.phantom.hospitals import Hospital
+from fedlit.data.pictures.decoding import decode_images
+from fedlit.data.xrays.base import ChestXrays
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set."""
+
+    name: str  # Name in the federation.
+    labels: np.ndarray  # Labels [N, C] in {0, 1, NaN}.
+    classes: tuple[str, ...]  # Names of the C classes.
+    pictures: Callable[[np.ndarray], Tensor]  # Pictures of some rows, uint8 [n, 1, H, W].
+    notes: tuple[str, ...] = ()  # Sentences about what the reader left out.
+
+    def shares(self) -> dict[str, float]:
+        """Return the share of positives of each class among the images with a label."""
+        return {name: float(np.nanmean(self.labels[:, column])) for column, name in enumerate(self.classes)}
+
+
+def sources_there(config: Path, folders: Mapping[str, Mapping[str, str]], root: Path | None) -> Iterator[Source]:
+    """Yield the data sets of a configuration, its external ones last, that are built in or lie below ``--root``.
+
+    Args:
+        config: YAML file of a federation of organisations.
+        folders: For each data set the arguments of its reader that are paths, relative to ``root``.
+        root: Folder of the data; None where they are built in.
+
+    Raises:
+        ConfigError: None of them is there.
+    """
+    keys = documents.load(config)["data"]["init_args"]
+    found = False
+    for name, written in (keys["sources"] | keys.get("external", {})).items():
+        arguments = written.get("init_args", {})
+        if root is None:
+            found = True
+            yield _built_in(name, arguments, keys["image_size"])
+            continue
+        paths = {key: root / path for key, path in folders.get(name, {}).items()}
+        if paths and all(path.exists() for path in paths.values()):
+            found = True
+            yield _read(name, getattr(data, written["class_path"])(**arguments | paths), keys["image_size"])
+    if not found:
+        wanted = ", ".join(f"{name} in {' and '.join(paths.values())}" for name, paths in folders.items())
+        raise ConfigError(f"--root {root}: expected one or more of {wanted}, found none")
+
+
+def _built_in(name: str, arguments: Mapping[str, Any], image_size: int) -> Source:
+    hospitals = [Hospital(**each) for each in arguments["hospitals"]]
+    records = data.PhantomCXR(**{**arguments, "hospitals": hospitals}, image_size=image_size).records()
+    return Source(name, records.labels, records.classes, lambda rows: records.store[rows])
+
+
+def _read(name: str, reader: ChestXrays, image_size: int) -> Source:
+    reading = reader.read_within()
+    records = reader.described(reading, reading.files)
+
+    def pictures(rows: np.ndarray) -> Tensor:
+        files = [reading.files[row] for row in rows]
+        return decode_images(files, image_size, depth=reader.depth)[range(len(files))]
+
+    return Source(name, records.labels, records.classes, pictures, tuple(reading.notes))

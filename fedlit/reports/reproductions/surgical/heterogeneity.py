@@ -1,0 +1,142 @@
+"""The reports of Figure 4: how often each label occurs in each data set, and an embedding of their images."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from fedlit.models import ImageClassifier
+from fedlit.reports.compare.styles import styles
+from fedlit.reports.reproductions.document import Scale
+from fedlit.reports.reproductions.published import grid
+from fedlit.reports.reproductions.report import Report
+from fedlit.reports.reproductions.sources import Source, sources_there
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Statistics of ImageNet."""
+
+
+@dataclass(frozen=True)
+class FrequenciesReport:
+    """A table and a bar chart of classes by data sets; labels are read, and no image is opened."""
+
+    config: str  # YAML file of the federation, in the paper's folder.
+    home: Path  # The paper's folder.
+    root: Path | None  # Folder of the data, or None where they are built in.
+    sites: dict[str, list[str]]  # Sites, and the classes that each of them labels.
+    folders: dict[str, dict[str, str]]  # Paths below ``--root`` by data set and argument of its reader.
+
+    def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
+        """Make the report of the data sets that are there; there are no runs."""
+        found = list(sources_there(self.home / self.config, self.folders, self.root))
+        classes = sorted({name for labelled in self.sites.values() for name in labelled})
+        shared = [name for name in classes if all(name in labelled for labelled in self.sites.values())]
+        rows = [
+            (source.name, len(source.labels), name, share)
+            for source in found
+            for name, share in source.shares().items()
+            if name in self.sites.get(source.name, classes)
+        ]
+        table = pd.DataFrame(rows, columns=["source", "images", "class", "share"])
+        shares = table.pivot(index="class", columns="source", values="share").reindex(classes)
+        shown = [
+            [f"**{name}**" if name in shared else name, *("" if np.isnan(v) else f"{v:.4f}" for v in shares.loc[name, [s.name for s in found]])]
+            for name in classes
+        ]  # fmt: skip
+        heads = [f"{source.name} ({len(source.labels):,} images)" for source in found]
+        said = "Share of positives among the images with a label; empty where a site does not label the class, bold where all do."
+        notes = [f"- {source.name}: {note}" for source in found for note in source.notes]
+        text = "\n".join([*grid(["class", *heads], shown), "", said, *(["", *notes] if notes else []), ""])
+        return Report(text, {"frequencies": table}, {"figure": _bars(shares[[s.name for s in found]], shared)})
+
+
+@dataclass(frozen=True)
+class EmbeddingReport:
+    """A picture of images of several data sets, by t-SNE of their features."""
+
+    config: str  # YAML file of the federation, in the paper's folder.
+    home: Path  # The paper's folder.
+    root: Path | None  # Folder of the data, or None where they are built in.
+    weights: Path | None  # File of the network's weights; None for those of timm's hub.
+    folders: dict[str, dict[str, str]]  # Paths below ``--root`` by data set and argument of its reader.
+    images: int  # Images of each data set, drawn at random.
+    backbone: str = ""  # Network of timm whose features are embedded; "" for the pixels themselves.
+
+    def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
+        """Make the report of the data sets that are there; there are no runs."""
+        from sklearn.manifold import TSNE  # takes a second to import
+        from sklearn.model_selection import cross_val_predict
+        from sklearn.neighbors import KNeighborsClassifier
+
+        found, features, names = list(sources_there(self.home / self.config, self.folders, self.root)), [], []
+        for number, source in enumerate(found):
+            features.append(self._features(source, np.random.default_rng(number)))
+            names += [source.name] * len(features[-1])
+        every = np.concatenate(features)
+        places = TSNE(perplexity=min(30, (len(every) - 1) / 3), random_state=0).fit_transform(every)
+        points = pd.DataFrame({"source": names, "x": places[:, 0], "y": places[:, 1]})
+        lines = [f"{len(every)} images of {len(found)} data sets, {self.images} of each at most; {self._of()}."]
+        if len(found) > 1 and points["source"].value_counts().min() >= 5:
+            guessed = cross_val_predict(KNeighborsClassifier(5), every, names, cv=5)
+            right, most = np.mean(guessed == np.array(names)), points["source"].value_counts(normalize=True).max()
+            lines.append(
+                f"The five nearest of the other images name an image's data set in {right:.0%} of cases (the largest one alone: "
+                f"{most:.0%}), by the features and not by their places in the picture."
+            )
+        return Report("\n".join([*lines, ""]), {"embedding": points}, {"figure": _scatter(points)})
+
+    def _of(self) -> str:
+        return f"features of {self.backbone} with ImageNet's weights" if self.backbone else "their pixels"
+
+    def _features(self, source: Source, random: np.random.Generator) -> np.ndarray:
+        count = min(self.images, len(source.labels))
+        pictures = source.pictures(np.sort(random.choice(len(source.labels), count, replace=False)))
+        return self._embedded(pictures.float() / 255).numpy()
+
+    @torch.no_grad()
+    def _embedded(self, pictures: Tensor) -> Tensor:
+        if not self.backbone:
+            return pictures.flatten(1)
+        start = {"pretrained": self.weights is None, "weights": self.weights}
+        body = ImageClassifier(("none",), backbone=self.backbone, in_chans=3, **start).body.eval()
+        mean, std = (torch.tensor(each).view(1, 3, 1, 1) for each in (MEAN, STD))
+        return torch.cat([body((batch.expand(-1, 3, -1, -1) - mean) / std) for batch in pictures.split(32)])
+
+
+def _bars(shares: pd.DataFrame, shared: list[str]) -> Figure:
+    """Draw shares of positives, [class, data set]."""
+    figure = Figure(figsize=(7, 0.34 * len(shares) + 1.2), layout="constrained")
+    ax = figure.subplots()
+    height = 0.8 / shares.shape[1]
+    for number, (name, style) in enumerate(styles(list(shares)).items()):
+        ax.barh(
+            np.arange(len(shares)) + (number + 0.5) * height - 0.4, shares[name], height, color=style.colour, label=name
+        )
+    ax.set_yticks(range(len(shares)), list(shares.index))
+    for label in ax.get_yticklabels():
+        label.set_fontweight("bold" if label.get_text() in shared else "normal")
+    ax.invert_yaxis()
+    ax.set_xlabel("share of positives; classes that all sites label are bold")
+    ax.grid(alpha=0.25, axis="x")
+    ax.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside upper center", ncols=4, frameon=False, fontsize="small")
+    return figure
+
+
+def _scatter(points: pd.DataFrame) -> Figure:
+    """Draw points: source, x, y."""
+    figure = Figure(figsize=(6, 5.4), layout="constrained")
+    ax = figure.subplots()
+    for name, style in styles(list(dict.fromkeys(points["source"]))).items():
+        own = points[points["source"] == name]
+        ax.scatter(
+            own["x"], own["y"], s=14, color=style.colour, marker=style.marker, alpha=0.7, linewidths=0, label=name
+        )
+    ax.set(xlabel="t-SNE 1", ylabel="t-SNE 2")
+    ax.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside upper center", ncols=4, frameon=False, fontsize="small")
+    return figure
