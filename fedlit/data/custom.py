@@ -1,6 +1,5 @@
 """Errors that a custom class raises, as one line with the name of the class."""
 
-import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,11 +21,12 @@ def named_errors(owner: object, method: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        frames = [(frame.f_globals.get("__name__", ""), line) for frame, line in traceback.walk_tb(error.__traceback__)]
+        frames = list(traceback.walk_tb(error.__traceback__))
+        modules = [frame.f_globals.get("__name__", "") for frame, _ in frames]
         home = type(owner).__module__
-        if any(module.partition(".")[0] == "fedlit" for module in (home, frames[-1][0])):
+        if any(module.partition(".")[0] == "fedlit" for module in (home, modules[-1])):
             raise
-        file = getattr(sys.modules.get(home), "__file__", None) or home
-        lines = [line for module, line in frames if module == home]
-        place = f" ({file}, line {lines[-1]})" if lines else ""
-        raise ValueError(f"{type(owner).__name__}.{method}(){place}: {error}") from error
+        own = [place for place, module in zip(frames, modules, strict=True) if module == home]
+        frame, line = (own or frames)[-1]
+        where = f"{type(owner).__name__}.{method}() ({frame.f_code.co_filename}, line {line})"
+        raise ValueError(f"{where}: {error}") from error

@@ -55,7 +55,7 @@ class GivenClients(FederatedDataModule):
         named = _named("test_sets", test_sets or {})
         if "federation" in named:
             raise ConfigError(
-                "test_sets: 'federation' is the name of the pooled test images of all clients; choose another name"
+                "test_sets: 'federation' is the name of the test images of all clients together; choose another name"
             )
         self.test_sets = {name: data_set(f"test set {name!r}", value) for name, value in named.items()}
 

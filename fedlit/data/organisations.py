@@ -191,9 +191,9 @@ class Organisations(FederatedDataModule):
         """Return a mask of the records that the organisations' sources keep, [N] bool."""
         masks, start = [], 0
         for source in self.sources.values():
-            own = source._read()
-            rows = slice(start, start + len(own.names))
-            masks.append(source.keep(replace(own, splits=records.splits[rows]), owners[rows]))
+            unsplit = source._read()
+            rows = slice(start, start + len(unsplit.names))
+            masks.append(source.keep(replace(unsplit, splits=records.splits[rows]), owners[rows]))
             start = rows.stop
         return np.concatenate(masks)
 
@@ -203,9 +203,9 @@ class Organisations(FederatedDataModule):
             return
         super().setup(stage)
         for name, source in self.external.items():
-            own = source._read()
-            records, tests = self._under(name, own), np.full(len(own.names), "test")
-            kept = np.flatnonzero(source.keep(replace(own, splits=tests), np.full(len(tests), name)))
+            unsplit = source._read()
+            records, tests = self._under(name, unsplit), np.full(len(unsplit.names), "test")
+            kept = np.flatnonzero(source.keep(replace(unsplit, splits=tests), np.full(len(tests), name)))
             self.test_sets[name] = self._images(records, kept, records.labels)
             absent = [label for label in source.classes if label not in self.classes]
             if absent:

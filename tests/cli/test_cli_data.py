@@ -58,7 +58,7 @@ class TestOneFolder:
         assert "8, 1 of them missing" in out
         assert "problem: 1 of 8 images are missing; add them, remove their rows, or set data.missing to drop\n" in out
         assert "  nih/images/00000002_000.png (Data_Entry_2017_v2020.csv, line 4)\n" in out
-        assert "  nih/images/00000003_001.png (Data_Entry_2017_v2020.csv, line 7): no image, or its header" in out
+        assert "  nih/images/00000003_001.png (Data_Entry_2017_v2020.csv, line 7): not an image, or its header" in out
         assert "no problems" not in out
 
     def test_many_places_are_counted(self, fedlit_cli):

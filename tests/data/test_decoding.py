@@ -1,4 +1,4 @@
-"""Decoding that stays, whatever stops it: pieces, damage that is refused or dropped, a first look, processes."""
+"""Decoding: images that are kept if it stops, damage that is refused or dropped, a sample first, and processes."""
 
 import json
 import os

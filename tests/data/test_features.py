@@ -136,7 +136,7 @@ class TestCache:
 
 
 def _count_passes(folder: str, barrier, counts) -> None:
-    """How often the body ran in this process, and the width of the features that it got."""
+    """Return how often the body ran in this process, and the width of the features that it got."""
     data, module, passes = Shades(cache_dir=folder), model(), []
     data.setup()
     module.body.register_forward_hook(lambda *_: passes.append(1))

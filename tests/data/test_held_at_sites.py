@@ -1,4 +1,4 @@
-"""What the lead of a federation over sites writes as data."""
+"""HeldAtSites, the data of the lead of a federation over sites."""
 
 import pytest
 

@@ -115,7 +115,7 @@ def test_a_damaged_store_is_made_again(tmp_path):
 
 
 def test_a_full_disk_is_seen_before_writing(tmp_path):
-    with pytest.raises(OSError, match=r"need \d+\.\d GiB, found .* another cache_dir, or a smaller image_size"):
+    with pytest.raises(OSError, match=r"need \d+\.\d GiB, found .* another cache_dir or a smaller image_size"):
         ImageStore.cached("vast", (10**12, 1, 1024, 1024), lambda out: None, tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -8,48 +8,13 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from random_records import random_records, seeds, shuffled, values_per
 
 from fedlit.data.partition import IID, ByCategory, ByColumn, ByOrganisation, ByPatient, Dirichlet, WithinOrganisations
 from fedlit.data.records import Records
 from fedlit.data.splits import split_by_patient
 
 FRACTIONS = (0.7, 0.1, 0.2)
-
-
-def make_records(seed: int, patients: int, sites: int = 1, largest: int = 6) -> Records:
-    """Random patients with 1 to `largest` images each, without pixels, which partitions do not read."""
-    rng = np.random.default_rng(seed)
-    images = rng.integers(1, largest + 1, patients)
-    patient = np.repeat([f"p{index}" for index in range(patients)], images)
-    home = np.repeat([f"hospital {index}" for index in rng.integers(0, sites, patients)], images)
-    total = int(images.sum())
-    return Records(
-        store=None,
-        names=np.array([f"{index:06d}.png" for index in range(total)]),
-        labels=(rng.random((total, 3)) < [0.4, 0.15, 0.05]).astype(np.float32),
-        classes=("Effusion", "Mass", "Hernia"),
-        patients=patient,
-        sites=home,
-        site_classes={},
-        splits=None,
-        table=pd.DataFrame({"View": rng.choice(["PA", "AP"], total), "Age": rng.integers(1, 90, total)}),
-    )
-
-
-def shuffled(records: Records, order: np.ndarray) -> Records:
-    return replace(
-        records,
-        names=records.names[order],
-        labels=records.labels[order],
-        patients=records.patients[order],
-        sites=records.sites[order],
-        splits=None if records.splits is None else records.splits[order],
-        table=records.table.iloc[order].reset_index(drop=True),
-    )
-
-
-def values_per(key: np.ndarray, value: np.ndarray) -> pd.Series:
-    return pd.DataFrame({"key": key, "value": value}).groupby("key")["value"].nunique()
 
 
 PARTITIONS = {
@@ -63,14 +28,13 @@ PARTITIONS = {
     "ByColumn bins": ByColumn("Age", bins=3),
     "WithinOrganisations": WithinOrganisations(5),
 }
-seeds = st.integers(0, 2**31)
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(data_seed=seeds, seed=seeds)
 def test_every_record_has_one_client_whatever_the_order_of_rows(name, data_seed, seed):
-    records = make_records(data_seed, patients=60, sites=3)
+    records = random_records(data_seed, patients=60, sites=3)
     records = replace(records, splits=split_by_patient(records, FRACTIONS, seed))
     order = np.random.default_rng(data_seed).permutation(len(records.names))
     clients = PARTITIONS[name].assign(records, seed)
@@ -85,7 +49,7 @@ def test_every_record_has_one_client_whatever_the_order_of_rows(name, data_seed,
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(data_seed=seeds, seed=seeds)
 def test_a_patient_is_at_one_client(name, data_seed, seed):
-    records = make_records(data_seed, patients=60)
+    records = random_records(data_seed, patients=60)
     records = replace(records, splits=split_by_patient(records, FRACTIONS, seed))
     clients = PARTITIONS[name].assign(records, seed)
     assert values_per(records.patients, clients).max() == 1
@@ -96,14 +60,14 @@ def test_a_patient_is_at_one_client(name, data_seed, seed):
     "partition", [ByPatient(5), IID(5), IID(5, "image"), Dirichlet(5, alpha=1.0), WithinOrganisations(5)]
 )
 def test_another_seed_is_another_partition(partition):
-    records = make_records(0, patients=100)
+    records = random_records(0, patients=100)
     assert (partition.assign(records, 1) != partition.assign(records, 2)).any()
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(data_seed=seeds, seed=seeds, clients=st.integers(1, 8))
 def test_by_patient_is_balanced_in_images_within_each_split(data_seed, seed, clients):
-    records = make_records(data_seed, patients=100, largest=9)
+    records = random_records(data_seed, patients=100, largest=9)
     records = replace(records, splits=split_by_patient(records, FRACTIONS, seed))
     owners = ByPatient(clients).assign(records, seed)
     names = [f"client-{index + 1:02d}" for index in range(clients)]
@@ -116,7 +80,7 @@ def test_by_patient_is_balanced_in_images_within_each_split(data_seed, seed, cli
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(data_seed=seeds, seed=seeds, clients=st.integers(1, 8), unit=st.sampled_from(["patient", "image"]))
 def test_iid_deals_evenly(data_seed, seed, clients, unit):
-    records = make_records(data_seed, patients=100)
+    records = random_records(data_seed, patients=100)
     records = replace(records, splits=split_by_patient(records, FRACTIONS, seed))
     owners = IID(clients, unit).assign(records, seed)
     units = records.patients if unit == "patient" else records.names
@@ -128,7 +92,7 @@ def test_iid_deals_evenly(data_seed, seed, clients, unit):
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(data_seed=seeds, seed=seeds, unit=st.sampled_from(["patient", "image"]))
 def test_iid_deals_by_sizes_in_every_split(data_seed, seed, unit):
-    records = make_records(data_seed, patients=400)
+    records = random_records(data_seed, patients=400)
     records = replace(records, splits=split_by_patient(records, FRACTIONS, seed))
     sizes = np.array([16, 8, 4, 2, 1])
     owners = IID(5, unit, sizes.tolist()).assign(records, seed)
@@ -142,9 +106,9 @@ def test_iid_refuses_sizes_that_leave_a_client_without_images():
     with pytest.raises(
         ValueError, match=r"1 of 2 clients would have no image, found 50 patients\..* sizes that differ less"
     ):
-        IID(2, sizes=[1e9, 1]).assign(make_records(0, patients=50), 0)
+        IID(2, sizes=[1e9, 1]).assign(random_records(0, patients=50), 0)
     with pytest.raises(ValueError, match=r"3 patients\. Choose fewer clients\.$"):
-        IID(4).assign(make_records(0, patients=3), 0)
+        IID(4).assign(random_records(0, patients=3), 0)
 
 
 @pytest.mark.parametrize("sizes", [[1, 2], [1, 2, 0], [1, 2, -1], [1, 2, float("nan")], [1, 2, float("inf")]])
@@ -155,7 +119,7 @@ def test_sizes_are_one_positive_number_a_client(sizes):
 
 def prevalence_spread(alpha: float) -> float:
     """Standard deviation over clients of the share of "Effusion", averaged over seeds."""
-    records = make_records(3, patients=3000, largest=1)
+    records = random_records(3, patients=3000, largest=1)
     spreads = []
     for seed in range(5):
         owners = Dirichlet(4, alpha).assign(records, seed)
@@ -170,7 +134,7 @@ def test_dirichlet_goes_from_skewed_to_iid_with_alpha():
 
 
 def test_dirichlet_with_large_alpha_has_equal_sizes():
-    owners = Dirichlet(5, alpha=1e6).assign(make_records(0, patients=1000, largest=1), 0)
+    owners = Dirichlet(5, alpha=1e6).assign(random_records(0, patients=1000, largest=1), 0)
     sizes = np.unique(owners, return_counts=True)[1]
     assert sizes.max() - sizes.min() <= 12
 
@@ -181,7 +145,7 @@ def test_dirichlet_counts_a_patient_under_its_rarest_class():
     labels[:60, 0] = 1
     labels[40:60, 1] = 1
     records = replace(
-        make_records(0, patients=90, largest=1),
+        random_records(0, patients=90, largest=1),
         labels=labels,
         classes=("a", "b"),
         patients=np.array([f"p{index}" for index in range(90)]),
@@ -195,7 +159,7 @@ def test_dirichlet_counts_a_patient_under_its_rarest_class():
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(data_seed=seeds, seed=seeds)
 def test_dirichlet_gives_each_client_its_minimum(data_seed, seed):
-    records = make_records(data_seed, patients=200)
+    records = random_records(data_seed, patients=200)
     records = replace(records, splits=split_by_patient(records, FRACTIONS, seed))
     owners = Dirichlet(4, alpha=0.3, min_images=25).assign(records, seed)
     assert np.unique(owners[records.splits == "train"], return_counts=True)[1].min() >= 25
@@ -203,13 +167,13 @@ def test_dirichlet_gives_each_client_its_minimum(data_seed, seed):
 
 def test_dirichlet_says_when_the_minimum_cannot_be_met():
     with pytest.raises(ValueError, match=r"at least 500 training images .* found at most \d+ .* smaller min_images"):
-        Dirichlet(4, alpha=0.5, min_images=500).assign(make_records(0, patients=50), 0)
+        Dirichlet(4, alpha=0.5, min_images=500).assign(random_records(0, patients=50), 0)
 
 
 @pytest.mark.parametrize("partition", [ByPatient(80), IID(80), Dirichlet(80, alpha=10.0, min_images=0)])
 def test_more_clients_than_patients_is_refused(partition):
     with pytest.raises(ValueError, match="of 80 clients would have no image, found 50 patients"):
-        partition.assign(make_records(0, patients=50), 0)
+        partition.assign(random_records(0, patients=50), 0)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +206,7 @@ def test_arguments_are_checked():
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(data_seed=seeds, seed=seeds, sites=st.integers(1, 5), more=st.integers(0, 12))
 def test_within_organisations_clients_are_of_one_organisation_in_proportion_to_its_images(data_seed, seed, sites, more):
-    records = make_records(data_seed, patients=200, sites=sites)
+    records = random_records(data_seed, patients=200, sites=sites)
     # A square makes organisations of very different sizes, as real ones are.
     rng = np.random.default_rng(data_seed)
     home = np.array([f"hospital {int(sites * draw**2)}" for draw in rng.random(200)])
@@ -274,7 +238,7 @@ def test_sixteen_clients_of_the_five_organisations_of_the_paper():
     # FDAM, Table 2, in hundreds of images: CheXpert, ChestXray14, MIMIC-CXR, PadChest, ChestXray-AD.
     images = {"CheXpert": 2240, "ChestXray14": 1120, "MIMIC-CXR": 3770, "PadChest": 1100, "ChestXray-AD": 150}
     sites = np.repeat(list(images), list(images.values()))
-    records = replace(make_records(0, patients=len(sites), largest=1), sites=sites)
+    records = replace(random_records(0, patients=len(sites), largest=1), sites=sites)
     splits = split_by_patient(records, (0.665, 0.285, 0.05), 0)
     owners = WithinOrganisations(16).assign(replace(records, splits=splits), 0)
     assert pd.Series(owners).groupby(sites).nunique().to_dict() == {
@@ -289,7 +253,7 @@ def test_sixteen_clients_of_the_five_organisations_of_the_paper():
 
 
 def test_within_organisations_refuses_what_cannot_be_dealt():
-    records = make_records(0, patients=40, sites=3)
+    records = random_records(0, patients=40, sites=3)
     with pytest.raises(ValueError, match=r"clients=2\).* found 3 organisations: 'hospital 0', .* at least 3 clients"):
         WithinOrganisations(2).assign(records, 0)
     with pytest.raises(ValueError, match=r"would have no image, found \d+ patients of 'hospital \d'. Choose fewer"):
@@ -347,7 +311,7 @@ def test_by_category_refuses_what_it_cannot_divide():
     with pytest.raises(ValueError, match=r"found 3 positive and 0 negative categories. Choose other positives"):
         ByCategory(1).assign(make_categories(0, 3, 0), 0)
     with pytest.raises(ValueError, match=r"found 3 classes and columns 'View', 'Age'. Choose another partition"):
-        ByCategory(2).assign(make_records(0, patients=20), 0)
+        ByCategory(2).assign(random_records(0, patients=20), 0)
     records = make_categories(0, 3, 3)
     first = records.table["category"][0]
     records.labels[0] = 1 - records.labels[0]
@@ -359,19 +323,19 @@ def test_by_category_refuses_what_it_cannot_divide():
 
 
 def test_by_organisation_takes_the_names_of_the_sites():
-    records = make_records(0, patients=40, sites=3)
+    records = random_records(0, patients=40, sites=3)
     np.testing.assert_array_equal(ByOrganisation().assign(records, 0), records.sites)
 
 
 def test_by_column_takes_the_values():
-    records = make_records(0, patients=40)
+    records = random_records(0, patients=40)
     np.testing.assert_array_equal(ByColumn("View").assign(records, 0), records.table["View"].to_numpy(str))
     records.table["Machine"] = np.where(records.table["View"] == "PA", 2.0, 7.5)
     assert set(ByColumn("Machine").assign(records, 0)) == {"2", "7.5"}
 
 
 def test_by_column_cuts_at_quantiles():
-    records = make_records(0, patients=300)
+    records = random_records(0, patients=300)
     owners = ByColumn("Age", bins=4).assign(records, 0)
     ages = records.table["Age"].to_numpy()
     ranges = sorted((ages[owners == name].min(), ages[owners == name].max(), name) for name in np.unique(owners))
@@ -382,7 +346,7 @@ def test_by_column_cuts_at_quantiles():
 
 
 def test_by_column_errors_name_the_column_and_what_was_found():
-    records = make_records(0, patients=40)
+    records = random_records(0, patients=40)
     with pytest.raises(ValueError, match="no column 'Scanner'; its columns are 'View', 'Age'"):
         ByColumn("Scanner").assign(records, 0)
     with pytest.raises(ValueError, match="bins: expected a numeric column, found 'View'"):
@@ -393,71 +357,3 @@ def test_by_column_errors_name_the_column_and_what_was_found():
     records.table["Dose"] = np.where(np.arange(len(records.table)) < 3, np.nan, 1.0)
     with pytest.raises(ValueError, match=r"'Dose' is empty for 3 of \d+ images, the first is '000000.png'"):
         ByColumn("Dose").assign(records, 0)
-
-
-@settings(max_examples=25, deadline=None, derandomize=True)
-@given(data_seed=seeds, seed=seeds, sites=st.integers(1, 4))
-def test_patients_are_split_in_the_fractions_at_every_site(data_seed, seed, sites):
-    records = make_records(data_seed, patients=200, sites=sites)
-    splits = split_by_patient(records, FRACTIONS, seed)
-    assert values_per(records.patients, splits).max() == 1
-    np.testing.assert_array_equal(splits, split_by_patient(records, FRACTIONS, seed))
-    order = np.random.default_rng(data_seed).permutation(len(splits))
-    np.testing.assert_array_equal(splits[order], split_by_patient(shuffled(records, order), FRACTIONS, seed))
-    for site in np.unique(records.sites):
-        here = splits[records.sites == site]
-        for split, fraction in zip(("train", "val", "test"), FRACTIONS, strict=True):
-            assert abs((here == split).sum() - fraction * len(here)) <= 6
-
-
-def test_a_patient_of_two_hospitals_is_in_one_split():
-    records = make_records(0, patients=60)
-    records.sites[:] = np.where(np.arange(len(records.sites)) % 2, "A", "B")
-    assert values_per(records.patients, split_by_patient(records, FRACTIONS, 0)).max() == 1
-
-
-def test_a_fraction_of_zero_is_an_empty_split():
-    splits = split_by_patient(make_records(0, patients=60), (0.8, 0.0, 0.2), 0)
-    assert set(splits) == {"train", "test"}
-
-
-def official(records: Records) -> np.ndarray:
-    return np.where(np.char.endswith(records.patients, "3"), "test", "train_val")
-
-
-def test_the_official_test_set_stays_and_train_val_is_divided():
-    records = make_records(0, patients=400)
-    records = replace(records, splits=official(records))
-    splits = split_by_patient(records, (0.7, 0.1, 0.2), 5)
-    np.testing.assert_array_equal(splits == "test", records.splits == "test")
-    assert values_per(records.patients, splits).max() == 1
-    divided = splits[records.splits == "train_val"]
-    assert (divided == "val").mean() == pytest.approx(1 / 8, abs=0.01)
-    assert set(divided) == {"train", "val"}
-
-
-def test_official_splits_are_kept_as_they_are():
-    records = make_records(0, patients=50)
-    given_splits = np.where(np.char.endswith(records.patients, "3"), "test", "train")
-    np.testing.assert_array_equal(split_by_patient(replace(records, splits=given_splits), FRACTIONS, 0), given_splits)
-
-
-def test_a_patient_in_train_and_test_is_refused():
-    records = make_records(0, patients=50)
-    splits = official(records)
-    p4 = np.flatnonzero(records.patients == "p4")
-    splits[p4[0]] = "test"
-    assert len(p4) > 1
-    expected = rf"1 patients .* patient 'p4' in test \(1 images\) and train_val \({len(p4) - 1} images\)"
-    with pytest.raises(ValueError, match=expected):
-        split_by_patient(replace(records, splits=splits), FRACTIONS, 0)
-
-
-def test_an_unknown_official_split_is_refused():
-    records = make_records(0, patients=50)
-    splits = official(records).astype("<U9")
-    splits[2] = "validate"
-    with pytest.raises(
-        ValueError, match=r"image '000002\.png': expected train, val, test or train_val, found 'validate'"
-    ):
-        split_by_patient(replace(records, splits=splits), FRACTIONS, 0)

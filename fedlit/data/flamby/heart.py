@@ -104,15 +104,15 @@ class FedHeartDisease(FederatedDataModule):
             return
         hospitals = [_read(self._file(name), name) for name in HOSPITALS]
         whole = _Scale.of([rows.features[rows.training] for rows in hospitals])
-        own = [_Scale.of([rows.features[rows.training]]) for rows in hospitals]
-        tests = [_rows([rows], ~rows.training, scale) for rows, scale in zip(hospitals, own, strict=True)]
+        scales = [_Scale.of([rows.features[rows.training]]) for rows in hospitals]
+        tests = [_rows([rows], ~rows.training, scale) for rows, scale in zip(hospitals, scales, strict=True)]
         self.test_sets = {POOLED_TEST: _rows(hospitals, np.concatenate([~r.training for r in hospitals]), whole)}
         if self.pooled:
             train = _rows(hospitals, np.concatenate([rows.training for rows in hospitals]), whole)
             self.clients = {POOLED: ClientData(POOLED, self.classes, train, None, None)}
             self.test_sets |= dict(zip(HOSPITALS, tests, strict=True))
             return
-        for name, rows, scale, test in zip(HOSPITALS, hospitals, own, tests, strict=True):
+        for name, rows, scale, test in zip(HOSPITALS, hospitals, scales, tests, strict=True):
             self.clients[name] = ClientData(name, self.classes, _rows([rows], rows.training, scale), None, test)
 
     def _file(self, hospital: str) -> Path:

@@ -63,12 +63,12 @@ def meanings(values: Mapping[str, str], where: str = "data.values") -> dict[str,
     return SPELLED | {folded(spelling): meaning for spelling, meaning in values.items()}
 
 
-def reader_of(values: Mapping[str, str], own: Mapping[str, str], column: str) -> Callable[[str], str | None]:
+def reader_of(values: Mapping[str, str], of_column: Mapping[str, str], column: str) -> Callable[[str], str | None]:
     """Return a function that returns the meaning of a cell of a column, or None for an unknown cell.
 
     Args:
         values: Meanings of spellings in all columns.
-        own: Meanings of spellings, and of ranges of numbers such as ``>= 18 and < 65``, in this column; they take
+        of_column: Meanings of spellings, and of ranges of numbers such as ``>= 18 and < 65``, in this column; they take
             precedence.
         column: Name of the column, for messages.
 
@@ -76,14 +76,14 @@ def reader_of(values: Mapping[str, str], own: Mapping[str, str], column: str) ->
         ValueError: A meaning or a range is invalid.
     """
     where = f"data.values: {column!r}"
-    spelled = meanings(values) | {folded(spelling): meaning for spelling, meaning in own.items()}
-    meanings(own, where)
+    spelled = meanings(values) | {folded(spelling): meaning for spelling, meaning in of_column.items()}
+    meanings(of_column, where)
     ranges = [
         (_ends(spelling, where), meaning)
-        for spelling, meaning in own.items()
+        for spelling, meaning in of_column.items()
         if spelling.lstrip().startswith(("<", ">"))
     ]
-    named = {folded(spelling) for spelling in own}
+    named = {folded(spelling) for spelling in of_column}
 
     def meaning_of(cell: str) -> str | None:
         key, number = folded(cell), _number(cell)
@@ -99,7 +99,7 @@ def read_labels(
     table: LabelTable,
     columns: Sequence[str],
     values: Mapping[str, str],
-    own: Mapping[str, Mapping[str, str]] | None = None,
+    of_columns: Mapping[str, Mapping[str, str]] | None = None,
 ) -> np.ndarray:
     """Return columns of labels, [N, L] float32 in {0, 1, ``UNCERTAIN``, NaN}.
 
@@ -107,14 +107,14 @@ def read_labels(
         table: The table.
         columns: Names of the columns.
         values: Meanings of spellings in all columns.
-        own: Meanings of spellings in single columns.
+        of_columns: Meanings of spellings in single columns.
 
     Raises:
         ValueError: A cell has no meaning; the message names line and column.
     """
     labels = np.empty((len(table.rows), len(columns)), dtype=np.float32)
     for position, column in enumerate(columns):
-        special = (own or {}).get(column, {})
+        special = (of_columns or {}).get(column, {})
         of_row, spellings = pd.factorize(table.rows[column])
         means = [*map(reader_of(values, special, column), spellings)]
         if strange := [n for n, meaning in enumerate(means) if meaning is None]:

@@ -129,9 +129,9 @@ class ImageTable(ChestXrays):
         self.image, self.patient, self.site, self.split_column = image, patient, site, split
         self.findings, self.separator = findings, separator
         self.values = {str(word): meaning for word, meaning in (values or {}).items()}
-        own = {name: self.values.pop(str(name)) for name, of in (values or {}).items() if isinstance(of, Mapping)}
-        self.own_values = {name: {str(word): meaning for word, meaning in of.items()} for name, of in own.items()}
-        self.filters = {column: [str(value) for value in kept] for column, kept in (views or {}).items()}
+        maps = {name: self.values.pop(str(name)) for name, of in (values or {}).items() if isinstance(of, Mapping)}
+        self.column_values = {name: {str(word): meaning for word, meaning in of.items()} for name, of in maps.items()}
+        self.filters = {column: [str(value) for value in cells] for column, cells in (views or {}).items()}
         self.labels = (
             tuple(labels) if labels else findings_in(self._checked(findings), findings, separator, self.values)
         )
@@ -216,18 +216,18 @@ class ImageTable(ChestXrays):
     def _check_values(self) -> None:
         meanings(self.values)
         wrong = [word for word, meaning in self.values.items() if meaning not in ("negative", "blank")] or [
-            *self.own_values
+            *self.column_values
         ]
         if self.findings and wrong:
             raise ValueError(
                 f"data.values: with data.findings a word is negative (no finding) or blank, found {wrong[0]!r}"
             )
-        for column, own in self.own_values.items():
+        for column, spellings in self.column_values.items():
             if column not in self.labels:
                 raise ValueError(
                     f"data.values: expected a column of data.labels, found {column!r}; {near(column, self.labels)}"
                 )
-            reader_of(self.values, own, column)
+            reader_of(self.values, spellings, column)
         if ranges := [word for word in self.values if word.lstrip().startswith(("<", ">"))]:
             raise ValueError(
                 f"data.values: the range {ranges[0]!r} needs its column: "
@@ -292,7 +292,7 @@ class ImageTable(ChestXrays):
     def _labels(self, table: LabelTable) -> np.ndarray:
         if self.findings:
             return read_findings(table, self.findings, self.separator, self.labels, self.values)
-        return read_labels(table, self.labels, self.values, self.own_values)
+        return read_labels(table, self.labels, self.values, self.column_values)
 
     def _of_filters(self, table: LabelTable, notes: list[str]) -> LabelTable:
         for column, values in self.filters.items():

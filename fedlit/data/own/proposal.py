@@ -89,19 +89,19 @@ class Proposal:
         return "\n".join(lines)
 
 
-def propose(table: Path, root: Path | None = None, given: Mapping[str, Any] | None = None) -> Proposal:
+def propose(table: Path, root: Path | None = None, known: Mapping[str, Any] | None = None) -> Proposal:
     """Propose arguments from a table's columns and cells, and from the files below a folder.
 
     Args:
         table: The table.
         root: The folder with the images; by default that of the table.
-        given: Known arguments, which are not searched for.
+        known: Known arguments, which are not searched for.
 
     Raises:
         ConfigError: There is no image below the folder, the table names no image, or no column is a label.
     """
-    given = dict(given or {})
-    read, written = read_any_table(table, given.get("sheet"))
+    known = dict(known or {})
+    read, written = read_any_table(table, known.get("sheet"))
     folder = table.parent if root is None else root
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder of images; name it: --root FOLDER")
@@ -111,7 +111,7 @@ def propose(table: Path, root: Path | None = None, given: Mapping[str, Any] | No
             f"{folder}: found no image ({', '.join(SUFFIXES)}), also not in subfolders; name the folder: --root"
         )
     proposal = Proposal({"table": str(table), "root": str(folder)}, written=written)
-    pattern, hits = (str(given["image"]), 0) if "image" in given else image_pattern(rows, files)
+    pattern, hits = (str(known["image"]), 0) if "image" in known else image_pattern(rows, files)
     if not pattern:
         if why := why_no_image(rows, files) or written.partition(": only ")[2]:
             raise ConfigError(f"{table}: no column names the images below {folder}: {why}")
@@ -121,18 +121,18 @@ def propose(table: Path, root: Path | None = None, given: Mapping[str, Any] | No
     if hits:
         proposal.reasons["image"] = f"{hits:,} of {len(rows):,} rows have their image among {len(files):,} files"
     free = [name for name in rows.columns if name not in re.findall(r"\{([^{}]+)\}", pattern) and name != pattern]
-    for key in [key for key in ("patient", "site", "split") if key not in given]:
-        _add(proposal, key, rows, free if key != "patient" else list(rows.columns), given.get("splits") or {})
+    for key in [key for key in ("patient", "site", "split") if key not in known]:
+        _add(proposal, key, rows, free if key != "patient" else list(rows.columns), known.get("splits") or {})
     free = [name for name in free if name not in proposal.arguments.values()]
     words = _few_words(rows, free)
-    labels, left_out = ([], "") if {"labels", "findings"} & given.keys() else _label_columns(rows, free)
+    labels, left_out = ([], "") if {"labels", "findings"} & known.keys() else _label_columns(rows, free)
     if labels:
         proposal.arguments["labels"], proposal.reasons["labels"] = labels, left_out
-    elif not {"labels", "findings"} & given.keys():
+    elif not {"labels", "findings"} & known.keys():
         _add_findings(proposal, rows, free)
-    proposal.arguments |= given
-    if "classes" in given:
-        _add_classes(proposal, given, rows, free)
+    proposal.arguments |= known
+    if "classes" in known:
+        _add_classes(proposal, known, rows, free)
     elif labels and (idle := _without_positives(rows, free, labels)):
         idle_reason = (
             f"left out, because no image is positive: {listed(idle)}; --classes sets the classes of a federation"
@@ -144,7 +144,7 @@ def propose(table: Path, root: Path | None = None, given: Mapping[str, Any] | No
             f"columns are {listed(rows.columns, 40)}{f'; of few words are {words}' * bool(words)}. Define the meaning "
             f"of the cells: --set '{{labels: [COLUMN], values: {{WORD: positive}}}}'"
         )
-    if "views" not in given:
+    if "views" not in known:
         _add_views(proposal, rows, [name for name in free if name not in labels])
     arguments = proposal.arguments
     used = {*labels, *arguments.get("labels", ()), *arguments.get("views", ()), *map(str, arguments.values())}
@@ -240,13 +240,13 @@ def _label_columns(rows: pd.DataFrame, columns: Sequence[str]) -> tuple[list[str
     return [name for name in labels if name not in negative and name not in others], left_out
 
 
-def _add_classes(proposal: Proposal, given: Mapping[str, Any], rows: pd.DataFrame, columns: Sequence[str]) -> None:
+def _add_classes(proposal: Proposal, known: Mapping[str, Any], rows: pd.DataFrame, columns: Sequence[str]) -> None:
     """Add the labels of a federation's classes, and the classes that these images are not labelled for.
 
     A column whose labels are all negative belongs to a class that was looked for. A column without labels, and a
     finding that no list names, belong to classes that were not.
     """
-    arguments, classes = proposal.arguments, [str(name) for name in given["classes"]]
+    arguments, classes = proposal.arguments, [str(name) for name in known["classes"]]
     if column := arguments.get("findings"):
         separator = arguments.get("separator", "|")
         there = sorted({part.strip() for cell in rows[column].unique() for part in cell.split(separator)} - {""})
@@ -254,12 +254,12 @@ def _add_classes(proposal: Proposal, given: Mapping[str, Any], rows: pd.DataFram
         what = f"no list of {column!r} names {{}}; if it was looked for and never found, add it to labels, not here"
     else:
         of = _like(classes, [name for name in columns if _meanings(rows[name]) - {"blank"}])
-        arguments["labels"] = given.get("labels") or [of[name] for name in classes if name in of]
+        arguments["labels"] = known.get("labels") or [of[name] for name in classes if name in of]
         proposal.reasons["labels"] = ""
         what = "no column has labels of {}"
-    if "names" not in given and any(name != label for name, label in of.items()):
+    if "names" not in known and any(name != label for name, label in of.items()):
         arguments["names"] = {name: of[name] for name in classes if name in of}
-    if "unlabelled" not in given and (without := [name for name in classes if name not in of]) and of:
+    if "unlabelled" not in known and (without := [name for name in classes if name not in of]) and of:
         arguments["unlabelled"], proposal.reasons["unlabelled"] = without, what.format(listed(without))
 
 

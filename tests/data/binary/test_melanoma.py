@@ -161,7 +161,7 @@ def test_missing_images_are_named(tmp_path):
 
 
 def test_another_folder_says_what_was_expected(tmp_path):
-    expected = r"expected train\.csv, ISIC_2020_Training_GroundTruth_v2\.csv or .* in jpeg/train/, .*beside it"
+    expected = r"expected train\.csv, ISIC_2020_Training_GroundTruth_v2\.csv or .* in jpeg/train/, .*next to it"
     with pytest.raises(FileNotFoundError, match=rf"found an empty folder; {expected}"):
         opened(tmp_path).records()
     with pytest.raises(FileNotFoundError, match=rf"gone: found no such folder; {expected}"):

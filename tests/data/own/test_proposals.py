@@ -1,4 +1,4 @@
-"""What `data check` proposes for a table is what its columns mean, and what it does not know it says."""
+"""`data check` proposes the meaning of a table's columns, and names unknown words."""
 
 import numpy as np
 import pytest

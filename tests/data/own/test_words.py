@@ -1,4 +1,4 @@
-"""What is spelled in another way than on the disk is read, or the message says which way it is."""
+"""Spellings that differ from those on the disk are read, or the message names the difference."""
 
 import unicodedata
 from pathlib import Path

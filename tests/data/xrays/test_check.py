@@ -1,4 +1,4 @@
-"""What a check of a folder of chest X-rays finds: counts, gaps, damage, equal pictures, and folders that share them."""
+"""The check of a folder of chest X-rays: counts, gaps, damage, equal images, and folders that share them."""
 
 import gzip
 from pathlib import Path

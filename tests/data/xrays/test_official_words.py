@@ -1,4 +1,4 @@
-"""What an official folder has twice, or empty, gets a word."""
+"""Repeated and empty parts of an official folder are noted."""
 
 import gzip
 import shutil

@@ -1,0 +1,47 @@
+"""Records of random patients, without pixels."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+from hypothesis import strategies as st
+
+from fedlit.data.records import Records
+
+seeds = st.integers(0, 2**31)
+
+
+def random_records(seed: int, patients: int, sites: int = 1, largest: int = 6) -> Records:
+    """Random patients with 1 to `largest` images each, without pixels, which partitions do not read."""
+    rng = np.random.default_rng(seed)
+    images = rng.integers(1, largest + 1, patients)
+    patient = np.repeat([f"p{index}" for index in range(patients)], images)
+    home = np.repeat([f"hospital {index}" for index in rng.integers(0, sites, patients)], images)
+    total = int(images.sum())
+    return Records(
+        store=None,
+        names=np.array([f"{index:06d}.png" for index in range(total)]),
+        labels=(rng.random((total, 3)) < [0.4, 0.15, 0.05]).astype(np.float32),
+        classes=("Effusion", "Mass", "Hernia"),
+        patients=patient,
+        sites=home,
+        site_classes={},
+        splits=None,
+        table=pd.DataFrame({"View": rng.choice(["PA", "AP"], total), "Age": rng.integers(1, 90, total)}),
+    )
+
+
+def shuffled(records: Records, order: np.ndarray) -> Records:
+    return replace(
+        records,
+        names=records.names[order],
+        labels=records.labels[order],
+        patients=records.patients[order],
+        sites=records.sites[order],
+        splits=None if records.splits is None else records.splits[order],
+        table=records.table.iloc[order].reset_index(drop=True),
+    )
+
+
+def values_per(key: np.ndarray, value: np.ndarray) -> pd.Series:
+    return pd.DataFrame({"key": key, "value": value}).groupby("key")["value"].nunique()
