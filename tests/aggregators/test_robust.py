@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from quadratics import Problems
 from saddle_toys import Scorer, Sites
 from simulation import Simulation, simulate
-from test_classics import Problems
 from torch import Tensor
 from toys import Quadratic, ToyData, ToyNet, program
 
