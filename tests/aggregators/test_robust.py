@@ -302,7 +302,8 @@ class Untrained(ToyNet):
 )
 def test_too_small_a_cohort_is_refused_before_anybody_trains(aggregator, clients, cut):
     name = type(aggregator).__name__
-    with pytest.raises(ConfigError, match=rf"{name}: of {clients} clients in a round it cuts {cut} at each end"):
+    message = rf"{name}: expected to cut .* of {clients} clients in a round, found {cut} cut at each end"
+    with pytest.raises(ConfigError, match=message):
         simulate(Untrained(), ToyData(clients), federation([aggregator]))
 
 
