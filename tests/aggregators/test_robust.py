@@ -313,7 +313,7 @@ def test_too_few_replies_are_refused():
     server, _, _ = session.restore(None)
     rnd = session.round(0)
     down = given.open_round(server, rnd, session)
-    with pytest.raises(TrainingError, match=r"of 2 clients in a round it cuts 0 .* set federation\.quorum"):
+    with pytest.raises(TrainingError, match=r"of 2 clients in a round, found 0 .* set federation\.quorum"):
         session.engine.run(rnd.cohort[:2], down, replace(rnd, cohort=rnd.cohort[:2]))
 
 
