@@ -9,15 +9,13 @@ from operator import attrgetter
 import pytest
 import torch
 from oracle import Oracle
+from quadratics import Problems, Saddle
 from simulation import simulate
-from torch import nn
-from torch.utils.data import TensorDataset
 from toys import Quadratic, ToyData, ToyNet
 
 from fedlit.aggregators import Aggregator, FedAvg, FedBN, FedProx, Scaffold
 from fedlit.core.errors import ConfigError
 from fedlit.core.messages import Mask
-from fedlit.data import ClientData, FederatedDataModule
 from fedlit.federation.federation import Federation
 from fedlit.schedules import ConstantSchedule
 
@@ -37,23 +35,6 @@ class Hidden(Aggregator):
     def scope(self, layout, client):
         lacking = tuple(c for c in layout.classes if c not in client.classes)
         return Mask.everything(layout).lacking(layout.groups(("head", "dual"), lacking))
-
-
-class Problems(FederatedDataModule):
-    """One quadratic per client: (curvature, optimum)."""
-
-    def __init__(self, **problems: tuple[float, float]) -> None:
-        super().__init__(partition=None, batch_size=8)
-        self.problems = problems
-
-    @property
-    def classes(self):
-        return ()
-
-    def setup(self, stage=None):
-        for name, (curvature, optimum) in self.problems.items():
-            data = TensorDataset(torch.full((4,), curvature), torch.full((4,), optimum))
-            self.clients[name] = ClientData(name, (), data)
 
 
 def federation(aggregators, rounds=4, window=3, **options) -> Federation:
@@ -209,20 +190,6 @@ def test_gradient_clipping_bounds_each_step_before_the_correction():
     start = torch.cat([p.detach().flatten() for _, p in sorted(module.named_parameters())])
     end = torch.cat([one.tensor(n).flatten() for n, _ in sorted(module.named_parameters())])
     torch.testing.assert_close((end - start).norm(), torch.tensor(1e-3, dtype=torch.float64), rtol=1e-2, atol=0)
-
-
-class Saddle(nn.Module):
-    """``x y - x^2/2 + x^2`` style saddle: minimised over x, maximised over y."""
-
-    dual_parameters = ("y",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.x = nn.Parameter(torch.tensor([1.0]))
-        self.y = nn.Parameter(torch.tensor([1.0]))
-
-    def forward(self, a, b):
-        return (a / 2 * self.x**2 + self.x * self.y - b / 2 * self.y**2).mean()
 
 
 class SaddleModule(Quadratic):

@@ -12,8 +12,8 @@ from compositional_oracle import LocalSCGDAM as WrittenSCGDAM
 from compositional_oracle import LocalSGDAM as WrittenSGDAM
 from compositional_oracle import LocalSGDM as WrittenSGDM
 from fdam_oracle import prior
+from fdam_toys import Scorer, Sites, batches
 from simulation import Simulation, simulate
-from test_fdam import Scorer, Sites, batches
 from torch import Tensor
 
 from fedlit.aggregators import Aggregator, LocalSCGDAM, LocalSGDAM, LocalSGDM

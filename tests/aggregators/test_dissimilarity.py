@@ -3,10 +3,10 @@
 import pytest
 import torch
 from lightning.pytorch import LightningModule
+from quadratics import Problems, Saddle
 from runs import Place, assert_same_tensors
 from saddle_toys import Scorer, Sites
 from simulation import simulate
-from test_classics import Problems, Saddle
 from torch import nn
 from torch.utils.data import TensorDataset
 from toys import Quadratic, ToyData, ToyNet

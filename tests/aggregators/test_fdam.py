@@ -3,86 +3,28 @@
 import copy
 import itertools
 import warnings
-from collections import OrderedDict
 from collections.abc import Iterator
 
 import pytest
 import torch
 from fdam_oracle import FDAM, mean_of_own, prior
 from fdam_oracle import Stage as Written
-from lightning.pytorch import LightningModule
+from fdam_toys import LR, Scorer, Sites, batches
 from simulation import Simulation, simulate
-from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch import Tensor
 
 from fedlit.aggregators import CODA, CODASCA, NPA, CODAPlus, FedBN, FedProx
 from fedlit.core.batches import BatchStream
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import FlatModel
 from fedlit.core.messages import Round, ServerState
-from fedlit.data import ClientData, FederatedDataModule
+from fedlit.data import FederatedDataModule
 from fedlit.federation.federation import Federation
-from fedlit.objectives import AUCSaddle
 from fedlit.schedules import Stage, StageSchedule
 from fedlit.testing import check_aggregator
 
-LR, SAMPLED = 0.3, 2
+SAMPLED = 2
 VARIABLES = ("a", "b", "alpha")
-
-
-class Scorer(LightningModule):
-    """A linear model, or with ``hidden`` a perceptron with BatchNorm, on vectors [B, D]."""
-
-    def __init__(self, classes=("Edema",), hidden: int = 0, inputs: int = 4, lr: float = LR, **objective) -> None:
-        super().__init__()
-        self.classes, self.lr = tuple(classes), lr
-        body = [nn.Linear(inputs, hidden), nn.BatchNorm1d(hidden), nn.Tanh()] if hidden else []
-        self.body = nn.Sequential(*body)
-        self.head = nn.Linear(hidden or inputs, len(self.classes))
-        self.objective = AUCSaddle(**objective)
-        self.objective.build(len(self.classes))
-
-    @property
-    def network(self) -> nn.Module:
-        return nn.Sequential(OrderedDict(body=self.body, head=self.head))
-
-    def forward(self, vectors):
-        return self.head(self.body(vectors))
-
-    def training_step(self, batch, batch_idx):
-        return self.objective(self(batch[0]), batch[1])
-
-    def validation_step(self, batch, batch_idx):
-        return self(batch[0])
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=self.lr)
-
-
-class Sites(FederatedDataModule):
-    """Vectors whose positives differ from site to site: client -> (examples, share of positives, lacking classes)."""
-
-    def __init__(self, sites, classes=("Edema",), batch_size: int = 5, inputs: int = 4) -> None:
-        super().__init__(partition=None, batch_size=batch_size)
-        self.sites, self.names, self.inputs = sites, tuple(classes), inputs
-
-    @property
-    def classes(self):
-        return self.names
-
-    def setup(self, stage=None):
-        for number, (name, (size, share, lacking)) in enumerate(self.sites.items()):
-            g = torch.Generator().manual_seed(100 + number)
-            positives = max(1, round(share * size))
-            labels = torch.zeros(size, len(self.names))
-            for c in range(len(self.names)):
-                labels[torch.randperm(size, generator=g)[:positives], c] = 1.0
-            direction = torch.randn(len(self.names), self.inputs, generator=g)
-            vectors = torch.randn(size, self.inputs, generator=g) + labels @ direction
-            vectors += 0.5 * torch.randn(1, self.inputs, generator=g)
-            labels[:, [self.names.index(c) for c in lacking]] = torch.nan
-            known = tuple(c for c in self.names if c not in lacking)
-            self.clients[name] = ClientData(name, known, TensorDataset(vectors, labels))
 
 
 THREE = {"north": (13, 0.15, ()), "south": (21, 0.4, ()), "east": (34, 0.6, ())}
@@ -94,14 +36,6 @@ STEPWISE = [Written(LR, 1, 5), Written(LR / 3, 1, 3)]
 
 def schedule(stages: list[Written]) -> StageSchedule:
     return StageSchedule([Stage(s.rounds, s.window, "steps", s.lr / LR) for s in stages])
-
-
-def batches(data: FederatedDataModule, name: str) -> Iterator[tuple[Tensor, Tensor]]:
-    """A client's endless minibatches in float64."""
-    stream = BatchStream(data.clients[name].train, data.batch_size, 0, name)
-    for position in itertools.count():
-        vectors, labels = stream[position]
-        yield vectors.double(), labels.double()
 
 
 def sample(data: FederatedDataModule, index: int) -> dict[str, list[tuple[Tensor, Tensor]]]:

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 from fdam_oracle import margin_form, pairwise
+from fdam_toys import Scorer, Sites
 from hypothesis import given, settings
 from hypothesis import strategies as some
 from simulation import simulate
-from test_fdam import Scorer, Sites
 from torch import nn
 
 from fedlit.aggregators import CODASCA, NPA, CODAPlus

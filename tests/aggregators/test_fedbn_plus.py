@@ -5,9 +5,9 @@ import warnings
 
 import pytest
 import torch
+from fdam_toys import Scorer, Sites
 from simulation import Simulation, simulate
-from test_fdam import Scorer, Sites
-from test_surgical import FINDINGS, ROUNDS, SITES, WINDOW, Classifier, classifier, federation
+from surgical_toys import FINDINGS, ROUNDS, SITES, WINDOW, Classifier, classifier, federation
 from torch import Tensor, nn
 from toys import ToyData
 

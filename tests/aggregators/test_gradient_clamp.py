@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from quadratics import Problems
 from simulation import simulate
-from test_classics import Problems
 from toys import CLASSES, Quadratic, ToyData
 
 from fedlit.aggregators import FedProx

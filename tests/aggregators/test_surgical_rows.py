@@ -5,11 +5,11 @@ import itertools
 
 import pytest
 import torch
+from fdam_toys import Scorer, Sites, batches
 from hypothesis import given, settings
 from hypothesis import strategies as some
 from simulation import Simulation, simulate
-from test_fdam import Scorer, Sites, batches
-from test_surgical import FINDINGS, FOUR, LR, ROUNDS, SITES, WINDOW, Classifier, classifier, federation
+from surgical_toys import FINDINGS, FOUR, LR, ROUNDS, SITES, WINDOW, Classifier, classifier, federation
 from torch import Tensor, nn
 
 from fedlit.aggregators import Aggregator, FedAvg, FedBN, Scaffold, SurgicalHeads

@@ -4,7 +4,8 @@ import threading
 
 import pytest
 import torch
-from test_checkpoint import KINDS, LAYOUT, NAMES, assert_same_tensors, checkpoints, client, rounds_in, server
+from runs import assert_same_tensors
+from toy_checkpoints import KINDS, LAYOUT, NAMES, checkpoints, client, rounds_in, server
 
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.checkpoints.checkpoint import Contents

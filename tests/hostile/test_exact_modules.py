@@ -5,19 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from foreigners import Digits
+from foreigners import One
 from strangers import fit, having, seeded
 from torch import nn
-
-from fedlit.data import ClientData
-
-
-class One(Digits):
-    """One client with all of its images in one batch."""
-
-    def setup(self, stage: str | None = None) -> None:
-        self.clients["site-0"] = ClientData("site-0", (), self._part(0), None, None)
-        self.batch_size = 16
 
 
 def by_hand(module, clip: float | None = None, optimized=None):

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import timm.optim
 import torch
+from foreigners import One
 from strangers import fit, having, seeded
-from test_exact_modules import One
 from torch import nn
 
 from fedlit.core.errors import ConfigError

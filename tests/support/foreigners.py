@@ -34,6 +34,14 @@ class Digits(FederatedDataModule):
         return TensorDataset(torch.randn(16, 1, 4, 4, generator=g) + labels[:, None, None, None], labels)
 
 
+class One(Digits):
+    """One client with all of its images in one batch."""
+
+    def setup(self, stage: str | None = None) -> None:
+        self.clients["site-0"] = ClientData("site-0", (), self._part(0), None, None)
+        self.batch_size = 16
+
+
 class Plain(LightningModule):
     """Cross-entropy on integer labels, logging as in Lightning's own examples."""
 

@@ -1,0 +1,38 @@
+"""Federations of quadratics: one optimum per client, and a saddle."""
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from fedlit.data import ClientData, FederatedDataModule
+
+
+class Problems(FederatedDataModule):
+    """One quadratic per client: (curvature, optimum)."""
+
+    def __init__(self, **problems: tuple[float, float]) -> None:
+        super().__init__(partition=None, batch_size=8)
+        self.problems = problems
+
+    @property
+    def classes(self):
+        return ()
+
+    def setup(self, stage=None):
+        for name, (curvature, optimum) in self.problems.items():
+            data = TensorDataset(torch.full((4,), curvature), torch.full((4,), optimum))
+            self.clients[name] = ClientData(name, (), data)
+
+
+class Saddle(nn.Module):
+    """``x y - x^2/2 + x^2`` style saddle: minimised over x, maximised over y."""
+
+    dual_parameters = ("y",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.tensor([1.0]))
+        self.y = nn.Parameter(torch.tensor([1.0]))
+
+    def forward(self, a, b):
+        return (a / 2 * self.x**2 + self.x * self.y - b / 2 * self.y**2).mean()
