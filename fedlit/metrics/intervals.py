@@ -27,7 +27,7 @@ read as a normal one. ``tests/metrics/test_few_patients.py`` measures a part of 
 results.
 """
 FEWEST, LEFT, FURTHER, NEARER = 50, 0.3, 0.22, 0.06
-"""Parameters of ``logit_intervals``: smallest numbers of patients on the rarer side and of those ranked wrongly, and the
+"""Parameters of ``logit_intervals``: smallest numbers of patients on the rarer side and of those ranked wrongly, and
 sizes of its two corrections."""
 CHUNK = 2**20  # elements of one work array of the bootstrap (int32: 4 MB); a few exist at a time
 

@@ -200,7 +200,7 @@ def test_a_fixed_body_has_the_servers_statistics(tmp_path):
 
 @pytest.mark.slow
 def test_what_the_main_part_freezes_is_trained_in_the_phase(tmp_path):
-    """FedBNPlus of the main part takes the normalisation that the phase has trained, also in a run that goes on there."""
+    """FedBNPlus of the main part uses the normalisation that the phase has trained, even after a resume."""
     settings = config({"trainable": "all", "aggregators": []}, ("FedBNPlus",))
     run, _ = finished(tmp_path / "whole", settings)
     assert "body.bn1.weight" in checkpoint.tensors(result(run))

@@ -117,8 +117,8 @@ def test_a_checkpoint_stays_as_it_is_while_rounds_go_on(tmp_path):
 def test_killed_at_any_moment_and_resumed(tmp_path):
     options = (
         "--data awkward.NoisyData --data.clients 4 --model awkward.WideNet --model.momentum 0.9 --federation.rounds 12 "
-        "--federation.optimizer_state keep --federation.aggregators+=Scaffold --federation.participation 0.7 --name run "
-        "--federation.checkpoint_every 2"
+        "--federation.optimizer_state keep --federation.aggregators+=Scaffold --federation.participation 0.7 "
+        "--name run --federation.checkpoint_every 2"
     )
     whole = Place(tmp_path / "whole", options)
     command = whole.fit()

@@ -196,7 +196,7 @@ def test_the_next_start_sweeps_what_a_killed_process_has_left_and_nothing_else(f
 
 @pytest.mark.slow
 def test_a_folder_goes_with_a_process_that_ends_without_closing_it():
-    code = "from fedlit.federation.engines.shared_memory import SharedFolder; folder = SharedFolder(); raise SystemExit(143)"
+    code = "from fedlit.federation.engines.shared_memory import SharedFolder as S; folder = S(); raise SystemExit(143)"
     ended = subprocess.Popen([sys.executable, "-c", code])
     assert ended.wait() == 143
     assert folders_of(ended.pid) == []

@@ -1,4 +1,4 @@
-"""What becomes of memory that is free again: in a worker it is for the next step, in the process of the run the system's."""
+"""Freed memory: workers keep it for the next step, and the main process returns it to the system."""
 
 import os
 import platform
