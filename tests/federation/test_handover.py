@@ -1,4 +1,4 @@
-"""What clients keep to themselves goes on from one phase to the next, and what they share is the server's."""
+"""State that clients keep is carried over to the next phase, and shared elements come from the server."""
 
 import re
 import shlex
@@ -29,7 +29,7 @@ WARM_UP = {
     "optimizer": {"class_path": "SGD", "init_args": {"lr": 0.001}},
 }
 STILL = {"class_path": "SGD", "init_args": {"lr": 0.0}}
-"""Steps that lead nowhere."""
+"""Steps that change nothing."""
 
 
 def config(phase: dict | None = None, aggregators: tuple = ("PersonalHeads",), **changes) -> dict:
@@ -58,7 +58,7 @@ def finished(path: Path, settings: dict, options: str = "") -> tuple[Kept, str]:
 
 
 def result(run: Kept, phase: str = "warm-up") -> Path:
-    """The checkpoint of a phase from which a run went on."""
+    """The checkpoint of a phase from which a run continued."""
     folder = run.path / "phases" / phase / "checkpoints"
     return checkpoint.find(folder, "best") or checkpoint.find(folder, "last")
 

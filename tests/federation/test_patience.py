@@ -1,4 +1,4 @@
-"""Early stopping: the same rule for every run, whatever ended it in between."""
+"""Early stopping: the same rule for every run, even after interruptions."""
 
 from types import SimpleNamespace
 

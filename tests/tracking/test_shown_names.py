@@ -1,4 +1,4 @@
-"""Names of metrics as trackers show them: what matters first, what it cost last, and no counts."""
+"""Names of metrics in trackers: the most important first, costs last, and no counts."""
 
 import pandas as pd
 import pytest

@@ -71,7 +71,7 @@ def test_what_is_made_where_it_will_lie_is_not_copied(folder):
     w = folder.memory("state", STATE["w"])
     assert (w.shape, w.dtype) == (STATE["w"].shape, STATE["w"].dtype)
     w.copy_(STATE["w"])
-    for _ in range(2):  # the file grows once, and is mapped anew
+    for _ in range(2):  # the file grows once and is mapped again
         found = folder.open(folder.write("state", STATE | {"w": w}))
         assert same(found, STATE)
         w = folder.memory("state", STATE["w"])
