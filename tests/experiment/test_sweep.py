@@ -143,9 +143,7 @@ class TestRuns:
         told = "a row a run: runs/e/sweep.csv\nto compare: fedlit compare runs/e"
         assert next_steps(table, file) == told
         Path("runs/e/b").mkdir(parents=True)
-        Path("runs/e/b/mlflow_run.json").write_text('{"run_id": "1", "tracking_uri": "sqlite:///mlflow.db"}')
         told += "\nmlflow ui --backend-store-uri sqlite:///mlflow.db"
-        assert next_steps(table, file) == told, "a run of an earlier version"
         noted = {"run_id": "1", "experiment_id": "4", "tracking_uri": "sqlite:///mlflow.db"}
         Path("runs/e/b/mlflow_run.json").write_text(json.dumps(noted))
         assert next_steps(table, file) == f"{told}\nhttp://127.0.0.1:5000/#/experiments/4/{ALL_RUNS}"
@@ -180,7 +178,7 @@ class TestRuns:
 
     @pytest.mark.parametrize("metric", ["test/federation/auroc_macro", "test_curve/federation/auroc_macro"])
     def test_the_test_set_does_not_choose_among_the_points_of_a_grid(self, metric: str, folder: Path):
-        with pytest.raises(ConfigError, match="must not select"):
+        with pytest.raises(ConfigError, match="may not choose"):
             load_sweep(write(folder, {**GRID, "metric": metric}))
         assert load_sweep(write(folder, GRID)).metric == "val/auroc_macro"
         methods = {key: value for key, value in GRID.items() if key != "grid"}
