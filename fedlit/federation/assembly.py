@@ -31,7 +31,6 @@ from fedlit.federation.examinations import (
     OF_OPTIMIZERS,
     CaptureRequest,
     Compiler,
-    ModuleWithAggregators,
     StepCapture,
     examine,
     examine_clients,
@@ -73,7 +72,7 @@ def assemble(
         ConfigError: Model, data and settings do not fit together.
     """
     examine(module, OF_MODULES)
-    examine(ModuleWithAggregators(module, settings.aggregators), OF_ALGORITHMS)
+    examine((module, settings.aggregators), OF_ALGORITHMS)
     model, aggregators = _initial_model(module, fabric, settings), settings.aggregators
     settings = following_scheduler(settings, model.module, away is not None)
     optimizer = FlatOptimizer(model.module, model)

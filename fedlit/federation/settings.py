@@ -148,7 +148,8 @@ class Settings:
         self.training = LocalTraining(
             self.optimizer_state, self.gradient_clip, self.gradient_clamp, self.measure_batches
         )
-        _check_composition(self.aggregators)
+        if twice := governed_twice(self.aggregators):
+            raise ConfigError(f"federation.aggregators: {twice}")
         for aggregator in self.aggregators:
             aggregator.check_schedule(self.schedule, self.rounds)
 
@@ -199,11 +200,6 @@ def _better(metric: str, mode: str) -> str:
             f"losses and AUROC; set max if higher values are better, else min{meant}"
         )
     return known
-
-
-def _check_composition(aggregators: Sequence[Aggregator]) -> None:
-    if twice := governed_twice(aggregators):
-        raise ConfigError(f"federation.aggregators: {twice}")
 
 
 def _agreed_weights(aggregators: Sequence[Aggregator], weights: str | None) -> str:

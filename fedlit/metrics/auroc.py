@@ -1,7 +1,8 @@
 """Exact AUROC of each class with its support, and two averages of it in a federation.
 
 *Pooled* AUROC ranks all scores together (``class_auroc``). *Client-mean* AUROC is the mean of the clients' own AUROCs
-(``client_mean_auroc``). The two can differ widely, so they have different metric names: ``auroc`` and ``auroc_client_mean``.
+(``client_mean_auroc``). The two can differ widely, so they have different metric names: ``auroc`` and
+``auroc_client_mean``.
 """
 
 import math
@@ -37,7 +38,9 @@ def auroc(scores: Tensor, labels: Tensor, classes: Sequence[str] | None = None) 
 
 def class_auroc(scores: Tensor, labels: Tensor, classes: Sequence[str]) -> "ClassAUROC":
     """Return AUROC and support of each class; see ``auroc``."""
-    return _class_auroc_of_codes(scores, label_codes(scores, labels, classes), classes)
+    codes = label_codes(scores, labels, classes)
+    positives, negatives = ((codes == label).sum(0).cpu() for label in (1, 0))
+    return ClassAUROC(tuple(classes), _auroc_of_codes(scores, codes), positives, negatives)
 
 
 def grouped_auroc(groups: Sequence[tuple[Tensor, Tensor]], classes: Sequence[str]) -> list["ClassAUROC"]:
@@ -227,8 +230,3 @@ def _auroc_of_codes(scores: Tensor, codes: Tensor) -> Tensor:
             doubled_area = (false.diff() * (true[1:] + true[:-1])).sum()
             values[column] = int(doubled_area) / (2 * pairs)
     return torch.tensor(values, dtype=torch.float64)
-
-
-def _class_auroc_of_codes(scores: Tensor, codes: Tensor, classes: Sequence[str]) -> ClassAUROC:
-    positives, negatives = ((codes == label).sum(0).cpu() for label in (1, 0))
-    return ClassAUROC(tuple(classes), _auroc_of_codes(scores, codes), positives, negatives)

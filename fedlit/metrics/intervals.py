@@ -27,7 +27,7 @@ read as a normal one. ``tests/metrics/test_few_patients.py`` measures a part of 
 results.
 """
 FEWEST, LEFT, FURTHER, NEARER = 50, 0.3, 0.22, 0.06
-"""Parameters of ``logit_intervals``: smallest numbers of patients on the rarer side and of those ranked wrongly, and the
+"""Parameters of ``logit_intervals``: smallest numbers of patients on the rarer side and of those ranked wrongly, and
 sizes of its two corrections."""
 CHUNK = 2**20  # elements of one work array of the bootstrap (int32: 4 MB); a few exist at a time
 
@@ -78,10 +78,10 @@ def logit_intervals(
 
     It is a Student interval on the logit scale, with one degree of freedom fewer than patients on the rarer side. Its
     end towards 0.5 is extended by ``0.22 |2 AUROC - 1|`` divided by the images on that side, because near 1 a few
-    images determine the estimated variance; the distance of the other end is reduced by the share ``0.06 |2 AUROC -
-    1|`` with 50 patients, and by less with more. There is no interval for fewer than 50 patients on the rarer side, or
-    if 0.3 patients or fewer are ranked wrongly. The constants are chosen for coverage, which
-    `tests/benchmarks/claims.py intervals` measures.
+    images determine the estimated variance. With 50 patients, the distance of the other end is reduced by the share
+    ``0.06 |2 AUROC - 1|``, and by less with more patients. There is no interval for fewer than 50 patients on the rarer
+    side, or if 0.3 patients or fewer are ranked wrongly. `tests/benchmarks/claims.py intervals` measures the coverage,
+    for which the constants are chosen.
 
     Args:
         auroc: ``[C]`` in [0, 1], or NaN.

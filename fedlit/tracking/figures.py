@@ -63,20 +63,50 @@ def partition_figure(positives: pd.DataFrame, sizes: pd.Series, title: str | Non
             size.
     """
     sizes = _check_partition(positives, sizes)
-    if len(positives) > MOST_ROWS:
-        return _crowd(positives, sizes, title)
     counts = positives.to_numpy(dtype=float, na_value=math.nan)
     prevalence = counts / np.maximum(sizes.to_numpy(dtype=float), 1)[:, None]
-    rows, columns = counts.shape
-    clients, classes = ([printed(name) for name in names] for names in (positives.index, positives.columns))
+    (rows, columns), many = counts.shape, len(positives) > MOST_ROWS
+    named = np.linspace(0, rows - 1, 30).round().astype(int) if many else np.arange(rows)
+    clients, classes = [printed(positives.index[row]) for row in named], [printed(name) for name in positives.columns]
     cell_width, cell_height = np.clip(8.4 / columns, 0.22, 0.62), np.clip(10 / rows, 0.16, 0.3)
-    text = max(6.0, min(8.0, cell_height * 72 * 0.62))
+    text = 7.0 if many else max(6.0, min(8.0, cell_height * 72 * 0.62))
     letter = LETTER * text
     width = max(columns * cell_width + 1.7 + letter * max(map(len, clients)), 4.5)
-    tallest = letter * max(map(len, classes))
-    figure = blank_figure(width, rows * cell_height + 0.9 + tallest + (0.35 if title else 0))
+    height = (8.0 if many else rows * cell_height + 0.9) + letter * max(map(len, classes))
+    figure = blank_figure(width, height + (0.35 if title else 0))
     grid, side = figure.subplots(1, 2, width_ratios=(columns * cell_width, 1.1))
     ramp, norm = _shades(prevalence)
+    shades, keys = (_rows if many else _cells)(grid, counts, prevalence, ramp, norm)
+    grid.set(xlim=(0, columns), ylim=(rows, 0))
+    grid.set_yticks(named + 0.5, clients, fontsize=text)
+    grid.xaxis.tick_top()
+    grid.set_xticks(np.arange(columns) + 0.5, classes, fontsize=text, rotation=90)
+    if many:
+        side.fill_betweenx(np.arange(rows + 1), np.append(sizes, sizes.iloc[-1]), step="post", color=BAR, linewidth=0)
+        heading = f"images: {int(sizes.min()):,} to {int(sizes.max()):,}"
+    else:
+        bars = side.barh(np.arange(rows) + 0.5, sizes, height=0.72, color=BAR, linewidth=0)
+        side.bar_label(bars, [f"{int(size):,}" for size in sizes], padding=3, fontsize=text - 0.5, color=INK)
+        heading = "images"
+    side.set(xlim=(0, max(sizes.max(), 1)), ylim=(rows, 0), xticks=[], yticks=[])
+    side.set_title(heading, fontsize=text, color=INK, pad=3, loc="left")
+    for axes in (grid, side):
+        axes.tick_params(length=0, pad=3, colors=INK)
+        axes.spines[:].set_visible(many)
+    if not many:
+        side.spines["left"].set(visible=True, color=FAINT, linewidth=0.6)
+    _explain(figure, [grid, side], shades, keys, columns * cell_width + 1.1, prevalence)
+    if title:
+        _heading(figure, f"{title}, {rows:,} clients" if many else title)
+    if not many:
+        _write_counts(figure, grid, counts, ramp(norm(prevalence)))
+    return figure
+
+
+def _cells(
+    grid: Axes, counts: np.ndarray, prevalence: np.ndarray, ramp: LinearSegmentedColormap, norm: PowerNorm
+) -> tuple[ScalarMappable, list[Patch]]:
+    """Draw few clients as cells; return the shades and the legend of cells without a shade."""
     coloured = np.ma.masked_where(~(prevalence > 0), prevalence)
     mesh = grid.pcolormesh(coloured, cmap=ramp, norm=norm, edgecolors=EDGE, linewidth=0.4)
     keys = []
@@ -87,60 +117,22 @@ def partition_figure(positives: pd.DataFrame, sizes: pd.Series, title: str | Non
         squares = [Rectangle((x, y), 1, 1) for y, x in np.argwhere(cells)]
         grid.add_collection(PatchCollection(squares, clip_on=False, **style))
         keys += [Patch(label=meaning, **style)] * bool(squares)
-    grid.set(xlim=(0, columns), ylim=(rows, 0))
-    grid.set_yticks(np.arange(rows) + 0.5, clients, fontsize=text)
-    grid.xaxis.tick_top()
-    grid.set_xticks(np.arange(columns) + 0.5, classes, fontsize=text, rotation=90)
-    side.barh(np.arange(rows) + 0.5, sizes, height=0.72, color=BAR, linewidth=0)
-    side.bar_label(side.containers[0], [f"{int(size):,}" for size in sizes], padding=3, fontsize=text - 0.5, color=INK)
-    side.set(xlim=(0, max(sizes.max(), 1)), ylim=(rows, 0), xticks=[], yticks=[])
-    side.set_title("images", fontsize=text, color=INK, pad=3, loc="left")
-    for axes in (grid, side):
-        axes.tick_params(length=0, pad=3, colors=INK)
-        axes.spines[:].set_visible(False)
-    side.spines["left"].set(visible=True, color=FAINT, linewidth=0.6)
-    _explain(figure, [grid, side], mesh, keys, columns * cell_width + 1.1, prevalence)
-    if title:
-        _heading(figure, title)
-    _write_counts(figure, grid, counts, ramp(norm(prevalence)))
-    return figure
+    return mesh, keys
 
 
-def _crowd(positives: pd.DataFrame, sizes: pd.Series, title: str | None) -> Figure:
-    """Draw many clients x classes as one image, with some of the names, and the sizes as a silhouette."""
-    counts = positives.to_numpy(dtype=float, na_value=math.nan)
-    prevalence = counts / np.maximum(sizes.to_numpy(dtype=float), 1)[:, None]
-    rows, columns = counts.shape
-    classes, named = [printed(name) for name in positives.columns], np.linspace(0, rows - 1, 30).round().astype(int)
-    clients, text = [printed(positives.index[row]) for row in named], 7.0
-    letter, cell_width = LETTER * text, np.clip(8.4 / columns, 0.22, 0.62)
-    width = max(columns * cell_width + 1.7 + letter * max(map(len, clients)), 4.5)
-    figure = blank_figure(width, 8.0 + letter * max(map(len, classes)) + (0.35 if title else 0))
-    grid, side = figure.subplots(1, 2, width_ratios=(columns * cell_width, 1.1))
-    ramp, norm = _shades(prevalence)
-    colours = ramp(norm(np.nan_to_num(prevalence)))
-    colours[counts == 0] = to_rgba("white")
-    colours[np.isnan(counts)] = to_rgba(UNLABELLED)
-    grid.imshow(colours, aspect="auto", extent=(0, columns, rows, 0))
-    grid.set_yticks(named + 0.5, clients, fontsize=text)
-    grid.xaxis.tick_top()
-    grid.set_xticks(np.arange(columns) + 0.5, classes, fontsize=text, rotation=90)
-    side.fill_betweenx(np.arange(rows + 1), np.append(sizes, sizes.iloc[-1]), step="post", color=BAR, linewidth=0)
-    side.set(xlim=(0, max(sizes.max(), 1)), ylim=(rows, 0), xticks=[], yticks=[])
-    side.set_title(f"images: {int(sizes.min()):,} to {int(sizes.max()):,}", fontsize=text, color=INK, pad=3, loc="left")
-    for axes in (grid, side):
-        axes.tick_params(length=0, pad=3, colors=INK)
-    keys = [
-        Patch(label=meaning, facecolor=colour, edgecolor=EDGE, linewidth=0.4)
-        for meaning, colour, cells in (
-            ("not labelled", UNLABELLED, np.isnan(counts)), ("labelled, no positive", "white", counts == 0)
-        )
-        if cells.any()
-    ]  # fmt: skip
-    _explain(figure, [grid, side], ScalarMappable(norm, ramp), keys, columns * cell_width + 1.1, prevalence)
-    if title:
-        _heading(figure, f"{title}, {rows:,} clients")
-    return figure
+def _rows(
+    grid: Axes, counts: np.ndarray, prevalence: np.ndarray, ramp: LinearSegmentedColormap, norm: PowerNorm
+) -> tuple[ScalarMappable, list[Patch]]:
+    """Draw many clients as an image; return the shades and the legend of cells without a shade."""
+    colours, keys = ramp(norm(np.nan_to_num(prevalence))), []
+    for meaning, colour, cells in (
+        ("not labelled", UNLABELLED, np.isnan(counts)),
+        ("labelled, no positive", "white", counts == 0),
+    ):
+        colours[cells] = to_rgba(colour)
+        keys += [Patch(label=meaning, facecolor=colour, edgecolor=EDGE, linewidth=0.4)] * bool(cells.any())
+    grid.imshow(colours, aspect="auto", extent=(0, counts.shape[1], len(counts), 0))
+    return ScalarMappable(norm, ramp), keys
 
 
 def _shades(prevalence: np.ndarray) -> tuple[LinearSegmentedColormap, PowerNorm]:

@@ -170,11 +170,13 @@ class Run:
         """Close the run's files and its tracker."""
         if not self.main:
             return
-        if self._started and not self._in_place:  # only the tracker remains
-            self.metrics.close()
-            self.client_metrics.close()
-            self.tracker.finish(status)
-            return
+        if self._in_place or not self._started:  # of a renamed directory, only the tracker remains
+            self._write_tables()
+        self.metrics.close()
+        self.client_metrics.close()
+        self.tracker.finish(status)
+
+    def _write_tables(self) -> None:
         if self.client_metrics.size():
             from pandas import DataFrame
 
@@ -183,9 +185,6 @@ class Run:
             self.artifact(self.directory / "client_metrics.parquet")
         if write_counts(self.metrics.rows(), self.directory / "counts.csv"):
             self.artifact(self.directory / "counts.csv")
-        self.metrics.close()
-        self.client_metrics.close()
-        self.tracker.finish(status)
 
 
 def new_directory(root: Path, experiment: str, name: str) -> Path:

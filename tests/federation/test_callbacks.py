@@ -1,4 +1,4 @@
-"""Callbacks: what they see, what they may change, and what becomes of a run in which one fails."""
+"""Callbacks: the state that they see and may change, and the effect of their errors on a run."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from fedlit.tracking.run import Run
 
 
 class Diary(Callback):
-    """Writes down which hooks were called, and where the federation stood."""
+    """Records the calls of hooks and the state of the federation."""
 
     def __init__(self) -> None:
         self.lines = []
@@ -46,7 +46,7 @@ class Diary(Callback):
 
 
 class Adds(Callback):
-    """Adds two metrics of its own: one with each evaluation, one with each round."""
+    """Adds two custom metrics: one after each evaluation, one after each round."""
 
     def on_evaluation_end(self, state, scores):
         state.metrics["val/mine"] = -abs(state.done - 2.0)  # best after round 2
@@ -67,7 +67,7 @@ class StopsAfter(Callback):
 
 
 class Patient(Callback):
-    """Stops three rounds after the first; counts in a number of its own."""
+    """Stops after three rounds, which it counts in an attribute."""
 
     def __init__(self) -> None:
         self.waited = 0
@@ -164,7 +164,7 @@ def test_callbacks_change_no_number(tmp_path):
 
 
 def test_after_a_failure_the_run_goes_on_from_its_last_recorded_round(tmp_path):
-    """The round in which a callback failed was not logged, so it is run again; nothing is missing and nothing twice."""
+    """The round in which a callback failed is not logged, so it is repeated; nothing is missing or logged twice."""
     diary = Diary()
     with pytest.raises(RuntimeError, match="a callback of one's own fails"):
         fit(tmp_path / "failed", diary, FailsIn(3), checkpoint_every=1)
@@ -177,13 +177,13 @@ def test_after_a_failure_the_run_goes_on_from_its_last_recorded_round(tmp_path):
     assert rows(tmp_path / "failed", "train/loss") == rows(tmp_path / "whole", "train/loss")
 
 
-def test_what_every_run_has_is_refused_a_second_time(tmp_path):
+def test_a_callback_of_every_run_is_rejected(tmp_path):
     with pytest.raises(ConfigError, match="callbacks: every run already has Record; leave it out"):
         fit(tmp_path, Record())
 
 
 def test_a_callback_remembers_over_a_resume(tmp_path):
-    """Uninterrupted it ends after three rounds, and so it does where two of them were before a resume."""
+    """It ends after three rounds, even if two of them were before a resume."""
     fit(tmp_path / "whole", Patient(), rounds=6, checkpoint_every=1)
     fit(tmp_path / "parts", Diary(), Patient(), StopsAfter(2), rounds=6, checkpoint_every=1)
     resume = checkpoint.find(tmp_path / "parts" / "checkpoints", "last")
@@ -194,7 +194,7 @@ def test_a_callback_remembers_over_a_resume(tmp_path):
     assert torch.equal(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
 
 
-def test_one_that_was_not_there_before_begins_anew(tmp_path):
+def test_a_new_callback_starts_without_a_state(tmp_path):
     fit(tmp_path, StopsAfter(2), rounds=6, checkpoint_every=1)
     resume = checkpoint.find(tmp_path / "checkpoints", "last")
     fit(tmp_path, Patient(), resume=resume, rounds=6, checkpoint_every=1)

@@ -61,7 +61,7 @@ def test_no_client_compiles_anew(tmp_path, monkeypatch):
     torch._dynamo.reset()
     counters.clear()
     found = trained(session(tmp_path, compile=True))
-    # A batch of full size, one of any size, and both without gradients, where the model is evaluated.
+    # A full batch, a batch of any size, and both without gradients for evaluation.
     assert 2 <= counters["stats"]["unique_graphs"] <= 4
     assert not counters["graph_break"]
     assert torch.equal(found, wanted)
@@ -71,7 +71,7 @@ def test_no_client_compiles_anew(tmp_path, monkeypatch):
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not has_compiler(), reason="needs a C++ compiler")
 def test_compiled_rounds_agree_to_rounding(tmp_path):
-    """A compiler takes minutes on a busy machine, whatever the model."""
+    """Compilation takes minutes on a busy machine, for any model."""
     torch._dynamo.reset()
     wanted = trained(session(tmp_path, OneLayer))
     torch.testing.assert_close(trained(session(tmp_path, OneLayer, compile=True)), wanted, rtol=1e-4, atol=1e-6)

@@ -1,4 +1,4 @@
-"""What is said at the start of a run whose control variates do not fit its optimizer."""
+"""The warning at the start of a run whose control variates do not fit its optimizer."""
 
 import pytest
 

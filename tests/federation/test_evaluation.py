@@ -150,7 +150,7 @@ def test_a_class_counts_only_where_a_personal_head_has_learned_it(tmp_path):
 
 
 def test_means_of_personal_heads_have_keys_of_their_own_where_they_are_of_other_images(tmp_path):
-    """One key would put a mean over each client's own classes beside a mean over all classes of all images."""
+    """The same key would mix a mean over each client's classes with a mean over all classes and images."""
     session, _ = fit(WithServerTest(labelled=2), [PersonalHeads()], tmp_path)
     server, _, _ = session.restore(tmp_path / "runs/toy/one/checkpoints/round-000002")
     own = metrics_of(session, evaluate_sets(session, server, "test"), None)

@@ -105,7 +105,7 @@ class Rereading(Dataset):
 
 
 class InBatches(Dataset):
-    """Gives batches alone."""
+    """A data set that only returns batches."""
 
     def __init__(self, examples: TensorDataset) -> None:
         self.examples = examples

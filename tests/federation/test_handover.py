@@ -1,4 +1,4 @@
-"""What clients keep to themselves goes on from one phase to the next, and what they share is the server's."""
+"""State that clients keep is carried over to the next phase, and shared elements come from the server."""
 
 import re
 import shlex
@@ -29,7 +29,7 @@ WARM_UP = {
     "optimizer": {"class_path": "SGD", "init_args": {"lr": 0.001}},
 }
 STILL = {"class_path": "SGD", "init_args": {"lr": 0.0}}
-"""Steps that lead nowhere."""
+"""Steps that change nothing."""
 
 
 def config(phase: dict | None = None, aggregators: tuple = ("PersonalHeads",), **changes) -> dict:
@@ -58,7 +58,7 @@ def finished(path: Path, settings: dict, options: str = "") -> tuple[Kept, str]:
 
 
 def result(run: Kept, phase: str = "warm-up") -> Path:
-    """The checkpoint of a phase from which a run went on."""
+    """The checkpoint of a phase from which a run continued."""
     folder = run.path / "phases" / phase / "checkpoints"
     return checkpoint.find(folder, "best") or checkpoint.find(folder, "last")
 
@@ -200,7 +200,7 @@ def test_a_fixed_body_has_the_servers_statistics(tmp_path):
 
 @pytest.mark.slow
 def test_what_the_main_part_freezes_is_trained_in_the_phase(tmp_path):
-    """FedBNPlus of the main part takes the normalisation that the phase has trained, also in a run that goes on there."""
+    """FedBNPlus of the main part uses the normalisation that the phase has trained, even after a resume."""
     settings = config({"trainable": "all", "aggregators": []}, ("FedBNPlus",))
     run, _ = finished(tmp_path / "whole", settings)
     assert "body.bn1.weight" in checkpoint.tensors(result(run))

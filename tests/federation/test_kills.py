@@ -1,4 +1,4 @@
-"""Six of the kills of `tests/benchmarks/kills.py`: each resumed run equals the one that was left alone."""
+"""Six of the kills of `tests/benchmarks/kills.py`: each resumed run equals the uninterrupted one."""
 
 import pytest
 from kills import SETTINGS, Killing

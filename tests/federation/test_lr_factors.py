@@ -57,7 +57,7 @@ def test_each_client_steps_at_its_own_rate_as_in_the_loop_written_by_hand(case):
 
 
 class OneClass(ToyData):
-    """The toys with their first class alone, as LocalSCGDAM has it."""
+    """The toys with only their first class, as LocalSCGDAM needs it."""
 
     @property
     def classes(self):

@@ -1,4 +1,4 @@
-"""The metric that says which model is best, and its direction."""
+"""The metric that selects the best model, and its direction."""
 
 from pathlib import Path
 
@@ -12,8 +12,9 @@ from fedlit.federation.federation import Federation
 from fedlit.federation.monitor import Monitor
 
 SHORT = (
-    "--data toys.ToyData --model toys.ToyNet --federation.schedule.window 2 --federation.schedule.unit steps --logger false "
-    "--federation.workers 1 --federation.checkpoint_every 1 --name one --model.lr 2 --federation.rounds 4"
+    "--data toys.ToyData --model toys.ToyNet --federation.schedule.window 2 --federation.schedule.unit steps "
+    "--logger false --federation.workers 1 --federation.checkpoint_every 1 --name one --model.lr 2 "
+    "--federation.rounds 4"
 )
 
 
@@ -46,7 +47,7 @@ def test_a_run_with_a_mode_of_its_own_goes_on(fedlit_cli, place, mode):
     assert (code, "federation.monitor_mode: max there, min now" in err) == ((0, False) if mode == "min" else (1, True))
 
 
-def test_the_default_is_written_as_earlier_versions_wrote_it(fedlit_cli, place):
+def test_the_default_is_written_as_max(fedlit_cli, place):
     assert fedlit_cli(f"fit {SHORT.replace('rounds 4', 'rounds 1')}")[0] == 0
     settings = yaml.safe_load((place / "config.yaml").read_text())
     assert (settings["federation"]["monitor"], settings["federation"]["monitor_mode"]) == ("auto", "max")

@@ -1,4 +1,4 @@
-"""Early stopping: the same rule for every run, whatever ended it in between."""
+"""Early stopping: the same rule for every run, even after interruptions."""
 
 from types import SimpleNamespace
 
@@ -74,8 +74,11 @@ def values_end(values: list[float], **options) -> tuple[int, int]:
 
 
 def linked_code(values: list[float], patience: int, min_delta: float) -> tuple[int, int]:
-    """The same as the code that surgical aggregation links counts: a loss of ``best + min_delta`` or more is one more that
-    waits, only a new best starts anew, and training ends when more wait than patience."""
+    """The rule of surgical aggregation's released code.
+
+    A loss of ``best + min_delta`` or more adds to the wait, only a new best resets it, and training ends when the wait
+    exceeds the patience.
+    """
     best, wait, at = None, 0, 0
     for number, loss in enumerate(values, start=1):
         if best is None or loss < best:

@@ -1,4 +1,4 @@
-"""Where the pictures of a federation lie changes no bit of it."""
+"""The placement of images does not change any result."""
 
 import copy
 import itertools
@@ -79,7 +79,7 @@ def test_a_federation_has_the_same_bits_wherever_the_pictures_lie(tmp_path, monk
 
 @pytest.mark.parametrize("job", [1, 3])
 def test_batches_are_taken_in_a_thread_one_ahead_and_the_next_clients_first(tmp_path, monkeypatch, job):
-    """Of nine batches, only the very first is taken by the thread that trains."""
+    """Of nine batches, the training thread reads only the first."""
     given, taken, take = data(tmp_path, XrayAugmentation()), [], LabelledImages.take
 
     def noted(images: LabelledImages, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,7 +92,7 @@ def test_batches_are_taken_in_a_thread_one_ahead_and_the_next_clients_first(tmp_
     made = session(given, federation, Small())
     server, _, _ = made.restore(None)
     made.fabric.barrier()
-    made.engine._pool.worker.local.watched = True  # which looks at a batch once more
+    made.engine._pool.worker.local.watched = True  # which reads a batch once more
     monkeypatch.setattr(LabelledImages, "take", noted)
     made.engine.run(made.round(0).cohort, made.broadcast(server, made.round(0)), made.round(0))
     made.engine.close()

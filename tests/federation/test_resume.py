@@ -35,7 +35,7 @@ def uninterrupted(tmp_path_factory) -> Kept:
 
 
 def assert_whole(kept: Kept) -> None:
-    """No checkpoint without a manifest, whatever moment the process died at."""
+    """There is no checkpoint without a manifest, even if the process dies at any moment."""
     assert all((path / "manifest.json").exists() for path in kept.path.glob("checkpoints/round-*"))
 
 
@@ -123,7 +123,7 @@ def test_killed_while_a_checkpoint_is_written(tmp_path, uninterrupted):
 
 @pytest.mark.slow
 def test_real_command_line_with_another_number_of_workers(tmp_path, uninterrupted):
-    """``python -m fedlit fit`` with two workers is killed, leaves nothing running, and goes on with one."""
+    """``python -m fedlit fit`` with two workers is killed, leaves no process, and resumes with one worker."""
     kept = Place(tmp_path, OPTIONS).run("run")
     words = f"{OPTIONS} --federation.rounds {ROUNDS} --federation.workers 2 --federation.checkpoint_every 1"
     command = [sys.executable, "-m", "fedlit", "fit", "--run_dir", str(tmp_path), *words.split()]
@@ -172,7 +172,7 @@ def test_more_rounds_on_resume_equal_a_longer_run(tmp_path, uninterrupted):
     assert again.wait() == 0, again.output
     kept = place.run("run")
     assert_same_tensors(kept.tensors(), uninterrupted.tensors())
-    # the first part ended with a test of its own and its totals, which stay
+    # the first part ended with a test and its totals, which remain
     extra = [row for row in kept.metrics() if row not in set(uninterrupted.metrics())]
     assert extra
     assert all(step == 5 and key.startswith(("test/", "total/")) for step, key, _ in extra)
@@ -290,7 +290,7 @@ def test_resuming_a_finished_run_adds_no_rows(finished, tmp_path):
     ],
 )
 def test_what_ckpt_path_may_name(finished, tmp_path, which, rounds):
-    """Resuming from an earlier checkpoint goes through the same rounds again, to the same end."""
+    """Resuming from an earlier checkpoint repeats the same rounds, with the same result."""
     place = copy_of(finished, tmp_path)
     command = place.fit(f"--ckpt_path {which}".format(run=tmp_path / "default/run"))
     assert command.wait() == 0, command.output
@@ -383,7 +383,7 @@ def _steps(kept: Kept) -> set[int]:
 
 @pytest.mark.slow
 def test_an_experiment_may_be_called_phases(tmp_path):
-    """Its runs are no phases of a run, though they lie in a folder of that name."""
+    """Its runs are not phases of a run, although they are in a folder of that name."""
     place = Place(tmp_path, f"{OPTIONS} --experiment phases --name run")
     assert place.fit("--federation.rounds 1").wait() == 0
     again = place.fit("--federation.rounds 2 --ckpt_path last")

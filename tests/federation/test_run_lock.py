@@ -1,4 +1,4 @@
-"""Two commands at one run: the second is refused, and a dead one holds nobody off."""
+"""Two commands on the same run: the second fails, and a dead process holds no lock."""
 
 import os
 import re
@@ -34,7 +34,7 @@ def test_the_second_fit_is_refused_and_names_the_first(tmp_path):
     assert first.wait() == -signal.SIGKILL
     third = place.fit("--federation.rounds 3 --federation.checkpoint_every 1")
     third.wait()
-    assert "at work" not in third.output
+    assert "another process" not in third.output
     assert re.search(r"resuming .*run after \d+ rounds", third.output)
     assert (tmp_path / "default/run/metrics.csv").read_text().splitlines()[:10] == rows
     assert [path.name for path in (tmp_path / "default/run").glob(".*")] == []

@@ -1,4 +1,4 @@
-"""What a session says before it trains, and what it starts from."""
+"""Messages of a session before it trains, and its initial state."""
 
 import pytest
 import torch

@@ -47,7 +47,7 @@ def test_a_run_that_goes_on_has_moved_before():
 
 
 class Lonely(Unvalidated):
-    """Learns at one client alone: a step of its own batch of images."""
+    """Learns only at one client."""
 
     def training_step(self, batch, batch_idx):
         return super().training_step(batch, batch_idx) * float(batch[0].mean() > 1.5)

@@ -1,4 +1,4 @@
-"""Client states in files: the same numbers, exact on resume, refused where the disk is too small."""
+"""Client states in files: the same results, exact on a resume, and an error if the disk is too small."""
 
 import shutil
 from collections import namedtuple
@@ -23,7 +23,7 @@ from fedlit.tracking.base import Tracker
 from fedlit.tracking.run import Run
 
 STATE = 20_000
-"""Numbers in a state that is no small one."""
+"""Number of elements in a state that is not small."""
 
 
 def state(value: float) -> ClientState:
@@ -31,7 +31,7 @@ def state(value: float) -> ClientState:
 
 
 class Looks(Callback):
-    """Looks at the folder of states after each round."""
+    """Records the files of states after each round."""
 
     def __init__(self) -> None:
         self.files, self.kinds = [], set()
@@ -64,14 +64,14 @@ def test_states_in_files_change_no_number(tmp_path, workers):
     assert_same_run(Kept(tmp_path / "memory/toy/one"), Kept(tmp_path / "files/toy/one"))
     assert (in_memory.kinds, in_files.kinds) == ({ClientState}, {StoredState})
     assert [files for files, _ in in_memory.files] == [0] * 4
-    # One file of each client that has trained: what was replaced is gone.
+    # One file per client that has trained: replaced files are deleted.
     assert [files for files, _ in in_files.files] == [held for _, held in in_files.files]
     assert not (tmp_path / "files/toy/one/states").exists()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_measuring_round_of_all_clients_makes_no_states(workers):
-    """Those of clients that have not trained yet would not fit into memory together, nor into /dev/shm."""
+    """States of all clients together would fit neither into memory nor into /dev/shm."""
     federation = Federation([Scaffold()], workers=workers)
     clients = NoisyData(clients=5, size=9)
     session = assemble(federation, WideNet(momentum=0.9), clients, make_fabric("cpu"))
@@ -117,8 +117,8 @@ def test_a_checkpoint_stays_as_it_is_while_rounds_go_on(tmp_path):
 def test_killed_at_any_moment_and_resumed(tmp_path):
     options = (
         "--data awkward.NoisyData --data.clients 4 --model awkward.WideNet --model.momentum 0.9 --federation.rounds 12 "
-        "--federation.optimizer_state keep --federation.aggregators+=Scaffold --federation.participation 0.7 --name run "
-        "--federation.checkpoint_every 2"
+        "--federation.optimizer_state keep --federation.aggregators+=Scaffold --federation.participation 0.7 "
+        "--name run --federation.checkpoint_every 2"
     )
     whole = Place(tmp_path / "whole", options)
     command = whole.fit()

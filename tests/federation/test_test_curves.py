@@ -8,8 +8,8 @@ from fedlit.experiment.phases import Phase
 from fedlit.federation.federation import Federation
 
 TOYS = (
-    "fit --data toys.ToyData --model toys.ToyNet --name one --logger false --federation.workers 1 --federation.rounds 5 "
-    "--federation.eval_every 2 --federation.schedule.window 2 --federation.schedule.unit steps"
+    "fit --data toys.ToyData --model toys.ToyNet --name one --logger false --federation.workers 1 "
+    "--federation.rounds 5 --federation.eval_every 2 --federation.schedule.window 2 --federation.schedule.unit steps"
 )
 
 

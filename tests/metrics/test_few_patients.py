@@ -1,4 +1,4 @@
-"""Why a comparison needs ten patients: how often tests and intervals of fewer are wrong."""
+"""Error rates of tests and intervals with few patients, which justify the minimum of ten."""
 
 import numpy as np
 import pytest
@@ -10,10 +10,7 @@ NEGATIVES, DRAWS, TRIALS, SHIFT = 60, 200, 250, 1.0
 
 
 def wrong(positives: int, each: int = 1) -> tuple[float, float]:
-    """How often a 5% test finds a difference of two equal models, and a 95% interval misses the AUROC.
-
-    Patients have so many images each, which say the same.
-    """
+    """Return the error rates of a 5% test of two equal models and of a 95% interval, with equal images per patient."""
     truth = stats.norm.cdf(SHIFT / np.sqrt(2))
     found, missed = 0, 0
     for trial in range(TRIALS):

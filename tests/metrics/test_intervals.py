@@ -317,7 +317,7 @@ class TestPairedOverClasses:
 
     def test_holm_by_hand(self):
         # In order 0.005, 0.01, 0.03, 0.04, times 4, 3, 2, 1: 0.02, 0.03, 0.06, 0.04, and the last not below its
-        # predecessor. The NaN is no test.
+        # predecessor. The NaN does not count as a test.
         assert holm([0.01, 0.04, NAN, 0.03, 0.005]) == pytest.approx([0.03, 0.06, NAN, 0.06, 0.02], nan_ok=True)
         assert holm([0.6, 0.9]).tolist() == [1.0, 1.0]
         assert holm([]).tolist() == []

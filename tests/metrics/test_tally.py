@@ -1,4 +1,4 @@
-"""Histograms of logits: the pooled AUROC is within its bound of the exact one, whatever the scores."""
+"""Histograms of logits: the pooled AUROC is within its bound of the exact one for any scores."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What tests of MLflow share: an empty database, and a sender that does not wait."""
+"""Fixtures of the tests of MLflow: an empty database, and a sender that does not wait."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Who holds a run's directory."""
+"""Locks of run directories."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from fedlit.core.errors import ConfigError
 from fedlit.tracking.lock import HOLDER, LOCK, LockHolder, RunLock, is_held, refuse_held
 
 
-def test_the_second_is_refused_and_told_who_holds_it(tmp_path: Path):
+def test_the_second_process_gets_an_error_that_names_the_first(tmp_path: Path):
     (tmp_path / "config.yaml").touch()
     first = RunLock(tmp_path)
     first.acquire()
@@ -29,7 +29,7 @@ def test_the_second_is_refused_and_told_who_holds_it(tmp_path: Path):
     RunLock(tmp_path).acquire()
 
 
-def test_a_directory_in_which_nothing_else_is_goes_with_the_lock(tmp_path: Path):
+def test_an_otherwise_empty_directory_is_deleted_with_the_lock(tmp_path: Path):
     directory = tmp_path / "run"
     directory.mkdir()
     lock = RunLock(directory)
@@ -39,7 +39,7 @@ def test_a_directory_in_which_nothing_else_is_goes_with_the_lock(tmp_path: Path)
     assert not directory.exists()
 
 
-def test_what_a_killed_process_has_left_is_taken_over(tmp_path: Path):
+def test_the_lock_of_a_killed_process_is_taken_over(tmp_path: Path):
     code = (
         "import sys, time; from pathlib import Path; from fedlit.tracking.lock import RunLock\n"
         "lock = RunLock(Path(sys.argv[1])); lock.acquire(); print('held', flush=True); time.sleep(60)"
@@ -57,7 +57,7 @@ def test_what_a_killed_process_has_left_is_taken_over(tmp_path: Path):
     lock.release()
 
 
-def test_another_host_is_believed_and_the_way_out_is_said(tmp_path: Path):
+def test_a_lock_of_another_host_counts_until_its_file_is_deleted(tmp_path: Path):
     note = tmp_path / HOLDER
     note.write_text(json.dumps({"pid": 7, "host": "node-3", "started": "2026-01-02 03:04:05"}))
     with pytest.raises(ConfigError, match=rf"process 7 on host node-3.*is dead, remove {note} and") as refused:
@@ -69,7 +69,7 @@ def test_another_host_is_believed_and_the_way_out_is_said(tmp_path: Path):
 
 
 @pytest.mark.parametrize("left", ["", "{", "[]", '{"pid": 3}'])
-def test_half_a_name_holds_nobody_off(tmp_path: Path, left: str):
+def test_an_incomplete_file_is_not_a_lock(tmp_path: Path, left: str):
     (tmp_path / HOLDER).write_text(left)
     (tmp_path / LOCK).touch()
     lock = RunLock(tmp_path)
@@ -83,7 +83,7 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path):
         RunLock(tmp_path / "file").acquire()
 
 
-def test_a_dead_container_of_this_machine_holds_nobody_off(tmp_path: Path, monkeypatch):
+def test_the_lock_of_a_dead_container_on_this_machine_is_taken_over(tmp_path: Path, monkeypatch):
     lock = RunLock(tmp_path)
     lock.acquire()
     left = (tmp_path / HOLDER).read_text()

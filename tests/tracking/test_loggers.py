@@ -76,20 +76,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def logged(run: Path = RUN) -> list[tuple[int, str, float]]:
-    """What trackers show of a run's metrics."""
+    """Metrics of a run as trackers show them."""
     rows = MetricsFile(run / "metrics.csv").rows()
     return sorted((step, shown_name(key), value) for step, key, value in rows if not is_count(key))
 
 
 def same(found: list, expected: list, digits: float = 1e-12) -> bool:
-    """Whether both have the same keys, steps and values."""
+    """Check that both have the same keys, steps and values."""
     values = zip((row[2] for row in sorted(found)), (row[2] for row in expected), strict=True)
     named = [row[:2] for row in sorted(found)] == [row[:2] for row in expected]
     return named and all(math.isclose(a, b, rel_tol=digits) or (a != a and b != b) for a, b in values)
 
 
 class Session:
-    """What the training does with loggers."""
+    """Run the calls of a training with loggers."""
 
     def __init__(self, logger: Logger | list[Logger], resumed: bool = False) -> None:
         self.metrics, self.tracker = MetricsFile(RUN / "metrics.csv"), tracker_of(logger)
@@ -225,7 +225,7 @@ def test_a_logger_that_raises_is_told_once(caplog: pytest.LogCaptureFixture):
 
 
 def test_two_loggers_alike_get_everything_each_however_late_one_starts(monkeypatch: pytest.MonkeyPatch):
-    """What each has got is noted apart, also where class and folder are the same."""
+    """The progress of each logger is recorded separately, even if class and folder are the same."""
     first, second = Memory(), Memory()
     late = tracker_of([first, second])
     metrics, run = MetricsFile(RUN / "metrics.csv"), RunInfo(RUN, "default", "run", {}, {}, False)

@@ -1,4 +1,4 @@
-"""A store of MLflow that is down, slow, or says no: everything arrives once, and training goes on."""
+"""MLflow stores that are unavailable, slow or reject data: training continues, and everything arrives once."""
 
 import math
 import socket

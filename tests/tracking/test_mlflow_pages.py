@@ -1,4 +1,4 @@
-"""What somebody meets who opens a run in MLflow: its name, its charts, its parameters, and where the link leads."""
+"""The page of a run in MLflow: its name, charts, parameters and link."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Names of metrics as trackers show them: what matters first, what it cost last, and no counts."""
+"""Names of metrics in trackers: the most important first, costs last, and no counts."""
 
 import pandas as pd
 import pytest
@@ -10,8 +10,8 @@ from fedlit.tracking.run import Run
 
 IN_ORDER = [
     "val/auroc_macro", "val/auroc/Edema", "val/auroc/Support Devices",
-    "test/federation/auroc/Edema", "test/federation/auroc_macro", "test/north/auroc_macro", "test/federation/loss", "train/loss",
-    "val/auroc_client_mean_macro", "val/loss", "client/north/auroc/Edema", "client/north/auroc_macro",
+    "test/federation/auroc/Edema", "test/federation/auroc_macro", "test/north/auroc_macro", "test/federation/loss",
+    "train/loss", "val/auroc_client_mean_macro", "val/loss", "client/north/auroc/Edema", "client/north/auroc_macro",
     "objective/alpha/Edema", "own/moved", "drift/client_drift", "round/lr", "bytes/up", "client/north/seconds",
     "client/q25/seconds", "time/round_s", "total/bytes_up",
 ]  # fmt: skip

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_warn
@@ -165,17 +164,8 @@ class BuffersOfOneType(Examination[LightningModule]):
         return ""
 
 
-@dataclass(frozen=True)
-class ModuleWithAggregators:
-    """A module, and the algorithms that train it.
-
-    Attributes:
-        module: The module.
-        aggregators: The algorithms.
-    """
-
-    module: LightningModule
-    aggregators: Sequence[Aggregator]
+ModuleWithAggregators = tuple[LightningModule, Sequence[Aggregator]]
+"""A module and the algorithms that train it."""
 
 
 class HooksOfSteps(Examination[ModuleWithAggregators]):
@@ -186,13 +176,14 @@ class HooksOfSteps(Examination[ModuleWithAggregators]):
 
     def problem(self, trained: ModuleWithAggregators) -> str:
         """Name the algorithm that computes gradients itself, and the hook."""
-        computing = [a for a in trained.aggregators if a.implements("compute_gradient") or a.batches_per_step > 1]
-        hooks = sorted(TrainingHooks(trained.module).called)
+        module, aggregators = trained
+        computing = [a for a in aggregators if a.implements("compute_gradient") or a.batches_per_step > 1]
+        hooks = sorted(TrainingHooks(module).called)
         if not computing or not hooks:
             return ""
         batches = computing[0].batches_per_step
         return (
             f"{type(computing[0]).__name__} computes the gradient of a step itself, from {batches} "
-            f"{'batch' if batches == 1 else 'batches'}: the hook {type(trained.module).__name__}.{hooks[0]} would not "
+            f"{'batch' if batches == 1 else 'batches'}: the hook {type(module).__name__}.{hooks[0]} would not "
             f"work as documented; {self.advice}"
         )

@@ -67,8 +67,8 @@ class ElementwiseOptimizer(Examination[LightningModule]):
             if not errors[worst] <= FAR * moved:
                 return (
                     f"{kind} takes different steps on the flat vector {comparison}: {errors[worst]:.2g} away at "
-                    f"{worst} after a move of {moved:.2g} in {STEPS} steps; it uses whole tensors or keeps hidden state: "
-                    f"{self.advice}"
+                    f"{worst} after a move of {moved:.2g} in {STEPS} steps; it uses whole tensors or keeps hidden "
+                    f"state: {self.advice}"
                 )
         return ""
 

@@ -275,7 +275,7 @@ DEAF = """
 import os, signal
 from multiprocessing import resource_tracker
 resource_tracker.ensure_running()  # its start would end the deafness
-signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))  # as where a sweep starts the fork server
+signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))  # as if a sweep started the fork server
 from fedlit.core.fabric import make_fabric
 from fedlit.federation.federation import Federation
 from fedlit.federation.assembly import assemble

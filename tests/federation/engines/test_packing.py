@@ -1,4 +1,4 @@
-"""Messages between processes: whatever tensor they hold arrives as it was."""
+"""Messages between processes: every kind of tensor arrives unchanged."""
 
 import pickle
 

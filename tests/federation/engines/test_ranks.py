@@ -84,7 +84,7 @@ def play_on_rank(environment: dict[str, str], path: str) -> None:
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory) -> list[dict]:
-    """What each of two ranks got, in every case."""
+    """Results of each of two ranks, in every case."""
     folder = tmp_path_factory.mktemp("ranks")
     processes = [
         context().Process(target=play_on_rank, args=(environment, str(folder / environment["RANK"])))

@@ -71,7 +71,7 @@ def test_what_is_made_where_it_will_lie_is_not_copied(folder):
     w = folder.memory("state", STATE["w"])
     assert (w.shape, w.dtype) == (STATE["w"].shape, STATE["w"].dtype)
     w.copy_(STATE["w"])
-    for _ in range(2):  # the file grows once, and is mapped anew
+    for _ in range(2):  # the file grows once and is mapped again
         found = folder.open(folder.write("state", STATE | {"w": w}))
         assert same(found, STATE)
         w = folder.memory("state", STATE["w"])
@@ -196,7 +196,7 @@ def test_the_next_start_sweeps_what_a_killed_process_has_left_and_nothing_else(f
 
 @pytest.mark.slow
 def test_a_folder_goes_with_a_process_that_ends_without_closing_it():
-    code = "from fedlit.federation.engines.shared_memory import SharedFolder; folder = SharedFolder(); raise SystemExit(143)"
+    code = "from fedlit.federation.engines.shared_memory import SharedFolder as S; folder = S(); raise SystemExit(143)"
     ended = subprocess.Popen([sys.executable, "-c", code])
     assert ended.wait() == 143
     assert folders_of(ended.pid) == []

@@ -1,4 +1,4 @@
-"""What becomes of memory that is free again: in a worker it is for the next step, in the process of the run the system's."""
+"""Freed memory: workers keep it for the next step, and the main process returns it to the system."""
 
 import os
 import platform
@@ -80,4 +80,4 @@ def test_a_session_holds_the_servers_weights_and_no_more(monkeypatch: pytest.Mon
     done = subprocess.run([sys.executable, "-c", MODELS], capture_output=True, text=True, timeout=120)
     assert float(done.stdout) < 1.6, (
         done.stdout + done.stderr
-    )  # one more where its own model, or its parameters apart, are kept
+    )  # one more if a copy of the model or of its parameters is kept
