@@ -9,10 +9,7 @@ INPUTS = [
     Refused(
         "an argument of a class that is not chosen",
         "fit --data NIHChestXray14 --data.root . --data.partition.clients 4",
-        (
-            "data.partition",
-            "'clients' is an argument of ByCategory, ByPatient, Dirichlet, IID, WithinOrganisations",
-        ),
+        ("data.partition", "'clients' is an argument of ByCategory, ByPatient, Dirichlet, IID, WithinOrganisations"),
         code=2,
     ),
     Refused("a file that is not there", "fit --config absent.yaml", ("absent.yaml",), code=2),

@@ -97,7 +97,9 @@ def named(what: str, kind: str, *words: str) -> Refused:
 
 
 INPUTS = [
-    named("no classes", "Nameless", "Nameless.classes: expected class names, which Net needs", "self.classes", "__init__"),
+    named(
+        "no classes", "Nameless", "Nameless.classes: expected class names, which Net needs", "self.classes", "__init__"
+    ),
     named("classes that setup sets", "Late", "Late.classes: expected class names", "setup() is called after"),
     named("classes that are one word", "OneWord", "OneWord.classes: expected different names", "'Edema'"),
     named("a class twice", "Twice", "Twice.classes: expected different names", "'Edema' twice"),
