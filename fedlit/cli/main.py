@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -106,7 +107,8 @@ def parse(argv: list[str]) -> tuple[Namespace, Parser]:
 def _greet(argv: list[str]) -> None:
     """Print a line before PyTorch is imported, which takes seconds; of several ranks only the first prints it."""
     rank = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or "0"
-    prints_only = {"-h", "--help", "--print_config"} & {word.partition("=")[0] for word in argv}
+    options = [word.partition("=")[0] for word in argv]
+    prints_only = any(o in ("-h", "--print_config") or re.fullmatch(r"--([\w.]+\.)?help", o) for o in options)
     if argv[:1] == ["fit"] and not prints_only and rank == "0" and "torch" not in sys.modules:
         print(f"fedlit {fedlit.__version__}: loading PyTorch", flush=True)
 

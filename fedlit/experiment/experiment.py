@@ -113,7 +113,7 @@ class Experiment:
 
     @property
     def eval_batches(self) -> int | None:
-        """Number of batches that an evaluation uses of each data set; None for all."""
+        """Number of batches of each data set in an evaluation; None for all, also if sites evaluate only whole sets."""
         return 1 if self.fast_dev_run and not (self.away and self.away.whole) else None
 
     def session(self, run: Path | None = None, part: RunPart | None = None) -> Session:
@@ -156,7 +156,7 @@ class Experiment:
         fresh = {name: value.clone() for name, value in model.state_dict().items()}
         for part in parts:
             personal_state = part.personal_state(run, model, self.fabric)
-            part.hand_on(run, model, fresh)
+            part.carry_over(run, model, fresh)
         return model, personal_state
 
     @cached_property

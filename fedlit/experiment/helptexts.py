@@ -96,7 +96,7 @@ LAST = (
 )  # fmt: skip
 """Settings of a federation that few users change; they follow the others."""
 
-LONG_USAGE = 25
+LONG_USAGE = 18
 """Number of options beyond which the usage does not list them."""
 
 
@@ -117,8 +117,10 @@ class HelpFormatter(DefaultHelpFormatter):
 
     def add_usage(self, usage: str | None, actions: Iterable[Action], *args: Any, **options: Any) -> None:
         """Add the usage; one with many options names only their form."""
-        if usage is None and len(list(actions)) > LONG_USAGE:
-            usage = "%(prog)s [--config FILE] [--KEY VALUE ...]"
+        actions = list(actions)
+        if usage is None and len(actions) > LONG_USAGE:
+            config = "[--config FILE] " if any(action.dest == "config" for action in actions) else ""
+            usage = f"%(prog)s {config}[--KEY VALUE ...]"
         super().add_usage(usage, actions, *args, **options)
 
     def add_arguments(self, actions: Iterable[Action]) -> None:

@@ -167,7 +167,7 @@ class RunPart:
         last = checkpoint.find(self.checkpoints(run), "last") if run else None
         return last is not None and self.federation.over(checkpoint.rounds(last), checkpoint.best(last))
 
-    def hand_on(self, run: Path, model: LightningModule, fresh: Mapping[str, Tensor]) -> None:
+    def carry_over(self, run: Path, model: LightningModule, fresh: Mapping[str, Tensor]) -> None:
         """Load the result of a phase into ``model`` by name; tensors that are not kept get their initial values.
 
         Args:

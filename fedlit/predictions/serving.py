@@ -161,11 +161,7 @@ def file_notes(file: Path) -> dict[str, Any]:
 
 
 def _trusted(file: Path, model: dict[str, Any], classes: Sequence[str]) -> LightningModule:
-    """Make the module of a file with any code that it names.
-
-    Raises:
-        ConfigError: The code cannot be imported, or does not accept the arguments.
-    """
+    """Make the module of a file with any code that it names."""
     try:
         return _instantiated(model, classes)
     except (ImportError, AttributeError, ArgumentError) as error:
@@ -176,11 +172,7 @@ def _trusted(file: Path, model: dict[str, Any], classes: Sequence[str]) -> Light
 
 
 def _load(file: Path, module: LightningModule) -> None:
-    """Load the tensors of a file into a module.
-
-    Raises:
-        ConfigError: The module has other tensors.
-    """
+    """Load the tensors of a file into a module."""
     try:
         module.load_state_dict(load_file(file))
     except RuntimeError as error:

@@ -144,11 +144,7 @@ def _reader(root: Path, args: Namespace) -> Any:
 
 
 def _of_table(path: Path, args: Namespace) -> Any:
-    """Print the proposed YAML of a table, in which ``--set`` overrides arguments, and make its reader.
-
-    Raises:
-        ConfigError: The table cannot be read, or does not list image files.
-    """
+    """Print the proposed YAML of a table, in which ``--set`` overrides arguments, and make its reader."""
     from fedlit.data.own.image_table import ImageTable
     from fedlit.data.own.proposal import propose
 
