@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from edits import replace_in
 from PIL import Image
 from small_chexpert import COLUMNS, line, write_folder
 
@@ -21,12 +22,6 @@ EDEMA, HEART, FLUID = (CheXpert.labels.index(name) for name in ("Edema", "Cardio
 def open_folder(root: Path, **kwargs) -> CheXpert:
     kwargs.setdefault("partition", ByPatient(2))
     return CheXpert(root, image_size=16, cache_dir=str(root / "cache"), **kwargs)
-
-
-def replace_in(path: Path, old: str, new: str) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert old in text
-    path.write_text(text.replace(old, new, 1), encoding="utf-8")
 
 
 # Reading

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from edits import replace_in
 from PIL import Image
 from small_mimic import LABELS, METADATA, write_folder, write_long_tail
 
@@ -28,12 +29,6 @@ def open_long_tail(root: Path, labels_file: Path | list[Path], **kwargs) -> MIMI
     return MIMICCXRLT(
         root, labels_file=labels_file, image_size=16, cache_dir=str(root / "cache"), partition=ByPatient(2), **kwargs
     )
-
-
-def replace_in(path: Path, old: str, new: str) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert old in text
-    path.write_text(text.replace(old, new, 1), encoding="utf-8")
 
 
 def plain(root: Path, kind: str) -> Path:

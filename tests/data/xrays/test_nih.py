@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from edits import replace_in
 from PIL import Image
 from small_nih import V2020, write_folder
 
@@ -25,12 +26,6 @@ def open_folder(root: Path, **kwargs) -> NIHChestXray14:
 
 def label_file(root: Path) -> Path:
     return root / "Data_Entry_2017_v2020.csv"
-
-
-def replace_in(path: Path, old: str, new: str) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert old in text
-    path.write_text(text.replace(old, new, 1), encoding="utf-8")
 
 
 # Reading

@@ -3,6 +3,7 @@
 import gzip
 from pathlib import Path
 
+import edits
 import numpy as np
 import pytest
 from PIL import Image
@@ -32,9 +33,7 @@ def open_folder(root: Path, **kwargs) -> PadChest:
 
 
 def replace_in(root: Path, old: str, new: str) -> None:
-    text = (root / FILE).read_text(encoding="utf-8")
-    assert old in text
-    (root / FILE).write_text(text.replace(old, new, 1), encoding="utf-8")
+    edits.replace_in(root / FILE, old, new)
 
 
 # Reading

@@ -3,6 +3,7 @@
 import csv
 from pathlib import Path
 
+import edits
 import numpy as np
 import pytest
 from PIL import Image
@@ -63,10 +64,7 @@ def open_folder(root: Path, **kwargs) -> VinDrCXR:
 
 
 def replace_in(root: Path, folder: str, old: str, new: str) -> None:
-    path = root / "annotations" / f"image_labels_{folder}.csv"
-    text = path.read_text(encoding="utf-8")
-    assert old in text
-    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+    edits.replace_in(root / "annotations" / f"image_labels_{folder}.csv", old, new)
 
 
 def positives(records, row: int) -> set[str]:
