@@ -72,8 +72,8 @@ class CoordinateMedian(Aggregator):
         cut, name = self.cut(clients), type(self).__name__
         if not 0 < 2 * cut < clients:
             raise error(
-                f"{name}: expected to cut some and to keep some of {clients} clients in a round, found {cut} cut at each "
-                f"end; {advice}"
+                f"{name}: expected to cut some and to keep some of {clients} clients in a round, found {cut} cut at "
+                f"each end; {advice}"
             )
 
 
