@@ -76,7 +76,7 @@ def test_runs_with_nothing_in_common_are_refused() -> None:
         share(["a", "b", "c"], parts)
     with pytest.raises(ConfigError, match="different images with the same names"):
         share(["a", "b"], [one, replace(other, patients=np.array([f"x{n}" for n in range(20)]))])
-    with pytest.raises(ConfigError, match=r"share no class .* b has Fracture"):
+    with pytest.raises(ConfigError, match=r"share no class: a has .*; b has Fracture"):
         share(["a", "b"], [one, predictions(1.0, 1, 20, ("Fracture",))])
     known = [(np.arange(20) < 10), (np.arange(20) >= 10)]
     apart = [replace(one, labels=torch.where(torch.tensor(rows)[:, None], one.labels, torch.nan)) for rows in known]

@@ -141,7 +141,7 @@ def test_cost_adds_up_over_rounds(tmp_path: Path) -> None:
     assert metric_against(run, "val/auroc_macro", sent(run)).to_dict() == {2e6: 0.6, 4e6: 0.7, 6e6: 0.75}
     assert metric_against(run, "val/auroc_macro", steps(run)).to_dict() == {20: 0.6, 40: 0.7, 60: 0.75}
     (bare,) = loaded(write_run(tmp_path / "b", None, config(), {"val/auroc_macro": (0.5,)}))
-    assert np.isnan([cost([bare]).bytes, mean_cost([bare]).steps]).all()
+    assert np.isnan([mean_cost([bare]).bytes, mean_cost([bare]).steps]).all()
 
 
 def test_steps_are_those_that_the_run_itself_has_added_up(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_runs_of_mlflow_are_named_by_id_and_by_tags(store: tuple[str, dict[str, 
         load_runs([], "written", {"kind": "None"}, uri, tmp_path)
     with pytest.raises(ConfigError, match=r"has no experiment 'writen'; did you mean written?"):
         load_runs([], "writen", {}, uri, tmp_path)
-    with pytest.raises(ConfigError, match="0123: no such folder exists, and MLflow at .* has no run of that id"):
+    with pytest.raises(ConfigError, match=r"0123: no such folder exists, and MLflow at .* has no run of that id"):
         loaded("0123", uri=uri, folder=tmp_path)
     with pytest.raises(ConfigError, match=r"'running' .* is RUNNING; wait for its end"):
         loaded(ids["running"], uri=uri, folder=tmp_path)

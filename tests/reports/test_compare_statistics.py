@@ -149,7 +149,7 @@ def test_equal_runs_do_not_differ() -> None:
     assert [d.value for d in against.classes] == [0, 0, 0]
     assert [d.p_images for d in (*against.classes, against.macro)] == [1, 1, 1, 1]
     assert {d.stars for d in against.classes} == {"-"}
-    assert "could be noise" in against.verdict(CLASSES)
+    assert "could be test-set noise" in against.verdict(CLASSES)
 
 
 def test_a_clear_difference_is_said_to_be_none_of_noise() -> None:
