@@ -13,7 +13,7 @@ from past_runs import config, predictions, some_images, write_run
 from pyarrow import parquet
 
 from fedlit.predictions.table import read
-from fedlit.reports.compare.runs import load
+from fedlit.reports.compare.runs import load_runs
 
 FILE = Path("b/predictions/federation.parquet")
 AGAIN = "`fedlit test --output FOLDER` writes them again"
@@ -169,9 +169,9 @@ def test_it_is_refused_in_words(wrong: Wrong, place: Path, fedlit_cli):
 
 @pytest.mark.parametrize("other", ["a", "./a", "{place}/a"])
 def test_a_run_is_no_comparison_with_itself(other: str, place: Path):
-    runs, notes = load(["a", other.format(place=place)], None, {}, "", place)
+    runs, notes = load_runs(["a", other.format(place=place)], None, {}, "", place)
     assert len(runs) == 1
-    assert "is named more than once: a run is no comparison with itself" in notes[0]
+    assert "is named more than once; it is used once" in notes[0]
 
 
 def test_patients_that_are_null_are_unknown(place: Path):
@@ -184,4 +184,4 @@ def test_a_report_in_the_place_of_a_file_is_refused(place: Path, fedlit_cli):
     Path("out").write_text("text")
     code, _, err = fedlit_cli("compare a b --draws 100 --output out")
     assert code == 1
-    assert "--output out: expected a folder for the report, which cannot be made" in err
+    assert "--output out: expected a folder for the report, which cannot be created" in err

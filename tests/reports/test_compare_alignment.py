@@ -19,7 +19,7 @@ def test_runs_are_brought_to_the_images_that_they_share_in_one_order() -> None:
     np.testing.assert_array_equal(shared.scores[0], one.scores[5:18])
     np.testing.assert_array_equal(shared.scores[1], other.scores[5:18])
     np.testing.assert_array_equal(shared.patients, one.patients[5:18])
-    assert shared.notes == ["7 of the 20 test images of a: not in all runs."]
+    assert shared.notes == ["7 of the 20 test images of a are not in all runs."]
 
 
 def test_a_class_that_one_run_lacks_is_left_out_by_name() -> None:
@@ -28,7 +28,7 @@ def test_a_class_that_one_run_lacks_is_left_out_by_name() -> None:
     shared = share(["a", "b"], [one, other])
     assert shared.classes == ("Effusion", "Nodule")
     np.testing.assert_array_equal(shared.scores[1], other.scores[:, [1, 0]])
-    assert shared.notes == ["Mass: not labelled, or not learned, in b."]
+    assert shared.notes == ["Mass: left out, as it is not labelled, or not learned, in b."]
 
 
 def test_labels_that_only_one_run_knows_do_not_count() -> None:
@@ -38,7 +38,7 @@ def test_labels_that_only_one_run_knows_do_not_count() -> None:
     shared = share(["a", "b"], [one, other])
     assert np.isnan(shared.labels[:8, 1]).all()
     assert np.isnan(shared.labels).sum() == 8
-    assert shared.notes == ["labels that only some runs know or score: Mass 8."]
+    assert shared.notes == ["Some labels are left out, as only some runs know or score them: Mass 8."]
 
 
 def test_images_that_are_labelled_otherwise_are_left_out() -> None:
@@ -47,7 +47,7 @@ def test_images_that_are_labelled_otherwise_are_left_out() -> None:
     other.patients[5] = "another"
     shared = share(["a", "b"], [one, other])
     np.testing.assert_array_equal(shared.labels, np.delete(one.labels.numpy(), [3, 5], axis=0))
-    assert shared.notes == ["2 images whose labels or patient differ between runs."]
+    assert shared.notes == ["2 images are left out, as their labels or patients differ between runs."]
 
 
 def test_image_ids_of_different_sites_may_be_equal() -> None:
@@ -56,7 +56,7 @@ def test_image_ids_of_different_sites_may_be_equal() -> None:
     sites = np.repeat(["A", "B"], 10)
     both = [replace(found, images=ids, sites=sites), some_images(replace(found, images=ids, sites=sites), range(20))]
     assert len(share(["a", "b"], both).labels) == 20
-    with pytest.raises(ConfigError, match=r"a: expected a name for each test image, found .* twice"):
+    with pytest.raises(ConfigError, match=r"a: expected one name per test image, found .* twice"):
         share(["a", "b"], [replace(each, sites=found.sites) for each in both])
 
 
@@ -65,18 +65,18 @@ def test_runs_with_nothing_in_common_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"a and b share no image of the test set .one has 'i0000', the other 'x0'."):
         share(["a", "b"], [one, replace(other, images=np.array([f"x{n}" for n in range(20)]))])
     with pytest.raises(
-        ConfigError, match=r"'north/0'.: images of a run across sites are numbered, as their names stay there"
+        ConfigError, match=r"'north/0'.: a run across sites numbers its images, because names stay at the sites"
     ):
         share(["a", "b"], [one, replace(other, images=np.array([f"north/{n}" for n in range(20)]))])
     parts = [some_images(one, rows) for rows in (range(20), range(8), range(8, 20))]
     with pytest.raises(ConfigError, match=r"^b and c share no image"):
         share(["a", "b", "c"], parts)
     parts = [some_images(one, rows) for rows in ([0, 1], [1, 2], [2, 0])]
-    with pytest.raises(ConfigError, match="though every two of them share some"):
+    with pytest.raises(ConfigError, match="although every two runs share some"):
         share(["a", "b", "c"], parts)
     with pytest.raises(ConfigError, match="different images with the same names"):
         share(["a", "b"], [one, replace(other, patients=np.array([f"x{n}" for n in range(20)]))])
-    with pytest.raises(ConfigError, match=r"share no class .* b has Fracture"):
+    with pytest.raises(ConfigError, match=r"share no class: a has .*; b has Fracture"):
         share(["a", "b"], [one, predictions(1.0, 1, 20, ("Fracture",))])
     known = [(np.arange(20) < 10), (np.arange(20) >= 10)]
     apart = [replace(one, labels=torch.where(torch.tensor(rows)[:, None], one.labels, torch.nan)) for rows in known]
@@ -96,4 +96,4 @@ def test_classes_without_a_shared_label_are_named() -> None:
     one.labels[:10, 1], other.labels[10:, 1] = torch.nan, torch.nan
     shared = share(["a", "b"], [one, other])
     assert shared.classes == (CLASSES[0], CLASSES[2])
-    assert "Mass: no image that is labelled and scored in all runs." in shared.notes
+    assert "Mass: left out, as no image is labelled and scored in all runs." in shared.notes

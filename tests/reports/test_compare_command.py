@@ -101,7 +101,7 @@ def test_runs_without_predictions_leave_curves(tmp_path: Path, fedlit_cli: Cli) 
         ("compare nothing-here --tracking_uri sqlite:///nowhere.db", "there is no file nowhere.db"),
         ("compare --experimnt x", "unrecognized arguments: --experimnt; did you mean experiment?"),
         ("compare {runs} --metric val/auroc", "no run has logged 'val/auroc'"),
-        ("compare {runs} --baseline FedProx", "there is no method 'FedProx'"),
+        ("compare {runs} --baseline FedProx", "no method is named 'FedProx'"),
         ("compare {runs} --set elsewhere", "no run has predictions of 'elsewhere'"),
         ("compare {runs} --level 95", "expected 0 < level < 1"),
     ],

@@ -14,10 +14,11 @@ from fedlit.metrics.intervals import Interval, bootstrap
 from fedlit.metrics.paired import paired
 from fedlit.reports.compare.alignment import Shared
 from fedlit.reports.compare.curves import average, band_note, curves_figure, spread
+from fedlit.reports.compare.difference import Difference
 from fedlit.reports.compare.forest import differences_figure, intervals_figure
 from fedlit.reports.compare.methods import Method
-from fedlit.reports.compare.roc import class_curves, patient_draws, roc_curve, roc_figure
-from fedlit.reports.compare.statistics import Against, Difference, Estimate, Scored, Statistics
+from fedlit.reports.compare.roc import class_curves, comparison_roc_figure, patient_draws, roc_curve
+from fedlit.reports.compare.statistics import AurocEstimate, MethodAuroc, MethodDifferences, Statistics
 from fedlit.reports.compare.styles import save, styles, svg
 from fedlit.reports.compare.support import Support
 
@@ -29,7 +30,7 @@ LOOKS = styles(METHODS)
 def number(value, low=NAN, high=NAN, p=NAN):
     """An AUROC, or with p a difference."""
     interval = Interval(low, high, 0.95)
-    return Estimate(value, NAN, interval) if np.isnan(p) else Difference(value, interval, p, p, p, p)
+    return AurocEstimate(value, NAN, interval) if np.isnan(p) else Difference(value, interval, p, p, p, p)
 
 
 def numbers(points, classes, macro=None, counts=None, baseline="FedAvg"):
@@ -43,9 +44,9 @@ def numbers(points, classes, macro=None, counts=None, baseline="FedAvg"):
         if isinstance(of_classes[0], Difference):
             mean = (macro or {}).get(name, number(0.1, 0.0, 0.2, 0.5))
             nothing = paired(np.zeros(len(classes)), np.zeros(len(classes)))
-            against.append(Against(method, first, "DeLong", tuple(of_classes), mean, nothing))
+            against.append(MethodDifferences(method, first, "DeLong", tuple(of_classes), mean, nothing))
         else:
-            scored.append(Scored(method, np.zeros((1, len(classes))), tuple(of_classes), mean, "DeLong"))
+            scored.append(MethodAuroc(method, np.zeros((1, len(classes))), tuple(of_classes), mean, "DeLong"))
     return Statistics(shared, support, tuple(scored), tuple(against), 0.95, 100)
 
 
@@ -275,7 +276,7 @@ def test_roc_panels_say_why_there_is_no_curve():
     bands = {m: [roc_curve([rng.normal(size=200) + labels], [labels]), None, None] for m in METHODS}
     auroc = {m: [number(0.75 + 0.01 * i), number(NAN), number(NAN)] for i, m in enumerate(METHODS)}
     found = numbers(auroc, ["Edema", "Mass", "Hernia"], counts=[(60, 140), (0, 200), (200, 0)])
-    figure = roc_figure(bands, found, LOOKS)
+    figure = comparison_roc_figure(bands, found, LOOKS)
     edema, mass, _ = figure.axes
     for method in METHODS:
         assert len([line for line in edema.lines if line.get_color() == LOOKS[method].colour]) == 2  # curve and key

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from past_runs import config, predictions, write_run
 
-from fedlit.reports.compare.comparison import Comparison, compare
+from fedlit.reports.compare.comparison import Comparison, compare_runs
 from fedlit.reports.compare.report import write_report
-from fedlit.reports.compare.runs import load
+from fedlit.reports.compare.runs import load_runs
 from fedlit.reports.compare.styles import styles
 
 EVIL = '<script>alert("x")</script> & co'
@@ -59,8 +59,8 @@ def compared(folder: Path, names: dict[str, float], classes: tuple[str, ...]) ->
             number = list(names).index(name)
             write_run(folder / "runs" / f"{number}-{seed}", predictions(strength, seed, 120, classes), settings)
     (folder / "runs" / "0-0" / "partition.png").write_bytes(b"png")
-    runs, notes = load([str(folder / "runs")], None, {}, "", folder)
-    return compare(runs, [*notes, *(f"{EVIL} note {n}" for n in range(4))], draws=100)
+    runs, notes = load_runs([str(folder / "runs")], None, {}, "", folder)
+    return compare_runs(runs, [*notes, *(f"{EVIL} note {n}" for n in range(4))], draws=100)
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def test_tables_are_read_by_row_and_column(whole):
     looks = styles(METHODS)
     for method, rows in (("FedAvg", 2 + 2), ("CODASCA", 2 + 3)):  # heads of two tables, rows of runs and of tests
         assert whole.count(f'stroke="{looks[method].colour}" stroke-width="2"') == rows
-    assert "<summary>Settings that all methods have</summary>" in whole
+    assert "<summary>Settings that all methods share</summary>" in whole
 
 
 def test_on_a_phone_auroc_comes_before_counts(whole):
@@ -140,7 +140,7 @@ def test_on_a_phone_auroc_comes_before_counts(whole):
 def test_notes_beyond_three_wait_in_the_last_section(whole):
     head, _, rest = whole.partition("<section")
     assert head.count('<p class="note">') == 4
-    assert "1 more of what was left out, and why: in the last section." in head
+    assert "The last section has 1 more." in head
     assert "note 3" not in head
     assert "note 3" in rest
 
@@ -165,7 +165,7 @@ def test_a_chart_is_saved_as_it_was_drawn(report, whole):
     assert labels[3] == "val/auroc_macro of each method against rounds."
     assert all(a["role"] == "img" for a in tree.of("svg") if a.get("class") != "swatch")
     assert links["partition-1.png"] == "data:image/png;base64," + base64.b64encode(b"png").decode()
-    assert "Of FedAvg (seed 0)." in tree.text
+    assert "by client and class: FedAvg (seed 0)." in tree.text
 
 
 @pytest.mark.slow

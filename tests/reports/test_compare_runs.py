@@ -13,11 +13,11 @@ from past_runs import config, predictions, write_run
 from fedlit.core.checkpoints.manifest import Best, Manifest
 from fedlit.core.errors import ConfigError
 from fedlit.experiment.naming import totals
-from fedlit.reports.compare.comparison import compare
-from fedlit.reports.compare.cost import against, cost, sent, steps
-from fedlit.reports.compare.methods import chosen_baseline, differences, grouped
+from fedlit.reports.compare.comparison import compare_runs
+from fedlit.reports.compare.cost import mean_cost, metric_against, sent, steps
+from fedlit.reports.compare.methods import baseline_method, differences, grouped
 from fedlit.reports.compare.past_run import PastRun
-from fedlit.reports.compare.runs import load
+from fedlit.reports.compare.runs import load_runs
 from fedlit.tracking.base import MetricsFile
 
 Cli = Callable[[str], tuple[int, str, str]]
@@ -25,7 +25,7 @@ NOWHERE = "http://127.0.0.1:9"
 
 
 def loaded(*names: Path | str, uri: str = NOWHERE, folder: Path = Path("unused")) -> list[PastRun]:
-    return load([str(name) for name in names], None, {}, uri, folder)[0]
+    return load_runs([str(name) for name in names], None, {}, uri, folder)[0]
 
 
 def tagged(settings: dict, **tags: str) -> dict:
@@ -65,29 +65,29 @@ def test_the_name_of_a_sweeps_case_is_the_methods(tmp_path: Path) -> None:
 def test_a_repeated_run_counts_once_and_it_is_said(tmp_path: Path) -> None:
     for name in ("x/1", "x/2"):
         write_run(tmp_path / name, None, config())
-    runs, notes = load([str(tmp_path / "x")], None, {}, NOWHERE, tmp_path)
+    runs, notes = load_runs([str(tmp_path / "x")], None, {}, NOWHERE, tmp_path)
     assert [run.name for run in runs] == ["2"]
-    assert notes == [f"{tmp_path}/x/1 has the settings and the seed of {tmp_path}/x/2, which was taken instead."]
+    assert notes == [f"{tmp_path}/x/1 is left out, as {tmp_path}/x/2 has the same settings and seed."]
 
 
 def test_an_unfinished_run_is_refused_by_name_and_left_out_of_a_folder(tmp_path: Path) -> None:
     write_run(tmp_path / "x" / "done", None, config())
     half = write_run(tmp_path / "x" / "half", None, config(("FedProx",)), finished=False)
-    with pytest.raises(ConfigError, match=f"{half} has not finished: go on with it .--ckpt_path {half}."):
+    with pytest.raises(ConfigError, match=f"{half} has not finished; resume it with --ckpt_path {half}"):
         loaded(half)
-    runs, notes = load([str(tmp_path / "x")], None, {}, NOWHERE, tmp_path)
+    runs, notes = load_runs([str(tmp_path / "x")], None, {}, NOWHERE, tmp_path)
     assert [run.name for run in runs] == ["done"]
-    assert notes == [f"{half} has not finished; --ckpt_path {half} goes on with it."]
-    with pytest.raises(ConfigError, match=r"none of these runs has finished: .*half"):
-        compare([], notes)
+    assert notes == [f"{half} is left out, as it has not finished; --ckpt_path {half} resumes it."]
+    with pytest.raises(ConfigError, match=r"expected finished runs, found none: .*half"):
+        compare_runs([], notes)
 
 
 def test_what_is_no_run_is_told(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "sweep.csv").touch()
-    with pytest.raises(ConfigError, match=r"empty: expected a run directory .* no config.yaml"):
+    with pytest.raises(ConfigError, match=r"empty: expected a run directory .* without config.yaml"):
         loaded(tmp_path / "empty")
-    with pytest.raises(ConfigError, match=f"found a file; {tmp_path} means all runs in it"):
+    with pytest.raises(ConfigError, match=f"found a file; name {tmp_path} for all runs in it"):
         loaded(tmp_path / "sweep.csv")
     with pytest.raises(ConfigError, match=r"name runs .* or --experiment"):
         loaded()
@@ -97,64 +97,66 @@ def test_a_baseline_is_found_by_name(tmp_path: Path) -> None:
     for name in ("FedAvg", "Scaffold"):
         write_run(tmp_path / name, None, config((name,)))
     methods = grouped(loaded(tmp_path))
-    assert chosen_baseline(methods, None).name == "FedAvg"
-    assert chosen_baseline(methods, "Scaffold").name == "Scaffold"
-    with pytest.raises(ConfigError, match=r"no method 'Scafold'; did you mean Scaffold\?$"):
-        chosen_baseline(methods, "Scafold")
-    with pytest.raises(ConfigError, match=r"no method 'Mine'; there are: FedAvg; Scaffold$"):
-        chosen_baseline(methods, "Mine")
+    assert baseline_method(methods, None).name == "FedAvg"
+    assert baseline_method(methods, "Scaffold").name == "Scaffold"
+    with pytest.raises(ConfigError, match=r"no method is named 'Scafold'; did you mean Scaffold\?$"):
+        baseline_method(methods, "Scafold")
+    with pytest.raises(ConfigError, match=r"no method is named 'Mine'; choose one of: FedAvg; Scaffold$"):
+        baseline_method(methods, "Mine")
 
 
 def test_an_unknown_metric_or_set_is_answered_with_near_ones(tmp_path: Path) -> None:
     runs = loaded(write_run(tmp_path / "a", predictions(1.0), config()))
     with pytest.raises(ConfigError, match=r"no run has logged 'val/auroc_makro'; did you mean val/auroc_macro?"):
-        compare(runs, metric="val/auroc_makro")
-    with pytest.raises(ConfigError, match=r"no run has logged 'val/nosuch'; there are val/\S+(, val/\S+)*$"):
-        compare(runs, metric="val/nosuch")
+        compare_runs(runs, metric="val/auroc_makro")
+    with pytest.raises(ConfigError, match=r"no run has logged 'val/nosuch'; choose one of val/\S+(, val/\S+)*$"):
+        compare_runs(runs, metric="val/nosuch")
     with pytest.raises(ConfigError, match=r"no run has predictions of 'federations'; did you mean federation?"):
-        compare(runs, test_set="federations")
+        compare_runs(runs, test_set="federations")
 
 
 def test_a_run_without_predictions_stays_in_the_curves(tmp_path: Path) -> None:
     with_them = write_run(tmp_path / "with", predictions(1.0), config(("Scaffold",)))
     without = write_run(tmp_path / "without", None, config())
-    found = compare(loaded(without, with_them), draws=100)
+    found = compare_runs(loaded(without, with_them), draws=100)
     assert [method.name for method in found.methods] == ["FedAvg", "Scaffold"]
     assert [scored.method.name for scored in found.statistics.scored] == ["Scaffold"]
     (note,) = found.notes
     assert note.startswith(f"{without} (FedAvg) has no predictions of 'federation': compare its run directory")
     with pytest.raises(ConfigError, match="--baseline: 'FedAvg' has no predictions; compare its run directory"):
-        compare(loaded(without, with_them), baseline="FedAvg", draws=100)
-    assert compare(loaded(without)).statistics is None
+        compare_runs(loaded(without, with_them), baseline="FedAvg", draws=100)
+    assert compare_runs(loaded(without)).statistics is None
     best = without / "checkpoints" / "round-000002"
     best.mkdir(parents=True)
     Manifest(2, [], [], [], {}, Best(0.7, 2)).write(best)
-    (note, _) = compare(loaded(without)).notes
+    (note, _) = compare_runs(loaded(without)).notes
     assert f"--config {without}/config.yaml --ckpt_path {best} --output {without}/predictions` writes them" in note
 
 
 def test_cost_adds_up_over_rounds(tmp_path: Path) -> None:
     (run,) = loaded(write_run(tmp_path / "a", None, config()))
-    found = cost([run])
+    found = mean_cost([run])
     assert (found.rounds, found.bytes, found.steps) == (3, 6e6, 60)
     np.testing.assert_allclose(found.drift, 0.2)
-    assert against(run, "val/auroc_macro", sent(run)).to_dict() == {2e6: 0.6, 4e6: 0.7, 6e6: 0.75}
-    assert against(run, "val/auroc_macro", steps(run)).to_dict() == {20: 0.6, 40: 0.7, 60: 0.75}
+    assert metric_against(run, "val/auroc_macro", sent(run)).to_dict() == {2e6: 0.6, 4e6: 0.7, 6e6: 0.75}
+    assert metric_against(run, "val/auroc_macro", steps(run)).to_dict() == {20: 0.6, 40: 0.7, 60: 0.75}
     (bare,) = loaded(write_run(tmp_path / "b", None, config(), {"val/auroc_macro": (0.5,)}))
-    assert np.isnan([cost([bare]).bytes, cost([bare]).steps]).all()
+    assert np.isnan([mean_cost([bare]).bytes, mean_cost([bare]).steps]).all()
 
 
 def test_steps_are_those_that_the_run_itself_has_added_up(tmp_path: Path) -> None:
     curves = {"round/steps": (20, 16, 20, 8), "round/clients": (5, 4, 5, 2), "bytes/up": (1.0,) * 4}
     (run,) = loaded(write_run(tmp_path / "a", None, config(), curves))
-    assert cost([run]).steps == totals(MetricsFile(run.directory / "metrics.csv"))["total/steps"] == 64
+    assert mean_cost([run]).steps == totals(MetricsFile(run.directory / "metrics.csv"))["total/steps"] == 64
 
 
 def test_a_dead_server_is_told_within_seconds() -> None:
     pytest.importorskip("mlflow")
     began = time.monotonic()
-    with pytest.raises(ConfigError, match=rf"MLflow at {NOWHERE} gives no answer \(connection refused\); .* --track"):
-        load([], "any", {}, NOWHERE, Path("unused"))
+    with pytest.raises(
+        ConfigError, match=rf"MLflow at {NOWHERE} does not answer \(connection refused\); .* correct --track"
+    ):
+        load_runs([], "any", {}, NOWHERE, Path("unused"))
     assert time.monotonic() - began < 20
 
 
@@ -162,9 +164,9 @@ def test_a_database_that_is_not_there_is_not_made(tmp_path: Path, monkeypatch: p
     pytest.importorskip("mlflow")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"there is no file mlflow.db in"):
-        load([], "any", {}, "sqlite:///mlflow.db", tmp_path)
-    with pytest.raises(ConfigError, match=rf"there is no file {tmp_path}/mlflow.db; go to"):
-        load([], "any", {}, f"sqlite:///{tmp_path}/mlflow.db", tmp_path)
+        load_runs([], "any", {}, "sqlite:///mlflow.db", tmp_path)
+    with pytest.raises(ConfigError, match=rf"there is no file {tmp_path}/mlflow.db; change to"):
+        load_runs([], "any", {}, f"sqlite:///{tmp_path}/mlflow.db", tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -201,10 +203,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, str]
 
 def test_an_experiment_of_mlflow_is_compared(store: tuple[str, dict[str, str]], tmp_path: Path) -> None:
     uri, ids = store
-    runs, notes = load([], "written", {}, uri, tmp_path)
+    runs, notes = load_runs([], "written", {}, uri, tmp_path)
     assert [run.name for run in runs] == ["a-0", "a-1", "s", "theirs"]
-    assert notes == [f"running ({ids['running']}) is RUNNING, not finished."]
-    found = compare(runs, notes, draws=100)
+    assert notes == [f"running ({ids['running']}) is left out, as its status is RUNNING."]
+    found = compare_runs(runs, notes, draws=100)
     assert [(m.name, len(m.runs)) for m in found.methods] == [("FedAvg", 2), ("Scaffold", 1), ("theirs", 1)]
     assert [s.method.name for s in found.statistics.scored] == ["FedAvg", "Scaffold"]
     assert found.methods[0].runs[0].git == "abc123"
@@ -221,14 +223,14 @@ def test_an_experiment_of_mlflow_is_compared(store: tuple[str, dict[str, str]], 
 def test_runs_of_mlflow_are_named_by_id_and_by_tags(store: tuple[str, dict[str, str]], tmp_path: Path) -> None:
     uri, ids = store
     assert [run.name for run in loaded(ids["s"], f"runs:/{ids['a-1']}", uri=uri, folder=tmp_path)] == ["s", "a-1"]
-    assert [run.name for run in load([], None, {"kind": "FedAvg"}, uri, tmp_path)[0]] == ["a-0", "a-1"]
+    assert [run.name for run in load_runs([], None, {"kind": "FedAvg"}, uri, tmp_path)[0]] == ["a-0", "a-1"]
     with pytest.raises(ConfigError, match=r"has no run with the tags \{'kind': 'None'\} in written"):
-        load([], "written", {"kind": "None"}, uri, tmp_path)
+        load_runs([], "written", {"kind": "None"}, uri, tmp_path)
     with pytest.raises(ConfigError, match=r"has no experiment 'writen'; did you mean written?"):
-        load([], "writen", {}, uri, tmp_path)
-    with pytest.raises(ConfigError, match="0123: there is no such folder, and no run of that id in MLflow"):
+        load_runs([], "writen", {}, uri, tmp_path)
+    with pytest.raises(ConfigError, match=r"0123: no such folder exists, and MLflow at .* has no run of that id"):
         loaded("0123", uri=uri, folder=tmp_path)
-    with pytest.raises(ConfigError, match=r"'running' .* is RUNNING: wait for its end"):
+    with pytest.raises(ConfigError, match=r"'running' .* is RUNNING; wait for its end"):
         loaded(ids["running"], uri=uri, folder=tmp_path)
 
 
@@ -246,7 +248,7 @@ def test_tags_with_dots_are_options(store: tuple[str, dict[str, str]], tmp_path:
 def test_a_directory_and_a_run_of_mlflow_are_compared(store: tuple[str, dict[str, str]], tmp_path: Path) -> None:
     uri, ids = store
     here = write_run(tmp_path / "here", predictions(1.5, 3), config(("FedProx",)))
-    found = compare(loaded(here, ids["s"], uri=uri, folder=tmp_path), draws=100)
+    found = compare_runs(loaded(here, ids["s"], uri=uri, folder=tmp_path), draws=100)
     assert [scored.method.name for scored in found.statistics.scored] == ["FedProx", "Scaffold"]
 
 

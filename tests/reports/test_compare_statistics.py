@@ -98,8 +98,8 @@ def test_single_seeds_of_independent_images_are_tested_by_paired_delong() -> Non
     over_classes = paired(aurocs(other), aurocs(one))
     np.testing.assert_allclose(astuple(against.over_classes), astuple(over_classes))
     assert against.macro.p_images < 0.05
-    assert "more than test images explain (p " in against.verdict(CLASSES)
-    assert "but one seed cannot tell" in against.verdict(CLASSES)
+    assert "beyond test-set noise (p < 0.001)" in against.verdict(CLASSES)
+    assert "but one seed says nothing about seed noise" in against.verdict(CLASSES)
 
 
 def test_images_of_one_patient_are_no_independent_evidence() -> None:
@@ -126,7 +126,7 @@ def test_unknown_patients_give_delongs_intervals_and_a_note() -> None:
     expected = logit_intervals(exact.auroc, exact.variance, exact.n_pos, exact.n_pos)
     assert [e.interval for e in numbers.scored[0].classes] == list(expected)
     assert numbers.scored[0].how == "DeLong"
-    assert any("patients are unknown" in note for note in numbers.shared.notes)
+    assert any("Patients are unknown" in note for note in numbers.shared.notes)
 
 
 @pytest.mark.parametrize("seeds", [(0, 1, 2), (4, 5, 6), (4, 5)])
@@ -151,7 +151,7 @@ def test_equal_runs_do_not_differ() -> None:
     assert [d.value for d in against.classes] == [0, 0, 0]
     assert [d.p_images for d in (*against.classes, against.macro)] == [1, 1, 1, 1]
     assert {d.stars for d in against.classes} == {"-"}
-    assert "could be noise" in against.verdict(CLASSES)
+    assert "could be test-set noise" in against.verdict(CLASSES)
 
 
 def test_a_clear_difference_is_said_to_be_none_of_noise() -> None:
@@ -183,7 +183,7 @@ def test_what_either_noise_explains_is_not_claimed() -> None:
         (against,) = compared(found, draws=200).against
         assert not any(d.claimed for d in (*against.classes, against.macro))
         assert "could be noise" in against.verdict(CLASSES)
-        assert "no class by itself differs" in against.verdict(CLASSES)
+        assert "No single class differs" in against.verdict(CLASSES)
         assert "*" not in against.macro.stars
 
 

@@ -14,7 +14,7 @@ from past_runs import CLASSES, config, predictions, write_run
 from fedlit.metrics.intervals import MIN_PATIENTS
 from fedlit.metrics.paired import holm
 from fedlit.predictions.table import Predictions, read, write
-from fedlit.reports.compare.comparison import Comparison, compare
+from fedlit.reports.compare.comparison import Comparison, compare_runs
 from fedlit.reports.compare.past_run import PastRun
 
 Cli = Callable[[str], tuple[int, str, str]]
@@ -39,7 +39,7 @@ def compared(folder: Path, sets: Mapping[str, list[Predictions]], **options: obj
     for method, found in sets.items():
         for seed, each in enumerate(found):
             runs.append(PastRun.read(write_run(folder / f"{method}-{seed}", each, config((method,), seed))))
-    return compare(runs, draws=200, **options)
+    return compare_runs(runs, draws=200, **options)
 
 
 def row(comparison: Comparison, name: str, method: str = "Scaffold") -> pd.Series:
@@ -60,7 +60,7 @@ def test_three_images_of_one_patient_have_an_auroc_and_nothing_else(tmp_path: Pa
     (against,) = comparison.statistics.against
     assert RARE not in against.verdict(comparison.statistics.shared.classes)
     assert comparison.statistics.support.macro_name == "mean of 2 of 3 classes"
-    (note,) = [note for note in comparison.notes if "fewer than 10" in note]
+    (note,) = [note for note in comparison.notes if "Fewer than 10" in note]
     assert "Mass (1 and 149)" in note
     assert "not in the mean over classes" in note
 
@@ -91,8 +91,8 @@ def test_images_are_counted_where_patients_are_unknown_and_that_is_said(tmp_path
     assert found["of_n_pos"] == 3
     assert pd.isna(found["of_patients_pos"])
     assert np.isnan(found["p"])
-    assert any("images count as independent and are counted in their place" in note for note in comparison.notes)
-    assert any("fewer than 10 positive or negative images: Mass (3 and 297)" in note for note in comparison.notes)
+    assert any("images are counted instead and taken as independent" in note for note in comparison.notes)
+    assert any("Fewer than 10 positive or negative images: Mass (3 and 297)" in note for note in comparison.notes)
 
 
 def test_a_class_that_nobody_could_learn_is_in_no_mean_and_no_test(tmp_path: Path) -> None:
@@ -109,16 +109,17 @@ def test_a_class_that_nobody_could_learn_is_in_no_mean_and_no_test(tmp_path: Pat
     others = comparison.statistics.auroc_table().query("method == 'Scaffold' and `class` in ['Effusion', 'Nodule']")
     np.testing.assert_allclose(macro["of_auroc"], others["auroc"].mean())
     assert comparison.statistics.against[0].over_classes.classes == 2
-    assert any(
-        note.startswith("Mass: no client had a positive image to train on in any run") for note in comparison.notes
-    )
+    assert any(note.startswith("Mass: no client had a positive training image in any run") for note in comparison.notes)
 
 
 def test_runs_that_do_not_tell_what_was_trained_on_are_named(tmp_path: Path) -> None:
     sets = {"FedAvg": [replace(rare(0.1, 0, 40, 40), trained_positives=None)], "Scaffold": [rare(1.0, 1, 40, 40)]}
     comparison = compared(tmp_path, sets)
     assert not np.isnan(row(comparison, RARE)["p_images"])
-    assert any(note.startswith("FedAvg: the predictions do not tell how many positive") for note in comparison.notes)
+    assert any(
+        note.startswith("FedAvg: the predictions lack the numbers of positive training images")
+        for note in comparison.notes
+    )
 
 
 def test_the_file_keeps_how_many_positives_were_trained_on(tmp_path: Path) -> None:
@@ -134,7 +135,7 @@ def test_without_a_class_that_can_be_judged_the_mean_is_a_number_alone(tmp_path:
     assert macro["of_auroc"] == pytest.approx(macro["of_auroc"])
     assert macro[["p", "low", "high", "of_low"]].isna().all()
     (against,) = comparison.statistics.against
-    assert "nothing can be said of it" in against.verdict(CLASSES)
+    assert "it supports no claim" in against.verdict(CLASSES)
 
 
 def test_one_seed_has_no_stars(tmp_path: Path) -> None:
@@ -145,7 +146,7 @@ def test_one_seed_has_no_stars(tmp_path: Path) -> None:
     assert table["p_holm"].isna().all()
     assert set(table["stars"]) == {"-"}
     (against,) = comparison.statistics.against
-    assert "one seed cannot tell" in against.verdict(CLASSES)
+    assert "one seed says nothing about seed noise" in against.verdict(CLASSES)
     assert not any(name in against.verdict(CLASSES) for name in CLASSES)
 
 
@@ -165,7 +166,7 @@ def test_the_terminal_the_page_and_the_tables_agree(tmp_path: Path, fedlit_cli: 
     assert '<td class="count">3 (1)</td><td class="count">297 (149)</td>' in page
     assert 'data-support="3+ (1) / 297\u2212 (149)"' in page
     assert "positives and negatives are images (patients)" in page
-    assert "fewer than 10 positive or negative patients" in page
+    assert "fewer than 10 positive or negative" in page
     assert re.findall(r"<td[^>]*>\*+</td>", page) == []
     table = pd.read_csv(tmp_path / "out" / "differences.csv").set_index("class")
     assert set(table["stars"]) <= {"-", "ns"}
@@ -176,7 +177,7 @@ def noted(tmp_path: Path, *settings: dict, seeds: tuple[int, ...] = (0, 0)) -> s
     runs = []
     for number, (each, seed) in enumerate(zip(settings, seeds, strict=True)):
         runs.append(PastRun.read(write_run(tmp_path / str(number), None, each | {"seed": seed})))
-    return " ".join(compare(runs).notes)
+    return " ".join(compare_runs(runs).notes)
 
 
 ADAM = {"class_path": "torch.optim.Adam", "init_args": {"lr": 0.001}}
@@ -199,7 +200,7 @@ class TestOtherThingsThatDiffer:
 
     def test_other_seeds(self, tmp_path: Path) -> None:
         said = noted(tmp_path, config(), config(("FedProx",)), seeds=(0, 7))
-        assert "FedProx and FedAvg have other seeds (7 and 0)" in said
+        assert "FedProx and FedAvg have different seeds (7 and 0)" in said
 
     @pytest.mark.parametrize("name", ["Scaffold", "CODASCA"])
     def test_control_variates_under_adam(self, name: str, tmp_path: Path) -> None:
@@ -223,6 +224,6 @@ def test_runs_of_one_draw_and_of_many_are_other_methods(tmp_path: Path) -> None:
         for seed, draw in enumerate(drawn):
             settings = config(("FedAvg",), seed, note=name) | {"data": {"class_path": "D", "init_args": {"seed": draw}}}
             runs.append(PastRun.read(write_run(tmp_path / f"{name}-{seed}", predictions(1.0, seed), settings)))
-    one, own = compare(runs, draws=100).methods
+    one, own = compare_runs(runs, draws=100).methods
     assert [method.settings["data.seed"] for method in (one, own)] == ["0", "that of the run"]
     assert [method.seeds for method in (one, own)] == [(0, 1), (0, 1)]

@@ -45,16 +45,16 @@ def parser(argv: Sequence[str]) -> Parser:
 
 def execute(args: Namespace, parser: Parser) -> int:
     """Compare runs and write the report; return the exit code."""
-    from fedlit.reports.compare.comparison import compare
+    from fedlit.reports.compare.comparison import compare_runs
     from fedlit.reports.compare.report import write_report
-    from fedlit.reports.compare.runs import load
+    from fedlit.reports.compare.runs import load_runs
     from fedlit.reports.compare.terminal import show  # matplotlib takes a second to import
 
     console = Console(highlight=False, markup=False)
     tags = {key: str(value) for key, value in flatten(args.tags).items()} if args.tags else {}
     with tempfile.TemporaryDirectory(prefix="fedlit-") as folder, console.status("loading runs") as status:
-        runs, notes = load(args.runs, args.experiment, tags, args.tracking_uri, Path(folder))
-        comparison = compare(
+        runs, notes = load_runs(args.runs, args.experiment, tags, args.tracking_uri, Path(folder))
+        comparison = compare_runs(
             runs,
             notes,
             args.baseline,
@@ -62,7 +62,7 @@ def execute(args: Namespace, parser: Parser) -> int:
             metric=args.metric,
             level=args.level,
             draws=args.draws,
-            say=status.update,
+            progress=status.update,
         )
         status.update("drawing")
         earlier = " (replacing an earlier report)" if (args.output / "report.html").exists() else ""

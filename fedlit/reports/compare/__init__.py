@@ -1,1 +1,1 @@
-"""What ``fedlit compare`` computes, draws and writes."""
+"""Comparison of runs: numbers, figures and files of ``fedlit compare``."""

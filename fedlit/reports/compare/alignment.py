@@ -1,4 +1,4 @@
-"""What all runs were tested on: the same images, the same labels, the same classes."""
+"""Images, labels and classes that all runs were tested on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from fedlit.predictions.table import Predictions
 from fedlit.reports.compare.past_run import Notes
 
 KEYS = (("images",), ("sites", "images"), ("clients", "sites", "images"))
-"""What says which image a row is about, the first that no run repeats."""
+"""Fields that may identify an image; the first ones that are unique in every run are used."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,34 +21,38 @@ class Shared:
 
     classes: tuple[str, ...]  # Names of the C classes.
     labels: np.ndarray  # `[N, C]` float32 in {0, 1, NaN}; NaN unless all runs know the label.
-    patients: np.ndarray | None  # `[N]` str, or None where the patient of an image is unknown.
-    scores: tuple[np.ndarray, ...]  # `[N, C]` of each run, or of its rows; 0 where the label is NaN.
-    unlearned: np.ndarray  # `[C]` bool, whether a run had no positive image of the class to train on.
+    patients: np.ndarray | None  # `[N]` str, or None if the patient of an image is unknown.
+    scores: tuple[np.ndarray, ...]  # `[N, C]` for each run, or its rows only; 0 where the label is NaN.
+    unlearned: np.ndarray  # `[C]` bool, True if some run had no positive training image of the class.
     notes: Notes  # What was left out.
-    rows: tuple[slice, ...] = ()  # Rows of each run, where each draw of the data has its own test images; else all.
+    rows: tuple[slice, ...] = ()  # Rows of each run if draws of the data have their own test images; empty for all.
     overlap: float = 0.0  # Share of the test images that two draws have in common.
 
     def of_run(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return `[n, C]` scores and labels of a run, and `[n]` whom they are of."""
+        """Return `[n, C]` scores and labels of a run, and the `[n]` units of its images."""
         rows = self.rows[number] if self.rows else slice(None)
         return self.scores[number], self.labels[rows], self.units[rows]
 
     @property
     def units(self) -> np.ndarray:
-        """`[N]`, what is drawn and counted: the patient of each image, or each image where patients are unknown."""
+        """Return `[N]`, the patient of each image, or the image's index if patients are unknown."""
         return np.arange(len(self.labels)) if self.patients is None else self.patients
 
     @property
     def clustered(self) -> bool:
-        """Whether a patient has several images, so that images are not independent."""
+        """Return True if a patient has several images, so that images are not independent."""
         return self.patients is not None and len(set(self.patients.tolist())) < len(self.patients)
 
 
 def share(names: Sequence[str], predictions: Sequence[Predictions]) -> Shared:
-    """Bring the predictions of runs, of one test set, to what they share, in one order; names are for messages.
+    """Reduce the predictions of runs on one test set to what they share, in the same order.
+
+    Args:
+        names: Names of the runs, for messages.
+        predictions: Predictions of the runs.
 
     Raises:
-        ConfigError: If they share no image or no class, or image ids repeat.
+        ConfigError: If the runs share no image or no class, or image ids repeat.
     """
     notes: Notes = []
     ids = _ids(names, predictions)
@@ -68,26 +72,30 @@ def share(names: Sequence[str], predictions: Sequence[Predictions]) -> Shared:
         same &= ~contradiction & (persons == patients[0])
     if not same.any():
         raise ConfigError(
-            "all images that the runs share by id have other labels or patients in some of them: these are different "
-            "images with the same names. Compare runs on the same data"
+            "all images that the runs share by id have other labels or patients in some runs: they are different "
+            "images with the same names; compare runs on the same data"
         )
     for name, index in zip(names, ids, strict=True):
         if len(index) > len(common):
-            notes.append(f"{len(index) - len(common):,} of the {len(index):,} test images of {name}: not in all runs.")
+            notes.append(
+                f"{len(index) - len(common):,} of the {len(index):,} test images of {name} are not in all runs."
+            )
     if not same.all():
-        notes.append(f"{(~same).sum():,} images whose labels or patient differ between runs.")
+        notes.append(f"{(~same).sum():,} images are left out, as their labels or patients differ between runs.")
     known = ~np.isnan(np.stack([values[same] for values in labels]))
     partly = known.any(0) & ~known.all(0)
     if partly.any():
         counts = ", ".join(f"{name} {n:,}" for name, n in zip(classes, partly.sum(0), strict=True) if n)
-        notes.append(f"labels that only some runs know or score: {counts}.")
+        notes.append(f"Some labels are left out, as only some runs know or score them: {counts}.")
     together = np.where(known.all(0), labels[0][same], np.nan).astype(np.float32)
     labelled = ~np.isnan(together).all(0)
     if not labelled.any():
-        raise ConfigError("the runs share no label: no image has a label and a score of one class in all of them")
+        raise ConfigError(
+            "the runs share no label: no image has a label and a score of the same class in all runs; compare others"
+        )
     if not labelled.all():
         without = [name for name, has in zip(classes, labelled, strict=True) if not has]
-        notes.append(f"{', '.join(without)}: no image that is labelled and scored in all runs.")
+        notes.append(f"{', '.join(without)}: left out, as no image is labelled and scored in all runs.")
     together = together[:, labelled]
     scores = tuple(
         np.where(np.isnan(together), 0, p.scores.numpy()[r][:, c][same][:, labelled])
@@ -95,13 +103,12 @@ def share(names: Sequence[str], predictions: Sequence[Predictions]) -> Shared:
     )
     for name, values in zip(names, scores, strict=True):
         if not np.isfinite(values).all():
-            raise ConfigError(f"{name}: expected finite scores, found some that are not; leave the run out")
+            raise ConfigError(f"{name}: expected finite scores, found NaN or inf; leave the run out")
     persons = patients[0][same]
     unknown = (persons == "").any()
     if unknown:
         notes.append(
-            "patients are unknown: images count as independent and are counted in their place, so intervals may be too "
-            "narrow."
+            "Patients are unknown: images are counted instead and taken as independent, so intervals may be too narrow."
         )
     labelled_classes = tuple(name for name, has in zip(classes, labelled, strict=True) if has)
     unlearned = _unlearned(labelled_classes, names, predictions, notes)
@@ -109,12 +116,17 @@ def share(names: Sequence[str], predictions: Sequence[Predictions]) -> Shared:
 
 
 def share_by_draw(names: Sequence[str], predictions: Sequence[Predictions], draws: Sequence[object]) -> Shared:
-    """Bring runs to what they share, those of each draw of the data among themselves, unless all were tested on the same.
+    """Reduce the runs of each draw of the data to what they share; all runs together if their test sets are equal.
 
-    The images of the draws stand one behind the other, and a patient of two draws counts as two.
+    The images of the draws are concatenated. A patient of two draws counts as two.
+
+    Args:
+        names: Names of the runs, for messages.
+        predictions: Predictions of the runs.
+        draws: Draw of the data of each run.
 
     Raises:
-        ConfigError: As `share`, of a draw; or the draws share no class.
+        ConfigError: If the runs of a draw have nothing to `share`, or the draws share no class.
     """
     members = {draw: [i for i, other in enumerate(draws) if other == draw] for draw in dict.fromkeys(draws)}
     tested = [_tested_on(predictions[numbers[0]]) for numbers in members.values()]
@@ -123,7 +135,9 @@ def share_by_draw(names: Sequence[str], predictions: Sequence[Predictions], draw
     parts = [share([names[i] for i in ns], [predictions[i] for i in ns]) for ns in members.values()]
     classes = [name for name in parts[0].classes if all(name in part.classes for part in parts)]
     if not classes:
-        raise ConfigError("the draws of the data share no class that is labelled and scored in all runs")
+        raise ConfigError(
+            "the draws of the data share no class that is labelled and scored in all runs; compare runs of one draw"
+        )
     columns = [[part.classes.index(name) for name in classes] for part in parts]
     known = all(part.patients is not None for part in parts)
     ends = np.cumsum([0, *(len(part.labels) for part in parts)]).tolist()
@@ -148,23 +162,23 @@ def share_by_draw(names: Sequence[str], predictions: Sequence[Predictions], draw
     )
 
 
-def _tested_on(found: Predictions) -> dict[str, tuple[str, bytes]]:
-    """Return patient and labels by image; what is drawn anew has the same names for other images."""
-    labels = np.nan_to_num(found.labels.numpy(), nan=-1).astype(np.int8)
+def _tested_on(predictions: Predictions) -> dict[str, tuple[str, bytes]]:
+    """Return patient and labels by image; synthetic data use the same names for other images in each draw."""
+    labels = np.nan_to_num(predictions.labels.numpy(), nan=-1).astype(np.int8)
     return {
         name: (patient, row.tobytes())
-        for name, patient, row in zip(found.images.tolist(), found.patients.tolist(), labels, strict=True)
+        for name, patient, row in zip(predictions.images.tolist(), predictions.patients.tolist(), labels, strict=True)
     }
 
 
 def _unlearned(
     classes: Sequence[str], names: Sequence[str], predictions: Sequence[Predictions], notes: Notes
 ) -> np.ndarray:
-    """Return which classes a run had no positive image of to train on; a run that does not tell is taken to have had."""
+    """Return the classes without a positive training image in some run; runs without counts do not matter."""
     if silent := [name for name, p in zip(names, predictions, strict=True) if p.trained_positives is None]:
         notes.append(
-            f"{', '.join(silent)}: the predictions do not tell how many positive images were trained on, so a class "
-            "without any is not recognised there; `fedlit test --output RUN/predictions` writes them anew."
+            f"{', '.join(silent)}: the predictions lack the numbers of positive training images, so fedlit cannot see "
+            "which classes had none; `fedlit test --output RUN/predictions` rewrites them."
         )
     unlearned = np.zeros(len(classes), dtype=bool)
     for i, name in enumerate(classes):
@@ -174,7 +188,7 @@ def _unlearned(
         if without:
             where = "any run" if len(without) == len(names) else ", ".join(without)
             notes.append(
-                f"{name}: no client had a positive image to train on in {where}, so nothing was learned of it; its AUROC "
+                f"{name}: no client had a positive training image in {where}, so the class was not learned; its AUROC "
                 "has no interval and no test, and it is not in the mean over classes."
             )
     return unlearned
@@ -187,19 +201,25 @@ def _ids(names: Sequence[str], predictions: Sequence[Predictions]) -> list[pd.In
             return ids
     name, run = next((n, p) for n, p, joined in zip(names, predictions, ids, strict=True) if not joined.is_unique)
     raise ConfigError(
-        f"{name}: expected a name for each test image, found {_repeated(run.images)!r} twice: images cannot be paired "
-        "with those of other runs"
+        f"{name}: expected one name per test image, found {_repeated(run.images)!r} twice, so images cannot be paired "
+        "between runs; leave the run out"
     )
 
 
 def _nothing_shared(names: Sequence[str], ids: Sequence[pd.Index]) -> str:
-    hint = "runs are compared on the same images: leave some out, compare runs on the same data, or another --set"
+    hint = (
+        "runs are compared on the same images; compare runs on the same data, leave some out, or choose another --set"
+    )
     for (name, one), (other, theirs) in combinations(zip(names, ids, strict=True), 2):
         if not len(one.intersection(theirs)):
             if one[0].rpartition("/")[2].isdecimal() != theirs[0].rpartition("/")[2].isdecimal():
-                hint = "images of a run across sites are numbered, as their names stay there: compare such runs with each other"
-            return f"{name} and {other} share no image of the test set (one has {one[0]!r}, the other {theirs[0]!r}): {hint}"
-    return f"no image of the test set is in all runs, though every two of them share some: {hint}"
+                hint = (
+                    "a run across sites numbers its images, because names stay at the sites; compare such runs only "
+                    "with each other"
+                )
+            images = f"one has {one[0]!r}, the other {theirs[0]!r}"
+            return f"{name} and {other} share no image of the test set ({images}): {hint}"
+    return f"no image of the test set is in all runs, although every two runs share some: {hint}"
 
 
 def _repeated(values: np.ndarray) -> str:
@@ -215,17 +235,17 @@ def _joined(parts: Sequence[np.ndarray]) -> pd.Index:
 
 
 def _classes(names: Sequence[str], predictions: Sequence[Predictions], notes: Notes) -> list[str]:
-    """Return classes of which every run has a labelled and scored image, in the order of the first run."""
+    """Return the classes that every run has labelled and scored, in the order of the first run."""
     of_runs = []
     for p in predictions:
-        there = (~p.labels.isnan() & ~p.scores.isnan()).any(0).tolist()
-        of_runs.append([name for name, has in zip(p.classes, there, strict=True) if has])
+        labelled = (~p.labels.isnan() & ~p.scores.isnan()).any(0).tolist()
+        of_runs.append([name for name, has in zip(p.classes, labelled, strict=True) if has])
     every = list(dict.fromkeys(name for classes in of_runs for name in classes))
     shared = [name for name in every if all(name in classes for classes in of_runs)]
     if not shared:
         listed = [f"{run} has {', '.join(classes) or 'none'}" for run, classes in zip(names, of_runs, strict=True)]
-        raise ConfigError(f"the runs share no class (names must be equal): {'; '.join(listed)}")
+        raise ConfigError(f"the runs share no class: {'; '.join(listed)}; names of classes must be equal")
     for name in every:
         if lacking := [run for run, classes in zip(names, of_runs, strict=True) if name not in classes]:
-            notes.append(f"{name}: not labelled, or not learned, in {', '.join(lacking)}.")
+            notes.append(f"{name}: left out, as it is not labelled, or not learned, in {', '.join(lacking)}.")
     return shared

@@ -1,4 +1,4 @@
-"""What else a difference between methods may come from: other settings and seeds, control variates under Adam."""
+"""Other causes of a difference between methods: settings, seeds, control variates under Adam."""
 
 from collections.abc import Sequence
 
@@ -10,17 +10,17 @@ from fedlit.reports.compare.past_run import Notes
 
 METHOD = "method"
 MOST = 4
-"""Settings that a note names."""
+"""Largest number of settings that a note names per topic."""
 
 
 def caveats(methods: Sequence[Method], baseline: Method) -> Notes:
-    """Return a note for each method that differs from the baseline in more than one thing, or whose steps do not fit it."""
+    """Return notes on methods that differ from the baseline in several ways or use an unsuitable optimizer."""
     notes = [note for method in methods if method is not baseline for note in _confounded(method, baseline)]
     return notes + [note for method in methods for note in _adaptive(method)]
 
 
 def _confounded(method: Method, baseline: Method) -> Notes:
-    """Say where other things than the method differ; where one thing alone differs, that is the method."""
+    """Note settings that differ besides the method; if only one thing differs, that is the method."""
     differing: dict[str, list[str]] = {}
     for key in dict.fromkeys([*baseline.settings, *method.settings]):
         ours, theirs = (each.settings.get(key, ABSENT) for each in (method, baseline))
@@ -31,18 +31,20 @@ def _confounded(method: Method, baseline: Method) -> Notes:
     if others and len(differing) > 1:
         listed = "; ".join(f"{about}: {_first(keys)}" for about, keys in others.items())
         notes.append(
-            f"{method.name} and {baseline.name} differ in more than the method, so a difference may be of that. {listed}."
+            f"{method.name} and {baseline.name} differ in more than the method, which may explain a difference. "
+            f"{listed}."
         )
     if method.seeds != baseline.seeds:
         ours, theirs = (", ".join(map(str, each.seeds)) for each in (method, baseline))
         notes.append(
-            f"{method.name} and {baseline.name} have other seeds ({ours} and {theirs}), so they may differ in their partitions."
+            f"{method.name} and {baseline.name} have different seeds ({ours} and {theirs}), so their partitions may "
+            "differ."
         )
     return notes
 
 
 def _about(key: str) -> str:
-    """Return what a setting is about."""
+    """Return the topic of a setting."""
     if "aggregators" in key or "objective" in key:
         return METHOD
     if key.endswith("weights"):
@@ -60,8 +62,8 @@ def _first(keys: Sequence[str]) -> str:
 
 def _adaptive(method: Method) -> Notes:
     """Warn of control variates under an adaptive optimizer."""
-    ours = {cls.__name__ for cls in shipped("aggregators") if "control variates" in governed(cls())}
-    named = [word for key, word in method.settings.items() if "aggregators" in key and word in ours]
-    steps = [word for key, word in method.settings.items() if key.endswith("optimizer") and word in ADAPTIVE]
-    warned = control_variates_warning(named, steps[0]) if named and steps else ""
-    return [f"{method.name}: {warned}."] if warned else []
+    with_variates = {cls.__name__ for cls in shipped("aggregators") if "control variates" in governed(cls())}
+    aggregators = [word for key, word in method.settings.items() if "aggregators" in key and word in with_variates]
+    optimizers = [word for key, word in method.settings.items() if key.endswith("optimizer") and word in ADAPTIVE]
+    warning = control_variates_warning(aggregators, optimizers[0]) if aggregators and optimizers else ""
+    return [f"{method.name}: {warning}."] if warning else []

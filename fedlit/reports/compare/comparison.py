@@ -1,4 +1,4 @@
-"""``fedlit compare`` from its arguments to its numbers."""
+"""Comparison of runs: from the arguments of ``fedlit compare`` to its numbers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from fedlit.metrics.intervals import DRAWS, LEVEL
 from fedlit.predictions.table import Predictions
 from fedlit.reports.compare.alignment import share_by_draw
 from fedlit.reports.compare.caveats import caveats
-from fedlit.reports.compare.methods import Method, chosen_baseline, grouped
+from fedlit.reports.compare.methods import Method, baseline_method, grouped
 from fedlit.reports.compare.past_run import Notes, PastRun
 from fedlit.reports.compare.statistics import Statistics, statistics
 
@@ -20,17 +20,17 @@ METRIC, SET = "val/auroc_macro", "federation"
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """What is known of methods and of their differences."""
+    """Methods, their differences, and notes."""
 
-    methods: tuple[Method, ...]  # All methods, those without predictions too.
+    methods: tuple[Method, ...]  # All methods, including those without predictions.
     baseline: Method  # The method from which the others are subtracted.
     test_set: str  # Test set on which they are compared.
-    statistics: Statistics | None  # All numbers; None where no run has predictions.
-    metric: str | None  # Key of the metric that is shown by round; None where no run has the default one.
-    notes: Notes  # What was left out, and why.
+    statistics: Statistics | None  # All numbers; None if no run has predictions.
+    metric: str | None  # Key of the metric that is shown by round; None if no run has the default one.
+    notes: Notes  # What was left out and why, and other causes of differences.
 
 
-def compare(
+def compare_runs(
     runs: Sequence[PastRun],
     notes: Sequence[str] = (),
     baseline: str | None = None,
@@ -38,53 +38,62 @@ def compare(
     metric: str | None = None,
     level: float = LEVEL,
     draws: int = DRAWS,
-    say: Callable[[str], None] = lambda text: None,
+    progress: Callable[[str], None] = lambda text: None,
 ) -> Comparison:
-    """Compare finished runs, with notes of what was left out before.
+    """Compare finished runs.
 
-    By default the baseline is the first method, the test set ``federation``, and the metric by round
-    ``val/auroc_macro``. ``say`` is told what is being done.
+    Args:
+        runs: Finished runs.
+        notes: Notes on what was left out before.
+        baseline: Name of the method that is subtracted; by default the first.
+        test_set: Name of the test set; by default ``federation``.
+        metric: Key of the metric that is shown by round; by default ``val/auroc_macro``.
+        level: Level of the intervals.
+        draws: Number of draws of the bootstrap.
+        progress: Function that shows a message about the current step.
 
     Raises:
         ConfigError: If there is no run, no such baseline, test set or metric, or the runs have nothing in common.
     """
     if not runs:
-        raise ConfigError("compare: none of these runs has finished: " + " ".join(notes))
+        raise ConfigError("compare: expected finished runs, found none: " + " ".join(notes))
     notes = list(notes)
     methods = grouped(runs)
     metric = _metric(runs, metric, notes)
-    chosen = chosen_baseline(methods, baseline)
-    notes += caveats(methods, chosen)
+    subtracted = baseline_method(methods, baseline)
+    notes += caveats(methods, subtracted)
     test_set = _set(runs, test_set)
-    say("reading predictions")
+    progress("reading predictions")
     predictions = {run.where: run.predictions(test_set) for run in runs} if test_set else {}
     tested = [m for method in methods if (m := _tested(method, predictions, test_set or SET, notes))]
     if not tested:
-        notes.append("no AUROC, interval or test: they are computed from predictions.")
-        return Comparison(tuple(methods), chosen, test_set or SET, None, metric, notes)
+        notes.append("No AUROC, interval or test is shown: they are computed from predictions.")
+        return Comparison(tuple(methods), subtracted, test_set or SET, None, metric, notes)
     tested = _of_common_draws(tested, notes)
     by_name = {method.name: method for method in tested}
-    if chosen.name not in by_name and baseline is not None:
-        raise ConfigError(f"--baseline: {baseline!r} has no predictions; {_advice(chosen.runs[0])}")
-    chosen = by_name.get(chosen.name, tested[0])
+    if subtracted.name not in by_name and baseline is not None:
+        raise ConfigError(f"--baseline: {baseline!r} has no predictions; {_advice(subtracted.runs[0])}")
+    subtracted = by_name.get(subtracted.name, tested[0])
     several = {method.name: len(method.runs) > 1 for method in tested}
     names = [f"{m.name} (seed {run.seed})" if several[m.name] else m.name for m in tested for run in m.runs]
-    alike = all(set(method.draws) == set(chosen.draws) for method in tested)
-    drawn = [run.draw if alike else () for method in tested for run in method.runs]
+    same_draws = all(set(method.draws) == set(subtracted.draws) for method in tested)
+    drawn = [run.draw if same_draws else () for method in tested for run in method.runs]
     shared = share_by_draw(names, [predictions[run.where] for method in tested for run in method.runs], drawn)
-    numbers = statistics(tested, chosen, shared, level, draws, say)
-    return Comparison(tuple(methods), chosen, test_set, numbers, metric, notes + shared.notes + numbers.support.notes)
+    numbers = statistics(tested, subtracted, shared, level, draws, progress)
+    return Comparison(
+        tuple(methods), subtracted, test_set, numbers, metric, notes + shared.notes + numbers.support.notes
+    )
 
 
 def _set(runs: Sequence[PastRun], name: str | None) -> str | None:
-    """Return the test set on which runs are compared; None where no run has predictions of any."""
+    """Return the test set on which runs are compared; None if no run has predictions."""
     sets = list(dict.fromkeys(test_set for run in runs for test_set in run.sets))
     wanted = name or SET
     if not sets or slug(wanted) in sets:
         return wanted if sets else None
     if name is None and len(sets) == 1:
         return sets[0]
-    hint = near(wanted, sets) or f"; there are {', '.join(sets)}"
+    hint = near(wanted, sets) or f"; choose one of {', '.join(sets)}"
     raise ConfigError(f"--set: no run has predictions of {wanted!r}{hint}")
 
 
@@ -94,16 +103,18 @@ def _metric(runs: Sequence[PastRun], key: str | None, notes: Notes) -> str | Non
         return key or METRIC
     shown = [each for each in logged if "/n_" not in each and not each.startswith("client/")]
     if key is not None:
-        alike = [each for each in shown if each.startswith(f"{key.partition('/')[0]}/")]
-        there = f"; there are {', '.join((alike or shown)[:8])}" if shown else "; they logged none"
-        raise ConfigError(f"--metric: no run has logged {key!r}{near(key, logged) or there}")
-    others = f"there are {', '.join(shown[:20])}" if shown else "they logged none"
-    notes.append(f"no curves: no run has logged {METRIC}; --metric names another: {others}.")
+        of_group = [each for each in shown if each.startswith(f"{key.partition('/')[0]}/")]
+        others = (
+            f"; choose one of {', '.join((of_group or shown)[:8])}" if shown else "; the runs have logged no metric"
+        )
+        raise ConfigError(f"--metric: no run has logged {key!r}{near(key, logged) or others}")
+    others = f"choose another with --metric: {', '.join(shown[:20])}" if shown else "the runs have logged no metric"
+    notes.append(f"No curves are shown: no run has logged {METRIC}; {others}.")
     return None
 
 
 def _tested(method: Method, predictions: Mapping[str, Predictions | None], name: str, notes: Notes) -> Method | None:
-    """Return a method with those of its runs that have predictions, or None where none has."""
+    """Return a method with those of its runs that have predictions, or None without any."""
     tested = tuple(run for run in method.runs if predictions.get(run.where) is not None)
     without = [run for run in method.runs if run not in tested]
     notes += [f"{run.where} ({method.name}) has no predictions of {name!r}: {_advice(run)}" for run in without]
@@ -111,21 +122,22 @@ def _tested(method: Method, predictions: Mapping[str, Predictions | None], name:
 
 
 def _of_common_draws(methods: Sequence[Method], notes: Notes) -> list[Method]:
-    """Return the methods with the runs on those draws of the data that all of them have; with all runs if there is none."""
+    """Return the methods with only their runs on draws of the data that all have; all runs if there is no such draw."""
     common = set.intersection(*(set(method.draws) for method in methods))
     if not common or all(set(method.draws) == common for method in methods):
         return list(methods)
     left = [run.where for method in methods for run in method.runs if run.draw not in common]
-    notes.append(f"other draws of the data than all methods have: {', '.join(left)}.")
+    notes.append(f"Left out, as not all methods have runs on their draws of the data: {', '.join(left)}.")
     return [replace(m, runs=tuple(run for run in m.runs if run.draw in common)) for m in methods]
 
 
 def _advice(run: PastRun) -> str:
     """Return what to do about a run without predictions of the test set."""
     if run.sets:
-        return f"it has those of {', '.join(run.sets)}; see --set."
+        return f"it has predictions of {', '.join(run.sets)}; see --set."
     folder = run.directory / "checkpoints"
     best = checkpoint.find(folder, "best") or checkpoint.find(folder, "last")
     if best is None:
-        return "compare its run directory, in which `fedlit test --output FOLDER/predictions` can write them."
-    return f"`fedlit test --config {run.where}/config.yaml --ckpt_path {best} --output {run.where}/predictions` writes them."
+        return "compare its run directory after `fedlit test --output FOLDER/predictions` has written them there."
+    options = f"--config {run.where}/config.yaml --ckpt_path {best} --output {run.where}/predictions"
+    return f"`fedlit test {options}` writes them."

@@ -1,4 +1,4 @@
-"""What a run has cost, and a metric against that: rounds, local steps, communicated bytes."""
+"""Costs of a run, and metrics against them: rounds, local steps, communicated bytes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ DRIFT = "drift/client_drift"
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What runs took, as means over them; NaN where one does not say."""
+class RunCost:
+    """Costs of runs, as means over the runs; NaN if a run did not log a cost."""
 
-    rounds: float  # Rounds that were run.
+    rounds: float  # Rounds.
     bytes: float  # Bytes sent, up and down, over all clients.
     steps: float  # Local steps, over all clients.
     drift: float  # Mean over rounds of the client drift.
 
 
-def cost(runs: Sequence[PastRun]) -> Cost:
-    """Return what runs took."""
+def mean_cost(runs: Sequence[PastRun]) -> RunCost:
+    """Return the mean costs of runs."""
     costs = [
         (
             max((int(run.metric(key).index.max()) for key in ("round/stage", "bytes/up") if len(run.metric(key))),
@@ -32,21 +32,21 @@ def cost(runs: Sequence[PastRun]) -> Cost:
         )
         for run in runs
     ]  # fmt: skip
-    return Cost(*(float(np.mean(column)) for column in zip(*costs, strict=True)))
+    return RunCost(*(float(np.mean(column)) for column in zip(*costs, strict=True)))
 
 
 def sent(run: PastRun) -> pd.Series:
-    """Return bytes up and down of all clients until the end of each round; empty where the run does not say."""
+    """Return the bytes up and down of all clients until the end of each round; empty if they were not logged."""
     return (run.metric("bytes/up") + run.metric("bytes/down")).dropna().sort_index().cumsum()
 
 
 def steps(run: PastRun) -> pd.Series:
-    """Return local steps of all clients until the end of each round; empty where the run does not say."""
+    """Return the local steps of all clients until the end of each round; empty if they were not logged."""
     return run.metric("round/steps").dropna().sort_index().cumsum()
 
 
-def against(run: PastRun, key: str, x: pd.Series | None = None) -> pd.Series:
-    """Return a metric by round, or by what ``x`` is at the round, such as the values of :func:`sent`."""
+def metric_against(run: PastRun, key: str, x: pd.Series | None = None) -> pd.Series:
+    """Return a metric by round, or by the value of ``x`` at the round, such as that of :func:`sent`."""
     y = run.metric(key).dropna()
     if x is None:
         return y

@@ -1,4 +1,4 @@
-"""Curves over a run's progress: what is reached after how many rounds, steps or bytes, and client drift."""
+"""Curves of metrics and client drift against rounds, local steps or communicated bytes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,15 +23,15 @@ class Band:
 
     x: np.ndarray  # `[G]` float64, rising.
     mean: np.ndarray  # `[G]` values.
-    low: np.ndarray  # `[G]` lower edge; NaN where there is no spread to show.
+    low: np.ndarray  # `[G]` lower edge; NaN without a spread.
     high: np.ndarray  # `[G]` upper edge.
 
 
 def spread(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the edges of the band over seeds, `[S, G]` to twice `[G]`.
+    """Return the lower and upper edge of the band over seeds, `[G]` each, from values `[S, G]`.
 
-    Mean -/+ one standard deviation (n - 1) from three seeds on. Two seeds are shown as they are, as a standard
-    deviation of two is hardly known: the edges are their values. One has no band (NaN).
+    For three seeds or more, the band is the mean ± one standard deviation (n - 1). For two seeds, whose standard
+    deviation is too uncertain, the edges are their values. One seed has no band (NaN).
     """
     if len(values) < 2:
         return np.full(values.shape[1], np.nan), np.full(values.shape[1], np.nan)
@@ -42,20 +42,20 @@ def spread(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def band_note(curves: Curves) -> str:
-    """Return what lines and bands mean, as a sentence for the caption."""
+    """Return a sentence for the caption about lines and bands."""
     most = max((sum(len(_finite(one)) > 0 for one in series) for series in curves.values()), default=0)
     if most < 2:
-        return "One seed a method."
+        return "One seed per method."
     if most == 2:
-        return "Mean of two seeds; the band is between them."
-    return "Mean over seeds; the band is one standard deviation to either side (of two seeds, between them)."
+        return "Lines are means over seeds; bands lie between two seeds."
+    return "Lines are means over seeds; bands are ± one standard deviation, or lie between the seeds if there are two."
 
 
 def average(series: Sequence[pd.Series]) -> tuple[Band | None, list[pd.Series]]:
-    """Return the mean curve where all seeds have one, and the rest of each seed that goes on alone.
+    """Return the mean curve over the x that all seeds reach, and the rest of each longer seed.
 
-    Seeds, whose index is x, are joined on the union of their x, linearly between their points; values that are not
-    finite are left out.
+    The index of each seed is its x. Seeds are interpolated linearly on the union of their x. Values that are not finite
+    are left out.
     """
     seeds = [finite for one in series if len(finite := _finite(one))]
     if not seeds:
@@ -83,8 +83,16 @@ def curves_figure(
 ) -> Figure:
     """Draw each method's mean over seeds with its band (see `spread` and `band_note`).
 
-    A method's mean ends with its shortest seed; longer ones go on as thin lines. The legend names a method without
-    values as such. ``in_bytes`` shows x in kB, MB, GB or TB; ``log_y`` makes y logarithmic.
+    A method's mean ends with its shortest seed; longer seeds continue as thin lines. The legend marks methods without
+    values.
+
+    Args:
+        curves: Curves of each method's seeds.
+        x_label: Label of the x axis.
+        y_label: Label of the y axis.
+        styles: Looks of the methods by name.
+        in_bytes: Whether x is shown in kB, MB, GB or TB.
+        log_y: Whether y is logarithmic.
     """
     averaged = {method: average(series) for method, series in curves.items()}
     labels = {method: method if any(drawn) else f"{method} (none)" for method, drawn in averaged.items()}
@@ -97,7 +105,7 @@ def curves_figure(
         for tail in tails:
             axes.plot(tail.index, tail, color=style.colour, linewidth=0.6, alpha=0.6, zorder=2)
         if band is not None:
-            # Markers of different methods stand apart along x.
+            # Markers of different methods are offset along x.
             apart = (0.03 + 0.22 * number / len(curves), 0.22) if len(band.x) > 6 else None
             axes.plot(band.x, band.mean, markevery=apart, zorder=3, label=method, **style.drawn(3.6))
             axes.fill_between(band.x, band.low, band.high, color=style.colour, alpha=0.16, linewidth=0, zorder=1.5)

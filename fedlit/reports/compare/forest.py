@@ -8,21 +8,22 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedlit.metrics.paired import p_text
-from fedlit.reports.compare.statistics import Difference, Estimate, Statistics
+from fedlit.reports.compare.difference import Difference
+from fedlit.reports.compare.statistics import AurocEstimate, Statistics
 from fedlit.reports.compare.styles import PAGE, SMALL, TEXT, Style, method_figure, tidy
 from fedlit.tracking.figures import FAINT, INK, blank_figure, printed, wrapped
 
 SHADE = "#f5f6f8"
 TALL = 4.0
-"""Inches from which on rows are split into two halves."""
+"""Height in inches above which rows are split into two panels."""
 UNDEFINED = {"fontsize": SMALL, "color": FAINT, "style": "italic", "va": "center_baseline"}
 
 
 def intervals_figure(numbers: Statistics, styles: Mapping[str, Style]) -> Figure:
-    """Draw a forest plot: a row a class, in it a point with its interval for each method; the mean over classes last.
+    """Draw a forest plot: one row per class with a point and interval for each method; the mean over classes is last.
 
-    Classes that would be taller than 4 inches stand in two halves beside each other, on one scale. A method without a
-    value has no point; a row without any is marked as undefined. Positives and negatives of a class are to the right.
+    Rows that would be taller than 4 inches are split into two panels with the same scale. A method without a value has
+    no point; a row without points is marked as undefined. The right side shows the positives and negatives of a class.
     """
     count = len(numbers.scored)
     apart = (0.1 if count <= 4 else 0.075) / (step := max(0.2, 0.1 + (0.1 if count <= 4 else 0.075) * count))
@@ -52,9 +53,9 @@ def intervals_figure(numbers: Statistics, styles: Mapping[str, Style]) -> Figure
 
 
 def differences_figure(numbers: Statistics, styles: Mapping[str, Style]) -> Figure:
-    """Draw each method's difference to the baseline by class, a panel a method, all on one scale.
+    """Draw each method's difference to the baseline by class, one panel per method, all with the same scale.
 
-    A point is filled where the difference is claimed, hollow elsewhere; p (Holm) and its stars are printed beside it.
+    A point is filled if the difference is claimed, else hollow; p (Holm) and its stars are printed next to it.
     """
     methods = [against.method.name for against in numbers.against]
     across = 2 if len(methods) == 4 else min(len(methods), 3)
@@ -79,7 +80,7 @@ def differences_figure(numbers: Statistics, styles: Mapping[str, Style]) -> Figu
 
 
 def _rows(axes: Axes, names: Sequence[str], part: range, rows: int) -> None:
-    """Shade every other row, set the mean over classes apart, which is the last name, and write a part of the names."""
+    """Write some of the names, shade every other row, and set the last name, the mean over classes, apart."""
     tidy(axes, "x")
     axes.set_ylim(rows - 0.5, -0.5)
     for row in range(0, len(part), 2):
@@ -94,25 +95,24 @@ def _rows(axes: Axes, names: Sequence[str], part: range, rows: int) -> None:
 
 
 def _difference(axes: Axes, row: int, difference: Difference, style: Style) -> None:
-    def beside(points: float, text: str, **options: object) -> None:
+    def annotate(points: float, text: str, **options: object) -> None:
         at = axes.get_yaxis_transform(), "offset points"
         axes.annotate(text, (1, row), (points, 0), *at, fontsize=SMALL, va="center_baseline", **options)
 
     if math.isnan(difference.value):
-        beside(4, "undefined", color=FAINT, style="italic")
+        annotate(4, "undefined", color=FAINT, style="italic")
         return
-    certain = difference.claimed
-    _point(axes, row, difference, style, filled=certain)
+    _point(axes, row, difference, style, filled=difference.claimed)
     if not math.isnan(difference.p_holm):
-        ink = INK if certain else FAINT
-        beside(36, p_text(difference.p_holm), color=ink, ha="right")
-        beside(39, difference.stars if certain else "", color=ink)
+        ink = INK if difference.claimed else FAINT
+        annotate(36, p_text(difference.p_holm), color=ink, ha="right")
+        annotate(39, difference.stars if difference.claimed else "", color=ink)
 
 
-def _point(axes: Axes, y: float, number: Estimate | Difference, style: Style, filled: bool = True) -> None:
+def _point(axes: Axes, y: float, number: AurocEstimate | Difference, style: Style, filled: bool = True) -> None:
     """Draw a value and its interval; either may be undefined."""
     low, high = number.interval.low, number.interval.high
-    # An interval of an AUROC is not symmetric, so it has a middle of its own.
+    # The interval of an AUROC is not symmetric, so its middle is not the value.
     axes.errorbar((low + high) / 2, y, xerr=(high - low) / 2, fmt="none", ecolor=style.colour, elinewidth=1.1)
     look = style.drawn(4.0 if filled else 3.7) | {"linestyle": "none"}
     hollow = {} if filled else {"markerfacecolor": "white", "markeredgecolor": style.colour, "markeredgewidth": 0.9}

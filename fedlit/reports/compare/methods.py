@@ -1,4 +1,4 @@
-"""Methods: runs that differ in their seed alone, under names that tell them apart, and what their settings differ in."""
+"""Methods, which are runs that differ only in their seed: their names and the settings that differ."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from fedlit.experiment.mistakes import near
 from fedlit.reports.compare.past_run import PastRun
 
 NAMING_TAGS = ("fedlit.case", "fedlit.method")
-"""Tags that say what people call a method, the best first."""
+"""Tags that name a method, in order of preference."""
 
 LAST = ("federation.rounds", "federation.schedule", "model", "data")
 OF_THE_RUN = "that of the run"
-"""What a seed of the data is in words where it follows the seed of the run."""
+"""Text for a seed of the data that follows the seed of the run."""
 WORD_LENGTH = 28
 ABSENT = "-"
 Draw = tuple[tuple[str, int], ...]
@@ -26,18 +26,18 @@ Draw = tuple[tuple[str, int], ...]
 class Method:
     """Runs with the same settings."""
 
-    name: str  # Name that is unique among those that are compared.
+    name: str  # Unique name.
     runs: tuple[PastRun, ...]  # Runs by seed.
-    settings: Mapping[str, str]  # Settings in words, by key.
+    settings: Mapping[str, str]  # Readable settings by key.
 
     @property
     def seeds(self) -> tuple[int | None, ...]:
-        """Seeds of the runs, None where unknown."""
+        """Return the seeds of the runs, None if unknown."""
         return tuple(run.seed for run in self.runs)
 
     @property
     def draws(self) -> tuple[Draw, ...]:
-        """Draws of the data, one for each run."""
+        """Return the draws of the data, one for each run."""
         return tuple(run.draw for run in self.runs)
 
 
@@ -47,61 +47,61 @@ def grouped(runs: Sequence[PastRun]) -> list[Method]:
     for run in runs:
         groups.setdefault(tuple(sorted((k, str(v)) for k, v in run.settings.items())), []).append(run)
     members = [part for group in groups.values() for part in _by_draw(sorted(group, key=lambda run: run.seed or 0))]
-    words = [_weighted(in_words(group[0].settings | _drawn(group))) for group in members]
+    words = [_weighted(readable(group[0].settings | _drawn(group))) for group in members]
     names = _names([_name(group, settings) for group, settings in zip(members, words, strict=True)], words)
     return [Method(n, tuple(group), settings) for n, group, settings in zip(names, members, words, strict=True)]
 
 
 def _by_draw(group: list[PastRun]) -> list[list[PastRun]]:
-    """Return the runs whole if each has drawn its own data by its seed, else those of each draw."""
+    """Return one group if each run has drawn its own data by its seed, else one group per draw."""
     if len({tuple((key, value - (run.seed or 0)) for key, value in run.draw) for run in group}) == 1:
         return [group]
     return [[run for run in group if run.draw == draw] for draw in dict.fromkeys(run.draw for run in group)]
 
 
 def aggregators_of(words: Mapping[str, str]) -> dict[str, type[Aggregator]]:
-    """Return those of a method's aggregators that ship, by the key that names them."""
+    """Return a method's aggregators that ship with fedlit, by the key that names them."""
     ours = {cls.__name__: cls for cls in shipped("aggregators")}
     return {key: ours[word] for key, word in words.items() if "federation.aggregators" in key and word in ours}
 
 
 def _weighted(words: dict[str, str]) -> dict[str, str]:
-    """Return settings in words with the client weights that were used, whether the federation or an aggregator states them."""
-    found = aggregators_of(words)
-    stated = [words.get("federation.weights"), *(words.get(f"{key}.weights") for key in found)]
-    stated += [cls.weights for cls in found.values()]
+    """Add the client weights that were used, from the federation's setting or an aggregator's, to readable settings."""
+    aggregators = aggregators_of(words)
+    stated = [words.get("federation.weights"), *(words.get(f"{key}.weights") for key in aggregators)]
+    stated += [cls.weights for cls in aggregators.values()]
     used = next((each for each in stated if each not in (None, ABSENT)), "examples")
-    return words | {"federation.weights": used} if found else words
+    return words | {"federation.weights": used} if aggregators else words
 
 
 def _drawn(group: Sequence[PastRun]) -> dict[str, object]:
     """Return the seeds of the data as settings."""
-    own = len({run.draw for run in group}) > 1
-    return {key: OF_THE_RUN if own else value for key, value in group[0].draw}
+    several_draws = len({run.draw for run in group}) > 1
+    return {key: OF_THE_RUN if several_draws else value for key, value in group[0].draw}
 
 
-def chosen_baseline(methods: Sequence[Method], name: str | None) -> Method:
-    """Return the method of this name; without one, the first.
+def baseline_method(methods: Sequence[Method], name: str | None) -> Method:
+    """Return the method with this name, or the first if the name is None.
 
     Raises:
-        ConfigError: If there is none.
+        ConfigError: If no method has this name.
     """
     names = [method.name for method in methods]
     if name is not None and name not in names:
-        hint = near(name, names) or f"; there are: {'; '.join(names)}"
-        raise ConfigError(f"--baseline: there is no method {name!r}{hint}")
+        hint = near(name, names) or f"; choose one of: {'; '.join(names)}"
+        raise ConfigError(f"--baseline: no method is named {name!r}{hint}")
     return methods[names.index(name) if name is not None else 0]
 
 
 def differences(methods: Sequence[Method]) -> pd.DataFrame:
-    """Return keys in which settings differ (index) x methods: values in words, ``-`` where a method has no such key."""
+    """Return the settings that differ, one row per key and one column per method; ``-`` if a method lacks a key."""
     keys = _differing([method.settings for method in methods])
     rows = {method.name: [method.settings.get(key, ABSENT) for key in keys] for method in methods}
     return pd.DataFrame(rows, index=pd.Index(keys, name="setting"))
 
 
-def in_words(settings: Mapping[str, object]) -> dict[str, str]:
-    """Return settings as people read them: classes by their short names, keys as options of the command line."""
+def readable(settings: Mapping[str, object]) -> dict[str, str]:
+    """Return settings with short names of classes, by keys as on the command line."""
     words = {}
     for key, value in settings.items():
         text = ABSENT if value is None else str(value)
@@ -121,7 +121,7 @@ def _name(runs: Sequence[PastRun], words: Mapping[str, str]) -> str:
 
 
 def _names(names: Sequence[str], words: Sequence[Mapping[str, str]]) -> list[str]:
-    """Add to equal names as many of the differing settings as tell them apart."""
+    """Add differing settings to equal names until the names are distinct."""
     names = list(names)
     for name in dict.fromkeys(names):
         same = [i for i, other in enumerate(names) if other == name]
@@ -139,14 +139,14 @@ def _names(names: Sequence[str], words: Sequence[Mapping[str, str]]) -> list[str
 
 
 def _rank(key: str) -> int:
-    """Rank objectives first, then aggregators and all that is not named in LAST."""
+    """Rank objectives first, then all keys that are not in LAST."""
     if key.endswith("objective"):
         return 0
     return next((2 + i for i, start in enumerate(LAST) if key.startswith(start)), 1)
 
 
 def _word(key: str, words: Mapping[str, str]) -> str:
-    """Return a setting as a part of a name; an objective's value is enough."""
+    """Return a setting as part of a name; an objective needs no key."""
     value = words.get(key, ABSENT)
     value = value if len(value) <= WORD_LENGTH else value[: WORD_LENGTH - 1] + "~"
     if key.endswith("objective"):

@@ -1,4 +1,4 @@
-"""Runs in MLflow, fedlit's own and others': what a comparison reads of them is downloaded as a run directory."""
+"""Runs in MLflow, fedlit's or others', downloaded as run directories with the files that a comparison reads."""
 
 import importlib.util
 import os
@@ -22,29 +22,31 @@ from fedlit.tracking.names import key_of
 from fedlit.tracking.store import cause, connect, error_code
 
 FILES = ("config.yaml", "metrics.csv", "partition.png")
-"""What is downloaded, beside the predictions: no checkpoint, no model."""
+"""Files that are downloaded besides the predictions; checkpoints and models are not."""
 
 
 class MLflowRuns:
-    """A store of runs.
+    """An MLflow store of runs.
 
     Args:
         uri: Its tracking URI.
-        folder: Folder for what is downloaded, a directory a run.
+        folder: Folder for downloads, with one directory per run.
 
     Raises:
-        ConfigError: If MLflow is not installed, or a database file is not there.
+        ConfigError: If MLflow is not installed, or a database file does not exist.
     """
 
     def __init__(self, uri: str, folder: Path) -> None:
         if importlib.util.find_spec("mlflow") is None:
-            raise ConfigError("runs in MLflow need MLflow: pip install mlflow, or name run directories")
+            raise ConfigError(
+                "compare: runs in MLflow need the package mlflow; pip install mlflow, or name run directories"
+            )
         for name, value in (ENVIRONMENT | QUIET).items():
             os.environ.setdefault(name, value)
         if missing := absent(uri):
             raise ConfigError(
-                f"--tracking_uri {uri}: {missing}; go to the folder in which the runs were started, name another store, "
-                "or name run directories (runs/EXPERIMENT/RUN)"
+                f"--tracking_uri {uri}: {missing}; change to the folder in which the runs were started, name another "
+                "store, or name run directories (runs/EXPERIMENT/RUN)"
             )
         self._uri, self._shown, self._folder = uri, without_credentials(uri), folder
         with self._asking():
@@ -54,38 +56,38 @@ class MLflowRuns:
         """Download a run by its id.
 
         Raises:
-            ConfigError: If there is none, it has not finished, or MLflow does not answer.
+            ConfigError: If no run has this id, it has not finished, or MLflow does not answer.
         """
-        with self._asking(f"{run_id}: there is no such folder, and no run of that id in MLflow at {self._shown}"):
+        with self._asking(f"{run_id}: no such folder exists, and MLflow at {self._shown} has no run of that id"):
             run = self._client.get_run(run_id.removeprefix("runs:/"))
         if run.info.status != "FINISHED":
             raise ConfigError(
-                f"the run {run.info.run_name!r} ({run_id}) is {run.info.status}: wait for its end, go on with it "
-                "(--ckpt_path RUN_DIRECTORY), or leave it out"
+                f"the run {run.info.run_name!r} ({run_id}) is {run.info.status}; wait for its end, resume it with "
+                "--ckpt_path RUN_DIRECTORY, or leave it out"
             )
         return self._downloaded(run)
 
     def search(self, experiment: str | None, tags: Mapping[str, str]) -> tuple[list[PastRun], Notes]:
-        """Download all finished runs of an experiment with these tags, the oldest first; note every other one.
+        """Download all finished runs of an experiment with these tags, oldest first, and note all others.
 
         Raises:
-            ConfigError: If there is no such experiment, it has no such run, or MLflow does not answer.
+            ConfigError: If the experiment does not exist or has no such run, or MLflow does not answer.
         """
         with self._asking():
             ids = {each.name: each.experiment_id for each in self._pages(self._client.search_experiments)}
         if experiment is not None and experiment not in ids:
-            hint = near(experiment, ids) or f"; there are {', '.join(sorted(ids)[:12])}"
+            hint = near(experiment, ids) or f"; choose one of {', '.join(sorted(ids)[:12])}"
             raise ConfigError(f"--experiment: MLflow at {self._shown} has no experiment {experiment!r}{hint}")
-        chosen = [ids[experiment]] if experiment is not None else list(ids.values())
+        searched = [ids[experiment]] if experiment is not None else list(ids.values())
         wanted, oldest = " and ".join(f"tags.`{k}` = '{v}'" for k, v in tags.items()), ["attributes.start_time ASC"]
         with self._asking():
-            runs = list(self._pages(self._client.search_runs, chosen, filter_string=wanted, order_by=oldest))
+            runs = list(self._pages(self._client.search_runs, searched, filter_string=wanted, order_by=oldest))
         having = f" with the tags {dict(tags)}" if tags else ""
         if not runs:
             raise ConfigError(f"MLflow at {self._shown} has no run{having} in {experiment or 'any experiment'}")
         finished = [run for run in runs if run.info.status == "FINISHED"]
         others = [run.info for run in runs if run not in finished]
-        notes = [f"{run.run_name} ({run.run_id}) is {run.status}, not finished." for run in others]
+        notes = [f"{run.run_name} ({run.run_id}) is left out, as its status is {run.status}." for run in others]
         if not finished:
             raise ConfigError(f"no run{having} in {experiment or 'any experiment'} has finished: {' '.join(notes)}")
         return [self._downloaded(run) for run in finished], notes
@@ -112,7 +114,7 @@ class MLflowRuns:
         )
 
     def _write_metrics(self, run: Any, directory: Path) -> None:
-        """Write ``metrics.csv`` of a run that did not log it; the last value that it logged at a step counts."""
+        """Write ``metrics.csv`` for a run that did not log it, with the last value at each step."""
         file = MetricsFile(directory / "metrics.csv")
         for key in sorted(run.data.metrics):
             history = self._client.get_metric_history(run.info.run_id, key)
@@ -123,15 +125,15 @@ class MLflowRuns:
 
     @contextmanager
     def _asking(self, otherwise: str = "") -> Iterator[None]:
-        """Tell a failed request in words; ``otherwise`` is what it means that something does not exist."""
+        """Context manager that raises ConfigError for failed requests, with ``otherwise`` for a missing run."""
         try:
             yield
         except Exception as error:
             if otherwise and error_code(error) in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 raise ConfigError(otherwise) from error
             raise ConfigError(
-                f"MLflow at {self._shown} gives no answer ({cause(error, self._uri)}); is it running, and is "
-                "--tracking_uri right? Run directories are compared without it: fedlit compare runs/EXPERIMENT"
+                f"MLflow at {self._shown} does not answer ({cause(error, self._uri)}); start it, correct "
+                "--tracking_uri, or compare run directories, which needs no MLflow: fedlit compare runs/EXPERIMENT"
             ) from error
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The report's page: one HTML file without script, network or font of its own, from one template and one stylesheet."""
+"""Report page: one HTML file from one template and one style sheet, without scripts, network or fonts."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,10 @@ from matplotlib.path import Path
 from matplotlib.transforms import Affine2D
 
 from fedlit import __version__
-from fedlit.metrics.intervals import FEWEST, MIN_PATIENTS
+from fedlit.metrics.intervals import FEWEST, LEFT, MIN_PATIENTS
 from fedlit.metrics.paired import p_text
 from fedlit.reports.compare.comparison import Comparison
-from fedlit.reports.compare.cost import cost
+from fedlit.reports.compare.cost import mean_cost
 from fedlit.reports.compare.methods import ABSENT, differences
 from fedlit.reports.compare.statistics import DELONG
 from fedlit.reports.compare.styles import LARGER, Style, svg
@@ -33,12 +33,12 @@ class Chart:
 
     name: str  # Name of its files, without a suffix.
     figure: Figure
-    caption: str  # What is shown, and what bands, bars and stars mean.
-    alt: str  # What there is to be seen, for those who cannot see it.
+    caption: str  # Text with the meaning of bands, bars and points.
+    alt: str  # Text for screen readers.
 
     @cached_property
     def document(self) -> str:
-        """Return the figure as SVG; drawn once, as a second layout may differ in the last digits."""
+        """Return the figure as SVG, drawn only once, as a second layout may differ in the last digits."""
         return svg(self.figure)
 
 
@@ -46,18 +46,22 @@ def page(
     comparison: Comparison,
     looks: Mapping[str, Style],
     charts: Mapping[str, Sequence[Chart]],
-    pictures: dict[bytes, str],
+    partitions: dict[bytes, str],
 ) -> str:
-    """Return the page as HTML: equal content gives equal bytes.
+    """Return the page as HTML; equal content gives equal bytes.
 
-    Charts are by the id of their section; pictures are runs' partitions as PNG, with whose each is.
+    Args:
+        comparison: Methods, numbers and notes.
+        looks: Looks of the methods by name.
+        charts: Charts by the id of their section.
+        partitions: Figures of partitions as PNG, each with the names of its runs.
     """
     spaces = {"trim_blocks": True, "lstrip_blocks": True}
     loader = PackageLoader(__package__, "")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **spaces)
     environment.filters |= {
         "base64": lambda data: base64.b64encode(data if isinstance(data, bytes) else data.encode()).decode(),
-        "cost_row": lambda runs: cost_row(cost(runs)),
+        "cost_row": lambda runs: cost_row(mean_cost(runs)),
         "marker": marker_path,
         "number": number,
         "p": p_text,
@@ -66,15 +70,15 @@ def page(
     }
     return environment.get_template("report.html.jinja").render(
         comparison=comparison, numbers=comparison.statistics, methods=comparison.methods, looks=looks, charts=charts,
-        pictures=pictures, differing=differences(comparison.methods), interval=interval_text, delong=DELONG,
-        absent=ABSENT, alone=ALONE, version=__version__, fewest=MIN_PATIENTS, narrowest=FEWEST,
+        partitions=partitions, differing=differences(comparison.methods), interval=interval_text, delong=DELONG,
+        absent=ABSENT, alone=ALONE, version=__version__, fewest=MIN_PATIENTS, narrowest=FEWEST, furthest=LEFT,
     )  # fmt: skip
 
 
 def inline_svg(document: str, prefix: str, alt: str) -> Markup:
-    """Return matplotlib's SVG document as an element for a page, with a text for those who cannot see it.
+    """Return matplotlib's SVG document as an element of a page, with a text for screen readers.
 
-    Ids begin with a prefix that is unique in the page, as they are equal in all figures; the global style is left out.
+    Ids, which are equal in all figures, get a prefix that is unique in the page. The global style is left out.
     """
     root = ElementTree.fromstring(document)
     for parent in list(root.iter()):
@@ -87,7 +91,7 @@ def inline_svg(document: str, prefix: str, alt: str) -> Markup:
             if name == "id":
                 element.set(name, f"{prefix}-{value}")
             elif name == f"{{{XLINK}}}href":
-                # HTML knows no namespaces: href alone is SVG 2.
+                # HTML has no namespaces: SVG 2 uses a plain href.
                 del element.attrib[name]
                 element.set("href", f"#{prefix}-{value.removeprefix('#')}" if value.startswith("#") else value)
             elif "url(#" in value:
@@ -99,7 +103,7 @@ def inline_svg(document: str, prefix: str, alt: str) -> Markup:
 
 
 def marker_path(marker: str) -> str:
-    """Return the outline of a method's marker as the path of a small SVG element, 36 wide and 16 high."""
+    """Return the outline of a marker as the path of an SVG element of 36 x 16 units."""
     shape = MarkerStyle(marker)
     size = 7.5 * LARGER.get(marker, 1.0)
     outline = shape.get_path().transformed(shape.get_transform() + Affine2D().scale(size, -size).translate(18, 8))

@@ -1,4 +1,4 @@
-"""A run that has ended, as its directory tells it: settings, metrics by round, predictions."""
+"""Finished runs: settings, metrics by round and predictions from a run directory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.run import flatten, read_config
 
 Notes = list[str]
-"""What was left out of a comparison, and why, a sentence each."""
+"""Sentences about what was left out of a comparison, and why."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,49 +23,41 @@ class PastRun:
 
     where: str  # Its directory, or its id in MLflow.
     name: str  # Name of the run.
-    seed: int | None  # Its seed; None where unknown.
-    git: str  # Revision of the code, "" where unknown.
+    seed: int | None  # Its seed; None if unknown.
+    git: str  # Revision of the code; empty if unknown.
     tags: Mapping[str, str]  # Tags of the run.
-    settings: Mapping[str, object]  # Its configuration, flat, less the seed and what does not change numbers.
-    directory: Path  # Folder of its files: a run directory, or what was downloaded of one.
-    draw: tuple[tuple[str, int], ...] = ()  # Seeds of its data by key: what two runs share was drawn once.
+    settings: Mapping[str, object]  # Its flat configuration without seeds and settings that do not change results.
+    directory: Path  # Folder of its files: the run directory, or a download from MLflow.
+    draw: tuple[tuple[str, int], ...] = ()  # Seeds of its data by key; runs with the same seeds have the same data.
 
     @classmethod
     def read(cls, directory: Path) -> "PastRun":
-        """Return the run of a directory with a ``config.yaml``."""
+        """Read the run of a directory that has a ``config.yaml``."""
         config = read_config(directory)
         seed, tags = config.get("seed"), {str(key): str(value) for key, value in (config.get("tags") or {}).items()}
         flat = flatten(config)
         settings = {key: value for key, value in flat.items() if not key.startswith(APART) and not is_data_seed(key)}
         draw = tuple((key, int(value)) for key, value in flat.items() if is_data_seed(key) and str(value).isdigit())
         seed = int(seed) if str(seed).lstrip("-").isdigit() else None
-        return cls(
-            where=str(directory),
-            name=directory.name,
-            seed=seed,
-            git="",
-            tags=tags,
-            settings=settings,
-            directory=directory,
-            draw=draw,
-        )
+        files = {"where": str(directory), "name": directory.name, "directory": directory}
+        return cls(**files, seed=seed, git="", tags=tags, settings=settings, draw=draw)
 
     @cached_property
     def sets(self) -> tuple[str, ...]:
-        """Test sets of which there are predictions, as their files are called."""
+        """Return the test sets with predictions, as named by their files."""
         return tuple(sorted(file.stem for file in (self.directory / FOLDER).glob("*.parquet")))
 
     def predictions(self, test_set: str) -> Predictions | None:
-        """Return scores and labels of a test set, or None where there are none."""
+        """Return the predictions of a test set, or None if it has none."""
         return read(self.directory / FOLDER / f"{slug(test_set)}.parquet") if slug(test_set) in self.sets else None
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Keys of its metrics, in the order in which they were logged first."""
+        """Return the keys of its metrics, in the order in which they were first logged."""
         return tuple(self._metrics)
 
     def metric(self, key: str) -> pd.Series:
-        """Return a metric by round; it is empty where the run has none of that name."""
+        """Return a metric by round; empty if the run did not log it."""
         return self._metrics.get(key, pd.Series(dtype=float))
 
     @cached_property

@@ -1,31 +1,31 @@
-"""A comparison as files: ``report.html``, its figures as SVG and PDF, its numbers as CSV."""
+"""Files of a comparison: ``report.html``, its figures as SVG and PDF, its numbers as CSV."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedlit.core.errors import ConfigError
 from fedlit.reports.compare.comparison import METRIC, Comparison
-from fedlit.reports.compare.cost import DRIFT, against, sent, steps
+from fedlit.reports.compare.cost import DRIFT, metric_against, sent, steps
 from fedlit.reports.compare.curves import band_note, curves_figure
 from fedlit.reports.compare.forest import differences_figure, intervals_figure
 from fedlit.reports.compare.methods import Method
 from fedlit.reports.compare.page import Chart, page
-from fedlit.reports.compare.roc import class_curves, roc_figure
+from fedlit.reports.compare.roc import class_curves, comparison_roc_figure
 from fedlit.reports.compare.statistics import Statistics
 from fedlit.reports.compare.styles import Style, save, styles
 
 
 def write_report(comparison: Comparison, folder: Path) -> Path:
-    """Write the report, its figures and tables to a folder, in the place of earlier ones; return the page's path.
+    """Write the report, its figures and tables to a folder, replacing earlier ones; return the page's path.
 
     Raises:
-        ConfigError: If the folder cannot be made.
+        ConfigError: If the folder cannot be created.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"--output {folder}: expected a folder for the report, which cannot be made: {error}"
+            f"--output {folder}: expected a folder for the report, which cannot be created: {error}; choose another"
         ) from error
     looks = styles([method.name for method in comparison.methods])
     charts = {"progress": _progress(comparison, looks), "drift": _drift(comparison.methods, looks)}
@@ -44,32 +44,49 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
 
 def _numbers(numbers: Statistics, looks: Mapping[str, Style]) -> dict[str, list[Chart]]:
     """Return the figures of AUROC, of differences and of ROC curves."""
-    level = f"{100 * numbers.level:g}% intervals (test-set noise)"
+    level = f"{100 * numbers.level:g}% intervals"
+    seeds = [len(scored.method.runs) for scored in numbers.scored]
     auroc = Chart(
         "auroc",
         intervals_figure(numbers, looks),
-        f"AUROC with {level}, means over seeds.",
+        f"{'AUROC of one seed' if max(seeds) == 1 else 'Mean AUROC over seeds'}, with {level} under test-set noise.",
         "AUROC of each class and method with its interval; the table has the numbers.",
     )
-    single = [len(scored.method.runs) == 1 for scored in numbers.scored]
-    band = "one standard deviation over seeds (of two seeds, between them)"
-    if any(single):
-        of_one = "of a single seed, the pointwise 95% interval over test patients"
-        band = of_one if all(single) else f"{band}; {of_one}"
     roc = Chart(
         "roc",
-        roc_figure(class_curves(numbers), numbers, looks),
-        f"Mean over seeds at each false positive rate. Bands: {band}.",
+        comparison_roc_figure(class_curves(numbers), numbers, looks),
+        _roc_caption(seeds, "images" if numbers.shared.patients is None else "patients"),
         "ROC curves by class.",
     )
     charts = {"auroc": [auroc], "roc": [roc]}
     if numbers.against:
         baseline = numbers.against[0].baseline.name
-        noises = f"{100 * numbers.level:g}% intervals (test-set and seed noise; test-set noise alone where a method has one seed)"
-        caption = f"Difference in AUROC to {baseline} with {noises}; filled: p (Holm) of both noises below 0.05."
+        several = [against.several_seeds for against in numbers.against]
+        noise = "both noises" if all(several) else "test-set noise"
+        if any(several) and not all(several):
+            noise = "both noises, or test-set noise only if a method has one seed"
+        points = (
+            "Filled points have p (Holm) below 0.05."
+            if any(several)
+            else "One seed supports no claim: no point is filled."
+        )
+        caption = f"Difference in AUROC from {baseline}, with {level} under {noise}. {points}"
         alt = "Differences of each class and method; the tables have the numbers."
         charts["differences"] = [Chart("differences", differences_figure(numbers, looks), caption, alt)]
     return charts
+
+
+def _roc_caption(seeds: Sequence[int], units: str) -> str:
+    """Return the caption of the ROC curves of methods with so many seeds."""
+    lines = "Curves of one seed" if max(seeds) == 1 else "Mean curves over seeds at each false positive rate"
+    bands = []
+    if max(seeds) > 2:
+        bands.append("± one standard deviation over three or more seeds")
+    if 2 in seeds:
+        bands.append("the range of two seeds")
+    if 1 in seeds:
+        bands.append(f"the pointwise 95% interval over test {units} for one seed, if a class has enough {units}")
+    return f"{lines}. Bands show {'; '.join(bands)}."
 
 
 def _progress(comparison: Comparison, looks: Mapping[str, Style]) -> list[Chart]:
@@ -78,16 +95,18 @@ def _progress(comparison: Comparison, looks: Mapping[str, Style]) -> list[Chart]
     if key is None:
         return charts
     y_label = "validation AUROC, mean of classes" if key == METRIC else key
-    for name, what, x_label, x in (
+    for name, label, x_label, x in (
         ("rounds", "rounds", "round", None),
         ("steps", "local steps", "local steps, all clients", steps),
         ("bytes", "communicated bytes", "communicated, all clients", sent),
     ):
-        curves = {m.name: [against(run, key, x(run) if x else None) for run in m.runs] for m in comparison.methods}
+        curves = {
+            m.name: [metric_against(run, key, x(run) if x else None) for run in m.runs] for m in comparison.methods
+        }
         if any(len(series) for seeds in curves.values() for series in seeds):
             figure = curves_figure(curves, x_label, y_label, looks, in_bytes=name == "bytes")
-            caption = f"{key} against {what}. {band_note(curves)}"
-            charts.append(Chart(name, figure, caption, f"{key} of each method against {what}."))
+            caption = f"{key} against {label}. {band_note(curves)}"
+            charts.append(Chart(name, figure, caption, f"{key} of each method against {label}."))
     return charts
 
 
@@ -98,15 +117,15 @@ def _drift(methods: Sequence[Method], looks: Mapping[str, Style]) -> list[Chart]
         return []
     figure = curves_figure(curves, "round", "client drift", looks, log_y=min(values) > 0)
     caption = (
-        "The spread of the clients' updates as they are sent, mean |delta_k|\u00b2 - |mean delta|\u00b2. Where an aggregator "
-        "scales or normalises what a client sends, this is the spread of that, and cannot be compared with other methods'. "
+        "Spread of the clients' updates as sent: mean |delta_k|\u00b2 \u2212 |mean delta|\u00b2. If an aggregator scales "
+        "or normalises updates before they are sent, their spread cannot be compared with that of other methods. "
         f"{band_note(curves)}"
     )
     return [Chart("drift", figure, caption, "Client drift of each method by round.")]
 
 
 def _partitions(methods: Sequence[Method]) -> dict[bytes, str]:
-    """Return each different picture of a partition once, with the runs that have it."""
+    """Return each distinct figure of a partition once, with the names of its runs."""
     owners: dict[bytes, list[str]] = {}
     for method in methods:
         for run in method.runs:

@@ -1,4 +1,4 @@
-"""ROC curves of several methods with bands over seeds, or over patients where there is one seed."""
+"""ROC curves of several methods with bands over seeds, or over patients for a single seed."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,24 +14,24 @@ from fedlit.reports.compare.styles import PAGE, SMALL, TEXT, Style, method_figur
 from fedlit.tracking.figures import FAINT, INK, roc_axes, wrapped
 
 DRAWS = 200
-# Finer at the left, where a screening test is used and curves are steep.
+# The grid is finer on the left, where screening tests operate and curves are steep.
 RATES = np.unique(np.concatenate([np.linspace(0, 0.1, 41), np.linspace(0.1, 1, 91)]).round(6))
 VALUES_FIT = 4
-"""Number of methods whose AUROC is printed in the panels."""
+"""Largest number of methods whose AUROC is printed in the panels."""
 ACROSS = 5
-"""Number of panels beside each other."""
+"""Largest number of panels per row."""
 
 
 def patient_draws(patients: Sequence, draws: int = DRAWS, seed: int = 0) -> np.ndarray:
-    """Draw patients with replacement, as `fedlit.metrics.intervals.bootstrap` does with this seed and number.
+    """Draw patients with replacement, as `fedlit.metrics.intervals.bootstrap` does with the same seed and number.
 
     Args:
-        patients: `[N]` ids, one an image.
+        patients: `[N]` ids, one per image.
         draws: Number of draws B.
         seed: Seed of the draws.
 
     Returns:
-        `[B, N]` int32, how often each image is drawn.
+        `[B, N]` int32, the number of times that each image is drawn.
 
     Raises:
         ValueError: If an id is missing or there are fewer than two patients.
@@ -46,19 +46,19 @@ def roc_curve(
 ) -> Band | None:
     """Return a class's ROC curve: the true positive rate at fixed false positive rates, averaged over seeds.
 
-    Vertical averaging (Fawcett 2006, section 8.1), linear between a curve's points. With several seeds the band is
-    over seeds (see `spread`); with one, and draws, it is the pointwise 95% percentile interval over the draws.
+    Averaging is vertical (Fawcett 2006, section 8.1), and linear between a curve's points. With several seeds the band
+    is over seeds (see `spread`); with one seed and draws it is the pointwise 95% percentile interval over the draws.
 
     Args:
-        scores: `[N]` finite scores a seed; seeds may have different images.
-        labels: `[N]` a seed, with 1 positive, 0 negative, NaN unlabelled.
-        draws: `[B, N]`, how often each image of the only seed is drawn: see `patient_draws`.
+        scores: `[N]` finite scores per seed; seeds may have different images.
+        labels: `[N]` labels per seed: 1 positive, 0 negative, NaN unlabelled.
+        draws: `[B, N]`, the number of times that each image of a single seed is drawn: see `patient_draws`.
 
     Returns:
-        The band, or None where no seed has both positives and negatives.
+        The band, or None if no seed has both positives and negatives.
 
     Raises:
-        ValueError: If scores, labels or draws do not belong together.
+        ValueError: If the shapes of scores, labels and draws do not match, or scores are not finite.
     """
     if len(scores) != len(labels):
         raise ValueError(f"Expected scores and labels of the same seeds, found {len(scores)} and {len(labels)}.")
@@ -76,7 +76,7 @@ def roc_curve(
 
 
 def class_curves(numbers: Statistics) -> dict[str, list[Band | None]]:
-    """Return the curve of each class by method: see `roc_curve`; a class that cannot be judged has no band over patients."""
+    """Return the `roc_curve` of each class by method; classes with too few patients have no band over patients."""
     shared, curves = numbers.shared, {}
     runs = (shared.of_run(number)[:2] for number in range(len(shared.scores)))
     single = any(len(scored.method.runs) == 1 for scored in numbers.scored)
@@ -94,11 +94,12 @@ def class_curves(numbers: Statistics) -> dict[str, list[Band | None]]:
     return curves
 
 
-def roc_figure(curves: Mapping[str, Sequence[Band | None]], numbers: Statistics, styles: Mapping[str, Style]) -> Figure:
-    """Draw the ROC curves of all methods, a panel a class, with bands.
+def comparison_roc_figure(
+    curves: Mapping[str, Sequence[Band | None]], numbers: Statistics, styles: Mapping[str, Style]
+) -> Figure:
+    """Draw the ROC curves of all methods from `class_curves`, one panel per class, with bands.
 
-    A class without a curve says why. AUROC is printed in the panels of up to four methods. For the curves see
-    `class_curves`.
+    The panel of a class without a curve gives the reason. With up to four methods, panels show their AUROC.
     """
     classes = numbers.shared.classes
     across = min(len(classes), ACROSS)
@@ -140,7 +141,7 @@ def _draw(axes: Axes, band: Band, style: Style, phase: float) -> None:
 
 
 def _rates(scores: np.ndarray, labels: np.ndarray, draws: np.ndarray | None) -> np.ndarray | None:
-    """Return `[B, G]` true positive rates at `RATES` (one row without draws), None if the class is undefined.
+    """Return `[B, G]` true positive rates at `RATES`, one row without draws; None without positives or negatives.
 
     A draw without positives or negatives is NaN.
     """
@@ -163,6 +164,6 @@ def _at_rates(false: np.ndarray, true: np.ndarray) -> np.ndarray:
     if not false[-1] or not true[-1]:
         return np.full(len(RATES), np.nan)
     x, y = np.append(0, false) / false[-1], np.append(0, true) / true[-1]
-    # Of several points at one rate the highest: np.interp wants rising x.
+    # np.interp needs rising x: of several points at the same rate, keep the highest.
     highest = np.append(x[1:] > x[:-1], True)
     return np.interp(RATES, x[highest], y[highest])

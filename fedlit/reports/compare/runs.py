@@ -1,4 +1,4 @@
-"""The runs that are compared, from run directories and from MLflow."""
+"""Loading of runs from run directories and from MLflow."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,52 +9,53 @@ from fedlit.tracking.run import Result
 
 
 def from_directory(path: Path) -> PastRun | None:
-    """Return the run of a directory, or None where it has not finished.
+    """Return the run of a directory, or None if it has not finished.
 
     Raises:
-        ConfigError: If it is not the directory of a run.
+        ConfigError: If it is not a run directory, or its result is damaged.
     """
     if not (path / "config.yaml").is_file():
         raise ConfigError(
             f"{path}: expected a run directory (runs/EXPERIMENT/RUN), a folder of them or the id of an MLflow run, "
-            "found no config.yaml there"
+            "found a folder without config.yaml; name another"
         )
     try:
         finished = Result.read(path) is not None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(
-            f"{path / 'result.json'}: expected the result of a run, found a damaged file ({error}). `--ckpt_path {path}` "
-            "writes it anew; or leave the run out"
+            f"{path / 'result.json'}: expected the result of a run, found a damaged file ({error}); rewrite it with "
+            f"`--ckpt_path {path}`, or leave the run out"
         ) from error
     return PastRun.read(path) if finished else None
 
 
 def directories(path: Path) -> list[Path]:
-    """Return the run directories that a path means: itself, or all that are in it, by name."""
+    """Return the path if it is a run directory, else the run directories in it, by name."""
     if (path / "config.yaml").is_file():
         return [path]
     return sorted(file.parent for file in path.glob("*/config.yaml")) or [path]
 
 
-def load(
+def load_runs(
     names: Sequence[str], experiment: str | None, tags: Mapping[str, str], tracking_uri: str, folder: Path
 ) -> tuple[list[PastRun], Notes]:
-    """Return the runs that are named, and what was left out.
+    """Return the named runs, and notes on what was left out.
 
     Args:
         names: Run directories, folders of them, or ids of MLflow runs.
-        experiment: Experiment of MLflow all of whose runs take part; with None, those that are named, and those of any
-            experiment that have the tags.
-        tags: Tags that the runs of MLflow have.
-        tracking_uri: Store of MLflow.
-        folder: Folder for what is downloaded.
+        experiment: MLflow experiment whose runs are added. If it is None, runs with the tags are added from all
+            experiments.
+        tags: Tags of the runs that are added from MLflow; without tags and experiment, none are added.
+        tracking_uri: Tracking URI of MLflow.
+        folder: Folder for downloads.
 
     Raises:
-        ConfigError: If nothing is named, a name means nothing, a run that was named has not finished, or MLflow does
-            not answer.
+        ConfigError: If nothing is named, a name is unknown, a named run has not finished, or MLflow does not answer.
     """
     if not names and experiment is None and not tags:
-        raise ConfigError("compare: name runs (run directories, a folder of them, ids of MLflow runs) or --experiment")
+        raise ConfigError(
+            "compare: name runs (run directories, a folder of them, ids of MLflow runs), or give --experiment or --tags"
+        )
     runs: list[PastRun] = []
     notes: Notes = []
     store = None
@@ -65,7 +66,7 @@ def load(
     for name in names:
         path = Path(name)
         if path.is_file():
-            raise ConfigError(f"{name}: expected a run directory, found a file; {path.parent} means all runs in it")
+            raise ConfigError(f"{name}: expected a run directory, found a file; name {path.parent} for all runs in it")
         if not path.exists():
             runs.append(store.run(name))
             continue
@@ -74,9 +75,9 @@ def load(
             if run is not None:
                 runs.append(run)
             elif directory == path:
-                raise ConfigError(f"{path} has not finished: go on with it (--ckpt_path {path}), or leave it out")
+                raise ConfigError(f"{path} has not finished; resume it with --ckpt_path {path}, or leave it out")
             else:
-                notes.append(f"{directory} has not finished; --ckpt_path {directory} goes on with it.")
+                notes.append(f"{directory} is left out, as it has not finished; --ckpt_path {directory} resumes it.")
     if store is not None and (experiment is not None or tags):
         finished, unfinished = store.search(experiment, tags)
         runs += finished
@@ -85,15 +86,15 @@ def load(
 
 
 def _distinct(runs: Sequence[PastRun], notes: Notes) -> list[PastRun]:
-    """Return the newest of the runs that have the same settings and seed: a repeat is no further evidence."""
-    newest: dict[object, PastRun] = {}
+    """Return the last of the runs with the same settings and seed, as a repeated run adds no evidence."""
+    distinct: dict[object, PastRun] = {}
     for run in runs:
         settings = tuple(sorted((key, str(value)) for key, value in run.settings.items()))
         same = (settings, run.draw, run.seed if run.seed is not None else run.where)
-        if same in newest and Path(newest[same].where).absolute() == Path(run.where).absolute():
-            notes.append(f"{run.where} is named more than once: a run is no comparison with itself.")
-        elif same in newest:
-            notes.append(f"{newest[same].where} has the settings and the seed of {run.where}, which was taken instead.")
-        newest.pop(same, None)
-        newest[same] = run
-    return list(newest.values())
+        if same in distinct and Path(distinct[same].where).absolute() == Path(run.where).absolute():
+            notes.append(f"{run.where} is named more than once; it is used once.")
+        elif same in distinct:
+            notes.append(f"{distinct[same].where} is left out, as {run.where} has the same settings and seed.")
+        distinct.pop(same, None)
+        distinct[same] = run
+    return list(distinct.values())

@@ -1,4 +1,4 @@
-"""How a method looks in every figure and table of a comparison, and how figures are written."""
+"""Looks of methods in all figures and tables of a comparison, and writing of figures."""
 
 import io
 import math
@@ -17,16 +17,17 @@ PAGE = 7.2
 TEXT = 7.5
 SMALL = 6.5
 GRID = "#e4e4e4"
-# Okabe and Ito's, then two of Tol's muted colours: unlike the others in lightness or hue to every kind of colour vision.
+# Okabe and Ito's colours, then two of Tol's muted ones, which differ from them in lightness or hue for all kinds of
+# colour vision.
 PALETTE = (*COLOURS, "#882255", "#999933")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
-# These fill less of their box than a circle does.
+# These markers fill less of their box than a circle does.
 LARGER = {"P": 1.15, "X": 1.15, "*": 1.5, "^": 1.1, "v": 1.1, "<": 1.1, ">": 1.1, "D": 0.9}
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a method is drawn. Any two methods differ in at least two of the three, so colour is never the only cue."""
+    """Look of a method. Any two methods differ in at least two of the fields, so colour is never the only cue."""
 
     colour: str  # Colour as ``#rrggbb``.
     # Line style of matplotlib: "-", or (offset, (on, off, ...)) in line widths.
@@ -34,34 +35,34 @@ class Style:
     marker: str  # Marker of matplotlib.
 
     def drawn(self, size: float) -> dict[str, object]:
-        """Return options of ``plot`` for a line whose marker looks as large as a circle of so many points."""
+        """Return options of ``plot`` for a line whose marker looks as large as a circle of this size in points."""
         marker = {"marker": self.marker, "markersize": size * LARGER.get(self.marker, 1.0)}
         edge = {"markeredgecolor": "white", "markeredgewidth": 0.4}
         return {"color": self.colour, "linestyle": self.line, "linewidth": 1.3} | marker | edge
 
 
 def styles(methods: Sequence[str]) -> dict[str, Style]:
-    """Return each method's look: the n-th method looks the same however many follow it.
+    """Return the methods' looks; the look of the n-th method does not depend on those that follow it.
 
-    Ten colours; after them the colours come again with other lines and markers.
+    After ten methods, the ten colours are used again with other lines and markers.
     """
-    chosen = {}
+    looks = {}
     for number, method in enumerate(methods):
         turn = number + number // len(PALETTE)
-        chosen[method] = Style(PALETTE[number % len(PALETTE)], DASHES[turn % len(DASHES)], MARKERS[turn % len(MARKERS)])
-    return chosen
+        looks[method] = Style(PALETTE[number % len(PALETTE)], DASHES[turn % len(DASHES)], MARKERS[turn % len(MARKERS)])
+    return looks
 
 
 def method_figure(
     styles: Mapping[str, Style], height: float, layout: str = "constrained", lines: bool = True
 ) -> Figure:
-    """Return a blank figure, one page wide, with a legend of several methods above so many inches.
+    """Return a blank figure, one page wide, with a legend if there are several methods.
 
     Args:
         styles: Looks of the methods by name.
         height: Height below the legend, inches.
         layout: Layout engine of matplotlib; ``compressed`` for square panels.
-        lines: Whether the legend shows lines, or markers alone.
+        lines: Whether the legend shows lines with the markers.
     """
     names = [printed(method) for method in styles]
     if len(names) == 1:
@@ -72,7 +73,7 @@ def method_figure(
     bare = {} if lines else {"linestyle": "none"}
     looks = [style.drawn(4) | bare for style in styles.values()]
     keys = [Line2D([], [], label=name, **look) for name, look in zip(names, looks, strict=True)]
-    # As few columns as the rows need, so that the last row is not left short.
+    # Use as few columns as the rows need, so that the last row is not short.
     columns = math.ceil(len(names) / rows)
     look = {"frameon": False, "fontsize": TEXT, "labelcolor": INK, "handlelength": 3 if lines else 1, "borderpad": 0}
     figure.legend(handles=keys, loc="outside upper left", ncols=columns, **look)
@@ -80,7 +81,7 @@ def method_figure(
 
 
 def tidy(axes: Axes, grid: str = "y") -> None:
-    """Leave two thin spines, small ticks and a faint grid along one axis."""
+    """Reduce axes to two thin spines, small ticks and a faint grid along one axis."""
     axes.grid(axis=grid, color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=7, length=2.5, width=0.5, color=FAINT, labelcolor=INK, pad=2)
@@ -90,9 +91,9 @@ def tidy(axes: Axes, grid: str = "y") -> None:
 
 
 def svg(figure: Figure) -> str:
-    """Return the figure as an SVG document: text stays text, and equal figures give equal bytes.
+    """Return the figure as an SVG document; text stays text, and equal figures give equal bytes.
 
-    Not for several threads at once: matplotlib takes these settings from a global.
+    It is not thread-safe, because matplotlib reads these settings from a global.
     """
     document = io.StringIO()
     nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
@@ -105,7 +106,7 @@ def save(figure: Figure, path: Path | str) -> Path:
     """Write the figure as `.svg` (see `svg`), `.pdf` with embedded TrueType fonts and no date, or `.png`.
 
     Raises:
-        ValueError: If the file's name ends otherwise.
+        ValueError: If the file's name has another suffix.
     """
     path = Path(path)
     match path.suffix.lower():

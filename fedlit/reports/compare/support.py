@@ -1,4 +1,4 @@
-"""How much evidence a class has: its images, the patients that they are of, and what can be judged by them."""
+"""Evidence for each class: positive and negative images and patients, and the classes with enough of them."""
 
 from dataclasses import dataclass
 
@@ -18,28 +18,30 @@ class Support:
 
     n_pos: np.ndarray  # `[C]` images labelled positive.
     n_neg: np.ndarray  # `[C]` images labelled negative.
-    patients_pos: np.ndarray | None  # `[C]` patients with a positive image; None where patients are unknown.
-    patients_neg: np.ndarray | None  # `[C]` patients with a negative image; None where patients are unknown.
-    judged: np.ndarray  # `[C]` bool, the classes that have intervals and tests.
-    averaged: np.ndarray  # `[C]` bool, the classes that the mean over classes is of.
-    notes: Notes  # What cannot be judged, and why.
+    patients_pos: np.ndarray | None  # `[C]` patients with a positive image; None if patients are unknown.
+    patients_neg: np.ndarray | None  # `[C]` patients with a negative image; None if patients are unknown.
+    judged: np.ndarray  # `[C]` bool, the classes with intervals and tests.
+    averaged: np.ndarray  # `[C]` bool, the classes in the mean over classes.
+    notes: Notes  # Classes without intervals and tests, and the reason.
 
     @classmethod
     def of(cls, shared: Shared) -> "Support":
-        """Count what all runs share.
+        """Count the images and patients that all runs share.
 
         Raises:
             ConfigError: If there are fewer than two patients.
         """
         patients = shared.units
         if len(np.unique(patients)) < 2:
-            raise ConfigError("the runs share test images of a single patient: at least two are needed")
+            raise ConfigError(
+                "the runs share test images of a single patient, expected at least two; compare runs on more images"
+            )
         masks = [shared.labels == value for value in (1, 0)]
         images = [mask.sum(0) for mask in masks]
         units = [np.array([len(np.unique(patients[column])) for column in mask.T], dtype=np.int64) for mask in masks]
         fewest, learned = np.minimum(*units), ~shared.unlearned
         judged = (fewest >= MIN_PATIENTS) & learned
-        # Where no class can be judged the mean is a number without an interval; what was not learned is never in it.
+        # If no class can be judged, the mean has no interval. Classes that were not learned are never in it.
         averaged = judged if judged.any() else (fewest > 0) & learned
         notes = _few(shared, *units, learned & (fewest > 0) & ~judged, bool(judged.any()))
         known = units if shared.patients is not None else (None, None)
@@ -47,25 +49,25 @@ class Support:
 
     @property
     def independent(self) -> tuple[np.ndarray, np.ndarray]:
-        """Two `[C]`, the positives and negatives that are independent: patients, or images where patients are unknown."""
+        """Return two `[C]`: the independent positives and negatives, as patients, or images if patients are unknown."""
         unknown = self.patients_pos is None or self.patients_neg is None
         return (self.n_pos, self.n_neg) if unknown else (self.patients_pos, self.patients_neg)
 
     @property
     def rarer(self) -> np.ndarray:
-        """`[C]` images of the side, positive or negative, of which fewer are independent."""
+        """Return `[C]`, the images of the side, positive or negative, with fewer independent ones."""
         positives, negatives = self.independent
         return np.where(positives <= negatives, self.n_pos, self.n_neg)
 
     @property
     def macro_name(self) -> str:
-        """Return ``macro``, or how many classes the mean is over where some are left out."""
+        """Return ``macro``, or the number of classes in the mean if some are left out."""
         count, total = int(self.averaged.sum()), len(self.averaged)
         return "macro" if count == total else f"mean of {count} of {total} classes"
 
     @property
     def unit(self) -> str:
-        """Return what `text` counts."""
+        """Return the unit of the counts in `text`."""
         return "images" if self.patients_pos is None else "images (patients)"
 
     def text(self, column: int) -> str:
@@ -81,7 +83,7 @@ class Support:
         return _counted(self.n_neg, self.patients_neg, column, sign)
 
     def rows(self) -> list[tuple[int | bool | None, ...]]:
-        """Return for each class the counts of images and of patients, and whether it is in the mean over classes."""
+        """Return for each class the counts of images and patients, and whether it is in the mean over classes."""
         nothing = np.full(len(self.n_pos), None)
         counts = (self.n_pos, self.n_neg, self.patients_pos, self.patients_neg, self.averaged)
         columns = [(nothing if column is None else column).tolist() for column in counts]
@@ -93,14 +95,14 @@ def _counted(images: np.ndarray, patients: np.ndarray | None, column: int, sign:
 
 
 def _few(shared: Shared, positive: np.ndarray, negative: np.ndarray, few: np.ndarray, others: bool) -> Notes:
-    """Say which classes have too few patients for an interval or a test."""
+    """Note the classes with too few patients for an interval or a test."""
     if not few.any():
         return []
-    who = "images" if shared.patients is None else "patients"
+    units = "images" if shared.patients is None else "patients"
     counts = zip(shared.classes, positive.tolist(), negative.tolist(), few.tolist(), strict=True)
     named = ", ".join(f"{name} ({ours} and {theirs})" for name, ours, theirs, is_few in counts if is_few)
-    mean = "; they are not in the mean over classes" if others else ", nor has the mean over classes"
+    mean = "these classes are not in the mean over classes" if others else "neither has the mean over classes"
     return [
-        f"fewer than {MIN_PATIENTS} positive or negative {who}: {named}. An interval or a test of so few is wrong too often, "
-        f"so these AUROCs have none{mean}."
+        f"Fewer than {MIN_PATIENTS} positive or negative {units}: {named}. Intervals and tests of so few are wrong "
+        f"too often, so these AUROCs have none, and {mean}."
     ]

@@ -1,4 +1,4 @@
-"""A comparison on the terminal, in 80 columns."""
+"""Terminal output of a comparison, in 80 columns."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,31 +9,33 @@ from rich.text import Text
 
 from fedlit.metrics.paired import p_text
 from fedlit.reports.compare.comparison import Comparison
-from fedlit.reports.compare.cost import cost
+from fedlit.reports.compare.cost import mean_cost
+from fedlit.reports.compare.difference import Difference
 from fedlit.reports.compare.methods import differences
-from fedlit.reports.compare.statistics import Difference, Estimate, Statistics
+from fedlit.reports.compare.statistics import AurocEstimate, Statistics
 from fedlit.reports.compare.words import ALONE, cost_row, interval_text, number, short
 
 NAME_WIDTH = 22
 MOST_SETTINGS = 12
 STARS = 3
-LEGEND = """p img, p seed: of test images, of seeds alone; uncorrected.
-Stars need more: p seed and p of one test with both noises, corrected by Holm
-over methods and classes (of the mean: over methods). *.05 **.01 ***.001"""
-ONE_SEED = "One seed of a method earns no stars: it tells nothing of another training."
+LEGEND = """p img, p seed: p for test images only and for seeds only, uncorrected.
+Stars: p for both noises, corrected by Holm over methods and classes (for the
+mean, over methods), below *.05 **.01 ***.001"""
+ONE_SEED = "A method with one seed gets no stars: it says nothing about seed noise."
 WIDTHS = (5, 5, 11, 6, 5, 6, STARS)
-"""Of mean, SD, interval, difference, both p and stars on the terminal."""
+"""Widths of the columns mean, SD, interval, difference, both p and stars."""
 
 
 def show(comparison: Comparison, console: Console) -> None:
-    """Print methods, AUROC, differences, verdicts, and what was left out."""
+    """Print methods, AUROC, differences, verdicts and notes."""
     labels = _labels([method.name for method in comparison.methods])
     console.print(_methods(comparison, labels))
     console.print()
     if comparison.statistics is not None:
         for line in _auroc(comparison, comparison.statistics, labels):
             console.print(line)
-        console.print(Text(f"SD: over {comparison.statistics.spread}.", "dim"))
+        if comparison.statistics.spread is not None:
+            console.print(Text(f"SD: over {comparison.statistics.spread}.", "dim"))
         if comparison.statistics.against:
             console.print(Text(LEGEND, "dim"))
         if any(not against.several_seeds for against in comparison.statistics.against):
@@ -51,7 +53,7 @@ def show(comparison: Comparison, console: Console) -> None:
 
 
 def _labels(names: Sequence[str]) -> dict[str, str]:
-    """Return names that fit; a number tells those apart that are cut, and the first table has them in full."""
+    """Return names that fit; shortened names have a number, and the first table has the full names."""
     if all(len(name) <= NAME_WIDTH for name in names):
         return {name: name for name in names}
     return {name: f"{i} {name}"[:NAME_WIDTH].rstrip(" ,") for i, name in enumerate(names, start=1)}
@@ -66,18 +68,16 @@ def _methods(comparison: Comparison, labels: dict[str, str]) -> Table:
     for place, method in enumerate(comparison.methods, start=1):
         name = f"{place} {method.name}" if numbered else method.name
         name += " (baseline)" if method.name == comparison.baseline.name and len(comparison.methods) > 1 else ""
-        table.add_row(Text(name), str(len(method.runs)), *cost_row(cost(method.runs)))
+        table.add_row(Text(name), str(len(method.runs)), *cost_row(mean_cost(method.runs)))
     return table
 
 
 def _auroc(comparison: Comparison, numbers: Statistics, labels: dict[str, str]) -> Iterator[Text]:
-    """Yield a line a class with its support, and under it a line a method; the mean over classes last."""
+    """Yield one line per class with its support, each followed by one line per method; the mean is last."""
     shared = numbers.shared
-    yield Text(
-        f"AUROC on test set {comparison.test_set!r}, {len(shared.labels):,} images that all runs share", "italic"
-    )
+    yield Text(f"AUROC on test set {comparison.test_set!r}, {numbers.images}", "italic")
     if shared.patients is not None:
-        yield Text("Of each class: images, and in parentheses the patients that they are of", "dim")
+        yield Text("Counts for each class: images (patients)", "dim")
     head = (
         "mean",
         "SD",
@@ -99,7 +99,7 @@ def _auroc(comparison: Comparison, numbers: Statistics, labels: dict[str, str]) 
             yield Text(_line((f"  {labels[scored.method.name]}", *row), widths), "bold" if "*" in row[-1] else "")
 
 
-def _row(estimate: Estimate, change: Difference | None, compared: bool) -> tuple[str, ...]:
+def _row(estimate: AurocEstimate, change: Difference | None, compared: bool) -> tuple[str, ...]:
     interval = interval_text(estimate.interval.low, estimate.interval.high).replace(" to ", "-")
     first = (short(estimate.value), short(estimate.sd), interval)
     if change is None:
@@ -109,7 +109,7 @@ def _row(estimate: Estimate, change: Difference | None, compared: bool) -> tuple
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """Join cells: names to the left, numbers to the right, stars to the left of their column."""
+    """Join cells; names and stars are aligned left, numbers right."""
     name, *values = cells
     shown = [name.ljust(widths[0] + 2)]
     shown += [v.ljust(w) if w == STARS else v.rjust(w) for v, w in zip(values, widths[1:], strict=False)]
@@ -129,5 +129,5 @@ def _settings(comparison: Comparison, labels: dict[str, str]) -> Table:
         lines = "\n".join(f"{value}  ({'; '.join(names)})" for value, names in owners.items())
         table.add_row(Text(str(key)), Text(lines))
     if len(differing) > MOST_SETTINGS:
-        table.add_row(f"and {len(differing) - MOST_SETTINGS} more, in the report")
+        table.add_row(f"{len(differing) - MOST_SETTINGS} more are in the report")
     return table

@@ -1,14 +1,14 @@
-"""Numbers as a report and the terminal print them."""
+"""Formatting of numbers for the report and the terminal."""
 
-from fedlit.reports.compare.cost import Cost
+from fedlit.reports.compare.cost import RunCost
 from fedlit.reports.compare.methods import ABSENT
 
 UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
-ALONE = "There is one method, and nothing to compare it with: name runs of another."
+ALONE = "There is only one method, so there are no differences; add runs of another method."
 
 
 def size(count: float) -> str:
-    """Return bytes in words, such as ``1.3 GB``."""
+    """Return a number of bytes with its unit, such as ``1.3 GB``."""
     if count != count:
         return ABSENT
     factor, unit = next((pair for pair in UNITS if count >= pair[0]), UNITS[-1])
@@ -16,7 +16,7 @@ def size(count: float) -> str:
 
 
 def number(value: float, form: str = ",.0f") -> str:
-    """Return a number as text, ``-`` where it is undefined."""
+    """Return a number as text, ``-`` if it is undefined."""
     if value != value:
         return ABSENT
     text = format(value, form)
@@ -24,15 +24,15 @@ def number(value: float, form: str = ",.0f") -> str:
 
 
 def short(value: float) -> str:
-    """Return an AUROC with three decimals, ``-`` where it is undefined."""
+    """Return an AUROC with three decimals, ``-`` if it is undefined."""
     return number(value, ".3f")
 
 
 def interval_text(low: float, high: float, form: str = ".3f") -> str:
-    """Return both ends of an interval, ``-`` where there is none."""
+    """Return both ends of an interval, ``-`` if it is undefined."""
     return f"{low:{form}} to {high:{form}}" if low == low else ABSENT
 
 
-def cost_row(total: Cost) -> tuple[str, str, str, str]:
-    """Return rounds, bytes, local steps and drift in words."""
+def cost_row(total: RunCost) -> tuple[str, str, str, str]:
+    """Return rounds, bytes, local steps and drift as text."""
     return number(total.rounds), size(total.bytes), number(total.steps), number(total.drift, ".3g")

@@ -1,0 +1,127 @@
+"""Tests of the difference between two methods, under test-set noise and seed noise."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import stats
+
+from fedlit.metrics.intervals import Interval
+from fedlit.metrics.paired import ALPHA, holm, stars
+from fedlit.reports.compare.alignment import Shared
+from fedlit.reports.compare.methods import Method
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A method's AUROC minus the baseline's."""
+
+    value: float  # Difference of the means over seeds.
+    interval: Interval  # Its interval under both noises; under test-set noise only if a method has one seed.
+    p_images: float  # Two-sided p of no difference, under test-set noise only.
+    # Two-sided p of a t-test over seeds, or NaN if a method has one seed. It is Student's test of two samples if all
+    # seeds share one draw of the data, as they are separate trainings then, and a paired test if each seed has its own.
+    p_seeds: float
+    p: float  # The larger of ``p_seeds`` and the p of a test with both variances; NaN if a method has one seed.
+    # ``p`` after Holm's correction: of a class over all classes and methods, of the mean over classes over methods.
+    p_holm: float = float("nan")
+
+    @property
+    def claimed(self) -> bool:
+        """Return True if the difference is beyond both noises, so that a claim may be made."""
+        return self.p_holm < ALPHA
+
+    @property
+    def stars(self) -> str:
+        """Return ``***``, ``**``, ``*`` for ``p_holm`` below 0.001, 0.01, 0.05, else ``ns``; ``-`` without a test."""
+        return stars(self.p_holm)
+
+    @property
+    def untested(self) -> "Difference":
+        """Return the difference without an interval and p."""
+        undefined = Interval(float("nan"), float("nan"), self.interval.level)
+        return replace(self, interval=undefined, p_images=np.nan, p_seeds=np.nan, p=np.nan)
+
+
+def paired_by_seed(method: Method, baseline: Method) -> bool:
+    """Return True if each seed has its own draw of the data; equal seeds on one draw are separate trainings."""
+    return method.draws == baseline.draws and len(set(method.draws)) >= max(2, len(method.draws))
+
+
+def extra_variance(shared: Shared) -> float:
+    """Return the extra variance of a mean over paired seeds, relative to the variance of one seed.
+
+    It is added to the 1/n of n independent seeds. If the test images of draws overlap, it is that of a resampled t-test
+    (Nadeau and Bengio 2003): the number of test images over that of other images. It is infinite if all draws have the
+    same test images, because differences between seeds do not show the noise of these images.
+    """
+    return shared.overlap / (1 - shared.overlap) if shared.rows and shared.overlap < 1 else np.inf
+
+
+def tested_difference(
+    ours: np.ndarray, theirs: np.ndarray, error: float, level: float, extra: float | None
+) -> Difference:
+    """Return the difference between two methods' AUROCs, with its tests.
+
+    Args:
+        ours: `[S]` AUROC of the method, by seed.
+        theirs: `[T]` AUROC of the baseline, by seed.
+        error: Standard error of the difference under test-set noise, or NaN.
+        level: Level of the interval.
+        extra: The `extra_variance` of paired seeds; None if seeds are not paired.
+    """
+    value = float(ours.mean() - theirs.mean())
+    normal = stats.norm.ppf((1 + level) / 2)
+
+    def around(reach: float) -> Interval:
+        return Interval(value - reach, value + reach, level)
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p_images = 1.0 if error == value == 0 else float(2 * stats.norm.sf(abs(value) / error)) if error else np.nan
+        if min(len(ours), len(theirs)) < 2:
+            return Difference(value, around(normal * (error or np.nan)), p_images, np.nan, np.nan)
+        if extra is None:
+            p_seeds, variance, freedom = _over_seeds(ours, theirs)
+        else:
+            p_seeds, variance, freedom = _over_draws(ours - theirs, extra if extra < np.inf else 0.0)
+        if extra is not None and extra < np.inf:  # the differences of draws show both noises
+            reach = max(stats.t.ppf((1 + level) / 2, freedom) * np.sqrt(variance), normal * error)
+            return Difference(value, around(reach), p_images, p_seeds, max(p_seeds, p_images))
+        total = variance + error**2
+        freedom *= (total / variance) ** 2
+        reach = stats.t.ppf((1 + level) / 2, freedom) * np.sqrt(total)
+        p = max(p_seeds, float(2 * stats.t.sf(abs(value) / np.sqrt(total), freedom)))
+    return Difference(value, around(reach), p_images, p_seeds, p)
+
+
+def corrected(differences: Sequence[Difference]) -> list[Difference]:
+    """Return the differences with their p corrected by Holm, for all of them."""
+    p_holm = holm([each.p for each in differences]).tolist()
+    return [replace(each, p_holm=p) for each, p in zip(differences, p_holm, strict=True)]
+
+
+def _over_draws(differences: np.ndarray, extra: float) -> tuple[float, float, float]:
+    """Return p of a paired t-test, the variance of the mean difference, and its degrees of freedom; or NaN."""
+    count = len(differences)
+    variance = differences.var(ddof=1) * (1 / count + extra)
+    if np.ptp(differences) < 1e-12:
+        return np.nan, np.nan, np.nan
+    p = 2 * stats.t.sf(abs(differences.mean()) / np.sqrt(variance), count - 1)
+    return float(p), float(variance), float(count - 1)
+
+
+def _over_seeds(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float, float]:
+    """Return p of a t-test over seeds, the variance of the difference of means, and its degrees of freedom; or NaN.
+
+    The test is Student's for two samples: with few seeds it has more power than Welch's. It can miss unequal variances;
+    the test with both noises, which uses the variance returned here, guards against that.
+    """
+    samples = [ours, theirs]
+    if max(map(np.ptp, samples)) < 1e-12:
+        return np.nan, np.nan, np.nan
+    sizes = np.array([len(sample) for sample in samples])
+    variances = np.array([sample.var(ddof=1) for sample in samples])
+    parts = variances / sizes
+    pooled = (variances @ (sizes - 1)) / (sizes - 1).sum() * (1 / sizes).sum()
+    p = 2 * stats.t.sf(abs(ours.mean() - theirs.mean()) / np.sqrt(pooled), (sizes - 1).sum())
+    return float(p), float(parts.sum()), float(parts.sum() ** 2 / (parts**2 / (sizes - 1)).sum())
