@@ -97,7 +97,7 @@ MUTANTS = (
            "sites/test_flare_carrier.py"),
     Mutant("states of a running run are removed", "sites/states.py", "newest = max(", "newest = min(",
            "sites/test_site_states.py"),
-    Mutant("old files that are not states are removed", "sites/states.py", "not RUN.fullmatch(run.name) or", "",
+    Mutant("old files that are not states are removed", "sites/states.py", "not named.fullmatch(entry.name) or", "",
            "sites/test_site_states.py"),
     Mutant("labels of a batch are not checked", "core/batches.py", "check_batch(self._client, batch, self._classes)",
            "...", "hostile/test_fetched_labels.py"),

@@ -33,7 +33,7 @@ def test_what_no_site_tells_is_said_at_the_start_in_each_round_and_at_the_end(tm
     assert rounds.count("val AUROC not reported") == 2
     assert "nan" not in rounds
     assert "val/auroc_macro was undefined in every round: the last model counts as the best" in rounds
-    rows = [line for line in rounds.splitlines() if line.count("not told") == 3]
+    rows = [line for line in rounds.splitlines() if line.count("not reported") == 3]
     metrics = (tmp_path / "default" / "one" / "metrics.csv").read_text().splitlines()
     untold = {line.split(",")[1] for line in metrics if "test/federation/n_pos/" in line and line.endswith(",nan")}
     assert len(rows) == len(untold) > 1
