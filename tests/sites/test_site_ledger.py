@@ -94,7 +94,7 @@ def test_a_ledger_that_was_changed_is_not_shown(fedlit_cli, file, state, change)
     (state / LINES).write_text("".join(lines))
     code, out, err = fedlit_cli(f"site ledger {file}")
     assert (code, out) == (1, "")
-    assert "it does not follow from the line before it: somebody has changed the file" in err
+    assert "does not follow from the line before it: the file was edited" in err
 
 
 def test_a_line_that_is_being_written_is_not_counted_and_stays(fedlit_cli, file, state):
@@ -109,9 +109,9 @@ def test_a_line_that_is_being_written_is_not_counted_and_stays(fedlit_cli, file,
 
 
 def test_what_is_no_site_is_refused_in_words(fedlit_cli, file, tmp_path):
-    assert "nothing was asked yet, and nothing has left" in fedlit_cli(f"site ledger {file}")[1]
+    assert "no message was answered yet, and nothing has left" in fedlit_cli(f"site ledger {file}")[1]
     code, _, err = fedlit_cli(f"site ledger {tmp_path}")
     assert code == 1
     assert "expected the folder of a site, with local/fedlit-site.yaml, or its own file" in err
     file.write_text("name: north\n")
-    assert "state: expected the folder of what the site keeps" in fedlit_cli(f"site ledger {file}")[2]
+    assert "state: expected the path of the site's folder of states" in fedlit_cli(f"site ledger {file}")[2]

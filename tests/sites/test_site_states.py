@@ -49,7 +49,9 @@ def test_states_of_runs_that_have_written_none_for_some_time_are_removed(folder)
     assert forget(folder, 30, 1000 * DAY) == [OLD]
     assert {path.name for path in folder.iterdir()} == others
     assert new.read("North", 1) is not None
-    with pytest.raises(MissingState, match="restore it from a copy, or go on without what the client has kept so far"):
+    with pytest.raises(
+        MissingState, match="a copy, or resume with --fresh_state, without what the client has kept so far"
+    ):
         old.read("North", 1)
 
 

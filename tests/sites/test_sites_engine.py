@@ -150,13 +150,13 @@ def test_short_rounds_are_told_in_numbers(fedlit_cli, sites, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--sites loopback:4", "4 sites for 3 clients: expected at most one site a client"),
+        ("--sites loopback:4", "found 4 sites for 3 clients"),
         (
             "--sites project/",
-            "--sites project: there is no startup/fed_admin.json: expected loopback: and a number of sites, or",
+            "--sites project: expected loopback: and a number of sites, or a lead's folder with startup/fed_admin.json",
         ),
         ("--sites loopback:0", "such as loopback:3, found 'loopback:0'"),
-        ("--fresh_state site-1", "--fresh_state: it names sites, and there are none without --sites"),
+        ("--fresh_state site-1", "--fresh_state: expected only with --sites"),
         ("--sites loopback:2 --fresh_state other", "there is no such site; sites are site-1, site-2"),
         ("--sites loopback:2 --seed 0,1", "--sites: the sites of one run"),
     ],

@@ -45,7 +45,7 @@ CLIENT = "site 'site-2', client 'site-1'"
 
 def test_a_process_that_dies(rounds, sites):
     sites.between = failing("site-2", 1, 1, dying)
-    died = f"round 2: {CLIENT} (train): its process died, and is started again; it goes on with 2 of 3"
+    died = f"round 2: {CLIENT} (train): its process died and is being restarted; continuing with 2 of 3"
     assert rounds() == [[], [died], [], [], []]
 
 
@@ -68,7 +68,7 @@ def test_a_deadline_that_is_missed(rounds, sites, monkeypatch):
             yield ticket, Lost("no reply within the deadline") if missed else answer
 
     monkeypatch.setattr(InProcess, "collect", late)
-    missed = [f"round {n}: {CLIENT} (train): no reply within the deadline; it goes on with 2 of 3" for n in (2, 3)]
+    missed = [f"round {n}: {CLIENT} (train): no reply within the deadline; continuing with 2 of 3" for n in (2, 3)]
     assert rounds() == [[], missed[:1], missed[1:], [], []]
 
 
@@ -84,7 +84,7 @@ def test_data_that_change_and_change_back(rounds, sites, monkeypatch):
         return answer(envelope.to_bytes())
 
     sites.between = between
-    changed = "its data have changed; what it sends from now on is of other images or labels"
+    changed = "its data have changed; from now on its results are for other images or labels"
     assert rounds() == [[], [f"round 2: {CLIENT}: {changed}"], [f"round 3: {CLIENT}: {changed}"], [], []]
 
 
@@ -124,7 +124,7 @@ def test_a_copy_of_a_site_that_is_started_is_reported_to_the_lead(log, tmp_path,
         now[0] += seconds
         evicted(log, *["north"] * evictions)
         seen = len(hosted.lines.since(0))
-        return hosted.told({"since": seen})["lines"]
+        return hosted.progress({"since": seen})["lines"]
 
     assert lines(0, 0) == lines(1, 1) == lines(1, 1) == []  # as many as a link that breaks brings
     assert lines(hosting.RECENT, 1) == []

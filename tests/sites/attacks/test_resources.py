@@ -57,8 +57,8 @@ NO_MESSAGES = {
 
 
 WHY = {
-    "a key twice": "a key is there twice",
-    "depth": "within each other",
+    "a key twice": "a key appears twice",
+    "depth": "are nested more than",
     "two arrays of one name": "two arrays of a message",
 }
 
@@ -108,8 +108,8 @@ def test_lines_of_the_ledger_are_not_forged(attacked):
     """What a message names is escaped: one message is one line."""
     before = attacked.ledger()
     odd = "train\n2026-01-01 all is well\x1b[2J"
-    attacked.refuses(attacked.content(odd, {"run": new_run()}), "nothing that a site can be asked")
-    attacked.refuses(attacked.content("train", {"run": odd}), "other fields than fedlit's own")
+    attacked.refuses(attacked.content(odd, {"run": new_run()}), "verb: expected one of")
+    attacked.refuses(attacked.content("train", {"run": odd}), "missing or unknown fields")
     attacked.prepare(run=new_run(), named=odd)
     after = attacked.ledger()
     assert len(after) == len(before) + 3
@@ -126,9 +126,11 @@ def test_verbs_out_of_order_are_answered(attack):
     )
     site.prepare()
     asked = site.task(Look(site.client, "val", 0, "validation_step", None))
-    site.refuses(site.ask("train", asked, site.down()), "asks for a round", "damaged")
-    site.refuses(site.ask("evaluate", site.task(Train(0, [], True)), site.down()), "asks for an evaluation", "damaged")
-    site.refuses(site.train(accepted=7), "the state of a client that is wanted is not there", "state")
+    site.refuses(site.ask("train", asked, site.down()), "train: expected a round", "damaged")
+    site.refuses(
+        site.ask("evaluate", site.task(Train(0, [], True)), site.down()), "evaluate: expected an evaluation", "damaged"
+    )
+    site.refuses(site.train(accepted=7), "the required state of a client is missing", "state")
     start = Start(site.run, "", site.fingerprint, site.client, "before", a_plan(), 3, False)
     site.refuses(site.ask("start", start, site.down()), "is not there", "state")
     site.refuses(
@@ -151,7 +153,7 @@ def test_a_message_that_is_too_large_is_refused_before_it_is_read(attack):
     site = attack(limits={"megabytes": 1})
     site.hello()
     answer = site.raw(Envelope.of("end", End(new_run()), {"w": torch.zeros(300_000)}).to_bytes())
-    site.refuses(answer, "limits.megabytes: 1 are allowed", "refused")
+    site.refuses(answer, "limits.megabytes allows 1", "refused")
 
 
 def test_messages_of_a_day_are_counted(attack):
