@@ -16,7 +16,8 @@ from fedlit.sites.ledger import LINES, Entry
 from fedlit.sites.messages import printable
 
 COLUMNS = (
-    "time", "lead", "run", "phase", "verb", "client", "view", "at", "examples", "steps", "answer", "refused", "bytes", "arrays",
+    "time", "lead", "run", "phase", "verb", "client", "view", "at", "examples", "steps", "answer", "refused", "bytes",
+    "arrays",
     "header", "config", "question", "hash",
 )  # fmt: skip
 

@@ -96,7 +96,8 @@ class Asking:
             on_error: What happens when a site fails, if it differs from the setting.
 
         Raises:
-            TrainingError: If a site has failed and the federation does not continue without it; names the site and the reason.
+            TrainingError: If a site has failed and the federation does not continue without it; names the site and the
+                reason.
         """
         on_error, position, self.failed = on_error or self.on_error, 0, False
         answers, failures, waiting = {}, {}, list(range(len(requests)))
@@ -185,7 +186,7 @@ class Asking:
 
     def _advice(self, on_error: OnError, lasting: bool, came: int, asked: int) -> str:
         if on_error == "skip":
-            return f"; only {came} of {asked} answered, and federation.quorum is {self.quorum}; go on with the last checkpoint"
+            return f"; only {came} of {asked} answered, and federation.quorum is {self.quorum}; resume from the last checkpoint"
         if on_error == "stop" or lasting:
             return "; go on with the last checkpoint once it is mended, or set federation.on_site_error: skip"
         return f" ({TRIES} times in a row); resume from the last checkpoint, or set federation.on_site_error: skip"

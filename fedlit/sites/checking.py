@@ -148,11 +148,15 @@ def _plan(settings: dict, presence: Presence, own: SiteSettings) -> Plan:
     batch_size = max(options.get("batch_size", BATCH), 1)
     seed = settings.get("seed", 0)
     return Plan(
-        model=part["model"], phase=part["phase"] | {"schedule": schedule or {"class_path": "ConstantSchedule"}}, rounds=rounds or 10,
+        model=part["model"], phase=part["phase"] | {"schedule": schedule or {"class_path": "ConstantSchedule"}},
+        rounds=rounds or 10,
         seed=seed if isinstance(seed, int) else 0, weights="", lr_factors=federation.get("lr_factors") or {},
-        optimizer_state=federation.get("optimizer_state", "reset"), gradient_clip=federation.get("gradient_clip"), gradient_clamp=federation.get("gradient_clamp"),
-        measure_batches=federation.get("measure_batches", 32), memory_format=federation.get("memory_format"), cuda_graph=federation.get("cuda_graph", "auto"),
-        compile=federation.get("compile"), threads=federation.get("threads", 1), batch_size=batch_size, eval_batch_size=options.get("eval_batch_size", 128), limit_eval_batches=None,
+        optimizer_state=federation.get("optimizer_state", "reset"), gradient_clip=federation.get("gradient_clip"),
+        gradient_clamp=federation.get("gradient_clamp"),
+        measure_batches=federation.get("measure_batches", 32), memory_format=federation.get("memory_format"),
+        cuda_graph=federation.get("cuda_graph", "auto"),
+        compile=federation.get("compile"), threads=federation.get("threads", 1), batch_size=batch_size,
+        eval_batch_size=options.get("eval_batch_size", 128), limit_eval_batches=None,
         precision=(settings.get("fabric") or {}).get("precision", "32-true"),
     )  # fmt: skip
 

@@ -71,9 +71,9 @@ class AtSites(FederatedDataModule):
         for site, told in filter(None, chain.from_iterable(rows)):
             if told.name in self.site_of:
                 raise ConfigError(
-                    f"sites {self.site_of[told.name]!r} and {site!r} both have a client {told.name!r}; expected different names. "
-                    "With ImageTable, clients have the names in the column that `site` names: write the hospital's name "
-                    "into a column of its table, and `site: COLUMN` into the data of its file"
+                    f"sites {self.site_of[told.name]!r} and {site!r} both have a client {told.name!r}; expected "
+                    "different names. With ImageTable, clients have the names in the column that `site` names: write "
+                    "the hospital's name into a column of its table, and `site: COLUMN` into the data of its file"
                 )
             self.told[told.name], self.site_of[told.name] = told, site
         distinct_names(self.told)
@@ -84,8 +84,8 @@ class AtSites(FederatedDataModule):
         self.test_sets = dict(test_sets or {})
         if silent := [site.name for site in sites if not site.scores]:
             self.notes.append(
-                f"{', '.join(silent)}: scores of single images do not leave, so AUROC over all clients is computed from "
-                "histograms there; auroc_within bounds its error"
+                f"{', '.join(silent)}: scores of single images do not leave, so AUROC over all clients is computed "
+                "from histograms there; auroc_within bounds its error"
             )
         for site in sites:
             if not site.scores:
@@ -104,8 +104,8 @@ class AtSites(FederatedDataModule):
         for name, told in self.told.items():
             if len(self.told) > 1 and told.train > LARGE * total:
                 yield (
-                    f"client {name!r} of {self.site_of[name]} reports {told.train:,} of the {total:,} training images; with "
-                    "federation.weights: uniform each client counts the same"
+                    f"client {name!r} of {self.site_of[name]} reports {told.train:,} of the {total:,} training "
+                    "images; with federation.weights: uniform each client counts the same"
                 )
 
     def _unranked(self) -> Iterator[str]:
@@ -115,8 +115,8 @@ class AtSites(FederatedDataModule):
             None in pair for counts in told for pair in zip(*counts, strict=True) if any(n != 0 for n in pair)
         ):
             yield (
-                "no site reports the AUROC of any class in validation, so val/auroc_macro is NaN and the model of the last "
-                "round counts as the best; federation.monitor: train/loss selects by another metric"
+                "no site reports the AUROC of any class in validation, so val/auroc_macro is NaN and the model of "
+                "the last round counts as the best; federation.monitor: train/loss selects by another metric"
             )
 
     def counts(self) -> pd.DataFrame:

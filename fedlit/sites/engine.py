@@ -148,8 +148,8 @@ class SiteEngine(Engine):
         here = [view for view in views if view.holder is None and view.client is None]
         if left := sorted({view.part for view in views if view.holder is None and view.client is not None}):
             warnings.warn(
-                f"the server's test set {left[0]!r} is not evaluated: clients keep a part of the model, which does not leave "
-                "their sites",
+                f"the server's test set {left[0]!r} is not evaluated: clients keep a part of the model, which does "
+                "not leave their sites",
                 stacklevel=2,
             )
         scored |= zip(here, self._own.evaluate(here, {}, down) if here else (), strict=True)
@@ -203,8 +203,10 @@ class SiteEngine(Engine):
                 self._site_of[name],
                 name,
                 Start(
-                    run=self._roster.run, phase=self._phase, fingerprint=self._layout.fingerprint, client=name, before=before,
-                    config=self._roster.plans[before], accepted=kept[name], fresh=self._site_of[name] in self._roster.fresh,
+                    run=self._roster.run, phase=self._phase, fingerprint=self._layout.fingerprint, client=name,
+                    before=before,
+                    config=self._roster.plans[before], accepted=kept[name],
+                    fresh=self._site_of[name] in self._roster.fresh,
                 ),
                 tensors,
             )
@@ -352,8 +354,8 @@ class SiteEngine(Engine):
         if data != told.data:
             told.data = data
             warnings.warn(
-                f"{what}: site {request.site!r}, client {request.client!r}: its data have changed; from now on its results "
-                "are for other images or labels",
+                f"{what}: site {request.site!r}, client {request.client!r}: its data have changed; from now on its "
+                "results are for other images or labels",
                 stacklevel=2,
             )
 
@@ -406,7 +408,7 @@ def _check_windows(settings: Settings, layout: Layout) -> None:
         nbytes = layout.size * layout.dtype.itemsize
         raise ConfigError(
             f"federation.schedule: {composed_name(settings.aggregators)} with rounds of one local step sends "
-            f"{decimal(nbytes)} to each site and back for every batch, and waits for the slowest link each time. Across "
-            "sites this takes days for what one machine does in minutes. Use an algorithm with a window of many steps, "
-            "or leave out --sites"
+            f"{decimal(nbytes)} to each site and back for every batch, and waits for the slowest link each time. "
+            "Across sites this takes days for what one machine does in minutes. Use an algorithm with a window of "
+            "many steps, or leave out --sites"
         )

@@ -1,7 +1,7 @@
 """Messages between a server and its sites: a JSON header, and named arrays of numbers.
 
-A message contains no code, and nothing is unpickled. Its bytes are ``FEDLIT``, the number of the protocol, the length of
-the header, the header, and the arrays in turn, little-endian. The header carries the SHA-256 of the arrays' bytes.
+A message contains no code, and nothing is unpickled. Its bytes are ``FEDLIT``, the number of the protocol, the length
+of the header, the header, and the arrays in turn, little-endian. The header carries the SHA-256 of the arrays' bytes.
 
 PyTorch is imported only when tensors are requested, so a process that only forwards messages does not need it.
 """
@@ -195,8 +195,8 @@ class Envelope:
         text = json.dumps(told, allow_nan=False, separators=(",", ":")).encode()
         if len(text) > LARGEST_HEADER:
             raise ValueError(
-                f"the header of a message {self.verb!r} has {len(text):,} bytes, more than {LARGEST_HEADER:,}: use fewer "
-                "names (of clients, of what a module logs), or a shorter configuration"
+                f"the header of a message {self.verb!r} has {len(text):,} bytes, more than {LARGEST_HEADER:,}: use "
+                "fewer names (of clients, of what a module logs), or a shorter configuration"
             )
         return text
 
@@ -249,7 +249,8 @@ def split(content: bytes) -> tuple[bytes, memoryview]:
         raise Damaged("expected a fedlit message, found other data")
     if protocol != PROTOCOL:
         raise Damaged(
-            f"expected a message of protocol {PROTOCOL}, found protocol {protocol}: install the same fedlit on both sides"
+            f"expected a message of protocol {PROTOCOL}, found protocol {protocol}: install the same fedlit on both "
+            f"sides"
         )
     start = PREFIX.size + length
     if length > LARGEST_HEADER or start > len(content):

@@ -1,7 +1,7 @@
-"""NVFlare as a transport: the server's job runs the rounds, and a site's job forwards messages to the site's own process.
+"""NVFlare as a transport: the server's job runs the rounds, and a site's job forwards messages to its own process.
 
-A job names the two classes of this module, `Rounds` and `Site`, and contains only configuration. NVFlare sends the header
-of each message, and its named arrays as arrays.
+A job names the two classes of this module, `Rounds` and `Site`, and contains only configuration. NVFlare sends the
+header of each message, and its named arrays as arrays.
 """
 
 import json
@@ -91,7 +91,7 @@ class Rounds(Controller):
 
 
 class Door(FLComponent):
-    """Component of NVFlare's server that applies ``refused`` of the server's own file to NVFlare's list of disabled sites.
+    """Component of NVFlare's server that applies ``refused`` of the server's own file to the list of disabled sites.
 
     The file is read again whenever it has changed: when a site registers, and with each heartbeat.
     """

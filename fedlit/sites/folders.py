@@ -44,7 +44,8 @@ ABOUT = {
         "Logs stay on this machine: no component sends them, and allow_log_streaming is off.",
     ],
     rules.AUTHORIZATION: [
-        "What people may do on this machine, by the role in their certificates. The server and each site set their own rules.",
+        "What people may do on this machine, by the role in their certificates. The server and each site set their "
+        "own rules.",
         "submit_job: only leads start runs. byoc: nobody sends code. shell_commands: nobody reads files from outside.",
     ],
 }
@@ -106,8 +107,8 @@ class Folder:
             raise ConfigError(f"--port: expected a number up to 65535, found {self.port}")
         if re.search(r"[\s%$\"'\\]", str(self.path)):
             raise ConfigError(
-                f"{self.path}: NVFlare's scripts and systemd need a path without spaces, quotes, %, $ or backslashes; choose "
-                "another folder"
+                f"{self.path}: NVFlare's scripts and systemd need a path without spaces, quotes, %, $ or backslashes; "
+                "choose another folder"
             )
 
     def write(self) -> list[Path]:

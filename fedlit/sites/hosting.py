@@ -69,7 +69,8 @@ class Ending:
     """Outcome of a run, as far as the server's job knows it.
 
     Attributes:
-        kind: ``finished``, ``stopped`` (on request), ``failed``, or ``away`` (a site was disconnected, or the job aborted).
+        kind: ``finished``, ``stopped`` (on request), ``failed``, or ``away`` (a site was disconnected, or the job
+            aborted).
         reason: Readable reason of a failure.
         directory: The run's directory at the server.
         rounds: Completed rounds of the model that was tested.
@@ -186,8 +187,8 @@ class Hosted:
             if len(recent) >= EVICTED:
                 self._evicted[name] = []
                 self.lines.write(
-                    f"warning: site {name!r}: another process connects under its name, and they keep disconnecting each "
-                    "other; stop the copy of its folder\n"
+                    f"warning: site {name!r}: another process connects under its name, and they keep disconnecting "
+                    "each other; stop the copy of its folder\n"
                 )
 
     def wait(self, seconds: float) -> None:

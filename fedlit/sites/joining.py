@@ -102,10 +102,14 @@ def _plans(experiment: Experiment, parts: Mapping[str, dict[str, Any]]) -> dict[
             phase["schedule"] = {"class_path": "fedlit.schedules.ConstantSchedule", "init_args": options}
         start = Envelope.of("start", Done(), module_tensors(part.model(experiment.model).state_dict())).digest
         plans[name] = Plan(
-            model=parts[name]["model"], phase=phase, rounds=federation.rounds, seed=part.seed(experiment.seed), weights="" if number else start,
-            lr_factors=federation.lr_factors or {}, optimizer_state=federation.optimizer_state, gradient_clip=federation.gradient_clip, gradient_clamp=federation.gradient_clamp,
-            measure_batches=federation.measure_batches, memory_format=federation.memory_format, cuda_graph=federation.cuda_graph, compile=federation.compile, threads=federation.threads,
-            batch_size=experiment.data.batch_size, eval_batch_size=experiment.data.eval_batch_size, limit_eval_batches=experiment.eval_batches,
+            model=parts[name]["model"], phase=phase, rounds=federation.rounds, seed=part.seed(experiment.seed),
+            weights="" if number else start,
+            lr_factors=federation.lr_factors or {}, optimizer_state=federation.optimizer_state,
+            gradient_clip=federation.gradient_clip, gradient_clamp=federation.gradient_clamp,
+            measure_batches=federation.measure_batches, memory_format=federation.memory_format,
+            cuda_graph=federation.cuda_graph, compile=federation.compile, threads=federation.threads,
+            batch_size=experiment.data.batch_size, eval_batch_size=experiment.data.eval_batch_size,
+            limit_eval_batches=experiment.eval_batches,
             precision=experiment.fabric.strategy.precision.precision,
         )  # fmt: skip
     return plans
@@ -147,7 +151,8 @@ def _loopback(experiment: Experiment, number: int, open_things: ExitStack) -> Ca
     clients = len(experiment.data.clients)
     if number > clients:
         raise ConfigError(
-            f"--sites: expected at most one site per client, found {number} sites for {clients} clients; name fewer sites"
+            f"--sites: expected at most one site per client, found {number} sites for {clients} clients; "
+            "ask for fewer sites"
         )
     folder = open_things.enter_context(tempfile.TemporaryDirectory(prefix="fedlit-sites-"))
     state = Path(folder) if experiment.fast_dev_run else _states(experiment)

@@ -1,7 +1,8 @@
 """The ledger of a site: ``ledger.jsonl`` with one line per message, and the readable summary ``leaves_a_site.txt``.
 
 Each line holds the hash of the one before it. Changing, removing or inserting a line therefore means rewriting all that
-follow. The server remembers the last head that it has seen, and so notices a ledger that was restored from an older copy.
+follow. The server remembers the last head that it has seen, and so notices a ledger that was restored from an older
+copy.
 """
 
 import hashlib

@@ -20,8 +20,9 @@ CONNECTING = 5
 """Seconds that a server has to answer."""
 
 UNANSWERED = (
-    api_spec.NoConnection, api_spec.SessionClosed, api_spec.NoReply, api_spec.InternalError, api_spec.NoClientsAvailable,
-    api_spec.InvalidTarget, api_spec.CommandError, FLCommunicationError, RuntimeError, OSError,
+    api_spec.NoConnection, api_spec.SessionClosed, api_spec.NoReply, api_spec.InternalError,
+    api_spec.NoClientsAvailable, api_spec.InvalidTarget, api_spec.CommandError, FLCommunicationError, RuntimeError,
+    OSError,
 )  # fmt: skip
 """Errors of a server that does not answer, or not now."""
 
@@ -51,8 +52,8 @@ class Link:
         """Ask the server; return None if it does not answer.
 
         Raises:
-            ConfigError: If the server does not accept the lead or is of another federation, or the lead's certificate is
-                refused or has expired.
+            ConfigError: If the server does not accept the lead or is of another federation, or the lead's certificate
+                is refused or has expired.
         """
         try:
             if self._session is None:
@@ -70,8 +71,8 @@ class Link:
             self.close()
             if DISABLED in f"{error} {error.__context__}":
                 raise ConfigError(
-                    f"--sites {self.lead.folder}: the server refuses the certificate of {self.lead.user} (refused in its own "
-                    "file); ask its administrator"
+                    f"--sites {self.lead.folder}: the server refuses the certificate of {self.lead.user} (refused in "
+                    "its own file); ask its administrator"
                 ) from error
             if (kit := kit_of(self.lead.folder)) is not None:
                 kit.certificate().check_dates()

@@ -322,8 +322,8 @@ class Failure:
     """A site's answer if it did not do what was asked.
 
     Attributes:
-        kind: ``refused`` by its policy, ``unfit`` (another version, other classes, another layout), ``state`` (a file is
-            missing), ``unprepared`` (the process is new), ``damaged`` (an invalid message), or ``failed``.
+        kind: ``refused`` by its policy, ``unfit`` (another version, other classes, another layout), ``state`` (a file
+            is missing), ``unprepared`` (the process is new), ``damaged`` (an invalid message), or ``failed``.
         reason: Readable reason.
     """
 

@@ -86,8 +86,8 @@ def bring(folder: Path, run: str, client: str | None, output: Path | None) -> tu
     runs = list(dict.fromkeys(file.name[:32] for file in files))
     if not files:
         raise ConfigError(
-            f"{folder / FOLDER}: there is no model{f' of run {run}' if run else ''}. A model arrives when its run ends, if "
-            "verbs in the site's file include model, and models in the server's file is true"
+            f"{folder / FOLDER}: there is no model{f' of run {run}' if run else ''}. A model arrives when its run "
+            "ends, if verbs in the site's file include model, and models in the server's file is true"
         )
     if run and len(runs) > 1:
         raise ConfigError(

@@ -67,7 +67,8 @@ class OwnData:
         own = self.settings.own(list(whole.clients))
         if not own:
             raise ConfigError(
-                f"share: {self.settings.share} leaves none of the {len(whole.clients)} clients of its data; choose another share"
+                f"share: {self.settings.share} leaves none of the {len(whole.clients)} clients of its data; choose "
+                f"another share"
             )
         data = copy.copy(whole)
         data.clients, data.test_sets = {name: whole.clients[name] for name in own}, {}

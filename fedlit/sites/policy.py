@@ -28,12 +28,12 @@ class Leaves:
     Args:
         vectors: Patterns of the names of vectors that training may send, such as ``w``, ``stats``, ``squares``, and
             ``0/*`` for everything that the first aggregator of the list adds. By default every vector.
-        scores: Whether an evaluation may send a score and the labels of every image. Otherwise it sends counts, AUROC, loss
-            and histograms.
+        scores: Whether an evaluation may send a score and the labels of every image. Otherwise it sends counts, AUROC,
+            loss and histograms.
         counts_below: A class with fewer positives or fewer negatives than this in a part of a client's data is hidden
             there: no counts, no AUROC, no histogram, no share of positives, and no loss of an evaluation of that part.
-        errors: Whether error messages leave that may name files or cells of a table. Otherwise the server learns only that
-            something failed, and the site's own log has the message.
+        errors: Whether error messages leave that may name files or cells of a table. Otherwise the server learns only
+            that something failed, and the site's own log has the message.
     """
 
     vectors: list[str] = field(default_factory=lambda: ["*"])
@@ -104,11 +104,11 @@ class Policy:
 
     Args:
         verbs: What the server may ask for: ``prepare``, ``start``, ``train``, ``measure``, ``evaluate``, ``model``.
-        allow: Paths of classes that a configuration may name, in addition to those of fedlit and ``torch.optim``, such as
-            ``our_project.fancy.FancyAggregator``. They are imported when the site starts.
+        allow: Paths of classes that a configuration may name, in addition to those of fedlit and ``torch.optim``, such
+            as ``our_project.fancy.FancyAggregator``. They are imported when the site starts.
         leaves: What may leave the site.
-        floors: Least sizes of what its answers are made of. None for no floors, for example if one person has server and
-            sites.
+        floors: Least sizes of what its answers are made of. None for no floors, for example if one person has server
+            and sites.
         limits: Resources that a server may use.
         rounds: Largest number of rounds, measuring rounds included, for which a client answers in ``days``, over all
             runs. By default there is no limit.
@@ -184,7 +184,8 @@ class Policy:
         for name, size in sizes.items():
             if batch_size < min(self.floors.batch_size, size):
                 raise Refused(
-                    f"a batch of {batch_size} examples of client {name!r}; floors.batch_size is {self.floors.batch_size}"
+                    f"a batch of {batch_size} examples of client {name!r}; floors.batch_size is "
+                    f"{self.floors.batch_size}"
                 )
         if limited and self.floors.whole:
             raise Refused("an evaluation of some batches; floors.whole requires whole parts; leave out the limit")
@@ -204,8 +205,8 @@ class Policy:
             raise Refused(f"a round of {steps:,} steps; limits.steps allows {self.limits.steps:,}")
         if self.floors is not None and examples < (least := min(self.floors.examples, size)):
             raise Refused(
-                f"a round of {examples} examples; floors.examples requires {least}; raise federation.schedule.window, or "
-                "federation.measure_batches for a measuring round"
+                f"a round of {examples} examples; floors.examples requires {least}; raise federation.schedule.window, "
+                "or federation.measure_batches for a measuring round"
             )
 
     def check_round(self, ledger: Ledger, client: str) -> None:
@@ -217,14 +218,15 @@ class Policy:
         answered = sum(entry.trains and entry.client == client for entry in ledger.since(self.days))
         if self.rounds is not None and answered >= self.rounds:
             raise Refused(
-                f"client {client!r} has answered for {answered} rounds in {self.days} days, over all runs; rounds allows "
-                f"{self.rounds}"
+                f"client {client!r} has answered for {answered} rounds in {self.days} days, over all runs; rounds "
+                f"allows {self.rounds}"
             )
 
     def check_look(self, look: Look, run: str, phase: str, question: str, ledger: Ledger) -> None:
         """Refuse an evaluation of a part of a view, a second question about a view after a round, and one too many.
 
-        If a client has trained a round again, as after a resume, another question about the following rounds is allowed.
+        If a client has trained a round again, as after a resume, another question about the following rounds is
+        allowed.
 
         Args:
             look: The evaluation.
@@ -250,7 +252,8 @@ class Policy:
                 if entry.question == question:
                     return
                 raise Refused(
-                    f"another question about {view} after round {look.at}: floors.whole allows one for each part and round"
+                    f"another question about {view} after round {look.at}: floors.whole allows one for each part and "
+                    f"round"
                 )
         if self.rounds is not None:
             recent = list(ledger.since(self.days))
@@ -258,8 +261,8 @@ class Policy:
             most = self.rounds + 2 * len({entry.run for entry in recent if entry.trains})
             if asked >= most:
                 raise Refused(
-                    f"{asked} evaluations of {view} in {self.days} days, over all runs: rounds ({self.rounds}) allows as many, "
-                    "plus two for each run"
+                    f"{asked} evaluations of {view} in {self.days} days, over all runs: rounds ({self.rounds}) allows "
+                    "as many, plus two for each run"
                 )
 
     def check_vectors(self, names: Iterable[str]) -> None:
@@ -271,7 +274,8 @@ class Policy:
         kept = [name for name in names if not any(fnmatch(name, pattern) for pattern in self.leaves.vectors)]
         if kept:
             raise Refused(
-                f"leaves.vectors: expected names that match {', '.join(self.leaves.vectors)}, found {', '.join(map(repr, kept))}"
+                f"leaves.vectors: expected names that match {', '.join(self.leaves.vectors)}, found "
+                f"{', '.join(map(repr, kept))}"
             )
 
     def hidden(self, labels: Any) -> list[bool]:

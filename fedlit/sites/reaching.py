@@ -22,7 +22,7 @@ PATIENCE = 10.0
 """Seconds to wait for an answer."""
 
 PROXIES, DIRECT = ("grpc_proxy", "https_proxy", "http_proxy"), ("no_grpc_proxy", "no_proxy")
-"""Variables from which gRPC takes a proxy, and the machines that are reached without it; the first that is set counts."""
+"""Variables with gRPC's proxy, and with the machines that are reached without it; the first that is set counts."""
 
 EXPIRED, NOT_YET, OTHER_NAME = 10, 9, 62
 """OpenSSL's error codes for certificates."""
@@ -82,8 +82,8 @@ class Kit:
             certificate.check_dates()
         if name is not None and own.name != name:
             raise ConfigError(
-                f"{own.where}: expected the name {name!r} of this site, found {own.name!r}; change the name in the site's file, "
-                "or request a new certificate"
+                f"{own.where}: expected the name {name!r} of this site, found {own.name!r}; change the name in the "
+                "site's file, or request a new certificate"
             )
         yield f"certificate of {own.name!r}: valid until {own.until:%Y-%m-%d}{own.soon}"
         server = self._handshake()
@@ -115,15 +115,16 @@ class Kit:
         except ssl.SSLError as error:
             if "ALERT" in (error.reason or ""):
                 raise ConfigError(
-                    f"the server {self.address} refuses the certificate ({error.reason.lower().replace('_', ' ')}): check "
-                    "that it is from this federation, and that the clocks are right"
+                    f"the server {self.address} refuses the certificate ({error.reason.lower().replace('_', ' ')}): "
+                    "check that it is from this federation, and that the clocks are right"
                 ) from error
             raise Unreachable(
                 f"the program that answers at {self.address} does not speak TLS: {error.reason or error}"
             ) from error
         except OSError as error:
             raise Unreachable(
-                f"the server {self.address} closes the connection ({error}): check that the certificate is from this federation"
+                f"the server {self.address} closes the connection ({error}): check that the certificate is from this "
+                f"federation"
             ) from error
 
     def _connected(self) -> socket.socket:
@@ -134,13 +135,13 @@ class Kit:
             return socket.create_connection((self.host, self.port), PATIENCE)
         except socket.gaierror as error:
             raise Unreachable(
-                f"the server {self.address}: no machine with this name is known here ({error.strerror}); check the name, and "
-                "this network's name service"
+                f"the server {self.address}: no machine with this name is known here ({error.strerror}); check the "
+                "name, and this network's name service"
             ) from error
         except OSError as error:
             raise Unreachable(
-                f"the server {self.address} cannot be reached ({error.strerror or error}): check that it is running, and "
-                f"that this machine may connect to port {self.port}"
+                f"the server {self.address} cannot be reached ({error.strerror or error}): check that it is running, "
+                f"and that this machine may connect to port {self.port}"
             ) from error
 
     def _through(self, proxy: str) -> socket.socket:
@@ -158,14 +159,15 @@ class Kit:
                 answer += more
         except OSError as error:
             raise Unreachable(
-                f"{shown} cannot be reached ({error.strerror or error}): check {' and '.join(PROXIES)} in the environment"
+                f"{shown} cannot be reached ({error.strerror or error}): check {' and '.join(PROXIES)} in the "
+                f"environment"
             ) from error
         status = answer.partition(b"\r\n")[0].decode(errors="replace")
         if status.split()[1:2] != ["200"]:
             connected.close()
             raise Unreachable(
-                f"{shown} does not connect to {self.address} ({status or 'no answer'}): ask its administrator to allow it, "
-                f"or add {self.host} to no_proxy if it can be reached without the proxy"
+                f"{shown} does not connect to {self.address} ({status or 'no answer'}): ask its administrator to "
+                f"allow it, or add {self.host} to no_proxy if it can be reached without the proxy"
             )
         return connected
 
@@ -264,13 +266,13 @@ class Certificate:
         """
         if _now() > self.until:
             raise ConfigError(
-                f"{self.where} has expired on {_shown(self.until)}, and the clock of this machine says {_shown(_now())}: "
-                "request a new one"
+                f"{self.where} has expired on {_shown(self.until)}, and the clock of this machine says "
+                f"{_shown(_now())}: request a new one"
             )
         if _now() < self.since:
             raise ConfigError(
-                f"{self.where} is valid from {_shown(self.since)} on, and the clock of this machine says {_shown(_now())}: "
-                "set the clock"
+                f"{self.where} is valid from {_shown(self.since)} on, and the clock of this machine says "
+                f"{_shown(_now())}: set the clock"
             )
 
 

@@ -33,8 +33,8 @@ class Plan:
         seed: Seed of the phase.
         weights: SHA-256 of the tensors from which the run's first part starts; "" for a later part.
         lr_factors: Factors of the learning rates of single clients.
-        optimizer_state, gradient_clip, gradient_clamp, measure_batches, memory_format, cuda_graph, compile, threads: The
-            federation's settings.
+        optimizer_state, gradient_clip, gradient_clamp, measure_batches, memory_format, cuda_graph, compile, threads:
+            The federation's settings.
         batch_size, eval_batch_size, limit_eval_batches: Examples in a batch, and batches in an evaluation.
         precision: Precision of the arithmetic.
     """

@@ -92,8 +92,8 @@ class Roster:
         if not file.exists():
             if begun:
                 raise CheckpointError(
-                    f"{directory} is a run without sites: its clients' states are in its checkpoints, and no site has them; "
-                    "resume without --sites, or start a new run"
+                    f"{directory} is a run without sites: its clients' states are in its checkpoints, and no site has "
+                    "them; resume without --sites, or start a new run"
                 )
             self._write(file, {})
         try:
@@ -107,9 +107,9 @@ class Roster:
         for client, site in self.site_of.items():
             if before.get(client, site) != site:
                 raise CheckpointError(
-                    f"client {client!r} was at site {before[client]!r} when the run began, and is at {site!r} now: its state is "
-                    "at the former; resume with the same clients at each site (sites may leave and join), or start a new "
-                    "run"
+                    f"client {client!r} was at site {before[client]!r} when the run began, and is at {site!r} now: "
+                    "its state is at the former; resume with the same clients at each site (sites may leave and "
+                    "join), or start a new run"
                 )
         if self.site_of.keys() - before.keys():
             self._write(file, before)
@@ -148,8 +148,9 @@ class Ledgers:
         known = self.heads.get(site, "")
         if known and presence.ledger != known:
             warnings.warn(
-                f"site {site!r}: its ledger is not the one that this server has seen: line {self.lines(site)} is missing or "
-                "different. It was restored from an older copy, or the site has begun a new one; ask the site",
+                f"site {site!r}: its ledger is not the one that this server has seen: line {self.lines(site)} is "
+                "missing or different. It was restored from an older copy, or the site has begun a new one; ask the "
+                "site",
                 stacklevel=4,
             )
 
@@ -229,8 +230,8 @@ def gather(
         if classes and list(presence.classes) != list(classes):
             problems.append(
                 f"site {presence.name!r}: expected the model's classes {', '.join(classes)}, found "
-                f"{printable(', '.join(presence.classes))}; write the model's classes, in their order, as classes of its "
-                "data, and those that it does not label also as unlabelled"
+                f"{printable(', '.join(presence.classes))}; write the model's classes, in their order, as classes of "
+                "its data, and those that it does not label also as unlabelled"
             )
     problems += _misnamed(found)
     if problems:
@@ -270,7 +271,8 @@ def _presence(site: str, answer: Envelope | Lost) -> Presence:
     odd = [name for name in (presence.name, *presence.classes) if not name or printable(name, 200) != name]
     if odd or (not presence.classes and any(told.classes for told in presence.clients)):
         raise Damaged(
-            f"expected a printable name of the site and of each class, found {printable(odd[0], 60) if odd else 'none'!r}"
+            f"expected a printable name of the site and of each class, found "
+            f"{printable(odd[0], 60) if odd else 'none'!r}"
         )
     for told in presence.clients:
         _check_told(told, presence.classes)
@@ -306,8 +308,8 @@ def _warn(presence: Presence) -> None:
     off = presence.time - time.time()
     if abs(off) > CLOCK:
         warnings.warn(
-            f"site {presence.name!r}: its clock is {abs(off) / 60:.0f} minutes {'ahead of' if off > 0 else 'behind'} the "
-            "server's; set it, because certificates and logs need the right time",
+            f"site {presence.name!r}: its clock is {abs(off) / 60:.0f} minutes {'ahead of' if off > 0 else 'behind'} "
+            "the server's; set it, because certificates and logs need the right time",
             stacklevel=3,
         )
     if presence.until is not None and presence.until - time.time() < SOON.total_seconds():

@@ -17,7 +17,7 @@ DOOR = "fedlit.sites.flare.Door"
 """Component of the server that refuses certificates by the server's own file; no job can name it."""
 
 SILENT = 25
-"""Seconds without a heartbeat after which a server, or its job, considers a site gone; sites send one every ten seconds."""
+"""Seconds without a heartbeat after which a site counts as gone; sites send one every ten seconds."""
 
 RESOURCES, AUTHORIZATION = "resources.json", "authorization.json"
 """Names of the files."""

@@ -27,8 +27,9 @@ class SiteSettings:
         name: Name of the site, different from those of all others.
         data: Any data of fedlit. Its clients are the site's; most have one.
         state: Folder of what the site keeps between rounds. Back it up.
-        share: Which of the clients of ``data`` belong to the site, such as ``2 of 3``: the second of every three, in their
-            order. By default all. Use it for several sites that try a federation on one machine with one data set.
+        share: Which of the clients of ``data`` belong to the site, such as ``2 of 3``: the second of every three, in
+            their order. By default all. Use it for several sites that try a federation on one machine with one data
+            set.
         state_days: Days without change after which the states of a run are removed, when the site starts. By default
             they are kept.
         accelerator: Device to train on: ``auto``, ``cpu``, ``cuda`` or ``mps``.

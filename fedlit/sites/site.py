@@ -147,8 +147,8 @@ class Site:
             )
         if odd := lacking([{"class_path": path} for path in asked.needs], self._table):
             raise Refused(
-                f"its policy does not allow {', '.join(odd)}; "
-                f"to allow it, the site can write {line_to_add([*policy.allow, *odd])} under policy"
+                f"its policy does not allow {', '.join(odd)}; to allow it, the site can write "
+                f"{line_to_add([*policy.allow, *odd])} under policy"
             )
         floors = policy.floors
         presence = Presence(
@@ -202,7 +202,8 @@ class Site:
             check(fabric.device, (Compiler(),))
         place = devices.placement(data.device, fabric.device, trained, {})
         program = Program(
-            module=module, aggregators=made.phase.aggregators, clients=clients, data=trained, test_sets={}, training=training, batch_size=plan.batch_size, eval_batch_size=plan.eval_batch_size, seed=plan.seed,
+            module=module, aggregators=made.phase.aggregators, clients=clients, data=trained, test_sets={},
+            training=training, batch_size=plan.batch_size, eval_batch_size=plan.eval_batch_size, seed=plan.seed,
             threads=plan.threads, limit_eval_batches=plan.limit_eval_batches, pictures=place.name,
         )  # fmt: skip
         worker = Worker(program, fabric)
@@ -370,7 +371,8 @@ class Site:
         """Build the objects of a plan from the site's own table."""
         if odd := lacking(config, self._table):
             raise Refused(
-                f"the configuration names {', '.join(map(repr, odd))}; to allow it, add {line_to_add(odd)} to the policy"
+                f"the configuration names {', '.join(map(repr, odd))}; to allow it, add {line_to_add(odd)} to the "
+                f"policy"
             )
         return recipe.read(config, self._data.module.classes, self._table, self.policy.limits.parameters)
 
@@ -409,8 +411,8 @@ class Site:
         down = Broadcast.from_tensors(tensors, len(ready.worker.program.aggregators))
         if (len(down.w), len(down.stats)) != (ready.layout.size, ready.layout.stats_size):
             raise Unfit(
-                f"expected {ready.layout.size:,} weights and {ready.layout.stats_size:,} statistics, found {len(down.w):,} and "
-                f"{len(down.stats):,}"
+                f"expected {ready.layout.size:,} weights and {ready.layout.stats_size:,} statistics, found "
+                f"{len(down.w):,} and {len(down.stats):,}"
             )
         return down
 

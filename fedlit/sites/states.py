@@ -1,9 +1,9 @@
 """The states of a site's clients between rounds, in files, where each accepted round counts exactly once.
 
 ``STATE/RUN/PHASE/CLIENT/round-000003.pt`` is a client's state after round 3, which the server has accepted.
-``pending-000004.pt`` is the state after round 4, before the site knows if it was accepted. A request for a round names the
-state from which it starts: the pending state then becomes the accepted one, or is deleted. A round that is requested twice
-therefore starts twice from the same state, and draws the same batches.
+``pending-000004.pt`` is the state after round 4, before the site knows if it was accepted. A request for a round names
+the state from which it starts: the pending state then becomes the accepted one, or is deleted. A round that is
+requested twice therefore starts twice from the same state, and draws the same batches.
 """
 
 import re
@@ -163,8 +163,8 @@ class SiteStates:
         there = [f"{kind} {number}" for kind, number, _ in self._files(client)]
         raise MissingState(
             f"the state of client {client!r} after round {accepted} is not in "
-            f"{self._file(client, 'round', accepted).parent}, which has {', '.join(there) or 'no states'}; restore it from "
-            "a copy, or resume with --fresh_state, without what the client has kept so far"
+            f"{self._file(client, 'round', accepted).parent}, which has {', '.join(there) or 'no states'}; restore it "
+            "from a copy, or resume with --fresh_state, without what the client has kept so far"
         )
 
     def _files(self, client: str) -> list[tuple[str, int, Path]]:

@@ -80,8 +80,8 @@ class Lead:
         admin, own = folder / ADMIN_FILE, folder / LEAD_FILE
         if not admin.exists():
             raise ConfigError(
-                f"--sites {folder}: expected loopback: and a number of sites, or a lead's folder with {ADMIN_FILE}, found "
-                "no such file"
+                f"--sites {folder}: expected loopback: and a number of sites, or a lead's folder with {ADMIN_FILE}, "
+                "found no such file"
             )
         if not own.exists():
             raise ConfigError(

@@ -42,8 +42,8 @@ class ServerSettings:
         allow: Paths of classes that a configuration may name, in addition to those of fedlit and ``torch.optim``.
         accelerator: Device of the server.
         parameters: Largest number of weights of a model.
-        job_days: Days after which NVFlare's copy of an old job is removed, when another job begins. By default copies are
-            kept.
+        job_days: Days after which NVFlare's copy of an old job is removed, when another job begins. By default copies
+            are kept.
         models: Whether sites get the best model when a run ends.
         refused: Names in the certificates of sites and leads that may no longer connect.
     """
@@ -172,8 +172,8 @@ def experiment_of(text: str, own: ServerSettings, name: str) -> Iterator[Experim
         wanted = _wanted(settings)
         if odd := lacking([wanted.model, wanted.federation, wanted.phases, wanted.callbacks], table):
             raise Mistyped(
-                f"the server does not allow {', '.join(odd)}; its administrator may add {line_to_add([*own.allow, *odd])} to "
-                "its file"
+                f"the server does not allow {', '.join(odd)}; its administrator may add "
+                f"{line_to_add([*own.allow, *odd])} to its file"
             )
         with ready(_made(submitted, settings, wanted, own, table, name)) as experiment:
             yield experiment

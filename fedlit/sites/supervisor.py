@@ -166,7 +166,8 @@ class Supervisor:
             if told and told["means"]:
                 if not self._hold(told["run"]):
                     raise ConfigError(
-                        f"--sites {self._lead.folder}: another command is watching this run; wait until it ends, or end it"
+                        f"--sites {self._lead.folder}: another command is watching this run; wait until it ends, or "
+                        f"end it"
                     )
                 self._say(
                     "a job is running this run: watching it; it keeps the configuration with which it was submitted"

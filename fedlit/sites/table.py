@@ -60,7 +60,8 @@ def table_of(allow: Sequence[str] = ()) -> Table:
             ) from error
         if not isinstance(cls, type) or not issubclass(cls, BASES):
             raise ConfigError(
-                f"allow: expected classes that derive from one of {', '.join(base.__name__ for base in BASES)}, found {path}"
+                f"allow: expected classes that derive from one of {', '.join(base.__name__ for base in BASES)}, "
+                f"found {path}"
             )
         own |= dict.fromkeys((path, _path(cls)), cls)
     return Table(shipped_classes() | own, BASES)

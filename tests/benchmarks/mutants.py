@@ -92,7 +92,7 @@ MUTANTS = (
     Mutant("the list of who is refused is not NVFlare's", "sites/flare.py", "engine.disable_clients(sorted(", "len(sorted(",
            "sites/test_flare_carrier.py"),
     Mutant("states of a run at work are removed", "sites/states.py", "newest = max(", "newest = min(", "sites/test_site_states.py"),
-    Mutant("whatever is old beside states is removed", "sites/states.py", "not RUN.fullmatch(run.name) or", "",
+    Mutant("whatever is old beside states is removed", "sites/states.py", "not named.fullmatch(entry.name) or", "",
            "sites/test_site_states.py"),
     Mutant("labels of a batch are not looked at", "core/batches.py", "check_batch(self._client, batch, self._classes)", "...",
            "hostile/test_fetched_labels.py"),

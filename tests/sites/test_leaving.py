@@ -47,7 +47,8 @@ def last(folder: Path) -> Path:
 
 
 def by_hand(start: dict[str, Tensor], weights: dict[str, float], began: list[str]) -> dict[str, Tensor]:
-    """The third round of FedAvg: two steps of SGD at each client, from its place in its stream, and the weighted mean."""
+    """The third round of FedAvg: two steps of SGD at each client, from its place in its stream, and the weighted
+    mean."""
     data = ToyData()
     data.setup()
     mean = {name: torch.zeros_like(value) for name, value in start.items()}

@@ -1,4 +1,5 @@
-"""The whole path: a server and two sites of NVFlare with mutual TLS, a site's job killed, and the run of one process comes of it."""
+"""The whole path: a server and two sites of NVFlare with mutual TLS, a site's job killed, and the run of one process
+comes of it."""
 
 import json
 import os
@@ -134,8 +135,10 @@ def test_code_of_a_lead_runs_nowhere(tmp_path, network):
 
     def run(model: dict) -> tuple[str, list[str]]:
         settings = {
-            "seed": 0, "experiment": "x", "name": "one", "tags": {}, "ckpt_path": None, "fast_dev_run": False, "phases": [],
-            "callbacks": None, "fabric": {"precision": "32-true"}, "model": model, "federation": {"rounds": 1}, "run_dir": "x",
+            "seed": 0, "experiment": "x", "name": "one", "tags": {}, "ckpt_path": None, "fast_dev_run": False,
+            "phases": [],
+            "callbacks": None, "fabric": {"precision": "32-true"}, "model": model, "federation": {"rounds": 1},
+            "run_dir": "x",
         }  # fmt: skip
         data = {"classes": [], "batch_size": 8, "eval_batch_size": 8}
         config, said = json.dumps({"data": data, "settings": settings}), []

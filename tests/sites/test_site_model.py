@@ -1,4 +1,5 @@
-"""The best model comes to the hospital when a run ends: whole, merged with what its client keeps, and as the site allows."""
+"""The best model comes to the hospital when a run ends: whole, merged with what its client keeps, and as the site
+allows."""
 
 import csv
 import errno

@@ -96,7 +96,8 @@ def test_bits_of_every_aggregator_that_ships(both, tmp_path, name):
 
 @pytest.mark.slow
 def test_personal_parts_go_on_in_the_next_phase(both, tmp_path):
-    """Measuring rounds, another objective, the best of a phase, and what clients kept: all from the sites' own files."""
+    """Measuring rounds, another objective, the best of a phase, and what clients kept: all from the sites' own
+    files."""
     federation = {"aggregators": [{"class_path": "FedBN"}], "rounds": 2, "schedule": STEPS}
     assert_same(*both(f"--config {written(tmp_path, phases=[PRETRAIN], federation=federation)}", 2))
 

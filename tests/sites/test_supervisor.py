@@ -1,4 +1,5 @@
-"""The lead's half over NVFlare, with a server that dies as it is told to: one run comes of it, in as many jobs as it takes."""
+"""The lead's half over NVFlare, with a server that dies as it is told to: one run comes of it, in as many jobs as it
+takes."""
 
 import json
 from dataclasses import asdict

@@ -20,7 +20,8 @@ FIT = f"{TOYS} --federation.rounds 4 --federation.monitor train/loss --federatio
 
 @pytest.fixture
 def rounds(fedlit_cli, tmp_path, monkeypatch) -> Callable[..., list[list[str]]]:
-    """Runs a federation of three sites; returns the warnings before the line of each round, and those after the last."""
+    """Runs a federation of three sites; returns the warnings before the line of each round, and those after the
+    last."""
     monkeypatch.setattr(
         sys.modules["fedlit.cli.main"], "_show_warning", lambda message, *place: print(f"warning: {message}")
     )

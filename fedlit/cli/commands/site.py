@@ -153,8 +153,9 @@ def _checks(path: Path, config: Path | None) -> Iterator[str]:
 
 def _init_parser() -> Parser:
     description = (
-        "Write the folder of a site, of the server or of a lead: a request for a certificate, commented rules for fedlit "
-        "and NVFlare, a systemd unit, and the next steps in STEPS.txt. If one of these files exists, none is written."
+        "Write the folder of a site, of the server or of a lead: a request for a certificate, commented rules for "
+        "fedlit and NVFlare, a systemd unit, and the next steps in STEPS.txt. If one of these files exists, none is "
+        "written."
     )
     parser = Parser(description=description)
     parser.add_argument("folder", metavar="FOLDER", type=Path, help="Folder to write.")
@@ -177,8 +178,8 @@ def _init_parser() -> Parser:
 
 def _ledger_parser() -> Parser:
     description = (
-        "Show what a site was asked and what has left it: who asked, when, how often, over how many examples, and how many "
-        "bytes. Check that no line of the ledger was changed or removed. Only --csv writes a file."
+        "Show what a site was asked and what has left it: who asked, when, how often, over how many examples, and "
+        "how many bytes. Check that no line of the ledger was changed or removed. Only --csv writes a file."
     )
     parser = Parser(description=description)
     path = "Folder from `fedlit site init`, a site's own file, such as fedlit-site.yaml, or a site's folder of states."
@@ -189,8 +190,9 @@ def _ledger_parser() -> Parser:
 
 def _model_parser() -> Parser:
     description = (
-        "Copy the best model of a run that has ended to a file for `fedlit predict --model`: weights in .safetensors, and "
-        "notes in JSON. If the site's client keeps a part of the model, as with FedBN, the file contains its own part."
+        "Copy the best model of a run that has ended to a file for `fedlit predict --model`: weights in "
+        ".safetensors, and notes in JSON. If the site's client keeps a part of the model, as with FedBN, the file "
+        "contains its own part."
     )
     parser = Parser(description=description)
     path = "Folder from `fedlit site init`, a site's own file, such as fedlit-site.yaml, or a site's folder of states."
@@ -206,8 +208,8 @@ def _model_parser() -> Parser:
 
 def _check_parser() -> Parser:
     description = (
-        "Check a site before it joins a federation: its data, device, folder of states and policy, the server, and a short "
-        "round with random weights. Nothing is kept, and nothing leaves the machine."
+        "Check a site before it joins a federation: its data, device, folder of states and policy, the server, and a "
+        "short round with random weights. Nothing is kept, and nothing leaves the machine."
     )
     parser = Parser(description=description)
     path = (

@@ -205,7 +205,8 @@ def test_an_approved_plan_is_all_that_is_known_before(attack):
     assert approving.train().verb == REPLY
     for changed in (
         {"batch_size": 64}, {"seed": 1}, {"rounds": 4}, {"lr_factors": {"hospital-01": 2.0}}, {"weights": ""},
-        {"phase": plan["phase"] | {"schedule": STEP}}, {"phase": plan["phase"] | {"aggregators": [{"class_path": "FedBN"}]}},
+        {"phase": plan["phase"] | {"schedule": STEP}},
+        {"phase": plan["phase"] | {"aggregators": [{"class_path": "FedBN"}]}},
     ):  # fmt: skip
         approving.refuses(approving.prepare(plan | changed, run=new_run()), "is not approved", "refused")
     tensors = {name: tensor + 1 for name, tensor in approving.tensors().items()}
@@ -233,5 +234,5 @@ def test_weights_that_are_not_numbers_are_refused(ready):
     bad = ready.model.w.clone()
     bad[3] = torch.nan
     ready.refuses(ready.train(w=bad), "'w' is not finite", "damaged")
-    ready.refuses(ready.train(w=ready.model.w[:-1]), "weights came")
+    ready.refuses(ready.train(w=ready.model.w[:-1]), "weights and ")
     ready.refuses(ready.train(w=ready.model.w.double()), "expected w and stats of torch.float32", "damaged")

@@ -60,29 +60,41 @@ def said(**values) -> Callable[[Envelope], Envelope]:
 
 
 LIES = {
-    "stats that are shorter": ("train", array("vectors/stats", lambda v: v[:-1]), "its 'stats' has 7 values, expected 8"),
-    "weights that are longer": ("train", array("vectors/w", lambda v: np.append(v, v[:1])), "its 'w' has 339 values, expected 338 of 483"),
-    "weights of another number": ("train", said(whole={"w": 10**9}), "its 'w' has 338 values, expected 1,000,000,000 of 1,000,000,000"),
+    "stats that are shorter": ("train", array("vectors/stats", lambda v: v[:-1]),
+    "its 'stats' has 7 values, expected 8"),
+    "weights that are longer": ("train", array("vectors/w", lambda v: np.append(v, v[:1])),
+    "its 'w' has 339 values, expected 338 of 483"),
+    "weights of another number": ("train", said(whole={"w": 10**9}),
+    "its 'w' has 338 values, expected 1,000,000,000 of 1,000,000,000"),
     "statistics in place of weights": ("train", said(whole={"w": 8}), "its 'w' has 338 values, expected 8 of 8"),
     "squares that are longer": ("train", array("vectors/squares", lambda v: np.append(v, v[:1])), "its 'squares' has"),
-    "a mask weight of another length": ("train", array("mask_weight", lambda v: v[:-1]), "its 'mask_weight' or its weight"),
+    "a mask weight of another length": ("train", array("mask_weight", lambda v: v[:-1]),
+    "its 'mask_weight' or its weight"),
     "a tiny mask weight": ("train", array("mask_weight", lambda v: v * 1e-6), "its 'mask_weight' or its weight"),
     "a negative mask weight": ("train", array("mask_weight", lambda v: -v), "its 'mask_weight' or its weight"),
-    "a mask weight where it shares nothing": ("train", array("mask_weight", lambda v: np.full_like(v, v.max())), "its 'mask_weight'"),
-    "whole numbers": ("train", array("vectors/w", lambda v: v.astype("int8")), "its 'w' is of torch.int8, expected torch.float32"),
+    "a mask weight where it shares nothing": ("train", array("mask_weight", lambda v: np.full_like(v, v.max())),
+    "its 'mask_weight'"),
+    "whole numbers": ("train", array("vectors/w", lambda v: v.astype("int8")),
+    "its 'w' is of torch.int8, expected torch.float32"),
     "double precision": ("train", array("vectors/w", lambda v: v.astype("float64")), "its 'w' is of torch.float64"),
-    "control variates of whole numbers": ("train", array("vectors/0/c", lambda v: v.astype("int32")), "its '0/c' is of torch.int32"),
+    "control variates of whole numbers": ("train", array("vectors/0/c", lambda v: v.astype("int32")),
+    "its '0/c' is of torch.int32"),
     "rows of classes that it lacks": (
-        "train", lambda r: said(whole={})(array("vectors/w", lambda v: np.ones(483, v.dtype))(r)), "its 'w' is not zero where the client shares nothing"
+        "train", lambda r: said(whole={})(array("vectors/w", lambda v: np.ones(483, v.dtype))(r)),
+        "its 'w' is not zero where the client shares nothing"
     ),
     "infinity": ("train", array("vectors/0/c", lambda v: v + np.inf), "its '0/c' is not finite"),
     "two infinities that cancel": (
-        "train", array("vectors/w", lambda v: np.concatenate([[np.inf, -np.inf], v[2:]]).astype("float32")), "its 'w' is not finite"
+        "train", array("vectors/w", lambda v: np.concatenate([[np.inf, -np.inf], v[2:]]).astype("float32")),
+        "its 'w' is not finite"
     ),
-    "a vector more": ("train", lambda r: replace(r, vectors=r.vectors | {"vectors/v": r.vectors["vectors/w"]}), "it sends 'v'"),
-    "a vector of no aggregator": ("train", lambda r: replace(r, vectors=r.vectors | {"vectors/7/c": r.vectors["vectors/0/c"]}), "'7/c'"),
+    "a vector more": ("train", lambda r: replace(r, vectors=r.vectors | {"vectors/v": r.vectors["vectors/w"]}),
+    "it sends 'v'"),
+    "a vector of no aggregator": ("train", lambda r: replace(r,
+    vectors=r.vectors | {"vectors/7/c": r.vectors["vectors/0/c"]}), "'7/c'"),
     "weights that are missing": (
-        "train", lambda r: replace(r, vectors={k: v for k, v in r.vectors.items() if k != "vectors/w"}), "'w' is missing"
+        "train", lambda r: replace(r, vectors={k: v for k, v in r.vectors.items() if k != "vectors/w"}),
+        "'w' is missing"
     ),
     "another weight": ("train", said(weight=0.9), "its 'mask_weight' or its weight 0.9"),
     "another client": ("train", said(client="site-0"), "client: expected site-1, found site-0"),

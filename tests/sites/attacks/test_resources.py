@@ -1,4 +1,5 @@
-"""What a server may use up of a site, and where it may make it write: nothing hangs, nothing dies, nothing lies outside."""
+"""What a server may use up of a site, and where it may make it write: nothing hangs, nothing dies, nothing lies
+outside."""
 
 import hashlib
 import json
@@ -46,7 +47,8 @@ NO_MESSAGES = {
     "an infinite number": framed(json.dumps(header(content={"run": 1})).encode().replace(b'"run": 1', b'"run": 1e999')),
     "a deep header": framed(json.dumps(header()).encode().replace(b'"content": {', b'"content": {"x": ' + b"[" * 9000)),
     "depth": framed(json.dumps(header(content={"x": json.loads("[" * 60 + "]" * 60), "run": new_run()})).encode()),
-    "a huge number": framed(json.dumps(header()).encode().replace(b'"shapes": {}', b'"shapes": {"x": [' + b"9" * 5000 + b"]}")),
+    "a huge number": framed(json.dumps(header()).encode().replace(b'"shapes": {}',
+    b'"shapes": {"x": [' + b"9" * 5000 + b"]}")),
     "a huge array that is not there": framed(json.dumps(header(vectors=[["w", "float32", 10**15]])).encode()),
     "a negative array": framed(json.dumps(header(vectors=[["w", "float32", -4]])).encode()),
     "an array of objects": framed(json.dumps(header(vectors=[["w", "object", 1]])).encode(), b"12345678"),
@@ -312,7 +314,8 @@ FUZZED = 10_000
 
 @pytest.mark.slow
 def test_ten_thousand_mutated_messages_kill_nothing(tmp_path):
-    """Envelopes and their contents, verbs out of order among them: each is answered, and nothing lies outside of the folder."""
+    """Envelopes and their contents, verbs out of order among them: each is answered, and nothing lies outside of the
+    folder."""
     with closing(
         Attacker(write_site(tmp_path / "north", rounds=None, limits={"messages": 10**6, "seconds": 20.0}))
     ) as site:
@@ -322,8 +325,10 @@ def test_ten_thousand_mutated_messages_kill_nothing(tmp_path):
         good = [
             Envelope.of("prepare", Prepare(site.run, "", site.config, site.fingerprint, members), model).to_bytes(),
             Envelope.of("measure", site.task(Train(0, [site.client], True)), site.down()).to_bytes(),
-            Envelope.of("evaluate", site.task(Look(site.client, "val", 0, "validation_step", None)), site.down()).to_bytes(),
-            Envelope.of("start", Start(site.run, "", site.fingerprint, site.client, "b", a_plan(), 3, False), site.down()).to_bytes(),
+            Envelope.of("evaluate", site.task(Look(site.client, "val", 0, "validation_step", None)),
+            site.down()).to_bytes(),
+            Envelope.of("start", Start(site.run, "", site.fingerprint, site.client, "b", a_plan(), 3, False),
+            site.down()).to_bytes(),
             Envelope.of("end", End(site.run)).to_bytes(),
         ]  # fmt: skip
         draw, before = random.Random(1), set(tmp_path.parent.rglob("*")) - set((tmp_path / "north").rglob("*"))
