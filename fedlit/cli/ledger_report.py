@@ -12,7 +12,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from fedlit.core.system.files import whole
-from fedlit.sites.ledger import LINES, Entry
+from fedlit.sites.ledger import LINES, LedgerEntry
 from fedlit.sites.messages import printable
 
 COLUMNS = (
@@ -42,7 +42,7 @@ class Asked:
     nbytes: int = 0
 
 
-def report(lines: Sequence[tuple[str, Entry]], folder: Path, console: Console) -> None:
+def report(lines: Sequence[tuple[str, LedgerEntry]], folder: Path, console: Console) -> None:
     """Print who asked for what, when, how often, over how many examples, and how many bytes have left.
 
     Args:
@@ -70,7 +70,7 @@ def report(lines: Sequence[tuple[str, Entry]], folder: Path, console: Console) -
     console.print("examples: the largest number behind one answer; leaves_a_site.txt and --csv list the arrays")
 
 
-def summed(lines: Sequence[tuple[str, Entry]]) -> dict[tuple[str, str, str], Asked]:
+def summed(lines: Sequence[tuple[str, LedgerEntry]]) -> dict[tuple[str, str, str], Asked]:
     """Return what was asked by run, lead and question, in the order in which it began."""
     summaries: dict[tuple[str, str, str], Asked] = {}
     for _, entry in lines:
@@ -84,7 +84,7 @@ def summed(lines: Sequence[tuple[str, Entry]]) -> dict[tuple[str, str, str], Ask
     return summaries
 
 
-def write_csv(lines: Sequence[tuple[str, Entry]], file: Path) -> None:
+def write_csv(lines: Sequence[tuple[str, LedgerEntry]], file: Path) -> None:
     """Write one row per message, with the hash of its line in the ledger."""
     with whole(file) as draft, draft.open("w", newline="", encoding="utf-8") as opened:
         writer = csv.writer(opened)

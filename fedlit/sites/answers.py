@@ -14,8 +14,8 @@ from fedlit.core.flat import Layout
 from fedlit.core.messages import Client, ClientReport, Mask, Payload, State
 from fedlit.federation.engines.base import Scores, View
 from fedlit.metrics.tally import BINS, Tally, pooled_auroc
-from fedlit.sites.envelope import Damaged, Envelope
-from fedlit.sites.messages import Report, Scored, Sent, Told, printable
+from fedlit.sites.envelope import Envelope, InvalidMessageError
+from fedlit.sites.messages import Evaluated, RoundReport, Sent, Told, printable
 from fedlit.sites.payloads import MASK, VECTORS, filled
 
 FAR = 10.0
@@ -60,7 +60,7 @@ class Expected:
         """Read a client's part of a round, and the fingerprint of its data.
 
         Raises:
-            Damaged: If it is not what was asked for; names the array.
+            InvalidMessageError: If it is not what was asked for; names the array.
         """
         sent, tensors = answer.message(Sent), answer.tensors()
         mask_weight = tensors.pop(MASK, None)
@@ -72,13 +72,15 @@ class Expected:
                 payload.vectors[name] = filled(cut, name, sent.whole[name], self.mask, self.layout)
         wanted = self.client.weight * self.mask.owned.double()
         if sent.weight != self.client.weight or mask_weight is None or not _equal(mask_weight, wanted):
-            raise Damaged(f"its {MASK!r} or its weight {sent.weight:g} is not that of client {self.client.name!r}")
+            raise InvalidMessageError(
+                f"its {MASK!r} or its weight {sent.weight:g} is not that of client {self.client.name!r}"
+            )
         for name, vector in payload.vectors.items():
             self._check(name, vector)
         missing = self.sizes.keys() - payload.vectors.keys()
         of_scores = {name for name in self.sizes if name.startswith("objective/")}  # a module may give no scores
         if missing and missing != of_scores:
-            raise Damaged(f"{min(missing)!r} is missing")
+            raise InvalidMessageError(f"{min(missing)!r} is missing")
         self._check_report(sent.report)
         told = {"error": printable(sent.report.error), "still": printable(sent.report.still), "bytes_up": nbytes}
         return payload, ClientReport(**asdict(sent.report) | told), sent.data
@@ -88,32 +90,32 @@ class Expected:
         number, _, own = name.partition("/")
         added = self.measured is None and own and number.isdecimal() and int(number) < self.aggregators
         if name not in known and not added:
-            raise Damaged(f"it sends {name!r}, which was not requested")
+            raise InvalidMessageError(f"it sends {name!r}, which was not requested")
         if vector.numel() != known.get(name, vector.numel()):
-            raise Damaged(f"its {name!r} has {vector.numel():,} values, expected {known[name]:,}")
+            raise InvalidMessageError(f"its {name!r} has {vector.numel():,} values, expected {known[name]:,}")
         if vector.dtype != layout.dtype and (name in known or not vector.dtype.is_floating_point):
-            raise Damaged(f"its {name!r} has type {vector.dtype}, expected {layout.dtype}")
+            raise InvalidMessageError(f"its {name!r} has type {vector.dtype}, expected {layout.dtype}")
         if not torch.isfinite(vector).all():
-            raise Damaged(f"its {name!r} is not finite")
+            raise InvalidMessageError(f"its {name!r} is not finite")
         if self.measured is None and vector.numel() == layout.size:
             if any(vector[stretch].any() for stretch in self.mask.unshared(layout)):
-                raise Damaged(f"its {name!r} is not zero where the client shares nothing")
+                raise InvalidMessageError(f"its {name!r} is not zero where the client shares nothing")
         elif (
             self.measured is None
             and vector.numel() == layout.stats_size
             and not self.mask.shares_stats(layout)
             and vector.any()
         ):
-            raise Damaged(f"its {name!r} is not zero, although the client keeps its statistics")
+            raise InvalidMessageError(f"its {name!r} is not zero, although the client keeps its statistics")
 
-    def _check_report(self, report: Report) -> None:
+    def _check_report(self, report: RoundReport) -> None:
         said = {"client": report.client, "steps": report.steps, "examples": report.examples}
         wanted = {"client": self.client.name, "steps": self.steps, "examples": self.client.examples}
         for key, value in wanted.items():
             if said[key] != value:
-                raise Damaged(f"{key}: expected {value}, found {printable(str(said[key]), 60)}")
+                raise InvalidMessageError(f"{key}: expected {value}, found {printable(str(said[key]), 60)}")
         if report.seconds < 0:
-            raise Damaged(f"seconds: expected at least 0, found {report.seconds:g}")
+            raise InvalidMessageError(f"seconds: expected at least 0, found {report.seconds:g}")
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
@@ -187,14 +189,16 @@ def read_scores(
         may_score: Whether the site sends scores of single images.
 
     Raises:
-        Damaged: If it is not what was asked for, or contradicts what the site has reported.
+        InvalidMessageError: If it is not what was asked for, or contradicts what the site has reported.
     """
-    scored, tensors = answer.message(Scored), answer.tensors()
+    scored, tensors = answer.message(Evaluated), answer.tensors()
     wanted = {"none": set(), "tally": {"auroc", "positives", "negatives"}, "scores": {"scores", "labels"}}[scored.kind]
     if tensors.keys() != wanted or (scored.kind == "scores" and not may_score):
-        raise Damaged(f"an evaluation of kind {scored.kind!r}: expected {sorted(wanted)}, found {sorted(tensors)}")
+        raise InvalidMessageError(
+            f"an evaluation of kind {scored.kind!r}: expected {sorted(wanted)}, found {sorted(tensors)}"
+        )
     if scored.examples != examples and not (scored.kind == "none" and scored.examples == 0):
-        raise Damaged(f"an evaluation of {scored.examples} images, expected {examples}")
+        raise InvalidMessageError(f"an evaluation of {scored.examples} images, expected {examples}")
     size = getattr(told, view.part)
     counts = told.counts.get(view.part) if examples == size else None
     made = Scores(view, scored.examples, None, None, scored.logged)
@@ -203,12 +207,12 @@ def read_scores(
     elif scored.kind == "scores":
         scores, labels = tensors["scores"], tensors["labels"]
         if scores.shape != (examples, len(classes)) or scores.shape != labels.shape or not scores.is_floating_point():
-            raise Damaged(
+            raise InvalidMessageError(
                 f"expected scores and labels of shape {(examples, len(classes))}, found {tuple(scores.shape)} and "
                 f"{tuple(labels.shape)}"
             )
         if not ((labels == 0) | (labels == 1) | labels.isnan()).all():
-            raise Damaged("expected labels 0, 1 and NaN, found other values")
+            raise InvalidMessageError("expected labels 0, 1 and NaN, found other values")
         _agree(counts, [(labels == value).sum(0).tolist() for value in (1, 0)])
         made = replace(made, scores=scores, labels=labels)
     return made, scored.data
@@ -218,14 +222,14 @@ def _tally(tensors: State, classes: Sequence[str], counts: list[list[int | None]
     bins, auroc = (len(classes), BINS), tensors["auroc"]
     histograms = [tensors[name] for name in ("positives", "negatives")]
     if any(h.dtype != torch.int64 or h.shape != bins or (h < 0).any() for h in histograms):
-        raise Damaged("the histograms are not counts of fedlit's bins")
+        raise InvalidMessageError("the histograms are not counts of fedlit's bins")
     if auroc.dtype != torch.float64 or auroc.shape != bins[:1] or (sum(histograms).sum(1) > examples).any():
-        raise Damaged("AUROC of other classes, or histograms of more images than the client has")
+        raise InvalidMessageError("AUROC of other classes, or histograms of more images than the client has")
     _agree(counts, [h.sum(1).tolist() for h in histograms])
     tally = Tally(auroc, *histograms)
     binned, within = pooled_auroc([tally], classes)
     if ((auroc - binned.auroc).abs() > within + 1e-9).any() or (auroc.isnan() != binned.auroc.isnan()).any():
-        raise Damaged("its AUROC contradicts its own histograms")
+        raise InvalidMessageError("its AUROC contradicts its own histograms")
     return tally
 
 
@@ -233,7 +237,9 @@ def _agree(counts: list[list[int | None]] | None, found: list[list[int]]) -> Non
     """Compare positives and negatives of each class with the site's reported counts; a hidden class has none."""
     for told, seen in zip(counts or (), found, strict=False):
         if any(count is not None and count != number for count, number in zip(told, seen, strict=True)):
-            raise Damaged("its numbers of positives and negatives contradict those that it reported at hello")
+            raise InvalidMessageError(
+                "its numbers of positives and negatives contradict those that it reported at hello"
+            )
 
 
 def not_agreed(what: str, odd: Mapping[str, str], site_of: Mapping[str, str]) -> TrainingError:

@@ -8,11 +8,11 @@ from typing import Any, Literal
 from fedlit.core.errors import TrainingError
 from fedlit.core.messages import State
 from fedlit.sites.carrier import Carrier, Lost
-from fedlit.sites.envelope import Damaged, Envelope
+from fedlit.sites.envelope import Envelope, InvalidMessageError
 from fedlit.sites.messages import FAILED, LASTING, Failure, printable
 
 TRIES = 3
-"""How often a site is asked for the same thing before a run ends."""
+"""Number of times that a site is asked for the same thing before a run ends."""
 
 PREPARING = 60
 """Least number of seconds that a site has to prepare itself: it imports modules and reads its data."""
@@ -40,7 +40,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Failed:
+class NoAnswer:
     """Reason for a missing answer.
 
     Attributes:
@@ -59,7 +59,7 @@ class Asking:
     Args:
         carrier: The transport to the sites.
         prepare: Returns the request that prepares a site.
-        prepared: Reads a site's answer to it; raises ``Damaged`` if the answer does not fit.
+        prepared: Reads a site's answer to it; raises ``InvalidMessageError`` if the answer does not fit.
         on_error: What happens when a site fails.
         quorum: Least number of answers with ``skip``.
         deadline: Seconds for all requests of one call; None waits.
@@ -91,7 +91,7 @@ class Asking:
 
         Args:
             requests: The requests, which are sent at once.
-            read: Reads an answer; raises ``Damaged`` if it is not valid.
+            read: Reads an answer; raises ``InvalidMessageError`` if it is not valid.
             what: What the requests are for, such as ``round 3``.
             on_error: What happens when a site fails, if it differs from the setting.
 
@@ -104,7 +104,7 @@ class Asking:
         for attempt in range(1, TRIES + 1):
             failures = {}
             for number, answer in self._once(requests, waiting, read, what=what):
-                if isinstance(answer, Failed):
+                if isinstance(answer, NoAnswer):
                     failures[number], self.failed = answer, True
                     self._failing.add(requests[number].site)
                     continue
@@ -148,14 +148,14 @@ class Asking:
         prepares = [self.prepare(site) for site in new]
         broken = {}
         for number, answer in self._exchange(dict(enumerate(prepares)), self.prepared, PREPARING):
-            if isinstance(answer, Failed):
+            if isinstance(answer, NoAnswer):
                 broken[new[number]] = answer
             else:
                 self._ready.add(new[number])
         sent = {number: requests[number] for number in numbers if requests[number].site not in broken}
         unprepared = []
         for number, answer in self._exchange(sent, read):
-            if isinstance(answer, Failed) and answer.kind == "unprepared" and not again:  # its process has just started
+            if isinstance(answer, NoAnswer) and answer.kind == "unprepared" and not again:  # a new process
                 self._ready.discard(requests[number].site)
                 unprepared.append(number)
                 continue
@@ -186,9 +186,12 @@ class Asking:
 
     def _advice(self, on_error: OnError, lasting: bool, came: int, asked: int) -> str:
         if on_error == "skip":
-            return f"; only {came} of {asked} answered, and federation.quorum is {self.quorum}; resume from the last checkpoint"
+            return (
+                f"; only {came} of {asked} answered, and federation.quorum is {self.quorum}; "
+                "resume from the last checkpoint"
+            )
         if on_error == "stop" or lasting:
-            return "; go on with the last checkpoint once it is mended, or set federation.on_site_error: skip"
+            return "; fix it and resume from the last checkpoint, or set federation.on_site_error: skip"
         return f" ({TRIES} times in a row); resume from the last checkpoint, or set federation.on_site_error: skip"
 
 
@@ -200,11 +203,11 @@ def _read(request: Request, answer: Envelope | Lost, read: Callable[[Request, En
         if answer.verb != FAILED:
             return read(request, answer)
         failure = answer.message(Failure)
-    except (Damaged, ValueError, TypeError, KeyError, RuntimeError) as error:
+    except (InvalidMessageError, ValueError, TypeError, KeyError, RuntimeError) as error:
         return _failed(request, "damaged", f"its answer cannot be used: {error}")
     return _failed(request, failure.kind, failure.reason)
 
 
-def _failed(request: Request, kind: str, reason: str) -> Failed:
+def _failed(request: Request, kind: str, reason: str) -> NoAnswer:
     client = f", client {request.client!r}" if request.client else ""
-    return Failed(kind, f"site {request.site!r}{client} ({request.verb}): {printable(reason)}")
+    return NoAnswer(kind, f"site {request.site!r}{client} ({request.verb}): {printable(reason)}")

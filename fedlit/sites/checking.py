@@ -23,7 +23,7 @@ from fedlit.sites import recipe
 from fedlit.sites.data import AtSites
 from fedlit.sites.engine import Sites
 from fedlit.sites.ledger import TEXT
-from fedlit.sites.loopback import InProcess
+from fedlit.sites.loopback import SitesInProcess
 from fedlit.sites.messages import Presence, Told, Train
 from fedlit.sites.own_data import OwnData
 from fedlit.sites.policy import Refused
@@ -62,7 +62,7 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
         seen = replace(settings.policy.leaves, errors=True)  # only this process sees them
         trial = replace(settings, state=folder, policy=replace(settings.policy, configs=None, leaves=seen))
         OwnData(trial).told()  # raises the data's own error if they cannot be read
-        carrier = InProcess({settings.name: partial(_made, trial)})
+        carrier = SitesInProcess({settings.name: partial(_made, trial)})
         gathered = gather(carrier, ())
         (presence,) = gathered.presences
         yield f"site {presence.name!r}: fedlit {presence.fedlit}, torch {presence.torch}, trains on {presence.device}"
@@ -244,11 +244,14 @@ def _rules(settings: SiteSettings) -> str:
         else "no floors; "
     )
     scores = "scores and labels of images leave" if leaves.scores else "no scores of images leave"
+    rounds = (
+        "any number of rounds" if policy.rounds is None else f"at most {policy.rounds} rounds in {policy.days} days"
+    )
     return (
         f"policy: {', '.join(policy.verbs)}; classes of fedlit and torch.optim"
         f"{''.join(f', {path}' for path in policy.allow)}; vectors {', '.join(leaves.vectors)}; {scores}; numbers of "
         f"positives and negatives below {leaves.counts_below} are not reported, nor their AUROC; {least}"
-        f"{'any number of rounds' if policy.rounds is None else f'at most {policy.rounds} rounds in {policy.days} days'}; "
+        f"{rounds}; "
         f"{'any configuration' if policy.configs is None else f'{len(policy.configs)} approved configurations'}"
     )
 

@@ -21,14 +21,14 @@ from fedlit.federation.engines.base import AnyState, Engine, InProcess, OnReply,
 from fedlit.federation.handover import PersonalParts
 from fedlit.federation.settings import Settings
 from fedlit.sites.answers import Expected, Norms, disagreeing, not_agreed, read_scores
-from fedlit.sites.asking import Asking, Failed, Request
-from fedlit.sites.envelope import Damaged, Envelope
+from fedlit.sites.asking import Asking, NoAnswer, Request
+from fedlit.sites.envelope import Envelope, InvalidMessageError
 from fedlit.sites.messages import Done, Final, Look, Member, Prepare, Prepared, Start, Started, Task, Train
 from fedlit.sites.payloads import module_tensors
 from fedlit.sites.roster import Roster
 
 SHORT = 10
-"""How many times as long as its messages a round should take, at least."""
+"""Least ratio of a round's duration to that of its messages."""
 
 
 class Sites(Roster):
@@ -230,7 +230,7 @@ class SiteEngine(Engine):
         ]
         having = set()
         for request, answer in self._ask.once(asked, lambda request, reply: reply.message(Done)):
-            if isinstance(answer, Failed):
+            if isinstance(answer, NoAnswer):
                 warnings.warn(f"the best model was not stored: {answer.message}", stacklevel=2)
             else:
                 having.add(request.site)
@@ -283,7 +283,7 @@ class SiteEngine(Engine):
         """Compare a site's layout with the server's.
 
         Raises:
-            Damaged: If they differ; names the first difference.
+            InvalidMessageError: If they differ; names the first difference.
         """
         there, here = reply.message(Prepared), self._layout
         if there.fingerprint == here.fingerprint:
@@ -296,7 +296,9 @@ class SiteEngine(Engine):
             "order, shapes or types of tensors": (there.fingerprint, here.fingerprint),
         }
         name, (theirs, ours) = next((n, pair) for n, pair in pairs.items() if pair[0] != pair[1])
-        raise Damaged(f"the layout of its model: expected {name} {ours}, found {theirs}; install the same code")
+        raise InvalidMessageError(
+            f"the layout of its model: expected {name} {ours}, found {theirs}; install the same code"
+        )
 
     def _look(self, view: View) -> Look:
         """Return the evaluation of a view; a site with floors evaluates whole views."""
@@ -307,7 +309,7 @@ class SiteEngine(Engine):
         """Read an evaluation.
 
         Raises:
-            Damaged: If it is not of this view, or contradicts what the site has reported.
+            InvalidMessageError: If it is not of this view, or contradicts what the site has reported.
         """
         told, site, look = self._told[view.holder], self._sites[request.site], request.message.asked
         examples, batches = getattr(told, view.part), self._program.limit_eval_batches
@@ -323,7 +325,7 @@ class SiteEngine(Engine):
         """Read a client's part of a round.
 
         Raises:
-            Damaged: If it does not fit the client or the model, or is not finite.
+            InvalidMessageError: If it does not fit the client or the model, or is not finite.
         """
         client = self._program.clients[request.client]
         steps = rnd.window

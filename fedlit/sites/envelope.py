@@ -39,7 +39,7 @@ DTYPES = ("float32", "float64", "float16", "int64", "int32", "int16", "int8", "u
 Message = TypeVar("Message")
 
 
-class Damaged(ValueError):
+class InvalidMessageError(ValueError):
     """Error of a message that was changed on its way, or that is not a valid fedlit message."""
 
 
@@ -68,7 +68,7 @@ class Header:
         """Read a header from its bytes.
 
         Raises:
-            Damaged: If it is not a valid header.
+            InvalidMessageError: If it is not a valid header.
         """
         try:
             told = strict_json(header)
@@ -77,30 +77,36 @@ class Header:
             content = _numbers(built(dict[str, Any], told["content"], "content"))
             words = [built(str, told[key], key) for key in ("verb", "sha256", "ledger")]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise Damaged(f"the header of a message cannot be read: {type(error).__name__} {error}") from error
+            raise InvalidMessageError(
+                f"the header of a message cannot be read: {type(error).__name__} {error}"
+            ) from error
         for name, dtype, size in listed:
             if size < 0 or (name in shapes and (min(shapes[name], default=0) < 0 or math.prod(shapes[name]) != size)):
-                raise Damaged(f"the array {name!r}: {size} values of {dtype} do not fit the shape {shapes.get(name)}")
+                raise InvalidMessageError(
+                    f"the array {name!r}: {size} values of {dtype} do not fit the shape {shapes.get(name)}"
+                )
         if len({name for name, _, _ in listed}) < len(listed):
-            raise Damaged("two arrays of a message have the same name")
+            raise InvalidMessageError("two arrays of a message have the same name")
         return cls(words[0], content, listed, shapes, words[1], words[2])
 
     def cut(self, arrays: memoryview) -> dict[str, np.ndarray]:
         """Return the arrays as views of the bytes that follow the header.
 
         Raises:
-            Damaged: If the number of bytes does not fit the header.
+            InvalidMessageError: If the number of bytes does not fit the header.
         """
         views, offset = {}, 0
         for name, dtype, size in self.listed:
             kind = np.dtype(dtype).newbyteorder("<")
             end = offset + size * kind.itemsize
             if end > len(arrays):
-                raise Damaged(f"the array {name!r} is incomplete: expected {end:,} bytes, found {len(arrays):,}")
+                raise InvalidMessageError(
+                    f"the array {name!r} is incomplete: expected {end:,} bytes, found {len(arrays):,}"
+                )
             views[name] = np.frombuffer(arrays[offset:end], kind)
             offset = end
         if offset != len(arrays):
-            raise Damaged(f"{len(arrays) - offset:,} bytes follow the last array")
+            raise InvalidMessageError(f"{len(arrays) - offset:,} bytes follow the last array")
         return views
 
 
@@ -148,16 +154,16 @@ class Envelope:
         """Read the fields as a dataclass.
 
         Raises:
-            Damaged: If the fields are those of another message, or a value has another type.
+            InvalidMessageError: If the fields are those of another message, or a value has another type.
         """
         wanted = {each.name for each in fields(kind)}
         if wanted != self.content.keys():
             odd = sorted(wanted ^ self.content.keys())
-            raise Damaged(f"a message {self.verb!r}: missing or unknown fields: {', '.join(odd)}")
+            raise InvalidMessageError(f"a message {self.verb!r}: missing or unknown fields: {', '.join(odd)}")
         try:
             return made(kind, self.content, self.verb)
         except Mistyped as error:
-            raise Damaged(f"a message {self.verb!r} has a field of the wrong type: {error}") from error
+            raise InvalidMessageError(f"a message {self.verb!r} has a field of the wrong type: {error}") from error
 
     def tensors(self) -> "dict[str, Tensor]":
         """Return the arrays as tensors, in their original shapes."""
@@ -209,7 +215,7 @@ class Envelope:
         """Read a message, and check its hash.
 
         Raises:
-            Damaged: If it is not a valid message of this protocol, is incomplete, or its hash does not match.
+            InvalidMessageError: If it is not a valid, complete message of this protocol, or its hash does not match.
         """
         header, arrays = split(content)
         head = Header.read(header)
@@ -220,13 +226,13 @@ class Envelope:
         """Make an envelope of a header and its arrays, and check their hash; the arrays are not copied.
 
         Raises:
-            Damaged: If they do not belong together.
+            InvalidMessageError: If they do not belong together.
         """
         found = [(name, array.dtype.name, array.size) for name, array in arrays.items()]
         if found != head.listed:
-            raise Damaged("the arrays of a message are not those that its header names")
+            raise InvalidMessageError("the arrays of a message are not those that its header names")
         if head.sha256 != _hash(arrays):
-            raise Damaged("the arrays of a message were changed on their way: their SHA-256 does not match")
+            raise InvalidMessageError("the arrays of a message were changed on their way: their SHA-256 does not match")
         return cls(head.verb, head.content, dict(arrays), head.shapes, head.sha256, head.ledger)
 
 
@@ -240,21 +246,23 @@ def split(content: bytes) -> tuple[bytes, memoryview]:
     """Split a message into its header and the bytes of its arrays.
 
     Raises:
-        Damaged: If it is not a message of this protocol, or is incomplete.
+        InvalidMessageError: If it is not a message of this protocol, or is incomplete.
     """
     if len(content) < PREFIX.size:
-        raise Damaged(f"a message of {len(content)} bytes is incomplete")
+        raise InvalidMessageError(f"a message of {len(content)} bytes is incomplete")
     magic, protocol, length = PREFIX.unpack_from(content)
     if magic != MAGIC:
-        raise Damaged("expected a fedlit message, found other data")
+        raise InvalidMessageError("expected a fedlit message, found other data")
     if protocol != PROTOCOL:
-        raise Damaged(
+        raise InvalidMessageError(
             f"expected a message of protocol {PROTOCOL}, found protocol {protocol}: install the same fedlit on both "
             f"sides"
         )
     start = PREFIX.size + length
     if length > LARGEST_HEADER or start > len(content):
-        raise Damaged(f"expected a header of at most {min(LARGEST_HEADER, len(content)):,} bytes, found {length:,}")
+        raise InvalidMessageError(
+            f"expected a header of at most {min(LARGEST_HEADER, len(content)):,} bytes, found {length:,}"
+        )
     return content[PREFIX.size : start], memoryview(content)[start:]
 
 

@@ -4,7 +4,7 @@ import sys
 import traceback
 
 from fedlit.core.errors import ConfigError, TrainingError
-from fedlit.sites.envelope import Damaged
+from fedlit.sites.envelope import InvalidMessageError
 from fedlit.sites.messages import Failure
 from fedlit.sites.own_data import Unreadable
 from fedlit.sites.policy import Refused
@@ -24,7 +24,7 @@ KINDS: dict[type[Exception], str] = {
     Unfit: "unfit",
     MissingState: "state",
     Unprepared: "unprepared",
-    Damaged: "damaged",
+    InvalidMessageError: "damaged",
 }
 """Kinds of failures that the server sees; all others are ``failed``."""
 

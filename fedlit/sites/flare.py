@@ -26,7 +26,7 @@ from nvflare.apis.signal import Signal
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
 from fedlit.sites.carrier import Carrier, CutOff, Lost, Ticket
-from fedlit.sites.envelope import Damaged, Envelope, Header, joined, split
+from fedlit.sites.envelope import Envelope, Header, InvalidMessageError, joined, split
 from fedlit.sites.loopback import DIED, SiteProcess
 from fedlit.sites.messages import FAILED, Failure
 from fedlit.sites.submission import CONFIG, TASK, TOPIC
@@ -210,7 +210,7 @@ class FlareCarrier(Carrier):
         else:
             try:
                 answer = received(result)
-            except Damaged as error:
+            except InvalidMessageError as error:
                 answer = Lost(f"its reply is damaged: {error}")
         self._came.put((ticket, answer))
         self._until.pop(ticket, None)
@@ -258,7 +258,7 @@ class Site(Executor):
         try:
             header, arrays = split(self._answer(unpacked(shareable), lambda: abort_signal.triggered))
             return packed(header, Header.read(header).cut(arrays))  # the server checks its hash
-        except Damaged as error:
+        except InvalidMessageError as error:
             return _failure(f"the message that arrived is damaged: {error}")
 
     def _answer(self, content: bytes, unwanted: Callable[[], bool]) -> bytes:
@@ -287,11 +287,11 @@ def received(content: Shareable) -> Envelope:
     """Unpack a message that NVFlare has delivered, and check its hash.
 
     Raises:
-        Damaged: If it is not a valid message.
+        InvalidMessageError: If it is not a valid message.
     """
     header, arrays = content.get("header"), content.get("arrays")
     if not isinstance(header, str) or not isinstance(arrays, dict):
-        raise Damaged("expected a fedlit message, NVFlare has delivered other data")
+        raise InvalidMessageError("expected a fedlit message, NVFlare has delivered other data")
     return Envelope.of_arrays(
         Header.read(header.encode()), {name: np.require(array, requirements="CW") for name, array in arrays.items()}
     )

@@ -53,7 +53,7 @@ ABOUT = {
 
 
 @dataclass(frozen=True)
-class Folder:
+class MemberFolder:
     """The folder of a site, of the server or of a lead.
 
     Args:

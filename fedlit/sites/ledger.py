@@ -30,7 +30,7 @@ INTRODUCTION = (
 
 
 @dataclass(frozen=True)
-class Entry:
+class LedgerEntry:
     """Ledger entry of an answered message.
 
     Attributes:
@@ -78,7 +78,7 @@ class Entry:
         return self.verb == "evaluate" and self.answer == REPLY
 
 
-def read(folder: Path) -> Iterator[tuple[str, Entry]]:
+def read(folder: Path) -> Iterator[tuple[str, LedgerEntry]]:
     """Yield the hash and the entry of each line, without changing the file; an incomplete last line is ignored.
 
     Args:
@@ -93,7 +93,7 @@ def read(folder: Path) -> Iterator[tuple[str, Entry]]:
         try:
             held = json.loads(line)
             head = held.pop("head")
-            entry = Entry(**held)
+            entry = LedgerEntry(**held)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"{file}, line {number}: cannot be read; move the file away, and keep it") from error
         if head != _next(before, held):
@@ -123,9 +123,9 @@ class Ledger:
 
     def __init__(self, folder: Path, now: Callable[[], float] = time.time) -> None:
         self.folder, self._now = folder, now
-        self.entries: list[Entry] = []
+        self.entries: list[LedgerEntry] = []
         self._heads = [""]
-        self._sums: dict[str, tuple[int, int, Entry]] = {}
+        self._sums: dict[str, tuple[int, int, LedgerEntry]] = {}
         self._drop_half_a_line()
         for head, entry in read(folder):
             self._take(head, entry)
@@ -139,7 +139,7 @@ class Ledger:
         """Return the head after a number of lines; "" if there are fewer."""
         return f"{lines}:{self._heads[lines]}" if 0 < lines < len(self._heads) else ""
 
-    def since(self, days: float) -> Iterator[Entry]:
+    def since(self, days: float) -> Iterator[LedgerEntry]:
         """Yield the entries of the last days, the newest first."""
         start = self._now() - days * DAY
         for entry in reversed(self.entries):
@@ -147,7 +147,7 @@ class Ledger:
                 return
             yield entry
 
-    def note(self, entry: Entry) -> None:
+    def note(self, entry: LedgerEntry) -> None:
         """Record a message on disk, before its answer leaves.
 
         Raises:
@@ -175,7 +175,7 @@ class Ledger:
         self._take(head, entry)
         self._write_text()
 
-    def _take(self, head: str, entry: Entry) -> None:
+    def _take(self, head: str, entry: LedgerEntry) -> None:
         self._heads.append(head)
         self.entries.append(entry)
         part = f"phase {entry.phase!r}" if entry.phase else "main part"

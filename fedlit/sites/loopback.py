@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fedlit.core.system.processes import context, starting
 from fedlit.sites.carrier import Carrier, Lost, Ticket
-from fedlit.sites.envelope import Damaged, Envelope
+from fedlit.sites.envelope import Envelope, InvalidMessageError
 
 DIED = "its process died and is being restarted"
 
@@ -24,7 +24,7 @@ class Died(BaseException):
     """Error that simulates the death of a site's process."""
 
 
-class InProcess(Carrier):
+class SitesInProcess(Carrier):
     """Transport to sites in this process, with messages as bytes. A site that raises :class:`Died` is made again.
 
     Args:
@@ -232,5 +232,5 @@ def _die_with_parent() -> None:
 def _opened(content: bytes) -> Envelope | Lost:
     try:
         return Envelope.from_bytes(content)
-    except Damaged as error:
+    except InvalidMessageError as error:
         return Lost(f"its reply is damaged: {error}")

@@ -272,7 +272,7 @@ class Started:
 
 
 @dataclass
-class Report:
+class RoundReport:
     """Report of a client's round, see :class:`fedlit.core.messages.ClientReport`."""
 
     client: str
@@ -295,13 +295,13 @@ class Sent:
     """
 
     weight: float
-    report: Report
+    report: RoundReport
     data: str
     whole: dict[str, int]
 
 
 @dataclass
-class Scored:
+class Evaluated:
     """A site's answer to an evaluation, with scores and labels, or with AUROC and histograms.
 
     Attributes:

@@ -16,7 +16,7 @@ from fedlit.core.measuring import objective_of
 from fedlit.core.system.files import private, whole
 from fedlit.predictions.export import save_model
 from fedlit.predictions.serving import described
-from fedlit.sites.envelope import Damaged
+from fedlit.sites.envelope import InvalidMessageError
 from fedlit.sites.messages import check_run
 from fedlit.sites.policy import Refused
 from fedlit.sites.recipe import Plan
@@ -41,7 +41,7 @@ def keep(
 
     Raises:
         Refused: If there are models of ``most`` runs already.
-        Damaged: If a value of the model is NaN.
+        InvalidMessageError: If a value of the model is NaN.
         NotKept: If the file cannot be written.
     """
     check_run(run)
@@ -54,7 +54,7 @@ def keep(
     own = set() if constants is None else {id(tensor) for tensor in constants.state_dict(keep_vars=True).values()}
     for name, tensor in module.state_dict(keep_vars=True).items():
         if id(tensor) not in own and tensor.isnan().any():
-            raise Damaged(f"the model's {name}: expected numbers, found NaN")
+            raise InvalidMessageError(f"the model's {name}: expected numbers, found NaN")
     config = yaml.safe_dump({"model": plan.model, "fabric": {"precision": plan.precision}}, sort_keys=False)
     file = folder / FOLDER / f"{run if client is None else f'{run}-{folder_name(client)}'}{SUFFIX}"
     try:

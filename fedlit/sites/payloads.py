@@ -5,7 +5,7 @@ from torch import Tensor
 
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Mask, Payload, State
-from fedlit.sites.envelope import Damaged
+from fedlit.sites.envelope import InvalidMessageError
 
 MASK, VECTORS = "mask_weight", "vectors/"
 """Names of a payload's arrays."""
@@ -63,9 +63,9 @@ def filled(vector: Tensor, name: str, size: int, mask: Mask, layout: Layout) -> 
     """Restore a vector to its full size, with zeros where the client shares nothing.
 
     Raises:
-        Damaged: If the size does not fit the layout or the mask.
+        InvalidMessageError: If the size does not fit the layout or the mask.
     """
     shared = sum(part.stop - part.start for part in mask.sent(layout, size))
     if size not in (layout.size, layout.stats_size) or len(vector) != shared:
-        raise Damaged(f"its {name!r} has {len(vector):,} values, expected {shared:,} of {size:,}")
+        raise InvalidMessageError(f"its {name!r} has {len(vector):,} values, expected {shared:,} of {size:,}")
     return mask.filled(layout, vector, size)

@@ -16,14 +16,14 @@ from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.messages import State
 from fedlit.core.system.files import whole
 from fedlit.sites.carrier import Carrier, Lost
-from fedlit.sites.envelope import Damaged, Envelope
+from fedlit.sites.envelope import Envelope, InvalidMessageError
 from fedlit.sites.messages import FAILED, SOON, Failure, Hello, Presence, Told, check_run, new_run, printable
 
 FILE = "sites.json"
 """File of a run's directory: the run's id, by which sites identify it, and the sites of its clients."""
 
 TRIES, WAIT = 10, 60.0
-"""How often a site is asked `Hello`, and the seconds to wait for an answer: it may have to decode images."""
+"""Number of times that a site is asked `Hello`, and the seconds to wait for an answer: it may have to decode images."""
 
 PARTS = ("train", "val", "test")
 
@@ -222,7 +222,7 @@ def gather(
         try:
             found[site] = _presence(site, answer)
             arrays[found[site].name] = answer.tensors()
-        except Damaged as error:
+        except InvalidMessageError as error:
             problems.append(f"site {site!r}: {printable(str(error))}")
     for site, presence in found.items():
         _warn(presence)
@@ -261,23 +261,25 @@ def _presence(site: str, answer: Envelope | Lost) -> Presence:
     """Return a site's answer to `Hello`.
 
     Raises:
-        Damaged: If there is none, or it is not valid; names the reason.
+        InvalidMessageError: If there is none, or it is not valid; names the reason.
     """
     if isinstance(answer, Lost):
-        raise Damaged(answer.reason)
+        raise InvalidMessageError(answer.reason)
     if answer.verb == FAILED:
-        raise Damaged(answer.message(Failure).reason)
+        raise InvalidMessageError(answer.message(Failure).reason)
     presence = answer.message(Presence)
     odd = [name for name in (presence.name, *presence.classes) if not name or printable(name, 200) != name]
     if odd or (not presence.classes and any(told.classes for told in presence.clients)):
-        raise Damaged(
+        raise InvalidMessageError(
             f"expected a printable name of the site and of each class, found "
             f"{printable(odd[0], 60) if odd else 'none'!r}"
         )
     for told in presence.clients:
         _check_told(told, presence.classes)
     if presence.fedlit != __version__:
-        raise Damaged(f"it has fedlit {presence.fedlit}, and the server has {__version__}; install the same version")
+        raise InvalidMessageError(
+            f"it has fedlit {presence.fedlit}, and the server has {__version__}; install the same version"
+        )
     return presence
 
 
@@ -285,23 +287,33 @@ def _check_told(told: Told, classes: Sequence[str]) -> None:
     """Check a site's report about a client.
 
     Raises:
-        Damaged: If a value is impossible; names it.
+        InvalidMessageError: If a value is impossible; names it.
     """
     if not told.name or printable(told.name, 200) != told.name or told.name != told.name.strip():
-        raise Damaged(f"a client's name {printable(told.name, 60)!r}: expected at most 200 printable characters")
+        raise InvalidMessageError(
+            f"a client's name {printable(told.name, 60)!r}: expected at most 200 printable characters"
+        )
     if unknown := [name for name in told.classes if name not in classes]:
-        raise Damaged(f"client {told.name!r} labels {printable(unknown[0], 60)!r}, which is not one of its classes")
+        raise InvalidMessageError(
+            f"client {told.name!r} labels {printable(unknown[0], 60)!r}, which is not one of its classes"
+        )
     for part in PARTS:
         size = getattr(told, part)
         if size is not None and not 0 <= size < 2**40:
-            raise Damaged(f"client {told.name!r}: expected a possible number of images in {part}, found {size}")
+            raise InvalidMessageError(
+                f"client {told.name!r}: expected a possible number of images in {part}, found {size}"
+            )
     for part, counts in told.counts.items():
         size = getattr(told, part) if part in PARTS else None
         if size is None or len(counts) != 2 or any(len(each) != len(classes) for each in counts):
-            raise Damaged(f"client {told.name!r}: counts of {printable(part, 20)!r} that do not fit its classes")
+            raise InvalidMessageError(
+                f"client {told.name!r}: counts of {printable(part, 20)!r} that do not fit its classes"
+            )
         for positives, negatives in zip(*counts, strict=True):
             if (positives is None) != (negatives is None) or not 0 <= (positives or 0) + (negatives or 0) <= size:
-                raise Damaged(f"client {told.name!r}: {positives} positives and {negatives} negatives of {size} images")
+                raise InvalidMessageError(
+                    f"client {told.name!r}: {positives} positives and {negatives} negatives of {size} images"
+                )
 
 
 def _warn(presence: Presence) -> None:

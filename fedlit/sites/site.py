@@ -27,14 +27,15 @@ from fedlit.metrics.tally import Tally
 from fedlit.predictions.export import described_images
 from fedlit.schedules import Schedule
 from fedlit.sites import models, recipe
-from fedlit.sites.envelope import Damaged, Envelope
+from fedlit.sites.envelope import Envelope, InvalidMessageError
 from fedlit.sites.failures import Unfit, Unprepared, failure_of
-from fedlit.sites.ledger import Entry, Ledger
+from fedlit.sites.ledger import Ledger, LedgerEntry
 from fedlit.sites.messages import (
     FAILED,
     REPLY,
     Done,
     End,
+    Evaluated,
     Failure,
     Final,
     Hello,
@@ -43,8 +44,7 @@ from fedlit.sites.messages import (
     Prepare,
     Prepared,
     Presence,
-    Report,
-    Scored,
+    RoundReport,
     Sent,
     Start,
     Started,
@@ -117,18 +117,18 @@ class Site:
         try:
             self.policy.check_message(len(content), self._ledger)
             envelope = Envelope.from_bytes(content)
-        except (Damaged, Refused) as error:
+        except (InvalidMessageError, Refused) as error:
             return self._noted(
-                Entry(self._now(), self._lead, verb="message"), self._failed("message", error)
+                LedgerEntry(self._now(), self._lead, verb="message"), self._failed("message", error)
             ).to_bytes()
         return self.answer(envelope).to_bytes()
 
     def answer(self, envelope: Envelope) -> Envelope:
         """Do what the message asks; every failure becomes an answer, and the site stays ready for the next message."""
-        entry = Entry(self._now(), self._lead, verb=envelope.verb[:20])
+        entry = LedgerEntry(self._now(), self._lead, verb=envelope.verb[:20])
         try:
             if envelope.verb not in self._verbs:
-                raise Damaged(
+                raise InvalidMessageError(
                     f"verb: expected one of {', '.join(self._verbs)}, found {envelope.verb[:20]!r}; "
                     "install the same fedlit on both sides"
                 )
@@ -138,7 +138,7 @@ class Site:
             reply = self._failed(envelope.verb, error)
         return self._noted(entry, reply)
 
-    def _hello(self, envelope: Envelope, entry: Entry) -> tuple[Entry, Envelope]:
+    def _hello(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
         asked, policy = envelope.message(Hello), self.policy
         if asked.fedlit != __version__:
             raise Unfit(
@@ -169,7 +169,7 @@ class Site:
         )
         return entry, Envelope.of(REPLY, presence, self._data.organisations())
 
-    def _prepare(self, envelope: Envelope, entry: Entry) -> tuple[Entry, Envelope]:
+    def _prepare(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
         asked, data = _checked(envelope.message(Prepare)), self._data.module
         entry = replace(entry, run=asked.run, phase=asked.phase, config=digest(asked.config), question=envelope.digest)
         self.policy.check_config(asked.config)
@@ -226,7 +226,7 @@ class Site:
             clients[member.name] = Client(member.name, own.classes, len(own.train), member.weight, factor, hidden)
         return clients
 
-    def _start(self, envelope: Envelope, entry: Entry) -> tuple[Entry, Envelope]:
+    def _start(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
         asked = _checked(envelope.message(Start))
         entry = replace(entry, run=asked.run, phase=asked.phase, client=asked.client, question=envelope.digest)
         ready = self._ready_for(asked.run, asked.phase, asked.fingerprint)
@@ -248,12 +248,12 @@ class Site:
             kept = True
         return entry, Envelope.of(REPLY, Started(kept))
 
-    def _train(self, envelope: Envelope, entry: Entry) -> tuple[Entry, Envelope]:
+    def _train(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
         """Run a client's part of a round; a measuring round has no new state."""
         task = _checked(envelope.message(Task))
         asked, entry = task.asked, self._entry(entry, task, envelope)
         if not isinstance(asked, Train):
-            raise Damaged(f"{envelope.verb}: expected a round, found {type(asked).__name__}")
+            raise InvalidMessageError(f"{envelope.verb}: expected a round, found {type(asked).__name__}")
         ready = self._ready_for(task.run, task.phase, task.fingerprint)
         client, trains = self._own_client(ready, task.client), envelope.verb == "train"
         entry = replace(entry, at=asked.index, config=digest(ready.asked.config))
@@ -278,7 +278,7 @@ class Site:
             ready.states.keep(client.name, asked.index + 1, after)
             payload, whole = cut(payload, ready.worker.local.mask(client), ready.layout)
         entry = replace(entry, examples=report.examples, steps=report.steps)
-        sent = Sent(payload.weight, Report(**_told(report)), self._data.fingerprint(client.name), whole)
+        sent = Sent(payload.weight, RoundReport(**_told(report)), self._data.fingerprint(client.name), whole)
         return entry, Envelope.of(REPLY, sent, payload_tensors(payload.cpu()))
 
     def _check_start(self, ready: Ready, asked: Train, down: Broadcast) -> None:
@@ -292,11 +292,11 @@ class Site:
             if entry.name not in variables and not torch.equal(entry.view(down.w), entry.view(ready.start)):
                 raise Refused(f"the weights of {entry.name} in the first round are not those of the approved plan")
 
-    def _evaluate(self, envelope: Envelope, entry: Entry) -> tuple[Entry, Envelope]:
+    def _evaluate(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
         task = _checked(envelope.message(Task))
         look, entry = task.asked, self._entry(entry, task, envelope)
         if not isinstance(look, Look):
-            raise Damaged(f"evaluate: expected an evaluation, found {type(look).__name__}")
+            raise InvalidMessageError(f"evaluate: expected an evaluation, found {type(look).__name__}")
         ready = self._ready_for(task.run, task.phase, task.fingerprint)
         if look.holder not in self._data.module.clients:
             raise Unfit(f"it has no client {look.holder!r}")
@@ -320,26 +320,30 @@ class Site:
             below = self.policy.leaves.counts_below
             kind, tensors = "tally", vars(Tally.of(scored.scores, scored.labels, ready.layout.classes, below))
         data = self._data.fingerprint(look.holder)
-        return entry, Envelope.of(REPLY, Scored(scored.examples, logged, kind, data), tensors)
+        return entry, Envelope.of(REPLY, Evaluated(scored.examples, logged, kind, data), tensors)
 
-    def _model(self, envelope: Envelope, entry: Entry) -> tuple[Entry, Envelope]:
+    def _model(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
         """Store the best model of a run, with what the client keeps to itself."""
         task = _checked(envelope.message(Task))
         asked, entry = task.asked, self._entry(entry, task, envelope)
         if not isinstance(asked, Final):
-            raise Damaged(f"model: expected the best model of a run, found {type(asked).__name__}")
+            raise InvalidMessageError(f"model: expected the best model of a run, found {type(asked).__name__}")
         ready = self._ready_for(task.run, task.phase, task.fingerprint)
         plan, local, layout = ready.recipe.plan, ready.worker.local, ready.layout
         entry = replace(entry, at=asked.rounds, config=digest(ready.asked.config))
         if task.phase or not 0 <= asked.rounds <= plan.rounds or len(asked.learned) != len(layout.classes):
-            raise Damaged(f"a model after round {asked.rounds} of {plan.rounds}, of {len(asked.learned)} classes")
+            raise InvalidMessageError(
+                f"a model after round {asked.rounds} of {plan.rounds}, of {len(asked.learned)} classes"
+            )
         if envelope.vectors.keys() != {"w", "stats"}:
-            raise Damaged(f"model: expected the vectors w and stats, found {', '.join(envelope.vectors)}")
+            raise InvalidMessageError(f"model: expected the vectors w and stats, found {', '.join(envelope.vectors)}")
         down, masks = self._down(ready, envelope), [local.mask(c) for c in ready.worker.program.clients.values()]
         if task.client is not None:
             local.adopt(local.mask(self._own_client(ready, task.client)), self._state(ready, task), down)
         elif any(mask.private(layout) or (mask.keeps_stats(layout) and layout.stats_size) for mask in masks):
-            raise Damaged("model: clients keep a part of the model; expected the name of a client, found none")
+            raise InvalidMessageError(
+                "model: clients keep a part of the model; expected the name of a client, found none"
+            )
         else:
             local.flat.load(down.w, down.stats)
             local.flat.own.load({})
@@ -356,12 +360,12 @@ class Site:
         )
         return entry, Envelope.of(REPLY, Done())
 
-    def _end(self, envelope: Envelope, entry: Entry) -> tuple[Entry, Envelope]:
+    def _end(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
         asked = _checked(envelope.message(End))
         self._ready = None
         return replace(entry, run=asked.run), Envelope.of(REPLY, Done())
 
-    def _entry(self, entry: Entry, task: Task, envelope: Envelope) -> Entry:
+    def _entry(self, entry: LedgerEntry, task: Task, envelope: Envelope) -> LedgerEntry:
         """Add a task to its ledger entry; the question hashes the task, the weights and which state is used."""
         named = {key: value for key, value in envelope.content.items() if key not in ("durable", "fresh")}
         question = digest({"asked": named, "vectors": envelope.digest})
@@ -401,13 +405,13 @@ class Site:
     def _down(self, ready: Ready, envelope: Envelope) -> Broadcast:
         tensors, own = envelope.tensors(), ready.layout.dtype
         if not {"w", "stats"} <= tensors.keys() or any(tensors[name].dtype != own for name in ("w", "stats")):
-            raise Damaged(
+            raise InvalidMessageError(
                 f"expected w and stats of {own}, found {', '.join(f'{n} of {t.dtype}' for n, t in tensors.items())}"
             )
         if unsound := [
             n for n, t in tensors.items() if n != "stats" and not torch.isfinite(t).all()
         ]:  # p is NaN at first
-            raise Damaged(f"{unsound[0]!r} is not finite")
+            raise InvalidMessageError(f"{unsound[0]!r} is not finite")
         down = Broadcast.from_tensors(tensors, len(ready.worker.program.aggregators))
         if (len(down.w), len(down.stats)) != (ready.layout.size, ready.layout.stats_size):
             raise Unfit(
@@ -416,7 +420,7 @@ class Site:
             )
         return down
 
-    def _noted(self, entry: Entry, reply: Envelope) -> Envelope:
+    def _noted(self, entry: LedgerEntry, reply: Envelope) -> Envelope:
         """Record an answer in the ledger before it leaves; an answer that cannot be recorded does not leave."""
         failed = reply.verb == FAILED
         said = {
@@ -452,12 +456,12 @@ def _checked(message: Any) -> Any:
     """Return the message if its run's id is valid, and so safe as the name of a folder.
 
     Raises:
-        Damaged: If the id is not valid.
+        InvalidMessageError: If the id is not valid.
     """
     try:
         check_run(message.run)
     except ValueError as error:
-        raise Damaged(str(error)) from error
+        raise InvalidMessageError(str(error)) from error
     return message
 
 

@@ -103,7 +103,10 @@ class Lead:
             summary: Where the charts of a run are: an address, or a command for the server and an address.
         """
         summary = re.sub(r"(?<=//)(127\.0\.0\.1|localhost)(?=[:/])", self.server, summary)
-        command = f"charts, by this command at {self.server}: mlflow ui --host {self.server} --allowed-hosts {self.server}:5000 "
+        command = (
+            f"charts, by this command at {self.server}: "
+            f"mlflow ui --host {self.server} --allowed-hosts {self.server}:5000 "
+        )
         return re.sub(r"^mlflow ui ", command, summary)
 
 

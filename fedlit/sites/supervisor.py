@@ -31,7 +31,7 @@ STARTING, LOADING = 60, 600
 """Seconds that a submitted job has to start (NVFlare retries at growing intervals), and then to answer."""
 
 STRANDED = 3
-"""How often in a row a connected site must be seen without the job before it counts as stranded."""
+"""Number of times in a row that a connected site must be seen without the job before it counts as stranded."""
 
 STOPPING = 600
 """Seconds that a round may take if the job has to end; then the job is aborted, and the round repeated."""
@@ -43,7 +43,7 @@ ENDING = 60
 """Seconds that a job may take to end if no round has to finish."""
 
 ATTEMPTS = 5
-"""How often a run is resubmitted without progress."""
+"""Number of times that a run is resubmitted without progress."""
 
 ENDED = tuple(status.value for status in RunStatus if status.value.startswith("FINISHED"))
 """NVFlare's statuses of a job that has ended."""

@@ -14,7 +14,7 @@ from toys import ToyNet
 from fedlit.core.flat import FlatModel
 from fedlit.core.messages import Mask
 from fedlit.sites import envelope as envelope_module
-from fedlit.sites.envelope import DTYPES, LARGEST_HEADER, PREFIX, PROTOCOL, Damaged, Envelope, Header, split
+from fedlit.sites.envelope import DTYPES, LARGEST_HEADER, PREFIX, PROTOCOL, Envelope, Header, InvalidMessageError, split
 from fedlit.sites.messages import Done, Failure
 from fedlit.sites.payloads import filled, module_state, module_tensors
 
@@ -80,7 +80,7 @@ def test_every_byte_counts():
         changed[place] ^= 1
         try:
             found = Envelope.from_bytes(bytes(changed))
-        except Damaged:
+        except InvalidMessageError:
             continue
         assert place < start, "an array was changed"
         assert found.header() != whole.header()
@@ -89,7 +89,7 @@ def test_every_byte_counts():
 def test_arrays_that_were_changed_are_told():
     content = bytearray(sent().to_bytes())
     content[-1] ^= 1
-    with pytest.raises(Damaged, match="their SHA-256 does not match"):
+    with pytest.raises(InvalidMessageError, match="their SHA-256 does not match"):
         Envelope.from_bytes(bytes(content))
 
 
@@ -111,12 +111,12 @@ def test_arrays_that_were_changed_are_told():
     ],
 )
 def test_what_is_no_message_is_told(change, said):
-    with pytest.raises(Damaged, match=said):
+    with pytest.raises(InvalidMessageError, match=said):
         Envelope.from_bytes(change(sent().to_bytes()))
 
 
 def test_a_message_with_other_fields_is_told():
-    with pytest.raises(Damaged, match="missing or unknown fields: kind, reason, values"):
+    with pytest.raises(InvalidMessageError, match="missing or unknown fields: kind, reason, values"):
         sent().message(Failure)
 
 
@@ -153,7 +153,7 @@ def test_a_shared_vector_has_as_many_values_as_its_client_shares(lie):
         "a value less": (cut[1:], layout.size),
         "another size": (cut, layout.size + 7),
     }[lie]
-    with pytest.raises(Damaged, match=r"its 'w' has [\d,]+ values, expected [\d,]+ of [\d,]+"):
+    with pytest.raises(InvalidMessageError, match=r"its 'w' has [\d,]+ values, expected [\d,]+ of [\d,]+"):
         filled(wrong, "w", size, mask, layout)
 
 
@@ -162,7 +162,7 @@ def test_who_hands_a_message_on_leaves_its_hash_to_the_reader():
     content[-1] ^= 1
     header, arrays = split(bytes(content))
     assert Header.read(header).cut(arrays)["w"].shape == (3,)
-    with pytest.raises(Damaged, match="SHA-256"):
+    with pytest.raises(InvalidMessageError, match="SHA-256"):
         Envelope.from_bytes(bytes(content))
 
 
@@ -182,9 +182,9 @@ def test_arrays_other_than_those_of_the_header_are_told():
     head, arrays = Header.read(envelope.header()), envelope.vectors
     assert Envelope.of_arrays(head, arrays).tensors()["w"].tolist() == [1, 1, 1]
     for odd in ({"w": arrays["w"]}, arrays | {"u": arrays["w"]}, arrays | {"v": arrays["v"].astype("float64")}):
-        with pytest.raises(Damaged, match="not those that its header names"):
+        with pytest.raises(InvalidMessageError, match="not those that its header names"):
             Envelope.of_arrays(head, odd)
-    with pytest.raises(Damaged, match="SHA-256"):
+    with pytest.raises(InvalidMessageError, match="SHA-256"):
         Envelope.of_arrays(head, arrays | {"v": arrays["v"] * 2})
 
 

@@ -82,7 +82,7 @@ def test_stop_ends_at_the_first_failure(fedlit_cli, sites, tmp_path):
     options = f"{OPTIONS} --federation.on_site_error stop"
     code, _, err = fedlit_cli(f"{TOYS} {options} --run_dir {tmp_path} --sites loopback:3")
     assert code == 1
-    assert "its 'w' is not finite; go on with the last checkpoint once it is mended" in err
+    assert "its 'w' is not finite; fix it and resume from the last checkpoint" in err
 
 
 @pytest.mark.parametrize("fault", but("its process dies"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedlit.sites.ledger import LINES, Entry, Ledger
+from fedlit.sites.ledger import LINES, Ledger, LedgerEntry
 
 DAY = 86400.0
 ARRAYS = {"vectors/w": ("float32", 483)}
@@ -27,14 +27,16 @@ def file(tmp_path: Path, state: Path) -> Path:
 def noted(state: Path) -> None:
     ledger = Ledger(state)
     asked = {"run": "a1b2c3d4e5f6", "lead": "ann@example.org", "client": "North"}
-    ledger.note(Entry(0.0, verb="hello", answer="reply"))
-    ledger.note(Entry(DAY, **asked, verb="train", examples=64, steps=8, answer="reply", arrays=ARRAYS, nbytes=1932))
+    ledger.note(LedgerEntry(0.0, verb="hello", answer="reply"))
     ledger.note(
-        Entry(2 * DAY, **asked, verb="train", examples=80, steps=10, answer="reply", arrays=ARRAYS, nbytes=1932)
+        LedgerEntry(DAY, **asked, verb="train", examples=64, steps=8, answer="reply", arrays=ARRAYS, nbytes=1932)
     )
-    ledger.note(Entry(2 * DAY, **asked, verb="train", answer="failed", refused="rounds: 2 within 30 days"))
     ledger.note(
-        Entry(3 * DAY, run="=cmd|'calc'", lead="\x1b[31mred", verb="evaluate", view="North/val", answer="reply")
+        LedgerEntry(2 * DAY, **asked, verb="train", examples=80, steps=10, answer="reply", arrays=ARRAYS, nbytes=1932)
+    )
+    ledger.note(LedgerEntry(2 * DAY, **asked, verb="train", answer="failed", refused="rounds: 2 within 30 days"))
+    ledger.note(
+        LedgerEntry(3 * DAY, run="=cmd|'calc'", lead="\x1b[31mred", verb="evaluate", view="North/val", answer="reply")
     )
 
 

@@ -12,7 +12,7 @@ from fedlit.sites import hosting, serving
 from fedlit.sites.carrier import Lost
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.hosting import Evictions, Hosted, Order
-from fedlit.sites.loopback import InProcess
+from fedlit.sites.loopback import SitesInProcess
 from fedlit.sites.own_data import OwnData
 
 FIT = f"{TOYS} --federation.rounds 4 --federation.monitor train/loss --federation.on_site_error skip"
@@ -60,7 +60,7 @@ def test_a_process_that_was_started_again_while_nothing_was_asked_of_it(rounds, 
 
 
 def test_a_deadline_that_is_missed(rounds, sites, monkeypatch):
-    collect = InProcess.collect
+    collect = SitesInProcess.collect
 
     def late(carrier, tickets):
         asked = {ticket: Envelope.from_bytes(carrier._sent[ticket]) for ticket in tickets}
@@ -68,7 +68,7 @@ def test_a_deadline_that_is_missed(rounds, sites, monkeypatch):
             missed = ticket.site == "site-2" and any(is_train(asked[ticket], index) for index in (1, 2))
             yield ticket, Lost("no reply within the deadline") if missed else answer
 
-    monkeypatch.setattr(InProcess, "collect", late)
+    monkeypatch.setattr(SitesInProcess, "collect", late)
     missed = [f"round {n}: {CLIENT} (train): no reply within the deadline; continuing with 2 of 3" for n in (2, 3)]
     assert rounds() == [[], missed[:1], missed[1:], [], []]
 
@@ -119,7 +119,7 @@ def test_a_copy_of_a_site_that_is_started_is_reported_to_the_lead(log, tmp_path,
     now = [0.0]
     monkeypatch.setattr(hosting, "time", SimpleNamespace(monotonic=lambda: now[0]))
     order = Order(tmp_path / "x.json", "", "one", server=tmp_path / "local" / "x.yaml")
-    hosted = Hosted(order, InProcess({"north": None}))
+    hosted = Hosted(order, SitesInProcess({"north": None}))
 
     def lines(seconds: float, evictions: int) -> list[str]:
         now[0] += seconds

@@ -12,7 +12,7 @@ from fedlit.cli.tables import wide_console
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.system import documents
 from fedlit.experiment.parser import Parser, complain
-from fedlit.sites.folders import ROLES, Folder
+from fedlit.sites.folders import ROLES, MemberFolder
 from fedlit.sites.ledger import LINES, read
 from fedlit.sites.messages import printable
 from fedlit.sites.reaching import kit_of
@@ -38,7 +38,7 @@ def execute(args: Namespace, parser: Parser) -> int:
 
 def _init(args: Namespace) -> int:
     try:
-        folder = Folder(
+        folder = MemberFolder(
             path=args.folder,
             name=args.name,
             org=args.org,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from attacker import Attacker, a_plan, write_site
 
-from fedlit.sites.messages import REPLY, Look, Member, Prepare, Prepared, Presence, Scored, Sent, new_run
+from fedlit.sites.messages import REPLY, Evaluated, Look, Member, Prepare, Prepared, Presence, Sent, new_run
 from fedlit.sites.policy import digest
 
 STEP = {"class_path": "ConstantSchedule", "init_args": {"window": 1, "unit": "steps"}}
@@ -23,7 +23,7 @@ def test_an_ordinary_round_is_answered(ready):
     measured = ready.train(verb="measure")
     assert measured.message(Sent).report.steps == 0
     scored = ready.evaluate(at=1, accepted=1)
-    assert scored.message(Scored).examples == 31
+    assert scored.message(Evaluated).examples == 31
     line = ready.ledger()[-1]
     assert line["view"] == f"{ready.client}/val"
     assert line["examples"] == 31
@@ -165,7 +165,7 @@ def test_what_is_hidden_is_hidden_with_its_complement(attack):
     assert hidden["train"]
     attacked.prepare(run=new_run())
     scored, columns = attacked.evaluate(), [attacked.classes.index(name) for name in hidden["val"]]
-    assert scored.message(Scored).logged == {}
+    assert scored.message(Evaluated).logged == {}
     for name in ("positives", "negatives"):
         assert not scored.tensors()[name][columns].any()
     assert scored.tensors()["auroc"][columns].isnan().all()

@@ -13,8 +13,8 @@ from fedlit.metrics.tally import Tally
 from fedlit.sites import joining, roster
 from fedlit.sites.answers import read_scores
 from fedlit.sites.carrier import Lost
-from fedlit.sites.envelope import Damaged, Envelope
-from fedlit.sites.messages import REPLY, Scored, Told
+from fedlit.sites.envelope import Envelope, InvalidMessageError
+from fedlit.sites.messages import REPLY, Evaluated, Told
 
 OPTIONS = "--federation.rounds 4 --federation.aggregators='[Scaffold, SurgicalHeads]' --data.labelled 2"
 
@@ -188,7 +188,7 @@ def test_a_client_that_claims_nearly_all_images_is_named(fedlit_cli, sites, tmp_
     ("changes", "words"),
     [
         ({"name": "site-1\x1b[2J"}, "a client's name 'site-1\\\\x1b[2J'"),
-        ({"train": -3}, "has -3 images in train"),
+        ({"train": -3}, "a possible number of images in train, found -3"),
         ({"train": 10**30}, "expected int, found 1000"),
         ({"counts": {"train": [[1], [2]]}}, "counts of 'train' that do not fit its classes"),
         ({"counts": {"train": [[99, 1, 1], [1, 1, 1]]}}, "99 positives and 1 negatives of 14 images"),
@@ -291,7 +291,7 @@ VIEW = View("north", "north", "val")
 
 
 def evaluated(kind: str, tensors: dict, told: Told = TOLD, may_score: bool = True):
-    answer = Envelope.of(REPLY, Scored(4, {}, kind, "d"), tensors)
+    answer = Envelope.of(REPLY, Evaluated(4, {}, kind, "d"), tensors)
     return read_scores(VIEW, answer, told, CLASSES, 4, may_score)[0]
 
 
@@ -320,7 +320,7 @@ def test_an_honest_evaluation_is_read():
 )
 def test_histograms_that_cannot_be_are_refused(change, words):
     tensors = vars(Tally.of(SCORES, LABELS, CLASSES))
-    with pytest.raises(Damaged, match=words):
+    with pytest.raises(InvalidMessageError, match=words):
         evaluated("tally", tensors | change(tensors))
 
 
@@ -331,5 +331,5 @@ def test_scores_that_cannot_be_are_refused():
         (SCORES.long(), LABELS, True, "scores"),
         (SCORES, LABELS, False, "an evaluation of kind 'scores'"),
     ):
-        with pytest.raises(Damaged, match=words):
+        with pytest.raises(InvalidMessageError, match=words):
             evaluated("scores", {"scores": scores, "labels": labels}, may_score=may_score)
