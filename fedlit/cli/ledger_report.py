@@ -1,4 +1,4 @@
-"""What a site's ledger says, for people: a table by run and question, and a file with a row a message."""
+"""Readable reports of a site's ledger: a table by run and question, and a file with one row per message."""
 
 import csv
 from collections.abc import Sequence
@@ -12,24 +12,25 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from fedlit.core.system.files import whole
-from fedlit.sites.ledger import LINES, Entry
+from fedlit.sites.ledger import LINES, LedgerEntry
 from fedlit.sites.messages import printable
 
 COLUMNS = (
-    "time", "lead", "run", "phase", "verb", "client", "view", "at", "examples", "steps", "answer", "refused", "bytes", "arrays",
+    "time", "lead", "run", "phase", "verb", "client", "view", "at", "examples", "steps", "answer", "refused", "bytes",
+    "arrays",
     "header", "config", "question", "hash",
 )  # fmt: skip
 
 
 @dataclass
 class Asked:
-    """What was asked of a site in one run, in one way.
+    """Summary of the messages with the same question in a run.
 
     Attributes:
-        first, last: Seconds since 1970.
-        messages: How many were answered.
-        refused: How many of them with a refusal, or a failure.
-        examples: Most that one answer is made of.
+        first, last: Times in seconds since 1970.
+        messages: Number of answered messages.
+        refused: Number of those that were refused or failed.
+        examples: Largest number of examples behind one answer.
         nbytes: Bytes of all arrays that have left.
     """
 
@@ -41,16 +42,16 @@ class Asked:
     nbytes: int = 0
 
 
-def report(lines: Sequence[tuple[str, Entry]], folder: Path, console: Console) -> None:
-    """Print who has asked for what, when, how often, over how many examples, and how much has left.
+def report(lines: Sequence[tuple[str, LedgerEntry]], folder: Path, console: Console) -> None:
+    """Print who asked for what, when, how often, over how many examples, and how many bytes have left.
 
     Args:
-        lines: Of the ledger: hash and entry.
+        lines: Hash and entry of each line of the ledger.
         folder: The site's folder of states.
-        console: Where to.
+        console: The console.
     """
     if not lines:
-        console.print(f"{folder / LINES}: nothing was asked yet, and nothing has left")
+        console.print(f"{folder / LINES}: no message was answered yet, and nothing has left")
         return
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     for name in ("run", "asked for by", "what", "first (UTC)", "last (UTC)"):
@@ -63,28 +64,28 @@ def report(lines: Sequence[tuple[str, Entry]], folder: Path, console: Console) -
         table.add_row(run[:8] or "-", lead or "not known", what, *times, *numbers)
     console.print(table)
     total = decimal(sum(entry.nbytes for _, entry in lines))
-    console.print(f"{len(lines):,} messages, {total}; {folder / LINES} is whole, its last hash is {lines[-1][0][:16]}")
     console.print(
-        "examples: the most that one answer is made of; what the arrays are is in leaves_a_site.txt and with --csv"
+        f"{len(lines):,} messages, {total}; {folder / LINES} is complete; its last hash is {lines[-1][0][:16]}"
     )
+    console.print("examples: the largest number behind one answer; leaves_a_site.txt and --csv list the arrays")
 
 
-def summed(lines: Sequence[tuple[str, Entry]]) -> dict[tuple[str, str, str], Asked]:
+def summed(lines: Sequence[tuple[str, LedgerEntry]]) -> dict[tuple[str, str, str], Asked]:
     """Return what was asked by run, lead and question, in the order in which it began."""
-    found: dict[tuple[str, str, str], Asked] = {}
+    summaries: dict[tuple[str, str, str], Asked] = {}
     for _, entry in lines:
         what = " ".join(printable(part) for part in (entry.phase, entry.verb, entry.view or entry.client) if part)
-        asked = found.setdefault((printable(entry.run), printable(entry.lead), what), Asked(entry.time, entry.time))
+        asked = summaries.setdefault((printable(entry.run), printable(entry.lead), what), Asked(entry.time, entry.time))
         asked.last = max(asked.last, entry.time)
         asked.messages += 1
         asked.refused += bool(entry.refused) or entry.answer == "failed"
         asked.examples = max(asked.examples, entry.examples)
         asked.nbytes += entry.nbytes
-    return found
+    return summaries
 
 
-def write_csv(lines: Sequence[tuple[str, Entry]], file: Path) -> None:
-    """Write a row a message, with the hash of its line in the ledger."""
+def write_csv(lines: Sequence[tuple[str, LedgerEntry]], file: Path) -> None:
+    """Write one row per message, with the hash of its line in the ledger."""
     with whole(file) as draft, draft.open("w", newline="", encoding="utf-8") as opened:
         writer = csv.writer(opened)
         writer.writerow(COLUMNS)
@@ -98,7 +99,7 @@ def write_csv(lines: Sequence[tuple[str, Entry]], file: Path) -> None:
 
 
 def _inert(cell: object) -> object:
-    """A text that no spreadsheet takes for a formula: names of runs and leads are somebody else's."""
+    """Escape a text that a spreadsheet would run as a formula: names of runs and leads come from outside."""
     return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
 
 

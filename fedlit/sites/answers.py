@@ -1,4 +1,4 @@
-"""What a site answers, checked whole before the server takes it: a site that lies ends or steers nobody else's run."""
+"""Answers of sites, checked completely before use, so that a dishonest site cannot end or steer a run."""
 
 import statistics
 import warnings
@@ -14,31 +14,31 @@ from fedlit.core.flat import Layout
 from fedlit.core.messages import Client, ClientReport, Mask, Payload, State
 from fedlit.federation.engines.scores import Scores, View
 from fedlit.metrics.tally import BINS, Tally, pooled_auroc
-from fedlit.sites.envelope import Damaged, Envelope
-from fedlit.sites.messages import Report, Scored, Sent, Told, printable
+from fedlit.sites.envelope import Envelope, InvalidMessageError
+from fedlit.sites.messages import Evaluated, RoundReport, Sent, Told, printable
 from fedlit.sites.payloads import MASK, VECTORS, filled
 
 FAR = 10.0
-"""An update whose norm is so many times the usual one is told."""
+"""The server warns about an update whose norm is this many times the usual one."""
 
 COHORT = 4
-"""Clients of a round from which on they are each other's measure; fewer are measured by their own past rounds."""
+"""Least number of clients whose updates are compared with each other; fewer are compared with their own past rounds."""
 
 PAST = 3
-"""Rounds of a client from which on its past is a measure."""
+"""Least number of past rounds with which a client's update is compared."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What the server knows of a client's part of a round before it comes.
+    """Expected form of a client's part of a round, known before it arrives.
 
     Attributes:
-        client: Who was asked.
+        client: The client that was asked.
         mask: What it shares.
-        layout: Of the model.
-        aggregators: How many the phase has.
-        steps: Local steps; 0 of a measuring round.
-        measured: Names and sizes of what a measuring round sends; None of a round that trains.
+        layout: The layout of the model.
+        aggregators: Number of aggregators of the phase.
+        steps: Local steps; 0 in a measuring round.
+        measured: Names and sizes of what a measuring round sends; None if the round trains.
     """
 
     client: Client
@@ -50,7 +50,7 @@ class Expected:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Number of values of each vector that the server knows."""
+        """The number of values of each vector whose size the server knows."""
         if self.measured is not None:
             return dict(self.measured)
         layout = self.layout
@@ -60,7 +60,7 @@ class Expected:
         """Read a client's part of a round, and the fingerprint of its data.
 
         Raises:
-            Damaged: It is not what was asked for; names the array.
+            InvalidMessageError: If it is not what was asked for; names the array.
         """
         sent, tensors = answer.message(Sent), answer.tensors()
         mask_weight = tensors.pop(MASK, None)
@@ -72,13 +72,15 @@ class Expected:
                 payload.vectors[name] = filled(cut, name, sent.whole[name], self.mask, self.layout)
         wanted = self.client.weight * self.mask.owned.double()
         if sent.weight != self.client.weight or mask_weight is None or not _equal(mask_weight, wanted):
-            raise Damaged(f"its {MASK!r} or its weight {sent.weight:g} is not that of client {self.client.name!r}")
+            raise InvalidMessageError(
+                f"its {MASK!r} or its weight {sent.weight:g} is not that of client {self.client.name!r}"
+            )
         for name, vector in payload.vectors.items():
             self._check(name, vector)
         missing = self.sizes.keys() - payload.vectors.keys()
         of_scores = {name for name in self.sizes if name.startswith("objective/")}  # a module may give no scores
         if missing and missing != of_scores:
-            raise Damaged(f"{min(missing)!r} is missing")
+            raise InvalidMessageError(f"{min(missing)!r} is missing")
         self._check_report(sent.report)
         told = {"error": printable(sent.report.error), "still": printable(sent.report.still), "bytes_up": nbytes}
         return payload, ClientReport(**asdict(sent.report) | told), sent.data
@@ -88,32 +90,32 @@ class Expected:
         number, _, own = name.partition("/")
         added = self.measured is None and own and number.isdecimal() and int(number) < self.aggregators
         if name not in known and not added:
-            raise Damaged(f"it sends {name!r}, which was not asked for")
+            raise InvalidMessageError(f"it sends {name!r}, which was not requested")
         if vector.numel() != known.get(name, vector.numel()):
-            raise Damaged(f"its {name!r} has {vector.numel():,} values, expected {known[name]:,}")
+            raise InvalidMessageError(f"its {name!r} has {vector.numel():,} values, expected {known[name]:,}")
         if vector.dtype != layout.dtype and (name in known or not vector.dtype.is_floating_point):
-            raise Damaged(f"its {name!r} is of {vector.dtype}, expected {layout.dtype}")
+            raise InvalidMessageError(f"its {name!r} has type {vector.dtype}, expected {layout.dtype}")
         if not torch.isfinite(vector).all():
-            raise Damaged(f"its {name!r} is not finite")
+            raise InvalidMessageError(f"its {name!r} is not finite")
         if self.measured is None and vector.numel() == layout.size:
             if any(vector[stretch].any() for stretch in self.mask.unshared(layout)):
-                raise Damaged(f"its {name!r} is not zero where the client shares nothing")
+                raise InvalidMessageError(f"its {name!r} is not zero where the client shares nothing")
         elif (
             self.measured is None
             and vector.numel() == layout.stats_size
             and not self.mask.shares_stats(layout)
             and vector.any()
         ):
-            raise Damaged(f"its {name!r} is not zero, and the client keeps its statistics")
+            raise InvalidMessageError(f"its {name!r} is not zero, although the client keeps its statistics")
 
-    def _check_report(self, report: Report) -> None:
+    def _check_report(self, report: RoundReport) -> None:
         said = {"client": report.client, "steps": report.steps, "examples": report.examples}
         wanted = {"client": self.client.name, "steps": self.steps, "examples": self.client.examples}
         for key, value in wanted.items():
             if said[key] != value:
-                raise Damaged(f"it says {key} {printable(str(said[key]), 60)}, expected {value}")
+                raise InvalidMessageError(f"{key}: expected {value}, found {printable(str(said[key]), 60)}")
         if report.seconds < 0:
-            raise Damaged(f"it says that it took {report.seconds:g} s")
+            raise InvalidMessageError(f"seconds: expected at least 0, found {report.seconds:g}")
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
@@ -121,9 +123,9 @@ def _equal(one: Tensor, other: Tensor) -> bool:
 
 
 def disagreeing(parts: Mapping[str, Payload]) -> dict[str, str]:
-    """Name the clients whose vectors differ from those of most others in names, sizes or types, and say in what.
+    """Return the clients whose vectors differ from those of most others in names, sizes or types, and the difference.
 
-    Where there is no majority, all of them are named: nobody can say who is right.
+    Without a majority, all clients are returned: the server cannot know which are right.
     """
     forms = {client: _form(payload) for client, payload in parts.items()}
     counted = Counter(forms.values()).most_common(2)
@@ -145,7 +147,7 @@ def _form(payload: Payload) -> tuple[tuple[str, int, str], ...]:
 
 @dataclass
 class Norms:
-    """Norms of the clients' updates, by which one that is far beyond the usual is told.
+    """Norms of the clients' updates, to detect unusually large ones.
 
     Attributes:
         past: Norms of each client's accepted rounds.
@@ -154,7 +156,7 @@ class Norms:
     past: dict[str, list[float]] = field(default_factory=dict)
 
     def watch(self, parts: Mapping[str, Payload], site_of: Mapping[str, str]) -> None:
-        """Warn of updates of a round that are far beyond those of the cohort, or of the client's own past."""
+        """Warn about updates that are far larger than the cohort's, or than the client's own past ones."""
         norms = {name: float(p.vectors["w"].norm()) / p.weight for name, p in parts.items() if "w" in p.vectors}
         for name, norm in norms.items():
             own = self.past.setdefault(name, [])
@@ -166,8 +168,8 @@ class Norms:
                 usual, whose = statistics.median(own), "its own past rounds"
             if usual is not None and norm > FAR * usual:
                 warnings.warn(
-                    f"site {site_of[name]!r}, client {name!r}: the norm of its update is {norm:.3g}, {norm / max(usual, 1e-30):,.0f} times "
-                    f"that of {whose}; ask the site, and look at its data",
+                    f"site {site_of[name]!r}, client {name!r}: the norm of its update is {norm:.3g}, "
+                    f"{norm / max(usual, 1e-30):,.0f} times that of {whose}; ask the site, and check its data",
                     stacklevel=3,
                 )
             own.append(norm)
@@ -181,20 +183,22 @@ def read_scores(
     Args:
         view: What was asked.
         answer: The answer.
-        told: What the site has told of the client.
-        classes: Of the model.
-        examples: How many the view has.
-        may_score: Whether the site lets scores of single images leave.
+        told: What the site has reported about the client.
+        classes: Classes of the model.
+        examples: Number of examples of the view.
+        may_score: Whether the site sends scores of single images.
 
     Raises:
-        Damaged: It is not what was asked for, or contradicts what the site has told.
+        InvalidMessageError: If it is not what was asked for, or contradicts what the site has reported.
     """
-    scored, tensors = answer.message(Scored), answer.tensors()
+    scored, tensors = answer.message(Evaluated), answer.tensors()
     wanted = {"none": set(), "tally": {"auroc", "positives", "negatives"}, "scores": {"scores", "labels"}}[scored.kind]
     if tensors.keys() != wanted or (scored.kind == "scores" and not may_score):
-        raise Damaged(f"an evaluation of kind {scored.kind!r} with {sorted(tensors)}")
+        raise InvalidMessageError(
+            f"an evaluation of kind {scored.kind!r}: expected {sorted(wanted)}, found {sorted(tensors)}"
+        )
     if scored.examples != examples and not (scored.kind == "none" and scored.examples == 0):
-        raise Damaged(f"an evaluation of {scored.examples} images, expected {examples}")
+        raise InvalidMessageError(f"an evaluation of {scored.examples} images, expected {examples}")
     size = getattr(told, view.part)
     counts = told.counts.get(view.part) if examples == size else None
     made = Scores(view, scored.examples, None, None, scored.logged)
@@ -203,9 +207,12 @@ def read_scores(
     elif scored.kind == "scores":
         scores, labels = tensors["scores"], tensors["labels"]
         if scores.shape != (examples, len(classes)) or scores.shape != labels.shape or not scores.is_floating_point():
-            raise Damaged(f"scores {tuple(scores.shape)} and labels {tuple(labels.shape)} of {examples} examples")
+            raise InvalidMessageError(
+                f"expected scores and labels of shape {(examples, len(classes))}, found {tuple(scores.shape)} and "
+                f"{tuple(labels.shape)}"
+            )
         if not ((labels == 0) | (labels == 1) | labels.isnan()).all():
-            raise Damaged("labels other than 0, 1 and NaN")
+            raise InvalidMessageError("expected labels 0, 1 and NaN, found other values")
         _agree(counts, [(labels == value).sum(0).tolist() for value in (1, 0)])
         made = replace(made, scores=scores, labels=labels)
     return made, scored.data
@@ -215,26 +222,28 @@ def _tally(tensors: State, classes: Sequence[str], counts: list[list[int | None]
     bins, auroc = (len(classes), BINS), tensors["auroc"]
     histograms = [tensors[name] for name in ("positives", "negatives")]
     if any(h.dtype != torch.int64 or h.shape != bins or (h < 0).any() for h in histograms):
-        raise Damaged("histograms that are not counts of fedlit's bins")
+        raise InvalidMessageError("the histograms are not counts of fedlit's bins")
     if auroc.dtype != torch.float64 or auroc.shape != bins[:1] or (sum(histograms).sum(1) > examples).any():
-        raise Damaged("AUROC of other classes, or histograms of more images than there are")
+        raise InvalidMessageError("AUROC of other classes, or histograms of more images than the client has")
     _agree(counts, [h.sum(1).tolist() for h in histograms])
     tally = Tally(auroc, *histograms)
     binned, within = pooled_auroc([tally], classes)
     if ((auroc - binned.auroc).abs() > within + 1e-9).any() or (auroc.isnan() != binned.auroc.isnan()).any():
-        raise Damaged("AUROC that its own histograms contradict")
+        raise InvalidMessageError("its AUROC contradicts its own histograms")
     return tally
 
 
 def _agree(counts: list[list[int | None]] | None, found: list[list[int]]) -> None:
-    """Compare positives and negatives of each class with what the site has told; of a hidden class there are none."""
+    """Compare positives and negatives of each class with the site's reported counts; a hidden class has none."""
     for told, seen in zip(counts or (), found, strict=False):
         if any(count is not None and count != number for count, number in zip(told, seen, strict=True)):
-            raise Damaged("other numbers of positives and negatives than the site has told")
+            raise InvalidMessageError(
+                "its numbers of positives and negatives contradict those that it reported at hello"
+            )
 
 
 def not_agreed(what: str, odd: Mapping[str, str], site_of: Mapping[str, str]) -> TrainingError:
-    """Make the error of a round whose sites send different things."""
+    """Return the error of a round in which sites send different vectors."""
     named = "; ".join(f"site {site_of[name]!r}, client {name!r}: {printable(why)}" for name, why in odd.items())
     return TrainingError(
         f"{what}: sites do not send the same vectors: {named}. Install the same fedlit and the same code everywhere"

@@ -8,26 +8,26 @@ from typing import Any, Literal
 from fedlit.core.errors import TrainingError
 from fedlit.core.messages import State
 from fedlit.sites.carrier import Carrier, Lost
-from fedlit.sites.envelope import Damaged, Envelope
+from fedlit.sites.envelope import Envelope, InvalidMessageError
 from fedlit.sites.messages import FAILED, LASTING, Failure, printable
 
 TRIES = 3
-"""How often a site is asked for one thing before a run ends."""
+"""Number of times that a site is asked for the same thing before a run ends."""
 
 PREPARING = 60
-"""Seconds that a site has at least to prepare itself, whatever a round may take: it imports, and reads its data."""
+"""Least number of seconds that a site has to prepare itself: it imports modules and reads its data."""
 
 OnError = Literal["repeat", "skip", "stop"]
 
 
 @dataclass(frozen=True)
 class Request:
-    """Something that a site is asked for.
+    """A request to a site.
 
     Attributes:
-        verb: What.
-        site: Whom.
-        client: Whose part of it.
+        verb: What is asked.
+        site: The site that is asked.
+        client: The client whose part it is.
         message: The fields.
         tensors: The vectors.
     """
@@ -40,31 +40,31 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Failed:
-    """Why there is no answer.
+class NoAnswer:
+    """Reason for a missing answer.
 
     Attributes:
-        kind: That of the failure.
-        told: Whose it is and why, in words.
+        kind: Kind of the failure.
+        message: Site, client and reason, readable.
     """
 
     kind: str
-    told: str
+    message: str
 
 
 @dataclass
 class Asking:
-    """Ask sites, prepare those that are not, and do what the federation wants where one fails.
+    """Requests to sites: prepare the sites that need it, and handle failures as the federation's settings say.
 
     Args:
-        carrier: How they are reached.
-        prepare: Gives what prepares a site.
-        prepared: Reads a site's answer to it; raises ``Damaged`` where it does not fit.
+        carrier: The transport to the sites.
+        prepare: Returns the request that prepares a site.
+        prepared: Reads a site's answer to it; raises ``InvalidMessageError`` if the answer does not fit.
         on_error: What happens when a site fails.
         quorum: Least number of answers with ``skip``.
-        deadline: Seconds for all that is asked at once; None waits.
+        deadline: Seconds for all requests of one call; None waits.
         heard: Called with a site's name and each of its answers.
-        failed: Whether a site has failed since something was asked last, be it mended or not.
+        failed: Whether a site has failed during the last call, even if it has recovered.
     """
 
     carrier: Carrier
@@ -78,7 +78,7 @@ class Asking:
 
     def __post_init__(self) -> None:
         self._ready: set[str] = set()
-        self._failing: set[str] = set()  # whose failure was reported since they were prepared
+        self._failing: set[str] = set()  # sites with a reported failure since their last preparation
 
     def __call__(
         self,
@@ -90,20 +90,21 @@ class Asking:
         """Yield the answers in the order of the requests; with ``skip`` some may be missing.
 
         Args:
-            requests: What is asked, all at once.
-            read: Reads an answer; raises ``Damaged`` where it is none.
-            what: What it is for, in words, such as ``round 3``.
-            on_error: Another thing to do where a site fails.
+            requests: The requests, which are sent at once.
+            read: Reads an answer; raises ``InvalidMessageError`` if it is not valid.
+            what: What the requests are for, such as ``round 3``.
+            on_error: What happens when a site fails, if it differs from the setting.
 
         Raises:
-            TrainingError: A site has failed, and the federation does not go on without it; names it and its reason.
+            TrainingError: If a site has failed and the federation does not continue without it; names the site and the
+                reason.
         """
         on_error, position, self.failed = on_error or self.on_error, 0, False
         answers, failures, waiting = {}, {}, list(range(len(requests)))
         for attempt in range(1, TRIES + 1):
             failures = {}
             for number, answer in self._once(requests, waiting, read, what=what):
-                if isinstance(answer, Failed):
+                if isinstance(answer, NoAnswer):
                     failures[number], self.failed = answer, True
                     self._failing.add(requests[number].site)
                     continue
@@ -116,21 +117,21 @@ class Asking:
             enough = on_error == "skip" and came >= min(self.quorum, len(requests))
             if not failures or enough or on_error == "stop" or (on_error == "repeat" and lasting):
                 break
-            told = "; ".join(dict.fromkeys(failure.told for failure in failures.values()))
+            reasons = "; ".join(dict.fromkeys(failure.message for failure in failures.values()))
             if attempt < TRIES:
-                warnings.warn(f"{what}: {told}; asking again (try {attempt + 1} of {TRIES})", stacklevel=2)
+                warnings.warn(f"{what}: {reasons}; asking again (try {attempt + 1} of {TRIES})", stacklevel=2)
         if failures:
-            told = "; ".join(dict.fromkeys(failure.told for failure in failures.values()))
+            reasons = "; ".join(dict.fromkeys(failure.message for failure in failures.values()))
             if not enough:
-                raise TrainingError(f"{what}: {told}{self._advice(on_error, lasting, came, len(requests))}")
-            warnings.warn(f"{what}: {told}; it goes on with {came} of {len(requests)}", stacklevel=2)
+                raise TrainingError(f"{what}: {reasons}{self._advice(on_error, lasting, came, len(requests))}")
+            warnings.warn(f"{what}: {reasons}; continuing with {came} of {len(requests)}", stacklevel=2)
         for number in sorted(answers):
             yield requests[number], answers[number]
 
     def once(
         self, requests: Sequence[Request], read: Callable[[Request, Envelope], Any]
     ) -> Iterator[tuple[Request, Any]]:
-        """Ask one time only, and yield each answer or failure as it comes: no run ends by it."""
+        """Ask only once, and yield each answer or failure as it comes; a failure does not end the run."""
         for number, answer in self._once(requests, range(len(requests)), read):
             yield requests[number], answer
 
@@ -142,19 +143,19 @@ class Asking:
         again: bool = False,
         what: str = "after the last round",
     ) -> Iterator[tuple[int, Any]]:
-        """Ask once, with what has to be prepared before; yields answers and failures as they come."""
+        """Prepare sites if needed, ask once, and yield answers and failures as they come."""
         new = sorted({requests[number].site for number in numbers} - self._ready)
         prepares = [self.prepare(site) for site in new]
         broken = {}
         for number, answer in self._exchange(dict(enumerate(prepares)), self.prepared, PREPARING):
-            if isinstance(answer, Failed):
+            if isinstance(answer, NoAnswer):
                 broken[new[number]] = answer
             else:
                 self._ready.add(new[number])
         sent = {number: requests[number] for number in numbers if requests[number].site not in broken}
         unprepared = []
         for number, answer in self._exchange(sent, read):
-            if isinstance(answer, Failed) and answer.kind == "unprepared" and not again:  # its process is new
+            if isinstance(answer, NoAnswer) and answer.kind == "unprepared" and not again:  # a new process
                 self._ready.discard(requests[number].site)
                 unprepared.append(number)
                 continue
@@ -172,7 +173,7 @@ class Asking:
         tickets, hashed = {}, {}
         deadline = None if self.deadline is None else max(self.deadline, least)
         for number, request in requests.items():
-            same = hashed.get(id(request.tensors))  # sites are sent the same vectors
+            same = hashed.get(id(request.tensors))  # sites receive the same vectors
             saying = request.verb, request.message
             envelope = same.saying(*saying) if same else Envelope.of(*saying, request.tensors)
             hashed[id(request.tensors)] = envelope
@@ -185,25 +186,28 @@ class Asking:
 
     def _advice(self, on_error: OnError, lasting: bool, came: int, asked: int) -> str:
         if on_error == "skip":
-            return f"; only {came} of {asked} answered, and federation.quorum is {self.quorum}; go on with the last checkpoint"
+            return (
+                f"; only {came} of {asked} answered, and federation.quorum is {self.quorum}; "
+                "resume from the last checkpoint"
+            )
         if on_error == "stop" or lasting:
-            return "; go on with the last checkpoint once it is mended, or set federation.on_site_error: skip"
-        return f" ({TRIES} times in a row); go on with the last checkpoint, or set federation.on_site_error: skip"
+            return "; fix it and resume from the last checkpoint, or set federation.on_site_error: skip"
+        return f" ({TRIES} times in a row); resume from the last checkpoint, or set federation.on_site_error: skip"
 
 
 def _read(request: Request, answer: Envelope | Lost, read: Callable[[Request, Envelope], Any]) -> Any:
-    """What a site has answered, or why that is no answer."""
+    """Return what a site has answered, or the failure."""
     if isinstance(answer, Lost):
         return _failed(request, "lost", answer.reason)
     try:
         if answer.verb != FAILED:
             return read(request, answer)
         failure = answer.message(Failure)
-    except (Damaged, ValueError, TypeError, KeyError, RuntimeError) as error:
+    except (InvalidMessageError, ValueError, TypeError, KeyError, RuntimeError) as error:
         return _failed(request, "damaged", f"its answer cannot be used: {error}")
     return _failed(request, failure.kind, failure.reason)
 
 
-def _failed(request: Request, kind: str, reason: str) -> Failed:
+def _failed(request: Request, kind: str, reason: str) -> NoAnswer:
     client = f", client {request.client!r}" if request.client else ""
-    return Failed(kind, f"site {request.site!r}{client} ({request.verb}): {printable(reason)}")
+    return NoAnswer(kind, f"site {request.site!r}{client} ({request.verb}): {printable(reason)}")

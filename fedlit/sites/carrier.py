@@ -1,4 +1,4 @@
-"""What carries messages between a server and its sites, whatever is under it."""
+"""Interface of a transport, which carries messages between a server and its sites."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,11 +9,11 @@ from fedlit.sites.envelope import Envelope
 
 @dataclass(frozen=True)
 class Ticket:
-    """A message that was sent: what its reply is collected with.
+    """A sent message, by which its reply is collected.
 
     Attributes:
-        site: To whom.
-        number: Of the message among all of the carrier's.
+        site: The site that received it.
+        number: Number of the message among all that the transport has sent.
     """
 
     site: str
@@ -22,38 +22,38 @@ class Ticket:
 
 @dataclass(frozen=True)
 class Lost:
-    """In the place of a reply: there will be none.
+    """A missing reply.
 
     Attributes:
-        reason: Why, in words.
+        reason: Readable reason why there is none.
     """
 
     reason: str
 
 
 class CutOff(Exception):
-    """Raised where a carrier carries no more: the run has not failed, and may go on with another one."""
+    """Error of a transport that was closed: the run has not failed, and may resume with another transport."""
 
 
 class Carrier(ABC):
-    """Carries envelopes to sites, and their replies back.
+    """Base class of transports, which carry envelopes to sites and their replies back.
 
-    A site answers one message after the other. A reply that comes after its deadline is thrown away.
+    A site answers one message at a time. A reply that comes after its deadline is discarded.
     """
 
-    name: str = "a carrier"
-    """What it is, for the person at the keyboard."""
+    name: str = "a transport"
+    """Readable name of the transport."""
 
     @abstractmethod
     def sites(self) -> Mapping[str, bool]:
-        """Name all sites of the federation, and tell which are there."""
+        """Return all sites of the federation, and whether each is connected."""
 
     @abstractmethod
     def send(self, site: str, envelope: Envelope, deadline: float | None = None) -> Ticket:
         """Send a message.
 
         Args:
-            site: To whom.
+            site: The site that receives it.
             envelope: The message.
             deadline: Seconds after which there will be no reply; None waits as long as the site lives.
         """
@@ -63,12 +63,12 @@ class Carrier(ABC):
         """Yield the reply to each message, in the order in which they come.
 
         Raises:
-            CutOff: Nothing is carried any more.
+            CutOff: If the transport was closed.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the sites."""
+        """Disconnect from the sites."""
 
     def lose(self, sites: Sequence[str]) -> None:  # noqa: B027
-        """Take sites for gone, as somebody else knows that they are; carriers that know it themselves do nothing."""
+        """Treat sites as disconnected; transports that notice this themselves do nothing."""

@@ -1,4 +1,4 @@
-"""``fedlit site check``: what a site would do in a federation, tried at the site alone."""
+"""``fedlit site check``: a trial at a site of what it would do in a federation."""
 
 import shutil
 import tempfile
@@ -23,7 +23,7 @@ from fedlit.sites import recipe
 from fedlit.sites.data import AtSites
 from fedlit.sites.engine import Sites
 from fedlit.sites.ledger import TEXT
-from fedlit.sites.loopback import InProcess
+from fedlit.sites.loopback import SitesInProcess
 from fedlit.sites.messages import Presence, Told, Train
 from fedlit.sites.own_data import OwnData
 from fedlit.sites.policy import Refused
@@ -34,14 +34,14 @@ from fedlit.sites.site import Site
 from fedlit.sites.table import lacking, line_to_add, table_of
 
 BATCH = 32
-"""Examples in a batch where a configuration says nothing: the default of all data."""
+"""Examples in a batch if a configuration does not set it: the default of all data."""
 
 TRIED = 2**20
-"""Bytes that are written to the folder of states, and removed: on a full disk a file without content goes well."""
+"""Bytes that are written to the folder of states and removed: on a full disk an empty file would succeed."""
 
 
 def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
-    """Look at a site's data, its device and its folder, and try a round of one step with weights of no meaning.
+    """Check a site's data, device and folder, and try a short round with random weights.
 
     Nothing is kept, and nothing leaves this process.
 
@@ -50,19 +50,19 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
         config: A whole configuration, such as ``config.yaml`` of a run. By default a small network is tried.
 
     Yields:
-        A line for each thing that is well.
+        A line for each check that has passed.
 
     Raises:
-        ConfigError: Something is not, and what to do.
-        TrainingError: The round fails, or the site's own policy refuses it.
+        ConfigError: If a check fails; names the fix.
+        TrainingError: If the round fails, or the site's own policy refuses it.
     """
     yield _folder(settings.folder)
     table = table_of(settings.policy.allow)
     with tempfile.TemporaryDirectory(prefix="fedlit-site-") as folder:
-        seen = replace(settings.policy.leaves, errors=True)  # by this process alone
+        seen = replace(settings.policy.leaves, errors=True)  # only this process sees them
         trial = replace(settings, state=folder, policy=replace(settings.policy, configs=None, leaves=seen))
-        OwnData(trial).told()  # in its own words, where it cannot be read
-        carrier = InProcess({settings.name: partial(_made, trial)})
+        OwnData(trial).told()  # raises the data's own error if they cannot be read
+        carrier = SitesInProcess({settings.name: partial(_made, trial)})
         gathered = gather(carrier, ())
         (presence,) = gathered.presences
         yield f"site {presence.name!r}: fedlit {presence.fedlit}, torch {presence.torch}, trains on {presence.device}"
@@ -76,7 +76,7 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
         plan = _plan(whole, presence, settings)
         if odd := lacking(asdict(plan), table):
             raise Refused(
-                f"the configuration names {', '.join(map(repr, odd))}; to take it, add {line_to_add(odd)} under policy"
+                f"the configuration names {', '.join(map(repr, odd))}; to allow it, add {line_to_add(odd)} under policy"
             )
         made = _made_of(plan, presence, table, settings, config)
         yield from _floors(settings, plan, made, data) if config else ()
@@ -106,14 +106,14 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
         if scores:
             auroc = pooled_metrics(scores, session.classes, "val").get("val/auroc_macro", float("nan"))
             shown = (
-                f"mean AUROC {auroc:.3f}, which means nothing yet" if auroc == auroc else "no AUROC is told of so few"
+                f"mean AUROC {auroc:.3f}, which means nothing yet" if auroc == auroc else "too few images for an AUROC"
             )
             yield f"an evaluation of {sum(s.examples for s in scores):,} images: {shown}"
         yield (Path(folder) / TEXT).read_text().rstrip()
 
 
 def _check_classes(whole: dict, presence: Presence) -> None:
-    """Refuse data of other classes than a configuration names, and say what to write."""
+    """Refuse data with other classes than the configuration names; the error says what to write."""
     options = (whole.get("data") or {}).get("init_args") or {}
     classes = options.get("classes") or ([] if options.get("names") else options.get("labels")) or presence.classes
     if list(classes) == presence.classes:
@@ -121,8 +121,8 @@ def _check_classes(whole: dict, presence: Presence) -> None:
     without = [name for name in classes if name not in presence.classes]
     unlabelled = f", and unlabelled: [{', '.join(without)}] if it does not label {'them' if without[1:] else 'it'}"
     raise ConfigError(
-        f"data: the classes are {', '.join(presence.classes)}, and the configuration's {', '.join(classes)}; write classes: "
-        f"[{', '.join(classes)}]{unlabelled if without else ''}"
+        f"data: expected the configuration's classes {', '.join(classes)}, found {', '.join(presence.classes)}; "
+        f"write classes: [{', '.join(classes)}]{unlabelled if without else ''}"
     )
 
 
@@ -141,27 +141,31 @@ def _made_of(
 
 
 def _plan(settings: dict, presence: Presence, own: SiteSettings) -> Plan:
-    """The main part of a configuration as a site is asked for it."""
+    """Return the plan of a configuration's main part, as a server would send it."""
     part, federation = recipe.parts_of(settings)[""], settings["federation"]
     rounds, schedule = federation.get("rounds"), part["phase"].get("schedule")
     options = (settings.get("data") or {}).get("init_args") or {}
     batch_size = max(options.get("batch_size", BATCH), 1)
     seed = settings.get("seed", 0)
     return Plan(
-        model=part["model"], phase=part["phase"] | {"schedule": schedule or {"class_path": "ConstantSchedule"}}, rounds=rounds or 10,
+        model=part["model"], phase=part["phase"] | {"schedule": schedule or {"class_path": "ConstantSchedule"}},
+        rounds=rounds or 10,
         seed=seed if isinstance(seed, int) else 0, weights="", lr_factors=federation.get("lr_factors") or {},
-        optimizer_state=federation.get("optimizer_state", "reset"), gradient_clip=federation.get("gradient_clip"), gradient_clamp=federation.get("gradient_clamp"),
-        measure_batches=federation.get("measure_batches", 32), memory_format=federation.get("memory_format"), cuda_graph=federation.get("cuda_graph", "auto"),
-        compile=federation.get("compile"), threads=federation.get("threads", 1), batch_size=batch_size, eval_batch_size=options.get("eval_batch_size", 128), limit_eval_batches=None,
+        optimizer_state=federation.get("optimizer_state", "reset"), gradient_clip=federation.get("gradient_clip"),
+        gradient_clamp=federation.get("gradient_clamp"),
+        measure_batches=federation.get("measure_batches", 32), memory_format=federation.get("memory_format"),
+        cuda_graph=federation.get("cuda_graph", "auto"),
+        compile=federation.get("compile"), threads=federation.get("threads", 1), batch_size=batch_size,
+        eval_batch_size=options.get("eval_batch_size", 128), limit_eval_batches=None,
         precision=(settings.get("fabric") or {}).get("precision", "32-true"),
     )  # fmt: skip
 
 
 def _floors(settings: SiteSettings, plan: Plan, made: recipe.Recipe, data: AtSites) -> Iterator[str]:
-    """Say how far the rounds of a configuration are from the policy's floors, the nearest first.
+    """Compare the rounds of a configuration with the policy's floors, and name the nearest.
 
     Raises:
-        Refused: One is below.
+        Refused: If a round is below a floor.
     """
     floors, sizes = settings.policy.floors, {told.name: told.train for told in data.told.values()}
     settings.policy.check_plan(plan.batch_size, sizes, plan.threads, False)
@@ -176,23 +180,18 @@ def _floors(settings: SiteSettings, plan: Plan, made: recipe.Recipe, data: AtSit
             if floors is not None:
                 least = min(floors.examples, size)
                 found.append(
-                    (
-                        seen / least,
-                        f"client {name!r}: a round looks at {seen} examples, floors.examples asks for {least}",
-                    )
+                    (seen / least, f"client {name!r}: a round uses {seen} examples, floors.examples requires {least}")
                 )
                 least = min(floors.batch_size, size)
                 found.append(
                     (
                         plan.batch_size / least,
-                        f"a batch has {plan.batch_size} examples, floors.batch_size asks for {least}",
+                        f"a batch has {plan.batch_size} examples, floors.batch_size requires {least}",
                     )
                 )
     if settings.policy.rounds is not None:
         most = settings.policy.rounds
-        found.append(
-            (most / plan.rounds, f"{plan.rounds} rounds, rounds: {most} in {settings.policy.days} days are allowed")
-        )
+        found.append((most / plan.rounds, f"{plan.rounds} rounds; rounds allows {most} in {settings.policy.days} days"))
     if found:
         yield f"the nearest floor: {min(found)[1]}"
 
@@ -208,12 +207,12 @@ def _made(settings: SiteSettings) -> Callable[[bytes], bytes]:
 def _folder(folder: Path) -> str:
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     try:
-        with tempfile.TemporaryFile(dir=there) as file:  # whose buffer writes the rest after a short write, or fails
+        with tempfile.TemporaryFile(dir=there) as file:  # buffered: it completes a short write, or fails
             file.write(bytes(TRIED))
             file.flush()
     except OSError as error:
         raise ConfigError(
-            f"state: nothing can be written in {there}: {error.strerror or error}; choose another folder"
+            f"state: cannot write to {there}: {error.strerror or error}; choose another folder"
         ) from error
     return f"state: {folder}, {decimal(shutil.disk_usage(there).free)} free"
 
@@ -229,7 +228,7 @@ def _client(told: Told, classes: list[str]) -> str:
     for name, positives, negatives in zip(classes, *counts, strict=True) if counts else ():
         if name in told.classes:
             shown.append(f"{name} {_number(positives)}/{_number(negatives)}")
-    labelled = f"; training positives/negatives as they are told: {', '.join(shown)}" if shown else ""
+    labelled = f"; training positives/negatives as they are reported: {', '.join(shown)}" if shown else ""
     return f"client {told.name!r}: {', '.join(parts)} images{labelled}"
 
 
@@ -240,26 +239,30 @@ def _number(count: int | None) -> str:
 def _rules(settings: SiteSettings) -> str:
     policy, leaves, floors = settings.policy, settings.policy.leaves, settings.policy.floors
     least = (
-        f"batches of {floors.batch_size} and rounds of {floors.examples} examples at least; "
+        f"batches of at least {floors.batch_size} and rounds of at least {floors.examples} examples; "
         if floors
         else "no floors; "
     )
     scores = "scores and labels of images leave" if leaves.scores else "no scores of images leave"
+    rounds = (
+        "any number of rounds" if policy.rounds is None else f"at most {policy.rounds} rounds in {policy.days} days"
+    )
     return (
-        f"policy: {', '.join(policy.verbs)}; classes of fedlit and torch.optim{''.join(f', {path}' for path in policy.allow)}; vectors "
-        f"{', '.join(leaves.vectors)}; {scores}; numbers of positives and negatives below "
-        f"{leaves.counts_below} are not told, nor their AUROC; {least}"
-        f"{'any number of rounds' if policy.rounds is None else f'at most {policy.rounds} rounds in {policy.days} days'}; "
+        f"policy: {', '.join(policy.verbs)}; classes of fedlit and torch.optim"
+        f"{''.join(f', {path}' for path in policy.allow)}; vectors {', '.join(leaves.vectors)}; {scores}; numbers of "
+        f"positives and negatives below {leaves.counts_below} are not reported, nor their AUROC; {least}"
+        f"{rounds}; "
         f"{'any configuration' if policy.configs is None else f'{len(policy.configs)} approved configurations'}"
     )
 
 
 def _settings(config: Path) -> dict:
-    """A whole configuration, of which nothing is imported."""
+    """Read a whole configuration; imports nothing that it names."""
     settings = documents.load(config)
     if not isinstance(settings, dict) or not {"model", "federation"} <= settings.keys():
         raise ConfigError(
-            f"{config}: expected a whole configuration, such as config.yaml of a run; it lacks model or federation"
+            f"{config}: expected a whole configuration, such as a run's config.yaml, found no model or no federation; "
+            "`fedlit fit --print_config` writes one"
         )
     return settings
 

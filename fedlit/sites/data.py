@@ -1,4 +1,4 @@
-"""The data of a federation as its sites have told of them: names and numbers, and no image."""
+"""The data of a federation as its sites report them: names and numbers, without images."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
@@ -15,17 +15,17 @@ from fedlit.data.records import SPLITS
 from fedlit.sites.messages import Presence, Told
 
 LARGE = 0.9
-"""Share of all training images from which on a client is named."""
+"""A client with more than this share of all training images is named."""
 
 
 class Elsewhere(Dataset):
-    """Examples that are at a site: their number is all that is known here.
+    """Data set at a site, of which only the size is known here.
 
     Args:
-        client: Whose.
-        size: How many.
+        client: The client that has it.
+        size: Number of examples.
         augmented: Whether they are augmented.
-        sites: Organisation of each, [size]; () where the site does not tell.
+        sites: Organisation of each example, [size]; () if the site does not report it.
     """
 
     def __init__(self, client: str, size: int, augmented: bool = False, sites: Sequence[str] = ()) -> None:
@@ -36,23 +36,23 @@ class Elsewhere(Dataset):
         return self.size
 
     def __getitem__(self, index: int) -> None:
-        raise ConfigError(f"the images of client {self.client!r} are at its site, and nobody else reads them")
+        raise ConfigError(f"client {self.client!r}: its images are at its site, and only the site can read them")
 
 
 class AtSites(FederatedDataModule):
-    """Data that sites have: what they tell of their clients, and test sets that the server has itself.
+    """Data of the sites: what they report about their clients, and the server's own test sets.
 
     Clients come in the order of the sites: the first of each, then the second of each, and so on.
 
     Args:
-        sites: What each site has told of itself, in the order of the sites.
+        sites: What each site has reported, in the order of the sites.
         batch_size: Number of examples in a training batch of one client.
         eval_batch_size: Number of examples in a batch of an evaluation.
         test_sets: Test sets of the server.
         arrays: Numbers of the organisations of each site's images, by site.
 
     Raises:
-        ConfigError: Two sites have a client of one name.
+        ConfigError: If two sites have a client with the same name.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class AtSites(FederatedDataModule):
         for site, told in filter(None, chain.from_iterable(rows)):
             if told.name in self.site_of:
                 raise ConfigError(
-                    f"sites {self.site_of[told.name]!r} and {site!r} both have a client {told.name!r}; expected different names. With "
-                    "ImageTable, clients have the names in the column that `site` gives: write the hospital's name into a column of "
-                    "its table, and `site: COLUMN` into the data of its file"
+                    f"sites {self.site_of[told.name]!r} and {site!r} both have a client {told.name!r}; expected "
+                    "different names. With ImageTable, clients have the names in the column that `site` names: write "
+                    "the hospital's name into a column of its table, and `site: COLUMN` into the data of its file"
                 )
             self.told[told.name], self.site_of[told.name] = told, site
         distinct_names(self.told)
@@ -84,8 +84,8 @@ class AtSites(FederatedDataModule):
         self.test_sets = dict(test_sets or {})
         if silent := [site.name for site in sites if not site.scores]:
             self.notes.append(
-                f"no scores of single images leave {', '.join(silent)}: AUROC over all clients is from histograms there, and the "
-                "exact one is within auroc_within of it"
+                f"{', '.join(silent)}: scores of single images do not leave, so AUROC over all clients is computed "
+                "from histograms there; auroc_within bounds its error"
             )
         for site in sites:
             if not site.scores:
@@ -93,34 +93,34 @@ class AtSites(FederatedDataModule):
         self.notes += [*self._large(), *self._unranked()]
 
     def prepare_data(self) -> None:
-        """Do nothing: the sites have done it."""
+        """Do nothing: the sites have prepared their data."""
 
     def setup(self, stage: str | None = None) -> None:
-        """Do nothing: what is known is there."""
+        """Do nothing: everything was set when this object was made."""
 
     def _large(self) -> Iterator[str]:
-        """Say which client outweighs all others: a site may claim any number of images."""
+        """Yield a note about a client that outweighs all others: a site may claim any number of images."""
         total = sum(told.train for told in self.told.values())
         for name, told in self.told.items():
             if len(self.told) > 1 and told.train > LARGE * total:
                 yield (
-                    f"client {name!r} of {self.site_of[name]} says that it has {told.train:,} of the {total:,} training images; with "
-                    "federation.weights: uniform each client counts the same"
+                    f"client {name!r} of {self.site_of[name]} reports {told.train:,} of the {total:,} training "
+                    "images; with federation.weights: uniform each client counts the same"
                 )
 
     def _unranked(self) -> Iterator[str]:
-        """Say that no class has an AUROC in validation, as each site hides its own: there is no sum that would hide the parts."""
+        """Yield a note if no class has a validation AUROC, because each site hides its own counts."""
         told = [counts for each in self.told.values() if (counts := each.counts.get("val"))]
         if told and all(
             None in pair for counts in told for pair in zip(*counts, strict=True) if any(n != 0 for n in pair)
         ):
             yield (
-                "no site tells the AUROC of any class in validation, so that val/auroc_macro is NaN and the model of the last round counts "
-                "as the best; federation.monitor: train/loss chooses by another metric"
+                "no site reports the AUROC of any class in validation, so val/auroc_macro is NaN and the model of "
+                "the last round counts as the best; federation.monitor: train/loss selects by another metric"
             )
 
     def counts(self) -> pd.DataFrame:
-        """Return what the sites have told, in the columns of any data; numbers that they do not tell are NaN."""
+        """Return the sites' reported numbers, in the columns of any data; hidden numbers are NaN."""
         rows = []
         for name, told in self.told.items():
             for split in SPLITS:
@@ -146,7 +146,7 @@ def _without_images(told: Told, arrays: State) -> ClientData:
 
 
 def _sites(told: Told, part: str, arrays: State) -> Sequence[str]:
-    """Organisation of each image of a part; () where they are not told, or do not fit."""
+    """Return the organisation of each image of a part; () if they are not reported or do not fit."""
     numbers, names = arrays.get(f"organisation/{told.name}/{part}"), told.organisations.get(part, [])
     if numbers is None or len(numbers) != getattr(told, part) or not all(0 <= n < len(names) for n in numbers.unique()):
         return ()
@@ -154,7 +154,7 @@ def _sites(told: Told, part: str, arrays: State) -> Sequence[str]:
 
 
 def _untold(site: Presence) -> Iterator[str]:
-    """Say of which classes a site tells no AUROC, as so few images are positive or negative."""
+    """Yield notes about classes whose AUROC a site hides because few images are positive or negative."""
     for split in ("val", "test"):
         few = {
             name
@@ -165,6 +165,6 @@ def _untold(site: Presence) -> Iterator[str]:
         if few:
             named = ", ".join(name for name in site.classes if name in few)
             yield (
-                f"{site.name} tells no AUROC of {named} in {split}: fewer than {site.hides_below} images there are positive or negative, "
-                "its counts_below; nor does it tell a loss of that part"
+                f"{site.name} reports no AUROC of {named} in {split}: fewer than {site.hides_below} images there (its "
+                "counts_below) are positive or negative; it reports no loss of that part either"
             )

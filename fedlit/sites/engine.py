@@ -1,4 +1,4 @@
-"""Clients at sites of their own: the server's half of a federation whose data never come here."""
+"""The engine of a federation across sites: the server's side, which never sees the sites' data."""
 
 import time
 import warnings
@@ -22,36 +22,36 @@ from fedlit.federation.engines.scores import Scores, View
 from fedlit.federation.handover import PersonalState
 from fedlit.federation.settings import Settings
 from fedlit.sites.answers import Expected, Norms, disagreeing, not_agreed, read_scores
-from fedlit.sites.asking import Asking, Failed, Request
-from fedlit.sites.envelope import Damaged, Envelope
+from fedlit.sites.asking import Asking, NoAnswer, Request
+from fedlit.sites.envelope import Envelope, InvalidMessageError
 from fedlit.sites.messages import Done, Final, Look, Member, Prepare, Prepared, Start, Started, Task, Train
 from fedlit.sites.payloads import module_tensors
 from fedlit.sites.roster import Roster
 
 SHORT = 10
-"""A round should take at least so many times as long as its messages."""
+"""Least ratio of a round's duration to that of its messages."""
 
 
 class Sites(Roster):
-    """The sites of a federation, as a session is given them: see `fedlit.federation.engines.base.Away`."""
+    """Sites of a federation, for a session: see `fedlit.federation.engines.base.Away`."""
 
     def engine(
         self, program: Program, fabric: FederationFabric, settings: Settings, phase: str, layout: Layout
     ) -> Engine:
-        """Make the engine of a phase."""
+        """Return the engine of a phase."""
         return SiteEngine(program, fabric, self, settings, phase, layout)
 
 
 class SiteEngine(Engine):
-    """Every site trains and keeps its own clients; here is what they have sent, added in cohort order.
+    """Engine that asks sites to train their clients, and adds up the replies in cohort order.
 
     Args:
-        program: What is trained; its clients have names and numbers here, and no images.
+        program: What is trained; here its clients have names and numbers, but no images.
         fabric: Device and precision of the server.
         roster: The sites.
         settings: What happens when a site fails.
         phase: Name of the phase; "" for the main part.
-        layout: Of the server's model.
+        layout: The layout of the server's model.
     """
 
     keeps_states = False
@@ -89,7 +89,7 @@ class SiteEngine(Engine):
     def run(
         self, cohort: Sequence[str], down: Broadcast, rnd: Round, on_reply: OnReply = lambda report: None
     ) -> tuple[Payload, list[ClientReport]]:
-        """Run a round; reports are of the clients that took part, who may be fewer than were asked."""
+        """Run a round; only the clients that took part have reports."""
         verb, began = "train" if rnd.window else "measure", time.perf_counter()
         tensors = down.tensors()
         asked = [self._task(verb, name, tensors, Train(rnd.index, list(rnd.cohort), rnd.moments)) for name in cohort]
@@ -110,28 +110,28 @@ class SiteEngine(Engine):
                 total = add_payload(total, within)
         if rnd.window:
             self._trained, self._trained_round = {report.client: rnd.index + 1 for report in reports}, rnd.index + 1
-            if not self._ask.failed:  # waiting for somebody is no message
+            if not self._ask.failed:  # waiting for a failed site does not count as message time
                 self._compare(reports, down, time.perf_counter() - began)
         return total, reports
 
     def _leave_out(self, parts: dict[str, tuple[Payload, ClientReport]], what: str) -> None:
-        """Take out what differs from most others' in its form, and say which updates are far beyond the usual.
+        """Remove replies whose vectors differ in form from most others, and warn about unusually large updates.
 
         Raises:
-            TrainingError: Too few are left, or a run does not go on without a site that has failed.
+            TrainingError: If too few replies are left, or the run does not continue without a failed site.
         """
         odd = disagreeing({name: payload for name, (payload, _) in parts.items()})
         if odd:
             error, left = not_agreed(what, odd, self._site_of), len(parts) - len(odd)
             if self._ask.on_error != "skip" or left < max(self._ask.quorum, 1):
                 raise error
-            warnings.warn(f"{error}; it goes on with {left} of {len(parts)}", stacklevel=2)
+            warnings.warn(f"{error}; continuing with {left} of {len(parts)}", stacklevel=2)
             for name in odd:
                 del parts[name]
         self._norms.watch({name: payload for name, (payload, _) in parts.items()}, self._site_of)
 
     def commit(self) -> None:
-        """Take the states after the round for the clients' own: sites learn of it with their next message."""
+        """Accept the clients' states after the round: sites learn of it with their next message."""
         self._accepted |= self._trained
         self._rounds, self._trained = self._trained_round, {}
 
@@ -149,30 +149,32 @@ class SiteEngine(Engine):
         here = [view for view in views if view.holder is None and view.client is None]
         if left := sorted({view.part for view in views if view.holder is None and view.client is not None}):
             warnings.warn(
-                f"the server's test set {left[0]!r} is left out: clients keep a part of the model, which does not leave their sites",
+                f"the server's test set {left[0]!r} is not evaluated: clients keep a part of the model, which does "
+                "not leave their sites",
                 stacklevel=2,
             )
         scored |= zip(here, self._own.evaluate(here, {}, down) if here else (), strict=True)
         return [scored[view] for view in views if view in scored]
 
     def client_states(self) -> Mapping[str, AnyState]:
-        """Return nothing: states are at the sites."""
+        """Return an empty mapping: states are at the sites."""
         return {}
 
     def load_client_states(self, states: Mapping[str, AnyState]) -> None:
         """Do nothing: states are at the sites."""
 
     def at_sites(self) -> dict[str, int | None]:
-        """Return after which round the state of each client at its site is the federation's; None where it has none."""
+        """Return the round of each client's accepted state at its site; None if it has none."""
         return dict(self._accepted)
 
     def roll_back(self, at_sites: Mapping[str, int | None], rounds: int) -> None:
-        """Go on from the states at sites that a checkpoint names."""
-        self._accepted = {name: at_sites.get(name) for name in {**self._accepted, **at_sites}}  # who left may come back
+        """Return to the states at sites that a checkpoint names."""
+        every = {**self._accepted, **at_sites}  # clients that left may come back
+        self._accepted = {name: at_sites.get(name) for name in every}
         self._rounds, self._trained = rounds, {}
 
     def saved(self, places: Sequence[Mapping[str, int | None]]) -> None:
-        """Learn to which states at sites the server's checkpoints go back."""
+        """Record the rounds of the states at sites that the server's checkpoints refer to."""
         self._durable = {
             name: {place[name] for place in places if place.get(name) is not None} for name in self._accepted
         }
@@ -186,11 +188,11 @@ class SiteEngine(Engine):
         server: ServerState,
         aggregators: Sequence[Aggregator],
     ) -> None:
-        """Let clients begin with what they kept at their sites in an earlier phase."""
+        """Ask clients to begin with what they kept at their sites in an earlier phase."""
         self._start(list(clients), parts.phase, checkpoint.at_sites(parts.path), server)
 
     def start_afresh(self, server: ServerState) -> None:
-        """Let clients start the phase again, with only their own part of the model."""
+        """Ask clients to start the phase again, with only their own part of the model."""
         self._start(list(self._program.clients), self._phase, dict(self._accepted), server)
 
     def _start(self, names: Sequence[str], before: str, kept: Mapping[str, int | None], server: ServerState) -> None:
@@ -201,8 +203,10 @@ class SiteEngine(Engine):
                 self._site_of[name],
                 name,
                 Start(
-                    run=self._roster.run, phase=self._phase, fingerprint=self._layout.fingerprint, client=name, before=before,
-                    config=self._roster.plans[before], accepted=kept[name], fresh=self._site_of[name] in self._roster.fresh,
+                    run=self._roster.run, phase=self._phase, fingerprint=self._layout.fingerprint, client=name,
+                    before=before,
+                    config=self._roster.plans[before], accepted=kept[name],
+                    fresh=self._site_of[name] in self._roster.fresh,
                 ),
                 tensors,
             )
@@ -215,7 +219,7 @@ class SiteEngine(Engine):
             self._accepted[request.client] = 0 if kept_one else None
 
     def hand_out(self, down: Broadcast, rounds: int, learned: Mapping[str | None, list[bool]]) -> list[str]:
-        """Give the best model to the sites, where the server's file lets it; what keeps one from taking it is a warning."""
+        """Send the best model to the sites if the server's file allows it; a failure is only a warning."""
         if not self._roster.models:
             return ["no site gets the model (models: false in the server's file)"]
         holders = {self._site_of[name]: name for name in self._program.clients}
@@ -226,25 +230,25 @@ class SiteEngine(Engine):
         ]
         having = set()
         for request, answer in self._ask.once(asked, lambda request, reply: reply.message(Done)):
-            if isinstance(answer, Failed):
-                warnings.warn(f"the best model is not kept there: {answer.told}", stacklevel=2)
+            if isinstance(answer, NoAnswer):
+                warnings.warn(f"the best model was not stored: {answer.message}", stacklevel=2)
             else:
                 having.add(request.site)
         return [f"the best model is at {', '.join(sorted(having))}: `fedlit site model` there"] if having else []
 
     def close(self) -> None:
-        """Let go of the server's own model; the sites go on with the next phase."""
+        """Release the server's own model; the sites continue with the next phase."""
         vars(self).pop("_worker", None)
         self._roster.remember()
 
     @property
     def _evaluated(self) -> str:
-        """The present evaluation, for people."""
+        """The current evaluation, readable."""
         return f"the evaluation after round {self._rounds}" if self._rounds > 0 else "the evaluation before round 1"
 
     @property
     def _own(self) -> InProcessPool:
-        """The server's own worker, for its test sets."""
+        """The server's own engine, for its test sets."""
         if "_worker" not in vars(self):
             self._worker = InProcessPool(self._program, self._fabric)
         return self._worker
@@ -279,7 +283,7 @@ class SiteEngine(Engine):
         """Compare a site's layout with the server's.
 
         Raises:
-            Damaged: They differ; says in what.
+            InvalidMessageError: If they differ; names the first difference.
         """
         there, here = reply.message(Prepared), self._layout
         if there.fingerprint == here.fingerprint:
@@ -292,10 +296,12 @@ class SiteEngine(Engine):
             "order, shapes or types of tensors": (there.fingerprint, here.fingerprint),
         }
         name, (theirs, ours) = next((n, pair) for n, pair in pairs.items() if pair[0] != pair[1])
-        raise Damaged(f"its model has another layout: {name} {theirs} there, {ours} here; install the same code")
+        raise InvalidMessageError(
+            f"the layout of its model: expected {name} {ours}, found {theirs}; install the same code"
+        )
 
     def _look(self, view: View) -> Look:
-        """What is asked of a site for a view; one with floors evaluates whole views."""
+        """Return the evaluation of a view; a site with floors evaluates whole views."""
         whole = self._sites[self._site_of[view.holder]].whole
         return Look(view.holder, view.part, self._rounds, view.method, None if whole else view.limit)
 
@@ -303,7 +309,7 @@ class SiteEngine(Engine):
         """Read an evaluation.
 
         Raises:
-            Damaged: It is not of this view, or contradicts what the site has told.
+            InvalidMessageError: If it is not of this view, or contradicts what the site has reported.
         """
         told, site, look = self._told[view.holder], self._sites[request.site], request.message.asked
         examples, batches = getattr(told, view.part), self._program.limit_eval_batches
@@ -319,7 +325,7 @@ class SiteEngine(Engine):
         """Read a client's part of a round.
 
         Raises:
-            Damaged: It is none of this client, of this model, or not finite.
+            InvalidMessageError: If it does not fit the client or the model, or is not finite.
         """
         client = self._program.clients[request.client]
         steps = rnd.window
@@ -335,7 +341,7 @@ class SiteEngine(Engine):
         return payload, report
 
     def _measured(self, rnd: Round) -> dict[str, int]:
-        """Names and sizes of what a client sends in a measuring round."""
+        """Return names and sizes of what a client sends in a measuring round."""
         sizes = dict.fromkeys(("mean", "square"), self._layout.stats_size) if rnd.moments else {}
         objective, classes = objective_of(self._program.module), len(self._layout.classes)
         if objective is None:
@@ -345,18 +351,18 @@ class SiteEngine(Engine):
         return sizes | {f"objective/{name}": vector.numel() for name, vector in sums.items()}
 
     def _check_data(self, request: Request, data: str, what: str) -> None:
-        """Warn of each change of a client's data."""
+        """Warn about each change of a client's data."""
         told = self._told[request.client]
         if data != told.data:
             told.data = data
             warnings.warn(
-                f"{what}: site {request.site!r}, client {request.client!r}: its data have changed; what it sends from now on is of other "
-                "images or labels",
+                f"{what}: site {request.site!r}, client {request.client!r}: its data have changed; from now on its "
+                "results are for other images or labels",
                 stacklevel=2,
             )
 
     def _compare(self, reports: Sequence[ClientReport], down: Broadcast, seconds: float) -> None:
-        """Warn once where messages take a large part of the rounds."""
+        """Warn once if messages take a large part of a round."""
         by_site: dict[str, float] = {}
         for report in reports:
             site = self._site_of[report.client]
@@ -366,43 +372,45 @@ class SiteEngine(Engine):
             return
         self._said = True
         warnings.warn(
-            f"a round takes {seconds:.2f} s, of which {seconds - trained:.2f} s are not training but messages ({decimal(down.nbytes)} "
-            f"to each client and {decimal(max(report.bytes_up for report in reports))} back): training should take at least "
-            f"{SHORT} times as long; raise federation.schedule.window",
+            f"a round takes {seconds:.2f} s, of which {seconds - trained:.2f} s are messages, not training "
+            f"({decimal(down.nbytes)} to each client and {decimal(max(report.bytes_up for report in reports))} back): "
+            f"training should take at least {SHORT} times as long; raise federation.schedule.window",
             stacklevel=3,
         )
 
 
 def _named(rnd: Round) -> str:
-    """A round, for people."""
+    """Return the name of a round, readable."""
     return f"round {rnd.index + 1}" if rnd.window else f"the measuring round before round {rnd.index + 1}"
 
 
 def _tensors_of(program: Program) -> State:
-    """The tensors of a module as it is given to a client's process, as copies.
+    """Return copies of the module's tensors.
 
     Raises:
-        ConfigError: It keeps something else too.
+        ConfigError: If its state holds something that is not a tensor.
     """
     state = program.module.state_dict()
     if odd := [name for name, value in state.items() if not torch.is_tensor(value)]:
         raise ConfigError(
-            f"{type(program.module).__name__}: {odd[0]!r} of its state is no tensor, and does not travel to sites; keep it in a buffer"
+            f"{type(program.module).__name__}: {odd[0]!r} of its state is not a tensor and cannot be sent to sites; "
+            "keep it in a buffer"
         )
     return module_tensors(state)
 
 
 def _check_windows(settings: Settings, layout: Layout) -> None:
-    """Refuse rounds of one local step: each is a message a step.
+    """Refuse rounds of one local step, which need a message per step.
 
     Raises:
-        ConfigError: Gives the reason.
+        ConfigError: If every round has one local step.
     """
     plans = [settings.schedule.plan(index) for index in (0, settings.rounds - 1)]
     if settings.rounds > 1 and all(plan.unit == "steps" and plan.window == 1 for plan in plans):
         nbytes = layout.size * layout.dtype.itemsize
         raise ConfigError(
-            f"federation.schedule: {composed_name(settings.aggregators)} with rounds of one local step sends {decimal(nbytes)} to "
-            "each site and back for every batch, and waits for the slowest link each time: across sites a message a step takes "
-            "days for what one machine does in minutes. Use an algorithm with a window of many steps, or leave --sites out"
+            f"federation.schedule: {composed_name(settings.aggregators)} with rounds of one local step sends "
+            f"{decimal(nbytes)} to each site and back for every batch, and waits for the slowest link each time. "
+            "Across sites this takes days for what one machine does in minutes. Use an algorithm with a window of "
+            "many steps, or leave out --sites"
         )

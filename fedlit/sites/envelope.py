@@ -1,9 +1,9 @@
-"""The only thing that travels between a server and its sites: a header of JSON, and named arrays of numbers.
+"""Messages between a server and its sites: a JSON header, and named arrays of numbers.
 
-Nothing in it is code, and nothing is unpickled. As bytes it is ``FEDLIT``, the protocol's number, the length of the header,
-the header, and the arrays one after the other, little-endian. The header carries the SHA-256 of the arrays' bytes.
+A message contains no code, and nothing is unpickled. Its bytes are ``FEDLIT``, the number of the protocol, the length
+of the header, the header, and the arrays in turn, little-endian. The header carries the SHA-256 of the arrays' bytes.
 
-Whoever hands messages on needs no PyTorch: it is imported where tensors are asked for.
+PyTorch is imported only when tensors are requested, so a process that only forwards messages does not need it.
 """
 
 import hashlib
@@ -22,38 +22,38 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PROTOCOL = 4
-"""Number of what is said here; sites and server that speak different ones do not talk to each other."""
+"""Number of the protocol; a server and a site with different numbers refuse each other's messages."""
 
 LARGEST_HEADER = 2**16
-"""Bytes of a header at most."""
+"""Largest number of bytes of a header."""
 
 DEEPEST = 32
-"""Maps and lists within each other in a header, at most."""
+"""Greatest depth of nested maps and lists in a header."""
 
 MAGIC = b"FEDLIT"
 PREFIX = struct.Struct("<6sHI")
 
 DTYPES = ("float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
-"""Types of numbers that travel."""
+"""Types of numbers that can be sent."""
 
 Message = TypeVar("Message")
 
 
-class Damaged(ValueError):
-    """What has arrived is not what was sent, or is no message of fedlit."""
+class InvalidMessageError(ValueError):
+    """Error of a message that was changed on its way, or that is not a valid fedlit message."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """What the header of a message tells.
+    """The header of a message.
 
     Attributes:
         verb: What is asked, or ``reply``, or ``failed``.
         content: Fields of the message.
         listed: Name, type and number of values of each array.
-        shapes: Shape of each array that has more than one dimension.
-        sha256: Of the bytes of the arrays.
-        ledger: Head of the ledger of the site that has answered; "" of what a server asks.
+        shapes: Shape of each array that is not one-dimensional.
+        sha256: SHA-256 of the bytes of the arrays.
+        ledger: Head of the ledger of the site that has answered; "" in a server's message.
     """
 
     verb: str
@@ -65,10 +65,10 @@ class Header:
 
     @classmethod
     def read(cls, header: bytes) -> "Header":
-        """Read it.
+        """Read a header from its bytes.
 
         Raises:
-            Damaged: It is none.
+            InvalidMessageError: If it is not a valid header.
         """
         try:
             told = strict_json(header)
@@ -77,32 +77,36 @@ class Header:
             content = _numbers(built(dict[str, Any], told["content"], "content"))
             words = [built(str, told[key], key) for key in ("verb", "sha256", "ledger")]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise Damaged(f"the header of a message cannot be read: {type(error).__name__} {error}") from error
+            raise InvalidMessageError(
+                f"the header of a message cannot be read: {type(error).__name__} {error}"
+            ) from error
         for name, dtype, size in listed:
             if size < 0 or (name in shapes and (min(shapes[name], default=0) < 0 or math.prod(shapes[name]) != size)):
-                raise Damaged(
-                    f"the array {name!r} of {size} {dtype} and the shape {shapes.get(name)} is none that travels"
+                raise InvalidMessageError(
+                    f"the array {name!r}: {size} values of {dtype} do not fit the shape {shapes.get(name)}"
                 )
         if len({name for name, _, _ in listed}) < len(listed):
-            raise Damaged("two arrays of a message have one name")
+            raise InvalidMessageError("two arrays of a message have the same name")
         return cls(words[0], content, listed, shapes, words[1], words[2])
 
     def cut(self, arrays: memoryview) -> dict[str, np.ndarray]:
-        """Give the arrays as views of the bytes that follow the header.
+        """Return the arrays as views of the bytes that follow the header.
 
         Raises:
-            Damaged: They do not fit.
+            InvalidMessageError: If the number of bytes does not fit the header.
         """
         views, offset = {}, 0
         for name, dtype, size in self.listed:
             kind = np.dtype(dtype).newbyteorder("<")
             end = offset + size * kind.itemsize
             if end > len(arrays):
-                raise Damaged(f"the array {name!r} is cut off: expected {end:,} bytes, found {len(arrays):,}")
+                raise InvalidMessageError(
+                    f"the array {name!r} is incomplete: expected {end:,} bytes, found {len(arrays):,}"
+                )
             views[name] = np.frombuffer(arrays[offset:end], kind)
             offset = end
         if offset != len(arrays):
-            raise Damaged(f"{len(arrays) - offset:,} bytes follow the last array")
+            raise InvalidMessageError(f"{len(arrays) - offset:,} bytes follow the last array")
         return views
 
 
@@ -114,8 +118,8 @@ class Envelope:
         verb: What is asked, or ``reply``, or ``failed``.
         content: Fields of the message, as JSON holds them.
         vectors: Named arrays, each 1-D and contiguous.
-        shapes: Shape of each array where it was another one.
-        sha256: Of the bytes of the arrays; "" where it is not known yet.
+        shapes: Original shape of each array that was not 1-D.
+        sha256: SHA-256 of the bytes of the arrays; "" if it is not known yet.
         ledger: Head of the ledger of the site that has answered.
     """
 
@@ -131,38 +135,38 @@ class Envelope:
         """Put a dataclass and named tensors into an envelope.
 
         Raises:
-            TypeError: A tensor is of a type that does not travel, such as bfloat16.
+            TypeError: If a tensor's type cannot be sent, such as bfloat16.
         """
         vectors, shapes = {}, {}
         for name, tensor in (tensors or {}).items():
             if str(tensor.dtype).removeprefix("torch.") not in DTYPES:
-                raise TypeError(f"{name!r}: numbers of the type {tensor.dtype} do not travel between sites")
+                raise TypeError(f"{name!r}: expected one of {', '.join(DTYPES)}, found {tensor.dtype}")
             vectors[name] = np.ascontiguousarray(tensor.detach().cpu().reshape(-1).numpy())
             if tensor.ndim != 1:
                 shapes[name] = tuple(tensor.shape)
         return cls(verb, asdict(message), vectors, shapes, _hash(vectors))
 
     def saying(self, verb: str, message: Any) -> "Envelope":
-        """Give the same arrays with another message, and do not hash them again."""
+        """Return the same arrays with another message, without hashing them again."""
         return replace(self, verb=verb, content=asdict(message))
 
     def message(self, kind: type[Message]) -> Message:
         """Read the fields as a dataclass.
 
         Raises:
-            Damaged: They are those of another one, or a value is of another type.
+            InvalidMessageError: If the fields are those of another message, or a value has another type.
         """
         wanted = {each.name for each in fields(kind)}
         if wanted != self.content.keys():
             odd = sorted(wanted ^ self.content.keys())
-            raise Damaged(f"a message {self.verb!r} with other fields than fedlit's own: {', '.join(odd)}")
+            raise InvalidMessageError(f"a message {self.verb!r}: missing or unknown fields: {', '.join(odd)}")
         try:
             return made(kind, self.content, self.verb)
         except Mistyped as error:
-            raise Damaged(f"a message {self.verb!r} with a value that is not fedlit's: {error}") from error
+            raise InvalidMessageError(f"a message {self.verb!r} has a field of the wrong type: {error}") from error
 
     def tensors(self) -> "dict[str, Tensor]":
-        """Give the arrays as tensors, in the shapes that they had."""
+        """Return the arrays as tensors, in their original shapes."""
         import torch
 
         return {
@@ -172,7 +176,7 @@ class Envelope:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays."""
+        """The number of bytes of the arrays."""
         return sum(vector.nbytes for vector in self.vectors.values())
 
     @property
@@ -181,10 +185,10 @@ class Envelope:
         return self.sha256 or _hash(self.vectors)
 
     def header(self) -> bytes:
-        """Give the header, with the hash of the arrays.
+        """Return the header, with the hash of the arrays.
 
         Raises:
-            ValueError: It is larger than 64 kB.
+            ValueError: If it is larger than 64 kB.
         """
         told = {
             "verb": self.verb,
@@ -197,13 +201,13 @@ class Envelope:
         text = json.dumps(told, allow_nan=False, separators=(",", ":")).encode()
         if len(text) > LARGEST_HEADER:
             raise ValueError(
-                f"the header of a message {self.verb!r} has {len(text):,} bytes, more than {LARGEST_HEADER:,}: fewer names "
-                "(of clients, of what a module logs), or a shorter configuration"
+                f"the header of a message {self.verb!r} has {len(text):,} bytes, more than {LARGEST_HEADER:,}: use "
+                "fewer names (of clients, of what a module logs), or a shorter configuration"
             )
         return text
 
     def to_bytes(self) -> bytes:
-        """Give the whole message as bytes."""
+        """Return the whole message as bytes."""
         return joined(self.header(), self.vectors.values())
 
     @classmethod
@@ -211,7 +215,7 @@ class Envelope:
         """Read a message, and check its hash.
 
         Raises:
-            Damaged: It is none, of another protocol, cut off, or its hash does not fit.
+            InvalidMessageError: If it is not a valid, complete message of this protocol, or its hash does not match.
         """
         header, arrays = split(content)
         head = Header.read(header)
@@ -219,46 +223,51 @@ class Envelope:
 
     @classmethod
     def of_arrays(cls, head: Header, arrays: Mapping[str, np.ndarray]) -> "Envelope":
-        """Take a header and its arrays, and check their hash; the arrays become the envelope's own.
+        """Make an envelope of a header and its arrays, and check their hash; the arrays are not copied.
 
         Raises:
-            Damaged: They do not fit together.
+            InvalidMessageError: If they do not belong together.
         """
         found = [(name, array.dtype.name, array.size) for name, array in arrays.items()]
         if found != head.listed:
-            raise Damaged("the arrays of a message are none of those that its header names")
+            raise InvalidMessageError("the arrays of a message are not those that its header names")
         if head.sha256 != _hash(arrays):
-            raise Damaged("the arrays of a message are not those that were sent: their SHA-256 is another one")
+            raise InvalidMessageError("the arrays of a message were changed on their way: their SHA-256 does not match")
         return cls(head.verb, head.content, dict(arrays), head.shapes, head.sha256, head.ledger)
 
 
 def joined(header: bytes, arrays: Iterable[np.ndarray]) -> bytes:
-    """Put the header of a message and its arrays together."""
+    """Join the header of a message and its arrays."""
     little = (np.ascontiguousarray(array, array.dtype.newbyteorder("<")) for array in arrays)
     return b"".join([PREFIX.pack(MAGIC, PROTOCOL, len(header)), header, *(array.data for array in little)])
 
 
 def split(content: bytes) -> tuple[bytes, memoryview]:
-    """Take a message apart: its header, and the bytes of its arrays.
+    """Split a message into its header and the bytes of its arrays.
 
     Raises:
-        Damaged: It is none, of another protocol, or cut off.
+        InvalidMessageError: If it is not a message of this protocol, or is incomplete.
     """
     if len(content) < PREFIX.size:
-        raise Damaged(f"a message of {len(content)} bytes is cut off")
+        raise InvalidMessageError(f"a message of {len(content)} bytes is incomplete")
     magic, protocol, length = PREFIX.unpack_from(content)
     if magic != MAGIC:
-        raise Damaged("these bytes are no message of fedlit")
+        raise InvalidMessageError("expected a fedlit message, found other data")
     if protocol != PROTOCOL:
-        raise Damaged(f"a message of protocol {protocol}, expected {PROTOCOL}: install the same fedlit on both sides")
+        raise InvalidMessageError(
+            f"expected a message of protocol {PROTOCOL}, found protocol {protocol}: install the same fedlit on both "
+            f"sides"
+        )
     start = PREFIX.size + length
     if length > LARGEST_HEADER or start > len(content):
-        raise Damaged(f"a header of {length:,} bytes, of at most {min(LARGEST_HEADER, len(content)):,}")
+        raise InvalidMessageError(
+            f"expected a header of at most {min(LARGEST_HEADER, len(content)):,} bytes, found {length:,}"
+        )
     return content[PREFIX.size : start], memoryview(content)[start:]
 
 
 def _own(view: np.ndarray) -> np.ndarray:
-    """A copy in the byte order of this machine."""
+    """Return a copy in the byte order of this machine."""
     return view.astype(view.dtype.newbyteorder("="))
 
 
@@ -273,7 +282,7 @@ NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no NaN and no infinity: an object with one key stands for them."""
+    """Replace NaN and infinity, which JSON lacks, by an object with one key."""
     if isinstance(value, float) and not math.isfinite(value):
         return {"": next(name for name, other in NOT_FINITE.items() if repr(other) == repr(value))}
     if isinstance(value, Mapping):
@@ -282,13 +291,13 @@ def _plain(value: Any) -> Any:
 
 
 def _numbers(value: Any, depth: int = 0) -> Any:
-    """The inverse of :func:`_plain`.
+    """Invert :func:`_plain`.
 
     Raises:
-        ValueError: It is too deep.
+        ValueError: If the value is nested too deeply.
     """
     if depth > DEEPEST:
-        raise ValueError(f"more than {DEEPEST} maps and lists within each other")
+        raise ValueError(f"maps and lists are nested more than {DEEPEST} deep")
     if isinstance(value, dict):
         if value.keys() == {""}:
             return NOT_FINITE[value[""]]
@@ -300,20 +309,20 @@ def strict_json(text: bytes) -> Any:
     """Read JSON whose maps have each key once, and whose numbers are finite.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: If the text is anything else.
     """
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         read = dict(pairs)
         if len(read) < len(pairs):
-            raise ValueError("a key is there twice")
+            raise ValueError("a key appears twice")
         return read
 
     return json.loads(text, object_pairs_hook=once, parse_constant=_no_number, parse_float=_finite)
 
 
 def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is not a number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def _finite(text: str) -> float:

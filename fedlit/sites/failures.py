@@ -1,10 +1,10 @@
-"""Why a site has not done what it was asked, in the words that may leave it."""
+"""Reasons why a site did not do what it was asked, in a form that may leave it."""
 
 import sys
 import traceback
 
 from fedlit.core.errors import ConfigError, TrainingError
-from fedlit.sites.envelope import Damaged
+from fedlit.sites.envelope import InvalidMessageError
 from fedlit.sites.messages import Failure
 from fedlit.sites.own_data import Unreadable
 from fedlit.sites.policy import Refused
@@ -12,11 +12,11 @@ from fedlit.sites.states import MissingState, NotKept
 
 
 class Unprepared(Exception):
-    """The site's process does not know what is trained: it is new, or the phase is."""
+    """Error of a site's process that has not prepared the phase yet."""
 
 
 class Unfit(Exception):
-    """The site and the server do not fit together."""
+    """Error of a site and a server that do not fit together, such as two versions."""
 
 
 KINDS: dict[type[Exception], str] = {
@@ -24,32 +24,32 @@ KINDS: dict[type[Exception], str] = {
     Unfit: "unfit",
     MissingState: "state",
     Unprepared: "unprepared",
-    Damaged: "damaged",
+    InvalidMessageError: "damaged",
 }
-"""What the server is told of a failure; all others are ``failed``."""
+"""Kinds of failures that the server sees; all others are ``failed``."""
 
-IN_WORDS = (*KINDS, NotKept, ConfigError, TrainingError)
-"""Errors whose texts are for people; of others the first line is sent, and the rest stays in the site's own log."""
+READABLE = (*KINDS, NotKept, ConfigError, TrainingError)
+"""Errors with readable texts; of others only the first line is sent, and the site's own log has the rest."""
 
 ABOUT_FILES = (NotKept, MissingState, Unreadable)
-"""Errors whose texts name the site's files; by ``leaves.errors`` they stay in its own log."""
+"""Errors whose texts name the site's files; without ``leaves.errors`` they stay in its own log."""
 
 
 def failure_of(error: Exception, whose: str, with_text: bool) -> Failure:
-    """Print an error for the site's own people, and give what the server is told of it.
+    """Print an error to the site's own log, and return what the server may see of it.
 
     Args:
-        error: What was raised.
+        error: The error.
         whose: Site and verb, for the log.
-        with_text: Whether texts leave that may name files or cells of a table.
+        with_text: Whether texts that may name files or cells of a table leave the site.
     """
-    words = isinstance(error, IN_WORDS)
+    words = isinstance(error, READABLE)
     text = str(error) if words else f"{type(error).__name__}: {(str(error) or '-').splitlines()[0]}"
     print(f"{whose}: {text}", file=sys.stderr)
     if not words:
         traceback.print_exception(error)
-    kind = next((told for cls, told in KINDS.items() if isinstance(error, cls)), "failed")
+    kind = next((kind for cls, kind in KINDS.items() if isinstance(error, cls)), "failed")
     if not with_text and (not words or isinstance(error, ABOUT_FILES)):
-        advice = "its own log says what; its people may set leaves.errors: true"
+        advice = "the site's own log has the details; its administrator may set leaves.errors: true"
         text = f"{getattr(error, 'public', type(error).__name__)} ({advice})"
     return Failure(kind, text[:2000])

@@ -1,7 +1,7 @@
-"""NVFlare as a carrier: the server's job runs the rounds, and a site's job hands messages to the site's own process.
+"""NVFlare as a transport: the server's job runs the rounds, and a site's job forwards messages to its own process.
 
-A job names the two classes of this module, `Rounds` and `Site`, and ships configuration only. What travels is what travels
-everywhere: the header of a message, and named arrays, which NVFlare sends as arrays.
+A job names the two classes of this module, `Rounds` and `Site`, and contains only configuration. NVFlare sends the
+header of each message, and its named arrays as arrays.
 """
 
 import json
@@ -26,32 +26,32 @@ from nvflare.apis.signal import Signal
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
 from fedlit.sites.carrier import Carrier, CutOff, Lost, Ticket
-from fedlit.sites.envelope import Damaged, Envelope, Header, joined, split
+from fedlit.sites.envelope import Envelope, Header, InvalidMessageError, joined, split
 from fedlit.sites.loopback import DIED, SiteProcess
 from fedlit.sites.messages import FAILED, Failure
 from fedlit.sites.submission import CONFIG, TASK, TOPIC
 
 SITE_FILE, SERVER_FILE = "fedlit-site.yaml", "fedlit-server.yaml"
-"""The own files of a site and of a server, in their folders ``local``."""
+"""The files with the rules of a site and of a server, in their folders ``local``."""
 
 NVFLARE_FILE = "disabled_clients.json"
-"""NVFlare's list of sites that its server lets in no more, in the server's folder."""
+"""NVFlare's list of sites that may no longer connect, in the server's folder."""
 
 HEARD = 15
-"""Seconds for which a job that has ended waits until its lead has heard of it."""
+"""Seconds for which a job that has ended waits for its lead to notice."""
 
 LOOK = 0.2
-"""Seconds between two looks at whether a job is still wanted."""
+"""Seconds between two checks whether a job was aborted."""
 
 
 class Rounds(Controller):
-    """The server's half of a job: runs the federation in the process of the job.
+    """The server's side of a job, which runs the federation in the job's process.
 
     Args:
         run: The run's id; "" for the one that the configuration's ``ckpt_path`` names.
         name: Name of a new run.
         sites: Names of the sites.
-        fresh: Sites whose clients go on without a state that is missing.
+        fresh: Sites whose clients start afresh if their state is missing.
     """
 
     def __init__(self, run: str, name: str, sites: list[str], fresh: list[str]) -> None:
@@ -59,8 +59,8 @@ class Rounds(Controller):
         self._asked = run, name, tuple(sites), tuple(fresh)
 
     def start_controller(self, fl_ctx: FLContext) -> None:
-        """Get ready to tell the lead how it goes."""
-        from fedlit.sites.hosting import Hosted, Order  # the server's half alone needs all of fedlit
+        """Prepare the run, and register the command by which the lead asks for its progress."""
+        from fedlit.sites.hosting import Hosted, Order  # only the server's side needs all of fedlit
 
         run, name, sites, fresh = self._asked
         workspace, job = fl_ctx.get_engine().get_workspace(), fl_ctx.get_job_id()
@@ -68,14 +68,16 @@ class Rounds(Controller):
         self._carrier = FlareCarrier(self, sites)
         own = Path(workspace.get_site_config_dir()).absolute() / SERVER_FILE
         meta = fl_ctx.get_prop(FLContextKey.JOB_META)
-        # All sites have to be there when a job begins; whether it goes on without one of them is then the federation's to say.
+        # All sites must be connected when a job begins; on_site_error then decides whether it continues without one.
         meta.update({JobMetaKey.MIN_CLIENTS.value: 1, JobMetaKey.MANDATORY_CLIENTS.value: []})
         lead = str(meta.get(JobMetaKey.SUBMITTER_NAME.value, ""))
         self._hosted = Hosted(Order(config.absolute(), run, name, fresh, own, lead), self._carrier)
-        fl_ctx.get_engine().register_app_command(TOPIC, lambda topic, asked, context: self._hosted.told(asked or {}))
+        fl_ctx.get_engine().register_app_command(
+            TOPIC, lambda topic, asked, context: self._hosted.progress(asked or {})
+        )
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        """Run the federation, and wait until the lead has heard how it ended."""
+        """Run the federation, and wait until the lead knows how it ended."""
         self._carrier.open(fl_ctx, abort_signal)
         self._hosted.train()
         if not abort_signal.triggered:
@@ -85,13 +87,13 @@ class Rounds(Controller):
         """Do nothing: the run has closed what it had open."""
 
     def process_result_of_unknown_task(self, *args: Any) -> None:
-        """Throw a late reply away."""
+        """Discard a late reply."""
 
 
 class Door(FLComponent):
-    """Keeps the list of sites that NVFlare's server lets in no more as ``refused`` in the server's own file has it.
+    """Component of NVFlare's server that applies ``refused`` of the server's own file to the list of disabled sites.
 
-    The file is read again whenever it has changed: before a site is let in, and with each sign of life of one that is there.
+    The file is read again whenever it has changed: when a site registers, and with each heartbeat.
     """
 
     def __init__(self) -> None:
@@ -99,7 +101,7 @@ class Door(FLComponent):
         self._read_at, self._refused = -1, frozenset()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Refuse who is on the list, and let in who is on it no more."""
+        """Disable the names on the list, and enable those that were removed from it."""
         if event_type not in (EventType.CLIENT_REGISTER_RECEIVED, EventType.CLIENT_HEARTBEAT_RECEIVED):
             return
         engine = fl_ctx.get_engine()
@@ -119,8 +121,10 @@ class Door(FLComponent):
             AttributeError,
             TypeError,
             KeyError,
-        ) as error:  # half written: the list stays
-            self.log_error(fl_ctx, f"{file}: refused cannot be read, and the list stays as it was: {error}")
+        ) as error:  # half written: keep the list
+            self.log_error(
+                fl_ctx, f"{file}: refused: cannot be read, so the list stays unchanged: {error}; correct the file"
+            )
             return
         engine.disable_clients(sorted(refused - self._refused))
         engine.enable_clients(sorted(self._refused - refused))
@@ -128,10 +132,10 @@ class Door(FLComponent):
 
 
 class FlareCarrier(Carrier):
-    """Tasks of NVFlare carry messages to sites, and their results the replies.
+    """Transport that sends messages as tasks of NVFlare, whose results are the replies.
 
     Args:
-        controller: Of the job.
+        controller: The controller of the job.
         sites: Names of the sites.
     """
 
@@ -144,16 +148,16 @@ class FlareCarrier(Carrier):
         self._number, self._lost = 0, frozenset()
 
     def open(self, fl_ctx: FLContext, abort: Signal) -> None:
-        """Begin to carry; an aborted job carries nothing any more."""
+        """Start the transport; it closes when the job is aborted."""
         self._fl_ctx, self._abort = fl_ctx, abort
 
     def sites(self) -> Mapping[str, bool]:
-        """Name the sites; one is there unless NVFlare has taken it for gone."""
+        """Return the sites; a site is connected unless NVFlare considers it gone."""
         gone = self._controller.communicator.get_client_disconnect_time
         return {name: name not in self._lost and gone(name) is None for name in self._names}
 
     def send(self, site: str, envelope: Envelope, deadline: float | None = None) -> Ticket:
-        """Send a message, unless the site is gone: then there is no reply at once."""
+        """Send a message; if the site is gone, the missing reply is noted immediately."""
         self._number += 1
         ticket = Ticket(site, self._number)
         if not self.sites()[site]:
@@ -173,12 +177,12 @@ class FlareCarrier(Carrier):
         """Yield replies as they come.
 
         Raises:
-            CutOff: The job was ended.
+            CutOff: If the job was aborted.
         """
         wanted = set(tickets)
         while wanted:
             if self._abort.triggered:
-                raise CutOff("the job was ended: a job process of a site has died, or somebody has aborted it")
+                raise CutOff("the job was aborted: a site's job has died, or a user has aborted it")
             try:
                 ticket, answer = self._came.get(timeout=LOOK)
             except queue.Empty:
@@ -192,29 +196,29 @@ class FlareCarrier(Carrier):
         """Do nothing: sites end with the job."""
 
     def lose(self, sites: Sequence[str]) -> None:
-        """Take sites for gone: their NVFlare was started again, and knows nothing of the job."""
+        """Treat sites as gone: their NVFlare was restarted, and does not know the job."""
         self._lost |= frozenset(sites)
         for ticket, (task, _) in list(self._until.items()):
             if ticket.site in self._lost and self._until.pop(ticket, None):
-                self._came.put((ticket, Lost("it came back without the job")))
+                self._came.put((ticket, Lost("it reconnected without the job")))
                 self._controller.cancel_task(task)
 
     def _received(self, ticket: Ticket, client_task: Any) -> None:
         result, client_task.result = client_task.result, None
         if result.get_return_code() != ReturnCode.OK:
-            answer: Envelope | Lost = Lost(f"NVFlare's job there answers {result.get_return_code()}; look at its log")
+            answer: Envelope | Lost = Lost(f"NVFlare's job there answers {result.get_return_code()}; see its log")
         else:
             try:
                 answer = received(result)
-            except Damaged as error:
+            except InvalidMessageError as error:
                 answer = Lost(f"its reply is damaged: {error}")
         self._came.put((ticket, answer))
         self._until.pop(ticket, None)
 
     def _done(self, ticket: Ticket, task: Task) -> None:
-        """A task that is over without a reply has lost it."""
+        """Note the missing reply of a task that has ended without one."""
         if self._until.pop(ticket, None):
-            self._came.put((ticket, Lost(f"no reply: NVFlare calls it {task.completion_status.value}")))
+            self._came.put((ticket, Lost(f"no reply: NVFlare reports {task.completion_status.value}")))
 
     def _cancel_late(self) -> None:
         now = time.monotonic()
@@ -225,10 +229,10 @@ class FlareCarrier(Carrier):
 
 
 class Site(Executor):
-    """A site's half of a job: hands messages to the site's own process, and its replies back.
+    """A site's side of a job, which forwards messages to the site's own process, and its replies to the server.
 
-    The site's process has data, device, states and policy, and is a child of the job's process. If it dies, the reply
-    says so, and it is started again with the next message. It ends with the job.
+    The site's process holds data, device, states and policy, and is a child of the job's process. If it dies, the reply
+    reports it, and the next message starts it again. It ends with the job.
     """
 
     def __init__(self) -> None:
@@ -236,10 +240,10 @@ class Site(Executor):
         self._process: SiteProcess | None = None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Start the site's process with the job, as it imports for some seconds, and end it with the job."""
+        """Start the site's process with the job, because its imports take seconds, and end it with the job."""
         if event_type == EventType.START_RUN:
             workspace = fl_ctx.get_engine().get_workspace()
-            os.chdir(workspace.get_root_dir())  # relative paths in the site's own file begin there
+            os.chdir(workspace.get_root_dir())  # relative paths in the site's own file start there
             file = Path(workspace.get_site_config_dir()).absolute() / SITE_FILE
             lead = (fl_ctx.get_prop(FLContextKey.JOB_META) or {}).get(JobMetaKey.SUBMITTER_NAME.value, "")
             self._process = SiteProcess(fl_ctx.get_identity_name(), file, str(lead))
@@ -248,14 +252,14 @@ class Site(Executor):
             self._process.close()
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
-        """Let the site's process answer a message."""
+        """Forward a message to the site's process, and return its answer."""
         if task_name != TASK:
             return make_reply(ReturnCode.TASK_UNKNOWN)
         try:
             header, arrays = split(self._answer(unpacked(shareable), lambda: abort_signal.triggered))
-            return packed(header, Header.read(header).cut(arrays))  # whose hash is the server's to check
-        except Damaged as error:
-            return _failure(f"what has arrived is damaged: {error}")
+            return packed(header, Header.read(header).cut(arrays))  # the server checks its hash
+        except InvalidMessageError as error:
+            return _failure(f"the message that arrived is damaged: {error}")
 
     def _answer(self, content: bytes, unwanted: Callable[[], bool]) -> bytes:
         site = self._process
@@ -273,28 +277,28 @@ class Site(Executor):
 
 
 def packed(header: bytes, arrays: Mapping[str, np.ndarray]) -> Shareable:
-    """Put a message into what NVFlare sends: its header, and its arrays as arrays."""
+    """Pack a message for NVFlare: its header, and its arrays as arrays."""
     content = Shareable()
     content["header"], content["arrays"] = header.decode(), dict(arrays)
     return content
 
 
 def received(content: Shareable) -> Envelope:
-    """Take a message out of what NVFlare has brought, and check its hash.
+    """Unpack a message that NVFlare has delivered, and check its hash.
 
     Raises:
-        Damaged: It is none, or does not fit.
+        InvalidMessageError: If it is not a valid message.
     """
     header, arrays = content.get("header"), content.get("arrays")
     if not isinstance(header, str) or not isinstance(arrays, dict):
-        raise Damaged("NVFlare has brought no message of fedlit")
+        raise InvalidMessageError("expected a fedlit message, NVFlare has delivered other data")
     return Envelope.of_arrays(
         Header.read(header.encode()), {name: np.require(array, requirements="CW") for name, array in arrays.items()}
     )
 
 
 def unpacked(content: Shareable) -> bytes:
-    """Take a message out of what NVFlare has brought, as bytes."""
+    """Unpack a message that NVFlare has delivered, as bytes."""
     header, arrays = content.get("header"), content.get("arrays")
     if not isinstance(header, str) or not isinstance(arrays, dict):
         return b""

@@ -1,6 +1,6 @@
-"""``fedlit site init``: the folder of a site, of the server or of a lead, with the rules that NVFlare is given.
+"""``fedlit site init``: the folder of a site, of the server or of a lead, with rules for NVFlare.
 
-What is written is what lies in ``templates/`` for that role, with names filled in, and beside it the rules of `rules`.
+The folder has the files of the role in ``templates/``, with names filled in, and the rules of `fedlit.sites.rules`.
 """
 
 import getpass
@@ -22,52 +22,53 @@ from fedlit.sites import rules
 TEMPLATES = Path(__file__).parent / "templates"
 
 ROLES = ("site", "server", "lead")
-"""Who takes part: a hospital with its data, the server, and whoever starts runs."""
+"""Roles in a federation: a hospital with its data, the server, and a lead, who starts runs."""
 
 NAMES = {
     "site": (r"[A-Za-z0-9_-]{1,64}", "letters, digits, - and _, 64 at most"),
     "server": (r"[A-Za-z0-9.-]{1,64}", "the name of its machine, such as fl.example.org"),
-    "lead": (r"[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}", "an address of electronic mail"),
+    "lead": (r"[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}", "an email address"),
 }
-"""What a certificate may be for, by role; NVFlare refuses other names."""
+"""Pattern of the names in certificates, by role; NVFlare refuses other names."""
 
 WORD = (r"[A-Za-z0-9_]+", "letters, digits and _")
 PROJECT = (r"[A-Za-z0-9][A-Za-z0-9_-]*", "letters, digits, - and _")
 
 OWN_DATA = {"class_path": "ImageTable", "init_args": {"table": "/data/cases.csv", "root": "/data/images"}}
-"""What stands under ``data`` where nothing is said: to be replaced."""
+"""Default of ``data``, for the site to replace."""
 
 ABOUT = {
     rules.RESOURCES: [
         "Rules of NVFlare on this machine. No job changes this file; it is read when the process starts.",
-        "class_allow_list: all that a job may name are two classes of the fedlit that is installed here.",
-        "A log stays where it is written: there is no part that would send it, and allow_log_streaming is off.",
+        "class_allow_list: a job may name only two classes of the fedlit that is installed here.",
+        "Logs stay on this machine: no component sends them, and allow_log_streaming is off.",
     ],
     rules.AUTHORIZATION: [
-        "What people may do on this machine, by the role in their certificates; the server and each site decide for themselves.",
-        "submit_job: only leads start runs. byoc: nobody sends code. shell_commands: nobody looks into files from outside.",
+        "What people may do on this machine, by the role in their certificates. The server and each site set their "
+        "own rules.",
+        "submit_job: only leads start runs. byoc: nobody sends code. shell_commands: nobody reads files from outside.",
     ],
 }
-"""What the files in JSON are for, which know no comments."""
+"""Explanations in the JSON files, which cannot have comments."""
 
 
 @dataclass(frozen=True)
-class Folder:
-    """Say whose folder it is.
+class MemberFolder:
+    """The folder of a site, of the server or of a lead.
 
     Args:
-        path: Where it is to be.
-        name: Of the site, of the server's machine, or the lead's address.
-        org: The organisation, in one word.
+        path: Where the folder is written.
+        name: Name of the site, name of the server's machine, or email address of the lead.
+        org: The organisation, as one word.
         role: ``site``, ``server`` or ``lead``.
         project: Name of the federation, the same for all.
-        port: Of the server; only there.
-        data: What stands under ``data`` in a site's file.
-        share: Which clients of the data are the site's.
-        sites: Sites that a lead's runs wait for.
+        port: Port of the server; only for a server.
+        data: The key ``data`` of a site's file.
+        share: Which clients of the data belong to the site.
+        sites: Names of the sites that a lead's runs wait for.
 
     Raises:
-        ConfigError: A name is none that a certificate may have, or an option belongs to another role.
+        ConfigError: If a certificate cannot have a name, or an option belongs to another role.
     """
 
     path: Path
@@ -97,32 +98,34 @@ class Folder:
             ("--sites", self.sites, "lead"),
         ):
             if found not in (None, []) and role != self.role:
-                raise ConfigError(f"{option}: it is for --role {role}, and this folder is for --role {self.role}")
+                raise ConfigError(
+                    f"{option}: expected only with --role {role}, found with --role {self.role}; leave it out"
+                )
         if self.role == "lead" and not self.sites:
             raise ConfigError("--sites: expected the names of the sites that take part, such as --sites north south")
         if self.port is not None and not 0 < self.port < 65536:
             raise ConfigError(f"--port: expected a number up to 65535, found {self.port}")
         if re.search(r"[\s%$\"'\\]", str(self.path)):
             raise ConfigError(
-                f"{self.path}: NVFlare's scripts and systemd need a path without spaces, quotes, %, $ and backslashes; choose "
-                "another folder"
+                f"{self.path}: NVFlare's scripts and systemd need a path without spaces, quotes, %, $ or backslashes; "
+                "choose another folder"
             )
 
     def write(self) -> list[Path]:
         """Write the files.
 
         Returns:
-            Them, in the order of their names.
+            The paths of the files, sorted.
 
         Raises:
-            ConfigError: One of them is there already; then none is written.
+            ConfigError: If one of the files exists; then none is written.
         """
         texts = self._texts()
         if there := [str(self.path / name) for name in texts if (self.path / name).exists()]:
             raise ConfigError(
-                f"{', '.join(there)}: there already, and stays as it is; choose another folder, or remove it"
+                f"{', '.join(there)}: exists already and was not changed; choose another folder, or remove it"
             )
-        private(self.path)  # what lies in it, keys and states among it, is no other user's
+        private(self.path)  # other users must not read its keys and states
         for name, text in texts.items():
             private((self.path / name).parent)
             with whole(self.path / name, replace=False) as draft:
@@ -131,7 +134,7 @@ class Folder:
         return [self.path / name for name in texts]
 
     def _texts(self) -> dict[str, str]:
-        """What is written, by the name within the folder."""
+        """Return the text of each file, by its path in the folder."""
         root, filled = TEMPLATES / self.role, self._filled()
         texts = {
             str(file.relative_to(root)): Template(file.read_text()).substitute(filled)
@@ -144,8 +147,8 @@ class Folder:
         return dict(sorted(texts.items()))
 
     def _filled(self) -> dict[str, str]:
-        """What stands in the place of each name in a template."""
-        share = f"share: {self.share}       # which of its clients are this site's" if self.share else ""
+        """Return the value of each placeholder of the templates."""
+        share = f"share: {self.share}       # which of its clients belong to this site" if self.share else ""
         return {
             "folder": str(self.path),
             "name": self.name,

@@ -1,4 +1,4 @@
-"""A run at a server whose lead is elsewhere: what the job of a carrier does, whatever the carrier is."""
+"""A lead's run at the server, in the job of any transport."""
 
 import io
 import os
@@ -35,25 +35,24 @@ from fedlit.tracking.lock import is_held
 from fedlit.tracking.run import last_checkpoint
 
 HELD = 60
-"""Seconds for which a run waits until the process that has had it before has ended."""
-
+"""Seconds for which a run waits for the process that ran it before to end."""
 
 EVICTED, RECENT = 3, 120.0
-"""So many connections of a site that others of its name push out within so many seconds are the work of a copy."""
+"""A site that is disconnected this many times in this many seconds by another one with its name has a copy."""
 
 _EVICTION = re.compile(r"is evicted for .* from endpoint (\S+) for")
 
 
 @dataclass(frozen=True)
 class Order:
-    """What a lead has asked for.
+    """Request of a lead for a run.
 
     Attributes:
         config: File of the configuration, see :mod:`fedlit.sites.submitted`.
         run: The run's id; "" for the one that the configuration's ``ckpt_path`` names.
         name: Name of a new run.
-        fresh: Sites whose clients go on without a state that is missing.
-        server: The server's own file, which need not be there.
+        fresh: Sites whose clients start afresh if their state is missing.
+        server: The server's own file, which need not exist.
         lead: Name in the lead's certificate.
     """
 
@@ -67,15 +66,16 @@ class Order:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a run ended, as far as the server's job knows.
+    """Outcome of a run, as far as the server's job knows it.
 
     Attributes:
-        kind: ``finished``, ``stopped`` (asked to), ``failed``, or ``away``: a site was not there, or the job was cut off.
-        reason: Of a failure, in words.
+        kind: ``finished``, ``stopped`` (on request), ``failed``, or ``away`` (a site was disconnected, or the job
+            aborted).
+        reason: Readable reason of a failure.
         directory: The run's directory at the server.
         rounds: Completed rounds of the model that was tested.
         metrics: Values of ``test/...``.
-        summary: Where the metrics are, as the tracker tells it.
+        summary: Where the metrics are, from the tracker.
     """
 
     kind: str
@@ -87,37 +87,37 @@ class Ending:
 
 
 class Lines(io.TextIOBase):
-    """What a run prints, line by line, for somebody who asks now and then; it goes on to the job's own output too."""
+    """Stream that keeps the lines of a run for the lead, and passes them on to the job's own output."""
 
     def __init__(self) -> None:
         self._lines, self._open, self._lock, self._own = [], "", threading.Lock(), sys.stdout
 
     def writable(self) -> bool:
-        """Say that it takes text."""
+        """Return True: the stream accepts text."""
         return True
 
     def write(self, text: str) -> int:
-        """Take a part of a line, or several lines."""
+        """Write a part of a line, or several lines."""
         with self._lock:
             *whole, self._open = (self._open + text).split("\n")
             self._lines += whole
         return self._own.write(text)
 
     def flush(self) -> None:
-        """Pass on what was written."""
+        """Flush the job's own output."""
         self._own.flush()
 
     def since(self, number: int) -> list[str]:
-        """Give the lines from a number on."""
+        """Return the lines from a number on."""
         with self._lock:
             return self._lines[number:]
 
 
 class Evictions:
-    """Connections that were pushed out at the server by others of the same name, which NVFlare writes only to its log.
+    """Sites that the server disconnected because another one with the same name connected; NVFlare only logs this.
 
     Args:
-        log: The server's log; what is there already is of earlier jobs.
+        log: The server's log; what it already contains is from earlier jobs.
         sites: Names of the sites.
     """
 
@@ -126,7 +126,7 @@ class Evictions:
         self._read = log.stat().st_size if log.exists() else 0
 
     def new(self) -> Counter[str]:
-        """Count them by site since the last look."""
+        """Count the disconnections by site since the last call."""
         with suppress(OSError), self._log.open("rb") as opened:
             size = os.fstat(opened.fileno()).st_size
             opened.seek(self._read if self._read <= size else 0)
@@ -137,11 +137,11 @@ class Evictions:
 
 
 class Hosted:
-    """A run that a lead has asked for, in the process of the server's job.
+    """A lead's run in the process of the server's job.
 
     Args:
-        order: What was asked for.
-        carrier: How the sites are reached; it may be made before they are there.
+        order: The lead's request.
+        carrier: The transport to the sites, which may not be connected yet.
     """
 
     def __init__(self, order: Order, carrier: Carrier) -> None:
@@ -150,17 +150,17 @@ class Hosted:
         self._roster: Roster | None = None
         self._folder: Path | None = None
         self._heard = threading.Event()
-        folder = order.server.parent.parent if order.server else Path()  # of NVFlare's server
+        folder = order.server.parent.parent if order.server else Path()  # the folder of NVFlare's server
         self._evictions = Evictions(folder / "log.txt", carrier.sites().keys() if order.server else ())
         self._evicted: dict[str, list[float]] = {}
 
-    def told(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Tell the lead how it goes.
+    def progress(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Return the progress of the run for the lead, and follow the lead's requests.
 
         Args:
-            asked: ``since``, a number of lines; ``stop`` ends the run after its round, ``lost`` names sites that
-                cannot answer any more, ``heard`` lets an ended one go, and ``means`` asks whether it is a run that a
-                lead wants to go on with.
+            asked: ``since`` is a number of lines that the lead has; ``stop`` ends the run after its round; ``lost``
+                names sites that cannot answer any more; ``heard`` releases a run that has ended; ``means`` asks
+                whether this is the run that a lead wants to resume.
         """
         if asked.get("stop"):
             ask_to_end(signal.SIGINT)
@@ -179,7 +179,7 @@ class Hosted:
         }
 
     def _look_for_copies(self) -> None:
-        """Warn of sites for which two processes answer, again while they do."""
+        """Warn about sites for which two processes answer; repeat the warning while they do."""
         now = time.monotonic()
         for name, times in self._evictions.new().items():
             recent = [when for when in self._evicted.get(name, ()) if now - when < RECENT] + [now] * times
@@ -187,16 +187,16 @@ class Hosted:
             if len(recent) >= EVICTED:
                 self._evicted[name] = []
                 self.lines.write(
-                    f"warning: site {name!r}: another process connects under its name, and each pushes the other out; "
-                    "end the copy of its folder\n"
+                    f"warning: site {name!r}: another process connects under its name, and they keep disconnecting "
+                    "each other; stop the copy of its folder\n"
                 )
 
     def wait(self, seconds: float) -> None:
-        """Wait until the lead has heard of the end."""
+        """Wait until the lead knows that the run has ended."""
         self._heard.wait(seconds)
 
     def train(self) -> None:
-        """Run it to its end, whatever that is; what it prints is kept for the lead."""
+        """Train to the end of the run or to its failure; keep what it prints for the lead."""
         shown = warnings.showwarning
         warnings.showwarning = lambda message, *place: print(f"warning: {without_credentials(str(message))}")
         try:
@@ -211,8 +211,8 @@ class Hosted:
             own = ServerSettings.read(self.order.server)
             if refused := [name for name in (self.order.lead, *self.carrier.sites()) if name in own.refused]:
                 raise ConfigError(
-                    f"the server refuses the certificate of {', '.join(refused)} (refused in its own file): ask its people, and take a "
-                    "site out of local/fedlit-lead.yaml"
+                    f"the server refuses the certificate of {', '.join(refused)} (refused in its own file): ask its "
+                    "administrator, or remove the site from local/fedlit-lead.yaml"
                 )
             if self.order.run:
                 check_run(self.order.run)
@@ -239,15 +239,15 @@ class Hosted:
             return Ending(where, f"{type(error).__name__}: {(str(error) or '-').splitlines()[0]}")
 
     def _begun(self) -> Path | None:
-        """The directory of the run, where it has begun; whoever has had it before is given time to leave it.
+        """Return the directory of a run that has begun; wait until the process that ran it before has ended.
 
         Raises:
-            ConfigError: It does not.
+            ConfigError: If that process does not end.
         """
         begun, until = run_with(self._folder, self.order.run) if self.order.run else None, time.monotonic() + HELD
         while begun is not None and is_held(begun):
             if time.monotonic() > until:
-                raise ConfigError(f"{begun}: another process has been at work on this run for {HELD} s; end it")
+                raise ConfigError(f"{begun}: another process has been using this run for {HELD} s; end that process")
             time.sleep(0.2)
         return begun
 
@@ -266,17 +266,17 @@ class Hosted:
         return self._roster.run if self._roster else self.order.run
 
     def _is_meant(self, named: Resumed) -> bool | None:
-        """Whether it is this run that somebody names; None as long as it is not known where it is."""
+        """Return whether a lead means this run; None while its directory is not known yet."""
         if self._folder is None:
             return None
         return named.experiment == self._folder.name
 
     def _kept(self) -> int:
-        """Rounds of the run that a server which dies now does not lose, over all phases."""
+        """Return the number of rounds in checkpoints, over all phases: they survive if the server dies now."""
         begun = run_with(self._folder, self._run) if self._folder and self._run else None
         if begun is None:
             return 0
         folders = [begun / "checkpoints", *begun.glob("phases/*/checkpoints")]
-        with suppress(CheckpointError, OSError):  # a newer one has just taken its place
+        with suppress(CheckpointError, OSError):  # a newer checkpoint has just replaced it
             return sum(checkpoint.rounds(last) for folder in folders if (last := checkpoint.find(folder, "last")))
         return 0

@@ -1,4 +1,4 @@
-"""``--sites``: an experiment whose clients are at sites of their own."""
+"""``--sites``: an experiment whose clients are at their own sites."""
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,25 +30,23 @@ LOOPBACK = "loopback:"
 
 @contextmanager
 def joined(experiment: Experiment, sites: str | None, fresh: Sequence[str] = ()) -> Iterator[Experiment]:
-    """Give the experiment with its clients at sites.
+    """Context manager that gives the experiment with its clients at sites.
 
     Args:
-        experiment: What is to be trained.
-        sites: Which sites, such as ``loopback:3``; None for clients that are here.
-        fresh: Sites whose clients go on without a state that is missing.
+        experiment: The experiment.
+        sites: The sites, such as ``loopback:3``; None for clients on this machine.
+        fresh: Sites whose clients start afresh if their state is missing.
 
     Raises:
-        ConfigError: There are no such sites, or they do not fit the experiment.
+        ConfigError: If the sites do not exist, or do not fit the experiment.
     """
     if sites is None:
         if fresh:
-            raise ConfigError("--fresh_state: it names sites, and there are none without --sites")
+            raise ConfigError("--fresh_state: expected only with --sites; leave it out, or add --sites")
         yield experiment
         return
     if experiment.fabric.world_size > 1:
-        raise ConfigError(
-            "--sites: clients are at their sites or on ranks, not both; leave fabric.devices and num_nodes out"
-        )
+        raise ConfigError("--sites: expected one process, found several ranks; leave out fabric.devices and num_nodes")
     number = sites.removeprefix(LOOPBACK)
     if not sites.startswith(LOOPBACK) or not number.isdecimal() or int(number) < 1:
         raise ConfigError(f"--sites: expected loopback: and a number of sites, such as loopback:3, found {sites!r}")
@@ -67,18 +65,18 @@ def with_sites(
     run: str = "",
     models: bool = True,
 ) -> Experiment:
-    """Give the experiment with its clients where a carrier leads to.
+    """Return the experiment with its clients at the sites of a transport.
 
     Args:
-        experiment: What is to be trained; of its data the classes, the sizes of batches and the server's own test sets count.
-        carrier: How the sites are reached.
-        fresh: Sites whose clients go on without a state that is missing.
+        experiment: The experiment; of its data only the classes, the batch sizes and the server's own test sets count.
+        carrier: The transport to the sites.
+        fresh: Sites whose clients start afresh if their state is missing.
         ledgers: File of the heads of the sites' ledgers.
         run: The run's id; "" makes one.
         models: Whether sites get the best model when the run ends.
 
     Raises:
-        ConfigError: The sites do not fit the experiment.
+        ConfigError: If the sites do not fit the experiment.
     """
     parts, heads = recipe.parts_of(experiment.settings), Ledgers(ledgers)
     gathered = gather(carrier, experiment.data.classes, class_paths(list(parts.values())), heads)
@@ -94,7 +92,7 @@ def with_sites(
 
 
 def _plans(experiment: Experiment, parts: Mapping[str, dict[str, Any]]) -> dict[str, Plan]:
-    """Write down all that is known of each phase before it begins."""
+    """Return the plan of each phase: everything that is known before it begins."""
     plans = {}
     for number, part in enumerate(experiment.parts):
         name, federation = part.phase.name if part.phase else "", part.federation
@@ -104,23 +102,27 @@ def _plans(experiment: Experiment, parts: Mapping[str, dict[str, Any]]) -> dict[
             phase["schedule"] = {"class_path": "fedlit.schedules.ConstantSchedule", "init_args": options}
         start = Envelope.of("start", Done(), module_tensors(part.model(experiment.model).state_dict())).digest
         plans[name] = Plan(
-            model=parts[name]["model"], phase=phase, rounds=federation.rounds, seed=part.seed(experiment.seed), weights="" if number else start,
-            lr_factors=federation.lr_factors or {}, optimizer_state=federation.optimizer_state, gradient_clip=federation.gradient_clip, gradient_clamp=federation.gradient_clamp,
-            measure_batches=federation.measure_batches, memory_format=federation.memory_format, cuda_graph=federation.cuda_graph, compile=federation.compile, threads=federation.threads,
-            batch_size=experiment.data.batch_size, eval_batch_size=experiment.data.eval_batch_size, limit_eval_batches=experiment.eval_batches,
+            model=parts[name]["model"], phase=phase, rounds=federation.rounds, seed=part.seed(experiment.seed),
+            weights="" if number else start,
+            lr_factors=federation.lr_factors or {}, optimizer_state=federation.optimizer_state,
+            gradient_clip=federation.gradient_clip, gradient_clamp=federation.gradient_clamp,
+            measure_batches=federation.measure_batches, memory_format=federation.memory_format,
+            cuda_graph=federation.cuda_graph, compile=federation.compile, threads=federation.threads,
+            batch_size=experiment.data.batch_size, eval_batch_size=experiment.data.eval_batch_size,
+            limit_eval_batches=experiment.eval_batches,
             precision=experiment.fabric.strategy.precision.precision,
         )  # fmt: skip
     return plans
 
 
 def loopback_files(experiment: Experiment, number: int, folder: Path, state: Path) -> Mapping[str, Path]:
-    """Write the own file of each site of a loopback: the data of the experiment, and which of its clients are the site's.
+    """Write the file of each loopback site: the data of the experiment, and the site's share of its clients.
 
     Args:
-        experiment: What is to be trained.
-        number: How many sites.
-        folder: Where the files go.
-        state: Where the sites' folders of states go.
+        experiment: The experiment.
+        number: Number of sites.
+        folder: Folder of the files.
+        state: Folder of the sites' folders of states.
     """
     files = {}
     for position in range(1, number + 1):
@@ -143,12 +145,15 @@ def loopback_files(experiment: Experiment, number: int, folder: Path, state: Pat
 
 
 def _loopback(experiment: Experiment, number: int, open_things: ExitStack) -> Carrier:
-    """Processes of this machine; the server reads the data for its own test sets, and the cache is there for all."""
+    """Return loopback sites; the server reads the data first for its own test sets, which fills the cache for all."""
     experiment.data.prepare_data()
     experiment.data.setup("fit")
     clients = len(experiment.data.clients)
     if number > clients:
-        raise ConfigError(f"--sites: {number} sites for {clients} clients: expected at most one site a client")
+        raise ConfigError(
+            f"--sites: expected at most one site per client, found {number} sites for {clients} clients; "
+            "ask for fewer sites"
+        )
     folder = open_things.enter_context(tempfile.TemporaryDirectory(prefix="fedlit-sites-"))
     state = Path(folder) if experiment.fast_dev_run else _states(experiment)
     return Processes(loopback_files(experiment, number, Path(folder), state))

@@ -1,8 +1,8 @@
-"""What a site was asked, and what it has really sent: ``ledger.jsonl`` with a line a message, ``leaves_a_site.txt`` for people.
+"""The ledger of a site: ``ledger.jsonl`` with one line per message, and the readable summary ``leaves_a_site.txt``.
 
-Each line holds the hash of the one before it, so that no line can be changed, left out or put between others without all
-that follow being made again. The server remembers the head it has seen last: a ledger that was put back from an older copy
-is noticed there.
+Each line holds the hash of the one before it. Changing, removing or inserting a line therefore means rewriting all that
+follow. The server remembers the last head that it has seen, and so notices a ledger that was restored from an older
+copy.
 """
 
 import hashlib
@@ -24,26 +24,27 @@ TEXT, LINES = "leaves_a_site.txt", "ledger.jsonl"
 DAY = 86400.0
 
 INTRODUCTION = (
-    "What this site has sent, by run, phase and what was asked: number of messages, bytes of arrays, names of the numbers in the "
-    "header, and each array with its number of values in the last message. ledger.jsonl has a line for each message.\n"
+    "What this site has sent, by run, phase and question: number of messages, bytes of arrays, names of the numbers in "
+    "the header, and each array with its number of values in the last message. ledger.jsonl has one line per message.\n"
 )
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A message that was answered.
+class LedgerEntry:
+    """Ledger entry of an answered message.
 
     Attributes:
         time: Seconds since 1970.
-        lead: Who has asked for the run, as far as the site knows.
-        run, phase, verb, client: What was asked, and of whom.
-        config: SHA-256 of the phase's plan; "" where it is not known.
-        question: SHA-256 of what was asked, weights included.
-        view: What was evaluated, such as ``north/val``, and ``at`` after how many rounds.
-        examples, steps: Of the answer.
+        lead: Name of the lead who asked for the run, if the site knows it.
+        run, phase, verb, client: What was asked.
+        config: SHA-256 of the phase's plan; "" if it is not known.
+        question: SHA-256 of the question, including the weights.
+        view: The evaluated view, such as ``north/val``.
+        at: Number of rounds before it.
+        examples, steps: Numbers behind the answer.
         answer: ``reply`` or ``failed``.
         refused: Why nothing was done; "" otherwise.
-        header: Names of what the header of the answer holds.
+        header: Names in the header of the answer.
         arrays: Type and number of values of each array.
         nbytes: Bytes of the arrays.
     """
@@ -68,23 +69,23 @@ class Entry:
 
     @property
     def trains(self) -> bool:
-        """Whether it counts for the number of rounds: a round, or a measuring round, that was answered."""
+        """True for an answered round or measuring round, which counts for the number of rounds."""
         return self.verb in ("train", "measure") and self.answer == REPLY
 
     @property
     def evaluates(self) -> bool:
-        """Whether it is an evaluation that was answered."""
+        """True for an answered evaluation."""
         return self.verb == "evaluate" and self.answer == REPLY
 
 
-def read(folder: Path) -> Iterator[tuple[str, Entry]]:
-    """Give the hash and the entry of each line, which changes no file; half a line, as it is being written, is no line.
+def read(folder: Path) -> Iterator[tuple[str, LedgerEntry]]:
+    """Yield the hash and the entry of each line, without changing the file; an incomplete last line is ignored.
 
     Args:
         folder: The site's folder of states.
 
     Raises:
-        ConfigError: A line does not follow from the one before it.
+        ConfigError: If a line does not follow from the one before it.
     """
     file, before = folder / LINES, ""
     lines = file.read_text().splitlines(keepends=True) if file.exists() else []
@@ -92,12 +93,12 @@ def read(folder: Path) -> Iterator[tuple[str, Entry]]:
         try:
             held = json.loads(line)
             head = held.pop("head")
-            entry = Entry(**held)
+            entry = LedgerEntry(**held)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"{file}, line {number}: it cannot be read; move the file away, and keep it") from error
+            raise ConfigError(f"{file}, line {number}: cannot be read; move the file away, and keep it") from error
         if head != _next(before, held):
             raise ConfigError(
-                f"{file}, line {number}: it does not follow from the line before it: somebody has changed the file; "
+                f"{file}, line {number}: does not follow from the line before it: the file was edited; "
                 "move it away, and keep it"
             )
         yield head, entry
@@ -110,47 +111,47 @@ def _next(before: str, held: dict) -> str:
 
 
 class Ledger:
-    """The messages of a site, which outlive its process.
+    """The ledger of a site, on disk.
 
     Args:
         folder: The site's folder of states.
         now: The clock, in seconds since 1970.
 
     Raises:
-        ConfigError: A line does not follow from the one before it.
+        ConfigError: If a line does not follow from the one before it.
     """
 
     def __init__(self, folder: Path, now: Callable[[], float] = time.time) -> None:
         self.folder, self._now = folder, now
-        self.entries: list[Entry] = []
+        self.entries: list[LedgerEntry] = []
         self._heads = [""]
-        self._sums: dict[str, tuple[int, int, Entry]] = {}
+        self._sums: dict[str, tuple[int, int, LedgerEntry]] = {}
         self._drop_half_a_line()
         for head, entry in read(folder):
             self._take(head, entry)
 
     @property
     def head(self) -> str:
-        """The number of lines and the hash of the last one, such as ``57:9f2a...``; "" of an empty ledger."""
+        """The number of lines and the hash of the last one, such as ``57:9f2a...``; "" if there are none."""
         return self.head_after(len(self.entries))
 
     def head_after(self, lines: int) -> str:
-        """Give the head as it was after so many lines; "" where there are fewer, or none."""
+        """Return the head after a number of lines; "" if there are fewer."""
         return f"{lines}:{self._heads[lines]}" if 0 < lines < len(self._heads) else ""
 
-    def since(self, days: float) -> Iterator[Entry]:
-        """Give what was answered in the last days, the newest first."""
+    def since(self, days: float) -> Iterator[LedgerEntry]:
+        """Yield the entries of the last days, the newest first."""
         start = self._now() - days * DAY
         for entry in reversed(self.entries):
             if entry.time < start:
                 return
             yield entry
 
-    def note(self, entry: Entry) -> None:
-        """Write a message down, so that it is on the disk before the answer leaves.
+    def note(self, entry: LedgerEntry) -> None:
+        """Record a message on disk, before its answer leaves.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: If it cannot be written.
         """
         held = asdict(entry)
         head = _next(self._heads[-1], held)
@@ -174,7 +175,7 @@ class Ledger:
         self._take(head, entry)
         self._write_text()
 
-    def _take(self, head: str, entry: Entry) -> None:
+    def _take(self, head: str, entry: LedgerEntry) -> None:
         self._heads.append(head)
         self.entries.append(entry)
         part = f"phase {entry.phase!r}" if entry.phase else "main part"
@@ -183,7 +184,7 @@ class Ledger:
         self._sums[key] = messages + 1, nbytes + entry.nbytes, entry
 
     def _drop_half_a_line(self) -> None:
-        """Of a process that died while it wrote: the answer has not left."""
+        """Remove the line of a process that died while writing it: its answer has not left."""
         file = self.folder / LINES
         content = file.read_bytes() if file.exists() else b""
         if content and not content.endswith(b"\n"):
@@ -191,7 +192,7 @@ class Ledger:
                 opened.truncate(content.rfind(b"\n") + 1)
 
     def _write_text(self) -> None:
-        """Sum the lines up for people."""
+        """Write the readable summary."""
         lines = [INTRODUCTION]
         for key, (messages, nbytes, last) in self._sums.items():
             arrays = ", ".join(f"{name} [{size:,}]" for name, (_, size) in last.arrays.items()) or "no arrays"

@@ -1,4 +1,4 @@
-"""A lead's connection to the server of NVFlare, which comes back after it was lost."""
+"""A lead's connection to NVFlare's server, which is restored after it was lost."""
 
 import logging
 import os
@@ -17,16 +17,17 @@ from fedlit.sites.reaching import Unreachable, kit_of
 from fedlit.sites.submission import Lead
 
 CONNECTING = 5
-"""Seconds for which a server may take to answer."""
+"""Seconds that a server has to answer."""
 
 UNANSWERED = (
-    api_spec.NoConnection, api_spec.SessionClosed, api_spec.NoReply, api_spec.InternalError, api_spec.NoClientsAvailable,
-    api_spec.InvalidTarget, api_spec.CommandError, FLCommunicationError, RuntimeError, OSError,
+    api_spec.NoConnection, api_spec.SessionClosed, api_spec.NoReply, api_spec.InternalError,
+    api_spec.NoClientsAvailable, api_spec.InvalidTarget, api_spec.CommandError, FLCommunicationError, RuntimeError,
+    OSError,
 )  # fmt: skip
-"""What is raised where a server does not answer, or not now."""
+"""Errors of a server that does not answer, or not now."""
 
 DISABLED = "is disabled"
-"""NVFlare's words for a name on its list of those who are let in no more."""
+"""NVFlare's message for a name on its list of disabled clients."""
 
 REFUSED = (api_spec.AuthenticationError, api_spec.AuthorizationError)
 
@@ -35,11 +36,11 @@ Answer = TypeVar("Answer")
 
 @dataclass
 class Link:
-    """A connection to the server that comes back after it was lost.
+    """A connection to the server that is restored after it was lost.
 
     Attributes:
-        lead: Who asks.
-        say: Takes a line for the person who waits.
+        lead: The lead.
+        say: Called with each line for the user.
     """
 
     lead: Lead
@@ -48,11 +49,11 @@ class Link:
     _lost: bool = False
 
     def ask(self, question: Callable[[Session], Answer]) -> Answer | None:
-        """Ask the server; None where it does not answer.
+        """Ask the server; return None if it does not answer.
 
         Raises:
-            ConfigError: It does not take the lead for one, it is not of the lead's federation, or the lead's certificate is
-                refused or not valid any more.
+            ConfigError: If the server does not accept the lead or is of another federation, or the lead's certificate
+                is refused or has expired.
         """
         try:
             if self._session is None:
@@ -70,20 +71,20 @@ class Link:
             self.close()
             if DISABLED in f"{error} {error.__context__}":
                 raise ConfigError(
-                    f"--sites {self.lead.folder}: the server refuses the certificate of {self.lead.user} (refused in its own file); "
-                    "ask its people"
+                    f"--sites {self.lead.folder}: the server refuses the certificate of {self.lead.user} (refused in "
+                    "its own file); ask its administrator"
                 ) from error
             if (kit := kit_of(self.lead.folder)) is not None:
                 kit.certificate().check_dates()
             if not self._lost:
                 with suppress(Unreachable):
-                    list(kit.looked_at() if kit else ())
+                    list(kit.checks() if kit else ())
                 self.say(f"the server does not answer ({str(error) or type(error).__name__}); waiting for it")
             self._lost = True
             return None
 
     def close(self) -> None:
-        """Close it: a process with an open one does not end."""
+        """Close the connection: a process with an open one does not end."""
         session, self._session = self._session, None
         if session is not None:
             with suppress(Exception), _quiet():
@@ -92,7 +93,7 @@ class Link:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Within, NVFlare prints nothing: the person who waits hears of the run alone."""
+    """Context manager in which NVFlare prints nothing, so that the user sees only the run."""
     logging.getLogger("nvflare").setLevel(logging.CRITICAL)
     with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         yield

@@ -1,4 +1,4 @@
-"""Sites on this machine: the whole path of a federation across sites, with nothing between them but a pipe."""
+"""Loopback sites: processes of this machine, with a pipe instead of the network."""
 
 import multiprocessing
 import os
@@ -15,20 +15,20 @@ from pathlib import Path
 
 from fedlit.core.system.processes import context, starting
 from fedlit.sites.carrier import Carrier, Lost, Ticket
-from fedlit.sites.envelope import Damaged, Envelope
+from fedlit.sites.envelope import Envelope, InvalidMessageError
 
-DIED = "its process died, and is started again"
+DIED = "its process died and is being restarted"
 
 
 class Died(BaseException):
-    """Raised in a site of this process, where a process of its own would have died."""
+    """Error that simulates the death of a site's process."""
 
 
-class InProcess(Carrier):
-    """Sites in this process: messages are bytes all the same. What raises :class:`Died` has died, and is made again.
+class SitesInProcess(Carrier):
+    """Transport to sites in this process, with messages as bytes. A site that raises :class:`Died` is made again.
 
     Args:
-        sites: What answers bytes with bytes, by name; called to make it, and again after it has died.
+        sites: Functions that make the sites, by name; a site answers bytes with bytes.
     """
 
     name = "sites in this process"
@@ -39,18 +39,18 @@ class InProcess(Carrier):
         self._number = 0
 
     def sites(self) -> Mapping[str, bool]:
-        """Name the sites; all are there."""
+        """Return the sites; all are connected."""
         return dict.fromkeys(self._makers, True)
 
     def send(self, site: str, envelope: Envelope, deadline: float | None = None) -> Ticket:
-        """Keep a message until its reply is asked for."""
+        """Store a message until its reply is collected."""
         self._number += 1
         ticket = Ticket(site, self._number)
         self._sent[ticket] = envelope.to_bytes()
         return ticket
 
     def collect(self, tickets: Sequence[Ticket]) -> Iterator[tuple[Ticket, Envelope | Lost]]:
-        """Let each site answer in its turn."""
+        """Yield the answer of each site in turn."""
         for ticket in tickets:
             content = self._sent.pop(ticket)
             try:
@@ -62,14 +62,14 @@ class InProcess(Carrier):
                 yield ticket, Lost(DIED)
 
     def close(self) -> None:
-        """Let go of the sites."""
+        """Release the sites."""
         self._made.clear()
 
 
 class Processes(Carrier):
-    """Sites as processes of this machine, which are given their own file and messages, and nothing else.
+    """Transport to sites that are processes of this machine, and receive only their own file and messages.
 
-    A site whose process dies is started again. All of them end with this process.
+    A process that dies is started again. All of them end with this process.
 
     Args:
         files: The sites' own files, by name.
@@ -98,7 +98,7 @@ class Processes(Carrier):
         return ticket
 
     def collect(self, tickets: Sequence[Ticket]) -> Iterator[tuple[Ticket, Envelope | Lost]]:
-        """Yield replies as they come; one that comes too late is thrown away."""
+        """Yield replies as they come; a late one is discarded."""
         wanted, came = set(tickets), deque()
         while wanted:
             self._receive(came)
@@ -109,7 +109,7 @@ class Processes(Carrier):
                     yield ticket, answer
 
     def close(self) -> None:
-        """End the processes."""
+        """Terminate the processes."""
         for site in self._sites.values():
             site.close()
         self._sites.clear()
@@ -121,11 +121,11 @@ class Processes(Carrier):
                 site.start()
             ticket, content, site.until = site.waiting.popleft()
             site.answering = ticket
-            with suppress(BrokenPipeError, ConnectionResetError):  # its death is noticed where replies are awaited
+            with suppress(BrokenPipeError, ConnectionResetError):  # _receive notices that it has died
                 site.connection.send_bytes(content)
 
     def _receive(self, came: deque[tuple[Ticket, Envelope | Lost]]) -> None:
-        """Wait until something has come, or somebody's time is over."""
+        """Wait for a reply, or for a deadline."""
         for name in self._sites:
             self._forward(name)
         now = time.monotonic()
@@ -147,13 +147,13 @@ class Processes(Carrier):
             for item in late:
                 site.waiting.remove(item)
                 came.append((item[0], Lost("no reply within the deadline")))
-            if site.until is not None and site.until <= now:  # it may still answer, and then takes the next message
+            if site.until is not None and site.until <= now:  # it may still answer, and then receives the next message
                 came.append((site.answering, Lost("no reply within the deadline")))
                 site.until = None
 
     @staticmethod
     def _answer(site: "SiteProcess") -> Envelope | Lost:
-        """What a site has sent, or that it is dead."""
+        """Return a site's reply, or the missing reply of a dead process."""
         try:
             content = site.connection.recv_bytes()
         except (EOFError, ConnectionResetError):
@@ -169,7 +169,7 @@ class SiteProcess:
     Args:
         name: Name of the site.
         file: The site's own file.
-        lead: Who has asked for the run, as far as the site knows.
+        lead: Name of the lead who asked for the run, if the site knows it.
     """
 
     def __init__(self, name: str, file: Path, lead: str = "") -> None:
@@ -181,7 +181,7 @@ class SiteProcess:
         self.process: BaseProcess | None = None
 
     def start(self) -> None:
-        """Start it; it ends with this process."""
+        """Start the process; it ends with this one."""
         self.connection, theirs = self._context.Pipe()
         self.process = self._context.Process(
             target=serve,
@@ -194,7 +194,7 @@ class SiteProcess:
         theirs.close()
 
     def close(self) -> None:
-        """End it."""
+        """Terminate the process."""
         if self.process is None:
             return
         self.connection.close()
@@ -209,10 +209,10 @@ def serve(connection: Connection, file: str, home: str, lead: str = "") -> None:
     """Body of a site's process: answer messages until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if hasattr(signal, "pthread_sigmask"):  # a fork server that a sweep has started blocks it
+    if hasattr(signal, "pthread_sigmask"):  # the fork server of a sweep blocks it
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    if home not in sys.path:  # one's own aggregators live there
+    if home not in sys.path:  # custom aggregators are in the working directory
         sys.path.insert(0, home)
     from fedlit.sites.serving import answering
 
@@ -232,5 +232,5 @@ def _die_with_parent() -> None:
 def _opened(content: bytes) -> Envelope | Lost:
     try:
         return Envelope.from_bytes(content)
-    except Damaged as error:
+    except InvalidMessageError as error:
         return Lost(f"its reply is damaged: {error}")

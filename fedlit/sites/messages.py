@@ -1,4 +1,4 @@
-"""What server and sites say to each other: one dataclass a message, whose fields are checked against their types."""
+"""Messages between server and sites: one dataclass per message, whose fields are checked against their types."""
 
 import re
 from dataclasses import dataclass, field
@@ -9,16 +9,16 @@ from uuid import uuid4
 from fedlit.core.system.typed import AnyFloat
 
 VERBS = ("hello", "prepare", "start", "train", "measure", "evaluate", "model", "end")
-"""What a site can be asked."""
+"""Verbs that a site answers."""
 
 REPLY, FAILED = "reply", "failed"
-"""What a site answers."""
+"""Verbs of a site's answers."""
 
 SOON = timedelta(days=30)
-"""A certificate that ends within this time is told."""
+"""fedlit warns about a certificate that expires in less than this time."""
 
 LASTING = ("refused", "unfit", "state")
-"""Kinds of failures that asking again does not mend."""
+"""Kinds of failures that asking again does not fix."""
 
 RUN = re.compile(r"[0-9a-f]{32}")
 """The id of a run, which becomes the name of folders at the sites."""
@@ -30,35 +30,35 @@ def new_run() -> str:
 
 
 def check_run(run: str) -> None:
-    """Refuse what is no id of a run.
+    """Check the id of a run.
 
     Raises:
-        ValueError: Says what it is.
+        ValueError: If it is not a valid id.
     """
     if not RUN.fullmatch(run):
         raise ValueError(f"run: expected 32 hexadecimal digits, found {run[:60]!r}")
 
 
 def printable(text: str, most: int = 2000) -> str:
-    """Write a text of somebody else so that no terminal takes it for commands, and no line of it for one of ours."""
+    """Escape a text from outside, so that it cannot control the terminal or imitate a line of fedlit."""
     shown = text if len(text) <= most else f"{text[:most]}..."
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
 
 
 @dataclass
 class Told:
-    """What a site tells of one of its clients.
+    """A site's report about one of its clients.
 
     Attributes:
         name: The client.
-        classes: What it labels.
-        scheme: What its label scheme says, or nothing.
-        train, val, test: Number of examples; None where it has no such part.
+        classes: The classes that it labels.
+        scheme: The classes of its label scheme; None if it has none.
+        train, val, test: Number of examples; None if it has no such part.
         augmented: Whether its training images are augmented.
-        counts: For each part positives and negatives of each class; None for both where the site hides one of them.
-        organisations: Names of the organisations of its images by part, in whose order ``organisation/CLIENT/PART`` counts
-            them; only where scores of single images leave.
-        data: Fingerprint of its data, which the site alone can make.
+        counts: For each part the positives and negatives of each class; None for both if the site hides the class.
+        organisations: Names of the organisations of its images by part; ``organisation/CLIENT/PART`` has their indices.
+            Empty unless scores of single images leave the site.
+        data: Fingerprint of its data, which only the site can compute.
     """
 
     name: str
@@ -78,13 +78,13 @@ class Told:
 
 @dataclass
 class Hello:
-    """To a site, first of all: who asks.
+    """First message to a site.
 
     Attributes:
-        fedlit: Version.
+        fedlit: Version of the server.
         time: Seconds since 1970.
-        needs: Classes that the run's configuration names, of which the site says whether it takes them.
-        lines: How many lines of the site's ledger the server has heard of.
+        needs: Classes that the run's configuration names; the site refuses if it does not allow them.
+        lines: Number of lines of the site's ledger that the server knows of.
     """
 
     fedlit: str
@@ -95,21 +95,21 @@ class Hello:
 
 @dataclass
 class Presence:
-    """From a site: who it is, and what it has.
+    """A site's answer to `Hello`: who it is, and what it has.
 
     Attributes:
         name: The site.
         fedlit, torch, python: Versions.
-        device: Where it trains.
+        device: The device on which it trains.
         time: Seconds since 1970 by its clock.
         classes: The classes of its data, in their order.
         clients: Its clients.
         scores: Whether scores of single images leave it.
-        whole: Whether it evaluates whole views only.
-        examples: Examples that a client's round has at least.
+        whole: Whether it evaluates only whole views.
+        examples: Least number of examples of a client's round.
         hides_below: Its ``counts_below``.
-        until: When its certificate ends, in seconds since 1970; None where it has none.
-        ledger: Head of its ledger after as many lines as the server has heard of; "" where it has fewer.
+        until: When its certificate expires, in seconds since 1970; None if it has none.
+        ledger: Head of its ledger after the lines that the server knows of; "" if it has fewer.
     """
 
     name: str
@@ -143,13 +143,13 @@ class Member:
 
 @dataclass
 class Prepare:
-    """To a site, with the tensors of the module: what is trained in a phase.
+    """Message that prepares a phase at a site, with the tensors of the module.
 
     Attributes:
-        run: The run, by an id of its own.
+        run: Id of the run.
         phase: Name of the phase; "" for the main part.
-        config: All that is known of the phase before it begins, see :class:`fedlit.sites.recipe.Plan`.
-        fingerprint: Of the server's layout.
+        config: Plan of the phase, see :class:`fedlit.sites.recipe.Plan`.
+        fingerprint: Fingerprint of the server's layout.
         clients: The site's clients, with their weights in the federation.
     """
 
@@ -162,7 +162,7 @@ class Prepare:
 
 @dataclass
 class Prepared:
-    """From a site: the layout of the model that it has built."""
+    """A site's answer to `Prepare`: the layout of the model that it has built."""
 
     fingerprint: str
     parameters: int
@@ -173,12 +173,12 @@ class Prepared:
 
 @dataclass
 class Train:
-    """What is asked of a client in a round; all else is the plan's.
+    """A round, or a measuring round, of a client; everything else is in the plan.
 
     Attributes:
-        index: Of the round, from 0.
+        index: Index of the round, from 0.
         cohort: The clients of the round.
-        moments: Of a measuring round, whether BatchNorm's statistics are estimated anew.
+        moments: Whether a measuring round estimates BatchNorm's statistics again.
     """
 
     index: int
@@ -188,14 +188,14 @@ class Train:
 
 @dataclass
 class Look:
-    """What is asked of an evaluation.
+    """An evaluation.
 
     Attributes:
-        holder: Whose images.
-        part: Which of them.
-        at: Number of completed rounds; -1 for a first look before the run has begun.
+        holder: Client whose images are evaluated.
+        part: The evaluated part of its data.
+        at: Number of completed rounds; -1 for the sanity check before the run.
         method: The module's method that scores a batch.
-        limit: No more than so many examples; None for all.
+        limit: Largest number of examples; None for all.
     """
 
     holder: str
@@ -207,11 +207,11 @@ class Look:
 
 @dataclass
 class Final:
-    """What is said of the best model of a run that has ended.
+    """The best model of a run that has ended.
 
     Attributes:
         rounds: Number of completed rounds.
-        learned: Whether somebody who trains labels a class, for each class.
+        learned: For each class, whether a client that trains labels it.
     """
 
     rounds: int
@@ -220,14 +220,14 @@ class Final:
 
 @dataclass
 class Task:
-    """To a site, with the federation's vectors: a client's part of a round, an evaluation, or the model that came of it.
+    """Message to a site, with the federation's vectors: a round, an evaluation, or the best model.
 
     Attributes:
         run, phase, fingerprint: What was prepared.
-        client: Whose state; None for the federation's own model.
-        accepted: Round after which the client's state is wanted, as the server has accepted it; None before its first.
-        durable: Rounds of the client's states that checkpoints of the server go back to.
-        fresh: Whether the client starts afresh where its state is missing.
+        client: Client whose state is used; None for the federation's own model.
+        accepted: Round of the client's state that the server has accepted; None before the first.
+        durable: Rounds of the client's states that the server's checkpoints refer to.
+        fresh: Whether the client starts afresh if its state is missing.
         asked: The round, the evaluation, or the model.
     """
 
@@ -243,15 +243,15 @@ class Task:
 
 @dataclass
 class Start:
-    """To a site, with weights and statistics: a client begins a phase with what it kept to itself in an earlier one.
+    """Message to a site, with weights and statistics: a client begins a phase with what it kept in an earlier one.
 
     Attributes:
         run, phase, fingerprint: What was prepared.
-        client: Whose state.
+        client: Client whose state is used.
         before: Name of the earlier phase.
         config: The earlier phase's plan.
-        accepted: Round of the earlier phase after which the client's state is wanted.
-        fresh: Whether the client starts afresh where it is missing.
+        accepted: Round of the earlier phase whose state is used.
+        fresh: Whether the client starts afresh if that state is missing.
     """
 
     run: str
@@ -266,14 +266,14 @@ class Start:
 
 @dataclass
 class Started:
-    """From a site: whether the client begins with something of its own."""
+    """A site's answer to `Start`: whether the client has kept something."""
 
     kept: bool
 
 
 @dataclass
-class Report:
-    """How a client's round went, see :class:`fedlit.core.messages.ClientReport`."""
+class RoundReport:
+    """Report of a client's round, see :class:`fedlit.core.messages.ClientReport`."""
 
     client: str
     steps: int
@@ -288,26 +288,26 @@ class Report:
 
 @dataclass
 class Sent:
-    """From a site, with the payload's vectors: a client's part of a round, and the fingerprint of its data.
+    """A site's answer to a round, with the payload's vectors, and the fingerprint of the client's data.
 
     Attributes:
-        whole: Number of values of the vectors of which only those come that the client shares.
+        whole: Full number of values of each vector that is cut to what the client shares.
     """
 
     weight: float
-    report: Report
+    report: RoundReport
     data: str
     whole: dict[str, int]
 
 
 @dataclass
-class Scored:
-    """From a site, with scores and labels or with what may leave in their place: an evaluation.
+class Evaluated:
+    """A site's answer to an evaluation, with scores and labels, or with AUROC and histograms.
 
     Attributes:
         examples: Number of images.
-        logged: Means over them of what the module logs; nothing where the site hides a class of the view.
-        kind: ``scores``, ``tally``, or ``none`` where the module gives no scores.
+        logged: Means over them of what the module logs; empty if the site hides a class of the view.
+        kind: ``scores``, ``tally``, or ``none`` if the module gives no scores.
         data: Fingerprint of the client's data.
     """
 
@@ -319,12 +319,12 @@ class Scored:
 
 @dataclass
 class Failure:
-    """From a site: what was asked was not done.
+    """A site's answer if it did not do what was asked.
 
     Attributes:
-        kind: ``refused`` by its policy, ``unfit`` (another version, other classes, another layout), ``state`` (a file is
-            missing), ``unprepared`` (the process is new), ``damaged`` (what has arrived), or ``failed``.
-        reason: Why, in words.
+        kind: ``refused`` by its policy, ``unfit`` (another version, other classes, another layout), ``state`` (a file
+            is missing), ``unprepared`` (the process is new), ``damaged`` (an invalid message), or ``failed``.
+        reason: Readable reason.
     """
 
     kind: str
@@ -333,13 +333,13 @@ class Failure:
 
 @dataclass
 class End:
-    """To a site: the run is over."""
+    """Message to a site: the run is over."""
 
     run: str
 
 
 @dataclass
 class Done:
-    """From a site: it has been done."""
+    """A site's answer without a result."""
 
     values: dict[str, AnyFloat] = field(default_factory=dict)

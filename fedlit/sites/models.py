@@ -1,7 +1,7 @@
-"""Models that runs have left at a site, each in a file of ``fedlit export``: what a server sends at the end of a run.
+"""Models at a site, which the server sends at the end of a run, each in a file of ``fedlit export``.
 
-``STATE/models/RUN.safetensors`` is the model of a run, and ``RUN-CLIENT.safetensors`` that of a client which keeps a
-part of it. They outlive the states of the run.
+``STATE/models/RUN.safetensors`` is the model of a run. ``RUN-CLIENT.safetensors`` is the model of a client that keeps a
+part of it. They are kept when the states of the run are removed.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from fedlit.core.measuring import objective_of
 from fedlit.core.system.files import private, whole
 from fedlit.predictions.export import save_model
 from fedlit.predictions.serving import file_notes
-from fedlit.sites.envelope import Damaged
+from fedlit.sites.envelope import InvalidMessageError
 from fedlit.sites.messages import check_run
 from fedlit.sites.policy import Refused
 from fedlit.sites.recipe import Plan
@@ -28,33 +28,33 @@ FOLDER, SUFFIX = "models", ".safetensors"
 def keep(
     folder: Path, run: str, client: str | None, most: int, module: LightningModule, plan: Plan, notes: Mapping[str, Any]
 ) -> None:
-    """Write the model of a run.
+    """Write the model of a run to the site's folder.
 
     Args:
         folder: The site's folder of states.
         run: The run, by its id.
-        client: Whose own model it is; None for the federation's.
-        most: Of how many runs models are kept.
-        module: With the weights.
-        plan: What was trained, as the site has prepared it.
-        notes: What a file of ``fedlit export`` says of its model beside that.
+        client: Client whose own model it is; None for the federation's.
+        most: Largest number of runs whose models are kept.
+        module: The module with the weights.
+        plan: The plan that the site has prepared.
+        notes: Further notes of a file of ``fedlit export``.
 
     Raises:
-        Refused: There are models of as many runs.
-        Damaged: A value of the model is not a number.
-        NotKept: It cannot be written.
+        Refused: If there are models of ``most`` runs already.
+        InvalidMessageError: If a value of the model is NaN.
+        NotKept: If the file cannot be written.
     """
     check_run(run)
     if len({file.name[: len(run)] for file in _files(folder)} - {run}) >= most:
         raise Refused(
             f"there are models of {most} runs in {FOLDER}/ of its folder, as many as limits.models allows; "
-            "its people may remove some"
+            "its administrator may delete some"
         )
-    constants = objective_of(module)  # of a class that nobody labels they are not known
+    constants = objective_of(module)  # unknown for a class that no client labels
     own = set() if constants is None else {id(tensor) for tensor in constants.state_dict(keep_vars=True).values()}
     for name, tensor in module.state_dict(keep_vars=True).items():
         if id(tensor) not in own and tensor.isnan().any():
-            raise Damaged(f"the model's {name} is not a number")
+            raise InvalidMessageError(f"the model's {name}: expected numbers, found NaN")
     config = yaml.safe_dump({"model": plan.model, "fabric": {"precision": plan.precision}}, sort_keys=False)
     file = folder / FOLDER / f"{run if client is None else f'{run}-{folder_name(client)}'}{SUFFIX}"
     try:
@@ -63,34 +63,36 @@ def keep(
         file.chmod(0o600)
     except OSError as error:
         raise NotKept(
-            f"the model cannot be written to {file.parent}: {error.strerror or error}; make room there"
+            f"the model cannot be written to {file.parent}: {error.strerror or error}; free disk space there"
         ) from error
 
 
 def bring(folder: Path, run: str, client: str | None, output: Path | None) -> tuple[Path, dict[str, Any]]:
-    """Copy a model to a file of somebody's own.
+    """Copy a model to a file.
 
     Args:
         folder: The site's folder of states.
-        run: The id of the run, or how it begins; "" for the newest model.
-        client: Whose own model; None where there is one only.
-        output: The file. By default one in the working directory, with the beginning of the run's id in its name.
+        run: The id of the run, or its first characters; "" for the newest model.
+        client: Client whose own model is copied; None if there is only one model.
+        output: The file. By default one in the working directory, named for the first characters of the run's id.
 
     Returns:
         The file, and its notes.
 
     Raises:
-        ConfigError: There is no such model, or more than one.
+        ConfigError: If there is no such model, or more than one.
     """
     files = sorted((f for f in _files(folder) if f.name.startswith(run)), key=lambda file: file.stat().st_mtime)
     runs = list(dict.fromkeys(file.name[:32] for file in files))
     if not files:
         raise ConfigError(
-            f"{folder / FOLDER}: there is no model{f' of run {run}' if run else ''}. A model comes when its run ends, if "
-            "verbs of the site's file has model in it, and models of the server's file is true"
+            f"{folder / FOLDER}: there is no model{f' of run {run}' if run else ''}. A model arrives when its run "
+            "ends, if verbs in the site's file include model, and models in the server's file is true"
         )
     if run and len(runs) > 1:
-        raise ConfigError(f"{run}: expected the id of one run, or its beginning, found {', '.join(runs)}")
+        raise ConfigError(
+            f"{run}: expected the first characters of one run's id, found {', '.join(runs)}; type more characters"
+        )
     notes = {file: file_notes(file) for file in files if file.name.startswith(runs[-1])}
     owners = [told.get("client") for told in notes.values()]
     wanted = [file for file, told in notes.items() if client is None or told.get("client", client) == client]

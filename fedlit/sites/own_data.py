@@ -1,4 +1,4 @@
-"""What a site has: its clients' data, and what may be told of them."""
+"""The data of a site's clients, and what may be reported about them."""
 
 import copy
 import errno
@@ -26,20 +26,20 @@ from fedlit.sites.messages import Told
 from fedlit.sites.settings import SiteSettings
 
 KEY = "key"
-"""File in the folder of states with which fingerprints are made; without it nobody can try what they are of."""
+"""File with the key of fingerprints, in the folder of states; without it nobody can guess their data."""
 
 SAMPLE = 16
-"""Pictures of each part that a fingerprint looks at, spread over it."""
+"""Number of decoded images of each part that a fingerprint reads, spread over it."""
 
 
 class Unreadable(ConfigError):
-    """The site's files cannot be read or written; names them."""
+    """Error of data that cannot be read or written; names the file."""
 
     public = "its data cannot be read"
 
 
 class OwnData:
-    """The clients of a site, which are read once.
+    """Data of a site's clients, which are read once.
 
     Args:
         settings: The site's own file.
@@ -50,11 +50,11 @@ class OwnData:
 
     @cached_property
     def module(self) -> FederatedDataModule:
-        """The site's own clients alone.
+        """The data module with only the site's own clients.
 
         Raises:
-            Unreadable: The data cannot be read.
-            ConfigError: The share has none of their clients.
+            Unreadable: If the data cannot be read.
+            ConfigError: If the site's share has no clients.
         """
         whole = self.settings.data
         try:
@@ -62,21 +62,24 @@ class OwnData:
                 whole.prepare_data()
                 whole.setup("fit")
                 examine_clients(whole.clients, whole.classes)
-        except ValueError as error:  # which may name a cell of a table
+        except ValueError as error:  # its text may name a cell of a table
             raise error if isinstance(error, Unreadable) else Unreadable(str(error)) from error
         own = self.settings.own(list(whole.clients))
         if not own:
-            raise ConfigError(f"share: {self.settings.share} of the {len(whole.clients)} clients of its data is none")
+            raise ConfigError(
+                f"share: {self.settings.share} leaves none of the {len(whole.clients)} clients of its data; choose "
+                f"another share"
+            )
         data = copy.copy(whole)
         data.clients, data.test_sets = {name: whole.clients[name] for name in own}, {}
         return data
 
     def told(self) -> list[Told]:
-        """Tell of each client what the policy allows."""
+        """Return a report about each client, as far as the policy allows."""
         return [self._told(name) for name in self.module.clients]
 
     def organisations(self) -> State:
-        """Give the number of the organisation of each image, in the order of :attr:`Told.organisations`."""
+        """Return the index of the organisation of each image, see :attr:`Told.organisations`."""
         found = {}
         for name, client in self.module.clients.items() if self.policy.leaves.scores else ():
             for part, data in parts_of(client):
@@ -87,15 +90,15 @@ class OwnData:
         return found
 
     def hidden(self, client: str, part: str) -> list[str]:
-        """Name the classes of a part of a client's data that are hidden, as so few images are positive or negative."""
+        """Return the classes of a part of a client's data that are hidden: few images are positive or negative."""
         labels = getattr(dict(parts_of(self.module.clients[client]))[part], "labels", None)
         gone = [] if labels is None else self.policy.hidden(labels)
         return [name for name, few in zip(self.module.classes, gone, strict=False) if few]
 
     def stand_ins(self, client: str) -> dict[str, float]:
-        """Give the share of positives that stands for that of each hidden class in a measuring round; it follows no label.
+        """Return the share of positives that a measuring round reports for each hidden class; it depends on no label.
 
-        It is half the limit, of positives or of negatives, whichever there are few of.
+        It is that of half the limit: of positives if they are few, else of negatives.
         """
         data, most = self.module.clients[client].train, self.policy.leaves.counts_below / 2
         shares = {}
@@ -107,7 +110,7 @@ class OwnData:
         return shares
 
     def fingerprint(self, client: str) -> str:
-        """Return what changes where the labels, the names or the pictures of a client do."""
+        """Return a fingerprint of a client's data, which changes with its labels, names or images."""
         made = hmac.new(self._key, digestmod=hashlib.sha256)
         for part, data in parts_of(self.module.clients[client]):
             made.update(f"{part} {len(data)}".encode())
@@ -125,7 +128,7 @@ class OwnData:
                     opened.write(secrets.token_bytes(32))
             return file.read_bytes()
         except OSError as error:
-            raise Unreadable(f"{file} cannot be written: {error.strerror or error}; make room there") from error
+            raise Unreadable(f"{file} cannot be written: {error.strerror or error}; free disk space there") from error
 
     def _told(self, name: str) -> Told:
         data, client = self.module, self.module.clients[name]
@@ -148,10 +151,10 @@ class OwnData:
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Context manager that says of files which cannot be read that they are the site's data.
+    """Context manager that turns errors of files into errors of the site's data.
 
     Raises:
-        Unreadable: Names the file.
+        Unreadable: If a file cannot be read; names the file.
     """
     try:
         yield
@@ -159,7 +162,7 @@ def reading() -> Iterator[None]:
         full = error.errno == errno.ENOSPC
         why = "its disk is full" if full else f"its data cannot be read: {error.strerror or error}"
         where = f" ({error.filename})" if error.filename else ""
-        raise Unreadable(f"{why}{where}; look at data in the site's own file, and at the disk") from error
+        raise Unreadable(f"{why}{where}; check data in the site's own file, and the disk") from error
 
 
 def _content(data: Dataset) -> Iterator[bytes]:

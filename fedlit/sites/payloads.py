@@ -1,22 +1,21 @@
-"""What messages carry beside their fields: payloads, and the tensors of a module."""
+"""Tensors of messages: payloads, and the tensors of a module."""
 
 import torch
 from torch import Tensor
 
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Mask, Payload, State
-from fedlit.sites.envelope import Damaged
+from fedlit.sites.envelope import InvalidMessageError
 
 MASK, VECTORS = "mask_weight", "vectors/"
 """Names of a payload's arrays."""
 
-
 MODULE = "module/"
-"""Beginning of the names of a module's arrays."""
+"""Prefix of the names of a module's arrays."""
 
 
 def module_tensors(state: State) -> State:
-    """Give the tensors of a module as one array for each type of numbers, in their order: names of hundreds fill a header."""
+    """Return a module's tensors as one array per dtype, in order: hundreds of names would fill a header."""
     kinds = dict.fromkeys(tensor.dtype for tensor in state.values())
     return {
         f"{MODULE}{str(kind).removeprefix('torch.')}": torch.cat(
@@ -27,15 +26,15 @@ def module_tensors(state: State) -> State:
 
 
 def module_state(tensors: State, like: State) -> State:
-    """Read the tensors of a module by the names and shapes of one that was made of the same configuration.
+    """Return the state of a module from its arrays, with names and shapes of one with the same configuration.
 
     Raises:
-        ValueError: It has another number of values of some type.
+        ValueError: If the number of values of a dtype differs.
     """
     wanted = {name: len(array) for name, array in module_tensors(like).items()}
     found = {name: len(array) for name, array in tensors.items()}
     if wanted != found:
-        raise ValueError(f"expected {_numbers(found)}, and made a model of {_numbers(wanted)}")
+        raise ValueError(f"expected a model of {_numbers(found)}, and made one of {_numbers(wanted)}")
     state, offsets = {}, dict.fromkeys(wanted, 0)
     for name, tensor in like.items():
         array = f"{MODULE}{str(tensor.dtype).removeprefix('torch.')}"
@@ -49,24 +48,24 @@ def _numbers(sizes: dict[str, int]) -> str:
 
 
 def payload_tensors(payload: Payload) -> State:
-    """Give a payload as named tensors."""
+    """Return a payload as named tensors."""
     return {MASK: payload.mask_weight} | {f"{VECTORS}{name}": vector for name, vector in payload.vectors.items()}
 
 
 def cut(payload: Payload, mask: Mask, layout: Layout) -> tuple[Payload, dict[str, int]]:
-    """Leave out what the client does not share; returns the number of values, before, of the vectors that are shorter now."""
+    """Remove what the client does not share; also return the original sizes of the vectors that became shorter."""
     vectors = {name: mask.cut(layout, vector) for name, vector in payload.vectors.items()}
     whole = {name: len(vector) for name, vector in payload.vectors.items() if len(vector) > len(vectors[name])}
     return Payload(vectors, payload.weight, payload.mask_weight), whole
 
 
 def filled(vector: Tensor, name: str, size: int, mask: Mask, layout: Layout) -> Tensor:
-    """Put zeros where the client shares nothing.
+    """Restore a vector to its full size, with zeros where the client shares nothing.
 
     Raises:
-        Damaged: No vector of a payload has so many values, or so many of them that are shared.
+        InvalidMessageError: If the size does not fit the layout or the mask.
     """
     shared = sum(part.stop - part.start for part in mask.sent(layout, size))
     if size not in (layout.size, layout.stats_size) or len(vector) != shared:
-        raise Damaged(f"its {name!r} has {len(vector):,} values, expected {shared:,} of {size:,}")
+        raise InvalidMessageError(f"its {name!r} has {len(vector):,} values, expected {shared:,} of {size:,}")
     return mask.filled(layout, vector, size)

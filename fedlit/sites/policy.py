@@ -1,4 +1,4 @@
-"""What a site allows: enforced in the site's own process, whatever the server asks. A job cannot change it."""
+"""The policy of a site, which its own process enforces. A job cannot change it."""
 
 import hashlib
 import json
@@ -14,26 +14,26 @@ from fedlit.sites.ledger import Ledger
 from fedlit.sites.messages import VERBS, Look
 
 ALWAYS = ("hello", "end")
-"""Verbs that ask for nothing that is the site's to refuse."""
+"""Verbs that a policy cannot refuse."""
 
 
 class Refused(Exception):
-    """What was asked is against the site's policy; says what, and which key of it."""
+    """Error of a request against the site's policy; names the key."""
 
 
 @dataclass
 class Leaves:
-    """Say what may leave a site.
+    """Limits of what may leave a site.
 
     Args:
         vectors: Patterns of the names of vectors that training may send, such as ``w``, ``stats``, ``squares``, and
-            ``0/*`` for all that the first aggregator of the list adds. By default every one.
-        scores: Whether an evaluation may send a score and the labels of every image. Otherwise it sends counts, AUROC, loss
-            and histograms.
+            ``0/*`` for everything that the first aggregator of the list adds. By default every vector.
+        scores: Whether an evaluation may send a score and the labels of every image. Otherwise it sends counts, AUROC,
+            loss and histograms.
         counts_below: A class with fewer positives or fewer negatives than this in a part of a client's data is hidden
             there: no counts, no AUROC, no histogram, no share of positives, and no loss of an evaluation of that part.
-        errors: Whether the texts of errors leave that may name files or cells of a table. Otherwise the server is told that
-            something failed, and the site's own log has the text.
+        errors: Whether error messages leave that may name files or cells of a table. Otherwise the server learns only
+            that something failed, and the site's own log has the message.
     """
 
     vectors: list[str] = field(default_factory=lambda: ["*"])
@@ -50,12 +50,12 @@ class Leaves:
 
 @dataclass
 class Floors:
-    """Say what a site's answers are at least made of.
+    """Least sizes of what a site answers.
 
     Args:
         batch_size: Smallest number of examples in a training batch.
-        examples: Smallest number of examples in a client's round; of a smaller client its whole training set.
-        whole: Whether evaluations are of whole parts of a client's data only, with one question for each part and round.
+        examples: Smallest number of examples in a client's round; for a smaller client, its whole training set.
+        whole: Whether evaluations must cover whole parts of a client's data, with one question for each part and round.
     """
 
     batch_size: int = 8
@@ -70,17 +70,17 @@ class Floors:
 
 @dataclass
 class Limits:
-    """Say what a server may use up of a site.
+    """Limits of the resources of a site that a server may use.
 
     Args:
-        parameters: Weights of a model.
-        steps: Local steps of a client's round.
-        threads: Threads that train.
-        megabytes: Size of a message.
-        seconds: Time that one answer may take.
-        memory: Gigabytes of memory of the site's process.
-        messages: Messages in a day.
-        models: Runs whose models are kept.
+        parameters: Largest number of weights of a model.
+        steps: Largest number of local steps in a client's round.
+        threads: Largest number of threads that train.
+        megabytes: Largest size of a message.
+        seconds: Longest time of one answer.
+        memory: Gigabytes of memory for the site's process.
+        messages: Largest number of messages in a day.
+        models: Largest number of runs whose models are kept.
     """
 
     parameters: int = 300_000_000
@@ -100,22 +100,23 @@ class Limits:
 
 @dataclass
 class Policy:
-    """Say what a site does for a server, and what it does not.
+    """Policy of a site: what it does for a server.
 
     Args:
-        verbs: What may be asked: ``prepare``, ``start``, ``train``, ``measure``, ``evaluate``, ``model``.
-        allow: Paths of classes that a configuration may name beside those of fedlit and ``torch.optim``, such as
-            ``our_project.fancy.FancyAggregator``. They are imported when the site starts.
+        verbs: What the server may ask for: ``prepare``, ``start``, ``train``, ``measure``, ``evaluate``, ``model``.
+        allow: Paths of classes that a configuration may name, in addition to those of fedlit and ``torch.optim``, such
+            as ``our_project.fancy.FancyAggregator``. They are imported when the site starts.
         leaves: What may leave the site.
-        floors: What its answers are at least made of. None for no floors, as where one person has server and sites.
-        limits: What a server may use up.
-        rounds: Largest number of rounds, measuring rounds included, for which a client answers within ``days``, over all
+        floors: Least sizes of what its answers are made of. None for no floors, for example if one person has server
+            and sites.
+        limits: Resources that a server may use.
+        rounds: Largest number of rounds, measuring rounds included, for which a client answers in ``days``, over all
             runs. By default there is no limit.
-        days: The days in which rounds are counted.
-        configs: SHA-256 of the plans that were approved. By default any is taken.
+        days: Number of days over which rounds are counted.
+        configs: SHA-256 of the approved plans. By default any plan is accepted.
 
     Raises:
-        ConfigError: A verb is none, or a number is out of its range.
+        ConfigError: If a verb is unknown, or a number is out of range.
     """
 
     verbs: list[str] = field(default_factory=lambda: [verb for verb in VERBS if verb not in ALWAYS])
@@ -136,33 +137,33 @@ class Policy:
             raise ConfigError(f"days: expected at least 1, found {self.days}")
 
     def check_message(self, nbytes: int, ledger: Ledger) -> None:
-        """Refuse a message that is too large, or one too many.
+        """Refuse a message that is too large, or one too many in a day.
 
         Raises:
-            Refused: Says which.
+            Refused: If it exceeds a limit; names the key.
         """
         if nbytes > self.limits.megabytes * 10**6:
-            raise Refused(f"a message of {nbytes:,} bytes, and limits.megabytes: {self.limits.megabytes:,} are allowed")
+            raise Refused(f"a message of {nbytes:,} bytes; limits.megabytes allows {self.limits.megabytes:,}")
         if sum(1 for _ in ledger.since(1)) >= self.limits.messages:
-            raise Refused(f"limits.messages: {self.limits.messages:,} in a day are allowed, and were answered")
+            raise Refused(f"limits.messages allows {self.limits.messages:,} in a day, and as many were answered")
 
     def check_verb(self, verb: str) -> None:
-        """Refuse what may not be asked.
+        """Refuse a verb that the policy does not allow.
 
         Raises:
-            Refused: It is none of ``verbs``.
+            Refused: If it is not one of ``verbs``.
         """
         if verb not in (*self.verbs, *ALWAYS):
-            raise Refused(f"{verb!r} is none of its verbs ({', '.join(self.verbs)})")
+            raise Refused(f"verbs: expected one of {', '.join(self.verbs)}, found {verb!r}")
 
     def check_config(self, config: Mapping[str, Any]) -> None:
         """Refuse a plan that was not approved.
 
         Raises:
-            Refused: Names its SHA-256.
+            Refused: If its SHA-256, which the error names, is not one of ``configs``.
         """
         if self.configs is not None and (found := digest(config)) not in self.configs:
-            raise Refused(f"the configuration with the SHA-256 {found} is none of its configs")
+            raise Refused(f"configs: the configuration with the SHA-256 {found} is not approved")
 
     def check_plan(self, batch_size: int, sizes: Mapping[str, int], threads: int, limited: bool) -> None:
         """Refuse a plan below the floors, or beyond a limit.
@@ -171,75 +172,77 @@ class Policy:
             batch_size: Examples in a training batch.
             sizes: Training examples of each client.
             threads: Threads that train.
-            limited: Whether evaluations look at a part of a view.
+            limited: Whether evaluations use a part of a view.
 
         Raises:
-            Refused: Names the key.
+            Refused: If it does not fit the policy; names the key.
         """
         if threads > self.limits.threads:
-            raise Refused(f"{threads:,} threads, and limits.threads: {self.limits.threads} are allowed")
+            raise Refused(f"{threads:,} threads; limits.threads allows {self.limits.threads}")
         if self.floors is None:
             return
         for name, size in sizes.items():
             if batch_size < min(self.floors.batch_size, size):
                 raise Refused(
-                    f"a batch of {batch_size} examples of client {name!r}, and floors.batch_size is {self.floors.batch_size}"
+                    f"a batch of {batch_size} examples of client {name!r}; floors.batch_size is "
+                    f"{self.floors.batch_size}"
                 )
         if limited and self.floors.whole:
-            raise Refused("an evaluation of some batches, and floors.whole asks for whole parts; leave the limit out")
+            raise Refused("an evaluation of some batches; floors.whole requires whole parts; leave out the limit")
 
     def check_steps(self, steps: int, examples: int, size: int) -> None:
         """Refuse a client's round, or a measuring round, that is too short or too long.
 
         Args:
             steps: Local steps.
-            examples: Examples that they look at.
+            examples: Examples that they use.
             size: Training examples of the client.
 
         Raises:
-            Refused: Names the key.
+            Refused: If it does not fit the policy; names the key.
         """
         if steps > self.limits.steps:
-            raise Refused(f"a round of {steps:,} steps, and limits.steps: {self.limits.steps:,} are allowed")
+            raise Refused(f"a round of {steps:,} steps; limits.steps allows {self.limits.steps:,}")
         if self.floors is not None and examples < (least := min(self.floors.examples, size)):
             raise Refused(
-                f"a round of {examples} examples, and floors.examples asks for {least}; raise federation.schedule.window, or "
-                "federation.measure_batches of a measuring round"
+                f"a round of {examples} examples; floors.examples requires {least}; raise federation.schedule.window, "
+                "or federation.measure_batches for a measuring round"
             )
 
     def check_round(self, ledger: Ledger, client: str) -> None:
-        """Refuse one round more than is allowed.
+        """Refuse a round beyond the allowed number.
 
         Raises:
-            Refused: As many were answered.
+            Refused: If as many rounds were answered already.
         """
         answered = sum(entry.trains and entry.client == client for entry in ledger.since(self.days))
         if self.rounds is not None and answered >= self.rounds:
             raise Refused(
-                f"client {client!r} has answered for {answered} rounds in {self.days} days, over all runs, and rounds: {self.rounds} "
-                "are allowed"
+                f"client {client!r} has answered for {answered} rounds in {self.days} days, over all runs; rounds "
+                f"allows {self.rounds}"
             )
 
     def check_look(self, look: Look, run: str, phase: str, question: str, ledger: Ledger) -> None:
-        """Refuse an evaluation of a part of a view, a second question about one view after one round, and one too many.
+        """Refuse an evaluation of a part of a view, a second question about a view after a round, and one too many.
 
-        A client that has trained a round once more, as after a resume, may be asked anew about what follows that round.
+        If a client has trained a round again, as after a resume, another question about the following rounds is
+        allowed.
 
         Args:
-            look: What is asked.
-            run: Of which run.
-            phase: Of which phase.
+            look: The evaluation.
+            run: Id of the run.
+            phase: Name of the phase.
             question: SHA-256 of what is asked, weights included.
             ledger: What was answered before.
 
         Raises:
-            Refused: Says which.
+            Refused: If it does not fit the policy; names the reason.
         """
         if self.floors is None or not self.floors.whole:
             return
         view = view_of(look)
         if look.limit is not None:
-            raise Refused(f"an evaluation of {look.limit} images of {view}, and floors.whole asks for whole parts")
+            raise Refused(f"an evaluation of {look.limit} images of {view}; floors.whole requires whole parts")
         for entry in reversed(ledger.entries):
             if (entry.run, entry.phase) != (run, phase):
                 continue
@@ -249,7 +252,8 @@ class Policy:
                 if entry.question == question:
                     return
                 raise Refused(
-                    f"another question about {view} after round {look.at}: there is one for each part and round (floors.whole)"
+                    f"another question about {view} after round {look.at}: floors.whole allows one for each part and "
+                    f"round"
                 )
         if self.rounds is not None:
             recent = list(ledger.since(self.days))
@@ -257,30 +261,31 @@ class Policy:
             most = self.rounds + 2 * len({entry.run for entry in recent if entry.trains})
             if asked >= most:
                 raise Refused(
-                    f"{asked} evaluations of {view} in {self.days} days, over all runs: as many as rounds: {self.rounds} allows, and two "
-                    "for each run"
+                    f"{asked} evaluations of {view} in {self.days} days, over all runs: rounds ({self.rounds}) allows "
+                    "as many, plus two for each run"
                 )
 
     def check_vectors(self, names: Iterable[str]) -> None:
-        """Refuse to send vectors that may not leave.
+        """Refuse to send vectors that may not leave the site.
 
         Raises:
-            Refused: Names them.
+            Refused: If there are such vectors; names them.
         """
         kept = [name for name in names if not any(fnmatch(name, pattern) for pattern in self.leaves.vectors)]
         if kept:
             raise Refused(
-                f"{', '.join(map(repr, kept))} may not leave it, by leaves.vectors ({', '.join(self.leaves.vectors)})"
+                f"leaves.vectors: expected names that match {', '.join(self.leaves.vectors)}, found "
+                f"{', '.join(map(repr, kept))}"
             )
 
     def hidden(self, labels: Any) -> list[bool]:
-        """Say of each class whether it is hidden in some labels [n, C] in {0, 1, NaN}: a class that nobody labels is not."""
+        """Return for each class whether it is hidden in labels [n, C] in {0, 1, NaN}; an unlabelled class is not."""
         positives, negatives = (np.asarray(labels == value).sum(0) for value in (1, 0))
         few = np.minimum(positives, negatives) < self.leaves.counts_below
         return (few & (positives + negatives > 0)).tolist()
 
     def told(self, labels: Any) -> list[list[int | None]]:
-        """Count positives and negatives of each class in labels [n, C]; None for both of a class that is hidden."""
+        """Count positives and negatives of each class in labels [n, C]; None for both if the class is hidden."""
         hidden = self.hidden(labels)
         return [
             [
@@ -292,7 +297,7 @@ class Policy:
 
 
 def view_of(look: Look) -> str:
-    """Name the images that an evaluation looks at, whichever model scores them."""
+    """Return the name of the images of an evaluation, whichever model scores them."""
     return f"{look.holder}/{look.part}"
 
 

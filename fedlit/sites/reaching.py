@@ -1,4 +1,4 @@
-"""Whether a server is reached with the certificate of a folder: the handshake of TLS, and nothing beyond it."""
+"""Check of the connection to a server with the certificate of a folder: only the TLS handshake."""
 
 import json
 import os
@@ -16,31 +16,31 @@ from fedlit.core.errors import ConfigError
 from fedlit.sites.messages import SOON
 
 KITS = {"fed_client.json": "site", "fed_admin.json": "lead"}
-"""What NVFlare calls the file that says where the server is, and whose folder it is then."""
+"""NVFlare's names of the file with the server's address, and the role of its folder."""
 
 PATIENCE = 10.0
-"""Seconds for which an answer is awaited."""
+"""Seconds to wait for an answer."""
 
 PROXIES, DIRECT = ("grpc_proxy", "https_proxy", "http_proxy"), ("no_grpc_proxy", "no_proxy")
-"""Variables from which gRPC, and so NVFlare, takes a proxy and the machines that are reached without it; the first that is set counts."""
+"""Variables with gRPC's proxy, and with the machines that are reached without it; the first that is set counts."""
 
 EXPIRED, NOT_YET, OTHER_NAME = 10, 9, 62
-"""Numbers by which OpenSSL tells what is wrong with a certificate."""
+"""OpenSSL's error codes for certificates."""
 
 
 class Unreachable(ConfigError):
-    """The server does not answer, and may do so later."""
+    """Error of a server that does not answer now."""
 
 
 @dataclass(frozen=True)
 class Kit:
-    """What NVFlare has packed for a site or a lead: certificates, and where the server is.
+    """The start-up kit of NVFlare for a site or a lead: certificates, and the server's address.
 
     Attributes:
         folder: ``startup/``.
-        role: Whose it is: ``site`` or ``lead``.
-        host: Of the server.
-        port: Of the server.
+        role: ``site`` or ``lead``.
+        host: The server's machine.
+        port: The server's port.
         identity: Name in the server's certificate.
     """
 
@@ -51,91 +51,97 @@ class Kit:
     identity: str
 
     def certificate(self) -> "Certificate":
-        """Give the own certificate, be it valid or not.
+        """Return the own certificate, whether valid or not.
 
         Raises:
-            ConfigError: It cannot be read.
+            ConfigError: If it cannot be read.
         """
         return _read(self.folder / "client.crt")
 
     @property
     def address(self) -> str:
-        """Where the server is, for people."""
+        """The server's address, readable."""
         return f"{self.host}:{self.port}"
 
-    def looked_at(self, name: str | None = None) -> Iterator[str]:
-        """Look at the certificates, then connect with them.
+    def checks(self, name: str | None = None) -> Iterator[str]:
+        """Check the certificates, then connect with them.
 
         Args:
-            name: Whose certificate it has to be. By default anybody's.
+            name: Name that the certificate must have. By default any.
 
         Yields:
-            A line for each thing that is well.
+            A line for each check that has passed.
 
         Raises:
-            ConfigError: Something is not, and what to do.
+            ConfigError: If a check fails; names the fix.
         """
         if find_spec("nvflare") is None:
-            raise ConfigError(
-                "NVFlare is not installed here, and nothing runs across sites without: pip install 'fedlit[sites]'"
-            )
+            raise ConfigError("NVFlare is not installed here, but sites need it: pip install 'fedlit[sites]'")
         own = self.certificate()
         for certificate in (own, _read(self.folder / "rootCA.pem")):
             certificate.check_dates()
         if name is not None and own.name != name:
             raise ConfigError(
-                f"{own.where} is for {own.name!r}, and this site is {name!r}: give both the same name, the certificate by a new request"
+                f"{own.where}: expected the name {name!r} of this site, found {own.name!r}; change the name in the "
+                "site's file, or request a new certificate"
             )
-        yield f"certificate of {own.name!r}, until {own.until:%Y-%m-%d}{own.soon}"
+        yield f"certificate of {own.name!r}: valid until {own.until:%Y-%m-%d}{own.soon}"
         server = self._handshake()
         through = f", through the proxy {urlsplit(proxy).hostname}" if (proxy := proxy_for(self.host)) else ""
-        yield f"server {self.address}{through}: answers, and takes the certificate; its own is valid until {server.until:%Y-%m-%d}{server.soon}"
+        yield (
+            f"server {self.address}{through}: answers, and accepts the certificate; its own is valid until "
+            f"{server.until:%Y-%m-%d}{server.soon}"
+        )
 
     def _handshake(self) -> "Certificate":
-        """The server's certificate, once both sides have taken the other's."""
+        """Return the server's certificate after a handshake in which both sides accept the other's."""
         try:
             context = ssl.create_default_context(cafile=str(self.folder / "rootCA.pem"))
             context.load_cert_chain(self.folder / "client.crt", self.folder / "client.key")
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
-                f"{self.folder}: client.crt and client.key cannot be used together ({error.strerror or error}); package them again"
+                f"{self.folder}: client.crt and client.key cannot be used together ({error.strerror or error}); "
+                "repeat `nvflare package`"
             ) from error
         context.set_alpn_protocols(["h2"])
         try:
             with self._connected() as plain, context.wrap_socket(plain, server_hostname=self.identity) as secured:
                 found = _of(secured.getpeercert(binary_form=True), f"the server's certificate ({self.address})")
-                if not secured.recv(1):  # a refusal of our certificate comes after our half of the handshake
-                    raise ConnectionResetError("it has closed the connection")
+                if not secured.recv(1):  # a server refuses our certificate after our part of the handshake
+                    raise ConnectionResetError("it closed the connection")
                 return found
         except ssl.SSLCertVerificationError as error:
             raise ConfigError(self._unverified(error)) from error
         except ssl.SSLError as error:
             if "ALERT" in (error.reason or ""):
                 raise ConfigError(
-                    f"the server {self.address} refuses the certificate ({error.reason.lower().replace('_', ' ')}): is it of this "
-                    "federation, and are the clocks right?"
+                    f"the server {self.address} refuses the certificate ({error.reason.lower().replace('_', ' ')}): "
+                    "check that it is from this federation, and that the clocks are right"
                 ) from error
-            raise Unreachable(f"what answers at {self.address} does not speak TLS: {error.reason or error}") from error
+            raise Unreachable(
+                f"the program that answers at {self.address} does not speak TLS: {error.reason or error}"
+            ) from error
         except OSError as error:
             raise Unreachable(
-                f"the server {self.address} breaks the connection off ({error}): does it know this certificate?"
+                f"the server {self.address} closes the connection ({error}): check that the certificate is from this "
+                f"federation"
             ) from error
 
     def _connected(self) -> socket.socket:
-        """Connect as NVFlare does, through the proxy that the environment names."""
+        """Connect as NVFlare does, through the proxy in the environment if there is one."""
         if proxy := proxy_for(self.host):
             return self._through(proxy)
         try:
             return socket.create_connection((self.host, self.port), PATIENCE)
         except socket.gaierror as error:
             raise Unreachable(
-                f"the server {self.address}: no machine of this name is known here ({error.strerror}); look at the name, and at "
-                "the name service of this network"
+                f"the server {self.address}: no machine with this name is known here ({error.strerror}); check the "
+                "name, and this network's name service"
             ) from error
         except OSError as error:
             raise Unreachable(
-                f"the server {self.address} cannot be reached ({error.strerror or error}): is it started, and may this machine "
-                f"connect to port {self.port}?"
+                f"the server {self.address} cannot be reached ({error.strerror or error}): check that it is running, "
+                f"and that this machine may connect to port {self.port}"
             ) from error
 
     def _through(self, proxy: str) -> socket.socket:
@@ -153,33 +159,34 @@ class Kit:
                 answer += more
         except OSError as error:
             raise Unreachable(
-                f"{shown} cannot be reached ({error.strerror or error}): look at {' and '.join(PROXIES)} in the environment"
+                f"{shown} cannot be reached ({error.strerror or error}): check {' and '.join(PROXIES)} in the "
+                f"environment"
             ) from error
         status = answer.partition(b"\r\n")[0].decode(errors="replace")
         if status.split()[1:2] != ["200"]:
             connected.close()
             raise Unreachable(
-                f"{shown} does not connect to {self.address} ({status or 'no answer'}): ask its people to allow it, or name "
-                f"{self.host} in no_proxy where it is reached without the proxy"
+                f"{shown} does not connect to {self.address} ({status or 'no answer'}): ask its administrator to "
+                f"allow it, or add {self.host} to no_proxy if it can be reached without the proxy"
             )
         return connected
 
     def _unverified(self, error: ssl.SSLCertVerificationError) -> str:
-        """What is wrong with the server's certificate."""
+        """Return the message for an invalid server certificate."""
         if error.verify_code in (EXPIRED, NOT_YET):
             try:
                 _of(self._unchecked(), f"the server's certificate ({self.address})").check_dates()
-            except ConfigError as told:
-                return str(told)
+            except ConfigError as invalid:
+                return str(invalid)
         if error.verify_code == OTHER_NAME:
             return f"the certificate of {self.address} is not for {self.identity!r}: another server answers there"
         return (
-            f"the certificate of {self.address} is not of this federation ({error.verify_message}): another server answers there, "
-            "or somebody in between"
+            f"the certificate of {self.address} is not from this federation ({error.verify_message}): another server "
+            "answers there, or a machine in between"
         )
 
     def _unchecked(self) -> bytes:
-        """The server's certificate, whatever is wrong with it; nothing is sent to it."""
+        """Return the server's certificate without checking it; no data are sent."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         with self._connected() as plain, context.wrap_socket(plain, server_hostname=self.identity) as secured:
@@ -199,19 +206,19 @@ def proxy_for(host: str) -> str | None:
     there = urlsplit(os.environ[name])
     if there.scheme != "http" or not there.hostname or not there.port:
         raise ConfigError(
-            f"{name}: expected http://PROXY:PORT, the only form that NVFlare uses, found another one; change it"
+            f"{name}: expected http://PROXY:PORT, the only form that NVFlare accepts, found another one; change it"
         )
     return os.environ[name]
 
 
 def kit_of(folder: Path) -> Kit | None:
-    """Read where the server is; nothing where the folder has no certificate yet.
+    """Read the start-up kit of a folder; None if the folder has no certificate yet.
 
     Args:
-        folder: Of a site or of a lead.
+        folder: Folder of a site or of a lead.
 
     Raises:
-        ConfigError: The file cannot be read.
+        ConfigError: If the kit cannot be read.
     """
     startup = folder / "startup"
     for name, role in KITS.items():
@@ -227,17 +234,17 @@ def kit_of(folder: Path) -> Kit | None:
             host, _, port = server["service"]["target"].rpartition(":")
             return Kit(startup, role, host, int(port), server["identity"])
         except (ValueError, KeyError, TypeError, OSError) as error:
-            raise ConfigError(f"{file} cannot be read ({error}): package it again") from error
+            raise ConfigError(f"{file} cannot be read ({error}): repeat `nvflare package`") from error
     return None
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """Whose a certificate is, and when it is valid.
+    """A certificate: its owner, and when it is valid.
 
     Attributes:
-        where: What it is, for people.
-        name: Whose.
+        where: Readable name of the certificate.
+        name: Name of its owner.
         since, until: When it is valid.
     """
 
@@ -248,24 +255,24 @@ class Certificate:
 
     @property
     def soon(self) -> str:
-        """That it ends before long, or nothing."""
-        return ": ask for a new one now" if self.until - _now() < SOON else ""
+        """Advice if it expires soon, else ""."""
+        return ": request a new one now" if self.until - _now() < SOON else ""
 
     def check_dates(self) -> None:
-        """Look at its dates by the clock of this machine.
+        """Check its dates by the clock of this machine.
 
         Raises:
-            ConfigError: It is not valid any more, or not yet.
+            ConfigError: If it has expired, or is not valid yet.
         """
         if _now() > self.until:
             raise ConfigError(
-                f"{self.where} has expired on {_shown(self.until)}, and the clock of this machine says {_shown(_now())}: a new one "
-                "comes by a new request"
+                f"{self.where} has expired on {_shown(self.until)}, and the clock of this machine says "
+                f"{_shown(_now())}: request a new one"
             )
         if _now() < self.since:
             raise ConfigError(
-                f"{self.where} is valid from {_shown(self.since)} on, and the clock of this machine says {_shown(_now())}: set the "
-                "clock"
+                f"{self.where} is valid from {_shown(self.since)} on, and the clock of this machine says "
+                f"{_shown(_now())}: set the clock"
             )
 
 
@@ -273,7 +280,7 @@ def _read(file: Path) -> Certificate:
     try:
         return _of(ssl.PEM_cert_to_DER_cert(file.read_text()), str(file))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{file} cannot be read ({error}): package it again") from error
+        raise ConfigError(f"{file} cannot be read ({error}): repeat `nvflare package`") from error
 
 
 def _of(content: bytes, where: str) -> Certificate:

@@ -1,4 +1,4 @@
-"""What is trained in a phase: all that is known before it begins, as JSON that a server sends and a site checks."""
+"""The plan of a phase: all that is known before it begins, as JSON that a server sends and a site checks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,24 +19,24 @@ OF_A_PHASE = ("aggregators", "objective", "optimizer", "trainable", "keep", "sch
 """Keys of a phase that decide what its clients train, and how long."""
 
 STARTS = ("pretrained", "weights")
-"""Where a model would start from: the server sends its tensors."""
+"""Arguments for a model's first weights, which the server sends instead."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A phase as it is approved: nothing that a round does is asked for beside it, but the weights.
+    """A phase in the form that a site approves: only the weights of rounds are not in it.
 
     Attributes:
         model: The model of the main part: ``class_path`` and ``init_args``.
         phase: What the phase changes: its name and some of :data:`OF_A_PHASE`.
         rounds: Number of rounds.
-        seed: Of the phase.
-        weights: SHA-256 of the tensors from which the run's first part starts; "" of a later part.
+        seed: Seed of the phase.
+        weights: SHA-256 of the tensors from which the run's first part starts; "" for a later part.
         lr_factors: Factors of the learning rates of single clients.
-        optimizer_state, gradient_clip, gradient_clamp, measure_batches, memory_format, cuda_graph, compile, threads: The
-            federation's settings.
-        batch_size, eval_batch_size, limit_eval_batches: How many examples a batch has, and batches an evaluation.
-        precision: Of the arithmetic.
+        optimizer_state, gradient_clip, gradient_clamp, measure_batches, memory_format, cuda_graph, compile, threads:
+            The federation's settings.
+        batch_size, eval_batch_size, limit_eval_batches: Examples in a batch, and batches in an evaluation.
+        precision: Precision of the arithmetic.
     """
 
     model: dict[str, Any]
@@ -66,13 +66,13 @@ class Plan:
             raise ConfigError("lr_factors: expected factors above 0")
 
     def round(self, asked: Train, schedule: Schedule, measures: bool = False) -> Round:
-        """Give a round as the schedule has it; a measuring round trains nothing.
+        """Return a round from the schedule; a measuring round trains nothing.
 
         Raises:
-            ConfigError: There is no such round.
+            ConfigError: If there is no such round.
         """
         if not 0 <= asked.index < self.rounds:
-            raise ConfigError(f"round {asked.index + 1} of {self.rounds}")
+            raise ConfigError(f"round: expected 1 to {self.rounds}, found {asked.index + 1}")
         plan = vars(schedule.plan(asked.index)) | ({"window": 0} if measures else {})
         share, cohort = torch.tensor(1.0), tuple(asked.cohort)
         return Round(
@@ -87,11 +87,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The objects of a plan.
+    """Objects of a plan.
 
     Attributes:
         plan: The plan.
-        model: As the main part has it.
+        model: The model of the main part.
         phase: What the phase changes, its algorithms and its schedule.
     """
 
@@ -101,7 +101,7 @@ class Recipe:
 
     @property
     def part(self) -> RunPart:
-        """The phase as a stretch of rounds."""
+        """The phase as a part of a run."""
         return RunPart(None, self.phase)
 
     @property
@@ -111,12 +111,12 @@ class Recipe:
 
     @property
     def schedule(self) -> Schedule:
-        """What each round does."""
+        """The schedule of rounds."""
         return self.phase.schedule or ConstantSchedule()
 
 
 def parts_of(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Write down model and phase of each phase of a resolved configuration, by its name; the main part's is ""."""
+    """Return model and phase of each phase of a resolved configuration, by name; the main part's name is ""."""
     federation = settings["federation"]
     main = {"name": "main", "aggregators": federation.get("aggregators") or [], "schedule": federation.get("schedule")}
     phases = {"": main} | {
@@ -127,34 +127,34 @@ def parts_of(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def read(config: Mapping[str, Any], classes: Sequence[str], table: Table, parameters: float = float("inf")) -> Recipe:
-    """Make the objects of a plan, on the CPU and with weights of no meaning.
+    """Build the objects of a plan, on the CPU and with random weights.
 
     Args:
-        config: The plan out of JSON.
-        classes: Of the data.
-        table: The classes that it may name.
-        parameters: Weights that the model may have.
+        config: The plan, from JSON.
+        classes: The classes of the data.
+        table: The classes that the plan may name.
+        parameters: Largest number of weights of the model.
 
     Raises:
-        ConfigError: They cannot be made here, or start from a file or a hub.
+        ConfigError: If they cannot be built here, or would load weights from a file or a hub.
     """
     try:
         plan = made(Plan, config, "")
         if starts := [key for key in STARTS if (plan.model.get("init_args") or {}).get(key)]:
-            raise Mistyped(f"model.{starts[0]}: expected nothing, as the server sends the weights")
+            raise Mistyped(f"model.{starts[0]}: expected nothing, as the server sends the weights; leave it out")
         model = with_classes(plan.model, classes, table)
         with torch.random.fork_rng(devices=[]):
             check_size(model, table, parameters)
             return Recipe(plan, built(LightningModule, model, "model", table), built(Phase, plan.phase, "phase", table))
     except Mistyped as error:
-        raise ConfigError(f"what is to be trained cannot be made here: {error}") from error
+        raise ConfigError(f"the plan cannot be built here: {error}") from error
 
 
 def with_classes(model: Mapping[str, Any], classes: Sequence[str], table: Table) -> dict[str, Any]:
-    """Give a model's ``class_path`` and ``init_args`` with the classes of the data, where it takes them.
+    """Return a model's ``class_path`` and ``init_args`` with the classes of the data, if it takes them.
 
     Raises:
-        Mistyped: It is none of the table.
+        Mistyped: If the table does not have the model's class.
     """
     if not isinstance(model.get("class_path"), str):
         raise Mistyped("model: expected a class_path")
@@ -165,23 +165,21 @@ def with_classes(model: Mapping[str, Any], classes: Sequence[str], table: Table)
 
 
 def check_size(model: Mapping[str, Any], table: Table, parameters: float) -> None:
-    """Count the weights of a model before they take memory; one that cannot be made without is left to the limit of memory.
+    """Count a model's weights before they take memory; if that fails, only the memory limit applies.
 
     Raises:
-        ConfigError: It has too many.
+        ConfigError: If it has too many.
     """
     try:
         with torch.device("meta"):
             count = sum(p.numel() for p in built(LightningModule, model, "model", table).parameters())
-    except (
-        Exception
-    ):  # code that reads a value while it is made; what is wrong with it shows when it is made in earnest
+    except Exception:  # its constructor reads a value; a real mistake shows when the model is built
         return
     if count > parameters:
-        raise ConfigError(f"a model of {count:,} weights, and limits.parameters: {parameters:,} are allowed")
+        raise ConfigError(f"a model of {count:,} weights; limits.parameters allows {parameters:,}")
 
 
 def without_start(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Give a model's configuration without where its weights start from, and without the classes of the data."""
+    """Return a model's configuration without its first weights and without the classes of the data."""
     options = {key: value for key, value in (model.get("init_args") or {}).items() if key not in ("classes", *STARTS)}
     return {"class_path": model["class_path"], "init_args": options}

@@ -1,4 +1,4 @@
-"""The sites of a federation, as the server knows them: how they are reached, and what each has told of itself."""
+"""The sites of a federation at the server: their transport, and what each has reported."""
 
 import json
 import time
@@ -16,32 +16,32 @@ from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.messages import State
 from fedlit.core.system.files import whole
 from fedlit.sites.carrier import Carrier, Lost
-from fedlit.sites.envelope import Damaged, Envelope
+from fedlit.sites.envelope import Envelope, InvalidMessageError
 from fedlit.sites.messages import FAILED, SOON, Failure, Hello, Presence, Told, check_run, new_run, printable
 
 FILE = "sites.json"
-"""Of a run's directory: the run's id, by which sites know what they have kept, and which sites it began with."""
+"""File of a run's directory: the run's id, by which sites identify it, and the sites of its clients."""
 
 TRIES, WAIT = 10, 60.0
-"""How often a site is asked who it is, and for how many seconds its answer is awaited: it may have images to decode."""
+"""Number of times that a site is asked `Hello`, and the seconds to wait for an answer: it may have to decode images."""
 
 PARTS = ("train", "val", "test")
 
 CLOCK = 300
-"""Seconds by which a clock may be off without a word."""
+"""Seconds by which a site's clock may be off without a warning."""
 
 
 @dataclass
 class Roster:
-    """Who takes part.
+    """Sites of a federation.
 
     Attributes:
-        carrier: How they are reached.
-        presences: What each site has told, in the order of their names.
-        plans: What is trained in each phase, as JSON; the main part's is "".
-        fresh: Sites whose clients go on without a state that is missing.
+        carrier: The transport to the sites.
+        presences: What each site has reported, in the order of their names.
+        plans: The plan of each phase, as JSON, by name; the main part's name is "".
+        fresh: Sites whose clients start afresh if their state is missing.
         run: The run's id.
-        ledgers: Heads of the sites' ledgers that the server has seen last, by site.
+        ledgers: Last heads of the sites' ledgers, by site.
         models: Whether sites get the best model when the run ends.
     """
 
@@ -56,44 +56,44 @@ class Roster:
     def __post_init__(self) -> None:
         names = [presence.name for presence in self.presences]
         if unknown := [name for name in self.fresh if name not in names]:
-            raise ConfigError(f"--fresh_state {unknown[0]}: there is no such site; sites are {', '.join(names)}")
+            raise ConfigError(f"--fresh_state: expected names among {', '.join(names)}, found {unknown[0]}")
 
     @property
     def site_of(self) -> dict[str, str]:
-        """Which site has which client."""
+        """The site of each client, by the client's name."""
         return {told.name: presence.name for presence in self.presences for told in presence.clients}
 
     @property
     def whole(self) -> bool:
-        """Whether a site evaluates whole views only."""
+        """True if a site evaluates only whole views."""
         return any(presence.whole for presence in self.presences)
 
     @property
     def examples(self) -> int:
-        """Examples that a client's round has at least."""
+        """Least number of examples of a client's round."""
         return max((presence.examples for presence in self.presences), default=1)
 
     def heard(self, site: str, answer: Envelope) -> None:
-        """Keep the head of a site's ledger."""
+        """Record the head of a site's ledger."""
         if answer.ledger:
             self.ledgers.heads[site] = printable(answer.ledger, 100)
 
     def remember(self) -> None:
-        """Write down the heads of the sites' ledgers."""
+        """Write the heads of the sites' ledgers to their file."""
         self.ledgers.write()
 
     def open(self, directory: Path) -> None:
-        """Learn the id of the run in a directory, or give a new run one.
+        """Read the id of the run in a directory, or write one for a new run.
 
         Raises:
-            CheckpointError: The run there is one without sites, or its file is damaged.
+            CheckpointError: If the run there has no sites, or its file is damaged.
         """
         file, begun = directory / FILE, (directory / "config.yaml").exists()
         if not file.exists():
             if begun:
                 raise CheckpointError(
-                    f"{directory} is a run without sites: its clients' states are there, and no site has them; go on without "
-                    "--sites, or start a new run"
+                    f"{directory} is a run without sites: its clients' states are in its checkpoints, and no site has "
+                    "them; resume without --sites, or start a new run"
                 )
             self._write(file, {})
         try:
@@ -102,35 +102,36 @@ class Roster:
             check_run(self.run)
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
-                f"{file} cannot be read ({error}): restore it from a copy, sites know the run by it"
+                f"{file} cannot be read ({error}): restore it from a copy, because sites identify the run by it"
             ) from error
         for client, site in self.site_of.items():
             if before.get(client, site) != site:
                 raise CheckpointError(
-                    f"client {client!r} was at site {before[client]!r} when the run began, and is at {site!r} now: what it keeps is "
-                    f"there; go on with the same clients at each site (sites may leave and join), or start a new run"
+                    f"client {client!r} was at site {before[client]!r} when the run began, and is at {site!r} now: "
+                    "its state is at the former; resume with the same clients at each site (sites may leave and "
+                    "join), or start a new run"
                 )
         if self.site_of.keys() - before.keys():
             self._write(file, before)
 
     def _write(self, file: Path, before: Mapping[str, str]) -> None:
-        """Write down the run's id, the sites, and where each client is or was."""
+        """Write the run's id, the sites, and where each client is or was."""
         told = {"run": self.run, "sites": [presence.name for presence in self.presences]}
         with whole(file, durable=True) as draft:
             draft.write_text(json.dumps(told | {"clients": {**before, **self.site_of}}) + "\n")
 
 
 def run_with(folder: Path, run: str) -> Path | None:
-    """Find the directory of the run with an id, in the folder of an experiment; None where it has not begun."""
+    """Find the directory of the run with an id, in the folder of an experiment; None if it has not begun."""
     files = (file for file in folder.glob(f"*/{FILE}") if f'"{run}"' in file.read_text())
     return next((file.parent for file in files), None)
 
 
 class Ledgers:
-    """Heads of the sites' ledgers, kept at the server from run to run.
+    """Heads of the sites' ledgers, which the server keeps from run to run.
 
     Args:
-        file: Where; None for nowhere.
+        file: Their file; None to keep them only in memory.
     """
 
     def __init__(self, file: Path | None) -> None:
@@ -138,22 +139,23 @@ class Ledgers:
         self.heads: dict[str, str] = self._read()
 
     def lines(self, site: str) -> int:
-        """Return how many lines of a site's ledger were heard of."""
+        """Return the number of lines of a site's ledger that the server knows of."""
         number = self.heads.get(site, "").partition(":")[0]
         return int(number) if number.isdecimal() else 0
 
     def compare(self, site: str, presence: Presence) -> None:
-        """Warn where the ledger of a site is not the one that was seen before."""
+        """Warn if the ledger of a site is not the one that was seen before."""
         known = self.heads.get(site, "")
         if known and presence.ledger != known:
             warnings.warn(
-                f"site {site!r}: its ledger is not the one that this server has seen, whose line {self.lines(site)} is missing or another "
-                "one: it was put back from an older copy, or the site has begun a new one; ask the site",
+                f"site {site!r}: its ledger is not the one that this server has seen: line {self.lines(site)} is "
+                "missing or different. It was restored from an older copy, or the site has begun a new one; ask the "
+                "site",
                 stacklevel=4,
             )
 
     def write(self) -> None:
-        """Write them down; what another process has written of a longer ledger stays."""
+        """Write the heads; those that another process has written for other sites are kept."""
         if self.file is None:
             return
         mine, theirs = self.heads, self._read()
@@ -174,11 +176,11 @@ class Ledgers:
 
 @dataclass
 class Gathered:
-    """What sites have told of themselves.
+    """Answers of all sites to `Hello`.
 
     Attributes:
-        presences: In the order of the sites' names.
-        arrays: Of each site, by name: numbers of the organisations of its images.
+        presences: The answers, in the order of the sites' names.
+        arrays: Indices of the organisations of each site's images, by site.
     """
 
     presences: list[Presence]
@@ -195,14 +197,14 @@ def gather(
     """Ask all sites who they are.
 
     Args:
-        carrier: How they are reached.
-        classes: Of the model that is to be trained, in their order.
+        carrier: The transport to the sites.
+        classes: Classes of the model, in order.
         needs: Classes that the run's configuration names.
         ledgers: Heads of the sites' ledgers that were seen before.
-        wait: Seconds for an answer, of :data:`TRIES`.
+        wait: Seconds to wait for an answer, in each of :data:`TRIES`.
 
     Raises:
-        ConfigError: A site is not there, refuses, has other classes or another version, or the name of another one.
+        ConfigError: If a site does not answer, refuses, has other classes or another version, or another site's name.
     """
     ledgers, answers = ledgers or Ledgers(None), {}
     for attempt in range(TRIES):
@@ -220,15 +222,16 @@ def gather(
         try:
             found[site] = _presence(site, answer)
             arrays[found[site].name] = answer.tensors()
-        except Damaged as error:
+        except InvalidMessageError as error:
             problems.append(f"site {site!r}: {printable(str(error))}")
     for site, presence in found.items():
         _warn(presence)
         ledgers.compare(site, presence)
         if classes and list(presence.classes) != list(classes):
             problems.append(
-                f"site {presence.name!r}: its classes are {printable(', '.join(presence.classes))}, and the model's "
-                f"{', '.join(classes)}; give its data the model's, in their order (classes), and those that it does not label also as unlabelled"
+                f"site {presence.name!r}: expected the model's classes {', '.join(classes)}, found "
+                f"{printable(', '.join(presence.classes))}; write the model's classes, in their order, as classes of "
+                "its data, and those that it does not label also as unlabelled"
             )
     problems += _misnamed(found)
     if problems:
@@ -238,85 +241,99 @@ def gather(
 
 
 def _misnamed(found: Mapping[str, Presence]) -> list[str]:
-    """What is wrong with the names that sites give themselves."""
+    """Return messages about wrong names in the sites' files."""
     by_name: dict[str, list[str]] = {}
     for address, presence in found.items():
         by_name.setdefault(presence.name, []).append(address)
     twice = [
-        f"sites {' and '.join(map(repr, addresses))} both call themselves {name!r}: give each a name of its own"
+        f"sites {' and '.join(map(repr, addresses))} both call themselves {name!r}: give each a different name"
         for name, addresses in by_name.items()
         if len(addresses) > 1
     ]
     return twice or [
-        f"site {addresses[0]!r} calls itself {name!r}: name it in its own file as it is known to the others"
+        f"site {addresses[0]!r} calls itself {name!r}: write {addresses[0]!r} as name into its own file"
         for name, addresses in by_name.items()
         if addresses != [name]
     ]
 
 
 def _presence(site: str, answer: Envelope | Lost) -> Presence:
-    """What a site has told.
+    """Return a site's answer to `Hello`.
 
     Raises:
-        Damaged: It has not, and why.
+        InvalidMessageError: If there is none, or it is not valid; names the reason.
     """
     if isinstance(answer, Lost):
-        raise Damaged(answer.reason)
+        raise InvalidMessageError(answer.reason)
     if answer.verb == FAILED:
-        raise Damaged(answer.message(Failure).reason)
+        raise InvalidMessageError(answer.message(Failure).reason)
     presence = answer.message(Presence)
     odd = [name for name in (presence.name, *presence.classes) if not name or printable(name, 200) != name]
     if odd or (not presence.classes and any(told.classes for told in presence.clients)):
-        raise Damaged(f"a name of it, or of a class, is {printable(odd[0], 60) if odd else 'missing'!r}")
+        raise InvalidMessageError(
+            f"expected a printable name of the site and of each class, found "
+            f"{printable(odd[0], 60) if odd else 'none'!r}"
+        )
     for told in presence.clients:
         _check_told(told, presence.classes)
     if presence.fedlit != __version__:
-        raise Damaged(f"it has fedlit {presence.fedlit}, and the server {__version__}; install the same")
+        raise InvalidMessageError(
+            f"it has fedlit {presence.fedlit}, and the server has {__version__}; install the same version"
+        )
     return presence
 
 
 def _check_told(told: Told, classes: Sequence[str]) -> None:
-    """Refuse what a site tells of a client where it cannot be.
+    """Check a site's report about a client.
 
     Raises:
-        Damaged: Says what.
+        InvalidMessageError: If a value is impossible; names it.
     """
     if not told.name or printable(told.name, 200) != told.name or told.name != told.name.strip():
-        raise Damaged(
-            f"a client's name {printable(told.name, 60)!r}: expected letters that a terminal shows, at most 200"
+        raise InvalidMessageError(
+            f"a client's name {printable(told.name, 60)!r}: expected at most 200 printable characters"
         )
     if unknown := [name for name in told.classes if name not in classes]:
-        raise Damaged(f"client {told.name!r} labels {printable(unknown[0], 60)!r}, which is none of its classes")
+        raise InvalidMessageError(
+            f"client {told.name!r} labels {printable(unknown[0], 60)!r}, which is not one of its classes"
+        )
     for part in PARTS:
         size = getattr(told, part)
         if size is not None and not 0 <= size < 2**40:
-            raise Damaged(f"client {told.name!r} has {size} images in {part}")
+            raise InvalidMessageError(
+                f"client {told.name!r}: expected a possible number of images in {part}, found {size}"
+            )
     for part, counts in told.counts.items():
         size = getattr(told, part) if part in PARTS else None
         if size is None or len(counts) != 2 or any(len(each) != len(classes) for each in counts):
-            raise Damaged(f"client {told.name!r}: counts of {printable(part, 20)!r} that are not of its classes")
+            raise InvalidMessageError(
+                f"client {told.name!r}: counts of {printable(part, 20)!r} that do not fit its classes"
+            )
         for positives, negatives in zip(*counts, strict=True):
             if (positives is None) != (negatives is None) or not 0 <= (positives or 0) + (negatives or 0) <= size:
-                raise Damaged(f"client {told.name!r}: {positives} positives and {negatives} negatives of {size} images")
+                raise InvalidMessageError(
+                    f"client {told.name!r}: {positives} positives and {negatives} negatives of {size} images"
+                )
 
 
 def _warn(presence: Presence) -> None:
     off = presence.time - time.time()
     if abs(off) > CLOCK:
         warnings.warn(
-            f"site {presence.name!r}: its clock is {abs(off) / 60:.0f} minutes {'ahead of' if off > 0 else 'behind'} the server's: "
-            "certificates and logs need the right time, set it",
+            f"site {presence.name!r}: its clock is {abs(off) / 60:.0f} minutes {'ahead of' if off > 0 else 'behind'} "
+            "the server's; set it, because certificates and logs need the right time",
             stacklevel=3,
         )
     if presence.until is not None and presence.until - time.time() < SOON.total_seconds():
         warnings.warn(
-            f"site {presence.name!r}: its certificate ends on {datetime.fromtimestamp(presence.until, timezone.utc):%Y-%m-%d %H:%M} "
-            "UTC: it does not connect any more then; ask for a new one now",
+            f"site {presence.name!r}: its certificate expires on "
+            f"{datetime.fromtimestamp(presence.until, timezone.utc):%Y-%m-%d %H:%M} UTC and cannot connect after that; "
+            "request a new one now",
             stacklevel=3,
         )
     if presence.torch != torch.__version__:
         warnings.warn(
-            f"site {presence.name!r} has torch {presence.torch}, and the server {torch.__version__}: numbers agree with those of "
-            "one version to rounding, and not bit for bit",
+            f"site {presence.name!r} has torch {presence.torch}, and the server has {torch.__version__}: results agree "
+            "with those of one version up to rounding, not bit for bit",
             stacklevel=3,
         )

@@ -1,6 +1,6 @@
-"""What NVFlare is told at a server and at a site: no code of a job, two classes of fedlit, nobody's log, short times.
+"""NVFlare's rules at a server and at a site: no code in jobs, two classes of fedlit, no logs sent, short timeouts.
 
-They are files of the folder ``local/`` of each. NVFlare is not needed to write them.
+They are files of the folder ``local/`` of each. Writing them does not need NVFlare.
 """
 
 import json
@@ -11,13 +11,13 @@ from typing import Any
 from fedlit.core.system.files import whole
 
 CLASSES = ("fedlit.sites.flare.Rounds", "fedlit.sites.flare.Site")
-"""All that a job may name: what runs at the server, and what at a site."""
+"""The only classes that a job may name: one runs at the server, the other at a site."""
 
 DOOR = "fedlit.sites.flare.Door"
-"""What keeps certificates out that the server's own file refuses; a part of the server, which no job names."""
+"""Component of the server that refuses certificates by the server's own file; no job can name it."""
 
 SILENT = 25
-"""Seconds without a sign of life after which a server, or a job there, takes a site for gone; sites give one every ten seconds."""
+"""Seconds without a heartbeat after which a site counts as gone; sites send one every ten seconds."""
 
 RESOURCES, AUTHORIZATION = "resources.json", "authorization.json"
 """Names of the files."""
@@ -28,10 +28,10 @@ _NVFLARE = "nvflare.app_common"
 
 
 def server_rules(storage: Path) -> dict[str, dict[str, Any]]:
-    """Give the files of a server, by name.
+    """Return the files of a server, by name.
 
     Args:
-        storage: Folder of the server's own, for its list of jobs.
+        storage: The server's own folder for its list of jobs.
     """
     storage = Path(storage).absolute()
     return {
@@ -70,7 +70,7 @@ def server_rules(storage: Path) -> dict[str, dict[str, Any]]:
 
 
 def site_rules() -> dict[str, dict[str, Any]]:
-    """Give the files of a site, by name."""
+    """Return the files of a site, by name."""
     launcher = f"{_NVFLARE}.job_launcher.client_process_launcher.ClientProcessJobLauncher"
     manager = f"{_NVFLARE}.resource_managers.gpu_resource_manager.GPUResourceManager"
     consumer = f"{_NVFLARE}.resource_consumers.gpu_resource_consumer.GPUResourceConsumer"
@@ -90,7 +90,7 @@ def site_rules() -> dict[str, dict[str, Any]]:
 
 
 def authorization() -> dict[str, Any]:
-    """Give who may do what: leads submit, nobody sends code, nobody looks into a site's files."""
+    """Return the rights of each role: leads submit jobs; nobody sends code or reads a site's files."""
     never = {right: "none" for right in ("byoc", "shell_commands", "server-predeployed-flwr")}
     own = {right: "n:submitter" for right in ("manage_job", "download_job", "app_command")} | {"clone_job": "none"}
     view = {"view": "any"}

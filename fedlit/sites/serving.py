@@ -1,4 +1,4 @@
-"""A site that answers from its own file, whichever process it runs in."""
+"""A site that is made from its own file, in any process."""
 
 import math
 import os
@@ -24,24 +24,24 @@ from fedlit.sites.site import Site
 from fedlit.sites.states import JOB, forget
 
 LOCK = ".lock"
-"""File in the folder of states which the only process that answers for it holds."""
+"""Lock file in the folder of states, so that only one process uses it."""
 
 OTHER = 120
-"""Seconds for which a process waits until another one that answers for the folder has ended."""
+"""Seconds for which a process waits for another one that uses the folder to end."""
 
 
 class OutOfTime(Exception):
-    """An answer takes longer than the site's file allows."""
+    """Error of an answer that takes longer than the site's file allows."""
 
 
 def answering(file: Path, lead: str = "", own_process: bool = False) -> Callable[[bytes], bytes]:
-    """Give what answers messages for the site of a file; a file that cannot be read is an answer too.
+    """Return the function that answers messages for a site; if its file is not valid, every answer is a failure.
 
     Args:
         file: The site's own file.
-        lead: Who has asked for the run, as far as the site knows.
-        own_process: Whether this process is the site's alone: what it writes is for its own user, and its limits of memory
-            and of time hold.
+        lead: Name of the lead who asked for the run, if the site knows it.
+        own_process: Whether this process belongs only to the site: then other users cannot read what it writes, and the
+            limits of memory and time apply.
     """
     torch.set_num_threads(1)
     try:
@@ -53,16 +53,16 @@ def answering(file: Path, lead: str = "", own_process: bool = False) -> Callable
         site = Site(settings, until=until, lead=lead)
         if kit:
             for job in forget(kit.folder.parent, settings.state_days or math.inf, time.time(), JOB):
-                print(f"the folder of job {job} is removed after {settings.state_days:g} days", file=sys.stderr)
+                print(f"removed the folder of job {job} after {settings.state_days:g} days", file=sys.stderr)
     except (ConfigError, ValueError, OSError) as error:
         print(f"{file}: {str(error).removeprefix(f'{file}: ')}", file=sys.stderr)
-        reason = "its own file cannot be used; its log says what is wrong with it"
+        reason = "its own file is not valid; the site's log has the error"
         return lambda content: Envelope.of(FAILED, Failure("unfit", reason)).to_bytes()
     return _Held(settings, site, own_process).answer
 
 
 class _Held:
-    """A site whose folder of states no other process answers for."""
+    """A site that holds the lock of its folder of states."""
 
     def __init__(self, settings: SiteSettings, site: Site, own_process: bool) -> None:
         self._settings, self._site, self._own_process = settings, site, own_process
@@ -75,18 +75,18 @@ class _Held:
                 self._lock.acquire(timeout=OTHER)
         except Timeout:
             reason = (
-                "another process answers for its folder of states; end that one, or give this one a folder of its own"
+                "another process answers for its folder of states; end that process, or set another state folder here"
             )
             return Envelope.of(FAILED, Failure("unfit", reason)).to_bytes()
-        except OSError:  # the site says so when it writes there
+        except OSError:  # the site reports it when it writes there
             pass
-        with _within(self._settings.policy.limits.seconds) if self._own_process else nullcontext():
+        with _limited_time(self._settings.policy.limits.seconds) if self._own_process else nullcontext():
             return self._site.answer_bytes(content)
 
 
 @contextmanager
-def _within(seconds: float) -> Iterator[None]:
-    """Context manager that ends what takes too long by an error, which the site answers in words."""
+def _limited_time(seconds: float) -> Iterator[None]:
+    """Context manager that raises an error after a number of seconds, which becomes the site's answer."""
 
     def late(*_: Any) -> None:
         raise OutOfTime(f"it took longer than limits.seconds: {seconds:g}")
@@ -104,9 +104,9 @@ def _within(seconds: float) -> Iterator[None]:
 
 
 def _confine(limits: Limits) -> None:
-    """Keep what this process writes to its own user, and its memory below the limit."""
+    """Hide what this process writes from other users, and limit its memory."""
     os.umask(0o077)
-    with suppress(ImportError, ValueError, OSError):  # Windows has none, and a smaller one may hold already
+    with suppress(ImportError, ValueError, OSError):  # Windows has no limits, and a smaller one may be set already
         import resource
 
         most = int(limits.memory * 10**9)

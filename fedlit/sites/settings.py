@@ -1,4 +1,4 @@
-"""A site's own file, ``fedlit-site.yaml``: its data, where its state lives, and its rules. No job writes it."""
+"""A site's own file, ``fedlit-site.yaml``: its data, its folder of states, and its rules. No job changes it."""
 
 import re
 from argparse import ArgumentError
@@ -21,21 +21,22 @@ SHARE = re.compile(r"([1-9]\d*) of ([1-9]\d*)")
 
 @dataclass
 class SiteSettings:
-    """Say what a site is: its name, its data, its folder of states, and its policy.
+    """Settings of a site: its name, its data, its folder of states, and its policy.
 
     Args:
         name: Name of the site, different from those of all others.
         data: Any data of fedlit. Its clients are the site's; most have one.
-        state: Folder of what the site keeps between rounds. It needs a backup as other work does.
-        share: Which of the clients of ``data`` are the site's, such as ``2 of 3``: the second of each three, in their
-            order. By default all. It is for several sites that try a federation on one machine with one data set.
-        state_days: Days after which the states of a run that has written none are removed, when the site starts. By default
-            they stay.
+        state: Folder of what the site keeps between rounds. Back it up.
+        share: Which of the clients of ``data`` belong to the site, such as ``2 of 3``: the second of every three, in
+            their order. By default all. Use it for several sites that try a federation on one machine with one data
+            set.
+        state_days: Days without change after which the states of a run are removed, when the site starts. By default
+            they are kept.
         accelerator: Device to train on: ``auto``, ``cpu``, ``cuda`` or ``mps``.
         policy: What the site allows.
 
     Raises:
-        ConfigError: The name is empty, or the share none.
+        ConfigError: If a value is not valid.
     """
 
     name: str
@@ -53,16 +54,16 @@ class SiteSettings:
             raise ConfigError(f"state_days: expected a number of days above 0, or null, found {self.state_days}")
         found = SHARE.fullmatch(self.share or "1 of 1")
         if found is None or int(found[1]) > int(found[2]):
-            raise ConfigError(f"share: expected such as 2 of 3, found {self.share!r}")
+            raise ConfigError(f"share: expected a share such as 2 of 3, found {self.share!r}")
         self.position, self.sites = int(found[1]) - 1, int(found[2])
 
     @property
     def folder(self) -> Path:
-        """The folder of states."""
+        """The folder of states, as a path."""
         return Path(self.state)
 
     def own(self, names: list[str]) -> list[str]:
-        """Choose the site's clients among those of its data, in their order."""
+        """Return the site's share of the clients of its data, in their order."""
         return names[self.position :: self.sites]
 
 
@@ -70,7 +71,7 @@ def read_settings(file: Path) -> SiteSettings:
     """Read the file of a site.
 
     Raises:
-        ConfigError: It cannot be read, or what it says cannot work; names the file and the key.
+        ConfigError: If it cannot be read or a value is not valid; names the file and the key.
     """
     try:
         return settings_of(documents.load(file))
@@ -79,15 +80,15 @@ def read_settings(file: Path) -> SiteSettings:
 
 
 def settings_of(values: Any) -> SiteSettings:
-    """Make the settings of what a site's file holds.
+    """Make the settings from the content of a site's file.
 
     Raises:
-        ConfigError: It cannot work; names the key.
+        ConfigError: If a value is not valid; names the key.
     """
     if not isinstance(values, dict):
         raise ConfigError(f"expected the keys of a site, found {yaml.safe_dump(values)[:60].strip()!r}")
     for axis in ("data", "partitions"):
-        shipped(axis)  # a class is known by its short name once it is imported
+        shipped(axis)  # importing the classes registers their short names
     parser = Parser(exit_on_error=False)
     parser.add_class_arguments(SiteSettings, fail_untyped=True)
     try:

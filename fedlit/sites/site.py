@@ -1,4 +1,4 @@
-"""The half that stays at a site: it has the data, the states and the rules, and answers one message after the other."""
+"""The site's side: it holds the data, the states and the rules, and answers one message at a time."""
 
 import math
 import platform
@@ -28,14 +28,15 @@ from fedlit.metrics.tally import Tally
 from fedlit.predictions.export import described_images
 from fedlit.schedules import Schedule
 from fedlit.sites import models, recipe
-from fedlit.sites.envelope import Damaged, Envelope
+from fedlit.sites.envelope import Envelope, InvalidMessageError
 from fedlit.sites.failures import Unfit, Unprepared, failure_of
-from fedlit.sites.ledger import Entry, Ledger
+from fedlit.sites.ledger import Ledger, LedgerEntry
 from fedlit.sites.messages import (
     FAILED,
     REPLY,
     Done,
     End,
+    Evaluated,
     Failure,
     Final,
     Hello,
@@ -44,8 +45,7 @@ from fedlit.sites.messages import (
     Prepare,
     Prepared,
     Presence,
-    Report,
-    Scored,
+    RoundReport,
     Sent,
     Start,
     Started,
@@ -63,7 +63,7 @@ from fedlit.sites.table import lacking, line_to_add, table_of
 
 @dataclass
 class Ready:
-    """What a site has prepared for a phase."""
+    """A phase that a site has prepared."""
 
     asked: Prepare
     recipe: recipe.Recipe
@@ -74,21 +74,21 @@ class Ready:
 
     @property
     def layout(self) -> Layout:
-        """Where everything lies in the vectors."""
+        """The layout of the vectors."""
         return self.worker.local.layout
 
 
 class Site:
-    """Answer what a server asks, as far as the site's policy allows.
+    """A site that answers the server's messages, as far as its policy allows.
 
     Args:
         settings: The site's own file.
         now: The clock, in seconds since 1970.
-        until: When the site's certificate ends, in seconds since 1970; None where it has none.
-        lead: Who has asked for the run, as far as the site knows.
+        until: When the site's certificate expires, in seconds since 1970; None if it has none.
+        lead: Name of the lead who asked for the run, if the site knows it.
 
     Raises:
-        ConfigError: A class that the file allows cannot be imported, or the ledger was changed.
+        ConfigError: If a class that the file allows cannot be imported, or the ledger was edited.
     """
 
     def __init__(
@@ -118,33 +118,38 @@ class Site:
         try:
             self.policy.check_message(len(content), self._ledger)
             envelope = Envelope.from_bytes(content)
-        except (Damaged, Refused) as error:
+        except (InvalidMessageError, Refused) as error:
             return self._noted(
-                Entry(self._now(), self._lead, verb="message"), self._failed("message", error)
+                LedgerEntry(self._now(), self._lead, verb="message"), self._failed("message", error)
             ).to_bytes()
         return self.answer(envelope).to_bytes()
 
     def answer(self, envelope: Envelope) -> Envelope:
-        """Do what is asked; a failure of any kind is an answer in words, and the site is there for the next message."""
-        entry = Entry(self._now(), self._lead, verb=envelope.verb[:20])
+        """Do what the message asks; every failure becomes an answer, and the site stays ready for the next message."""
+        entry = LedgerEntry(self._now(), self._lead, verb=envelope.verb[:20])
         try:
             if envelope.verb not in self._verbs:
-                raise Damaged(f"{envelope.verb[:20]!r} is nothing that a site can be asked")
+                raise InvalidMessageError(
+                    f"verb: expected one of {', '.join(self._verbs)}, found {envelope.verb[:20]!r}; "
+                    "install the same fedlit on both sides"
+                )
             self.policy.check_verb(envelope.verb)
             entry, reply = self._verbs[envelope.verb](envelope, entry)
-        except Exception as error:  # whatever a module of somebody's own raises
+        except Exception as error:  # a custom module may raise anything
             reply = self._failed(envelope.verb, error)
         return self._noted(entry, reply)
 
-    def _hello(self, envelope: Envelope, entry: Entry) -> tuple[Entry, Envelope]:
+    def _hello(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
         asked, policy = envelope.message(Hello), self.policy
         if asked.fedlit != __version__:
             raise Unfit(
-                f"it has fedlit {__version__}, and the server {asked.fedlit}: rounds of two versions may differ; install the same"
+                f"it has fedlit {__version__}, and the server has {asked.fedlit}: results of two versions may differ; "
+                "install the same version"
             )
         if odd := lacking([{"class_path": path} for path in asked.needs], self._table):
             raise Refused(
-                f"its policy does not take {', '.join(odd)}; the site may add {line_to_add([*policy.allow, *odd])} under policy"
+                f"its policy does not allow {', '.join(odd)}; to allow it, the site can write "
+                f"{line_to_add([*policy.allow, *odd])} under policy"
             )
         floors = policy.floors
         presence = Presence(
@@ -165,7 +170,7 @@ class Site:
         )
         return entry, Envelope.of(REPLY, presence, self._data.organisations())
 
-    def _prepare(self, envelope: Envelope, entry: Entry) -> tuple[Entry, Envelope]:
+    def _prepare(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
         asked, data = _checked(envelope.message(Prepare)), self._data.module
         entry = replace(entry, run=asked.run, phase=asked.phase, config=digest(asked.config), question=envelope.digest)
         self.policy.check_config(asked.config)
@@ -174,7 +179,7 @@ class Site:
         plan, fabric = made.plan, make_fabric(self.settings.accelerator, precision=made.plan.precision)
         if plan.weights and plan.weights != envelope.digest:
             raise Refused(
-                f"the run's first weights have the SHA-256 {envelope.digest}, and those of its plan {plan.weights}"
+                f"the run's first weights: expected the SHA-256 of the plan, {plan.weights}, found {envelope.digest}"
             )
         clients = self._members(asked.clients, plan)
         sizes = {name: client.examples for name, client in clients.items()}
@@ -183,7 +188,7 @@ class Site:
         try:
             module.load_state_dict(module_state(envelope.tensors(), module.state_dict()))
         except ValueError as error:
-            raise Unfit(f"the model is another one here: {error}; install the same code") from error
+            raise Unfit(f"the model differs from the server's: {error}; install the same code") from error
         trained, _ = with_fixed_features(module, data, fabric)
         training = LocalTraining(
             plan.optimizer_state,
@@ -198,7 +203,8 @@ class Site:
             examine(fabric.device, (Compiler(),))
         place = devices.resolve_placement(data.device, fabric.device, trained, {})
         program = Program(
-            module=module, aggregators=made.phase.aggregators, clients=clients, data=trained, test_sets={}, training=training, batch_size=plan.batch_size, eval_batch_size=plan.eval_batch_size, seed=plan.seed,
+            module=module, aggregators=made.phase.aggregators, clients=clients, data=trained, test_sets={},
+            training=training, batch_size=plan.batch_size, eval_batch_size=plan.eval_batch_size, seed=plan.seed,
             threads=plan.threads, limit_eval_batches=plan.limit_eval_batches, pictures=place.name,
         )  # fmt: skip
         worker = Worker(program, fabric)
@@ -209,7 +215,7 @@ class Site:
         return entry, Envelope.of(REPLY, prepared)
 
     def _members(self, members: list[Member], plan: recipe.Plan) -> dict[str, Client]:
-        """The site's clients that take part, by name."""
+        """Return the site's clients that take part, by name."""
         data, clients = self._data.module, {}
         for member in members:
             if member.name not in data.clients:
@@ -221,7 +227,7 @@ class Site:
             clients[member.name] = Client(member.name, own.classes, len(own.train), member.weight, factor, hidden)
         return clients
 
-    def _start(self, envelope: Envelope, entry: Entry) -> tuple[Entry, Envelope]:
+    def _start(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
         asked = _checked(envelope.message(Start))
         entry = replace(entry, run=asked.run, phase=asked.phase, client=asked.client, question=envelope.digest)
         ready = self._ready_for(asked.run, asked.phase, asked.fingerprint)
@@ -243,26 +249,26 @@ class Site:
             kept = True
         return entry, Envelope.of(REPLY, Started(kept))
 
-    def _train(self, envelope: Envelope, entry: Entry) -> tuple[Entry, Envelope]:
-        """A client's part of a round; of a measuring round there is no new state."""
+    def _train(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
+        """Run a client's part of a round; a measuring round has no new state."""
         task = _checked(envelope.message(Task))
         asked, entry = task.asked, self._entry(entry, task, envelope)
         if not isinstance(asked, Train):
-            raise Damaged(f"{envelope.verb!r} asks for a round, and none came")
+            raise InvalidMessageError(f"{envelope.verb}: expected a round, found {type(asked).__name__}")
         ready = self._ready_for(task.run, task.phase, task.fingerprint)
         client, trains = self._own_client(ready, task.client), envelope.verb == "train"
         entry = replace(entry, at=asked.index, config=digest(ready.asked.config))
         self.policy.check_round(self._ledger, client.name)
         rnd = ready.recipe.plan.round(asked, ready.schedule, measures=not trains)
         epoch = ready.worker.stream(client.name).steps_per_epoch
-        steps = min(ready.recipe.plan.measure_batches, epoch)  # a measuring round looks at batches, too
+        steps = min(ready.recipe.plan.measure_batches, epoch)  # a measuring round also reads batches
         if trains:
             steps = rnd.window * (epoch if rnd.unit == "epochs" else 1)
         batches = steps * (ready.worker.local.batches_per_step if trains else 1)
         seen = min(batches * ready.recipe.plan.batch_size, client.examples)
         self.policy.check_steps(steps, client.examples if steps == epoch else seen, client.examples)
         if trains:
-            ready.states.settle(client.name, task.accepted, task.durable, task.fresh)
+            ready.states.commit(client.name, task.accepted, task.durable, task.fresh)
         state, down = self._state(ready, task), self._down(ready, envelope)
         self._check_start(ready, asked, down)
         with reading():
@@ -273,11 +279,11 @@ class Site:
             ready.states.keep(client.name, asked.index + 1, after)
             payload, whole = cut(payload, ready.worker.local.mask(client), ready.layout)
         entry = replace(entry, examples=report.examples, steps=report.steps)
-        sent = Sent(payload.weight, Report(**_told(report)), self._data.fingerprint(client.name), whole)
+        sent = Sent(payload.weight, RoundReport(**_told(report)), self._data.fingerprint(client.name), whole)
         return entry, Envelope.of(REPLY, sent, payload_tensors(payload.cpu()))
 
     def _check_start(self, ready: Ready, asked: Train, down: Broadcast) -> None:
-        """Refuse other first weights than those of an approved plan, but for the variables of the objective."""
+        """Refuse first weights other than the approved plan's, except for the objective's variables."""
         if self.policy.configs is None or not ready.recipe.plan.weights or asked.index > 0:
             return
         objective = objective_of(ready.worker.local.module)
@@ -287,16 +293,16 @@ class Site:
             if entry.name not in variables and not torch.equal(entry.view(down.w), entry.view(ready.start)):
                 raise Refused(f"the weights of {entry.name} in the first round are not those of the approved plan")
 
-    def _evaluate(self, envelope: Envelope, entry: Entry) -> tuple[Entry, Envelope]:
+    def _evaluate(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
         task = _checked(envelope.message(Task))
         look, entry = task.asked, self._entry(entry, task, envelope)
         if not isinstance(look, Look):
-            raise Damaged("'evaluate' asks for an evaluation, and none came")
+            raise InvalidMessageError(f"evaluate: expected an evaluation, found {type(look).__name__}")
         ready = self._ready_for(task.run, task.phase, task.fingerprint)
         if look.holder not in self._data.module.clients:
             raise Unfit(f"it has no client {look.holder!r}")
         if not -1 <= look.at <= ready.recipe.plan.rounds:
-            raise Unfit(f"an evaluation after round {look.at} of {ready.recipe.plan.rounds}")
+            raise Unfit(f"evaluate: expected a round from -1 to {ready.recipe.plan.rounds}, found {look.at}")
         entry = replace(entry, view=view_of(look), at=look.at, config=digest(ready.asked.config))
         self.policy.check_look(look, task.run, task.phase, entry.question, self._ledger)
         state = None if task.client is None else self._state(ready, task)
@@ -315,26 +321,30 @@ class Site:
             below = self.policy.leaves.counts_below
             kind, tensors = "tally", vars(Tally.of(scored.scores, scored.labels, ready.layout.classes, below))
         data = self._data.fingerprint(look.holder)
-        return entry, Envelope.of(REPLY, Scored(scored.examples, logged, kind, data), tensors)
+        return entry, Envelope.of(REPLY, Evaluated(scored.examples, logged, kind, data), tensors)
 
-    def _model(self, envelope: Envelope, entry: Entry) -> tuple[Entry, Envelope]:
-        """Keep the best model of a run, with what the client keeps to itself."""
+    def _model(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
+        """Store the best model of a run, with what the client keeps to itself."""
         task = _checked(envelope.message(Task))
         asked, entry = task.asked, self._entry(entry, task, envelope)
         if not isinstance(asked, Final):
-            raise Damaged("'model' brings the best model of a run, and none came")
+            raise InvalidMessageError(f"model: expected the best model of a run, found {type(asked).__name__}")
         ready = self._ready_for(task.run, task.phase, task.fingerprint)
         plan, local, layout = ready.recipe.plan, ready.worker.local, ready.layout
         entry = replace(entry, at=asked.rounds, config=digest(ready.asked.config))
         if task.phase or not 0 <= asked.rounds <= plan.rounds or len(asked.learned) != len(layout.classes):
-            raise Damaged(f"a model after round {asked.rounds} of {plan.rounds}, of {len(asked.learned)} classes")
+            raise InvalidMessageError(
+                f"a model after round {asked.rounds} of {plan.rounds}, of {len(asked.learned)} classes"
+            )
         if envelope.vectors.keys() != {"w", "stats"}:
-            raise Damaged(f"a model has w and stats, found {', '.join(envelope.vectors)}")
+            raise InvalidMessageError(f"model: expected the vectors w and stats, found {', '.join(envelope.vectors)}")
         down, masks = self._down(ready, envelope), [local.mask(c) for c in ready.worker.program.clients.values()]
         if task.client is not None:
             local.adopt(local.mask(self._own_client(ready, task.client)), self._state(ready, task), down)
         elif any(mask.private(layout) or (mask.keeps_stats(layout) and layout.stats_size) for mask in masks):
-            raise Damaged("clients keep a part of the model, and it is nobody's own")
+            raise InvalidMessageError(
+                "model: clients keep a part of the model; expected the name of a client, found none"
+            )
         else:
             local.flat.load(down.w, down.stats)
             local.flat.own.load({})
@@ -351,22 +361,23 @@ class Site:
         )
         return entry, Envelope.of(REPLY, Done())
 
-    def _end(self, envelope: Envelope, entry: Entry) -> tuple[Entry, Envelope]:
+    def _end(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
         asked = _checked(envelope.message(End))
         self._ready = None
         return replace(entry, run=asked.run), Envelope.of(REPLY, Done())
 
-    def _entry(self, entry: Entry, task: Task, envelope: Envelope) -> Entry:
-        """What the ledger has of a task; the question is whose model is asked what, with which weights and which state."""
+    def _entry(self, entry: LedgerEntry, task: Task, envelope: Envelope) -> LedgerEntry:
+        """Add a task to its ledger entry; the question hashes the task, the weights and which state is used."""
         named = {key: value for key, value in envelope.content.items() if key not in ("durable", "fresh")}
         question = digest({"asked": named, "vectors": envelope.digest})
         return replace(entry, run=task.run, phase=task.phase, client=task.client or "", question=question)
 
     def _read(self, config: Mapping[str, Any]) -> recipe.Recipe:
-        """Make the objects of a plan out of the site's own table."""
+        """Build the objects of a plan from the site's own table."""
         if odd := lacking(config, self._table):
             raise Refused(
-                f"the configuration names {', '.join(map(repr, odd))}; to take it, add {line_to_add(odd)} to the policy"
+                f"the configuration names {', '.join(map(repr, odd))}; to allow it, add {line_to_add(odd)} to the "
+                f"policy"
             )
         return recipe.read(config, self._data.module.classes, self._table, self.policy.limits.parameters)
 
@@ -376,7 +387,7 @@ class Site:
             raise Unprepared("it has not prepared this phase of this run")
         if ready.layout.fingerprint != fingerprint:
             raise Unfit(
-                f"the model has another layout here, {ready.layout.fingerprint}, than at the server, {fingerprint}"
+                f"the layout of the model: expected the server's, {fingerprint}, found {ready.layout.fingerprint}"
             )
         return ready
 
@@ -395,20 +406,23 @@ class Site:
     def _down(self, ready: Ready, envelope: Envelope) -> Broadcast:
         tensors, own = envelope.tensors(), ready.layout.dtype
         if not {"w", "stats"} <= tensors.keys() or any(tensors[name].dtype != own for name in ("w", "stats")):
-            raise Damaged(
+            raise InvalidMessageError(
                 f"expected w and stats of {own}, found {', '.join(f'{n} of {t.dtype}' for n, t in tensors.items())}"
             )
         if unsound := [
             n for n, t in tensors.items() if n != "stats" and not torch.isfinite(t).all()
         ]:  # p is NaN at first
-            raise Damaged(f"{unsound[0]!r} is not finite")
+            raise InvalidMessageError(f"{unsound[0]!r} is not finite")
         down = Broadcast.from_tensors(tensors, len(ready.worker.program.aggregators))
         if (len(down.w), len(down.stats)) != (ready.layout.size, ready.layout.stats_size):
-            raise Unfit(f"{len(down.w):,} weights came, and the model has {ready.layout.size:,}")
+            raise Unfit(
+                f"expected {ready.layout.size:,} weights and {ready.layout.stats_size:,} statistics, found "
+                f"{len(down.w):,} and {len(down.stats):,}"
+            )
         return down
 
-    def _noted(self, entry: Entry, reply: Envelope) -> Envelope:
-        """Write down what leaves before it does; what cannot be written down does not leave."""
+    def _noted(self, entry: LedgerEntry, reply: Envelope) -> Envelope:
+        """Record an answer in the ledger before it leaves; an answer that cannot be recorded does not leave."""
         failed = reply.verb == FAILED
         said = {
             "answer": reply.verb,
@@ -422,7 +436,8 @@ class Site:
         except OSError as error:
             print(f"site {self.name!r}: {self.settings.folder} cannot be written: {error}", file=sys.stderr)
             reason = (
-                f"what leaves it cannot be written to its folder of states: {error.strerror or error}; make room there"
+                f"what leaves it cannot be written to its folder of states: {error.strerror or error}; "
+                "free disk space there"
             )
             return Envelope.of(FAILED, Failure("failed", reason))
         return replace(reply, ledger=self._ledger.head)
@@ -432,26 +447,26 @@ class Site:
 
 
 def _told(report: ClientReport) -> dict[str, Any]:
-    """What of a client's round may leave: no metric with what it has seen."""
+    """Return what may leave of a client's report: everything but the metric objects, which hold examples."""
     told = asdict(replace(report, metrics={}))
     del told["metrics"]
     return told
 
 
 def _checked(message: Any) -> Any:
-    """A message whose run has an id that may name a folder.
+    """Return the message if its run's id is valid, and so safe as the name of a folder.
 
     Raises:
-        Damaged: It has none.
+        InvalidMessageError: If the id is not valid.
     """
     try:
         check_run(message.run)
     except ValueError as error:
-        raise Damaged(str(error)) from error
+        raise InvalidMessageError(str(error)) from error
     return message
 
 
 def _names(content: Mapping[str, Any]) -> list[str]:
-    """Names in a header, those of inner objects included."""
+    """Return the names in a header, including those of inner objects."""
     inner = [f"{key}.{name}" for key, value in content.items() if isinstance(value, dict) for name in value]
     return [key for key, value in content.items() if not isinstance(value, dict)] + inner

@@ -1,9 +1,9 @@
-"""What a site keeps of its clients between rounds: in files of its own, and exactly once.
+"""The states of a site's clients between rounds, in files, where each accepted round counts exactly once.
 
-``STATE/RUN/PHASE/CLIENT/round-000003.pt`` is a client's state after round 3, as the server has accepted it, and
-``pending-000004.pt`` is that after round 4, of which the site does not know yet. Whoever asks for a round names the
-state from which it starts: a pending state becomes the accepted one by that, or goes. So a round that is asked for
-twice begins twice with the same state, and draws the same batches.
+``STATE/RUN/PHASE/CLIENT/round-000003.pt`` is a client's state after round 3, which the server has accepted.
+``pending-000004.pt`` is the state after round 4, before the site knows if it was accepted. A request for a round names
+the state from which it starts: the pending state then becomes the accepted one, or is deleted. A round that is
+requested twice therefore starts twice from the same state, and draws the same batches.
 """
 
 import re
@@ -27,19 +27,19 @@ JOB = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class MissingState(ValueError):
-    """The state that the server wants is not here."""
+    """Error of a state that the server needs and the site does not have."""
 
-    public = "the state of a client that is wanted is not there; it may be restored from a copy"
+    public = "the required state of a client is missing; it may be restored from a copy"
 
 
 class NotKept(ValueError):
-    """The state after a round cannot be written."""
+    """Error of a file of the site that cannot be written."""
 
     public = "what the site keeps cannot be written"
 
 
 def forget(folder: Path, days: float, now: float, named: re.Pattern[str] = RUN) -> list[str]:
-    """Remove the folders of runs, or of jobs, in which nothing has been written for some time.
+    """Remove the folders of runs, or of jobs, that have not changed for some time.
 
     A run whose states are removed can only be resumed with ``fresh``.
 
@@ -65,13 +65,13 @@ def forget(folder: Path, days: float, now: float, named: re.Pattern[str] = RUN) 
 
 @dataclass(frozen=True)
 class SiteStates:
-    """The states of a site's clients in one phase of one run.
+    """States of a site's clients in one phase of a run.
 
     Args:
         folder: The site's folder of states.
-        run: The run, by its id.
-        phase: The phase; "" for the main part.
-        aggregators: How many the phase has.
+        run: Id of the run.
+        phase: Name of the phase; "" for the main part.
+        aggregators: Number of aggregators of the phase.
     """
 
     folder: Path
@@ -80,18 +80,18 @@ class SiteStates:
     aggregators: int
 
     def read(self, client: str, accepted: int | None, fresh: bool = False) -> ClientState | None:
-        """Read a state, and leave every file as it is.
+        """Read a state, without changing any file.
 
         Args:
-            client: Whose.
-            accepted: Round after which the server has accepted it; None where there is none yet.
-            fresh: Whether the client starts afresh where the state is missing.
+            client: Name of the client.
+            accepted: Round of the accepted state; None if there is none yet.
+            fresh: Whether the client starts afresh if the state is missing.
 
         Returns:
-            The state; None where the client starts afresh.
+            The state; None if the client starts afresh.
 
         Raises:
-            MissingState: It is not here, or cannot be read.
+            MissingState: If it does not exist, or cannot be read.
         """
         file = self._find(client, accepted, fresh)
         if file is None:
@@ -99,24 +99,22 @@ class SiteStates:
         try:
             tensors = torch.load(file, map_location="cpu", weights_only=True)
             return ClientState.from_tensors(tensors, self.aggregators)
-        except Exception as error:  # whatever torch raises of a file that somebody has changed
+        except Exception as error:  # torch raises any error for a file that was changed
             raise MissingState(
                 f"{file} cannot be read: {(str(error) or type(error).__name__).splitlines()[0]}"
             ) from error
 
-    def settle(self, client: str, accepted: int | None, durable: Sequence[int], fresh: bool = False) -> None:
-        """Learn what the server has accepted: the pending state becomes the client's own or goes, and so do others.
-
-        Kept are the accepted state, and those to which a checkpoint of the server goes back.
+    def commit(self, client: str, accepted: int | None, durable: Sequence[int], fresh: bool = False) -> None:
+        """Commit or delete the pending state, and delete states that no checkpoint of the server needs.
 
         Args:
-            client: Whose.
-            accepted: Round of the state that the server has accepted; None where there is none yet.
-            durable: Rounds of the states of the server's checkpoints.
-            fresh: Whether the client starts afresh where the state is missing.
+            client: Name of the client.
+            accepted: Round of the accepted state; None if there is none yet.
+            durable: Rounds of the states of the server's checkpoints, which are kept.
+            fresh: Whether the client starts afresh if the state is missing.
 
         Raises:
-            MissingState: The accepted state is not here.
+            MissingState: If the accepted state does not exist.
         """
         self._find(client, accepted, fresh)
         for number in {accepted, *durable} - {None}:
@@ -129,16 +127,16 @@ class SiteStates:
                 other.unlink(missing_ok=True)
 
     def keep(self, client: str, number: int, state: ClientState, accepted: bool = False) -> None:
-        """Write the state after a round, of which the server has not heard yet.
+        """Write the state after a round, before the server knows of it.
 
         Args:
-            client: Whose.
-            number: Completed rounds.
+            client: Name of the client.
+            number: Number of completed rounds.
             state: The state.
-            accepted: Whether it is the client's own at once, as at the start of a phase.
+            accepted: Whether it is accepted immediately, as at the start of a phase.
 
         Raises:
-            NotKept: It cannot be written.
+            NotKept: If it cannot be written.
         """
         file = self._file(client, "round" if accepted else "pending", number)
         try:
@@ -146,11 +144,11 @@ class SiteStates:
                 write_tensors(state.tensors(), draft)
                 draft.chmod(0o600)
             sync(file.parent)
-        except (OSError, RuntimeError) as error:  # torch wraps what the disk says
+        except (OSError, RuntimeError) as error:  # torch wraps errors of the disk
             reason = error if isinstance(error, OSError) else error.__context__ or error
             raise NotKept(
                 f"the state of client {client!r} cannot be written to {file.parent}: "
-                f"{getattr(reason, 'strerror', None) or reason}; make room there"
+                f"{getattr(reason, 'strerror', None) or reason}; free disk space there"
             ) from error
 
     def _find(self, client: str, accepted: int | None, fresh: bool) -> Path | None:
@@ -164,9 +162,9 @@ class SiteStates:
             return None
         there = [f"{kind} {number}" for kind, number, _ in self._files(client)]
         raise MissingState(
-            f"the state of client {client!r} after round {accepted} is not in {self._file(client, 'round', accepted).parent}, "
-            f"where there {'is ' + ', '.join(there) if there else 'is none'}; restore it from a copy, or go on without what the "
-            "client has kept so far"
+            f"the state of client {client!r} after round {accepted} is not in "
+            f"{self._file(client, 'round', accepted).parent}, which has {', '.join(there) or 'no states'}; restore it "
+            "from a copy, or resume with --fresh_state, without what the client has kept so far"
         )
 
     def _files(self, client: str) -> list[tuple[str, int, Path]]:
@@ -183,5 +181,5 @@ class SiteStates:
 
 
 def folder_name(name: str) -> str:
-    """Give a name as that of a folder: names of clients are different as such."""
+    """Return a client's name as that of a folder; different clients have different folders."""
     return re.sub(r"[^\w.\- ]+", "_", name.strip()).lstrip(".") or "_"

@@ -1,4 +1,4 @@
-"""What a lead submits to NVFlare: the folder of a job, which holds configuration and nothing that could be run."""
+"""The job that a lead submits to NVFlare: a folder with configuration, and no code."""
 
 import json
 import re
@@ -11,27 +11,27 @@ from fedlit.core.system import documents
 from fedlit.sites.rules import CLASSES, SILENT
 
 LEAD_FILE, ADMIN_FILE = "local/fedlit-lead.yaml", "startup/fed_admin.json"
-"""In the lead's folder: which sites take part, and who the lead is."""
+"""Files of the lead's folder: which sites take part, and who the lead is."""
 
 CONFIG = "fedlit.json"
 """Name of the configuration in a job."""
 
 JOB = TASK = TOPIC = "fedlit"
-"""Name of a job, of what a site is asked to do in it, and of what a lead asks a running one."""
+"""Name of a job, of its task for sites, and of the lead's command to a running job."""
 
 POLL = 0.05
-"""Seconds after which a site asks for its next task; NVFlare's own two set the pace of everything."""
+"""Seconds after which a site asks for its next task; NVFlare's default of two seconds would slow every round."""
 
 GRACE = {"dead_client_grace_period": 5.0, "dead_client_check_lead_time": 5.0}
-"""Seconds for which a site that was reported dead may come back, and a task has not to be looked at."""
+"""Seconds for which a site that was reported dead may come back, and for which NVFlare does not check a new task."""
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """Which run is to be gone on with: the newest of an experiment.
+    """The run to resume: the newest of an experiment.
 
     Attributes:
-        experiment: Its name.
+        experiment: Name of the experiment.
     """
 
     experiment: str
@@ -39,13 +39,13 @@ class Resumed:
 
 @dataclass(frozen=True)
 class Submission:
-    """What is to be run.
+    """A lead's request for a run.
 
     Attributes:
         config: The resolved configuration, as JSON.
         name: Name of a new run.
-        resumes: Which run it goes on with; None for a new one.
-        fresh: Sites whose clients go on without a state that is missing.
+        resumes: The run to resume; None for a new one.
+        fresh: Sites whose clients start afresh if their state is missing.
     """
 
     config: str
@@ -56,10 +56,10 @@ class Submission:
 
 @dataclass(frozen=True)
 class Lead:
-    """The folder of somebody who may submit.
+    """The folder of a lead.
 
     Attributes:
-        folder: As NVFlare has made it, with ``startup``.
+        folder: The folder, with NVFlare's ``startup``.
         user: Name in the certificate.
         sites: Names of the sites that take part.
         server: Name of the server's machine.
@@ -75,13 +75,13 @@ class Lead:
         """Read a folder.
 
         Raises:
-            ConfigError: It is none of a lead, or does not name the sites.
+            ConfigError: If it is not the folder of a lead, or does not name the sites.
         """
         admin, own = folder / ADMIN_FILE, folder / LEAD_FILE
         if not admin.exists():
             raise ConfigError(
-                f"--sites {folder}: there is no {ADMIN_FILE}: expected loopback: and a number of sites, or the folder that a lead has "
-                "got for NVFlare, which has that file"
+                f"--sites {folder}: expected loopback: and a number of sites, or a lead's folder with {ADMIN_FILE}, "
+                "found no such file"
             )
         if not own.exists():
             raise ConfigError(
@@ -92,29 +92,32 @@ class Lead:
         if not isinstance(sites, list) or not sites or not all(isinstance(name, str) for name in sites):
             raise ConfigError(f"{own}: expected sites: and a list of their names, such as: sites: [north, south]")
         if len(set(sites)) < len(sites):
-            raise ConfigError(f"{own}: sites: a name is there twice")
+            raise ConfigError(f"{own}: sites: a name appears twice; remove one")
         own = json.loads(admin.read_text())["admin"]
         return cls(folder.absolute(), str(own["username"]), tuple(sites), str(own.get("host", cls.server)))
 
     def reaching(self, summary: str) -> str:
-        """Replace the addresses by which the server knows itself by those by which others reach it.
+        """Replace the server's local addresses by those that others can reach.
 
         Args:
             summary: Where the charts of a run are: an address, or a command for the server and an address.
         """
         summary = re.sub(r"(?<=//)(127\.0\.0\.1|localhost)(?=[:/])", self.server, summary)
-        command = f"charts, by this command at {self.server}: mlflow ui --host {self.server} --allowed-hosts {self.server}:5000 "
+        command = (
+            f"charts, by this command at {self.server}: "
+            f"mlflow ui --host {self.server} --allowed-hosts {self.server}:5000 "
+        )
         return re.sub(r"^mlflow ui ", command, summary)
 
 
 def write_job(folder: Path, sites: Sequence[str], run: str, submission: Submission) -> Path:
-    """Write the folder of a job: configuration, and nothing that could be run.
+    """Write the folder of a job, with configuration and no code.
 
     Args:
-        folder: Where.
+        folder: The folder to write.
         sites: Names of the sites.
         run: The run's id; "" for the one that the configuration names.
-        submission: What is to be run.
+        submission: The lead's request.
     """
     rounds = {"run": run, "name": submission.name, "sites": list(sites), "fresh": list(submission.fresh)}
     server = {

@@ -1,4 +1,4 @@
-"""A lead's configuration as the objects of a run at a server: everything that it names is in the server's own table."""
+"""A lead's configuration at the server: its objects are built from classes in the server's own table."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -31,20 +31,21 @@ from fedlit.tracking.mlflow import MLflowTracker
 
 @dataclass
 class ServerSettings:
-    """Say what a server does for leads; its own file, which no job writes.
+    """Settings of a server, from its own file, which no job changes.
 
     Args:
-        home: Folder in which relative paths begin, and in which ``mlflow.db`` is. By default that of the process.
+        home: Folder from which relative paths start, and which has ``mlflow.db``. By default the working directory.
         run_dir: Folder of all runs.
         logger: Whether runs are logged to MLflow.
         tracking_uri: MLflow's store. By default ``mlflow.db`` in ``home``.
         weights: Files from which a model may start, by the names that leads use.
-        allow: Paths of classes that a configuration may name beside those of fedlit and ``torch.optim``.
+        allow: Paths of classes that a configuration may name, in addition to those of fedlit and ``torch.optim``.
         accelerator: Device of the server.
-        parameters: Weights that a model may have.
-        job_days: Days after which NVFlare's copy of an old job is removed, when another job begins. By default they stay.
+        parameters: Largest number of weights of a model.
+        job_days: Days after which NVFlare's copy of an old job is removed, when another job begins. By default copies
+            are kept.
         models: Whether sites get the best model when a run ends.
-        refused: Names in the certificates of sites and leads that are let in no more.
+        refused: Names in the certificates of sites and leads that may no longer connect.
     """
 
     home: str = "."
@@ -61,10 +62,10 @@ class ServerSettings:
 
     @classmethod
     def read(cls, file: Path | None) -> "ServerSettings":
-        """Read the file, which need not be there.
+        """Read the server's file, if there is one.
 
         Raises:
-            ConfigError: It says something else; names the key.
+            ConfigError: If a value is not valid; names the key.
         """
         values = (documents.load(file) if file is not None and file.exists() else None) or {}
         try:
@@ -72,7 +73,7 @@ class ServerSettings:
         except Mistyped as error:
             raise ConfigError(f"{file} at the server: {error}") from error
         if not Path(settings.home).is_dir():
-            raise ConfigError(f"{file} at the server: home: expected a folder that is there, found {settings.home!r}")
+            raise ConfigError(f"{file} at the server: home: expected an existing folder, found {settings.home!r}")
         if settings.job_days is not None and not settings.job_days > 0:
             raise ConfigError(
                 f"{file} at the server: job_days: expected a number of days above 0, or null, found {settings.job_days}"
@@ -80,7 +81,7 @@ class ServerSettings:
         return settings
 
     def tracker(self) -> Tracker:
-        """Make what metrics go to."""
+        """Return the tracker of metrics."""
         if not self.logger:
             return Tracker()
         return MLflowTracker(absolute(self.tracking_uri or "sqlite:///mlflow.db"))
@@ -88,7 +89,7 @@ class ServerSettings:
 
 @dataclass(frozen=True)
 class Described:
-    """What a lead's data are to a server, which does not read them.
+    """Description of a lead's data, which the server does not read.
 
     Attributes:
         classes: Their classes, in order.
@@ -102,10 +103,10 @@ class Described:
 
 @dataclass(frozen=True)
 class Submitted:
-    """A lead's whole configuration. Its data, folders and loggers are for the record: no object is made of them.
+    """A lead's whole configuration. Its data, folders and loggers are only recorded: they are not built.
 
     Attributes:
-        data: What of the lead's data counts.
+        data: Description of the lead's data.
         settings: The resolved configuration.
     """
 
@@ -115,7 +116,7 @@ class Submitted:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The keys of a configuration of which a server makes something."""
+    """Keys of a configuration that a server uses."""
 
     seed: int
     experiment: str
@@ -131,14 +132,14 @@ class Wanted:
 
 
 def to_json(experiment: Experiment, weights: str | None = None) -> str:
-    """Write down a lead's configuration.
+    """Return a lead's configuration as JSON.
 
     Args:
-        experiment: What is to be trained.
+        experiment: The experiment.
         weights: Name of the server's weights from which the model starts.
 
     Raises:
-        ConfigError: It holds something that JSON does not, such as infinity.
+        ConfigError: If it holds a value that JSON does not have, such as infinity.
     """
     data, settings = experiment.data, json.loads(json.dumps(experiment.settings, default=str))
     if weights is not None:
@@ -148,21 +149,21 @@ def to_json(experiment: Experiment, weights: str | None = None) -> str:
         return json.dumps({"data": described, "settings": settings}, indent=1, allow_nan=False)
     except ValueError as error:
         raise ConfigError(
-            f"--sites: the configuration holds NaN or infinity, which does not travel ({error})"
+            f"--sites: the configuration holds NaN or infinity, which cannot be sent ({error}); use a finite number"
         ) from error
 
 
 @contextmanager
 def experiment_of(text: str, own: ServerSettings, name: str) -> Iterator[Experiment]:
-    """Context manager that gives the objects of a lead's configuration.
+    """Context manager that builds the experiment of a lead's configuration.
 
     Args:
-        text: What :func:`to_json` has written.
+        text: The result of :func:`to_json`.
         own: The server's own file.
         name: Name of a new run.
 
     Raises:
-        ConfigError: It names a class or a file that the server does not take, or values cannot work; names the key.
+        ConfigError: If the server does not allow a class or a file, or a value is not valid; names the key.
     """
     table = table_of(own.allow)
     try:
@@ -171,19 +172,20 @@ def experiment_of(text: str, own: ServerSettings, name: str) -> Iterator[Experim
         wanted = _wanted(settings)
         if odd := lacking([wanted.model, wanted.federation, wanted.phases, wanted.callbacks], table):
             raise Mistyped(
-                f"the server does not take {', '.join(odd)}; its people may add {line_to_add([*own.allow, *odd])} to its file"
+                f"the server does not allow {', '.join(odd)}; its administrator may add "
+                f"{line_to_add([*own.allow, *odd])} to its file"
             )
         with ready(_made(submitted, settings, wanted, own, table, name)) as experiment:
             yield experiment
     except (Mistyped, RecursionError) as error:
-        raise ConfigError(f"the configuration at the server: {str(error) or 'it is too deep'}") from error
+        raise ConfigError(f"the configuration at the server: {str(error) or 'nested too deeply'}") from error
 
 
 def _json(text: str) -> Any:
     try:
         return strict_json(text.encode())
     except ValueError as error:
-        raise Mistyped(f"it is not JSON as fedlit writes it: {error}") from error
+        raise Mistyped(f"expected JSON that fedlit has written: {error}") from error
 
 
 def _wanted(settings: Mapping[str, Any]) -> Wanted:
@@ -227,7 +229,7 @@ def _made(
         settings=settings,
         seed=wanted.seed,
         experiment=wanted.experiment,
-        name=wanted.name or (None if wanted.ckpt_path else name),  # last and best mean all runs where none is named
+        name=wanted.name or (None if wanted.ckpt_path else name),  # without a name, last and best search all runs
         run_dir=Path(own.run_dir),
         ckpt_path=wanted.ckpt_path,
         fast_dev_run=wanted.fast_dev_run,
@@ -243,7 +245,7 @@ def _made(
 
 
 def _with_weights(model: Mapping[str, Any], own: ServerSettings) -> dict[str, Any]:
-    """A model's configuration with the file that the server's own list gives for a name."""
+    """Return a model's configuration with the file of the server's weights in place of their name."""
     options = dict(model.get("init_args") or {})
     asked = options.get("weights")
     if asked is not None:

@@ -1,4 +1,4 @@
-"""The lead's half of a federation over NVFlare: submits the job, shows its rounds, and submits it again where it has died."""
+"""The lead's side of a federation over NVFlare: submits the job, shows its rounds, and resubmits it if it dies."""
 
 import tempfile
 import time
@@ -22,48 +22,48 @@ from fedlit.sites.messages import new_run, printable
 from fedlit.sites.submission import JOB, TOPIC, Lead, Submission, write_job
 
 LOOK = 0.5
-"""Seconds between two looks at a job."""
+"""Seconds between two checks of a job."""
 
 SIDEWARD = 5
-"""Seconds between two looks at whether sites have lost the job."""
+"""Seconds between two checks whether sites have lost the job."""
 
 STARTING, LOADING = 60, 600
-"""Seconds within which a job that was submitted has to run, as NVFlare asks ever more seldom whether it can; and then to speak."""
+"""Seconds that a submitted job has to start (NVFlare retries at growing intervals), and then to answer."""
 
 STRANDED = 3
-"""So often in a row a site that is there is seen without the job, until it is believed."""
+"""Number of times in a row that a connected site must be seen without the job before it counts as stranded."""
 
 STOPPING = 600
-"""Seconds that a round may take to its end where the job has to end; then it is cut off, and repeated."""
+"""Seconds that a round may take if the job has to end; then the job is aborted, and the round repeated."""
 
 GONE = 5
-"""Seconds after which a job that has answered before is believed to be gone, though NVFlare still calls it running."""
+"""Seconds without an answer after which a job counts as gone, although NVFlare still calls it running."""
 
 ENDING = 60
-"""Seconds that a job may take to its end where there is nothing to wait for."""
+"""Seconds that a job may take to end if no round has to finish."""
 
 ATTEMPTS = 5
-"""How often a run is submitted again without any progress in between."""
+"""Number of times that a run is resubmitted without progress."""
 
 ENDED = tuple(status.value for status in RunStatus if status.value.startswith("FINISHED"))
-"""NVFlare's words for a job that runs no more."""
+"""NVFlare's statuses of a job that has ended."""
 
 
 @dataclass
 class Watched:
-    """What is known of a job.
+    """A watched job.
 
     Attributes:
-        id: NVFlare's.
+        id: NVFlare's id.
         began: When it was submitted.
-        seen: How many of its lines were shown.
-        told: What it has told last.
+        seen: Number of its lines that were shown.
+        told: Its last progress report.
         gone: Since when the server answers that it does not run.
-        without: How often in a row a site that is there was seen without it.
+        without: How often in a row each connected site was seen without it.
         stopping: When it was asked to end after its round.
         lost: Sites that cannot answer it any more.
-        cut: Whether it was aborted from here.
-        looked: When sites were last looked at.
+        cut: Whether this command has aborted it.
+        looked: When sites were last checked.
     """
 
     id: str
@@ -79,12 +79,12 @@ class Watched:
 
 
 class Supervisor:
-    """Run a federation over the sites of a lead, as one run, whatever dies meanwhile.
+    """Supervisor of a lead's run, which resubmits its job if a part of the federation dies.
 
     Args:
-        lead: Who submits, and to which sites.
-        submission: What is to be run.
-        say: Takes a line for the person who waits.
+        lead: The lead, and the sites.
+        submission: The lead's request.
+        say: Called with each line for the user.
     """
 
     def __init__(self, lead: Lead, submission: Submission, say: Callable[[str], None]) -> None:
@@ -97,13 +97,12 @@ class Supervisor:
         self._lock: FileLock | None = None
 
     def run(self) -> Ending:
-        """Submit, watch, and submit again, until the run has ended; a job that is at work on it already is watched.
+        """Submit, watch and resubmit until the run has ended; a job that already runs it is only watched.
 
         Raises:
-            TrainingError: It cannot go on; gives the reason.
-            ConfigError: The server does not take the lead for one, or the job for one of its own, or another command
-                watches over the run.
-            KeyboardInterrupt: A second Ctrl-C: the job is cut off.
+            TrainingError: If the run cannot continue; names the reason.
+            ConfigError: If the server does not accept the lead or the job, or another command watches the run.
+            KeyboardInterrupt: After a second Ctrl-C, which aborts the job.
         """
         try:
             return self._supervise()
@@ -138,23 +137,21 @@ class Supervisor:
                 return Ending("stopped")
             self._wait_for_end(job)
             if not job.cut and self._status(job) == RunStatus.FINISHED_ABORTED.value:
-                raise TrainingError(
-                    "somebody has aborted the job with NVFlare's own commands; go on with --ckpt_path last"
-                )
+                raise TrainingError("the job was aborted with NVFlare's own commands; to resume, use --ckpt_path last")
             self._run = job.told.get("run") or self._run
             progress = int(job.told.get("kept", 0))
             kept, fruitless = max(kept, progress), 0 if progress > kept else fruitless + 1
             if fruitless > ATTEMPTS:
-                reason = ending.reason if ending else "look at the logs of the server and of the sites"
+                reason = ending.reason if ending else "see the logs of the server and of the sites"
                 raise TrainingError(f"the job has ended {fruitless} times without a new checkpoint: {reason}")
-            self._say("the run goes on from its last checkpoint, in a new job")
+            self._say("the run resumes from its last checkpoint, in a new job")
             job = self._job = None
 
     def _found(self) -> Watched | None:
-        """A job of this lead that is at work on the run that is to be gone on with; None where there is none.
+        """Return the lead's job that is running the run to resume; None if there is none.
 
         Raises:
-            ConfigError: Another command watches over it.
+            ConfigError: If another command watches it.
         """
         if self._submission.resumes is None:
             return None
@@ -169,14 +166,17 @@ class Supervisor:
             if told and told["means"]:
                 if not self._hold(told["run"]):
                     raise ConfigError(
-                        f"--sites {self._lead.folder}: another command watches over this run already; wait for its end, or end it"
+                        f"--sites {self._lead.folder}: another command is watching this run; wait until it ends, or "
+                        f"end it"
                     )
-                self._say("a job is at work on this run: watching over it; what it was submitted with stays as it is")
+                self._say(
+                    "a job is running this run: watching it; it keeps the configuration with which it was submitted"
+                )
                 return job
         return None
 
     def _at_work(self) -> list[str]:
-        """NVFlare's numbers of the jobs of this lead that have not ended, the newest first."""
+        """Return the ids of this lead's jobs that have not ended, the newest first."""
         while (jobs := self._link.ask(lambda session: session.list_jobs(detailed=True, reverse=True))) is None:
             time.sleep(LOOK)
         own = [job for job in jobs if job.get(JobMetaKey.SUBMITTER_NAME.value) == self._lead.user]
@@ -187,14 +187,14 @@ class Supervisor:
         ]
 
     def _hold(self, run: str) -> bool:
-        """Keep other commands of this lead from watching over a run: each would submit it again."""
+        """Lock a run against other commands of this lead, which would also resubmit it; return whether it worked."""
         if self._lock is None:
             lock = FileLock(self._lead.folder / f".fedlit-{run}.lock")
             try:
                 lock.acquire(timeout=0)
             except Timeout:
                 return False
-            except OSError:  # a folder in which nothing can be written
+            except OSError:  # the folder is read-only
                 return True
             self._lock = lock
         return True
@@ -206,20 +206,18 @@ class Supervisor:
             self._lock.release()
 
     def _left(self) -> str:
-        """What becomes of the run where this command ends before it."""
+        """Return a message about what happens to the run if this command ends before it."""
         job, onward = self._job, "the same command with --ckpt_path last"
         if job is None:
-            return f"this command has seen no job of its run; one may be at work. To see: {onward}"
+            return f"this command has not seen a job of its run, but one may be running. To check: {onward}"
         if job.cut and job.gone is None and self._status(job) not in ENDED:
-            return f"whether the job goes on is not known: the server does not answer. To see, and to go on: {onward}"
+            return f"the server does not answer, so the job may or may not continue. To check and to resume: {onward}"
         if job.cut:
-            return f"the job is cut off. To go on from the last checkpoint: {onward}"
-        return (
-            f"the job goes on, and nobody submits it again if it dies. To watch over it again, and to end it: {onward}"
-        )
+            return f"the job was aborted. To resume from the last checkpoint: {onward}"
+        return f"the job continues, but nobody resubmits it if it dies. To watch it again, or to end it: {onward}"
 
     def _wait_for_sites(self) -> None:
-        """Wait until all sites are there."""
+        """Wait until all sites are connected."""
         said: set[str] | None = None
         while True:
             info = self._link.ask(lambda session: session.get_system_info())
@@ -233,10 +231,10 @@ class Supervisor:
             time.sleep(LOOK)
 
     def _submit(self) -> str:
-        """Submit a job, once, also where the server dies meanwhile; returns NVFlare's id of it.
+        """Submit a job exactly once, even if the server dies meanwhile; return its id.
 
         Raises:
-            ConfigError: It is not taken.
+            ConfigError: If the server does not accept it.
         """
         token = uuid4().hex
         with tempfile.TemporaryDirectory(prefix="fedlit-job-") as folder:
@@ -245,13 +243,13 @@ class Supervisor:
                 try:
                     job = self._link.ask(lambda session: session.submit_job(str(path), submit_token=token))
                 except api_spec.InvalidJobDefinition as error:
-                    raise ConfigError(f"the server does not take the job: {error}") from error
+                    raise ConfigError(f"the server does not accept the job: {error}") from error
                 if job is not None:
                     return job
                 time.sleep(LOOK)
 
     def _watch(self, job: Watched) -> Ending | None:
-        """Follow a job to its end; None where it died without a word."""
+        """Watch a job to its end; return None if it died without a report."""
         while True:
             try:
                 if (ending := self._told(job)) is not None:
@@ -268,11 +266,11 @@ class Supervisor:
                 if self._asked_to_stop:
                     raise
                 self._asked_to_stop = True
-                self._say("stopping after this round; Ctrl-C again cuts it off")
+                self._say("stopping after this round; Ctrl-C again aborts it")
                 self._stop(job)
 
     def _told(self, job: Watched) -> Ending | None:
-        """Show what a job has printed; returns how its run ended, once it has."""
+        """Show what a job has printed; return how its run ended, or None while it runs."""
         asked = {"since": job.seen} | ({"stop": True, "lost": job.lost} if job.stopping is not None else {})
         told = self._command(job, asked)
         if told is None:
@@ -291,7 +289,7 @@ class Supervisor:
         return Ending(**told["ended"])
 
     def _command(self, job: Watched, asked: dict[str, Any]) -> dict[str, Any] | None:
-        """Ask the job itself; None where it does not run, or has not answered."""
+        """Send a command to the job; return None if it does not run, or has not answered."""
 
         def ask(session: Session) -> dict[str, Any] | None:
             try:
@@ -299,7 +297,7 @@ class Supervisor:
             except (api_spec.JobNotRunning, api_spec.JobNotFound):
                 job.gone = job.gone or time.monotonic()
                 return None
-            except (api_spec.NoReply, api_spec.InternalError, RuntimeError):  # it begins, or is busy
+            except (api_spec.NoReply, api_spec.InternalError, RuntimeError):  # the job is starting or busy
                 return None
             job.gone = None
             return told
@@ -307,7 +305,7 @@ class Supervisor:
         return self._link.ask(ask)
 
     def _status(self, job: Watched) -> str | None:
-        """NVFlare's word for how the job is; None where the server does not answer."""
+        """Return NVFlare's status of the job; None if the server does not answer."""
 
         def ask(session: Session) -> str:
             try:
@@ -318,15 +316,15 @@ class Supervisor:
         return self._link.ask(ask)
 
     def _is_over(self, job: Watched, status: str | None) -> bool:
-        """Whether a job has to be cut off: it does not start, or it was asked to end and does not."""
+        """Return whether a job must be aborted: it does not start, or does not end on request."""
         now = time.monotonic()
         if status is None:
-            job.looked = now  # a server that has just come back knows nothing of its sites yet
+            job.looked = now  # a server that has just restarted does not know its sites yet
             return False
         running = status == RunStatus.RUNNING.value
         job.gone = job.gone if running else None
         if job.told and job.gone is not None and now - job.gone > GONE:
-            self._say(f"the server does not run the job any more ({status})")
+            self._say(f"the server no longer runs the job ({status})")
             return True
         if not job.told:
             if now - job.began <= (LOADING if running else STARTING):
@@ -334,17 +332,17 @@ class Supervisor:
             self._say(f"the job does not start ({status})")
             return True
         if job.stopping is not None and now - job.stopping > STOPPING:
-            self._say(f"the round has not ended within {STOPPING} s, and is cut off")
+            self._say(f"the round has not ended after {STOPPING} s and is aborted")
             return True
         if job.stopping is None and now - job.looked > SIDEWARD:
             job.looked = now
             if stranded := self._stranded(job):
-                self._say(f"{', '.join(stranded)} came back without the job, which ends after this round")
+                self._say(f"{', '.join(stranded)} reconnected without the job; restarting the job after this round")
                 self._stop(job, stranded)
         return False
 
     def _stranded(self, job: Watched) -> list[str]:
-        """Sites that are there and have been without the job for a while: NVFlare does not give it back to them."""
+        """Return connected sites that have been without the job for a while: NVFlare does not give it back to them."""
 
         def ask(session: Session) -> list[dict[str, Any]] | None:
             try:
@@ -353,7 +351,7 @@ class Supervisor:
                 return None
 
         jobs: dict[str, set[str]] = {}
-        for row in self._link.ask(ask) or ():  # one for each job of a site
+        for row in self._link.ask(ask) or ():  # one row per job of a site
             if row.get(MetaKey.STATUS) not in (MetaStatusValue.NO_REPLY, MetaStatusValue.ERROR):
                 jobs.setdefault(row.get(MetaKey.CLIENT_NAME, ""), set()).add(row.get(MetaKey.JOB_ID, ""))
         for name in self._lead.sites:
@@ -362,18 +360,18 @@ class Supervisor:
         return sorted(name for name, times in job.without.items() if times >= STRANDED)
 
     def _stop(self, job: Watched, lost: Sequence[str] = ()) -> None:
-        """Let a job end after its round, without sites that cannot answer any more."""
+        """Ask a job to end after its round, without sites that cannot answer any more."""
         job.stopping, job.lost = time.monotonic(), list(lost)
         self._command(job, {"since": job.seen, "stop": True, "lost": job.lost})
 
     def _abort(self, job: Watched) -> None:
-        """Cut a job off, and wait until it is gone."""
+        """Abort a job, and wait until it is gone."""
         job.cut = True
         if self._link.ask(lambda session: _abort(session, job.id)):
             self._wait_for_end(job)
 
     def _wait_for_end(self, job: Watched) -> None:
-        """Wait until a job runs no more; one that does not go is cut off."""
+        """Wait until a job has ended; abort it if it does not end."""
         began = time.monotonic()
         while self._status(job) not in ENDED and job.gone is None and time.monotonic() - began < ENDING:
             self._command(job, {"since": job.seen})

@@ -1,7 +1,7 @@
-"""The table of code: every class that a configuration from elsewhere may name, at a site as at a server.
+"""The table of code: every class that a received configuration may name, at a site and at a server.
 
-A receiver looks names up here. What it adds are classes of its own file, imported when it starts, and never because a
-message names them.
+The receiver looks up names here. It adds the classes that its own file allows, which are imported at its start, never
+because a message names them.
 """
 
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ from fedlit.federation.callbacks import Callback
 from fedlit.schedules import Schedule
 
 SHIPPED = ("aggregators", "models", "objectives", "schedules")
-"""What fedlit exports for a configuration; optimizers are those of ``torch.optim``."""
+"""Packages whose exports the table has; optimizers are those of ``torch.optim``."""
 
 BASES = (Aggregator, Schedule, Callback, Optimizer, LightningModule, nn.Module)
 
 
 @cache
 def shipped_classes() -> dict[str, type]:
-    """Return the classes that every receiver takes: by short name, by exported path and by canonical path."""
+    """Return the classes that every receiver allows: by short name, by exported path and by canonical path."""
     table = {}
     for axis in SHIPPED:
         for cls in shipped(axis):
@@ -41,13 +41,13 @@ def shipped_classes() -> dict[str, type]:
 
 
 def table_of(allow: Sequence[str] = ()) -> Table:
-    """Make the table of a receiver.
+    """Return the table of a receiver.
 
     Args:
-        allow: Paths of classes of its own file, such as ``our_project.fancy.FancyAggregator``; they are imported.
+        allow: Paths of classes from its own file, such as ``our_project.fancy.FancyAggregator``; they are imported.
 
     Raises:
-        ConfigError: One of them cannot be imported, or is not a class.
+        ConfigError: If one of them cannot be imported, or is not a class of an accepted type.
     """
     own = {}
     for path in allow:
@@ -56,24 +56,25 @@ def table_of(allow: Sequence[str] = ()) -> Table:
             cls = getattr(import_module(module), name)
         except (ImportError, AttributeError, ValueError) as error:
             raise ConfigError(
-                f"allow: {path} cannot be imported: {error}; install the package, or leave it out"
+                f"allow: {path} cannot be imported: {error}; install the package, or remove the path"
             ) from error
         if not isinstance(cls, type) or not issubclass(cls, BASES):
             raise ConfigError(
-                f"allow: expected paths of classes that derive from {', '.join(base.__name__ for base in BASES)}, found {path}"
+                f"allow: expected classes that derive from one of {', '.join(base.__name__ for base in BASES)}, "
+                f"found {path}"
             )
         own |= dict.fromkeys((path, _path(cls)), cls)
     return Table(shipped_classes() | own, BASES)
 
 
 def lacking(config: Any, table: Table | None = None) -> list[str]:
-    """List the classes of a configuration that are not in a table, by default in that of every receiver."""
+    """Return the classes of a configuration that are not in a table, by default the one of every receiver."""
     known = shipped_classes() if table is None else table.classes
     return [path for path in class_paths(config) if path not in known]
 
 
 def line_to_add(paths: Sequence[str]) -> str:
-    """Say what a receiver writes into its own file to take some classes."""
+    """Return the line that a receiver writes into its own file to allow some classes."""
     return f"allow: [{', '.join(paths)}]"
 
 

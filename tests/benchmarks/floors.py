@@ -35,7 +35,7 @@ from fedlit.data.federated import FederatedDataModule  # noqa: E402
 from fedlit.data.partition import ByPatient  # noqa: E402
 from fedlit.metrics.auroc import auroc  # noqa: E402
 from fedlit.metrics.tally import bin_of  # noqa: E402
-from fedlit.sites.messages import FAILED, Scored, Sent, new_run  # noqa: E402
+from fedlit.sites.messages import FAILED, Evaluated, Sent, new_run  # noqa: E402
 from fedlit.sites.own_data import OwnData  # noqa: E402
 from fedlit.sites.settings import read_settings  # noqa: E402
 
@@ -266,7 +266,7 @@ def counts_table(hospital: Hospital) -> None:
         both = round((float(F.softplus(chosen.double()).sum()) - loss * classes) * examples)
         of_loss[pair] = torch.tensor([both % (examples + 1), both // (examples + 1)])[: len(pair)]
     scored = answered(server.evaluate(at=1, accepted=1, part="train"))
-    of_view, logged = scored.tensors()["positives"].sum(1), scored.message(Scored).logged
+    of_view, logged = scored.tensors()["positives"].sum(1), scored.message(Evaluated).logged
     print("\n| from | classes told | classes hidden |\n|---|---|---|")
     attacks = {
         "change of the head's bias, one round": of_bias,

@@ -85,7 +85,7 @@ def test_a_changed_array_is_no_reply(carried):
         (lambda controller: controller.reply(0, make_reply(ReturnCode.EXECUTION_EXCEPTION)), "EXECUTION_EXCEPTION"),
         (
             lambda controller: controller.sent[0][0].task_done_cb(task=controller.sent[0][0], fl_ctx=None),
-            "NVFlare calls it",
+            "NVFlare reports",
         ),
         (lambda controller: None, "no reply within the deadline"),
     ],
@@ -106,7 +106,7 @@ def test_what_is_no_message_is_no_reply(carried):
     ticket = carrier.send("north", ASKED)
     controller.reply(0, make_reply(ReturnCode.OK))
     assert dict(carrier.collect([ticket]))[ticket] == Lost(
-        "its reply is damaged: NVFlare has brought no message of fedlit"
+        "its reply is damaged: expected a fedlit message, NVFlare has delivered other data"
     )
 
 
@@ -135,7 +135,7 @@ def test_a_site_that_came_back_without_the_job_has_lost_what_it_was_asked(carrie
     carrier.lose(["north"])
     controller.reply(1, packed(ASKED.header(), ASKED.vectors))
     came = dict(carrier.collect(tickets))
-    assert came[tickets[0]] == Lost("it came back without the job")
+    assert came[tickets[0]] == Lost("it reconnected without the job")
     assert isinstance(came[tickets[1]], Envelope)
     assert carrier.sites() == {"north": False, "south": True}
 
@@ -187,7 +187,7 @@ def test_a_site_whose_process_dies_says_so_and_starts_it_with_the_next_message()
     for number in (1, 2):
         answer = Envelope.from_bytes(site._answer(ASKED.to_bytes(), lambda: False))
         assert answer.verb == FAILED
-        assert answer.content["reason"] == "its process died, and is started again"
+        assert answer.content["reason"] == "its process died and is being restarted"
         assert site._process.started == number
 
 

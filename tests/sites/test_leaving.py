@@ -47,7 +47,8 @@ def last(folder: Path) -> Path:
 
 
 def by_hand(start: dict[str, Tensor], weights: dict[str, float], began: list[str]) -> dict[str, Tensor]:
-    """The third round of FedAvg: two steps of SGD at each client, from its place in its stream, and the weighted mean."""
+    """The third round of FedAvg: two steps of SGD at each client, from its place in its stream, and the weighted
+    mean."""
     data = ToyData()
     data.setup()
     mean = {name: torch.zeros_like(value) for name, value in start.items()}
@@ -244,7 +245,8 @@ def test_clients_at_other_sites_than_before_are_refused(fedlit_cli, sites, tmp_p
     code, _, err = fedlit_cli(f"{line} --federation.rounds 2 --sites loopback:2 --ckpt_path last")
     assert code == 1
     assert (
-        "client 'site-2' was at site 'site-3' when the run began, and is at 'site-1' now: what it keeps is there" in err
+        "client 'site-2' was at site 'site-3' when the run began, and is at 'site-1' now: its state is at the former"
+        in err
     )
     told = json.loads((tmp_path / "default" / "one" / "sites.json").read_text())
     assert told["clients"] == {"site-0": "site-1", "site-1": "site-2", "site-2": "site-3"}
@@ -261,6 +263,6 @@ def test_a_job_of_who_is_refused_ends_in_words(tmp_path, lead, named):
     hosted.train()
     assert hosted.ending.kind == "failed"
     assert (
-        f"the server refuses the certificate of {named} (refused in its own file): ask its people"
+        f"the server refuses the certificate of {named} (refused in its own file): ask its administrator"
         in hosted.ending.reason
     )

@@ -1,4 +1,5 @@
-"""An ordinary experiment under the rules that ``fedlit site init`` writes: no floor is met, and recovery is unharmed."""
+"""An ordinary experiment under the rules that ``fedlit site init`` writes: no floor is met, and recovery is
+unharmed."""
 
 from pathlib import Path
 

@@ -1,4 +1,5 @@
-"""The whole path: a server and two sites of NVFlare with mutual TLS, a site's job killed, and the run of one process comes of it."""
+"""The whole path: a server and two sites of NVFlare with mutual TLS, a site's job killed, and the run of one process
+comes of it."""
 
 import json
 import os
@@ -106,7 +107,7 @@ def test_a_killed_site_job_changes_nothing(tmp_path, network, monkeypatch, proxy
     assert here.wait(300) == 0, here.output
     assert there.wait(300) == 0, there.output
     assert "after 1 rounds" in there.output
-    assert there.output.count("the run goes on from its last checkpoint, in a new job") == 1
+    assert there.output.count("the run resumes from its last checkpoint, in a new job") == 1
     assert_same(Ended(tmp_path / "there"), Ended(tmp_path / "here"))
     assert not (tmp_path / "nowhere").exists()
     assert len(proxy.asked) >= 5  # two sites, a job of each, and the lead
@@ -134,8 +135,10 @@ def test_code_of_a_lead_runs_nowhere(tmp_path, network):
 
     def run(model: dict) -> tuple[str, list[str]]:
         settings = {
-            "seed": 0, "experiment": "x", "name": "one", "tags": {}, "ckpt_path": None, "fast_dev_run": False, "phases": [],
-            "callbacks": None, "fabric": {"precision": "32-true"}, "model": model, "federation": {"rounds": 1}, "run_dir": "x",
+            "seed": 0, "experiment": "x", "name": "one", "tags": {}, "ckpt_path": None, "fast_dev_run": False,
+            "phases": [],
+            "callbacks": None, "fabric": {"precision": "32-true"}, "model": model, "federation": {"rounds": 1},
+            "run_dir": "x",
         }  # fmt: skip
         data = {"classes": [], "batch_size": 8, "eval_batch_size": 8}
         config, said = json.dumps({"data": data, "settings": settings}), []
@@ -148,11 +151,11 @@ def test_code_of_a_lead_runs_nowhere(tmp_path, network):
         network.write_site(site, **own)
     shell = {"class_path": "fedlit.tracking.run.os.system", "init_args": {"command": f"touch {mark}"}}
     reason, _ = run({"class_path": "ImageClassifier", "init_args": {"backbone": "small_cnn", "optimizer": shell}})
-    assert "the server does not take fedlit.tracking.run.os.system" in reason
+    assert "the server does not allow fedlit.tracking.run.os.system" in reason
     server = network.workspace(SERVER) / "local" / "fedlit-server.yaml"
     server.write_text(yaml.safe_dump({"allow": ["fedlit.testing.ToyNet"], "accelerator": "cpu"}))
     reason, _ = run({"class_path": "fedlit.testing.ToyNet", "init_args": {}})
-    assert "site 'site-1': its policy does not take fedlit.testing.ToyNet" in reason
+    assert "site 'site-1': its policy does not allow fedlit.testing.ToyNet" in reason
     assert "add allow: [fedlit.testing.ToyNet] under policy" in reason
     assert not mark.exists()
     lines = [json.loads(line) for line in (tmp_path / "site-1" / "ledger.jsonl").read_text().splitlines()]

@@ -33,8 +33,8 @@ def test_a_site_that_is_well(fedlit_cli, file):
     assert "site 'north': fedlit" in out
     assert "client 'hospital-01': " in out
     assert "Atelectasis few/" in out  # fewer than ten positives
-    assert "no scores of images leave; numbers of positives and negatives below 10 are not told" in out
-    assert "north tells no AUROC of " in out
+    assert "no scores of images leave; numbers of positives and negatives below 10 are not reported" in out
+    assert "north reports no AUROC of " in out
     assert "a round of 2 steps: " in out
     assert "each round a site sends" in out
     assert "main part, evaluate: reply: 2 messages" in out
@@ -68,9 +68,9 @@ def test_a_whole_configuration_is_tried_under_the_policy(fedlit_cli, sites, file
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"state": "/proc/nowhere"}, "state: nothing can be written in /proc"),
+        ({"state": "/proc/nowhere"}, "state: cannot write to /proc"),
         ({"data": {"class_path": "NIHChestXray14", "init_args": {"root": "/nowhere"}}}, "/nowhere"),
-        ({"policy": {"verbs": ["prepare"]}}, "'train' is none of its verbs (prepare)"),
+        ({"policy": {"verbs": ["prepare"]}}, "verbs: expected one of prepare, found 'train'"),
         ({"accelerator": "gpus"}, "gpus"),
     ],
 )
@@ -90,7 +90,7 @@ def test_a_full_disk_is_told(fedlit_cli, file, monkeypatch):
     )
     code, _, err = fedlit_cli(f"site check {written(file)}")
     assert code == 1
-    assert f"state: nothing can be written in {file.parent}: No space left on device; choose another folder" in err
+    assert f"state: cannot write to {file.parent}: No space left on device; choose another folder" in err
 
 
 def test_a_disk_on_which_only_a_part_fits_is_told(fedlit_cli, file):
@@ -102,7 +102,7 @@ def test_a_disk_on_which_only_a_part_fits_is_told(fedlit_cli, file):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert code == 1
-    assert "state: nothing can be written in" in err
+    assert "state: cannot write to" in err
 
 
 def test_a_file_that_is_not_there_is_told(fedlit_cli, file):

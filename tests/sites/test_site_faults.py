@@ -44,10 +44,10 @@ def half(envelope: Envelope, answer: Answer) -> bytes:
 
 
 FAULTS = {
-    "its process dies": (dying, "its process died, and is started again"),
+    "its process dies": (dying, "its process died and is being restarted"),
     "NaN": (with_nan, "its 'w' is not finite"),
-    "a bit": (flipped, "their SHA-256 is another one"),
-    "half of it": (half, "is cut off"),
+    "a bit": (flipped, "their SHA-256 does not match"),
+    "half of it": (half, "is incomplete"),
 }
 
 
@@ -73,7 +73,7 @@ def test_a_site_that_fails_each_time_ends_the_run_with_its_name_and_round(fedlit
     assert code == 1
     assert "round 2: site 'site-2', client 'site-1' (train): " in err
     assert FAULTS[fault][1] in err
-    assert "(3 times in a row); go on with the last checkpoint, or set federation.on_site_error: skip" in err
+    assert "(3 times in a row); resume from the last checkpoint, or set federation.on_site_error: skip" in err
 
 
 @pytest.mark.slow
@@ -82,7 +82,7 @@ def test_stop_ends_at_the_first_failure(fedlit_cli, sites, tmp_path):
     options = f"{OPTIONS} --federation.on_site_error stop"
     code, _, err = fedlit_cli(f"{TOYS} {options} --run_dir {tmp_path} --sites loopback:3")
     assert code == 1
-    assert "its 'w' is not finite; go on with the last checkpoint once it is mended" in err
+    assert "its 'w' is not finite; fix it and resume from the last checkpoint" in err
 
 
 @pytest.mark.parametrize("fault", but("its process dies"))
@@ -93,7 +93,7 @@ def test_skip_is_the_simulation_of_that_cohort(fedlit_cli, sites, monkeypatch, t
     code, _, err = fedlit_cli(f"{TOYS} {options} --run_dir {tmp_path / 'there'} --sites loopback:3")
     assert code == 0, err
     assert "round 2: site 'site-2', client 'site-1' (train): " in err
-    assert "it goes on with 2 of 3" in err
+    assert "continuing with 2 of 3" in err
     planned = Session.round
 
     def without(session: Session, index: int):
@@ -143,12 +143,15 @@ def changed(**fields) -> Callable:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"fedlit": "9.9"}, f"site 'site-2': it has fedlit 9.9, and the server {fedlit.__version__}; install the same"),
+        (
+            {"fedlit": "9.9"},
+            f"site 'site-2': it has fedlit 9.9, and the server has {fedlit.__version__}; install the same",
+        ),
         (
             {"classes": ["Edema", "Mass", "Nodule"], "clients": []},
             "its classes are Edema, Mass, Nodule, and the model's Edema, Effusion, Nodule",
         ),
-        ({"name": "site-1"}, "sites 'site-1' and 'site-2' both call themselves 'site-1': give each a name of its own"),
+        ({"name": "site-1"}, "sites 'site-1' and 'site-2' both call themselves 'site-1': give each a different name"),
         ({"name": "other"}, "site 'site-2' calls itself 'other'"),
     ],
 )
@@ -173,7 +176,7 @@ def test_a_certificate_that_ends_soon_is_told(fedlit_cli, sites, tmp_path, days,
     sites.between = changed(until=time.time() + days * 86400)
     code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
     assert code == 0
-    assert ("site 'site-2': its certificate ends on " in err) is said
+    assert ("site 'site-2': its certificate expires on " in err) is said
     assert "site 'site-1'" not in err
 
 
@@ -192,14 +195,14 @@ def test_a_site_tells_when_its_certificate_ends(tmp_path):
 def test_another_torch_is_told(fedlit_cli, sites, tmp_path):
     sites.between = changed(torch="1.0")
     _, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
-    assert f"site 'site-2' has torch 1.0, and the server {torch.__version__}: numbers agree" in err
+    assert f"site 'site-2' has torch 1.0, and the server has {torch.__version__}: results agree" in err
 
 
 def test_another_version_is_refused_at_the_site_too(fedlit_cli, sites, monkeypatch, tmp_path):
     monkeypatch.setattr(site, "__version__", "9.9")
     code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
     assert code == 1
-    assert f"it has fedlit 9.9, and the server {fedlit.__version__}: rounds of two versions may differ" in err
+    assert f"it has fedlit 9.9, and the server has {fedlit.__version__}: results of two versions may differ" in err
 
 
 def test_another_layout_is_told_with_what_differs(fedlit_cli, sites, monkeypatch, tmp_path):
@@ -214,7 +217,7 @@ def test_another_layout_is_told_with_what_differs(fedlit_cli, sites, monkeypatch
     monkeypatch.setattr(site.recipe, "read", other)
     code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
     assert code == 1
-    assert "its model has another layout: number of weights 447 there, 483 here; install the same code" in err
+    assert "the layout of its model: expected number of weights 483, found 447; install the same code" in err
 
 
 def test_a_full_disk_at_a_site_is_told(fedlit_cli, sites, monkeypatch, tmp_path):
@@ -226,7 +229,7 @@ def test_a_full_disk_at_a_site_is_told(fedlit_cli, sites, monkeypatch, tmp_path)
     code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
     assert code == 1
     assert "site 'site-1', client 'site-0' (train): the state of client 'site-0' cannot be written to" in err
-    assert "No space left on device; make room there" in err
+    assert "No space left on device; free disk space there" in err
     assert not [p for p in tmp_path.rglob("*.pt") if "sites" in p.parts]
 
 

@@ -27,7 +27,7 @@ def made(fedlit_cli, tmp_path):
     def write(role: str, more: str = "") -> Path:
         code, out, err = fedlit_cli(f"site init {tmp_path / role} --project chest {ROLES[role]} {more}")
         assert code == 0, err
-        assert out.rstrip().endswith(f"what comes next is in {tmp_path / role / 'STEPS.txt'}")
+        assert out.rstrip().endswith(f"the next steps are in {tmp_path / role / 'STEPS.txt'}")
         return tmp_path / role
 
     return write
@@ -86,7 +86,7 @@ def test_a_folder_is_written_once(made, fedlit_cli, role):
     code, _, err = fedlit_cli(f"site init {folder} --project chest {ROLES[role]}")
     assert code == 1
     assert f"{folder}/participant.yaml" in err
-    assert "there already, and stays as it is" in err
+    assert "exists already and was not changed" in err
     assert (folder / "participant.yaml").read_text() == "mine"
     assert not (folder / "STEPS.txt").exists()
 
@@ -97,12 +97,15 @@ def test_a_folder_is_written_once(made, fedlit_cli, role):
         ("F --name 'no rth' --org a", "--name: expected letters, digits, - and _"),
         ("F --name north --org a-b", "--org: expected letters, digits and _, found 'a-b'"),
         ("F --name north --org a --project '../x'", "--project: expected"),
-        ("F --name lead --org a --role lead --sites north", "--name: expected an address"),
+        ("F --name lead --org a --role lead --sites north", "--name: expected an email address"),
         ("F --name fl_x.org --org a --role server", "--name: expected the name of its machine"),
         ("F --name a@b.org --org a --role lead", "--sites: expected the names of the sites that take part"),
-        ("F --name north --org a --port 8002", "--port: it is for --role server, and this folder is for --role site"),
+        ("F --name north --org a --port 8002", "--port: expected only with --role server, found with --role site"),
         ("F --name fl --org a --role server --port 0", "--port: expected a number up to 65535, found 0"),
-        ("F --name fl --org a --role server --data '{class_path: NIHChestXray14}'", "--data: it is for --role site"),
+        (
+            "F --name fl --org a --role server --data '{class_path: NIHChestXray14}'",
+            "--data: expected only with --role site",
+        ),
         ("'F F' --name north --org a", "need a path without spaces"),
     ],
 )
@@ -143,7 +146,7 @@ def test_a_folder_without_a_certificate_is_looked_at_all_the_same(made, fedlit_c
     """As a hospital does first: its data and its rules, before it asks for anything."""
     code, out, err = fedlit_cli(f"site check {made('site')}")
     assert code == 0, err
-    assert out.rstrip().endswith("ready to join; the server was not tried: there is no certificate in startup/ yet")
+    assert out.rstrip().endswith("ready to join; the server was not checked: there is no certificate in startup/ yet")
 
 
 def test_a_folder_of_nobody_is_told(fedlit_cli, tmp_path):

@@ -1,6 +1,7 @@
 """Killed between any two writes: a site, the server, or both; the run that comes of it is the one without kills.
 
-What writes is counted, and the n-th write never happens, nor anything after it in that process. Every n has its turn, of a
+What writes is counted, and the n-th write never happens, nor anything after it in that process. Every n has its turn,
+of a
 site and of the server; of both, every second one.
 """
 

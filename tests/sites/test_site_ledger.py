@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedlit.sites.ledger import LINES, Entry, Ledger
+from fedlit.sites.ledger import LINES, Ledger, LedgerEntry
 
 DAY = 86400.0
 ARRAYS = {"vectors/w": ("float32", 483)}
@@ -27,14 +27,16 @@ def file(tmp_path: Path, state: Path) -> Path:
 def noted(state: Path) -> None:
     ledger = Ledger(state)
     asked = {"run": "a1b2c3d4e5f6", "lead": "ann@example.org", "client": "North"}
-    ledger.note(Entry(0.0, verb="hello", answer="reply"))
-    ledger.note(Entry(DAY, **asked, verb="train", examples=64, steps=8, answer="reply", arrays=ARRAYS, nbytes=1932))
+    ledger.note(LedgerEntry(0.0, verb="hello", answer="reply"))
     ledger.note(
-        Entry(2 * DAY, **asked, verb="train", examples=80, steps=10, answer="reply", arrays=ARRAYS, nbytes=1932)
+        LedgerEntry(DAY, **asked, verb="train", examples=64, steps=8, answer="reply", arrays=ARRAYS, nbytes=1932)
     )
-    ledger.note(Entry(2 * DAY, **asked, verb="train", answer="failed", refused="rounds: 2 within 30 days"))
     ledger.note(
-        Entry(3 * DAY, run="=cmd|'calc'", lead="\x1b[31mred", verb="evaluate", view="North/val", answer="reply")
+        LedgerEntry(2 * DAY, **asked, verb="train", examples=80, steps=10, answer="reply", arrays=ARRAYS, nbytes=1932)
+    )
+    ledger.note(LedgerEntry(2 * DAY, **asked, verb="train", answer="failed", refused="rounds: 2 within 30 days"))
+    ledger.note(
+        LedgerEntry(3 * DAY, run="=cmd|'calc'", lead="\x1b[31mred", verb="evaluate", view="North/val", answer="reply")
     )
 
 
@@ -94,7 +96,7 @@ def test_a_ledger_that_was_changed_is_not_shown(fedlit_cli, file, state, change)
     (state / LINES).write_text("".join(lines))
     code, out, err = fedlit_cli(f"site ledger {file}")
     assert (code, out) == (1, "")
-    assert "it does not follow from the line before it: somebody has changed the file" in err
+    assert "does not follow from the line before it: the file was edited" in err
 
 
 def test_a_line_that_is_being_written_is_not_counted_and_stays(fedlit_cli, file, state):
@@ -109,9 +111,9 @@ def test_a_line_that_is_being_written_is_not_counted_and_stays(fedlit_cli, file,
 
 
 def test_what_is_no_site_is_refused_in_words(fedlit_cli, file, tmp_path):
-    assert "nothing was asked yet, and nothing has left" in fedlit_cli(f"site ledger {file}")[1]
+    assert "no message was answered yet, and nothing has left" in fedlit_cli(f"site ledger {file}")[1]
     code, _, err = fedlit_cli(f"site ledger {tmp_path}")
     assert code == 1
     assert "expected the folder of a site, with local/fedlit-site.yaml, or its own file" in err
     file.write_text("name: north\n")
-    assert "state: expected the folder of what the site keeps" in fedlit_cli(f"site ledger {file}")[2]
+    assert "state: expected the path of the site's folder of states" in fedlit_cli(f"site ledger {file}")[2]

@@ -128,14 +128,14 @@ def test_a_site_that_does_not_take_it_says_so_and_the_run_ends_well(fedlit_cli, 
     }
     code, out, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
     assert code == 0, err
-    assert "the best model is not kept there: site 'site-2'" in err
-    assert "'model' is none of its verbs (prepare, start, train, measure, evaluate)" in err
+    assert "the best model was not stored: site 'site-2'" in err
+    assert "verbs: expected one of prepare, start, train, measure, evaluate, found 'model'" in err
     assert "the best model is at site-1:" in out
     assert len(list(state(tmp_path, "site-1").glob("models/*"))) == 1
     assert not (state(tmp_path, "site-2") / "models").exists()
     code, _, err = fedlit_cli(f"site model {state(tmp_path, 'site-2')}")
     assert code == 1
-    assert "if verbs of the site's file has model in it, and models of the server's file is true" in err
+    assert "verbs in the site's file include model, and models in the server's file is true" in err
 
 
 def test_a_server_whose_file_says_so_gives_it_to_nobody(fedlit_cli, sites, tmp_path, monkeypatch):
@@ -208,7 +208,7 @@ def test_a_server_that_lies_writes_nothing(fedlit_cli, sites, tmp_path):
                 assert files(tmp_path) == before, name
             whole = envelope.to_bytes()
             broken = Envelope.from_bytes(answer(whole[:-1] + bytes([whole[-1] ^ 1])))
-            assert "their SHA-256 is another one" in broken.content["reason"]
+            assert "their SHA-256 does not match" in broken.content["reason"]
         return answer(envelope.to_bytes())
 
     sites.between = between
@@ -217,8 +217,8 @@ def test_a_server_that_lies_writes_nothing(fedlit_cli, sites, tmp_path):
     )
     assert code == 0, err
     assert refused.keys() == CHANGES.keys()
-    assert "a model has w and stats, found w, stats, code" in refused["an array more"]
-    assert "is not a number" in refused["no number among the statistics"]
+    assert "expected the vectors w and stats, found w, stats, code" in refused["an array more"]
+    assert "expected numbers, found NaN" in refused["no number among the statistics"]
     assert "clients keep a part of the model" in refused["nobody's own, of clients that keep a part"]
     assert "expected 32 hexadecimal digits" in refused["a path as the run"]
     assert len(list(state(tmp_path, "site-1").glob("models/*"))) == 1
@@ -231,11 +231,11 @@ def test_models_of_as_many_runs_as_the_site_allows_are_kept(fedlit_cli, sites, t
     sites.rules["site-1"] = OWN | {"limits": {"models": 1}, "allow": ["toys.ToyNet"]}
     line = f"{TOYS} --run_dir {tmp_path} --sites loopback:2"
     code, _, err = fedlit_cli(f"{line} --federation.rounds 1")
-    assert "not kept" not in err, err
+    assert "not stored" not in err, err
     (kept,) = state(tmp_path, "site-1").glob("models/*")
     before = kept.read_bytes()
     code, _, err = fedlit_cli(f"{line} --federation.rounds 2 --ckpt_path last")  # the same run in the same place
-    assert (code, "not kept" in err, before == kept.read_bytes()) == (0, False, False)
+    assert (code, "not stored" in err, before == kept.read_bytes()) == (0, False, False)
     code, out, err = fedlit_cli(f"{line} --federation.rounds 1 --seed 1")
     assert code == 0
     assert "there are models of 1 runs in models/ of its folder, as many as limits.models allows" in err
@@ -257,7 +257,7 @@ def test_a_full_disk_is_told_and_leaves_no_half(fedlit_cli, sites, tmp_path, mon
     code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
     assert code == 0
     assert "the model cannot be written to" in err
-    assert "No space left on device; make room there" in err
+    assert "No space left on device; free disk space there" in err
     assert list(state(tmp_path, "site-1").glob("models/*")) == []
 
 

@@ -21,17 +21,17 @@ OWN = {"allow": ["toys.ToyNet"], "floors": None}
 """The class of the toys, whose clients are smaller than any floor."""
 
 RULES = {
-    "verbs": ({"verbs": ["prepare", "evaluate"]}, "(train): 'train' is none of its verbs (prepare, evaluate)"),
+    "verbs": ({"verbs": ["prepare", "evaluate"]}, "(train): verbs: expected one of prepare, evaluate, found 'train'"),
     "allow": (
         {"allow": []},
-        "its policy does not take toys.ToyNet; the site may add allow: [toys.ToyNet] under policy",
+        "its policy does not allow toys.ToyNet; to allow it, the site can write allow: [toys.ToyNet] under policy",
     ),
     "vectors": (
         {"leaves": {"vectors": ["w", "squares"]}},
-        "(train): 'stats' may not leave it, by leaves.vectors (w, squares)",
+        "(train): leaves.vectors: expected names that match w, squares, found 'stats'",
     ),
-    "rounds": ({"rounds": 2}, "has answered for 2 rounds in 30 days, over all runs, and rounds: 2 are allowed"),
-    "configs": ({"configs": ["0" * 64]}, "is none of its configs"),
+    "rounds": ({"rounds": 2}, "has answered for 2 rounds in 30 days, over all runs; rounds allows 2"),
+    "configs": ({"configs": ["0" * 64]}, "is not approved"),
 }
 
 
@@ -77,7 +77,7 @@ def test_an_approved_configuration_is_taken(fedlit_cli, sites, tmp_path):
     for changed in ("--data.batch_size 5", "--federation.schedule.window 3", "--model.lr 0.2", "--seed 1"):
         code, _, err = fedlit_cli(f"{line} {changed} --run_dir {tmp_path / 'c'}")
         assert code == 1
-        assert "is none of its configs" in err, changed
+        assert "is not approved" in err, changed
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ SITE = {"name": "a", "data": {"class_path": "toys.ToyData"}, "state": "state"}
     ("values", "said"),
     [
         ({"name": " "}, "name: expected the name of the site"),
-        ({"share": "4 of 3"}, "share: expected such as 2 of 3, found '4 of 3'"),
-        ({"share": "all"}, "share: expected such as 2 of 3, found 'all'"),
+        ({"share": "4 of 3"}, "share: expected a share such as 2 of 3, found '4 of 3'"),
+        ({"share": "all"}, "share: expected a share such as 2 of 3, found 'all'"),
         ({"policy": {"verb": []}}, "verb"),
         ({"data": {"class_path": "toys.ToyNet"}}, "ToyNet"),
         ({"state": None}, "state"),
@@ -146,7 +146,7 @@ def test_without_scores_auroc_is_within_its_bound(fedlit_cli, sites, tmp_path):
         sites.rules = dict.fromkeys(("site-1", "site-3"), NO_SCORES)
         code, out, err = fedlit_cli(f"{TOYS} {options} --run_dir {tmp_path / path} {where}")
         assert code == 0, err
-        assert ("no scores of single images leave site-1, site-3" in out) == bool(where)
+        assert ("site-1, site-3: scores of single images do not leave" in out) == bool(where)
     there, here = ({(s, k): float(v) for s, k, v in Ended(tmp_path / p).kept.metrics()} for p in ("there", "here"))
     bounds = {key: value for key, value in there.items() if "/auroc_within/" in key[1]}
     assert len(bounds) == 9  # three classes, two rounds and the test

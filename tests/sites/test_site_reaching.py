@@ -36,7 +36,7 @@ def network(tmp_path: Path, authority: Authority):
         with listening(tmp_path / "server", authority, pair if tls else None) as port:
             folder = packed(tmp_path / "site", authority, own or authority.pair("north"), port, host)
             try:
-                return "\n".join(kit_of(folder).looked_at(name))
+                return "\n".join(kit_of(folder).checks(name))
             except ConfigError as error:
                 return str(error)
 
@@ -49,13 +49,13 @@ def shown(off: datetime.timedelta) -> str:
 
 def test_a_server_that_takes_the_certificate(network):
     said = network()
-    assert "certificate of 'north', until" in said
-    assert "answers, and takes the certificate" in said
-    assert "ask for a new one" not in said
+    assert "certificate of 'north': valid until" in said
+    assert "answers, and accepts the certificate" in said
+    assert "request a new one" not in said
 
 
 def test_a_certificate_that_ends_soon_is_told(network, authority):
-    assert "ask for a new one now" in network(own=authority.pair("north", until=20 * DAY))
+    assert "request a new one now" in network(own=authority.pair("north", until=20 * DAY))
 
 
 def test_an_expired_certificate_is_named_with_its_date(network, authority):
@@ -79,11 +79,11 @@ def test_a_clock_an_hour_behind_is_told(network, authority):
 
 def test_a_certificate_that_the_server_does_not_know_is_told(network):
     said = network(own=issued("north", None))
-    assert "refuses the certificate" in said or "breaks the connection off" in said
+    assert "refuses the certificate" in said or "closes the connection" in said
 
 
 def test_a_server_of_another_federation_is_told(network):
-    assert "is not of this federation" in network(server=Authority().pair("localhost"))
+    assert "is not from this federation" in network(server=Authority().pair("localhost"))
 
 
 def test_a_server_of_another_name_is_told(network, authority):
@@ -95,11 +95,11 @@ def test_what_speaks_no_tls_is_told(network):
 
 
 def test_a_certificate_of_another_site_is_told(network):
-    assert "client.crt is for 'north', and this site is 'south'" in network(name="south")
+    assert "client.crt: expected the name 'south' of this site, found 'north'" in network(name="south")
 
 
 def test_a_machine_that_nobody_knows_is_told(network):
-    assert "no machine of this name is known here" in network(host="fl.example.invalid")
+    assert "no machine with this name is known here" in network(host="fl.example.invalid")
 
 
 def test_a_server_that_does_not_listen_is_told(tmp_path, authority):
@@ -107,16 +107,16 @@ def test_a_server_that_does_not_listen_is_told(tmp_path, authority):
         silent.bind(("127.0.0.1", 0))
         port = silent.getsockname()[1]
         kit = kit_of(packed(tmp_path / "site", authority, authority.pair("north"), port))
-        said = rf"localhost:{port} cannot be reached .*may this machine connect to port {port}\?"
+        said = rf"localhost:{port} cannot be reached .*that this machine may connect to port {port}"
         with pytest.raises(ConfigError, match=said):
-            list(kit.looked_at())
+            list(kit.checks())
 
 
 def test_a_proxy_of_the_environment_is_used_as_nvflare_does(network, monkeypatch):
     with proxying() as proxy:
         monkeypatch.setenv("https_proxy", proxy.address.replace("//", "//ann:a%40b@"))
         said = network()
-        assert ", through the proxy 127.0.0.1: answers, and takes the certificate" in said
+        assert ", through the proxy 127.0.0.1: answers, and accepts the certificate" in said
         (head,) = proxy.asked
         assert head.startswith("CONNECT localhost:")
         assert "Proxy-Authorization: Basic YW5uOmFAYg==" in head
@@ -130,7 +130,7 @@ def test_a_proxy_that_does_not_connect_is_told(network, monkeypatch):
         monkeypatch.setenv("grpc_proxy", proxy.address)
         said = network()
     assert f"the proxy 127.0.0.1:{proxy.port} does not connect to localhost:" in said
-    assert "(HTTP/1.1 403 Forbidden): ask its people to allow it, or name localhost in no_proxy" in said
+    assert "(HTTP/1.1 403 Forbidden): ask its administrator to allow it, or add localhost to no_proxy" in said
     assert f"the proxy 127.0.0.1:{proxy.port} cannot be reached (Connection refused)" in network()
 
 
@@ -146,15 +146,15 @@ def test_a_key_of_another_certificate_is_told(tmp_path, authority):
     authority.pair("south").write(tmp_path, "other")
     (folder / "startup" / "client.key").write_bytes((tmp_path / "other.key").read_bytes())
     with pytest.raises(ConfigError, match=r"client\.crt and client\.key cannot be used together"):
-        list(kit_of(folder).looked_at())
+        list(kit_of(folder).checks())
 
 
 def test_files_that_cannot_be_read_are_told(tmp_path, authority):
     folder = packed(tmp_path / "site", authority, authority.pair("north"), 1)
     for name, content in (("client.crt", "nothing"), ("fed_client.json", "{}")):
         (folder / "startup" / name).write_text(content)
-        with pytest.raises(ConfigError, match=rf"{name} cannot be read .*package it again"):
-            list(kit_of(folder).looked_at())
+        with pytest.raises(ConfigError, match=rf"{name} cannot be read .*repeat `nvflare package`"):
+            list(kit_of(folder).checks())
 
 
 def test_without_nvflare_there_is_a_clear_answer(network, monkeypatch):

@@ -1,4 +1,5 @@
-"""What a site holds against a server that allows everything, and a server against strangers: over NVFlare, from nothing.
+"""What a site holds against a server that allows everything, and a server against strangers: over NVFlare, from
+nothing.
 
 The folders are those of ``docker/sites.sh``, which runs the commands of the documents.
 """

@@ -14,8 +14,8 @@ from fedlit.core.messages import ClientState
 from fedlit.data import HeldAtSites
 from fedlit.sites import serving
 from fedlit.sites.hosting import Hosted, Order
-from fedlit.sites.ledger import DAY, Entry, Ledger
-from fedlit.sites.loopback import InProcess
+from fedlit.sites.ledger import DAY, Ledger, LedgerEntry
+from fedlit.sites.loopback import SitesInProcess
 from fedlit.sites.settings import SiteSettings
 from fedlit.sites.site import Site
 from fedlit.sites.states import MissingState, SiteStates, forget
@@ -35,7 +35,7 @@ def kept(folder: Path, run: str, days: float) -> SiteStates:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    Ledger(tmp_path).note(Entry(1.0, verb="hello"))
+    Ledger(tmp_path).note(LedgerEntry(1.0, verb="hello"))
     (tmp_path / "key").write_text("secret")
     (tmp_path / "copy of the states").mkdir()
     os.utime(tmp_path / "copy of the states", (0, 0))
@@ -49,7 +49,9 @@ def test_states_of_runs_that_have_written_none_for_some_time_are_removed(folder)
     assert forget(folder, 30, 1000 * DAY) == [OLD]
     assert {path.name for path in folder.iterdir()} == others
     assert new.read("North", 1) is not None
-    with pytest.raises(MissingState, match="restore it from a copy, or go on without what the client has kept so far"):
+    with pytest.raises(
+        MissingState, match="a copy, or resume with --fresh_state, without what the client has kept so far"
+    ):
         old.read("North", 1)
 
 
@@ -104,7 +106,7 @@ def test_a_job_at_the_server_removes_copies_of_old_jobs(tmp_path, days):
     file = tmp_path / "local" / "fedlit-server.yaml"
     file.parent.mkdir()
     file.write_text(yaml.safe_dump({"home": str(tmp_path), "job_days": days}))
-    Hosted(Order(tmp_path / "none.json", "", "one", server=file), InProcess({})).train()
+    Hosted(Order(tmp_path / "none.json", "", "one", server=file), SitesInProcess({})).train()
     assert (old.exists(), new.exists()) == (days is None, True)
 
 

@@ -96,7 +96,8 @@ def test_bits_of_every_aggregator_that_ships(both, tmp_path, name):
 
 @pytest.mark.slow
 def test_personal_parts_go_on_in_the_next_phase(both, tmp_path):
-    """Measuring rounds, another objective, the best of a phase, and what clients kept: all from the sites' own files."""
+    """Measuring rounds, another objective, the best of a phase, and what clients kept: all from the sites' own
+    files."""
     federation = {"aggregators": [{"class_path": "FedBN"}], "rounds": 2, "schedule": STEPS}
     assert_same(*both(f"--config {written(tmp_path, phases=[PRETRAIN], federation=federation)}", 2))
 
@@ -150,13 +151,13 @@ def test_short_rounds_are_told_in_numbers(fedlit_cli, sites, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--sites loopback:4", "4 sites for 3 clients: expected at most one site a client"),
+        ("--sites loopback:4", "found 4 sites for 3 clients"),
         (
             "--sites project/",
-            "--sites project: there is no startup/fed_admin.json: expected loopback: and a number of sites, or",
+            "--sites project: expected loopback: and a number of sites, or a lead's folder with startup/fed_admin.json",
         ),
         ("--sites loopback:0", "such as loopback:3, found 'loopback:0'"),
-        ("--fresh_state site-1", "--fresh_state: it names sites, and there are none without --sites"),
+        ("--fresh_state site-1", "--fresh_state: expected only with --sites"),
         ("--sites loopback:2 --fresh_state other", "there is no such site; sites are site-1, site-2"),
         ("--sites loopback:2 --seed 0,1", "--sites: expected one seed, found 2"),
     ],

@@ -28,7 +28,7 @@ def test_what_no_site_tells_is_said_at_the_start_in_each_round_and_at_the_end(tm
     code, out, err = fedlit_cli(fit)
     assert code == 0, err
     start, _, rounds = out.partition("round 1/2")
-    assert "no site tells the AUROC of any class in validation" in start
+    assert "no site reports the AUROC of any class in validation" in start
     assert "the model of the last round counts as the best; federation.monitor: train/loss" in start
     assert rounds.count("val AUROC not reported") == 2
     assert "nan" not in rounds

@@ -1,4 +1,5 @@
-"""The lead's half over NVFlare, with a server that dies as it is told to: one run comes of it, in as many jobs as it takes."""
+"""The lead's half over NVFlare, with a server that dies as it is told to: one run comes of it, in as many jobs as it
+takes."""
 
 import json
 from dataclasses import asdict
@@ -158,7 +159,7 @@ def test_a_lead_whose_certificate_has_expired_is_told_so_and_waits_no_longer(sup
     packed(tmp_path, authority, authority.pair("lead", since=-2 * DAY, until=-DAY), 8002)
     server, said = Server([FINISHED]), []
     server.lost = 1
-    with pytest.raises(ConfigError, match=r"client.crt has expired on .* a new one comes by a new request"):
+    with pytest.raises(ConfigError, match=r"client.crt has expired on .* request a new one"):
         supervised(server, said=said)
     assert said == []
 
@@ -169,7 +170,7 @@ def test_a_lead_of_another_federation_is_told_so_and_waits_no_longer(supervised,
         packed(tmp_path, other, other.pair("lead"), port)
         server, said = Server([FINISHED]), []
         server.lost = 1
-        with pytest.raises(ConfigError, match=r"the certificate of localhost:\d+ is not of this federation"):
+        with pytest.raises(ConfigError, match=r"the certificate of localhost:\d+ is not from this federation"):
             supervised(server, said=said)
     assert said == []
 
@@ -187,7 +188,7 @@ def test_a_server_that_is_down_is_waited_for_whatever_the_certificate(supervised
 
 
 def test_a_job_that_takes_long_to_begin_is_waited_for(supervised):
-    """NVFlare calls it running before its process answers."""
+    """NVFlare reports running before its process answers."""
     server = Server([*[JobNotRunning("")] * 5, FINISHED])
     supervised(server)
     assert len(server.submitted) == 1
@@ -207,7 +208,7 @@ def test_a_site_that_came_back_without_the_job_gets_a_new_one_at_the_end_of_a_ro
     server = Server([*running, told(kept=1, ended=Ending("stopped")), DIED], [FINISHED])
     server.without = {"north"}
     _, said = supervised(server)
-    assert "north came back without the job, which ends after this round" in said
+    assert "north reconnected without the job; restarting the job after this round" in said
     assert {(asked["stop"], *asked["lost"]) for asked in server.asked if "stop" in asked} == {(True, "north")}
     assert len(server.submitted) == 2
 
@@ -234,7 +235,7 @@ def test_a_run_whose_job_is_at_work_is_watched_and_not_submitted(supervised):
     ending, said = supervised(server, LAST)
     assert ending.kind == "finished"
     assert server.asked[0]["means"] == asdict(LAST)
-    assert said[0].startswith("a job is at work on this run")
+    assert said[0].startswith("a job is running this run")
     assert said[1] == "round 1"
     assert [job["run"] for job in server.submitted] == [""]
 
@@ -263,7 +264,7 @@ def test_two_commands_do_not_watch_over_one_run(supervised, tmp_path):
     server.listed, server.script = [running()], [told(means=True, run="abc")]
     with (
         FileLock(tmp_path / ".fedlit-abc.lock"),
-        pytest.raises(ConfigError, match="another command watches over this run"),
+        pytest.raises(ConfigError, match="another command is watching this run"),
     ):
         supervised(server, LAST)
     assert server.submitted == []
@@ -275,11 +276,11 @@ def test_two_commands_do_not_watch_over_one_run(supervised, tmp_path):
     [
         (
             [told(), KeyboardInterrupt, told(), KeyboardInterrupt],
-            "the job is cut off. To go on from the last checkpoint",
+            "the job was aborted. To resume from the last checkpoint",
             1,
         ),
-        ([KeyboardInterrupt, NoConnection(""), NoConnection(""), KeyboardInterrupt], "the job is cut off", 1),
-        ([told(), SystemExit], "the job goes on, and nobody submits it again if it dies", 0),
+        ([KeyboardInterrupt, NoConnection(""), NoConnection(""), KeyboardInterrupt], "the job was aborted", 1),
+        ([told(), SystemExit], "the job continues, but nobody resubmits it if it dies", 0),
     ],
 )
 def test_who_leaves_is_told_what_becomes_of_the_job(supervised, script, said, aborted):
@@ -300,7 +301,7 @@ def test_who_leaves_while_the_server_is_silent_is_told_that_nobody_knows(supervi
     server.get_job_meta = silent
     with pytest.raises(KeyboardInterrupt):
         supervised(server, said=heard)
-    assert heard[-1].startswith("whether the job goes on is not known")
+    assert heard[-1].startswith("the job may or may not continue")
 
 
 def test_who_leaves_before_there_is_a_job_is_told_so(supervised):
@@ -322,7 +323,7 @@ def test_what_dies_without_progress_is_given_up(supervised):
 
 def test_a_job_that_somebody_aborts_stays_aborted(supervised):
     server = Server([told(), "FINISHED:ABORTED"])
-    with pytest.raises(TrainingError, match="somebody has aborted the job"):
+    with pytest.raises(TrainingError, match="the job was aborted with NVFlare's own commands"):
         supervised(server)
     assert len(server.submitted) == 1
 
@@ -365,7 +366,7 @@ def test_addresses_at_the_end_are_those_by_which_the_server_is_reached(tmp_path,
         ({"sites": "north"}, "expected sites: and a list"),
         ({"site": ["north"]}, "expected sites: and a list"),
         (["north"], "expected sites: and a list"),
-        ({"sites": ["north", "north"]}, "a name is there twice"),
+        ({"sites": ["north", "north"]}, "a name appears twice"),
     ],
 )
 def test_a_lead_that_names_no_sites(tmp_path, sites, said):

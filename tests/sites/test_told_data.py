@@ -26,8 +26,8 @@ def test_clients_of_one_name_are_refused_with_what_gives_them_another():
 @pytest.mark.parametrize(
     ("counts", "scores", "said"),
     [
-        ({"val": [[12, None], [30, 40]]}, False, ["north tells no AUROC of Mass in val"]),
-        ({"test": [[None, 12], [30, None]]}, False, ["north tells no AUROC of Edema, Mass in test"]),
+        ({"val": [[12, None], [30, 40]]}, False, ["north reports no AUROC of Mass in val"]),
+        ({"test": [[None, 12], [30, None]]}, False, ["north reports no AUROC of Edema, Mass in test"]),
         ({"train": [[None, None], [30, 40]], "val": [[12, 12], [30, 40]]}, False, []),
         ({"val": [[12, None], [30, 40]]}, True, []),
     ],
@@ -35,12 +35,12 @@ def test_clients_of_one_name_are_refused_with_what_gives_them_another():
 )
 def test_classes_whose_auroc_a_site_does_not_tell_are_named(counts, scores, said):
     notes = AtSites([site("north", "north", counts, scores)]).notes
-    assert [note.partition(":")[0] for note in notes if "tells no AUROC" in note] == said
+    assert [note.partition(":")[0] for note in notes if "reports no AUROC" in note] == said
 
 
 def test_a_federation_in_which_no_class_is_ranked_is_told():
     """There is no secure sum: a pooled count would show each site's own."""
-    said = "no site tells the AUROC of any class in validation"
+    said = "no site reports the AUROC of any class in validation"
     hidden, shown = {"val": [[None, None], [None, None]]}, {"val": [[None, 12], [None, 30]]}
     both = AtSites([site("north", "a", hidden), site("south", "b", hidden)]).notes
     assert any(note.startswith(said) for note in both)

@@ -12,7 +12,7 @@ from fedlit.sites import hosting, serving
 from fedlit.sites.carrier import Lost
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.hosting import Evictions, Hosted, Order
-from fedlit.sites.loopback import InProcess
+from fedlit.sites.loopback import SitesInProcess
 from fedlit.sites.own_data import OwnData
 
 FIT = f"{TOYS} --federation.rounds 4 --federation.monitor train/loss --federation.on_site_error skip"
@@ -20,7 +20,8 @@ FIT = f"{TOYS} --federation.rounds 4 --federation.monitor train/loss --federatio
 
 @pytest.fixture
 def rounds(fedlit_cli, tmp_path, monkeypatch) -> Callable[..., list[list[str]]]:
-    """Runs a federation of three sites; returns the warnings before the line of each round, and those after the last."""
+    """Runs a federation of three sites; returns the warnings before the line of each round, and those after the
+    last."""
     monkeypatch.setattr(
         sys.modules["fedlit.cli.main"], "_show_warning", lambda message, *place: print(f"warning: {message}")
     )
@@ -45,7 +46,7 @@ CLIENT = "site 'site-2', client 'site-1'"
 
 def test_a_process_that_dies(rounds, sites):
     sites.between = failing("site-2", 1, 1, dying)
-    died = f"round 2: {CLIENT} (train): its process died, and is started again; it goes on with 2 of 3"
+    died = f"round 2: {CLIENT} (train): its process died and is being restarted; continuing with 2 of 3"
     assert rounds() == [[], [died], [], [], []]
 
 
@@ -59,7 +60,7 @@ def test_a_process_that_was_started_again_while_nothing_was_asked_of_it(rounds, 
 
 
 def test_a_deadline_that_is_missed(rounds, sites, monkeypatch):
-    collect = InProcess.collect
+    collect = SitesInProcess.collect
 
     def late(carrier, tickets):
         asked = {ticket: Envelope.from_bytes(carrier._sent[ticket]) for ticket in tickets}
@@ -67,8 +68,8 @@ def test_a_deadline_that_is_missed(rounds, sites, monkeypatch):
             missed = ticket.site == "site-2" and any(is_train(asked[ticket], index) for index in (1, 2))
             yield ticket, Lost("no reply within the deadline") if missed else answer
 
-    monkeypatch.setattr(InProcess, "collect", late)
-    missed = [f"round {n}: {CLIENT} (train): no reply within the deadline; it goes on with 2 of 3" for n in (2, 3)]
+    monkeypatch.setattr(SitesInProcess, "collect", late)
+    missed = [f"round {n}: {CLIENT} (train): no reply within the deadline; continuing with 2 of 3" for n in (2, 3)]
     assert rounds() == [[], missed[:1], missed[1:], [], []]
 
 
@@ -84,7 +85,7 @@ def test_data_that_change_and_change_back(rounds, sites, monkeypatch):
         return answer(envelope.to_bytes())
 
     sites.between = between
-    changed = "its data have changed; what it sends from now on is of other images or labels"
+    changed = "its data have changed; from now on its results are for other images or labels"
     assert rounds() == [[], [f"round 2: {CLIENT}: {changed}"], [f"round 3: {CLIENT}: {changed}"], [], []]
 
 
@@ -118,13 +119,13 @@ def test_a_copy_of_a_site_that_is_started_is_reported_to_the_lead(log, tmp_path,
     now = [0.0]
     monkeypatch.setattr(hosting, "time", SimpleNamespace(monotonic=lambda: now[0]))
     order = Order(tmp_path / "x.json", "", "one", server=tmp_path / "local" / "x.yaml")
-    hosted = Hosted(order, InProcess({"north": None}))
+    hosted = Hosted(order, SitesInProcess({"north": None}))
 
     def lines(seconds: float, evictions: int) -> list[str]:
         now[0] += seconds
         evicted(log, *["north"] * evictions)
         seen = len(hosted.lines.since(0))
-        return hosted.told({"since": seen})["lines"]
+        return hosted.progress({"since": seen})["lines"]
 
     assert lines(0, 0) == lines(1, 1) == lines(1, 1) == []  # as many as a link that breaks brings
     assert lines(hosting.RECENT, 1) == []

@@ -16,7 +16,7 @@ from fedlit.core.aggregator import Aggregator
 from fedlit.core.checkpoints.manifest import Manifest
 from fedlit.core.flat import Layout
 from fedlit.sites.envelope import Envelope
-from fedlit.sites.loopback import Died, InProcess
+from fedlit.sites.loopback import Died, SitesInProcess
 from fedlit.sites.serving import answering
 
 TOYS = (
@@ -47,9 +47,9 @@ class Sites:
     away: set[str] = field(default_factory=set)
     files: dict[str, Path] = field(default_factory=dict)
     made: dict[str, int] = field(default_factory=dict)
-    _last: InProcess | None = None
+    _last: SitesInProcess | None = None
 
-    def carrier(self, files: dict[str, Path]) -> InProcess:
+    def carrier(self, files: dict[str, Path]) -> SitesInProcess:
         if self.surviving and self._last is not None:
             return self._last
         files = {name: file for name, file in files.items() if name not in self.away}
@@ -80,7 +80,7 @@ class BothSides(Aggregator):
         return {"own": torch.zeros(1)}
 
 
-class Staying(InProcess):
+class Staying(SitesInProcess):
     """Sites that live longer than the command that has asked them."""
 
     def close(self) -> None:

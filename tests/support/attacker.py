@@ -17,7 +17,7 @@ from fedlit.core.flat import FlatModel
 from fedlit.core.local_model import configured
 from fedlit.sites import recipe
 from fedlit.sites.envelope import Envelope
-from fedlit.sites.folders import Folder
+from fedlit.sites.folders import MemberFolder
 from fedlit.sites.loopback import SiteProcess
 from fedlit.sites.messages import FAILED, End, Hello, Look, Member, Prepare, Presence, Task, Train, new_run  # fmt: skip
 from fedlit.sites.payloads import module_tensors
@@ -48,7 +48,7 @@ def a_plan(**changes: Any) -> dict[str, Any]:
 
 def write_site(folder: Path, data: Mapping[str, Any] = HOSPITAL, **policy: Any) -> Path:
     """Write a site's folder as ``fedlit site init`` does, with some keys of its policy changed; returns its own file."""
-    Folder(
+    MemberFolder(
         folder,
         folder.name,
         "attacked",

@@ -12,14 +12,14 @@ from fedlit.cli.tables import wide_console
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.system import documents
 from fedlit.experiment.parser import Parser, complain
-from fedlit.sites.folders import ROLES, Folder
+from fedlit.sites.folders import ROLES, MemberFolder
 from fedlit.sites.ledger import LINES, read
 from fedlit.sites.messages import printable
 from fedlit.sites.reaching import kit_of
 
 
 def parser(argv: Sequence[str]) -> Parser:
-    """Make the options of what a site does by itself."""
+    """Make the options of ``fedlit site``."""
     options = Parser(description=COMMANDS["site"])
     options.nested = {
         "init": _init_parser(),
@@ -31,14 +31,14 @@ def parser(argv: Sequence[str]) -> Parser:
 
 
 def execute(args: Namespace, parser: Parser) -> int:
-    """Write a folder, look at one, show what has left it, or bring a model out of it, and return the exit code."""
+    """Run a subcommand: write or check a folder, show a ledger, or copy a model; return the exit status."""
     commands = {"init": _init, "check": _check, "ledger": _ledger, "model": _model}
     return commands[args.subcommand](args[args.subcommand])
 
 
 def _init(args: Namespace) -> int:
     try:
-        folder = Folder(
+        folder = MemberFolder(
             path=args.folder,
             name=args.name,
             org=args.org,
@@ -55,14 +55,14 @@ def _init(args: Namespace) -> int:
         return 1
     for file in written:
         print(f"wrote {file}")
-    print(f"what comes next is in {folder.path / 'STEPS.txt'}")
+    print(f"the next steps are in {folder.path / 'STEPS.txt'}")
     return 0
 
 
 def _check(args: Namespace) -> int:
     console = Console(highlight=False, markup=False, soft_wrap=True)
     try:
-        for line in _looks(args.path, args.config):
+        for line in _checks(args.path, args.config):
             console.print(line)
     except (ConfigError, TrainingError) as error:
         complain(str(error))
@@ -94,43 +94,45 @@ def _model(args: Namespace) -> int:
     except (ConfigError, OSError) as error:
         complain(str(error))
         return 1
-    whose = f", the own of client {notes['client']!r}" if "client" in notes else ""
+    whose = f", own model of client {notes['client']!r}" if "client" in notes else ""
     console.print(printable(f"model after {notes['round']} rounds of run {notes['run']}{whose}: {file}"))
     pairs = zip(notes["classes"], notes["learned"], strict=True)
     if unknown := [name for name, learned in pairs if not learned]:
-        console.print(printable(f"not learned, so that their scores say nothing: {', '.join(unknown)}"))
+        console.print(printable(f"not learned, so their scores are meaningless: {', '.join(unknown)}"))
     console.print(f"to use it: fedlit predict --model {file} FOLDER")
     return 0
 
 
 def _state(path: Path) -> Path:
-    """The folder of what a site keeps: as its own file names it, or the folder itself.
+    """Return a site's folder of states: the path itself, or the one that the site's own file names.
 
     Raises:
-        ConfigError: It is neither.
+        ConfigError: If the path is neither.
     """
     if (path / LINES).is_file():
         return path
     file = path / "local" / "fedlit-site.yaml" if path.is_dir() else path
     if not file.is_file():
-        raise ConfigError(f"{path}: expected the folder of a site, with local/{file.name}, or its own file")
+        raise ConfigError(
+            f"{path}: expected the folder of a site, with local/{file.name}, or that file; check the path"
+        )
     settings = documents.load(file)
     if not isinstance(settings, dict) or not isinstance(settings.get("state"), str):
-        raise ConfigError(f"{file}: state: expected the folder of what the site keeps")
+        raise ConfigError(f"{file}: state: expected the path of the site's folder of states, found none")
     return Path(settings["state"])
 
 
-def _looks(path: Path, config: Path | None) -> Iterator[str]:
-    """What is well in the folder of a site or a lead, or by a site's own file alone, and what may follow."""
+def _checks(path: Path, config: Path | None) -> Iterator[str]:
+    """Check the folder of a site or of a lead, or only a site's own file; yield a line for each check that passed."""
     kit, file = (kit_of(path), path / "local" / "fedlit-site.yaml") if path.is_dir() else (None, path)
     if kit and kit.role == "lead":
-        yield from kit.looked_at()
+        yield from kit.checks()
         yield "ready to lead"
         return
     if path.is_dir() and not file.exists():
         raise ConfigError(
-            f"{path}: expected the folder of a site, with local/{file.name}, or that of a lead, with startup/fed_admin.json; "
-            "`fedlit site init` writes one, and its STEPS.txt says how to get a certificate"
+            f"{path}: expected the folder of a site, with local/{file.name}, or that of a lead, with "
+            "startup/fed_admin.json; `fedlit site init` writes one, and its STEPS.txt explains how to get a certificate"
         )
 
     from fedlit.sites.checking import check  # with PyTorch, which takes seconds
@@ -139,61 +141,65 @@ def _looks(path: Path, config: Path | None) -> Iterator[str]:
 
     settings = read_settings(file)
     if kit:
-        yield from kit.looked_at(settings.name)
+        yield from kit.checks(settings.name)
     try:
         yield from check(settings, config)
     except Refused as error:
         raise ConfigError(str(error)) from error
     yield "ready to join" + (
-        "; the server was not tried: there is no certificate in startup/ yet" if path.is_dir() and not kit else ""
+        "; the server was not checked: there is no certificate in startup/ yet" if path.is_dir() and not kit else ""
     )
 
 
 def _init_parser() -> Parser:
     description = (
-        "Write the folder of a site, of the server or of a lead: a request for a certificate, the rules for fedlit and for NVFlare "
-        "with comments, a unit for systemd, and the next steps in STEPS.txt. Where one of these files is there already, none is written."
+        "Write the folder of a site, of the server or of a lead: a request for a certificate, commented rules for "
+        "fedlit and NVFlare, a systemd unit, and the next steps in STEPS.txt. If one of these files exists, none is "
+        "written."
     )
     parser = Parser(description=description)
-    parser.add_argument("folder", metavar="FOLDER", type=Path, help="Folder to be written.")
-    name = "Name of the site, of the server's machine as others reach it, or address of the lead."
+    parser.add_argument("folder", metavar="FOLDER", type=Path, help="Folder to write.")
+    name = "Name of the site, public name of the server's machine, or email address of the lead."
     parser.add_argument("--name", type=str, required=True, help=name)
-    parser.add_argument("--org", type=str, required=True, help="The organisation, in one word.")
-    parser.add_argument("--role", choices=ROLES, default="site", help="Whose folder it is.")
-    parser.add_argument("--project", type=str, default="fedlit", help="Name of the federation, the same for all.")
-    data = "Of a site: its data, as in a configuration: --data '{class_path: NIHChestXray14, init_args: {root: /data/nih}}'."
+    parser.add_argument("--org", type=str, required=True, help="The organisation, as one word.")
+    parser.add_argument("--role", choices=ROLES, default="site", help="Role of the folder's owner.")
+    parser.add_argument(
+        "--project", type=str, default="fedlit", help="Name of the federation, the same for all members."
+    )
+    data = "Data of a site, as in a configuration: --data '{class_path: NIHChestXray14, init_args: {root: /data/nih}}'."
     parser.add_argument("--data", type=dict[str, Any] | None, default=None, help=data)
-    share = "Of a site: which of the clients of its data are its own, such as `2 of 3`. By default all."
+    share = "Which clients of the data belong to the site, such as `2 of 3`. By default all."
     parser.add_argument("--share", type=str | None, default=None, help=share)
-    parser.add_argument("--port", type=int | None, default=None, help="Of a server: its port; by default 8002.")
-    sites = "Of a lead: the names of the sites that take part."
+    parser.add_argument("--port", type=int | None, default=None, help="Port of the server, by default 8002.")
+    sites = "Names of the sites that take part in a lead's runs."
     parser.add_argument("--sites", nargs="+", type=str, default=[], help=sites)
     return parser
 
 
 def _ledger_parser() -> Parser:
     description = (
-        "Show what a site was asked and what has left it: who asked, when, how often, over how many examples, and how many bytes. "
-        "The file that this is read from is checked: no line of it was changed or left out. Nothing is written but the table."
+        "Show what a site was asked and what has left it: who asked, when, how often, over how many examples, and "
+        "how many bytes. Check that no line of the ledger was changed or removed. Only --csv writes a file."
     )
     parser = Parser(description=description)
-    path = "Folder of `fedlit site init`, a site's own file, such as fedlit-site.yaml, or a site's folder of states."
+    path = "Folder from `fedlit site init`, a site's own file, such as fedlit-site.yaml, or a site's folder of states."
     parser.add_argument("path", metavar="PATH", type=Path, help=path)
-    parser.add_argument("--csv", type=Path | None, default=None, help="File for a table with a row a message.")
+    parser.add_argument("--csv", type=Path | None, default=None, help="File for a table with one row per message.")
     return parser
 
 
 def _model_parser() -> Parser:
     description = (
-        "Write the best model of a run that has ended, as a file that `fedlit predict --model` takes: weights in .safetensors, and "
-        "notes in JSON. Where the site's client keeps a part of the model, as under FedBN, its own part is in it."
+        "Copy the best model of a run that has ended to a file for `fedlit predict --model`: weights in "
+        ".safetensors, and notes in JSON. If the site's client keeps a part of the model, as with FedBN, the file "
+        "contains its own part."
     )
     parser = Parser(description=description)
-    path = "Folder of `fedlit site init`, a site's own file, such as fedlit-site.yaml, or a site's folder of states."
+    path = "Folder from `fedlit site init`, a site's own file, such as fedlit-site.yaml, or a site's folder of states."
     parser.add_argument("path", metavar="PATH", type=Path, help=path)
-    run = "The run, by the beginning of its id as `fedlit site ledger` shows it. By default the newest that has left a model."
+    run = "The run, by the first characters of its id, as in `fedlit site ledger`. By default the newest with a model."
     parser.add_argument("run", metavar="RUN", type=str | None, nargs="?", default=None, help=run)
-    client = "Client whose own model is written, where a site has several that keep a part of it."
+    client = "Client whose own model is copied, if several clients of the site keep a part of the model."
     parser.add_argument("--client", type=str | None, default=None, help=client)
     output = "File of the model, by default model-RUN.safetensors in the working directory."
     parser.add_argument("--output", type=Path | None, default=None, help=output)
@@ -202,17 +208,17 @@ def _model_parser() -> Parser:
 
 def _check_parser() -> Parser:
     description = (
-        "Look at a site before it joins a federation: its data, its device, its folder of states, its policy, the server, and a "
-        "round of one step with weights of no meaning. Nothing is kept, and nothing leaves the machine."
+        "Check a site before it joins a federation: its data, device, folder of states and policy, the server, and a "
+        "short round with random weights. Nothing is kept, and nothing leaves the machine."
     )
     parser = Parser(description=description)
     path = (
-        "Folder of `fedlit site init`, or a site's own file, such as fedlit-site.yaml. The server is tried where the folder has "
-        "its certificate; a lead's folder has nothing else to look at."
+        "Folder from `fedlit site init`, or a site's own file, such as fedlit-site.yaml. The server is checked if the "
+        "folder has a certificate; in a lead's folder, only the server is checked."
     )
     parser.add_argument("path", metavar="PATH", type=Path, help=path)
     tried = (
-        "A whole configuration to try, such as config.yaml in the directory of a run. Its code is imported only where the "
+        "A whole configuration to try, such as config.yaml in the directory of a run. Its code is imported only if the "
         "policy allows it. By default a small network."
     )
     parser.add_argument("--config", type=Path | None, default=None, help=tried)

@@ -21,7 +21,8 @@ import floors  # noqa: E402
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not floors.NIH.is_dir(), reason="the 1,000 NIH X-rays are not beside this checkout")
 def test_most_images_of_the_smallest_round_are_read(tmp_path, capsys):
-    """A site with the rules of ``site init`` answers, and most images of its smallest round are read from the answer."""
+    """A site with the rules of ``site init`` answers, and most images of its smallest round are read from the
+    answer."""
     hospital = floors.open_hospital(tmp_path / "plain")
     try:
         floors.images_table(tmp_path, hospital, True)

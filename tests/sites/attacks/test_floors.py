@@ -4,7 +4,7 @@ import pytest
 import torch
 from attacker import Attacker, a_plan, write_site
 
-from fedlit.sites.messages import REPLY, Look, Member, Prepare, Prepared, Presence, Scored, Sent, new_run
+from fedlit.sites.messages import REPLY, Evaluated, Look, Member, Prepare, Prepared, Presence, Sent, new_run
 from fedlit.sites.policy import digest
 
 STEP = {"class_path": "ConstantSchedule", "init_args": {"window": 1, "unit": "steps"}}
@@ -23,7 +23,7 @@ def test_an_ordinary_round_is_answered(ready):
     measured = ready.train(verb="measure")
     assert measured.message(Sent).report.steps == 0
     scored = ready.evaluate(at=1, accepted=1)
-    assert scored.message(Scored).examples == 31
+    assert scored.message(Evaluated).examples == 31
     line = ready.ledger()[-1]
     assert line["view"] == f"{ready.client}/val"
     assert line["examples"] == 31
@@ -34,7 +34,7 @@ def test_an_ordinary_round_is_answered(ready):
     [
         ({"batch_size": 1}, "a batch of 1 examples"),
         ({"batch_size": 7}, "floors.batch_size is 8"),
-        ({"limit_eval_batches": 1}, "floors.whole asks for whole parts"),
+        ({"limit_eval_batches": 1}, "floors.whole requires whole parts"),
         ({"threads": 10**6}, "limits.threads: 16"),
     ],
 )
@@ -45,7 +45,7 @@ def test_a_plan_below_a_floor_is_refused_before_anything_trains(attacked, change
 @pytest.mark.parametrize(
     ("schedule", "batch_size", "words"),
     [
-        (STEP, 16, "a round of 16 examples, and floors.examples asks for 64"),
+        (STEP, 16, "a round of 16 examples; floors.examples requires 64"),
         (STEP, 63, "a round of 63 examples"),
         ({**STEP, "init_args": {"window": 10**9, "unit": "steps"}}, 16, "limits.steps: 100,000"),
         ({**STEP, "init_args": {"window": 10**9, "unit": "epochs"}}, 16, "limits.steps: 100,000"),
@@ -68,7 +68,7 @@ def test_an_infinite_rate_or_window_is_no_plan(attacked):
 def test_whole_views_alone_are_scored(ready):
     """The difference of an evaluation of k images and one of k + 1 is a label."""
     for limit in (1, 2, 29):
-        ready.refuses(ready.evaluate(limit=limit), "floors.whole asks for whole parts", "refused")
+        ready.refuses(ready.evaluate(limit=limit), "floors.whole requires whole parts", "refused")
 
 
 def test_one_question_for_each_view_and_round(ready):
@@ -109,7 +109,7 @@ def test_a_round_beyond_the_plan_is_not_asked_about(ready):
 @pytest.mark.parametrize("method", ["__init__", "training_step", "load_from_checkpoint", "state_dict"])
 def test_methods_are_of_a_closed_list(ready, method):
     asked = ready.task(Look(ready.client, "val", 0, method, None))
-    ready.refuses(ready.ask("evaluate", asked, ready.down()), "value that is not fedlit's", "damaged")
+    ready.refuses(ready.ask("evaluate", asked, ready.down()), "a field of the wrong type", "damaged")
 
 
 def test_rounds_count_over_all_runs_and_measuring_counts(attack):
@@ -143,15 +143,13 @@ def test_measuring_with_a_window_trains_nothing(ready):
     assert ready.ledger()[-1]["steps"] == 0
     asked = {"index": 0, "cohort": [ready.client], "moments": True, "window": 1}
     task = vars(ready.task(Look(ready.client, "val", 0, "validation_step", None))) | {"asked": asked}
-    ready.refuses(ready.content("measure", task, ready.down()), "value that is not fedlit's")
+    ready.refuses(ready.content("measure", task, ready.down()), "a field of the wrong type")
 
 
 def test_measuring_looks_at_as_many_examples_as_training(attacked):
     """The statistics of BatchNorm over a batch of eight would be those of eight images."""
     assert attacked.prepare(run=new_run(), batch_size=8, measure_batches=1).verb == REPLY
-    attacked.refuses(
-        attacked.train(verb="measure"), "a round of 8 examples, and floors.examples asks for 64", "refused"
-    )
+    attacked.refuses(attacked.train(verb="measure"), "a round of 8 examples; floors.examples requires 64", "refused")
 
 
 def test_what_is_hidden_is_hidden_with_its_complement(attack):
@@ -167,7 +165,7 @@ def test_what_is_hidden_is_hidden_with_its_complement(attack):
     assert hidden["train"]
     attacked.prepare(run=new_run())
     scored, columns = attacked.evaluate(), [attacked.classes.index(name) for name in hidden["val"]]
-    assert scored.message(Scored).logged == {}
+    assert scored.message(Evaluated).logged == {}
     for name in ("positives", "negatives"):
         assert not scored.tensors()[name][columns].any()
     assert scored.tensors()["auroc"][columns].isnan().all()
@@ -207,12 +205,15 @@ def test_an_approved_plan_is_all_that_is_known_before(attack):
     assert approving.train().verb == REPLY
     for changed in (
         {"batch_size": 64}, {"seed": 1}, {"rounds": 4}, {"lr_factors": {"hospital-01": 2.0}}, {"weights": ""},
-        {"phase": plan["phase"] | {"schedule": STEP}}, {"phase": plan["phase"] | {"aggregators": [{"class_path": "FedBN"}]}},
+        {"phase": plan["phase"] | {"schedule": STEP}},
+        {"phase": plan["phase"] | {"aggregators": [{"class_path": "FedBN"}]}},
     ):  # fmt: skip
-        approving.refuses(approving.prepare(plan | changed, run=new_run()), "is none of its configs", "refused")
+        approving.refuses(approving.prepare(plan | changed, run=new_run()), "is not approved", "refused")
     tensors = {name: tensor + 1 for name, tensor in approving.tensors().items()}
     other = Prepare(new_run(), "", plan, approving.fingerprint, [Member(approving.client, 1.0)])
-    approving.refuses(approving.ask("prepare", other, tensors), "and those of its plan", "refused")
+    approving.refuses(
+        approving.ask("prepare", other, tensors), "the run's first weights: expected the SHA-256", "refused"
+    )
 
 
 def test_errors_name_no_files(tmp_path):
@@ -233,5 +234,5 @@ def test_weights_that_are_not_numbers_are_refused(ready):
     bad = ready.model.w.clone()
     bad[3] = torch.nan
     ready.refuses(ready.train(w=bad), "'w' is not finite", "damaged")
-    ready.refuses(ready.train(w=ready.model.w[:-1]), "weights came")
+    ready.refuses(ready.train(w=ready.model.w[:-1]), "weights and ")
     ready.refuses(ready.train(w=ready.model.w.double()), "expected w and stats of torch.float32", "damaged")

@@ -13,8 +13,8 @@ from fedlit.metrics.tally import Tally
 from fedlit.sites import joining, roster
 from fedlit.sites.answers import read_scores
 from fedlit.sites.carrier import Lost
-from fedlit.sites.envelope import Damaged, Envelope
-from fedlit.sites.messages import REPLY, Scored, Told
+from fedlit.sites.envelope import Envelope, InvalidMessageError
+from fedlit.sites.messages import REPLY, Evaluated, Told
 
 OPTIONS = "--federation.rounds 4 --federation.aggregators='[Scaffold, SurgicalHeads]' --data.labelled 2"
 
@@ -60,43 +60,55 @@ def said(**values) -> Callable[[Envelope], Envelope]:
 
 
 LIES = {
-    "stats that are shorter": ("train", array("vectors/stats", lambda v: v[:-1]), "its 'stats' has 7 values, expected 8"),
-    "weights that are longer": ("train", array("vectors/w", lambda v: np.append(v, v[:1])), "its 'w' has 339 values, expected 338 of 483"),
-    "weights of another number": ("train", said(whole={"w": 10**9}), "its 'w' has 338 values, expected 1,000,000,000 of 1,000,000,000"),
+    "stats that are shorter": ("train", array("vectors/stats", lambda v: v[:-1]),
+    "its 'stats' has 7 values, expected 8"),
+    "weights that are longer": ("train", array("vectors/w", lambda v: np.append(v, v[:1])),
+    "its 'w' has 339 values, expected 338 of 483"),
+    "weights of another number": ("train", said(whole={"w": 10**9}),
+    "its 'w' has 338 values, expected 1,000,000,000 of 1,000,000,000"),
     "statistics in place of weights": ("train", said(whole={"w": 8}), "its 'w' has 338 values, expected 8 of 8"),
     "squares that are longer": ("train", array("vectors/squares", lambda v: np.append(v, v[:1])), "its 'squares' has"),
-    "a mask weight of another length": ("train", array("mask_weight", lambda v: v[:-1]), "its 'mask_weight' or its weight"),
+    "a mask weight of another length": ("train", array("mask_weight", lambda v: v[:-1]),
+    "its 'mask_weight' or its weight"),
     "a tiny mask weight": ("train", array("mask_weight", lambda v: v * 1e-6), "its 'mask_weight' or its weight"),
     "a negative mask weight": ("train", array("mask_weight", lambda v: -v), "its 'mask_weight' or its weight"),
-    "a mask weight where it shares nothing": ("train", array("mask_weight", lambda v: np.full_like(v, v.max())), "its 'mask_weight'"),
-    "whole numbers": ("train", array("vectors/w", lambda v: v.astype("int8")), "its 'w' is of torch.int8, expected torch.float32"),
+    "a mask weight where it shares nothing": ("train", array("mask_weight", lambda v: np.full_like(v, v.max())),
+    "its 'mask_weight'"),
+    "whole numbers": ("train", array("vectors/w", lambda v: v.astype("int8")),
+    "its 'w' is of torch.int8, expected torch.float32"),
     "double precision": ("train", array("vectors/w", lambda v: v.astype("float64")), "its 'w' is of torch.float64"),
-    "control variates of whole numbers": ("train", array("vectors/0/c", lambda v: v.astype("int32")), "its '0/c' is of torch.int32"),
+    "control variates of whole numbers": ("train", array("vectors/0/c", lambda v: v.astype("int32")),
+    "its '0/c' is of torch.int32"),
     "rows of classes that it lacks": (
-        "train", lambda r: said(whole={})(array("vectors/w", lambda v: np.ones(483, v.dtype))(r)), "its 'w' is not zero where the client shares nothing"
+        "train", lambda r: said(whole={})(array("vectors/w", lambda v: np.ones(483, v.dtype))(r)),
+        "its 'w' is not zero where the client shares nothing"
     ),
     "infinity": ("train", array("vectors/0/c", lambda v: v + np.inf), "its '0/c' is not finite"),
     "two infinities that cancel": (
-        "train", array("vectors/w", lambda v: np.concatenate([[np.inf, -np.inf], v[2:]]).astype("float32")), "its 'w' is not finite"
+        "train", array("vectors/w", lambda v: np.concatenate([[np.inf, -np.inf], v[2:]]).astype("float32")),
+        "its 'w' is not finite"
     ),
-    "a vector more": ("train", lambda r: replace(r, vectors=r.vectors | {"vectors/v": r.vectors["vectors/w"]}), "it sends 'v'"),
-    "a vector of no aggregator": ("train", lambda r: replace(r, vectors=r.vectors | {"vectors/7/c": r.vectors["vectors/0/c"]}), "'7/c'"),
+    "a vector more": ("train", lambda r: replace(r, vectors=r.vectors | {"vectors/v": r.vectors["vectors/w"]}),
+    "it sends 'v'"),
+    "a vector of no aggregator": ("train", lambda r: replace(r,
+    vectors=r.vectors | {"vectors/7/c": r.vectors["vectors/0/c"]}), "'7/c'"),
     "weights that are missing": (
-        "train", lambda r: replace(r, vectors={k: v for k, v in r.vectors.items() if k != "vectors/w"}), "'w' is missing"
+        "train", lambda r: replace(r, vectors={k: v for k, v in r.vectors.items() if k != "vectors/w"}),
+        "'w' is missing"
     ),
     "another weight": ("train", said(weight=0.9), "its 'mask_weight' or its weight 0.9"),
-    "another client": ("train", said(client="site-0"), "it says client site-0, expected site-1"),
-    "more steps": ("train", said(steps=10**9), "it says steps 1000000000, expected 2"),
-    "more images": ("train", said(examples=10**9), "it says examples 1000000000"),
-    "time that runs backwards": ("train", said(seconds=-5.0), "it says that it took -5 s"),
-    "a report of text": ("train", said(loss="low"), "value that is not fedlit's"),
+    "another client": ("train", said(client="site-0"), "client: expected site-1, found site-0"),
+    "more steps": ("train", said(steps=10**9), "steps: expected 2, found 1000000000"),
+    "more images": ("train", said(examples=10**9), "found 1000000000"),
+    "time that runs backwards": ("train", said(seconds=-5.0), "seconds: expected at least 0, found -5"),
+    "a report of text": ("train", said(loss="low"), "a field of the wrong type"),
     "a measuring round of a vector more": (
         "measure", lambda r: replace(r, vectors=r.vectors | {"vectors/w": r.vectors["mask_weight"]}), "it sends 'w'"
     ),
     "an evaluation of more images": ("evaluate", said(examples=10**9), "an evaluation of 1000000000 images, expected"),
-    "labels of 7": ("evaluate", array("labels", lambda v: v * 7), "labels other than 0, 1 and NaN"),
+    "labels of 7": ("evaluate", array("labels", lambda v: v * 7), "expected labels 0, 1 and NaN"),
     "scores of other classes": ("evaluate", lambda r: replace(r, shapes={"scores": (-1,)}), ""),
-    "a kind that there is not": ("evaluate", said(kind="pickle"), "value that is not fedlit's"),
+    "a kind that there is not": ("evaluate", said(kind="pickle"), "a field of the wrong type"),
 }  # fmt: skip
 FAST = ("stats that are shorter", "a tiny mask weight", "rows of classes that it lacks", "labels of 7", "a vector more")
 
@@ -167,7 +179,7 @@ def test_a_client_that_claims_nearly_all_images_is_named(fedlit_cli, sites, tmp_
 
     sites.between = between
     code, out, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:3")
-    assert "client 'site-1' of site-2 says that it has 1,000,000,000 of the 1,000,000,028 training images" in out
+    assert "client 'site-1' of site-2 reports 1,000,000,000 of the 1,000,000,028 training images" in out
     assert code == 1
     assert "expected 1000000000" in err  # and it trained on others
 
@@ -176,13 +188,13 @@ def test_a_client_that_claims_nearly_all_images_is_named(fedlit_cli, sites, tmp_
     ("changes", "words"),
     [
         ({"name": "site-1\x1b[2J"}, "a client's name 'site-1\\\\x1b[2J'"),
-        ({"train": -3}, "has -3 images in train"),
+        ({"train": -3}, "a possible number of images in train, found -3"),
         ({"train": 10**30}, "expected int, found 1000"),
-        ({"counts": {"train": [[1], [2]]}}, "counts of 'train' that are not of its classes"),
+        ({"counts": {"train": [[1], [2]]}}, "counts of 'train' that do not fit its classes"),
         ({"counts": {"train": [[99, 1, 1], [1, 1, 1]]}}, "99 positives and 1 negatives of 14 images"),
         ({"counts": {"train": [[None, 1, 1], [1, 1, 1]]}}, "None positives and 1 negatives"),
-        ({"classes": ["x"]}, "labels 'x', which is none of its classes"),
-        ({"surprise": 1}, "value that is not fedlit's"),
+        ({"classes": ["x"]}, "labels 'x', which is not one of its classes"),
+        ({"surprise": 1}, "a field of the wrong type"),
     ],
 )
 def test_what_a_site_tells_of_itself_is_checked(fedlit_cli, sites, tmp_path, changes, words):
@@ -279,7 +291,7 @@ VIEW = View("north", "north", "val")
 
 
 def evaluated(kind: str, tensors: dict, told: Told = TOLD, may_score: bool = True):
-    answer = Envelope.of(REPLY, Scored(4, {}, kind, "d"), tensors)
+    answer = Envelope.of(REPLY, Evaluated(4, {}, kind, "d"), tensors)
     return read_scores(VIEW, answer, told, CLASSES, 4, may_score)[0]
 
 
@@ -295,29 +307,29 @@ def test_an_honest_evaluation_is_read():
         (lambda t: {"positives": t["positives"] - 1}, "not counts of fedlit's bins"),
         (lambda t: {"positives": t["positives"].int()}, "not counts of fedlit's bins"),
         (lambda t: {"positives": t["positives"][:, :-1]}, "not counts of fedlit's bins"),
-        (lambda t: {"negatives": t["negatives"] * 9}, "histograms of more images than there are"),
+        (lambda t: {"negatives": t["negatives"] * 9}, "histograms of more images than the client has"),
         (
             lambda t: {"positives": t["negatives"], "negatives": t["positives"]},
-            "other numbers of positives and negatives",
+            "its numbers of positives and negatives contradict",
         ),
-        (lambda t: {"auroc": t["auroc"] - 0.5}, "AUROC that its own histograms contradict"),
-        (lambda t: {"auroc": t["auroc"] * torch.nan}, "AUROC that its own histograms contradict"),
+        (lambda t: {"auroc": t["auroc"] - 0.5}, "its AUROC contradicts its own histograms"),
+        (lambda t: {"auroc": t["auroc"] * torch.nan}, "its AUROC contradicts its own histograms"),
         (lambda t: {"auroc": t["auroc"].float()}, "AUROC of other classes"),
         (lambda t: {"more": t["auroc"]}, "an evaluation of kind 'tally'"),
     ],
 )
 def test_histograms_that_cannot_be_are_refused(change, words):
     tensors = vars(Tally.of(SCORES, LABELS, CLASSES))
-    with pytest.raises(Damaged, match=words):
+    with pytest.raises(InvalidMessageError, match=words):
         evaluated("tally", tensors | change(tensors))
 
 
 def test_scores_that_cannot_be_are_refused():
     for scores, labels, may_score, words in (
-        (SCORES, 1 - LABELS, True, "other numbers of positives and negatives"),
+        (SCORES, 1 - LABELS, True, "its numbers of positives and negatives contradict"),
         (SCORES[:, :1], LABELS, True, "scores"),
         (SCORES.long(), LABELS, True, "scores"),
         (SCORES, LABELS, False, "an evaluation of kind 'scores'"),
     ):
-        with pytest.raises(Damaged, match=words):
+        with pytest.raises(InvalidMessageError, match=words):
             evaluated("scores", {"scores": scores, "labels": labels}, may_score=may_score)

@@ -1,4 +1,5 @@
-"""What a server may use up of a site, and where it may make it write: nothing hangs, nothing dies, nothing lies outside."""
+"""What a server may use up of a site, and where it may make it write: nothing hangs, nothing dies, nothing lies
+outside."""
 
 import hashlib
 import json
@@ -46,7 +47,8 @@ NO_MESSAGES = {
     "an infinite number": framed(json.dumps(header(content={"run": 1})).encode().replace(b'"run": 1', b'"run": 1e999')),
     "a deep header": framed(json.dumps(header()).encode().replace(b'"content": {', b'"content": {"x": ' + b"[" * 9000)),
     "depth": framed(json.dumps(header(content={"x": json.loads("[" * 60 + "]" * 60), "run": new_run()})).encode()),
-    "a huge number": framed(json.dumps(header()).encode().replace(b'"shapes": {}', b'"shapes": {"x": [' + b"9" * 5000 + b"]}")),
+    "a huge number": framed(json.dumps(header()).encode().replace(b'"shapes": {}',
+    b'"shapes": {"x": [' + b"9" * 5000 + b"]}")),
     "a huge array that is not there": framed(json.dumps(header(vectors=[["w", "float32", 10**15]])).encode()),
     "a negative array": framed(json.dumps(header(vectors=[["w", "float32", -4]])).encode()),
     "an array of objects": framed(json.dumps(header(vectors=[["w", "object", 1]])).encode(), b"12345678"),
@@ -57,8 +59,8 @@ NO_MESSAGES = {
 
 
 WHY = {
-    "a key twice": "a key is there twice",
-    "depth": "within each other",
+    "a key twice": "a key appears twice",
+    "depth": "are nested more than",
     "two arrays of one name": "two arrays of a message",
 }
 
@@ -108,8 +110,8 @@ def test_lines_of_the_ledger_are_not_forged(attacked):
     """What a message names is escaped: one message is one line."""
     before = attacked.ledger()
     odd = "train\n2026-01-01 all is well\x1b[2J"
-    attacked.refuses(attacked.content(odd, {"run": new_run()}), "nothing that a site can be asked")
-    attacked.refuses(attacked.content("train", {"run": odd}), "other fields than fedlit's own")
+    attacked.refuses(attacked.content(odd, {"run": new_run()}), "verb: expected one of")
+    attacked.refuses(attacked.content("train", {"run": odd}), "missing or unknown fields")
     attacked.prepare(run=new_run(), named=odd)
     after = attacked.ledger()
     assert len(after) == len(before) + 3
@@ -126,9 +128,11 @@ def test_verbs_out_of_order_are_answered(attack):
     )
     site.prepare()
     asked = site.task(Look(site.client, "val", 0, "validation_step", None))
-    site.refuses(site.ask("train", asked, site.down()), "asks for a round", "damaged")
-    site.refuses(site.ask("evaluate", site.task(Train(0, [], True)), site.down()), "asks for an evaluation", "damaged")
-    site.refuses(site.train(accepted=7), "the state of a client that is wanted is not there", "state")
+    site.refuses(site.ask("train", asked, site.down()), "train: expected a round", "damaged")
+    site.refuses(
+        site.ask("evaluate", site.task(Train(0, [], True)), site.down()), "evaluate: expected an evaluation", "damaged"
+    )
+    site.refuses(site.train(accepted=7), "the required state of a client is missing", "state")
     start = Start(site.run, "", site.fingerprint, site.client, "before", a_plan(), 3, False)
     site.refuses(site.ask("start", start, site.down()), "is not there", "state")
     site.refuses(
@@ -151,7 +155,7 @@ def test_a_message_that_is_too_large_is_refused_before_it_is_read(attack):
     site = attack(limits={"megabytes": 1})
     site.hello()
     answer = site.raw(Envelope.of("end", End(new_run()), {"w": torch.zeros(300_000)}).to_bytes())
-    site.refuses(answer, "limits.megabytes: 1 are allowed", "refused")
+    site.refuses(answer, "limits.megabytes allows 1", "refused")
 
 
 def test_messages_of_a_day_are_counted(attack):
@@ -310,7 +314,8 @@ FUZZED = 10_000
 
 @pytest.mark.slow
 def test_ten_thousand_mutated_messages_kill_nothing(tmp_path):
-    """Envelopes and their contents, verbs out of order among them: each is answered, and nothing lies outside of the folder."""
+    """Envelopes and their contents, verbs out of order among them: each is answered, and nothing lies outside of the
+    folder."""
     with closing(
         Attacker(write_site(tmp_path / "north", rounds=None, limits={"messages": 10**6, "seconds": 20.0}))
     ) as site:
@@ -320,8 +325,10 @@ def test_ten_thousand_mutated_messages_kill_nothing(tmp_path):
         good = [
             Envelope.of("prepare", Prepare(site.run, "", site.config, site.fingerprint, members), model).to_bytes(),
             Envelope.of("measure", site.task(Train(0, [site.client], True)), site.down()).to_bytes(),
-            Envelope.of("evaluate", site.task(Look(site.client, "val", 0, "validation_step", None)), site.down()).to_bytes(),
-            Envelope.of("start", Start(site.run, "", site.fingerprint, site.client, "b", a_plan(), 3, False), site.down()).to_bytes(),
+            Envelope.of("evaluate", site.task(Look(site.client, "val", 0, "validation_step", None)),
+            site.down()).to_bytes(),
+            Envelope.of("start", Start(site.run, "", site.fingerprint, site.client, "b", a_plan(), 3, False),
+            site.down()).to_bytes(),
             Envelope.of("end", End(site.run)).to_bytes(),
         ]  # fmt: skip
         draw, before = random.Random(1), set(tmp_path.parent.rglob("*")) - set((tmp_path / "north").rglob("*"))
