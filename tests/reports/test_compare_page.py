@@ -165,7 +165,7 @@ def test_a_chart_is_saved_as_it_was_drawn(report, whole):
     assert labels[3] == "val/auroc_macro of each method against rounds."
     assert all(a["role"] == "img" for a in tree.of("svg") if a.get("class") != "swatch")
     assert links["partition-1.png"] == "data:image/png;base64," + base64.b64encode(b"png").decode()
-    assert "by client and class: FedAvg (seed 0)." in tree.text
+    assert "Runs: FedAvg (seed 0)." in tree.text
 
 
 @pytest.mark.slow
