@@ -241,6 +241,7 @@ def test_seeds_with_draws_of_their_own_are_paired_within_a_seed() -> None:
     assert len(numbers.shared.labels) == 3 * 120
     assert numbers.support.n_pos.sum() == sum(int((found["FedAvg", seed].labels == 1).sum()) for seed in (0, 1, 2))
     assert numbers.spread == "seeds, each with its own draw of the data"
+    assert numbers.images == "360 images of 3 draws of the data, shared by the runs of each draw"
     alone = [compared({k: v for k, v in found.items() if k[1] == seed}, draws=2000).against[0] for seed in (0, 1, 2)]
     errors = [(a.macro.interval.high - a.macro.interval.low) / 2 / 1.96 for a in alone]
     expected = 2 * stats.norm.sf(against.macro.value / (np.sqrt(np.square(errors).sum()) / 3))
