@@ -45,7 +45,7 @@ def test_a_comparison_is_shown_and_written(
     for words in (
         "ROC curves",
         "Client drift",
-        "updates as they are sent",
+        "updates as sent",
         "Settings that differ",
         "FedAvg-0",
         "beyond noise",

@@ -55,7 +55,7 @@ def texts(figure):
 
 
 def lies_inside(figure):
-    """Whether every text of the figure is drawn within its borders."""
+    """Return True if every text of the figure is drawn inside its borders."""
     figure.canvas.draw()
     renderer = figure.canvas.get_renderer()
     width, height = figure.bbox.size

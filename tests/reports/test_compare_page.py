@@ -165,7 +165,7 @@ def test_a_chart_is_saved_as_it_was_drawn(report, whole):
     assert labels[3] == "val/auroc_macro of each method against rounds."
     assert all(a["role"] == "img" for a in tree.of("svg") if a.get("class") != "swatch")
     assert links["partition-1.png"] == "data:image/png;base64," + base64.b64encode(b"png").decode()
-    assert "by client and class: FedAvg (seed 0)." in tree.text
+    assert "Runs: FedAvg (seed 0)." in tree.text
 
 
 @pytest.mark.slow
@@ -180,3 +180,16 @@ def test_template_and_stylesheet_are_in_the_package():
     patterns = re.findall(r'"(reports/compare/[^"]+)"', (root.parent / "pyproject.toml").read_text())
     packaged = {path.name for pattern in patterns for path in root.glob(pattern)}
     assert {"report.html.jinja", "report.css"} <= packaged
+
+
+def test_a_page_of_single_seeds_and_few_patients_claims_nothing_of_seeds_and_intervals(tmp_path):
+    for name in ("fedavg", "fedprox"):
+        settings = config(("FedAvg",), note=name) | {"tags": {"fedlit.case": name}}
+        write_run(tmp_path / "runs" / name, predictions(1.0, 0, 60, per_patient=2), settings)
+    runs, notes = load_runs([str(tmp_path / "runs")], None, {}, "", tmp_path)
+    comparison = compare_runs(runs, [*notes, "fedavg: a note"], draws=100)
+    text = Tree(write_report(comparison, tmp_path / "out").read_text()).text
+    for claim in ("SD over", "(95% interval", "over seeds.", "Student's t-test", "Filled points", "Fedavg"):
+        assert claim not in text
+    assert "AUROC of one seed; none has an interval." in text
+    assert "fedavg: a note" in text

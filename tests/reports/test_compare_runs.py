@@ -89,7 +89,7 @@ def test_what_is_no_run_is_told(tmp_path: Path) -> None:
         loaded(tmp_path / "empty")
     with pytest.raises(ConfigError, match=f"found a file; name {tmp_path} for all runs in it"):
         loaded(tmp_path / "sweep.csv")
-    with pytest.raises(ConfigError, match=r"name runs .* or --experiment"):
+    with pytest.raises(ConfigError, match=r"name runs .* or give --experiment"):
         loaded()
 
 
@@ -179,7 +179,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, str]
     client = mlflow.MlflowClient(tracking_uri=uri)
     experiment = client.create_experiment("written", artifact_location=(folder / "artifacts").as_uri())
     ids = {}
-    for name, aggregator, strength, seed in (("a-0", "FedAvg", 1.0, 0), ("a-1", "FedAvg", 1.0, 1), ("s", "Scaffold", 2.0, 0)):  # fmt: skip
+    trained = (("a-0", "FedAvg", 1.0, 0), ("a-1", "FedAvg", 1.0, 1), ("s", "Scaffold", 2.0, 0))
+    for name, aggregator, strength, seed in trained:
         run = client.create_run(
             experiment, run_name=name, tags={"fedlit.git": "abc123", "kind": aggregator, "our.kind": aggregator}
         )

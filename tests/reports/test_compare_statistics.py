@@ -55,7 +55,8 @@ def test_means_and_deviations_over_seeds_are_those_of_sklearns_aurocs() -> None:
 
 
 def test_intervals_of_several_seeds_resample_the_same_patients_for_all_runs() -> None:
-    found = {(name, seed): predictions(s, seed, 400, per_patient=2) for name, s in (("FedAvg", 1.0), ("FedProx", 1.4)) for seed in (0, 1)}  # fmt: skip
+    strengths = (("FedAvg", 1.0), ("FedProx", 1.4))
+    found = {(name, seed): predictions(s, seed, 400, per_patient=2) for name, s in strengths for seed in (0, 1)}
     numbers = compared(found, draws=100)
     patients, labels = np.arange(400) // 2, found["FedAvg", 0].labels.numpy()
     drawn = np.random.default_rng(0).integers(200, size=(100, 200))
@@ -242,6 +243,7 @@ def test_seeds_with_draws_of_their_own_are_paired_within_a_seed() -> None:
     assert len(numbers.shared.labels) == 3 * 120
     assert numbers.support.n_pos.sum() == sum(int((found["FedAvg", seed].labels == 1).sum()) for seed in (0, 1, 2))
     assert numbers.spread == "seeds, each with its own draw of the data"
+    assert numbers.images == "360 images of 3 draws of the data, shared by the runs of each draw"
     alone = [compared({k: v for k, v in found.items() if k[1] == seed}, draws=2000).against[0] for seed in (0, 1, 2)]
     errors = [(a.macro.interval.high - a.macro.interval.low) / 2 / 1.96 for a in alone]
     expected = 2 * stats.norm.sf(against.macro.value / (np.sqrt(np.square(errors).sum()) / 3))
@@ -252,8 +254,8 @@ def test_test_images_that_draws_have_in_common_make_the_variance_larger() -> Non
     whole = {(n, s): predictions(a, s, 300) for n, a in (("FedAvg", 1.0), ("FedProx", 1.4)) for s in (0, 1, 2)}
     rows = {seed: np.r_[0:50, 50 + 50 * seed : 100 + 50 * seed] for seed in (0, 1, 2)}
     (against,) = compared({k: some_images(v, rows[k[1]]) for k, v in whole.items()}, drawn=True, draws=100).against
-    ours, theirs = (np.array([np.mean(aurocs(some_images(whole[n, s], rows[s]))) for s in rows]) for n in ("FedProx", "FedAvg"))  # fmt: skip
-    change = ours - theirs
+    by_method = {n: np.array([np.mean(aurocs(some_images(whole[n, s], rows[s]))) for s in rows]) for n, _ in whole}
+    change = by_method["FedProx"] - by_method["FedAvg"]
     t = change.mean() / np.sqrt(change.var(ddof=1) * (1 / 3 + 0.5 / 0.5))
     np.testing.assert_allclose(against.macro.p_seeds, 2 * stats.t.sf(abs(t), 2))
 

@@ -74,7 +74,8 @@ def test_p_is_corrected_for_the_classes_that_are_left(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("patients", [MIN_PATIENTS - 1, MIN_PATIENTS])
 def test_the_bound_is_of_patients_and_not_of_images(patients: int, tmp_path: Path) -> None:
-    sets = {name: [rare(s, 0, patients, images=40), rare(s, 1, patients, images=40)] for name, s in (("FedAvg", 0.1), ("Scaffold", 1.0))}  # fmt: skip
+    strengths = (("FedAvg", 0.1), ("Scaffold", 1.0))
+    sets = {name: [rare(s, seed, patients, images=40) for seed in (0, 1)] for name, s in strengths}
     found = row(compared(tmp_path, sets), RARE)
     assert found["of_patients_pos"] == patients
     assert bool(np.isnan(found["p"])) == (patients < MIN_PATIENTS)

@@ -46,10 +46,13 @@ def _numbers(numbers: Statistics, looks: Mapping[str, Style]) -> dict[str, list[
     """Return the figures of AUROC, of differences and of ROC curves."""
     level = f"{100 * numbers.level:g}% intervals"
     seeds = [len(scored.method.runs) for scored in numbers.scored]
+    values = "AUROC of one seed" if max(seeds) == 1 else "Mean AUROC over seeds"
     auroc = Chart(
         "auroc",
         intervals_figure(numbers, looks),
-        f"{'AUROC of one seed' if max(seeds) == 1 else 'Mean AUROC over seeds'}, with {level} under test-set noise.",
+        f"{values}, with {level} under test-set noise."
+        if numbers.has_intervals
+        else f"{values}; none has an interval.",
         "AUROC of each class and method with its interval; the table has the numbers.",
     )
     roc = Chart(
@@ -117,9 +120,9 @@ def _drift(methods: Sequence[Method], looks: Mapping[str, Style]) -> list[Chart]
         return []
     figure = curves_figure(curves, "round", "client drift", looks, log_y=min(values) > 0)
     caption = (
-        "Spread of the clients' updates as sent: mean |delta_k|\u00b2 \u2212 |mean delta|\u00b2. If an aggregator scales "
-        "or normalises updates before they are sent, their spread cannot be compared with that of other methods. "
-        f"{band_note(curves)}"
+        "Spread of the clients' updates as sent: mean |delta_k|\u00b2 \u2212 |mean delta|\u00b2. If an aggregator "
+        "scales or normalises updates before they are sent, their spread cannot be compared with that of other "
+        f"methods. {band_note(curves)}"
     )
     return [Chart("drift", figure, caption, "Client drift of each method by round.")]
 
@@ -132,4 +135,4 @@ def _partitions(methods: Sequence[Method]) -> dict[bytes, str]:
             if (file := run.directory / "partition.png").is_file():
                 owners.setdefault(file.read_bytes(), []).append(f"{method.name} (seed {run.seed})")
     everyone = len(owners) == 1 and sum(map(len, owners.values())) == sum(len(method.runs) for method in methods)
-    return {png: "all runs" if everyone else ", ".join(names) for png, names in owners.items()}
+    return {png: "all" if everyone else ", ".join(names) for png, names in owners.items()}

@@ -154,6 +154,12 @@ class Statistics:
         return "seeds, each with its own draw of the data" if several_draws else "seeds on one draw of the data"
 
     @property
+    def has_intervals(self) -> bool:
+        """Return True if any AUROC has an interval."""
+        estimates = (each for scored in self.scored for each in (*scored.classes, scored.macro))
+        return any(each.interval.low == each.interval.low for each in estimates)
+
+    @property
     def images(self) -> str:
         """Return how many images the numbers are of, and which runs share them."""
         draws = len({rows.start for rows in self.shared.rows})
