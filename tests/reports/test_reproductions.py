@@ -86,7 +86,7 @@ class TestComparison:
         text = markdown(compare(made_up([0.7], [float("nan")]), AGAINST), "Test AUROC", "CODA+")
         assert "| CODA+ | 0.7000 |" in text
         assert "| CODASCA | - |" in text
-        assert "one seed, which tells no noise" in text
+        assert "one seed, which does not show the noise" in text
 
 
 def written(file: Path, base: str, **keys) -> Path:
