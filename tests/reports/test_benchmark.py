@@ -29,8 +29,9 @@ def predicted(folder: Path, name: str, right: dict[str, float]) -> None:
         scores, labels, sites = [*scores, *(2.0 * said - 1)], [*labels, *label], [*sites, *[site] * rows]
     texts = np.array([str(row) for row in range(len(sites))])
     empty, column = np.full(len(sites), ""), torch.tensor([labels], dtype=torch.float32).T
+    logits, at_sites = torch.tensor([scores]).T, np.array(sites)
     found = Predictions(
-        name, 15, "logit", ("Heart disease",), torch.tensor([scores]).T, column, texts, texts, np.array(sites), empty, empty
+        name, 15, "logit", ("Heart disease",), logits, column, texts, texts, at_sites, empty, empty
     )  # fmt: skip
     (folder / "predictions").mkdir(parents=True, exist_ok=True)
     write(found, folder / "predictions" / f"{name}.parquet")

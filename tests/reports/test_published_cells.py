@@ -1,4 +1,4 @@
-"""Every number in a paper's table has a counterpart in ours at ``paper`` scale, and what ours has beyond them is said."""
+"""Each value in a paper's table has one in ours at ``paper`` scale, and the report names what ours adds."""
 
 import re
 from pathlib import Path
