@@ -57,7 +57,7 @@ def test_what_is_given_wins_over_the_document_and_the_report_says_it(figure):
         fabric = each["fabric"]
         assert (fabric["precision"], fabric["accelerator"], fabric["devices"]) == ("64-true", "cpu", 2)
         assert each["federation"]["workers"] == 3
-    assert made._said()[:2] == [
+    assert made._set_by_hand()[:2] == [
         "Set by hand for all runs: federation.aggregators: ['FedAvg'], data.images: 120, tags.why: mine.",
         "Set by hand for all bodies: data.images: 90.",
     ]

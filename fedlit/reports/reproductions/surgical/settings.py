@@ -66,9 +66,10 @@ class SettingsReport:
             "",
             *grid(["method", *map(str, rows.columns), "mean", "below all labels by"], shown),
             "",
-            f"Mean test AUROC over classes; its mean ± standard deviation over the {rows.shape[1]} settings. In "
-            f"brackets are the difference to {self.reference} and p of its paired t-test over settings. Settings share "
-            f"images, so p is too small to be evidence, and has no stars. The model of all labels has {everything:.3f}.",
+            f"Mean test AUROC over classes; its mean ± standard deviation over the {rows.shape[1]} settings. "
+            f"In brackets are the difference to {self.reference} and p of its paired t-test over settings. "
+            "Settings share images, so p is too small to be evidence, and has no stars. "
+            f"The model of all labels has {everything:.3f}.",
         ]
         if odd:
             lines.append(f"Shapiro-Wilk p < 0.05, so the t-test does not hold for {', '.join(odd)}.")
