@@ -29,8 +29,9 @@ def predicted(folder: Path, name: str, right: dict[str, float]) -> None:
         scores, labels, sites = [*scores, *(2.0 * said - 1)], [*labels, *label], [*sites, *[site] * rows]
     texts = np.array([str(row) for row in range(len(sites))])
     empty, column = np.full(len(sites), ""), torch.tensor([labels], dtype=torch.float32).T
+    logits, at_sites = torch.tensor([scores]).T, np.array(sites)
     found = Predictions(
-        name, 15, "logit", ("Heart disease",), torch.tensor([scores]).T, column, texts, texts, np.array(sites), empty, empty
+        name, 15, "logit", ("Heart disease",), logits, column, texts, texts, at_sites, empty, empty
     )  # fmt: skip
     (folder / "predictions").mkdir(parents=True, exist_ok=True)
     write(found, folder / "predictions" / f"{name}.parquet")
@@ -70,8 +71,8 @@ def test_ours_and_the_published_numbers_are_one_table(report, tmp_path, served):
     assert theirs[0] == ["0.7269", "0.0187"]
     assert theirs[4] == ["0.6840", "0.0280"]
     np.testing.assert_allclose(np.array(ours, float), np.array(theirs, float), atol=1.1e-4)  # published to four digits
-    assert "Every mean of ours is within one published standard deviation." in made.text
-    assert "25 of 25 numbers, one a start and test set, are the published ones" in made.text
+    assert "All our means are within one published standard deviation." in made.text
+    assert "25 of 25 values, one per method, start and test set, equal the published ones" in made.text
     assert len(made.tables["values"]) == 5
     # A model whose scores are +1 and -1 alone: AUROC is the mean of both classes' shares.
     assert made.tables["auroc"]["va"].between(0.5, 0.75).all()
@@ -83,7 +84,7 @@ def test_what_is_out_of_the_published_spread_is_named(report, tmp_path):
         "more than one published standard deviation away: SCAFFOLD on switzerland, SCAFFOLD on mean of hospitals."
         in text
     )
-    assert "20 of 25 numbers" in text
+    assert "20 of 25 values" in text
     assert "the largest difference is 0.1250" in text
 
 
@@ -143,5 +144,5 @@ def test_balanced_accuracy_of_isic_is_compared_in_the_mean_alone(tmp_path):
     (values,) = made.tables["values"].to_dict("records")
     assert [values[name] for name in CENTRES] == [0.0, 1.0, 1.0, 1.0, 1.0, 1.0]
     assert values["pooled-test"] == values["mean of hospitals"] == pytest.approx(5 / 6)
-    assert "A start is the published seed's" not in made.text
+    assert "Each start has the initial weights" not in made.text
     assert "FedAvg on BCN" in made.text

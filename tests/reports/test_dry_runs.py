@@ -1,4 +1,4 @@
-"""`fedlit reproduce` with settings of one's own, and its `--dry_run`: counts and hours by hand, without data or network."""
+"""`fedlit reproduce` with custom settings, and its `--dry_run`: known steps and hours, without data or network."""
 
 import re
 from dataclasses import replace
@@ -57,7 +57,7 @@ def test_what_is_given_wins_over_the_document_and_the_report_says_it(figure):
         fabric = each["fabric"]
         assert (fabric["precision"], fabric["accelerator"], fabric["devices"]) == ("64-true", "cpu", 2)
         assert each["federation"]["workers"] == 3
-    assert made._said()[:2] == [
+    assert made._set_by_hand()[:2] == [
         "Set by hand for all runs: federation.aggregators: ['FedAvg'], data.images: 120, tags.why: mine.",
         "Set by hand for all bodies: data.images: 90.",
     ]
@@ -87,8 +87,8 @@ def test_a_plan_fetches_nothing_and_reads_nothing(figure, monkeypatch):
 def test_weights_of_a_file_take_the_place_of_those_of_the_hub(figure, tmp_path):
     file = tmp_path / "imagenet.pth"
     torch.save(timm.create_model("resnet10t").state_dict(), file)
-    made = figure("surgical-table1", {"scales": {"paper": {"settings": {"model.backbone": "resnet10t"}}}}, scale="paper",
-                  dry_run=True, weights=file)  # fmt: skip
+    smaller = {"scales": {"paper": {"settings": {"model.backbone": "resnet10t"}}}}
+    made = figure("surgical-table1", smaller, scale="paper", dry_run=True, weights=file)
     part = made.parts()[0]
     made.parts = lambda: [part.__class__(**vars(part) | {"cases": dict([*part.cases.items()][:1])})]
     model = configurations(made)["surgical-table-1"][0]["model"]["init_args"]
@@ -135,8 +135,8 @@ def test_steps_hours_and_bytes_are_those_counted_by_hand(figure, tmp_path):
 
 @pytest.mark.slow
 def test_epochs_are_counted_from_the_published_numbers_of_images(figure):
-    made = figure("surgical-table1", {"scales": {"paper": {"settings": {"model.backbone": "resnet10t"}}}}, scale="paper",
-                  dry_run=True, seconds_per_step=0.1)  # fmt: skip
+    smaller = {"scales": {"paper": {"settings": {"model.backbone": "resnet10t"}}}}
+    made = figure("surgical-table1", smaller, scale="paper", dry_run=True, seconds_per_step=0.1)
     part = made.parts()[0]
     made.parts = lambda: [
         part.__class__(**vars(part) | {"cases": {k: part.cases[k] for k in ("individual-NIH", "central")}})
@@ -164,7 +164,7 @@ def test_a_step_is_timed_with_its_algorithm(figure, monkeypatch, augment, said, 
 
 
 def test_cases_that_cost_the_same_are_planned_once_and_counted_as_if_each_had_been(tmp_path, monkeypatch):
-    """Of eight cases two are planned: the algorithm makes another step, the window, the rate and the evaluations do not."""
+    """Two of eight cases are planned: only the algorithm changes the step, not the window, the rate or evaluations."""
     made = Reproduction("flamby-heart", run_dir=tmp_path, dry_run=True, seconds_per_step=0.1)
     window, cases = "federation.schedule.init_args.window", {}
     for name in ("FedAvg", "Scaffold"):

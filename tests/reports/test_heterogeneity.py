@@ -1,4 +1,4 @@
-"""Counts of FDAM's Table 2, label frequencies and the embedding of surgical aggregation's Figure 4, of data that are there."""
+"""FDAM's Table 2, and label frequencies and embedding of surgical aggregation's Figure 4, for available data."""
 
 from pathlib import Path
 

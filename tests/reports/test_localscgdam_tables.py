@@ -196,8 +196,9 @@ def test_a_choice_at_the_end_of_its_range_is_reported():
         ]
     )
     names = ["title", "method", "rate", *found.others]
-    text = rates.described(tried.reindex(columns=[*names, "validation"]), found)
+    text = rates.choice_text(tried.reindex(columns=[*names, "validation"]), found)
     assert text.endswith(
-        "At the end of their range, so that a wider one may be better: T, CoDA: gamma 0.05; T, LocalSGDM_RL: rate 10, momentum 0.97."
+        "At the end of their range, so a wider range may be better: "
+        "T, CoDA: gamma 0.05; T, LocalSGDM_RL: rate 10, momentum 0.97."
     )
-    assert "At the end" not in rates.described(tried[2:3].reindex(columns=[*names, "validation"]), found)
+    assert "At the end" not in rates.choice_text(tried[2:3].reindex(columns=[*names, "validation"]), found)

@@ -76,7 +76,10 @@ def test_it_is_planned_without_a_paper(fedlit_cli, document: dict):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"report": {"kind": "seeds", "row": "{methd}", "against": {}, "what": "", "versus": ""}}, ("report.row", "'methd'")),
+        (
+            {"report": {"kind": "seeds", "row": "{methd}", "against": {}, "what": "", "versus": ""}},
+            ("report.row", "'methd'"),
+        ),
         ({"report": {"kind": "ranks_of_doe.Counts"}}, ("report", "ranks_of_doe.Counts", "cannot be imported")),
         ({"report": {"kind": "ranks_of_doe.dataclass"}}, ("report", "a method make")),
         ({"report": {"kind": "rows"}}, ("report", "seeds, classes", "found 'rows'")),

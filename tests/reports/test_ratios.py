@@ -14,8 +14,8 @@ NIH = (
     "OriginalImage[Width,Height],OriginalImagePixelSpacing[x,y]"
 )
 CHEXPERT = (
-    "Path,Sex,Age,Frontal/Lateral,AP/PA,No Finding,Enlarged Cardiomediastinum,Cardiomegaly,Lung Opacity,Lung Lesion,Edema,"
-    "Consolidation,Pneumonia,Atelectasis,Pneumothorax,Pleural Effusion,Pleural Other,Fracture,Support Devices"
+    "Path,Sex,Age,Frontal/Lateral,AP/PA,No Finding,Enlarged Cardiomediastinum,Cardiomegaly,Lung Opacity,Lung Lesion,"
+    "Edema,Consolidation,Pneumonia,Atelectasis,Pneumothorax,Pleural Effusion,Pleural Other,Fracture,Support Devices"
 )
 
 
@@ -42,7 +42,8 @@ def test_shares_are_those_of_the_settings_and_no_image_is_needed(root, tmp_path)
     table = Reproduction("fdam-table6", root=root).report(None).tables["ratios"].set_index(["source", "class"])
     assert table.loc[("NIH", "Cardiomegaly"), "ours"] == pytest.approx(0.1)
     assert table.loc[("NIH", "Pleural Effusion"), "ours"] == pytest.approx(0.2)
-    # 8 images of train.csv, 2 of them once more for cardiomegaly; uncertain edema is positive, uncertain cardiomegaly is not.
+    # 8 images of train.csv, 2 of them once more for cardiomegaly.
+    # Uncertain edema is positive, uncertain cardiomegaly is not.
     assert table.loc[("CheXpert", "Cardiomegaly"), "images"] == 10
     assert table.loc[("CheXpert", "Cardiomegaly"), "ours"] == pytest.approx(4 / 10)
     assert table.loc[("CheXpert", "Edema"), "ours"] == pytest.approx(1 / 10)

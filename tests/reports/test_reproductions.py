@@ -86,7 +86,7 @@ class TestComparison:
         text = markdown(compare(made_up([0.7], [float("nan")]), AGAINST), "Test AUROC", "CODA+")
         assert "| CODA+ | 0.7000 |" in text
         assert "| CODASCA | - |" in text
-        assert "one seed, which tells no noise" in text
+        assert "one seed, which does not show the noise" in text
 
 
 def written(file: Path, base: str, **keys) -> Path:
@@ -223,8 +223,9 @@ def test_the_test_set_does_not_choose_rates():
 
 
 def test_listing_them_needs_neither_torch_nor_matplotlib():
-    code = "import sys; from fedlit.reports.reproductions.listing import list_reproductions; from rich.console import Console;"
-    code += "list_reproductions(Console()); print([m for m in ('torch', 'pandas', 'matplotlib', 'mlflow') if m in sys.modules])"
+    code = "import sys; from fedlit.reports.reproductions.listing import list_reproductions; "
+    code += "from rich.console import Console; list_reproductions(Console()); "
+    code += "print([m for m in ('torch', 'pandas', 'matplotlib', 'mlflow') if m in sys.modules])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said.splitlines()[-1] == "[]"
 
@@ -249,7 +250,8 @@ class TestDocument:
             ({"report": {"rows": "x"}}, "mine.yaml: report.rows: there is no such key; did you mean row"),
             (
                 {"report": {"kind": "seed"}},
-                "mine.yaml: report: expected a kind of seeds, classes, settings, ratios, benchmark, counts, frequencies, embedding, or",
+                "mine.yaml: report: expected a kind of seeds, classes, settings, ratios, benchmark, counts, "
+                "frequencies, embedding, or",
             ),
             ({"shows": None}, "the key shows is missing"),
             ({"scales": {"paper": 3}}, "scales.paper: expected keys and values, found 3"),

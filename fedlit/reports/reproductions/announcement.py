@@ -1,4 +1,4 @@
-"""What ``fedlit reproduce --dry_run true`` prints: what a reproduction would run, on which files, for how long."""
+"""The text of ``fedlit reproduce --dry_run true``: runs, files and estimated times of a reproduction."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,10 +20,10 @@ def announced(
 
     Args:
         scale: The scale of the reproduction.
-        parts: Its sweeps, bodies among them, and those whose rates are still to be chosen.
+        parts: Its sweeps, including bodies and sweeps whose rates are not chosen yet.
         sweeps: Sweep of each part, by its experiment.
-        root: Folder of the data, whether it is there or not; None where they are built in.
-        estimate: Counts and times.
+        root: Folder of the data, which need not exist; None if the data are built in.
+        estimate: Estimate of steps and times.
     """
     rows, number, total_steps, hours, disk, todo, caches = [], 0, 0, 0.0, 0, 0, {}
     constants = scale.rates.constants if scale.rates else ()
@@ -59,14 +59,16 @@ def announced(
         *grid(["experiment", "runs", "finished", "clients", "local steps, all clients", "hours"], rows),
         "",
         f"{number} runs, {todo} of them to do; {total_steps:,} local steps of all "
-        f"clients in all; {hours:,.1f} hours of one device, clients and runs one after the other, evaluations not counted.",
+        f"clients in all; {hours:,.1f} hours on one device, clients and runs one after the other, without evaluations.",
     ]
     if unknown:
-        lines.append("Runs with ? count epochs of data that are not here: their steps are known once --root has them.")
+        lines.append(
+            "The length of runs with ? is in epochs of missing data: their steps are known once --root has the data."
+        )
     source = "as given" if estimate.given is not None else f"measured here, on {_device()}, fastest of two"
     lines += ["", f"Seconds of a local step, {source}:", ""]
     lines += [f"- {seconds:.3g} s: {step}" for step, seconds in known.items()]
-    lines += ["", "On disk:", "", f"- runs: {disk / GB:.1f} GB (checkpoints, and what clients keep)"]
+    lines += ["", "On disk:", "", f"- runs: {disk / GB:.1f} GB (checkpoints, and the states of clients)"]
     if None not in caches.values() and caches:
         lines.append(f"- decoded images, at most: {sum(caches.values()) / GB:.1f} GB, kept for further runs")
     lines += [f"- {line}" for line in _files(scale, parts, root)]

@@ -12,16 +12,16 @@ POINT = 0.01
 
 
 def compare(values: pd.DataFrame, against: Mapping[str, str]) -> pd.DataFrame:
-    """One line a cell of the table, in the order of the values.
+    """Return one line per cell of the table, in the order of the values.
 
     Args:
-        values: row, column, seed and auroc of every run; a column of the table may be a class, a window or anything else.
-        against: the row that a row is compared with, in the same column and with the same seed.
+        values: The row, column, seed and auroc of every run; a column may be a class, a window or anything else.
+        against: The row with which each row is compared, in the same column and with the same seed.
 
     Returns:
-        row, column, seeds, mean, std, difference, difference_std, within (half of the 95% interval of the difference,
-        Student's over seeds), and claimed: whether the difference is at least a point and its interval has no zero. NaN
-        where a seed is NaN, where there is one seed, or there is nothing to compare with.
+        A table with row, column, seeds, mean, std, difference, difference_std, within (half of the 95% interval of the
+        difference, Student's over seeds), and claimed: whether the difference is at least a point and its interval
+        excludes zero. Values are NaN if a seed is NaN, if there is only one seed, or if there is no other row.
     """
     cells = {key: group.set_index("seed")["auroc"] for key, group in values.groupby(["row", "column"], sort=False)}
     table = []
@@ -37,15 +37,17 @@ def compare(values: pd.DataFrame, against: Mapping[str, str]) -> pd.DataFrame:
 
 
 def markdown(table: pd.DataFrame, what: str, versus: str) -> str:
-    """The table of `compare` as people read it, and below it what is measured, and what rows are compared with."""
+    """Return the table of `compare` as Markdown, with a sentence on the metric and the reference below it."""
     columns = list(dict.fromkeys(table["column"]))
     cells = {(cell.row, cell.column): _cell(cell) for cell in table.itertuples()}
     rows = [[row, *(cells.get((row, column), "") for column in columns)] for row in dict.fromkeys(table["row"])]
     seeds = table["seeds"].min()
-    spread = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "of one seed, which tells no noise"
+    spread = (
+        f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "of one seed, which does not show the noise"
+    )
     said = (
-        f"{what}, {spread}. In brackets the difference to {versus}, with the same seed, ± half of its 95% interval; bold "
-        "where it is at least a point and the interval has no zero."
+        f"{what}, {spread}. In brackets is the difference to {versus}, with the same seed, ± half of its 95% interval; "
+        "it is bold if it is at least a point and the interval excludes zero."
     )
     return "\n".join([*grid(["", *columns], rows), "", said, ""])
 

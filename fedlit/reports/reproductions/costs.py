@@ -1,4 +1,4 @@
-"""What a reproduction would take, before anything is run: runs, local steps, hours, bytes on disk.
+"""Estimated cost of a reproduction before anything runs: runs, local steps, hours, bytes on disk.
 
 Everything is computed from the configurations of the planned runs. The one measurement is the time of a local step: the
 step of a federation's client, with its algorithms, on random images of the run's size.
@@ -25,25 +25,24 @@ from fedlit.experiment.options import experiment_parser
 from fedlit.federation.federation import Federation
 
 SCHEDULE, EVERY = "federation.schedule.init_args.", "federation.eval_every"
-"""Keys that change no step."""
+"""Keys that do not change a step."""
 
 TIMED = 2
-"""Local steps that are timed; the fastest counts."""
+"""Number of local steps that are timed; the fastest counts."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one run takes."""
+    """Cost of one run."""
 
     clients: int
-    steps: (
-        int | None
-    )  # Local steps of all clients together; None where epochs are counted and nobody said of how many images.
-    step: str  # What a step is of: runs with the same one are timed once.
-    disk: int  # Bytes of its checkpoints and of what its clients keep.
-    images: int | None  # Decoded images that it reads; None where nobody said how many there are.
+    # Local steps of all clients together; None if epochs are counted and the number of images is unknown.
+    steps: int | None
+    step: str  # Description of a step: runs with the same one are timed once.
+    disk: int  # Bytes of its checkpoints and of the states of its clients.
+    images: int | None  # Number of decoded images that it reads; None if it is unknown.
     picture: int  # Bytes of a decoded image.
-    numbers: Mapping[str, int]  # Images by client or source, as far as they are known.
+    numbers: Mapping[str, int]  # Number of images by client or source, as far as they are known.
 
     @property
     def cache(self) -> int | None:
@@ -52,11 +51,11 @@ class Cost:
 
 
 class Estimate:
-    """Counts and times runs; what many of them have in common is made once.
+    """Estimate of the steps and times of runs; what several of them share is computed once.
 
     Args:
-        images: Number of images by client or source, where the data are known without being there. Of data that are built
-            in the numbers are taken from their settings.
+        images: Number of images by client or source, if it is known without the data. The settings of built-in data
+            give the numbers.
         seconds_per_step: Time of a local step; by default it is measured, on this machine's device.
     """
 
@@ -68,19 +67,19 @@ class Estimate:
         self._known: dict[str, tuple[Cost, list[Federation], Mapping[str, Any]]] = {}
 
     def costs(self, sweep: Sweep, constants: Collection[str] = ()) -> list[tuple[Cost, bool]]:
-        """Count the runs of a sweep, each with whether it is finished.
+        """Return the cost of each run of a sweep, and whether the run is finished.
 
-        Cases are planned once where they differ only in the schedule, or in keys that change no step: how often the model is
-        evaluated, and ``constants``, such as the rate. All runs are planned where some of them are there.
+        Cases are planned once if they differ only in the schedule, or in keys that do not change a step: how often the
+        model is evaluated, and ``constants``, such as the rate. If some runs exist, all runs are planned.
         """
-        there = plan(sweep, self.parser) if sweep.directory.exists() else []
-        finished = {(run.case, run.seed) for run in there if run.standing() == "finished"}
+        existing = plan(sweep, self.parser) if sweep.directory.exists() else []
+        finished = {(run.case, run.seed) for run in existing if run.standing() == "finished"}
         counted = []
         for name, keys in (sweep.cases or {"": {}}).items():
             schedule = {key.removeprefix(SCHEDULE): value for key, value in keys.items() if key.startswith(SCHEDULE)}
-            alike = {*constants, EVERY, *(SCHEDULE + key for key in schedule)}
-            own = {key: value for key, value in keys.items() if key not in alike}
-            same = repr((sweep.config, sweep.set, own, sorted(schedule)))
+            without_effect = {*constants, EVERY, *(SCHEDULE + key for key in schedule)}
+            other = {key: value for key, value in keys.items() if key not in without_effect}
+            same = repr((sweep.config, sweep.set, other, sorted(schedule)))
             if same not in self._planned:
                 case = {name: keys} if sweep.cases else {}
                 (self._planned[same],) = plan(replace(sweep, cases=case, seeds=sweep.seeds[:1]), self.parser)
@@ -89,29 +88,29 @@ class Estimate:
         return counted
 
     def cost(self, run: PlannedRun, schedule: Mapping[str, Any] | None = None) -> Cost:
-        """Count a run, or one that differs from it in these arguments of the schedule alone."""
+        """Return the cost of a run, or of one that differs from it only in these arguments of the schedule."""
         if run.config not in self._known:
             self._known[run.config] = self._counted(run)
-        cost, stretches, data = self._known[run.config]
-        main = stretches[-1]
+        cost, parts, data = self._known[run.config]
+        main = parts[-1]
         if schedule:
             written = documents.parse(run.config)["federation"]
             made = type(main.schedule)(**written["schedule"].get("init_args", {}) | schedule)
             main = replace(main, schedule=made, rounds=written.get("rounds"))
-        steps = [_steps(federation, data, cost.numbers) for federation in (*stretches[:-1], main)]
+        steps = [_steps(federation, data, cost.numbers) for federation in (*parts[:-1], main)]
         return replace(cost, steps=None if None in steps else sum(steps))
 
     def _counted(self, run: PlannedRun) -> tuple[Cost, list[Federation], Mapping[str, Any]]:
-        """Count all but the steps, and return the settings of every part of the run, and of its data."""
+        """Return the cost without steps, the settings of every part of the run, and those of its data."""
         keys = documents.parse(run.config)
         with without_fetching():
             objects = self.parser.instantiate(self.parser.parse_string(run.config))
         data = keys["data"]["init_args"]
-        stretches = [*(phase.federation(objects.federation) for phase in objects.phases), objects.federation]
+        parts = [*(phase.federation(objects.federation) for phase in objects.phases), objects.federation]
         numbers = self.images or _built_in(objects.data)
         local = _local(objects.model, objects.federation, make_fabric(accelerator="cpu", devices=1))
         clients = len(_clients(data, objects.federation, numbers))
-        own = sum(_bytes(a.client_state(local.layout)) for a in objects.federation.aggregators)
+        client_state = sum(_bytes(a.client_state(local.layout)) for a in objects.federation.aggregators)
         server = sum(_bytes(a.server_state(local.layout, local.flat.w)) for a in objects.federation.aggregators)
         model = (local.flat.w.numel() + local.flat.stats.numel()) * local.flat.w.element_size()
         model_keys = keys["model"]["init_args"]
@@ -133,19 +132,19 @@ class Estimate:
             self.measured[step] = _seconds(_local(fresh.model, fresh.federation, fabric), fresh.federation, batch)
         images = sum(self.images.values()) if "image_size" in data else 0
         picture = data.get("image_size", 0) ** 2 * data.get("in_chans", model_keys.get("in_chans", 1))
-        disk = 2 * (model + server) + clients * own
+        disk = 2 * (model + server) + clients * client_state
         cost = Cost(clients, None, step, disk, images or None, picture=picture, numbers=numbers)
-        return cost, stretches, data
+        return cost, parts, data
 
     def seconds(self, cost: Cost) -> float | None:
-        """Time that a run takes, all clients one after the other; None where its steps are not known."""
+        """Return the time of a run, all clients one after the other, or None if its steps are unknown."""
         if cost.steps is None:
             return None
         return cost.steps * (self.measured[cost.step] if self.given is None else self.given)
 
 
 def _steps(federation: Federation, data: Mapping[str, Any], images: Mapping[str, int]) -> int | None:
-    """Local steps of all clients together over the rounds of a stretch."""
+    """Return the local steps of all clients together over the rounds of a part of the run."""
     clients = _clients(data, federation, images)
     share = federation.participation or 1.0
     total = 0.0
@@ -156,14 +155,16 @@ def _steps(federation: Federation, data: Mapping[str, Any], images: Mapping[str,
         elif not all(clients.values()):
             return None
         else:
-            training = data["split"][0] if data.get("split") else 1.0  # of data that are split as published, all count
+            training = (
+                data["split"][0] if data.get("split") else 1.0
+            )  # all images count if the data have a published split
             epochs = (math.ceil(number * training / data["batch_size"]) for number in clients.values())
             total += plan.window * sum(epochs) * share
     return round(total)
 
 
 def _built_in(data: FederatedDataModule) -> dict[str, int]:
-    """Number of images by hospital or source of data that are built in; empty for other data."""
+    """Return the number of images by hospital or source of built-in data; empty for other data."""
     if isinstance(data, PhantomCXR):
         return {hospital.name: hospital.images for hospital in data.hospitals}
     numbers = {name: sum(_built_in(source).values()) for name, source in getattr(data, "sources", {}).items()}
@@ -171,7 +172,7 @@ def _built_in(data: FederatedDataModule) -> dict[str, int]:
 
 
 def _clients(data: Mapping[str, Any], federation: Federation, images: Mapping[str, int]) -> dict[str, int]:
-    """Clients that take part, and the number of images of each; 0 where that is not known."""
+    """Return the clients that take part, and the number of images of each, or 0 if it is unknown."""
     total = sum(images.values())
     if data.get("pooled"):
         return {"pooled": total}
@@ -198,7 +199,7 @@ def _bytes(state: Mapping[str, torch.Tensor]) -> int:
 
 
 def _example(data: Mapping[str, Any], model: Mapping[str, Any]) -> tuple[tuple[int, ...], str]:
-    """Shape of an example of the run, and what several are in words."""
+    """Return the shape of an example of the run, and a description of several examples."""
     if "features" in model:
         return (model["features"],), f"rows of {model['features']} features"
     size, channels = data["image_size"], model.get("in_chans", 1)
@@ -212,7 +213,7 @@ def _batch(size: int, example: tuple[int, ...], classes: int) -> tuple[torch.Ten
 
 
 def _seconds(local: LocalModel, federation: Federation, batch: tuple[torch.Tensor, torch.Tensor]) -> float:
-    """The fastest of some local steps of a client, with all that the algorithms do in them."""
+    """Return the time of the fastest of some local steps of a client, with its algorithms."""
     rnd = Round(index=0, seed=0, cohort=("timed",), **vars(federation.schedule.plan(0)))
     client = Client("timed", tuple(local.layout.classes), len(batch[0]), 1.0)
     w, stats = local.flat.w.cpu().clone(), local.flat.stats.cpu().clone()

@@ -1,6 +1,7 @@
-"""A reproduction as a YAML document: what it runs, tabulates and draws at each scale, and how it is read.
+"""Documents of reproductions: YAML files with the runs, tables and figures of each scale.
 
-`CONTRIBUTING.md` describes the keys. A document may name a ``base``, another document, and then says only what differs.
+`CONTRIBUTING.md` describes the keys. A document may name another document as its ``base`` and then contains only the
+differences.
 """
 
 import itertools
@@ -17,10 +18,10 @@ from fedlit.tracking.names import TEST
 
 HOME = Path(__file__).parent
 SCALES = ("laptop", "paper")
-"""Scales, of which a document has one at least; those that ship have both."""
+"""Scales, of which a document has at least one; those of the package have both."""
 
 LINKED = "linked"
-"""The scale of the code that a paper links, where that differs: what it says is laid over the scale ``paper``."""
+"""The scale of the code that a paper links, if it differs: its keys override those of the scale ``paper``."""
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ class Case:
     """One configuration of a part, which runs with every seed."""
 
     keys: dict[str, Any]  # Keys of the configuration.
-    # What tables call it, such as its method and its window. They are columns of the table of runs.
+    # Its labels in tables, such as its method and its window; columns of the table of runs.
     labels: dict[str, Any] = field(default_factory=dict)
 
 
@@ -40,14 +41,14 @@ class Part:
 
     experiment: str  # Experiment of the runs. Reproductions that name the same experiment share its runs.
     config: str  # YAML file of the federation, in the paper's folder.
-    cases: dict[str, Case] = field(default_factory=dict)  # Cases by name. Without any there is one run for each seed.
+    cases: dict[str, Case] = field(default_factory=dict)  # Cases by name. Without cases there is one run per seed.
     title: str = ""  # Name of the federation in tables and figures.
-    settings: dict[str, Any] = field(default_factory=dict)  # Keys of all cases, beside those of the YAML file.
-    body: "Part | None" = None  # Part of one run, whose weights all runs start from.
+    settings: dict[str, Any] = field(default_factory=dict)  # Keys of all cases, in addition to those of the YAML file.
+    body: "Part | None" = None  # Part with one run, from whose weights all runs start.
     # Keys of ``data``, and the path below ``--root`` that each of them names.
     roots: dict[str, str] = field(default_factory=dict)
     seeds: list[int] | None = None  # Seeds instead of the reproduction's.
-    may_fail: bool = False  # Whether runs that fail are left out, such as those of a rate that diverges.
+    may_fail: bool = False  # Whether to leave out runs that fail, such as those of a rate that diverges.
     metric: str = "test/federation/auroc_macro"  # Metric that is shown when a run ends.
     grid: str = ""  # Experiment of the runs that choose rates, without the name of the method.
 
@@ -62,26 +63,26 @@ class Block:
 
     # Values by label. Each value of a list brings the keys that ``values`` has for it; a single value brings none.
     labels: dict[str, Any]
-    name: str = ""  # Name of the cases, with labels in braces. By default it is the key that the block stands at.
+    name: str = ""  # Name of the cases, with labels in braces. By default it is the key of the block.
     keys: dict[str, Any] = field(default_factory=dict)  # Keys of all these cases.
     leave_out: list[str] = field(default_factory=list)  # Names of combinations that are not run.
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A setting that is tried beside the rate."""
+    """A setting that is tried in addition to the rate."""
 
     title: str  # Name of the setting in tables, such as ``T0``.
     key: str  # Key of the setting in the configuration.
     values: list[float]  # Values that are tried.
     only: list[Any] | None = None  # Values of the label that have the setting; by default all.
-    # Keys that a value brings beside the setting's own, such as how many rounds lie between evaluations.
+    # Further keys that a value brings, such as the number of rounds between evaluations.
     beside: dict[float, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Rates:
-    """How a method gets its rate: the best one of a grid in validation, with a seed that the table has not.
+    """The choice of a method's rate: the best of a grid in validation, with a seed that the table does not have.
 
     With ``others`` it is the best combination of a rate and of the other settings.
     """
@@ -92,16 +93,16 @@ class Rates:
     seed: int  # Seed of the runs that are tried.
     settings: dict[str, Any]  # Keys of the runs that are tried.
     metric: str  # Validation metric of the best model, by which the rate is chosen.
-    text: str  # What the report says; ``{rates}``, ``{tries}`` and ``{chosen}`` are replaced.
-    label: str = "method"  # Label for each of whose values the choice is made.
+    text: str  # Text of the report; ``{rates}``, ``{tries}`` and ``{chosen}`` are replaced.
+    label: str = "method"  # Label; each of its values gets its own choice.
     others: dict[str, Axis] = field(default_factory=dict, metadata={"each": Axis})  # Further settings by name.
-    tries: int | None = None  # Number of combinations that each gets, drawn from ``seed``; by default all of them.
+    tries: int | None = None  # Number of combinations for each, drawn with ``seed``; by default all.
 
     def __post_init__(self) -> None:
         if self.metric.startswith(TEST):
             raise ConfigError(
-                f"rates.metric: expected a metric of the validation data, such as val/auroc_macro, found {self.metric!r}: "
-                "the test set may not choose a rate"
+                "rates.metric: expected a metric of the validation data, such as val/auroc_macro, "
+                f"found {self.metric!r}: the test set may not choose a rate"
             )
 
     @property
@@ -113,32 +114,32 @@ class Rates:
         }
 
     def of(self, method: str, rate: float) -> float:
-        """Return what a rate of the grid is for a method."""
+        """Return the value of a rate of the grid for a method."""
         return round(rate / self.divided_by.get(method, 1.0), 6)
 
 
 @dataclass(frozen=True)
 class Scale:
-    """What a reproduction is at a scale."""
+    """A reproduction at one scale."""
 
-    data: str  # Data that our numbers come from, in words.
-    time: str  # Time that it takes, and on which machine, in words.
+    data: str  # Data behind our results, as text.
+    time: str  # Time that it takes, and on which machine, as text.
     parts: dict[str, Part]  # Sweeps by name.
-    report: dict[str, Any]  # Kind of the report, and what that kind needs to know.
-    root: str | None = None  # What ``--root`` has to name, in words; None where the data are built in.
+    report: dict[str, Any]  # Kind of the report, and the fields of that kind.
+    root: str | None = None  # Folder that ``--root`` must name, as text; None if the data are built in.
     settings: dict[str, Any] = field(default_factory=dict)  # Keys of the runs of all parts, but not of their bodies.
-    # For each label, the keys that each of its values brings; or the one key that takes the value. The table of runs
+    # For each label, the keys that each of its values brings, or the one key that takes the value. The table of runs
     # has the labels in this order.
     values: dict[str, str | dict[Any, dict[str, Any]]] = field(default_factory=dict)
-    rates: Rates | None = None  # How rates are chosen; None where the parts have them.
-    # Images by source, as published, from which a plan counts the steps of an epoch where the data are not there.
+    rates: Rates | None = None  # Choice of rates; None if the parts have them.
+    # Published number of images by source: gives the steps of an epoch if the data are missing.
     images: dict[str, int] = field(default_factory=dict)
 
     def keys(self, label: str, value: Any) -> dict[str, Any]:
         """Return the keys that a label's value brings.
 
         Raises:
-            KeyError: ``values`` has no such label, or the label no such value.
+            KeyError: ``values`` does not have this label, or the label does not have this value.
         """
         of_label = self.values[label]
         return {of_label: value} if isinstance(of_label, str) else of_label[value]
@@ -149,16 +150,16 @@ class Document:
     """A paper's figure or table."""
 
     name: str  # Name on the command line.
-    shows: str  # What it is, in one line.
+    shows: str  # Description in one line.
     scales: dict[str, Scale]  # The scales: ``laptop``, ``paper`` or both, and ``linked`` if the paper's code differs.
-    place: "Place"  # Where the document stands, for messages.
+    place: "Place"  # Location of the document, for messages.
     paper: str = ""  # Name of the file with the paper's tables, next to the document or in ``papers/``.
     tables: list[str] = field(default_factory=list)  # Tables of the paper that are printed below ours.
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])  # Seeds if the user names none.
 
     @property
     def homes(self) -> list[Path]:
-        """The folders of the document and of its bases, its own first: files that it names are looked for there."""
+        """Folders of the document and of its bases, its own first, in which files that it names are searched."""
         return [file.parent for file, _ in reversed(self.place.layers)]
 
     def file(self, name: str) -> Path:
@@ -168,17 +169,17 @@ class Document:
 
 @dataclass(frozen=True)
 class Place:
-    """Where keys of a document stand."""
+    """Location of keys in a document."""
 
-    layers: tuple[tuple[Path, dict], ...]  # Files with what they hold, the base first.
-    keys: tuple[str, ...] = ()  # Keys that lead to the place.
+    layers: tuple[tuple[Path, dict], ...]  # Files and their content, the base first.
+    keys: tuple[str, ...] = ()  # Keys that lead to the location.
 
     def below(self, *keys: str) -> "Place":
         """Return a place below this one."""
         return replace(self, keys=(*self.keys, *keys))
 
     def error(self, message: str) -> ConfigError:
-        """Return an error that names the key and the last file that has it; what a scale has may stand above the scales."""
+        """Return an error that names the key and the last file that has it, in a scale or above the scales."""
         above = self.keys[2:] if self.keys[:1] == ("scales",) else self.keys
         places = [(file, keys) for file, layer in self.layers for keys in (above, self.keys) if _has(layer, keys)]
         file, keys = places[-1] if places else (self.layers[-1][0], self.keys)
@@ -191,7 +192,7 @@ class Place:
         return value
 
     def checked(self, kind: type[T], keys: Any, **others: Any) -> T:
-        """Make a dataclass of what the document has for its fields, and of those that the caller has made (``others``).
+        """Make a dataclass from the keys of the document and from fields that the caller has made (``others``).
 
         A field with ``each`` in its metadata maps titles to dataclasses.
 
@@ -203,21 +204,23 @@ class Place:
             if key not in every:
                 hint = near(str(key), every) or f"; expected {', '.join(every)}"
                 raise self.below(key).error(f"there is no such key{hint}")
-        given = keys | others
+        values = keys | others
         for name, each in every.items():
-            if name not in given and each.default is MISSING and each.default_factory is MISSING:
+            if name not in values and each.default is MISSING and each.default_factory is MISSING:
                 raise self.error(f"the key {name} is missing")
             if of := each.metadata.get("each"):
-                inner = self.below(name).mapping(given[name])
-                given[name] = {title: self.below(name, title).checked(of, inner[title], title=title) for title in inner}
-        return kind(**given)
+                inner = self.below(name).mapping(values[name])
+                values[name] = {
+                    title: self.below(name, title).checked(of, inner[title], title=title) for title in inner
+                }
+        return kind(**values)
 
 
 def find(name: str) -> Path:
-    """Return the file of a reproduction: of one that ships, or the file itself if the name is a path to a YAML document.
+    """Return the file of a reproduction: one of the package by name, or a YAML document by path.
 
     Raises:
-        ConfigError: There is no such reproduction.
+        ConfigError: The reproduction does not exist.
     """
     if name.endswith((".yaml", ".yml")):
         return Path(name)
@@ -231,7 +234,7 @@ def read(file: Path) -> Document:
     """Read a document.
 
     Raises:
-        ConfigError: A key is unknown or missing, or a case names what there is not; names file and key.
+        ConfigError: A key is unknown or missing, or a case names an unknown value; names file and key.
     """
     layers = _layers(file)
     whole: dict[str, Any] = {}
@@ -260,9 +263,9 @@ def read(file: Path) -> Document:
 
 
 def patched(base: Any, patch: Any) -> Any:
-    """Lay a patch over a base: mappings key by key, anything else in place of what is there. None removes a key.
+    """Return a base with a patch: mappings are merged key by key, anything else is replaced. None removes a key.
 
-    None stays what it is where the base has no such key.
+    If the base does not have the key, None remains.
     """
     if not isinstance(base, dict) or not isinstance(patch, dict):
         return patch
@@ -330,12 +333,12 @@ def _cases(place: Place, name: str, block: Block, scale: Scale) -> Iterator[tupl
         try:
             case = (block.name or name).format(**{label: word(value) for label, value in labels.items()})
         except KeyError as error:
-            raise place.error(f"its name has the label {error.args[0]!r}, which it has not") from error
+            raise place.error(f"its name has the label {error.args[0]!r}, which its labels lack") from error
         if case not in block.leave_out:
             keys = {key: value for *_, keys in combination for key, value in keys.items()}
             yield case, Case(keys | block.keys, labels)
 
 
 def word(value: object) -> str:
-    """Return a label's value as names of cases have it: ``p = 4`` is ``p4``, ``CODA+`` is ``codaplus``."""
+    """Return a label's value for names of cases: ``p = 4`` is ``p4``, ``CODA+`` is ``codaplus``."""
     return str(value).lower().replace("+", "plus").replace(" = ", "").replace(" ", "-")

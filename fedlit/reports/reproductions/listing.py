@@ -1,4 +1,4 @@
-"""What can be reproduced, as ``fedlit list reproductions`` shows it."""
+"""The list of reproductions that ``fedlit list reproductions`` prints."""
 
 from itertools import groupby
 
@@ -10,7 +10,7 @@ from fedlit.reports.reproductions.published import read_paper
 
 
 def list_reproductions(console: Console) -> None:
-    """Print each by name, below its paper: what it shows, and what it takes at either scale."""
+    """Print the reproductions of each paper, with their data, time and ``--root`` at every scale."""
     for paper, documents in groupby([read(find(name)) for name in NAMES], lambda document: document.paper):
         console.print(f"[bold]{read_paper(paper).source}", soft_wrap=True)
         before: dict[str, str] = {}

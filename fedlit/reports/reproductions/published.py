@@ -1,4 +1,4 @@
-"""What the papers print: their own numbers, as text, in ``papers/``."""
+"""Published results: the papers' own tables, as text, in ``papers/``."""
 
 import json
 from collections.abc import Sequence
@@ -15,18 +15,18 @@ PAPERS = Path(__file__).parent / "papers"
 class Published:
     """A paper's own table.
 
-    Its cells are text, as printed, so that nobody calculates with them: they come from other data and other hardware. Only
-    a benchmark, whose data and split are public, is compared by value (``flamby/benchmark.py``).
+    Its cells are text, as printed, to prevent calculations with them: they come from other data and other hardware.
+    Values are compared only for a benchmark whose data and split are public (``flamby/benchmark.py``).
     """
 
     title: str  # Such as ``Table 3``.
-    caption: str  # What it shows.
-    columns: tuple[str, ...]  # Their names, those that name a row included.
-    rows: tuple[tuple[str | None, ...], ...]  # A cell a column; None where the paper has no number.
-    note: str = ""  # What a reader has to know, or "".
+    caption: str  # One line on its content.
+    columns: tuple[str, ...]  # Names of all columns, including those that name a row.
+    rows: tuple[tuple[str | None, ...], ...]  # One cell per column; None if the paper has no value.
+    note: str = ""  # Text below the table, or "".
 
     def markdown(self) -> str:
-        """The table with its title above and its note below."""
+        """Return the table with its title above and its note below."""
         lines = [f"{self.title}. {self.caption}", ""]
         lines += grid(self.columns, [[cell or "-" for cell in row] for row in self.rows])
         return "\n".join([*lines, *(["", self.note] if self.note else []), ""])
@@ -34,14 +34,14 @@ class Published:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper: where it is published, and its tables by title."""
+    """A paper: its reference, and its tables by title."""
 
     source: str
     tables: dict[str, Published]
 
 
 def read_paper(name: str, *homes: Path) -> Paper:
-    """Read a paper's tables from ``NAME.json`` in one of the folders, or else from those that ship.
+    """Read a paper's tables from ``NAME.json`` in one of the folders, or else from those of the package.
 
     Raises:
         ConfigError: There is no such file, or a key is missing.
@@ -60,15 +60,15 @@ def _shipped() -> str:
     return ", ".join(sorted(file.stem for file in PAPERS.glob("*.json")))
 
 
-def _parsed(found: dict[str, Any]) -> Paper:
+def _parsed(document: dict[str, Any]) -> Paper:
     tables = {}
-    for title, table in found["tables"].items():
+    for title, table in document["tables"].items():
         columns, rows = tuple(table["columns"]), tuple(map(tuple, table["rows"]))
         tables[title] = Published(title, table["caption"], columns, rows, table.get("note", ""))
-    return Paper(found["source"], tables)
+    return Paper(document["source"], tables)
 
 
 def grid(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table in markdown."""
+    """Return the lines of a table in Markdown."""
     lines = [f"| {' | '.join(cells)} |" for cells in (columns, *rows)]
     return [lines[0], "|---" * len(columns) + "|", *lines[1:]]

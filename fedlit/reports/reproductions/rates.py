@@ -1,4 +1,4 @@
-"""The choice of rates: every method is tried at the settings of one grid, and takes its best ones to all columns."""
+"""The choice of rates: every method is tried on the same grid, and its best settings are used in all columns."""
 
 import itertools
 import random
@@ -17,7 +17,7 @@ Settings = dict[str, float]
 
 
 def tried_parts(scale: Scale) -> list[Part]:
-    """Return the runs from which rates are chosen, a part for each federation and method; reproductions share them."""
+    """Return the runs from which rates are chosen, one part per federation and method; reproductions share them."""
     rates = scale.rates
     return [
         replace(
@@ -40,7 +40,7 @@ def tried_parts(scale: Scale) -> list[Part]:
 
 
 def tries(rates: Rates, value: Any) -> list[Settings]:
-    """Return the settings that a value of the label is tried at: all combinations, or as many of them as all others get.
+    """Return the settings that are tried for a value of the label: all combinations, or ``tries`` of them.
 
     Raises:
         ConfigError: There are fewer combinations than tries.
@@ -62,7 +62,7 @@ def chosen_parts(runs: pd.DataFrame, scale: Scale) -> list[Part]:
     """Return the parts of a scale, with the rates that the runs have chosen.
 
     Raises:
-        ConfigError: No run of a method has ended.
+        ConfigError: No run of a method has finished.
     """
     tried = with_validation(runs, scale.rates)
     return [
@@ -79,7 +79,7 @@ def with_validation(runs: pd.DataFrame, rates: Rates) -> pd.DataFrame:
 
 
 def best(tried: pd.DataFrame, rates: Rates) -> dict[Any, Settings]:
-    """Return each method's settings with the best validation metric; of equals those with the smallest rate."""
+    """Return each method's settings with the best validation metric; in a tie, those with the smallest rate."""
     ordered = tried.sort_values(["validation", "rate"], ascending=[False, True], kind="stable")
     first = {row[rates.label]: row for row in reversed(ordered.to_dict("records"))}
     names = ("rate", *rates.others)
@@ -89,16 +89,16 @@ def best(tried: pd.DataFrame, rates: Rates) -> dict[Any, Settings]:
     }
 
 
-def described(tried: pd.DataFrame, rates: Rates) -> str:
-    """Return what the report says of the choice."""
+def choice_text(tried: pd.DataFrame, rates: Rates) -> str:
+    """Return the sentences of the report on the choice."""
     chosen = "; ".join(
-        f"{title}: " + ", ".join(f"{value} {_told(settings)}" for value, settings in best(of_title, rates).items())
+        f"{title}: " + ", ".join(f"{value} {_as_text(settings)}" for value, settings in best(of_title, rates).items())
         for title, of_title in tried.groupby("title", sort=False)
     )
     counts = tried.groupby(["title", rates.label], sort=False).size()
     text = rates.text.format(rates=", ".join(f"{rate:g}" for rate in rates.grid), tries=counts.max(), chosen=chosen)
     edges = "; ".join(at_edge(tried, rates))
-    return f"{text} At the end of their range, so that a wider one may be better: {edges}." if edges else text
+    return f"{text} At the end of their range, so a wider range may be better: {edges}." if edges else text
 
 
 def at_edge(tried: pd.DataFrame, rates: Rates) -> Iterator[str]:
@@ -116,7 +116,7 @@ def at_edge(tried: pd.DataFrame, rates: Rates) -> Iterator[str]:
 def _chosen(part: Part, best: dict[Any, Settings], rates: Rates) -> Part:
     if diverged := [str(value) for value in part.chooses(rates.label) if value not in best]:
         raise ConfigError(
-            f"no rate of {tuple(rates.grid)} trains {', '.join(diverged)} on {part.title}; the runs' console.log say why"
+            f"no rate of {tuple(rates.grid)} trains {', '.join(diverged)} on {part.title}; see the runs' console.log"
         )
     cases = {}
     for name, case in part.cases.items():
@@ -126,7 +126,7 @@ def _chosen(part: Part, best: dict[Any, Settings], rates: Rates) -> Part:
 
 
 def _keys(settings: Settings, value: Any, rates: Rates) -> dict[str, Any]:
-    """Return the keys of a configuration that settings are; keys of an algorithm stand behind its name."""
+    """Return the keys of the configuration for these settings; keys of an algorithm begin with its name."""
     return dict(_pairs(settings, value, rates))
 
 
@@ -140,7 +140,7 @@ def _pairs(settings: Settings, value: Any, rates: Rates) -> Iterator[tuple[str, 
             yield from rates.others[name].beside.get(number, {}).items()
 
 
-def _told(settings: Settings) -> str:
+def _as_text(settings: Settings) -> str:
     rate, *others = settings.items()
-    told = ", ".join(f"{name} {value:g}" for name, value in others)
-    return f"{rate[1]:g}" + (f" ({told})" if told else "")
+    text = ", ".join(f"{name} {value:g}" for name, value in others)
+    return f"{rate[1]:g}" + (f" ({text})" if text else "")

@@ -1,4 +1,4 @@
-"""What is made of the runs, and what was measured in them."""
+"""The report of a reproduction, and readers of the metrics of its runs."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,20 +12,20 @@ from fedlit.tracking.run import Result
 
 @dataclass(frozen=True)
 class Report:
-    """What is made of the runs."""
+    """Text, tables and figures that are made from runs."""
 
-    text: str  # Tables of our numbers, as Markdown.
+    text: str  # Tables of our results, as Markdown.
     tables: dict[str, pd.DataFrame]  # Tables by file name, without its ending.
     figures: dict[str, Figure] = field(default_factory=dict)  # Figures by file name, without its ending.
 
 
 def measured(run: Path) -> dict[str, float]:
-    """Return the metrics of a run's best model: of the tests, and of the validation and the clients in its round."""
+    """Return the metrics of a run's best model: on test sets, on validation data, and of clients in its round."""
     result = Result.read(run)
     rows = MetricsFile(run / "metrics.csv").rows()
     return {key: value for step, key, value in rows if step == result.best_round} | result.metrics
 
 
 def curve(run: Path, metric: str) -> list[tuple[int, float]]:
-    """Return round and value at each evaluation."""
+    """Return the round and the value of each evaluation."""
     return [(step, value) for step, key, value in MetricsFile(run / "metrics.csv").rows() if key == metric]

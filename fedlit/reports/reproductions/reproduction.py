@@ -1,4 +1,4 @@
-"""A reproduction: runs what its document names, and writes tables and figures of the runs."""
+"""A reproduction: starts the runs of its document, and writes their tables and figures."""
 
 import itertools
 from collections.abc import Mapping
@@ -52,15 +52,15 @@ REPORTS: dict[str, type[Reporter]] = {
 }
 """Kinds of report by name; their fields are the other keys of ``report`` in a document.
 
-A document of yours may also name a dataclass by its path, such as ``my_project.tables.Ranks``, that has the method ``make``.
+Your own document may also name a dataclass with the method ``make`` by its path, such as ``my_project.tables.Ranks``.
 """
 
 
 OF_RUNS = {"part", "title", "case", "seed"}
-"""Columns of the table of runs that rows and columns of a report may name besides labels."""
+"""Columns of the table of runs that rows and columns of a report may name in addition to labels."""
 
-OTHER_DATA = "The paper's own data and runs: compare the order of rows and the gaps between them, not values."
-"""How to read published numbers, unless the kind of report says it in its ``how_to_read``."""
+OTHER_DATA = "These are the paper's data and runs: compare the order of rows and the gaps between them, not values."
+"""Advice on reading published results, unless the kind of report has its own ``how_to_read``."""
 
 
 @dataclass
@@ -68,29 +68,29 @@ class Reproduction:
     """A paper's figure or table.
 
     Args:
-        name: Name of the figure or table, as ``fedlit list reproductions`` shows it, or a YAML document of yours.
+        name: Name of the figure or table, as ``fedlit list reproductions`` shows it, or your own YAML document.
         root: Folder of the data that are not built in.
-        scale: ``laptop``, minutes on two cores, ``paper``, the settings of the paper's text, or ``linked``, those of the code
-            that the paper links, where it has others. The runs and the report of ``linked`` have folders of that name.
-        seeds: Seeds of the runs; every arm has the same. By default three, for surgical-tables one.
-        jobs: Number of runs side by side.
-        output: Folder for the figure and the tables, which go to OUTPUT/NAME/.
-        run_dir: Folder for the runs, which go to RUN_DIR/EXPERIMENT/; what is finished there is not run again.
-        set: Keys for all runs, which win over those of the reproduction: ``--set '{data.image_size: 128}'``. The report says
-            them. A run that is there with other settings is refused: choose another ``--run_dir``.
-        set_body: Keys for the bodies that runs start from; ``set`` leaves these as they are.
-        weights: Local file of weights for the backbone, wherever pretrained ones would be fetched from timm's hub.
+        scale: ``laptop``, minutes on two cores, ``paper``, the settings of the paper's text, or ``linked``, those of
+            the code that the paper links, if they differ. Runs and report of ``linked`` have folders of that name.
+        seeds: Seeds of the runs, the same for every method. By default three, for surgical-tables one.
+        jobs: Number of runs at the same time.
+        output: Folder for the figure and the tables, which are written to OUTPUT/NAME/.
+        run_dir: Folder for the runs, which are written to RUN_DIR/EXPERIMENT/; finished runs are not repeated.
+        set: Keys for all runs, which override those of the reproduction: ``--set '{data.image_size: 128}'``. The report
+            lists them. An existing run with other settings is an error: choose another ``--run_dir``.
+        set_body: Keys for the bodies from which runs start; ``set`` does not apply to bodies.
+        weights: Local file of weights for the backbone, instead of pretrained ones from timm's hub.
         workers: Number of worker processes of each run, as ``federation.workers``.
         accelerator: Accelerator of all runs, as ``fabric.accelerator``.
         devices: Devices of each run, as ``fabric.devices``.
         precision: Precision of all runs, as ``fabric.precision``.
-        dry_run: Print the runs, their steps, what has to be on disk and what they would cost, and end. Needs neither data
-            nor network.
-        seconds_per_step: Time of a local step for that estimate, in seconds; by default a few steps are timed here.
+        dry_run: Print the runs, their steps, the required files and the estimated cost, and exit. This needs neither
+            data nor a network connection.
+        seconds_per_step: Time of a local step for this estimate, in seconds; by default a few steps are timed here.
 
     Raises:
-        ConfigError: There is no such reproduction; weights for one that fetches none, or that are not there; a time that is
-            not above 0.
+        ConfigError: The reproduction does not exist; ``weights`` do not exist, or are given although the reproduction
+            fetches none; or a time is not above 0.
     """
 
     name: str
@@ -126,13 +126,13 @@ class Reproduction:
         fetched = any(self._fetches(part) for part in self._all_parts()) or self.chosen.report.get("backbone")
         if self.weights is not None and not fetched:
             raise ConfigError(
-                f"--weights: nothing in {self.name} at {self.scale} scale starts from pretrained weights; leave it out, or "
-                "choose them by --set '{model.weights: FILE}'"
+                f"--weights: nothing in {self.name} at {self.scale} scale starts from pretrained weights; leave it "
+                "out, or choose them with --set '{model.weights: FILE}'"
             )
 
     @property
     def chosen(self) -> Scale:
-        """What the document says of the chosen scale."""
+        """The chosen scale of the document."""
         return self.document.scales[self.scale]
 
     def parts(self) -> list[Part]:
@@ -140,7 +140,7 @@ class Reproduction:
         return rates.tried_parts(self.chosen) if self.chosen.rates else list(self.chosen.parts.values())
 
     def following(self, runs: pd.DataFrame) -> list[Part]:
-        """Return the sweeps that depend on what the first ones have measured: the runs of `parts`, as in `report`."""
+        """Return the sweeps that depend on the results of the first ones: the runs of `parts`, as in `report`."""
         return rates.chosen_parts(runs, self.chosen) if self.chosen.rates else []
 
     def report(self, runs: pd.DataFrame) -> Report:
@@ -150,14 +150,14 @@ class Reproduction:
         of_parts = runs["part"].isin([part.experiment for part in self.chosen.parts.values()])
         report = self._reporter().make(runs[of_parts], self.chosen)
         tried = rates.with_validation(runs[~of_parts], self.chosen.rates)
-        text = f"{report.text}\n{rates.described(tried, self.chosen.rates)}\n"
+        text = f"{report.text}\n{rates.choice_text(tried, self.chosen.rates)}\n"
         return Report(text, report.tables | {"grid": tried}, report.figures)
 
     def sweep(self, part: Part, starts: Mapping[int, Path] | None = None) -> Sweep:
         """Return the sweep of a part; the runs of a seed start from the weights of the run that ``starts`` has for it.
 
         Raises:
-            ConfigError: The data are not built in and there is no ``--root`` or no such folder, or the other way round.
+            ConfigError: ``--root`` is missing or not a folder; or it is given, and the data are built in.
         """
         self._check_root()
         root = self.root or Path("ROOT")
@@ -166,12 +166,12 @@ class Reproduction:
         settings |= {"model.weights": next(iter(weights.values()))} if weights else {}
         if self.weights is not None and self._fetches(part):
             settings |= {"model.pretrained": False, "model.weights": str(self.weights.absolute())}
-        given = self._given(part)
+        of_user = self._keys_of_user(part)
         return Sweep(
             part.experiment,
             [str(self.document.file(part.config))],
-            settings | given,
-            {name: case.keys | given for name, case in part.cases.items()},
+            settings | of_user,
+            {name: case.keys | of_user for name, case in part.cases.items()},
             seeds=list(part.seeds or self.seeds),
             metric=part.metric,
             run_dir=str(self._apart(self.run_dir)),
@@ -179,21 +179,21 @@ class Reproduction:
         )
 
     def plan(self) -> dict[str, list[PlannedRun]]:
-        """Return the runs of every part, by its experiment; their configurations are whole, and nothing is trained."""
+        """Return the runs of every part by experiment, with complete configurations; nothing is trained."""
         parts = [each for part in self.parts() for each in (self._body(part), part) if each is not None]
         return {part.experiment: plan(self.sweep(part)) for part in parts}
 
     def announcement(self) -> str:
-        """Say what would be run and what it would take; neither data nor network are needed, and nothing is written."""
+        """Return the planned runs and their cost as text; this needs no data and no network, and writes nothing."""
         parts = list({part.experiment: part for part in self._all_parts()}.values())
         sweeps = {part.experiment: self.sweep(part) for part in parts}
         estimate = Estimate(self.chosen.images, self.seconds_per_step)
         text = announced(self.chosen, parts, sweeps, self.root or Path("ROOT"), estimate)
         title = f"# {self.document.name} at {self.scale} scale: {self.document.shows}"
-        return "\n".join([title, "", *self._said(), text])
+        return "\n".join([title, "", *self._set_by_hand(), text])
 
     def run(self, console: Console) -> None:
-        """Run what is missing, write figures and tables, and say where they are; with ``dry_run`` say what would be run."""
+        """Start missing runs, and write and print the report; with ``dry_run`` print only the announcement."""
         if self.dry_run:
             console.print(self.announcement())
             return
@@ -215,7 +215,7 @@ class Reproduction:
         console.print(f"report, tables and figures: {folder}")
 
     def _reporter(self) -> Reporter:
-        """Make the kind of report that the document names, of what the document says of it."""
+        """Make the report of the kind, and with the fields, that the document names."""
         keys, place = dict(self.chosen.report), self.document.place.below("scales", self.scale, "report")
         kind = keys.pop("kind", None)
         reporter = REPORTS.get(kind) or _reporter_of(str(kind), place)
@@ -227,7 +227,7 @@ class Reproduction:
         """Check before training that all cases have the labels that rows and columns name.
 
         Raises:
-            ConfigError: A case lacks one; names the document and the case.
+            ConfigError: A case lacks a label; names the document and the case.
         """
         reporter, place = self._reporter(), self.document.place.below("scales", self.scale)
         for (name, part), key in itertools.product(self.chosen.parts.items(), ("row", "column")):
@@ -255,7 +255,7 @@ class Reproduction:
         missing = table[table["status"] != "finished"]
         if len(missing):
             failed = missing.loc[missing["status"] == "failed", "directory"].tolist()
-            why = f"the end of {Path(failed[0]) / LOG} says why; what is finished is kept" if failed else "run again"
+            why = f"the end of {Path(failed[0]) / LOG} says why; finished runs are kept" if failed else "run again"
             raise ConfigError(
                 f"{len(missing)} runs of {sweep.directory} are not finished: {', '.join(missing['name'])}; {why}"
             )
@@ -267,7 +267,7 @@ class Reproduction:
         )
 
     def _page(self, report: Report) -> str:
-        """Return our numbers and the paper's, each under a heading of its own."""
+        """Return our results and the paper's, under separate headings."""
         kept = all(self._one_draw(part) for part in self._all_parts())
         drawn = "on one draw of the data" if kept else "each with its own draw of what the data do not fix"
         seeds = ", ".join(map(str, self.seeds))
@@ -278,7 +278,7 @@ class Reproduction:
             "",
             f"From {self.chosen.data}." + (f" Seeds: {seeds}, {drawn}." if self.chosen.parts else ""),
             "",
-            *self._said(),
+            *self._set_by_hand(),
             report.text,
         ]
         if self.document.paper:
@@ -288,20 +288,20 @@ class Reproduction:
         return "\n".join(lines)
 
     def _all_parts(self) -> list[Part]:
-        """Return all sweeps, bodies before those that start from them; chosen rates are those of the configuration."""
+        """Return all sweeps, bodies before the sweeps that start from them; rates are those of the configuration."""
         later = self.chosen.parts.values() if self.chosen.rates else ()
         return [each for part in (*self.parts(), *later) for each in (self._body(part), part) if each is not None]
 
     def _body(self, part: Part) -> Part | None:
-        """Return the part of the bodies: one for each seed, which has its draw of the data; one in all where that is kept."""
+        """Return the part of the bodies: one per seed, on its draw of the data, or only one if all share a draw."""
         kept = part.body is None or self._one_draw(part)
         return part.body if kept else replace(part.body, seeds=list(part.seeds or self.seeds))
 
     def _one_draw(self, part: Part) -> bool:
         return bool({"data.seed", "data.init_args.seed"} & {*self.set, *part.settings})
 
-    def _given(self, part: Part) -> dict[str, Any]:
-        """Return the keys that the user has given for the runs of a part."""
+    def _keys_of_user(self, part: Part) -> dict[str, Any]:
+        """Return the keys that the user set for the runs of a part."""
         bodies = {each.body.experiment for each in self.chosen.parts.values() if each.body is not None}
         devices = {
             "federation.workers": self.workers,
@@ -309,24 +309,24 @@ class Reproduction:
             "fabric.devices": self.devices,
             "fabric.precision": self.precision,
         }
-        own = self.set_body if part.experiment in bodies else self.set
-        return {key: value for key, value in devices.items() if value is not None} | own
+        keys = self.set_body if part.experiment in bodies else self.set
+        return {key: value for key, value in devices.items() if value is not None} | keys
 
     def _fetches(self, part: Part) -> bool:
-        """Whether runs of a part start from pretrained weights of timm's hub; those with a body start from that."""
+        """Return whether runs of a part start from pretrained weights of timm's hub and not from a body."""
         model = documents.load(self.document.file(part.config))["model"].get("init_args", {})
         fetched = part.settings.get("model.pretrained", model.get("pretrained", False))
         return bool(fetched) and part.body is None
 
     def _apart(self, folder: Path) -> Path:
-        """Return a folder, or one within it where the same names are those of other settings."""
+        """Return a folder, or its subfolder for the scale ``linked``, in which the same names have other settings."""
         return folder / LINKED if self.scale == LINKED else folder
 
-    def _said(self) -> list[str]:
-        """Return what a page says of settings that are the user's own."""
-        said = [(words, keys) for words, keys in (("runs", self.set), ("bodies", self.set_body)) if keys]
+    def _set_by_hand(self) -> list[str]:
+        """Return the lines of a page on settings of the user."""
+        settings = [(runs, keys) for runs, keys in (("runs", self.set), ("bodies", self.set_body)) if keys]
         lines = [
-            f"Set by hand for all {words}: {', '.join(f'{k}: {v}' for k, v in keys.items())}." for words, keys in said
+            f"Set by hand for all {runs}: {', '.join(f'{k}: {v}' for k, v in keys.items())}." for runs, keys in settings
         ]
         return [*lines, ""] if lines else []
 
@@ -346,7 +346,7 @@ def _reporter_of(path: str, place: Place) -> type[Reporter]:
     """Import the kind of report of a user's own document.
 
     Raises:
-        ConfigError: It is not a path to a dataclass with a method ``make``.
+        ConfigError: The path does not name a dataclass with a method ``make``.
     """
     try:
         reporter = resolve_name(path) if "." in path else None

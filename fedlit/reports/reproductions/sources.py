@@ -1,4 +1,4 @@
-"""The data sets of a federation that are there: their labels without their images, and the pictures of some of them."""
+"""Available data sets of a federation: labels without images, and the decoded images of some rows."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ class Source:
     name: str  # Name in the federation.
     labels: np.ndarray  # Labels [N, C] in {0, 1, NaN}.
     classes: tuple[str, ...]  # Names of the C classes.
-    pictures: Callable[[np.ndarray], Tensor]  # Pictures of some rows, uint8 [n, 1, H, W].
-    notes: tuple[str, ...] = ()  # Sentences about what the reader left out.
+    pictures: Callable[[np.ndarray], Tensor]  # Decoded images of some rows, uint8 [n, 1, H, W].
+    notes: tuple[str, ...] = ()  # Sentences about images that the reader left out.
 
     def shares(self) -> dict[str, float]:
         """Return the share of positives of each class among the images with a label."""
@@ -36,11 +36,11 @@ def sources_there(config: Path, folders: Mapping[str, Mapping[str, str]], root: 
 
     Args:
         config: YAML file of a federation of organisations.
-        folders: For each data set the arguments of its reader that are paths, relative to ``root``.
-        root: Folder of the data; None where they are built in.
+        folders: For each data set, the arguments of its reader that are paths, relative to ``root``.
+        root: Folder of the data; None if they are built in.
 
     Raises:
-        ConfigError: None of them is there.
+        ConfigError: None of them exists.
     """
     keys = documents.load(config)["data"]["init_args"]
     found = False

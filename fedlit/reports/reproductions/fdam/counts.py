@@ -1,4 +1,4 @@
-"""The report of Table 2: the number of images of each data set that is there."""
+"""The report of Table 2: the number of images of each available data set."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +19,10 @@ class CountsReport:
     home: Path  # The paper's folder.
     root: Path | None  # Folder of the data.
     folders: dict[str, dict[str, str]]  # Paths below ``--root`` by data set and argument of its reader.
-    published: dict[str, int]  # The paper's number of images of each.
+    published: dict[str, int]  # The paper's number of images of each data set.
 
     def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
-        """Make the report of the data sets that are there; there are no runs."""
+        """Make the report of the available data sets; there are no runs."""
         rows, notes = [], []
         for source in sources_there(self.home / self.config, self.folders, self.root):
             rows.append((source.name, len(source.labels), self.published[source.name]))
@@ -32,8 +32,8 @@ class CountsReport:
         absent = [name for name in self.folders if name not in set(table["source"])]
         lines = [*grid(["source", "images", "published", "difference"], shown), ""]
         lines += [
-            "Images that the settings of the other tables read. The paper counts all images of its data sets, lateral ones too; these "
-            "settings read frontal ones."
+            "Images that the settings of the other tables read. The paper counts all images of its data sets, "
+            "lateral ones too; these settings read only frontal ones."
         ]
         lines += [f"Not below --root: {', '.join(absent)}."] if absent else []
         return Report("\n".join([*lines, *(["", *notes] if notes else []), ""]), {"counts": table})

@@ -1,4 +1,4 @@
-"""The picture: AUC against iterations above, AUC against the window below, a column a federation."""
+"""The figure: AUC by iteration above, AUC by window below, one column per federation."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""The report of Table 6: the share of positives of each finding, as the settings of ChestXray-IH read the data that are there."""
+"""The report of Table 6: the share of positives of each finding in the available data, as ChestXray-IH reads them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,10 +29,10 @@ class RatiosReport:
     root: Path | None  # Folder of the data.
 
     def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
-        """Make the report of the sources that are there; there are no runs.
+        """Make the report of the available sources; there are no runs.
 
         Raises:
-            ConfigError: None of them is there.
+            ConfigError: None of them exists.
         """
         keys = documents.load(self.home / self.config)["data"]["init_args"]
         rows = []
@@ -66,8 +66,8 @@ class RatiosReport:
         lines = [
             *grid(["source", "images", *classes], shown),
             "",
-            f"Share of positive among the images with a label, under the settings of {self.config}; bold where it is more than "
-            f"{self.within:g} from the paper's.",
+            f"Share of positives among the images with a label, under the settings of {self.config}; bold if it "
+            f"differs by more than {self.within:g} from the paper's.",
         ]
         lines += [f"Not as published, so another policy or other files: {'; '.join(far)}."] if far else []
         lines += [f"Not below --root: {', '.join(absent)}."] if absent else []
@@ -75,7 +75,7 @@ class RatiosReport:
 
 
 def _shares(reader: ChestXrays, classes: list[str]) -> tuple[int, dict[str, float]]:
-    """Return the number of images, those that are there again counted again, and the share of positives by class."""
+    """Return the number of images, with repeated images counted again, and the share of positives by class."""
     reading = reader.read_within()
     labels = decided(reading.labels, np.isnan(reading.labels), reader.blank)
     labels = decided(labels, reading.labels == UNCERTAIN, reader.uncertain)

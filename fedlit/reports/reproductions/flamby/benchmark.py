@@ -1,4 +1,4 @@
-"""The report of a benchmark with public data and a fixed split: our numbers in one table with the published ones."""
+"""The report of a benchmark with public data and a fixed split: our results and the published ones in one table."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ MEAN = "mean of hospitals"
 
 
 def accuracy(scores: Tensor, labels: Tensor) -> float:
-    """Return the share of labels [N, C] on whose side of 0 the logits [N, C] are."""
+    """Return the share of labels [N, C] that the sign of the logits [N, C] predicts."""
     return float(((scores > 0) == (labels == 1)).double().mean())
 
 
 def balanced_accuracy(scores: Tensor, labels: Tensor) -> float:
-    """Return the share of images [N, C] whose highest logit is that of their class, averaged over the classes that are there."""
+    """Return the share of images [N, C] whose highest logit is their class's, averaged over the present classes."""
     of, said = labels.argmax(1), scores.argmax(1)
     return float(pd.Series((of == said).numpy()).groupby(of.numpy()).mean().mean())
 
@@ -38,18 +38,18 @@ class BenchmarkReport:
     """A table of methods by test sets, ours above the published row of the same method."""
 
     paper: str  # File in ``papers/``.
-    table: str  # Published table there: method, seed, and a column a test set, hospitals first.
+    table: str  # Published table there: method, seed, and one column per test set, hospitals first.
     score: str  # ``accuracy`` or ``balanced accuracy``.
-    # Label of our runs that a published seed is, where both begin with the same weights; "" where they do not.
+    # Label of our runs that names a published seed, if both begin with the same weights; otherwise "".
     paired: str = ""
 
-    how_to_read: ClassVar[str] = "The same data and split: values can be compared, as is done above."
+    how_to_read: ClassVar[str] = "The same data and split: values can be compared, as above."
 
     def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
         """Make the report of the runs.
 
         Raises:
-            ConfigError: There is no such score.
+            ConfigError: The score is unknown.
         """
         if self.score not in SCORES:
             raise ConfigError(f"report.score: expected {' or '.join(SCORES)}, found {self.score!r}")
@@ -62,7 +62,7 @@ class BenchmarkReport:
         text = [*self._compared(values, published, columns), *self._paired(values, published, tests)]
         text += [
             "",
-            "AUROC of the same models, of which the benchmark publishes none:",
+            "AUROC of the same models, which the benchmark does not publish:",
             "",
             *_means(aurocs, columns),
             "",
@@ -77,19 +77,19 @@ class BenchmarkReport:
         return frame
 
     def _measured(self, run: dict, tests: list[str]) -> list[dict]:
-        """Return both scores of a run by test set: rows of a hospital, wherever they were tested, and the last one's."""
+        """Return both scores of a run by test set: of each hospital, with its rows in any set, and of the last set."""
         files = sorted((Path(run["directory"]) / FOLDER).glob("*.parquet"))
         sets = {each.name: each for each in map(read, files)}
-        together = sets.pop(tests[-1], None)  # where the last test set is more than the others' rows
+        together = sets.pop(tests[-1], None)  # if the last test set has more than the rows of the others
         parts = {site: _of_site(list(sets.values()), site) for site in tests[:-1]}
         whole = tuple(torch.cat(each) for each in zip(*parts.values(), strict=True))
         parts[tests[-1]] = (together.scores, together.labels) if together is not None else whole
         start = str(run.get(self.paired, run["seed"]))
         rows = []
         for what, score in (*SCORES.items(), ("AUROC", _auroc)):
-            found = {test: score(*part) for test, part in parts.items()}
-            found[MEAN] = pd.Series(found)[tests[:-1]].mean()
-            rows.append({"method": run["method"], "seed": start, "run_seed": run["seed"], "what": what} | found)
+            scores = {test: score(*part) for test, part in parts.items()}
+            scores[MEAN] = pd.Series(scores)[tests[:-1]].mean()
+            rows.append({"method": run["method"], "seed": start, "run_seed": run["seed"], "what": what} | scores)
         return rows
 
     def _compared(self, values: pd.DataFrame, published: pd.DataFrame, columns: list[str]) -> list[str]:
@@ -105,20 +105,20 @@ class BenchmarkReport:
             "is not in the benchmark's table. "
         )
         outside = f"Our mean is more than one published standard deviation away: {', '.join(far)}." if far else (
-            "Every mean of ours is within one published standard deviation."
+            "All our means are within one published standard deviation."
         )  # fmt: skip
         return [*grid(["", *columns], lines), "", said + outside]
 
     def _paired(self, values: pd.DataFrame, published: pd.DataFrame, tests: list[str]) -> list[str]:
-        """Compare number by number where both begin with the same weights."""
+        """Compare value by value if both begin with the same weights."""
         if not self.paired:
             return []
         both = values.merge(published, on=["method", "seed"], suffixes=("", " published"))
         away = pd.concat([(both[test] - both[f"{test} published"]).abs() for test in tests])
         return [
-            f"A start is the published seed's initial weights, the order of batches is our own: {int((away < 1e-4).sum())} of "
-            f"{len(away)} numbers, one a start and test set, are the published ones to four digits; the largest difference is "
-            f"{away.max():.4f}."
+            "Each start has the initial weights of the published seed, and our own order of batches. "
+            f"{int((away < 1e-4).sum())} of {len(away)} values, one per method, start and test set, equal the "
+            f"published ones to four digits; the largest difference is {away.max():.4f}."
         ]
 
 
@@ -128,9 +128,9 @@ def _auroc(scores: Tensor, labels: Tensor) -> float:
 
 def _of_site(sets: list[Predictions], site: str) -> tuple[Tensor, Tensor]:
     """Return the scores and labels of a site's rows in the one test set that has them."""
-    (found,) = (each for each in sets if (each.sites == site).any())
-    rows = (found.sites == site).nonzero()[0]
-    return found.scores[rows], found.labels[rows]
+    (predictions,) = (each for each in sets if (each.sites == site).any())
+    rows = (predictions.sites == site).nonzero()[0]
+    return predictions.scores[rows], predictions.labels[rows]
 
 
 def _means(values: pd.DataFrame, columns: list[str]) -> list[str]:

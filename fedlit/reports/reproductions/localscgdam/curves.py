@@ -1,4 +1,4 @@
-"""The picture: AUC against local steps, a panel a federation and column, as the paper's Figures 1 to 4."""
+"""The figure: AUC by local step, one panel per federation and column, as in the paper's Figures 1 to 4."""
 
 import numpy as np
 import pandas as pd

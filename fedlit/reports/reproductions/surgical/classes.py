@@ -12,8 +12,11 @@ from fedlit.reports.reproductions.surgical.figure import draw, draw_dilution
 from fedlit.reports.reproductions.surgical.tables import Column, Method, dilution_markdown, markdown, reachable, values
 
 DILUTION = "surgical-dilution"
-"""The part of heads on a fixed body. Averaging gives a class that one of K sites labels 1/K of its update. AUROC does not
-change when a row is rescaled, so this slows learning rather than biases it; it is seen best where nothing but the head moves."""
+"""The part of heads on a fixed body.
+
+If one of K sites labels a class, averaging gives the class 1/K of its update. AUROC does not change when a row is
+rescaled, so this slows learning rather than biases it. The effect is clearest if only the head moves.
+"""
 
 
 @dataclass(frozen=True)
@@ -22,18 +25,18 @@ class Shown:
 
     title: str  # Title of the table.
     part: str  # Part whose runs it shows.
-    text: str  # What it shows, in words.
-    # Either ``sharing``, to show shared and unique classes apart, or ``site``, for each site's classes on the last
+    text: str  # Description of the table.
+    # Either ``sharing``, to show shared and unique classes separately, or ``site``, for each site's classes on the last
     # column's set; "" for the columns as they are.
     by: str = ""
-    more: list[str] = field(default_factory=list)  # Rows, and beginnings of columns, that the paper's table has not.
+    more: list[str] = field(default_factory=list)  # Rows, and beginnings of columns, that are not in the paper's table.
 
 
 @dataclass(frozen=True)
 class ClassesReport:
     """Tables of methods by test sets, each a mean over classes."""
 
-    reference: str  # Method that the others are compared with; the last words of its row.
+    reference: str  # Method with which the others are compared; the last words of its row.
     sites: dict[str, list[str]]  # Sites, and the classes that each of them labels.
     columns: dict[str, Column] = field(metadata={"each": Column})  # Columns by title.
     rows: dict[str, Method] = field(metadata={"each": Method})  # Rows by title.
@@ -81,12 +84,12 @@ class ClassesReport:
 
 
 def _means(runs: pd.DataFrame, cases: list[str]) -> dict[str, dict[str, float]]:
-    """Return what the runs of each case have measured: test AUROC of classes, means over seeds."""
+    """Return the test AUROC of classes for each case, as means over seeds."""
     means = {}
     for case in cases:
-        found = [measured(run) for run in runs.loc[runs["case"] == case, "directory"]]
-        keys = {key for metrics in found for key in metrics if key.startswith("test/") and "/auroc/" in key}
-        means[case] = {key: float(np.mean([m.get(key, np.nan) for m in found])) for key in sorted(keys)}
+        of_runs = [measured(run) for run in runs.loc[runs["case"] == case, "directory"]]
+        keys = {key for metrics in of_runs for key in metrics if key.startswith("test/") and "/auroc/" in key}
+        means[case] = {key: float(np.mean([m.get(key, np.nan) for m in of_runs])) for key in sorted(keys)}
     return means
 
 

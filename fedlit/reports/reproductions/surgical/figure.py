@@ -1,4 +1,4 @@
-"""The pictures: AUROC of every class by method, shared and unique classes apart; AUROC by round and by setting."""
+"""The figures: AUROC of every class by method, shared and unique classes separately; AUROC by round and by setting."""
 
 from collections.abc import Mapping, Sequence
 
@@ -56,7 +56,7 @@ def draw_dilution(curves: pd.DataFrame) -> Figure:
 def draw_simulation(values: pd.DataFrame, axes: Mapping[str, str]) -> Figure:
     """Draw values (axis, number, method, set, auroc) in a row of panels for each axis and a column for each test set.
 
-    The last method is the model of all labels, a line.
+    The last method, the model of all labels, is a line.
     """
     rows, sets, methods = (list(dict.fromkeys(values[column])) for column in ("axis", "set", "method"))
     figure = Figure(figsize=(3.8 * len(sets), 2.9 * len(rows) + 0.5), layout="constrained")

@@ -1,4 +1,4 @@
-"""The reports of Figure 4: how often each label occurs in each data set, and an embedding of their images."""
+"""The reports of Figure 4: the frequency of each label in each data set, and an embedding of the images."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +26,12 @@ class FrequenciesReport:
 
     config: str  # YAML file of the federation, in the paper's folder.
     home: Path  # The paper's folder.
-    root: Path | None  # Folder of the data, or None where they are built in.
+    root: Path | None  # Folder of the data, or None if they are built in.
     sites: dict[str, list[str]]  # Sites, and the classes that each of them labels.
     folders: dict[str, dict[str, str]]  # Paths below ``--root`` by data set and argument of its reader.
 
     def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
-        """Make the report of the data sets that are there; there are no runs."""
+        """Make the report of the available data sets; there are no runs."""
         found = list(sources_there(self.home / self.config, self.folders, self.root))
         classes = sorted({name for labelled in self.sites.values() for name in labelled})
         shared = [name for name in classes if all(name in labelled for labelled in self.sites.values())]
@@ -43,31 +43,38 @@ class FrequenciesReport:
         ]
         table = pd.DataFrame(rows, columns=["source", "images", "class", "share"])
         shares = table.pivot(index="class", columns="source", values="share").reindex(classes)
+        names = [source.name for source in found]
         shown = [
-            [f"**{name}**" if name in shared else name, *("" if np.isnan(v) else f"{v:.4f}" for v in shares.loc[name, [s.name for s in found]])]
+            [
+                f"**{name}**" if name in shared else name,
+                *("" if np.isnan(share) else f"{share:.4f}" for share in shares.loc[name, names]),
+            ]
             for name in classes
-        ]  # fmt: skip
+        ]
         heads = [f"{source.name} ({len(source.labels):,} images)" for source in found]
-        said = "Share of positives among the images with a label; empty where a site does not label the class, bold where all do."
+        said = (
+            "Share of positives among the images with a label; empty if a site does not label the class. Classes "
+            "that all sites label are bold."
+        )
         notes = [f"- {source.name}: {note}" for source in found for note in source.notes]
         text = "\n".join([*grid(["class", *heads], shown), "", said, *(["", *notes] if notes else []), ""])
-        return Report(text, {"frequencies": table}, {"figure": _bars(shares[[s.name for s in found]], shared)})
+        return Report(text, {"frequencies": table}, {"figure": _bars(shares[names], shared)})
 
 
 @dataclass(frozen=True)
 class EmbeddingReport:
-    """A picture of images of several data sets, by t-SNE of their features."""
+    """A figure of images of several data sets, by t-SNE of their features."""
 
     config: str  # YAML file of the federation, in the paper's folder.
     home: Path  # The paper's folder.
-    root: Path | None  # Folder of the data, or None where they are built in.
+    root: Path | None  # Folder of the data, or None if they are built in.
     weights: Path | None  # File of the network's weights; None for those of timm's hub.
     folders: dict[str, dict[str, str]]  # Paths below ``--root`` by data set and argument of its reader.
     images: int  # Images of each data set, drawn at random.
     backbone: str = ""  # Network of timm whose features are embedded; "" for the pixels themselves.
 
     def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
-        """Make the report of the data sets that are there; there are no runs."""
+        """Make the report of the available data sets; there are no runs."""
         from sklearn.manifold import TSNE  # takes a second to import
         from sklearn.model_selection import cross_val_predict
         from sklearn.neighbors import KNeighborsClassifier
@@ -84,8 +91,8 @@ class EmbeddingReport:
             guessed = cross_val_predict(KNeighborsClassifier(5), every, names, cv=5)
             right, most = np.mean(guessed == np.array(names)), points["source"].value_counts(normalize=True).max()
             lines.append(
-                f"The five nearest of the other images name an image's data set in {right:.0%} of cases (the largest one alone: "
-                f"{most:.0%}), by the features and not by their places in the picture."
+                f"The five nearest other images predict an image's data set in {right:.0%} of cases (always "
+                f"predicting the largest: {most:.0%}). Distances are those of the features, not those in the figure."
             )
         return Report("\n".join([*lines, ""]), {"embedding": points}, {"figure": _scatter(points)})
 

@@ -1,7 +1,7 @@
-"""The report of Figures 5 to 7: IID clients, by how many they are and by how many classes they share (section 4.2.1).
+"""The report of Figures 5 to 7: IID clients by number of clients and of shared classes (section 4.2.1).
 
-All federated methods have FedBN+, and all have the same budget; the model of all labels, one run, is what they try to come
-near. Methods are compared by paired t-tests over the settings.
+All federated methods have FedBN+, and all have the same budget. The model of all labels, one run, is the one that they
+try to approach. Methods are compared by paired t-tests over the settings.
 """
 
 from dataclasses import dataclass
@@ -20,22 +20,22 @@ from fedlit.reports.reproductions.surgical.figure import draw_simulation
 class SettingsReport:
     """Tables of methods by settings, of which one label varies."""
 
-    sets: dict[str, str]  # Test sets by the name that tables give them.
-    axes: dict[str, str]  # Labels that vary, and what each of them counts.
-    usual: dict[str, int | str]  # Values of the labels where another one varies.
-    reference: str  # Method that the others are compared with.
+    sets: dict[str, str]  # Test sets by their names in tables.
+    axes: dict[str, str]  # Labels that vary, and the names of what they count.
+    usual: dict[str, int | str]  # Values of the labels while another one varies.
+    reference: str  # Method with which the others are compared.
     everything: str  # Method of all labels, which has one run for all settings.
 
     def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
         """Make the report of the runs; a setting's value is its mean over seeds."""
-        found = pd.DataFrame(
+        aurocs = pd.DataFrame(
             {label: run[label] for label in (*self.usual, "method")}
             | {"set": title, "auroc": metrics[f"test/{slug(name)}/auroc_macro"]}
             for run in runs.to_dict("records")
             for metrics in [measured(run["directory"])]
             for title, name in self.sets.items()
         )
-        values = found.groupby([c for c in found if c != "auroc"], sort=False, as_index=False)["auroc"].mean()
+        values = aurocs.groupby([c for c in aurocs if c != "auroc"], sort=False, as_index=False)["auroc"].mean()
         curves = pd.concat([self._along(axis, values) for axis in self.axes], ignore_index=True)
         texts = [self._markdown(curves, axis, title) for axis in self.axes for title in self.sets]
         return Report("\n".join(texts), {"values": values}, {"figure": draw_simulation(curves, self.axes)})
@@ -66,9 +66,10 @@ class SettingsReport:
             "",
             *grid(["method", *map(str, rows.columns), "mean", "below all labels by"], shown),
             "",
-            f"Mean test AUROC over classes; its mean ± standard deviation over the {rows.shape[1]} settings. In brackets the "
-            f"difference to {self.reference} and p of its paired t-test over settings, which share images: it is too small to be "
-            f"evidence, and has no stars. The model of all labels has {everything:.3f}.",
+            f"Mean test AUROC over classes; its mean ± standard deviation over the {rows.shape[1]} settings. "
+            f"In brackets are the difference to {self.reference} and p of its paired t-test over settings. "
+            "Settings share images, so p is too small to be evidence, and has no stars. "
+            f"The model of all labels has {everything:.3f}.",
         ]
         if odd:
             lines.append(f"Shapiro-Wilk p < 0.05, so the t-test does not hold for {', '.join(odd)}.")

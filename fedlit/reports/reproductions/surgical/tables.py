@@ -1,4 +1,4 @@
-"""From the runs' metrics to the tables of surgical aggregation."""
+"""The tables of surgical aggregation, from the metrics of runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,14 +17,14 @@ class Method:
 
     title: str  # Name of the row.
     cases: Sequence[str]  # Names of the cases behind it: one, or one for each site.
-    # Whether each site has a model of its own; then only a site's own images and classes are scored.
+    # Whether each site has its own model; then only the site's images and classes are scored.
     personal: bool = False
     # Test metrics of each case, means over seeds.
     measured: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     part: str = ""  # Part of the cases; "" for every part.
 
     def by_sites(self, test_set: str, label: str, sites: Sequence[str]) -> float:
-        """Return the mean AUROC of a class by the sites' own models; NaN where one of them has not learned it."""
+        """Return the mean AUROC of a class by the sites' own models; NaN if one of them did not learn it."""
         found = []
         for site in sites:
             alone = f"individual-{slug(site)}"
@@ -33,7 +33,7 @@ class Method:
         return float(np.mean(found))
 
     def auroc(self, test_set: str, label: str) -> float:
-        """Return the AUROC of a class on a test set; NaN where no model of the method has learned it."""
+        """Return the AUROC of a class on a test set; NaN if no model of the method learned it."""
         key = f"test/{slug(test_set)}/auroc/{slug(label)}"
         case = f"individual-{slug(test_set)}"
         return self.measured[case if case in self.cases else self.cases[0]].get(key, np.nan)
@@ -45,13 +45,13 @@ class Column:
 
     title: str  # Name of the column.
     sets: Sequence[str]  # Names of the test sets.
-    own: bool = False  # Whether of each set only the classes that this site labels are taken.
+    own: bool = False  # Whether only the classes that a set's site labels count.
     classes: Sequence[str] | None = None  # Classes of the column; by default all of the table.
-    # Sites whose own models score a set that is no site's, where there is no model of all; by default every site.
+    # Sites whose models score an external set if there is no common model; by default every site.
     models: Sequence[str] | None = None
 
     def value(self, method: Method, label: str, sites: Mapping[str, Sequence[str]]) -> float:
-        """Return the AUROC of a class; NaN where it is undefined on one of the sets."""
+        """Return the AUROC of a class; NaN if it is undefined on one of the sets."""
         sets = [name for name in self.sets if not self.own or label in sites[name]]
         if method.personal and not self.own:
             return float(np.mean([method.by_sites(name, label, self.models or list(sites)) for name in sets]))
@@ -74,7 +74,7 @@ def values(
 def markdown(title: str, table: pd.DataFrame, reference: str, ddof: int = 1) -> str:
     """Return mean ± SD over classes, with the paired t-test against a reference and the difference to it.
 
-    As in the paper a mean is undefined ("-") where one of its classes is.
+    As in the paper, a mean is undefined ("-") if one of its classes is.
     """
     columns = list(dict.fromkeys(table["column"]))
     shown, odd = [], []
@@ -101,8 +101,9 @@ def markdown(title: str, table: pd.DataFrame, reference: str, ddof: int = 1) -> 
         "",
         *grid(["method", *columns], shown),
         "",
-        f"AUROC, mean ± standard deviation{f', ddof {ddof},' if ddof != 1 else ''} over classes ({', '.join(f'{c}: {n}' for c, n in counts.items())}). In brackets the "
-        f"difference to {reference} and p of its paired t-test over classes, the paper's own analysis. Classes share images and "
+        f"AUROC, mean ± standard deviation{f', ddof {ddof},' if ddof != 1 else ''} over classes "
+        f"({', '.join(f'{column}: {number}' for column, number in counts.items())}). In brackets are the difference to "
+        f"{reference} and p of its paired t-test over classes, the paper's own analysis. Classes share images and "
         "trainings, so p is too small to be evidence, and has no stars.",
     ]
     if odd:
@@ -111,7 +112,7 @@ def markdown(title: str, table: pd.DataFrame, reference: str, ddof: int = 1) -> 
 
 
 def dilution_markdown(curves: pd.DataFrame) -> str:
-    """Return AUROC over the unique classes after 1, 2, 4, ... rounds, and partial loss and vanilla against surgical heads."""
+    """Return AUROC of unique classes after 1, 2, 4, ... rounds, with differences to surgical heads."""
     rounds = [n for n in (2**k for k in range(20)) if n <= curves["round"].max()]
     found = curves.pivot_table(index=["method", "seed"], columns="round", values="auroc")[rounds]
     shown = []
@@ -127,15 +128,15 @@ def dilution_markdown(curves: pd.DataFrame) -> str:
         "",
         *grid(["method", *(f"{n} rounds" for n in rounds)], shown),
         "",
-        f"Validation AUROC, mean over {seeds} seeds; in brackets the difference to surgical heads with the same seed, mean ± "
-        "standard deviation. One of the sites labels each of these classes.",
+        f"Validation AUROC, mean over {seeds} seeds; in brackets is the difference to surgical heads with the same "
+        "seed, mean ± standard deviation. One of the sites labels each of these classes.",
         "",
     ]
     return "\n".join(lines)
 
 
 def reachable(column: Column, classes: Sequence[str], sites: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the classes that a column can have: of an ``own`` column those that one of its sites labels."""
+    """Return the possible classes of a column; for an ``own`` column, those that one of its sites labels."""
     if not column.own:
         return list(classes)
     return [label for label in classes if any(label in sites[name] for name in column.sets)]
