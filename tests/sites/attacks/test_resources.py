@@ -162,7 +162,7 @@ def test_messages_of_a_day_are_counted(attack):
     site = attack(limits={"messages": 3})
     for _ in range(3):
         assert site.hello().verb == REPLY
-    site.refuses(site.hello(), "limits.messages: 3 in a day", "refused")
+    site.refuses(site.hello(), "limits.messages allows 3 in a day", "refused")
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="memory is not limited here")
