@@ -129,7 +129,7 @@ def test_a_model_that_is_too_large_is_refused(attack, tmp_path, monkeypatch):
     site.refuses(site.prepare(), "limits.parameters allows 50,000", "failed")
     monkeypatch.chdir(tmp_path)
     own = ServerSettings(logger=False, parameters=50_000)
-    with pytest.raises(ConfigError, match=r"limits\.parameters: 50,000"), experiment_of(submitted(), own, "one"):
+    with pytest.raises(ConfigError, match=r"limits\.parameters allows 50,000"), experiment_of(submitted(), own, "one"):
         pass
 
 

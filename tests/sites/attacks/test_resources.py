@@ -134,7 +134,7 @@ def test_verbs_out_of_order_are_answered(attack):
     )
     site.refuses(site.train(accepted=7), "the required state of a client is missing", "state")
     start = Start(site.run, "", site.fingerprint, site.client, "before", a_plan(), 3, False)
-    site.refuses(site.ask("start", start, site.down()), "is not there", "state")
+    site.refuses(site.ask("start", start, site.down()), "is missing", "state")
     site.refuses(
         site.ask("start", Start(site.run, "", site.fingerprint, "../x", "b", a_plan(), 3, False), site.down()),
         "has no client",
