@@ -139,7 +139,7 @@ def test_a_site_takes_what_its_own_file_names_and_nothing_near_it(attack, tmp_pa
     site.hello()
     assert site.hello(needs=["fedlit.testing.ToyNet"]).verb == REPLY
     site.refuses(
-        site.hello(needs=["fedlit.testing.ToyData"]), "add allow: [fedlit.testing.ToyNet, fedlit.testing.ToyData]"
+        site.hello(needs=["fedlit.testing.ToyData"]), "write allow: [fedlit.testing.ToyNet, fedlit.testing.ToyData]"
     )
     broken = Attacker(write_site(tmp_path / "broken", allow=["fedlit.testing.Nothing"]))
     assert broken.hello().content["kind"] == "unfit"
