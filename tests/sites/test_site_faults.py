@@ -149,7 +149,7 @@ def changed(**fields) -> Callable:
         ),
         (
             {"classes": ["Edema", "Mass", "Nodule"], "clients": []},
-            "its classes are Edema, Mass, Nodule, and the model's Edema, Effusion, Nodule",
+            "expected the model's classes Edema, Effusion, Nodule, found Edema, Mass, Nodule",
         ),
         ({"name": "site-1"}, "sites 'site-1' and 'site-2' both call themselves 'site-1': give each a different name"),
         ({"name": "other"}, "site 'site-2' calls itself 'other'"),

@@ -301,7 +301,7 @@ def test_who_leaves_while_the_server_is_silent_is_told_that_nobody_knows(supervi
     server.get_job_meta = silent
     with pytest.raises(KeyboardInterrupt):
         supervised(server, said=heard)
-    assert heard[-1].startswith("the job may or may not continue")
+    assert heard[-1].startswith("the server does not answer, so the job may or may not continue")
 
 
 def test_who_leaves_before_there_is_a_job_is_told_so(supervised):
@@ -310,7 +310,7 @@ def test_who_leaves_before_there_is_a_job_is_told_so(supervised):
     with pytest.raises(KeyboardInterrupt):
         supervised(server, said=heard)
     assert heard == [
-        "this command has seen no job of its run; one may be at work. To see: the same command with --ckpt_path last"
+        "this command has not seen a job of its run, but one may be running. To check: the same command with --ckpt_path last"
     ]
 
 

@@ -35,7 +35,7 @@ def test_an_ordinary_round_is_answered(ready):
         ({"batch_size": 1}, "a batch of 1 examples"),
         ({"batch_size": 7}, "floors.batch_size is 8"),
         ({"limit_eval_batches": 1}, "floors.whole requires whole parts"),
-        ({"threads": 10**6}, "limits.threads: 16"),
+        ({"threads": 10**6}, "limits.threads allows 16"),
     ],
 )
 def test_a_plan_below_a_floor_is_refused_before_anything_trains(attacked, changes, words):
@@ -47,8 +47,8 @@ def test_a_plan_below_a_floor_is_refused_before_anything_trains(attacked, change
     [
         (STEP, 16, "a round of 16 examples; floors.examples requires 64"),
         (STEP, 63, "a round of 63 examples"),
-        ({**STEP, "init_args": {"window": 10**9, "unit": "steps"}}, 16, "limits.steps: 100,000"),
-        ({**STEP, "init_args": {"window": 10**9, "unit": "epochs"}}, 16, "limits.steps: 100,000"),
+        ({**STEP, "init_args": {"window": 10**9, "unit": "steps"}}, 16, "limits.steps allows 100,000"),
+        ({**STEP, "init_args": {"window": 10**9, "unit": "epochs"}}, 16, "limits.steps allows 100,000"),
     ],
 )
 def test_a_round_that_is_too_short_or_too_long_is_refused(attacked, schedule, batch_size, words):
@@ -101,7 +101,7 @@ def test_a_round_that_is_trained_again_opens_what_follows_it(ready):
 
 
 def test_a_round_beyond_the_plan_is_not_asked_about(ready):
-    ready.refuses(ready.evaluate(at=4), "after round 4 of 3")
+    ready.refuses(ready.evaluate(at=4), "expected a round from -1 to 3, found 4")
     ready.refuses(ready.evaluate(at=-2), "after round -2 of 3")
     ready.refuses(ready.train(index=3), "round 4 of 3")
 
@@ -221,7 +221,7 @@ def test_errors_name_no_files(tmp_path):
     other = Attacker(write_site(tmp_path / "other", data))
     answer = other.hello()
     other.close()
-    assert answer.content["reason"].startswith("its data cannot be read (its own log says what")
+    assert answer.content["reason"].startswith("its data cannot be read (the site's own log has the details")
     assert "1234" not in str(answer.content)
 
 

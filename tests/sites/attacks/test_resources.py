@@ -134,7 +134,7 @@ def test_verbs_out_of_order_are_answered(attack):
     )
     site.refuses(site.train(accepted=7), "the required state of a client is missing", "state")
     start = Start(site.run, "", site.fingerprint, site.client, "before", a_plan(), 3, False)
-    site.refuses(site.ask("start", start, site.down()), "is not there", "state")
+    site.refuses(site.ask("start", start, site.down()), "is missing", "state")
     site.refuses(
         site.ask("start", Start(site.run, "", site.fingerprint, "../x", "b", a_plan(), 3, False), site.down()),
         "has no client",
@@ -162,7 +162,7 @@ def test_messages_of_a_day_are_counted(attack):
     site = attack(limits={"messages": 3})
     for _ in range(3):
         assert site.hello().verb == REPLY
-    site.refuses(site.hello(), "limits.messages: 3 in a day", "refused")
+    site.refuses(site.hello(), "limits.messages allows 3 in a day", "refused")
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="memory is not limited here")
