@@ -206,7 +206,7 @@ def gather(
     Raises:
         ConfigError: If a site does not answer, refuses, has other classes or another version, or another site's name.
     """
-    ledgers, answers = ledgers or Ledgers(None), {}
+    ledgers, answers, sent = ledgers or Ledgers(None), {}, {}
     for attempt in range(TRIES):
         missing = [site for site in carrier.sites() if isinstance(answers.get(site, Lost("")), Lost)]
         if attempt and missing:
@@ -215,6 +215,7 @@ def gather(
         asked = [
             Envelope.of("hello", Hello(__version__, time.time(), list(needs), ledgers.lines(site))) for site in missing
         ]
+        sent |= dict.fromkeys(missing, time.time())
         tickets = [carrier.send(site, envelope, wait) for site, envelope in zip(missing, asked, strict=True)]
         answers |= {ticket.site: answer for ticket, answer in carrier.collect(tickets)}
     problems, found, arrays = [], {}, {}
@@ -225,13 +226,14 @@ def gather(
         except InvalidMessageError as error:
             problems.append(f"site {site!r}: {printable(str(error))}")
     for site, presence in found.items():
-        _warn(presence)
+        _warn(presence, sent[site])
         ledgers.compare(site, presence)
         if classes and list(presence.classes) != list(classes):
             problems.append(
                 f"site {presence.name!r}: expected the model's classes {', '.join(classes)}, found "
-                f"{printable(', '.join(presence.classes))}; write the model's classes, in their order, as classes of "
-                "its data, and those that it does not label also as unlabelled"
+                f"{printable(', '.join(presence.classes))}; correct the lead's data.classes, or write the model's "
+                "classes, in their order, as classes of the site's data, and those that it does not label also as "
+                "unlabelled"
             )
     problems += _misnamed(found)
     if problems:
@@ -316,8 +318,9 @@ def _check_told(told: Told, classes: Sequence[str]) -> None:
                 )
 
 
-def _warn(presence: Presence) -> None:
-    off = presence.time - time.time()
+def _warn(presence: Presence, sent: float) -> None:
+    """Warn about a site's clock, certificate and libraries; it has answered between ``sent`` and now."""
+    off = presence.time - min(max(presence.time, sent), time.time())
     if abs(off) > CLOCK:
         warnings.warn(
             f"site {presence.name!r}: its clock is {abs(off) / 60:.0f} minutes {'ahead of' if off > 0 else 'behind'} "

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from certificates import Authority, packed
 
 import fedlit
 from fedlit.federation.session import Session
-from fedlit.sites import serving, site, states
+from fedlit.sites import roster, serving, site, states
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.messages import REPLY, Hello, Presence
 
@@ -169,6 +170,14 @@ def test_a_clock_an_hour_off_is_told(fedlit_cli, sites, tmp_path, off, said):
     code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
     assert code == 0
     assert f"site 'site-2': its clock {said} the server's" in err
+
+
+@pytest.mark.parametrize(("asked", "said"), [(700.0, ""), (100.0, "its clock is 8 minutes behind the server's")])
+def test_an_answer_that_waited_for_another_site_is_not_taken_for_a_slow_clock(asked, said, recwarn):
+    answered = SimpleNamespace(name="north", time=time.time() - 600, until=None, torch=torch.__version__)
+    roster._warn(answered, sent=time.time() - asked)
+    assert said in "".join(str(warning.message) for warning in recwarn)
+    assert len(recwarn) == bool(said)
 
 
 @pytest.mark.parametrize(("days", "said"), [(29, True), (31, False)])

@@ -158,7 +158,7 @@ def test_short_rounds_are_told_in_numbers(fedlit_cli, sites, tmp_path):
         ),
         ("--sites loopback:0", "such as loopback:3, found 'loopback:0'"),
         ("--fresh_state site-1", "--fresh_state: expected only with --sites"),
-        ("--sites loopback:2 --fresh_state other", "there is no such site; sites are site-1, site-2"),
+        ("--sites loopback:2 --fresh_state other", "expected names among site-1, site-2, found other"),
         ("--sites loopback:2 --seed 0,1", "--sites: expected one seed, found 2"),
     ],
 )

@@ -114,7 +114,8 @@ def _state(path: Path) -> Path:
     file = path / "local" / "fedlit-site.yaml" if path.is_dir() else path
     if not file.is_file():
         raise ConfigError(
-            f"{path}: expected the folder of a site, with local/{file.name}, or that file; check the path"
+            f"{path}: expected the folder of a site, with local/fedlit-site.yaml, or that file, found "
+            f"{'a folder without it' if path.is_dir() else 'no such folder or file'}; check the path"
         )
     settings = documents.load(file)
     if not isinstance(settings, dict) or not isinstance(settings.get("state"), str):
