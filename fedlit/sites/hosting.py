@@ -118,21 +118,20 @@ class Evictions:
 
     Args:
         log: The server's log; what it already contains is from earlier jobs.
-        sites: Names of the sites.
     """
 
-    def __init__(self, log: Path, sites: Collection[str]) -> None:
-        self._log, self._sites = log, sites
+    def __init__(self, log: Path) -> None:
+        self._log = log
         self._read = log.stat().st_size if log.exists() else 0
 
-    def new(self) -> Counter[str]:
-        """Count the disconnections by site since the last call."""
+    def new(self, sites: Collection[str]) -> Counter[str]:
+        """Count the disconnections of these sites since the last call."""
         with suppress(OSError), self._log.open("rb") as opened:
             size = os.fstat(opened.fileno()).st_size
             opened.seek(self._read if self._read <= size else 0)
             text = opened.read().decode(errors="replace")
             self._read = opened.tell()
-            return Counter(name for name in _EVICTION.findall(text) if name in self._sites)
+            return Counter(name for name in _EVICTION.findall(text) if name in sites)
         return Counter()
 
 
@@ -151,7 +150,7 @@ class Hosted:
         self._folder: Path | None = None
         self._heard = threading.Event()
         folder = order.server.parent.parent if order.server else Path()  # the folder of NVFlare's server
-        self._evictions = Evictions(folder / "log.txt", carrier.sites().keys() if order.server else ())
+        self._evictions = Evictions(folder / "log.txt")
         self._evicted: dict[str, list[float]] = {}
 
     def progress(self, asked: dict[str, Any]) -> dict[str, Any]:
@@ -181,7 +180,7 @@ class Hosted:
     def _look_for_copies(self) -> None:
         """Warn about sites for which two processes answer; repeat the warning while they do."""
         now = time.monotonic()
-        for name, times in self._evictions.new().items():
+        for name, times in self._evictions.new(self.carrier.sites()).items():
             recent = [when for when in self._evicted.get(name, ()) if now - when < RECENT] + [now] * times
             self._evicted[name] = recent
             if len(recent) >= EVICTED:

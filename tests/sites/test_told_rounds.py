@@ -103,16 +103,16 @@ def evicted(log: Path, *names: str) -> None:
 
 
 def test_connections_that_push_each_other_out_are_counted_by_site(log):
-    seen = Evictions(log, ("north", "south"))
-    assert not seen.new()
+    seen = Evictions(log)
+    assert not seen.new(("north", "south"))
     evicted(log, "north", "north", "north.4f2", "east")
-    assert seen.new() == {"north": 2}
-    assert not seen.new()
+    assert seen.new(("north", "south")) == {"north": 2}
+    assert not seen.new(("north", "south"))
     log.write_text("")  # a new file in the place of a full one
     evicted(log, "south")
-    assert seen.new() == {"south": 1}
+    assert seen.new(("north", "south")) == {"south": 1}
     log.unlink()
-    assert not seen.new()
+    assert not seen.new(("north", "south"))
 
 
 def test_a_copy_of_a_site_that_is_started_is_reported_to_the_lead(log, tmp_path, monkeypatch):
