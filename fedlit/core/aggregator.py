@@ -173,8 +173,8 @@ class Aggregator(Checked):
         """
         if self.implements("server_state") and self.implements("client_state"):
             raise ConfigError(
-                f"{type(self).__name__} keeps something at the server that belongs to what its clients keep, and does not say "
-                "what becomes of it with other clients (on_clients_change); go on with those with whom the run began"
+                f"{type(self).__name__} keeps state at the server that belongs to state at its clients, and has no "
+                "on_clients_change, which says what becomes of it with other clients; resume with the first clients"
             )
         return False
 

@@ -26,7 +26,7 @@ LIBRARIES = ("torch.nn.", "torchmetrics.")
 """Packages whose layers keep no state in attributes, or none that training depends on."""
 
 SETTABLE = frozenset(("p", "momentum"))
-"""Attributes of PyTorch's layers that training depends on, and a step may set: rates of dropout, and of means in BatchNorm."""
+"""Attributes of PyTorch's layers that training depends on and a step may set, in dropout and in BatchNorm."""
 
 OUTSIDE = ("the class ", "the module ")
 """Prefixes of holders that are not submodules."""
@@ -184,8 +184,8 @@ class AttributeWatch:
             if changed := names ^ _names(part):
                 place = ".".join(filter(None, (type(self._module).__name__, prefix, min(changed)[0])))
                 raise TrainingError(
-                    f"{place}: a layer, parameter or buffer was made, replaced or removed during training, so that only the "
-                    "process that did so has it; make it in __init__"
+                    f"{place}: a layer, parameter or buffer was made, replaced or removed during training, which other "
+                    "processes do not see; make it in __init__"
                 )
 
     def _refusal(self, key: Key) -> str:

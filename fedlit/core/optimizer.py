@@ -157,7 +157,7 @@ class FlatOptimizer:
 
     @property
     def optimizer(self) -> Optimizer:
-        """The optimizer over the module's own parameters, which hooks get; groups and state are those of the flat one."""
+        """The optimizer over the module's own parameters, for hooks; it shares groups and state with the flat one."""
         for group, flat in self._group_pairs():
             group.update({key: value for key, value in flat.items() if key != "params"})
         self._configured.state = defaultdict(dict)
@@ -349,7 +349,8 @@ def _check_unchanged(module: nn.Module, model: FlatModel, before: torch.Tensor) 
         raise ConfigError(f"{name}.configure_optimizers freezes the parameter {frozen[0]}: freeze it in __init__")
     if not torch.equal(model.w, before):
         raise ConfigError(
-            f"{name}.configure_optimizers changes weights, and is called for every copy of the module: do it in __init__"
+            f"{name}.configure_optimizers changes weights, but is called for every copy of the module: do it in "
+            "__init__"
         )
 
 
@@ -375,8 +376,8 @@ def _check_fresh(configured: Optimizer, rebuilt: Optimizer, model: FlatModel) ->
                 for key, value in held.items()
             ):
                 raise ConfigError(
-                    f"{type(configured).__name__} has a state before training (of {entry.name}), and every client's round begins "
-                    "with a new one; return an optimizer that has not been stepped or loaded"
+                    f"{type(configured).__name__} has a state before training (of {entry.name}), but every client's "
+                    "round begins with a new one; return an optimizer that has not been stepped or loaded"
                 )
 
 

@@ -1,4 +1,4 @@
-"""Parameters without a gradient in a step, which torch's optimizers pass over, and the flat vector does not."""
+"""Parameters without a gradient in a step, which torch's optimizers skip, unlike one over the flat vector."""
 
 from collections.abc import Callable
 
@@ -10,10 +10,10 @@ from fedlit.core.flat import Entry, FlatModel
 
 
 class UnusedParameters:
-    """The steps of a model's first round, which tell where a loss leaves parameters out.
+    """Watch on the steps of a model's first round for parameters that the loss does not use.
 
-    On the flat vector such a parameter has a gradient of zero. Plain SGD then leaves it where it is, as torch's optimizer
-    would; weight decay, momentum and Adam do not.
+    On the flat vector such a parameter has a gradient of zero. Plain SGD then leaves it where it is, as torch's
+    optimizer would; weight decay, momentum and Adam do not.
 
     Args:
         model: The model.
@@ -33,12 +33,12 @@ class UnusedParameters:
         self._unused.clear()
 
     def before_backward(self) -> None:
-        """Take the gradients away, so that those that come can be told from zeros; the model gathers them."""
+        """Remove the gradients, so that new ones differ from zeros; the model gathers them."""
         for parameter in self._model.parameters:
             parameter.grad = None
 
     def after_backward(self) -> None:
-        """Remember the weights that got none."""
+        """Remember the weights that received none."""
         self._before.clear()
         for entry, parameter in zip(self._model.layout.parameters, self._model.parameters, strict=True):
             if parameter.grad is not None:
@@ -48,7 +48,7 @@ class UnusedParameters:
                 self._before.append((entry, entry.view(self._model.w).clone()))
 
     def after_step(self) -> None:
-        """Look at what the optimizer has made of them.
+        """Check what the optimizer has done to them.
 
         Raises:
             TrainingError: It has moved one, or keeps another state of it than torch's optimizer would.
@@ -57,8 +57,8 @@ class UnusedParameters:
         now_and_then = sorted(self._used & self._unused) if self._stateful() else []
         for name in (*moved, *now_and_then):
             raise TrainingError(
-                f"{type(self._model.module).__name__}: the loss of a step does not depend on its parameter {name}, which "
-                f"{self._optimizer} would then pass over, and on the flat vector does not (weight decay, momentum and Adam "
-                "go on with a gradient of zero); leave such parameters out of the optimizer, add 0 times their sum to the "
-                "loss, or use SGD without momentum and decay"
+                f"{type(self._model.module).__name__}: the loss of a step does not depend on its parameter {name}. "
+                f"{self._optimizer} would skip it, but not on the flat vector, where weight decay, momentum and Adam "
+                "continue with a gradient of zero; leave the parameter out of the optimizer, add 0 times its sum to "
+                "the loss, or use SGD without momentum and decay"
             )

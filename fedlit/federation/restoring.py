@@ -84,7 +84,7 @@ def others(before: Sequence[str], weights: Mapping[str, float], afresh: Sequence
     text = f"the run goes on {' and '.join(who)}, with new client weights: {shares}"
     if afresh:
         text += (
-            f"; what {' and '.join(afresh)} keeps starts afresh at the server and at the clients, without anything of those who left: "
-            "the first round is like the algorithm's first"
+            f"; the state of {' and '.join(afresh)} starts afresh at the server and at the clients, without anything "
+            "of those who left: the first round is like the algorithm's first"
         )
     return f"{text}; the best model is chosen among the rounds to come, because the validation images are different"

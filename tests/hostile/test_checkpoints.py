@@ -166,7 +166,8 @@ DAMAGED = [
            sealed=True, before=False, apart=True),
     Damage("no optimizer state, sealed", without("client-00001.pt", "optimizer/"), (CLIENT, "lacks the optimizer's"),
            sealed=True, before=False, apart=True),
-    Damage("clients in another order, sealed", said(clients=NAMES), ("order of the data, site-0, site-1, site-2, found site-1, site-0, site-2",),
+    Damage("clients in another order, sealed", said(clients=NAMES), ("order of the data, site-0, site-1, site-2, "
+        "found site-1, site-0, site-2",),
            sealed=True, before=False),
     Damage("a layout without tensors, sealed", said(layout={}), ("round-000004",), sealed=True),
 ]  # fmt: skip

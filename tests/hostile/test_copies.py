@@ -48,30 +48,40 @@ def two_views(module) -> None:
 
 
 REFUSED = {
-    "a function in an attribute": (lambda m: setattr(m, "f", lambda x: m.net(x)), r"Strange\.f has .* \(its variable m\)"),
+    "a function in an attribute": (lambda m: setattr(m, "f", lambda x: m.net(x)), r"Strange\.f has .* \(its variable "
+        r"m\)"),
     "a list of functions": (lambda m: setattr(m, "f", [lambda x: m.net(x)]), r"Strange\.f has .* \(its variable m\)"),
-    "a default of a function": (lambda m: setattr(m, "f", lambda x, net=m.net: net(x)), r"Strange\.f has .* \(a default\)"),
-    "a hook of a layer": (with_hook, r"Strange\.net\.forward_hooks has .* \(its variable module\); .* make it a method"),
+    "a default of a function": (lambda m: setattr(m, "f", lambda x, net=m.net: net(x)), r"Strange\.f has .* \(a "
+        r"default\)"),
+    "a hook of a layer": (with_hook, r"Strange\.net\.forward_hooks has .* \(its variable module\); .* make it a "
+                                     r"method"),
     "a hook that collects": (collecting, r"Strange\.net\.forward_hooks has .* \(its variable features\)"),
     "a replaced forward": (patched, r"Strange\.net\.forward has .* \(its variable forward\)"),
-    "a weak reference": (lambda m: object.__setattr__(m, "me", weakref.ref(m)), r"Strange\.me has .* \(a weak reference\)"),
-    "a frozen layer of the same memory": (with_frozen_twin, r"its parameters net\.weight and twin\.weight share memory"),
+    "a weak reference": (lambda m: object.__setattr__(m, "me", weakref.ref(m)), r"Strange\.me has .* \(a weak "
+        r"reference\)"),
+    "a frozen layer of the same memory": (with_frozen_twin, r"its parameters net\.weight and twin\.weight share "
+        r"memory"),
     "a buffer of a parameter's memory": (
-        lambda m: m.register_buffer("alias", m.net.weight.data), r"its parameter net\.weight and buffer alias share memory",
+        lambda m: m.register_buffer("alias", m.net.weight.data), r"its parameter net\.weight and buffer alias share "
+            r"memory",
     ),
     "an attribute of a parameter's memory": (
-        lambda m: setattr(m, "row", m.net.weight[0].detach()), r"its parameter net\.weight and attribute row share memory",
+        lambda m: setattr(m, "row", m.net.weight[0].detach()), r"its parameter net\.weight and attribute row share "
+            r"memory",
     ),
     "parameters that overlap": (overlapping, "its parameters one and two share memory"),
     "buffers that overlap": (two_views, "its buffers one and two share memory"),
     "an expanded buffer": (
-        lambda m: m.register_buffer("ones", torch.ones(1).expand(5)), r"the elements of its buffer ones .* expand\(\) do",
+        lambda m: m.register_buffer("ones", torch.ones(1).expand(5)), r"the elements of its buffer ones .* expand\(\) "
+            r"do",
     ),
     "a sparse buffer": (
-        lambda m: m.register_buffer("graph", torch.eye(4).to_sparse()), r"its buffer graph is a sparse tensor .* keep it dense",
+        lambda m: m.register_buffer("graph", torch.eye(4).to_sparse()), r"its buffer graph is a sparse tensor .* keep "
+            r"it dense",
     ),
     "sparse indices": (
-        lambda m: m.register_buffer("graph", torch.eye(4, dtype=torch.long).to_sparse()), "its buffer graph is a sparse tensor",
+        lambda m: m.register_buffer("graph", torch.eye(4, dtype=torch.long).to_sparse()), "its buffer graph is a "
+            "sparse tensor",
     ),
 }  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""State that a look at plain attributes did not find, each with one process unlike two, and layers that a step changes."""
+"""State that a look at plain attributes did not find, each with one process unlike two, and layers that a step
+changes."""
 
 import copy
 import itertools
@@ -109,12 +110,14 @@ def others(layer):
 STATE = "is a plain attribute that carries something"
 REFUSED = {
     "slots": (stepping(divided, lambda m: setattr(m, "count", Slotted())), rf"Strange\.count {STATE}"),
-    "an object that is called": (stepping(divided, lambda m: setattr(m, "count", Called())), rf"Strange\.count {STATE}"),
+    "an object that is called": (stepping(divided, lambda m: setattr(m, "count", Called())), rf"Strange\.count "
+        rf"{STATE}"),
     "an array": (stepping(appended, lambda m: setattr(m, "seen", array("i"))), rf"Strange\.seen {STATE}"),
     "bytes": (stepping(appended, lambda m: setattr(m, "seen", bytearray())), rf"Strange\.seen {STATE}"),
     "a function of the file": (OfFunction, rf"REGISTER of the module test_hidden_state {STATE}"),
     "a teacher in a list": (
-        stepping(taught, others(lambda m: copy.deepcopy(m.net))), rf"Strange\.others\.0\.weight {STATE}.*keep such weights as buffers",
+        stepping(taught, others(lambda m: copy.deepcopy(m.net))), rf"Strange\.others\.0\.weight {STATE}.*keep such "
+            rf"weights as buffers",
     ),
     "a norm in a list": (stepping(normed, others(lambda m: nn.BatchNorm1d(16))), rf"Strange\.others\.0\.\w+ {STATE}"),
     "a rate of dropout": (stepping(dropped_more, with_dropout), rf"Strange\.net\.1\.p {STATE}"),

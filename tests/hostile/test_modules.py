@@ -243,7 +243,8 @@ REFUSED = [
     Module("an empty list of optimizers", optimizing(lambda m: []), ("returned 0 optimizers",), early=True),
     Module("an optimizer of other weights", optimizing(lambda m: torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)),
            ("its optimizer has 2 parameters that are not the module's",), early=True),
-    Module("a layer instead of a module", lambda: nn.Linear(2, 2), ("expected a LightningModule, found Linear",), early=True),
+    Module("a layer instead of a module", lambda: nn.Linear(2, 2), ("expected a LightningModule, found "
+        "Linear",), early=True),
     Module("a constructor without super", type("Strange", (Unvalidated,), {"__init__": lambda m: None}),
            ("expected a call of super().__init__()",), early=True),
     Module("an open file", having(lambda m: setattr(m, "file", sys.__stderr__)), ("attribute file",), early=True),

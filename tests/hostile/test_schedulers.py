@@ -188,7 +188,8 @@ REFUSED = {
         "CosineSchedule also changes the learning"),
     "momentum": (returning(lambda o: of_torch.OneCycleLR(o, 1.0, 9), adam=True), EPOCH, "it also changes 'betas'"),
     "groups that differ": (
-        returning(lambda o: of_torch.CosineAnnealingLR(o, 4, eta_min=0.01)), EPOCH, "different factors for the parameter groups",
+        returning(lambda o: of_torch.CosineAnnealingLR(o, 4, eta_min=0.01)), EPOCH, "different factors for the "
+            "parameter groups",
     ),
     "its end": (
         returning(lambda o: of_torch.OneCycleLR(o, 1.0, 2, cycle_momentum=False)), EPOCH,

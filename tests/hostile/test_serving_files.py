@@ -63,14 +63,16 @@ INPUTS = [
     row("classes that are a number", exported(classes=3), "'classes'", "a list of different names", "found 3", AGAIN),
     row("classes that are numbers", exported(classes=[1, 2]), "'classes'", "a list of different names"),
     row("a class twice", exported(classes=["Edema", "Edema"]), "'classes'", "a list of different names"),
-    row("learned of another length", exported(learned=[True]), "'learned'", "a list with true or false for each class", AGAIN),
+    row("learned of another length", exported(learned=[True]), "'learned'", "a list with true or false for each "
+        "class", AGAIN),
     row("learned left out", exported(learned=None), "'learned'", "found nothing"),
     row("no size of the images", exported(image_size=None), "expected note 'image_size' with note", AGAIN),
     row("a size below zero", exported(image_size=-4), "'image_size'", "found -4"),
     row("a size of a terabyte", exported(image_size=10**6), "'image_size'", "found 1000000"),
     row("two channels", exported(channels=2), "'channels'", "1 or 3", "found 2"),
     row("a mean that is no number", exported(mean="[NaN]"), "'mean'", "a number for each channel"),
-    row("a mean of another length", exported(mean=[0.1, 0.2]), "note 'mean': expected 1 numbers, one per channel, found 2"),
+    row("a mean of another length", exported(mean=[0.1, 0.2]), "note 'mean': expected 1 numbers, one per channel, "
+        "found 2"),
     row("a deviation of zero", exported(std=[0]), "'std'", "above 0"),
     row("a configuration that is no YAML", exported(config="a: [b"), "note 'config': expected YAML"),
     row("a configuration that is a list", exported(config="[1, 2]"), "expected model.class_path and fabric"),

@@ -221,7 +221,8 @@ REFUSED = {
     "two batches a step": (
         hooked(on_train_batch_end=averaged),
         {"aggregators": [LocalSCGDAM()]},
-        "LocalSCGDAM computes the gradient of a step itself, from 2 batches: the hook Strange.on_train_batch_end would not work",
+        "LocalSCGDAM computes the gradient of a step itself, from 2 batches: the hook Strange.on_train_batch_end "
+        "would not work",
     ),
 }
 

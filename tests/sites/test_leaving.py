@@ -119,7 +119,7 @@ def test_c_is_the_owners_mean_of_the_control_variates(run, tmp_path, first, then
     )
     assert c.norm() > 0.1
     torch.testing.assert_close(c, wanted, rtol=1e-4, atol=1e-6)
-    assert "what Scaffold keeps starts afresh at the server and at the clients" in said[1]
+    assert "the state of Scaffold starts afresh at the server and at the clients" in said[1]
     assert "starts afresh" not in said[0]
 
 

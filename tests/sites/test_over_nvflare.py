@@ -119,7 +119,10 @@ def test_a_killed_site_job_changes_nothing(tmp_path, network, monkeypatch, proxy
         code, out, err = fedlit_cli(f"site model {network.workspace(site)} --output {tmp_path / 'a.safetensors'}")
         assert code == 0, err
         assert f"the own of client 'hospital-0{number}'" in out
-        line = f"export --config {file} --run_dir {tmp_path / 'here'} --name one --ckpt_path best --client hospital-0{number}"
+        line = (
+            f"export --config {file} --run_dir {tmp_path / 'here'} --name one --ckpt_path best --client "
+            f"hospital-0{number}"
+        )
         assert fedlit_cli(f"{line} --output {tmp_path / 'b.safetensors'}")[0] == 0
         a, b = (load_file(tmp_path / f"{letter}.safetensors") for letter in "ab")
         counters = "num_batches_tracked"  # of BatchNorm decide nothing, and are in no checkpoint

@@ -21,7 +21,8 @@ from fedlit.sites.envelope import Envelope
 from fedlit.sites.messages import REPLY, Hello, Presence
 
 OPTIONS = (
-    "--federation.rounds 4 --federation.aggregators='[Scaffold, FedBN]' --federation.eval_every 2 --federation.monitor train/loss "
+    "--federation.rounds 4 --federation.aggregators='[Scaffold, FedBN]' --federation.eval_every 2 "
+    "--federation.monitor train/loss "
     "--federation.monitor_mode max"
 )
 

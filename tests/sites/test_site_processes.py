@@ -12,7 +12,8 @@ pytestmark = pytest.mark.slow
 
 OPTIONS = (
     "--data toys.ToyData --model toys.ToyNet --federation.rounds 6 --federation.schedule.window 4 "
-    "--federation.schedule.unit steps --federation.aggregators='[Scaffold, FedBN]' --federation.checkpoint_every 2 --name one "
+    "--federation.schedule.unit steps --federation.aggregators='[Scaffold, FedBN]' --federation.checkpoint_every 2 "
+    "--name one "
     "--federation.monitor train/loss --federation.monitor_mode max"
 )
 
@@ -49,7 +50,10 @@ def test_a_site_that_is_killed_comes_back_and_nothing_changes(tmp_path, here):
 
 def test_a_site_that_hangs_is_left_out_and_back_later(tmp_path):
     """Its late reply is thrown away, and so is the state of that round."""
-    faults = "--federation.on_site_error skip --federation.deadline 3 --federation.eval_every 6 --callbacks+=awkward.SignalsASite --callbacks.signum 19"
+    faults = (
+        "--federation.on_site_error skip --federation.deadline 3 --federation.eval_every 6 "
+        "--callbacks+=awkward.SignalsASite --callbacks.signum 19"
+    )
     command = Place(tmp_path, OPTIONS).fit(f"--sites loopback:3 {faults}")
     assert command.wait() == 0, command.output
     clients = [float(v) for _, key, v in Ended(tmp_path).kept.metrics() if key == "round/clients"]
@@ -63,7 +67,8 @@ def test_a_site_that_hangs_is_left_out_and_back_later(tmp_path):
 def test_sites_end_with_their_server_and_go_on_with_the_next(tmp_path, here):
     place = Place(tmp_path, OPTIONS)
     first = place.fit(
-        "--sites loopback:3 --logger awkward.Killer --logger.step 3 --callbacks+=awkward.SignalsASite --callbacks.signum 0"
+        "--sites loopback:3 --logger awkward.Killer --logger.step 3 --callbacks+=awkward.SignalsASite "
+        "--callbacks.signum 0"
     )
     assert first.wait() == -9, first.output
     pids = [int(word) for word in (tmp_path / "default/one/signalled.txt").read_text().split()]

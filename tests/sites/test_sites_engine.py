@@ -35,8 +35,10 @@ CASES = {
     "--federation.participation 0.6 --data.labelled 2 --federation.eval_every 2",
     "optimizer kept": "--federation.optimizer_state keep --model.momentum 0.9 --federation.gradient_clip 1 "
     "--federation.weights uniform --federation.lr_factors '{site-0: 0.2, site-1: 3}'",
-    "patience": "--federation.rounds 9 --federation.patience 2 --federation.monitor train/loss --federation.monitor_mode max",
-    "double precision, own rows": "--federation.aggregators='[SurgicalHeads, FedProx]' --fabric.precision 64-true --data.labelled 1",
+    "patience": "--federation.rounds 9 --federation.patience 2 --federation.monitor train/loss "
+    "--federation.monitor_mode max",
+    "double precision, own rows": "--federation.aggregators='[SurgicalHeads, FedProx]' --fabric.precision 64-true "
+    "--data.labelled 1",
     "single replies": "--federation.aggregators='[CoordinateMedian, Scaffold, SurgicalHeads, FedBN]' --data.clients 5 "
     "--federation.participation 0.8 --data.labelled 2",
     "some clients": "--federation.clients '[site-0, site-2]' --data.clients 4",
@@ -171,8 +173,14 @@ def test_mistakes_on_the_command_line(fedlit_cli, sites, tmp_path, words, said):
 @pytest.mark.slow
 def test_organisations_of_a_sites_images_are_told_where_scores_leave(fedlit_cli, sites, tmp_path):
     """Clients that hold images of several hospitals: the hospitals' own rows are those of a run here."""
-    hospitals = "--data PhantomCXR --data.hospitals 3 --data.images 120 --data.image_size 16 --data.partition IID --data.partition.clients 2"
-    options = f"fit {hospitals} --model.backbone small_cnn --federation.rounds 1 --federation.workers 1 --logger false --name one"
+    hospitals = (
+        "--data PhantomCXR --data.hospitals 3 --data.images 120 --data.image_size 16 --data.partition IID "
+        "--data.partition.clients 2"
+    )
+    options = (
+        f"fit {hospitals} --model.backbone small_cnn --federation.rounds 1 --federation.workers 1 --logger "
+        f"false --name one"
+    )
     for path, where in (("there", "--sites loopback:2"), ("here", "")):
         code, _, err = fedlit_cli(f"{options} --run_dir {tmp_path / path} {where}")
         assert code == 0, err

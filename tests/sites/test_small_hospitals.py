@@ -16,8 +16,10 @@ TELLING = {"leaves": {"scores": False, "counts_below": 0}, "floors": None}
 @pytest.fixture
 def fit(tmp_path: Path, fedlit_cli) -> str:
     return (
-        "fit --data PhantomCXR --data.hospitals 2 --data.images 80 --data.image_size 16 --data.batch_size 8 --data.seed 3 "
-        f"--data.cache_dir {tmp_path / 'cache'} --model.backbone small_cnn --federation.rounds 2 --federation.schedule.window 2 "
+        "fit --data PhantomCXR --data.hospitals 2 --data.images 80 --data.image_size 16 --data.batch_size 8 "
+        "--data.seed 3 "
+        f"--data.cache_dir {tmp_path / 'cache'} --model.backbone small_cnn --federation.rounds 2 "
+        f"--federation.schedule.window 2 "
         f"--federation.schedule.unit steps --logger false --name one --run_dir {tmp_path} --sites loopback:2"
     )
 

@@ -310,7 +310,8 @@ def test_who_leaves_before_there_is_a_job_is_told_so(supervised):
     with pytest.raises(KeyboardInterrupt):
         supervised(server, said=heard)
     assert heard == [
-        "this command has not seen a job of its run, but one may be running. To check: the same command with --ckpt_path last"
+        "this command has not seen a job of its run, but one may be running. To check: the same command with "
+        "--ckpt_path last"
     ]
 
 
@@ -347,7 +348,8 @@ def test_a_lead_is_read_from_its_folder(tmp_path):
     [
         (
             "mlflow ui --backend-store-uri sqlite:////srv/mlflow.db\nhttp://127.0.0.1:5000/#/experiments/1",
-            "charts, by this command at fl.example.org: mlflow ui --host fl.example.org --allowed-hosts fl.example.org:5000 "
+            "charts, by this command at fl.example.org: mlflow ui --host fl.example.org --allowed-hosts "
+            "fl.example.org:5000 "
             "--backend-store-uri sqlite:////srv/mlflow.db\nhttp://fl.example.org:5000/#/experiments/1",
         ),
         ("MLflow: http://localhost:8080/#/experiments/1", "MLflow: http://fl.example.org:8080/#/experiments/1"),

@@ -122,7 +122,8 @@ def finished(line: str) -> None:
 
 
 def assert_same(at_sites: Ended, here: Ended, only_here: str = "-") -> None:
-    """Bit for bit: the server's tensors, every client's state, and the metrics, but for those that begin with ``only_here``."""
+    """Bit for bit: the server's tensors, every client's state, and the metrics, but for those that begin with
+    ``only_here``."""
     one, other = at_sites.server, here.server
     assert one.keys() == other.keys()
     assert [name for name in one if not torch.equal(one[name], other[name])] == []

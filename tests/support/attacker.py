@@ -1,4 +1,5 @@
-"""A server that asks a site for whatever it likes: the site's process is that of the loopback, its file that of ``site init``."""
+"""A server that asks a site for whatever it likes: the site's process is that of the loopback, its file that of
+``site init``."""
 
 import json
 import time
@@ -47,7 +48,8 @@ def a_plan(**changes: Any) -> dict[str, Any]:
 
 
 def write_site(folder: Path, data: Mapping[str, Any] = HOSPITAL, **policy: Any) -> Path:
-    """Write a site's folder as ``fedlit site init`` does, with some keys of its policy changed; returns its own file."""
+    """Write a site's folder as ``fedlit site init`` does, with some keys of its policy changed; returns its own
+    file."""
     MemberFolder(
         folder,
         folder.name,

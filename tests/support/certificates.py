@@ -88,7 +88,8 @@ def packed(folder: Path, authority: Authority, pair: Pair, port: int, host: str 
 
 @contextmanager
 def listening(folder: Path, authority: Authority, pair: Pair | None) -> Iterator[int]:
-    """Listen as a server of the federation, which asks for a certificate; without a pair of its own it speaks no TLS."""
+    """Listen as a server of the federation, which asks for a certificate; without a pair of its own it speaks no
+    TLS."""
     context = None
     if pair:
         pair.write(folder, "server")

@@ -1,11 +1,12 @@
 """LocalSCGDAM transcribed from its paper (Zhang et al., NeurIPS 2023), and its baselines, by hand and without fedlit.
 
-Equations 1 to 3 and Algorithm 1 as printed: x = [w, w1, w2] and y = w3, and every client has its own x, y, h, u and v. The
-Jacobian of g is written out as a matrix [d1, d1]. Labels are 1 and 0 (the paper's b = 1 and -1), the classifier has one
-output, and ``products`` are alpha*eta, beta_x*eta, beta_y*eta, gamma_x*eta, gamma_y*eta: nothing else of them matters. What
-the paper leaves open: in each iteration a client draws xi, then zeta; BatchNorm (PyTorch's: momentum 0.1, the variance
-that it keeps is the unbiased one) normalises by the batch, and both passes move the running statistics, that of g first;
-they are averaged with all else. Where not all clients take part, the mean is over those that do and everybody gets it.
+Equations 1 to 3 and Algorithm 1 as printed: x = [w, w1, w2] and y = w3, and every client has its own x, y, h, u and v.
+The Jacobian of g is written out as a matrix [d1, d1]. Labels are 1 and 0 (the paper's b = 1 and -1), the classifier
+has one output, and ``products`` are alpha*eta, beta_x*eta, beta_y*eta, gamma_x*eta, gamma_y*eta: nothing else of them
+matters. What the paper leaves open: in each iteration a client draws xi, then zeta; BatchNorm (PyTorch's: momentum
+0.1, the variance that it keeps is the unbiased one) normalises by the batch, and both passes move the running
+statistics, that of g first; they are averaged with all else. Where not all clients take part, the mean is over those
+that do and everybody gets it.
 """
 
 from collections.abc import Callable, Iterator
@@ -124,7 +125,8 @@ class Problem:
 
 @dataclass(frozen=True)
 class Products:
-    """Of the paper's constants with eta: ``alpha``, ``beta_x``, ``beta_y`` in (0, 1); ``gamma_x``, ``gamma_y`` are rates."""
+    """Of the paper's constants with eta: ``alpha``, ``beta_x``, ``beta_y`` in (0, 1); ``gamma_x``, ``gamma_y`` are
+    rates."""
 
     alpha: float
     beta_x: float
@@ -251,8 +253,8 @@ class LocalSCGDAM(Algorithm):
 class InPlace(LocalSCGDAM):
     """PDSCA's step on every device, of first order, and what Algorithm 1 averages when it communicates.
 
-    A step of cross-entropy in the weights w, their moving average h, a step of the AUC loss from there; w1, w2 and y have no
-    part in the first two. ``rate`` is the rate of the schedule, which both steps have.
+    A step of cross-entropy in the weights w, their moving average h, a step of the AUC loss from there; w1, w2 and y
+    have no part in the first two. ``rate`` is the rate of the schedule, which both steps have.
     """
 
     rate: float = 1.0
@@ -306,7 +308,8 @@ class LocalSGDAM(Algorithm):
 
 @dataclass
 class LocalSGDM(Algorithm):
-    """Momentum SGD on cross-entropy (Yu et al., ICML 2019): u <- momentum u + gradient, x <- x - gamma_x u; x is w alone.
+    """Momentum SGD on cross-entropy (Yu et al., ICML 2019): u <- momentum u + gradient, x <- x - gamma_x u; x is w
+    alone.
 
     With weights of positives and negatives it is cross-entropy with the ratio loss. The momentum is ``averaged`` at a
     communication, or it stays with the device (``local``), or begins anew (``reset``).

@@ -89,15 +89,15 @@ class FDAM:
         gamma: coefficient of gamma/2 |v - v_0|^2 (eq. 5).
         scaffold: Alg. 4 in place of Alg. 2.
         reset: zero the control variates when a stage begins, as Alg. 4 says.
-        output: of a stage: ``last``, ``average`` (Alg. 2), ``random`` (Alg. 4), or ``centre``: the last iterate, and the next
-            stage's v_0 is the average.
+        output: of a stage: ``last``, ``average`` (Alg. 2), ``random`` (Alg. 4), or ``centre``: the last iterate, and
+            the next stage's v_0 is the average.
         implicit: the step on v as its argmin, eta known (CODA, Guo et al. 2020).
         zeros: a, b and alpha start at 0.
         dual_of: optimum of alpha from (scores, labels) of a sample.
         choose: stage -> number of the round whose iterate is its output, for ``random``.
-        sample: number of the round -> extra minibatches of every client. Before the first round they give the start of a,
-            b and alpha (the saddle's own at the initial scores); after a stage BatchNorm's statistics, if it returned an
-            average; before a stage CODA's alpha.
+        sample: number of the round -> extra minibatches of every client. Before the first round they give the start of
+            a, b and alpha (the saddle's own at the initial scores); after a stage BatchNorm's statistics, if it
+            returned an average; before a stage CODA's alpha.
         dual_from_sample: CODA.
         local: names that stay with the clients.
     """

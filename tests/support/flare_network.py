@@ -1,4 +1,5 @@
-"""A network of NVFlare on this machine: a server and sites with certificates of their own, each in a folder and a process group."""
+"""A network of NVFlare on this machine: a server and sites with certificates of their own, each in a folder and a
+process group."""
 
 import os
 import signal

@@ -1,9 +1,9 @@
 """Surgical aggregation transcribed from its paper (Kulkarni et al., 2024, arXiv:2301.06683), by hand, without fedlit.
 
-Algorithm 1, the personalised baseline of 3.2.2, vanilla and partial loss of 3.3.2 and 3.3.3, with the strategies of 3.4.2:
-dictionaries of tensors layer by layer, loops over clients and classes. A client of surgical aggregation has the rows
-of its own classes and no others: nothing else of the task block exists there. Weights of clients are equal, as in the
-paper, unless given. BatchNorm is PyTorch's: momentum 0.1, and the variance that it keeps is the unbiased one.
+Algorithm 1, the personalised baseline of 3.2.2, vanilla and partial loss of 3.3.2 and 3.3.3, with the strategies of
+3.4.2: dictionaries of tensors layer by layer, loops over clients and classes. A client of surgical aggregation has the
+rows of its own classes and no others: nothing else of the task block exists there. Weights of clients are equal, as in
+the paper, unless given. BatchNorm is PyTorch's: momentum 0.1, and the variance that it keeps is the unbiased one.
 """
 
 import copy

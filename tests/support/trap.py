@@ -1,9 +1,12 @@
-"""Weights of a vision transformer from whose update images can be read, and the server that sends them; used by `tests/benchmarks/floors.py`.
+"""Weights of a vision transformer from whose update images can be read, and the server that sends them.
+
+`tests/benchmarks/floors.py` uses them.
 
 The idea is that of Fowl et al., "Robbing the Fed", ICLR 2022, arXiv:2110.13057; this form for a vision transformer is
-ours: attention of the first block writes one number of the whole image, such as its brightness, into every token. A row
-of an MLP fires at one position only, and only if that number is above the row's threshold. The gradients of two rows with
-neighbouring thresholds differ by the images in between; if there is one, the difference is its patch at that position.
+ours: attention of the first block writes one number of the whole image, such as its brightness, into every token. A
+row of an MLP fires at one position only, and only if that number is above the row's threshold. The gradients of two
+rows with neighbouring thresholds differ by the images in between; if there is one, the difference is its patch at that
+position.
 """
 
 from collections.abc import Sequence
@@ -27,10 +30,12 @@ SEED = 0
 """Of the plans, and so of the order in which a site takes its images."""
 
 CONSTANT, OPPOSITE, NUMBER, OUT, ZERO, BLANK, CODE = 0, 1, 2, 3, 4, 5, slice(6, 14)
-"""Dimensions of a token: +M, -M, the image's number, the way to the loss, two zeros, and the position; then come pixels."""
+"""Dimensions of a token: +M, -M, the image's number, the way to the loss, two zeros, and the position; then come
+pixels."""
 
 M, PIXEL, SLOPE, GATE, FAINT, LR = 1e3, 1e-2, 1e5, 4e6, 1e-8, 1e-12
-"""M dwarfs the rest of a token, so that LayerNorm divides each by the same; the rate moves no weight that was chosen."""
+"""M dwarfs the rest of a token, so that LayerNorm divides each by the same; the rate moves no weight that was
+chosen."""
 
 
 def answered(answer: Envelope) -> Envelope:
@@ -162,7 +167,8 @@ class Trap:
         self.weights[f"body.blocks.{block}.attn.proj.weight"][into, 0] = 1.0
 
     def _choose_number(self, public: Tensor, number: int) -> Tensor:
-        """Write what an image's number is into the first block, scaled to mean 0 and variance 1; returns the numbers [m]."""
+        """Write what an image's number is into the first block, scaled to mean 0 and variance 1; returns the numbers
+        [m]."""
         few = torch.arange(self.pixels.start, self.pixels.start + 15)
         factors = torch.randn(15, generator=torch.Generator().manual_seed(number)) if number else torch.eye(15)[0]
         if number:

@@ -1,4 +1,4 @@
-"""What a copy of a module would lose: every process trains one, and its weights lie in one vector."""
+"""Checks of what a copy of a module would lose: each process trains a copy with its weights in one vector."""
 
 import weakref
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ LIBRARIES = ("torch", "torchmetrics", "lightning", "fedlit")
 
 
 class FunctionsOfTheModule(Examination[LightningModule]):
-    """No function that hangs on the module refers to it by a variable: that of a copy would refer to the first module."""
+    """No function of the module refers to it by a variable, because a copy's function would refer to the original."""
 
     name = "functions that refer to the module"
     advice = "make it a method of the class (a hook may be one), or a layer"
@@ -42,8 +42,8 @@ class FunctionsOfTheModule(Examination[LightningModule]):
                 if variable := _refers(value, held):
                     place = ".".join(filter(None, (type(module).__name__, prefix, name)))
                     return (
-                        f"{place} has a function or a reference that leads back to the module ({variable}); each process "
-                        f"trains a copy, where it would still lead to the first module: {self.advice}"
+                        f"{place} has a function or a reference that leads back to the module ({variable}); each "
+                        f"process trains a copy, where it would still lead to the original: {self.advice}"
                     )
         return ""
 
@@ -60,7 +60,8 @@ class Iterators(Examination[LightningModule]):
             for name, value in _attributes(part):
                 if hasattr(type(value), "__next__") and not isinstance(value, IOBase):
                     place = ".".join(filter(None, (type(module).__name__, prefix, name)))
-                    return f"{place} is an iterator ({type(value).__name__}), whose place no client could keep as its own: {self.advice}"
+                    kind = type(value).__name__
+                    return f"{place} is an iterator ({kind}), and no client could keep its position: {self.advice}"
         return ""
 
 
@@ -78,7 +79,8 @@ class SharedMemory(Examination[LightningModule]):
                 continue
             length = 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
             if travels and length < tensor.numel():
-                return f"{type(module).__name__}: the elements of its {name} share memory, as those of expand() do; clone() it"
+                kind = type(module).__name__
+                return f"{kind}: the elements of its {name} share memory, as those of expand() do; clone() it"
             start, others = tensor.data_ptr(), spans.setdefault(tensor.untyped_storage().data_ptr(), [])
             stop = start + length * tensor.element_size()
             for other_start, other_stop, other, other_travels in others:
@@ -117,7 +119,7 @@ def _attributes(part: nn.Module) -> list[tuple[str, Any]]:
 
 
 def _is_mutable(value: Any) -> bool:
-    """Whether somebody may keep something in it that a function reads."""
+    """Return whether something that a function reads may be stored in the value."""
     return isinstance(value, (list, dict, set, Tensor)) or (hasattr(value, "__dict__") and not callable(value))
 
 

@@ -142,7 +142,7 @@ class HooksOfParameters(Examination[LightningModule]):
 
 
 class BuffersOfOneType(Examination[LightningModule]):
-    """Buffers are dense, and floating-point ones have the dtype of the parameters: they share a vector and are averaged."""
+    """Buffers are dense, and floating-point ones have the parameters' dtype, because one vector averages them."""
 
     name = "types of buffers"
     advice = "use the dtype of the parameters, or an integer buffer for values that must not be averaged"
@@ -153,8 +153,9 @@ class BuffersOfOneType(Examination[LightningModule]):
         for name, buffer in module.named_buffers():
             if buffer.layout is not torch.strided:
                 return (
-                    f"{type(module).__name__}: its buffer {name} is a sparse tensor ({buffer.layout}), which no message of a "
-                    "federation holds; keep it dense, or keep its indices and values and make it in the step"
+                    f"{type(module).__name__}: its buffer {name} is a sparse tensor ({buffer.layout}), which no "
+                    "message of a federation holds; keep it dense, or keep its indices and values and make it in the "
+                    "step"
                 )
             if trained is not None and buffer.is_floating_point() and buffer.dtype != trained:
                 return (

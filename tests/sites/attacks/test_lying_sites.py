@@ -278,8 +278,8 @@ def test_a_failure_that_was_mended_is_told(fedlit_cli, sites, tmp_path):
     code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
     assert code == 0
     assert (
-        "round 1: site 'site-2', client 'site-1' (train): its answer cannot be used: its 'w' is not finite; asking again (try 2 of 3)"
-        in err
+        "round 1: site 'site-2', client 'site-1' (train): its answer cannot be used: its 'w' is not finite; asking "
+        "again (try 2 of 3)" in err
     )
 
 
