@@ -55,7 +55,7 @@ class AveragedVectors(Aggregator):
         return {name: state[name] for name in self.vectors}
 
     def on_clients_change(self, state: State, server: ServerState) -> bool:
-        """Go on: every client begins a round with the server's vectors, whoever has brought them there."""
+        """Keep the vectors: every client begins a round with those of the server."""
         return False
 
     def on_client_round_start(self, ctx: ClientContext) -> None:

@@ -16,7 +16,7 @@ from fedlit.core.randomness import generator
 def fetch(dataset: Dataset, indices: Tensor) -> Any:
     """Return one batch: ``dataset.batch(indices)`` if the data set has that method, else its collated examples."""
     whole = getattr(dataset, "batch", None)
-    if callable(whole):  # a data set of somebody's own may call a number so
+    if callable(whole):  # a user's data set may use this name for a number
         return whole(indices)
     return default_collate([dataset[i] for i in indices.tolist()])
 

@@ -152,7 +152,7 @@ class FlatOptimizer:
 
     @property
     def stateful(self) -> bool:
-        """Whether it keeps tensors from step to step."""
+        """True if the optimizer keeps tensors from step to step."""
         return any(torch.is_tensor(value) for state in self._states() for value in state.values())
 
     @property

@@ -41,7 +41,7 @@ class ClassesReport:
     columns: dict[str, Column] = field(metadata={"each": Column})  # Columns by title.
     rows: dict[str, Method] = field(metadata={"each": Method})  # Rows by title.
     tables: dict[str, Shown] = field(metadata={"each": Shown})  # Tables by title.
-    ddof: int = 1  # Of standard deviations over classes: 1, that of a sample, or 0 as in the linked code.
+    ddof: int = 1  # Of standard deviations over classes: 1, that of a sample, or 0 as in the authors' released code.
 
     def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
         """Make the report of the runs; a class's value is its mean over seeds."""
