@@ -78,7 +78,7 @@ class LedgerEntry:
         return self.verb == "evaluate" and self.answer == REPLY
 
 
-def read(folder: Path) -> Iterator[tuple[str, LedgerEntry]]:
+def read_ledger(folder: Path) -> Iterator[tuple[str, LedgerEntry]]:
     """Yield the hash and the entry of each line, without changing the file; an incomplete last line is ignored.
 
     Args:
@@ -127,7 +127,7 @@ class Ledger:
         self._heads = [""]
         self._sums: dict[str, tuple[int, int, LedgerEntry]] = {}
         self._drop_half_a_line()
-        for head, entry in read(folder):
+        for head, entry in read_ledger(folder):
             self._take(head, entry)
 
     @property

@@ -17,18 +17,18 @@ from fedlit.reports.reproductions import reproduction
 from fedlit.reports.reproductions.document import find, read
 from fedlit.reports.reproductions.reproduction import Reproduction
 from fedlit.reports.reproductions.surgical.figure import draw
-from fedlit.reports.reproductions.surgical.tables import Column, Method, markdown, values
+from fedlit.reports.reproductions.surgical.tables import Column, SurgicalMethod, markdown, values
 
 SITES = {"A": ("x", "y"), "B": ("x", "z")}
 
 
-def method(title: str, shift: float, personal: bool = False, cases=("one",)) -> Method:
+def method(title: str, shift: float, personal: bool = False, cases=("one",)) -> SurgicalMethod:
     measured = {
         f"test/{s}/auroc/{c}": 0.5 + 0.1 * j + 0.05 * i + shift
         for i, s in enumerate(("A", "B", "federation"))
         for j, c in enumerate("xyz")
     }
-    return Method(title, cases, personal, {case: measured for case in cases})
+    return SurgicalMethod(title, cases, personal, {case: measured for case in cases})
 
 
 def test_a_column_of_own_classes_takes_each_site_for_what_it_labels():
@@ -60,20 +60,20 @@ def test_models_of_the_sites_own_have_a_mean_on_an_external_set_and_one_model_a_
         "test/X by B/auroc/x": 0.8,
         "test/X by B/auroc/z": 0.5,
     }
-    pfl = Method("PFL", ("pfl",), True, {"pfl": measured})
+    pfl = SurgicalMethod("PFL", ("pfl",), True, {"pfl": measured})
     everywhere = Column("external", ("X",))
     assert everywhere.value(pfl, "x", SITES) == pytest.approx(0.7)
     assert math.isnan(everywhere.value(pfl, "y", SITES))  # the paper's Table 2 prints none either
     assert Column("A's", ("X",), False, ("x", "y"), ["A"]).value(pfl, "y", SITES) == pytest.approx(0.7)
     assert Column("B's", ("X",), False, ("x", "z"), ["B"]).value(pfl, "x", SITES) == pytest.approx(0.8)
     alone = {"individual-A": {"test/X/auroc/x": 0.9}, "individual-B": {"test/X/auroc/x": 0.7}}
-    individual = Method("Individual", ("individual-A", "individual-B"), True, alone)
+    individual = SurgicalMethod("Individual", ("individual-A", "individual-B"), True, alone)
     assert everywhere.value(individual, "x", SITES) == pytest.approx(0.8)
 
 
 def test_individual_models_are_each_scored_at_their_own_site():
     measured = {"individual-A": {"test/A/auroc/x": 0.6, "test/A/auroc/y": 0.7}, "individual-B": {"test/B/auroc/x": 0.8}}
-    m = Method("Individual", ("individual-A", "individual-B"), True, measured)
+    m = SurgicalMethod("Individual", ("individual-A", "individual-B"), True, measured)
     own = Column("own", ("A", "B"), True)
     assert own.value(m, "x", SITES) == pytest.approx(0.7)
     assert own.value(m, "y", SITES) == pytest.approx(0.7)

@@ -13,7 +13,7 @@ from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.system import documents
 from fedlit.experiment.parser import Parser, complain
 from fedlit.sites.folders import ROLES, MemberFolder
-from fedlit.sites.ledger import LINES, read
+from fedlit.sites.ledger import LINES, read_ledger
 from fedlit.sites.messages import printable
 from fedlit.sites.reaching import kit_of
 
@@ -75,7 +75,7 @@ def _ledger(args: Namespace) -> int:
 
     try:
         state = _state(args.path)
-        lines = list(read(state))
+        lines = list(read_ledger(state))
         if args.csv is not None:
             write_csv(lines, args.csv)
         report(lines, state, wide_console())

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from fedlit.core.errors import ConfigError
 from fedlit.reports.reproductions.comparison import compare, markdown
 from fedlit.reports.reproductions.document import Scale
-from fedlit.reports.reproductions.fdam.figure import draw as draw_windows
-from fedlit.reports.reproductions.localscgdam.curves import draw as draw_steps
+from fedlit.reports.reproductions.fdam.figure import draw_windows
+from fedlit.reports.reproductions.localscgdam.curves import draw_steps
 from fedlit.reports.reproductions.published import grid
 from fedlit.reports.reproductions.report import Report, curve, measured
 

@@ -9,7 +9,7 @@ MARKERS = {"CODA+": "s", "CODASCA": "o"}
 DASHES = ["-", "--", ":", "-.", (0, (5, 1)), (0, (1, 3))]
 
 
-def draw(runs: pd.DataFrame, curves_of: str = "validation") -> Figure:
+def draw_windows(runs: pd.DataFrame, curves_of: str = "validation") -> Figure:
     """Draw runs: title of its federation, method, window, seed, auroc, curve of (iteration, AUROC of these images)."""
     titles = list(dict.fromkeys(runs["title"]))
     figure = Figure(figsize=(4.6 * len(titles), 7.2), layout="constrained")

@@ -16,7 +16,7 @@ STYLES = {
 """Colour, line and marker of a method; colour is never the only cue."""
 
 
-def draw(runs: pd.DataFrame, curves_of: str = "validation") -> Figure:
+def draw_steps(runs: pd.DataFrame, curves_of: str = "validation") -> Figure:
     """Draw runs: title of its federation, column, method, seed, curve of (local step, AUROC of these images)."""
     panels = list(runs.groupby(["title", "column"], sort=False))
     across = runs["column"].nunique()

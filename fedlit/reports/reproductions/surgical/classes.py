@@ -9,7 +9,14 @@ from fedlit.data.schemes import by_sharing
 from fedlit.reports.reproductions.document import Scale
 from fedlit.reports.reproductions.report import Report, curve, measured
 from fedlit.reports.reproductions.surgical.figure import draw, draw_dilution
-from fedlit.reports.reproductions.surgical.tables import Column, Method, dilution_markdown, markdown, reachable, values
+from fedlit.reports.reproductions.surgical.tables import (
+    Column,
+    SurgicalMethod,
+    dilution_markdown,
+    markdown,
+    reachable,
+    values,
+)
 
 DILUTION = "surgical-dilution"
 """The part of heads on a fixed body.
@@ -39,7 +46,7 @@ class ClassesReport:
     reference: str  # Method with which the others are compared; the last words of its row.
     sites: dict[str, list[str]]  # Sites, and the classes that each of them labels.
     columns: dict[str, Column] = field(metadata={"each": Column})  # Columns by title.
-    rows: dict[str, Method] = field(metadata={"each": Method})  # Rows by title.
+    rows: dict[str, SurgicalMethod] = field(metadata={"each": SurgicalMethod})  # Rows by title.
     tables: dict[str, Shown] = field(metadata={"each": Shown})  # Tables by title.
     ddof: int = 1  # Of standard deviations over classes: 1, that of a sample, or 0 as in the authors' released code.
 
@@ -63,7 +70,7 @@ class ClassesReport:
             texts.append(dilution_markdown(curves))
         return Report("\n".join(texts), tables, figures)
 
-    def _methods(self, part: str, runs: pd.DataFrame) -> list[Method]:
+    def _methods(self, part: str, runs: pd.DataFrame) -> list[SurgicalMethod]:
         rows = [row for row in self.rows.values() if row.part in ("", part)]
         return [replace(row, measured=_means(runs, row.cases)) for row in rows]
 

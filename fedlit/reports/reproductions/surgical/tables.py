@@ -12,7 +12,7 @@ from fedlit.reports.reproductions.published import grid
 
 
 @dataclass(frozen=True)
-class Method:
+class SurgicalMethod:
     """A row."""
 
     title: str  # Name of the row.
@@ -50,7 +50,7 @@ class Column:
     # Sites whose models score an external set if there is no common model; by default every site.
     models: Sequence[str] | None = None
 
-    def value(self, method: Method, label: str, sites: Mapping[str, Sequence[str]]) -> float:
+    def value(self, method: SurgicalMethod, label: str, sites: Mapping[str, Sequence[str]]) -> float:
         """Return the AUROC of a class; NaN if it is undefined on one of the sets."""
         sets = [name for name in self.sets if not self.own or label in sites[name]]
         if method.personal and not self.own:
@@ -60,7 +60,10 @@ class Column:
 
 
 def values(
-    methods: Sequence[Method], columns: Sequence[Column], classes: Sequence[str], sites: Mapping[str, Sequence[str]]
+    methods: Sequence[SurgicalMethod],
+    columns: Sequence[Column],
+    classes: Sequence[str],
+    sites: Mapping[str, Sequence[str]],
 ) -> pd.DataFrame:
     """Return the AUROC of each method, column and class."""
     return pd.DataFrame(
