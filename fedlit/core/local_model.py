@@ -95,7 +95,7 @@ class LocalModel:
         self._looking = any(
             (self._starting, self._computing, self._adding, self._before, self._after, self._sending, self._ending)
         )
-        self._unused = UnusedParameters(self.flat, lambda: self.optimizer.stateful, self.optimizer.name)
+        self._unused = UnusedParameters(self.flat, self.optimizer)
         self._replayed = self._captured() if training.captured else None
         if training.compiled:
             module.compile(**COMPILING)

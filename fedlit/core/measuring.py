@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedlit.core.batches import BatchStream, columns, fetch
+from fedlit.core.custom import named_errors
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.labels import check_labels, stored_labels
@@ -87,11 +88,12 @@ def conclude(model: FlatModel, server: ServerState, total: Payload, start: bool 
     if objective is not None and measured:
         hook = objective.settle if start else objective.optimise
         try:
-            hook(measured)
+            with named_errors(objective, hook.__name__):
+                hook(measured)
+        except ConfigError:
+            raise
         except ValueError as error:
-            if isinstance(error, ConfigError):
-                raise
-            raise ConfigError(f"{type(objective).__name__}.{hook.__name__}: {error}") from error
+            raise ConfigError(str(error)) from error
     stats = model.stats.cpu().clone()
     moments = (means["mean"], means["square"]) if "mean" in means else None
     normalisation = _normalisation(server.layout, stats, *moments) if moments else None

@@ -1,12 +1,11 @@
 """Parameters without a gradient in a step, which torch's optimizers skip, unlike one over the flat vector."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from fedlit.core.errors import TrainingError
 from fedlit.core.flat import Entry, FlatModel
+from fedlit.core.optimizer import FlatOptimizer
 
 
 class UnusedParameters:
@@ -17,12 +16,11 @@ class UnusedParameters:
 
     Args:
         model: The model.
-        stateful: Returns whether the optimizer keeps something from step to step.
-        optimizer: Name of its class.
+        optimizer: Its optimizer.
     """
 
-    def __init__(self, model: FlatModel, stateful: Callable[[], bool], optimizer: str) -> None:
-        self._model, self._stateful, self._optimizer = model, stateful, optimizer
+    def __init__(self, model: FlatModel, optimizer: FlatOptimizer) -> None:
+        self._model, self._optimizer = model, optimizer
         self._used: set[str] = set()
         self._unused: set[str] = set()
         self._before: list[tuple[Entry, Tensor]] = []
@@ -54,11 +52,11 @@ class UnusedParameters:
             TrainingError: It has moved one, or keeps another state of it than torch's optimizer would.
         """
         moved = [entry.name for entry, before in self._before if not torch.equal(entry.view(self._model.w), before)]
-        now_and_then = sorted(self._used & self._unused) if self._stateful() else []
+        now_and_then = sorted(self._used & self._unused) if self._optimizer.stateful else []
         for name in (*moved, *now_and_then):
             raise TrainingError(
                 f"{type(self._model.module).__name__}: the loss of a step does not depend on its parameter {name}. "
-                f"{self._optimizer} would skip it, but not on the flat vector, where weight decay, momentum and Adam "
-                "continue with a gradient of zero; leave the parameter out of the optimizer, add 0 times its sum to "
+                f"{self._optimizer.name} would skip it, but not on the flat vector, where weight decay, momentum and "
+                "Adam use a gradient of zero; leave the parameter out of the optimizer, add 0 times its sum to "
                 "the loss, or use SGD without momentum and decay"
             )

@@ -139,7 +139,7 @@ def test_an_objective_that_refuses_what_was_measured_is_named():
     module = ToyNet(drop=0.0).double()
     module.objective = Refusing()
     module.objective.build(len(CLASSES))
-    with pytest.raises(ConfigError, match=r"^Refusing\.settle: expected a positive of each class$"):
+    with pytest.raises(ConfigError, match=r"^Refusing\.settle \(.*, line \d+\): expected a positive of each class$"):
         settled(module.double(), ToyData())
 
 

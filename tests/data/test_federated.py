@@ -321,7 +321,7 @@ def test_a_value_error_of_a_custom_class_names_the_class_and_the_line(tmp_path, 
     owner = {"assign": data.partition, "classes_of": scheme}.get(method, data)
     monkeypatch.setattr(owner, method, fail)
     line = fail.__code__.co_firstlineno + 1
-    where = rf"{type(owner).__name__}\.{method}\(\) \(.*test_federated\.py, line {line}\): "
+    where = rf"{type(owner).__name__}\.{method} \(.*test_federated\.py, line {line}\): "
     with pytest.raises(ValueError, match=rf"^{where}expected a scanner, found none$") as caught:
         ready(data)
     assert caught.traceback[-1].frame.f_globals["__name__"].startswith("fedlit.")  # one line at the command line

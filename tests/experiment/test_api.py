@@ -220,11 +220,11 @@ class TestOneAfterTheOther:
             fit(rounds=3, ckpt_path="last", **changed)
 
     @pytest.mark.parametrize("what", ["rate", "labels", "pixels"])
-    def test_a_run_goes_on_with_the_rate_and_the_data_that_it_began_with(self, what):
+    def test_a_run_goes_on_with_the_rate_and_the_data_that_it_began_with(self, what, monkeypatch):
         fit(rounds=1, name="part")
         model, clients = net(), two()
         if what == "rate":
-            model.configure_optimizers = lambda: torch.optim.SGD(model.parameters(), lr=0.2)
+            monkeypatch.setattr(Net, "configure_optimizers", lambda self: torch.optim.SGD(self.parameters(), lr=0.2))
         else:
             images, labels = clients["south"][0].tensors
             (labels if what == "labels" else images)[0] = 0 if what == "pixels" else 1 - labels[0]

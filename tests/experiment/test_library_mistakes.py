@@ -41,7 +41,7 @@ class Stream(IterableDataset):
     [
         (lambda: fit(Net), "model: expected LightningModule, found the class Net; write Net\\(...\\)"),
         (lambda: fit(torch.nn.Linear(2, 2)), "model: expected LightningModule, found a Linear"),
-        (lambda: fit(Untrainable()), "Untrainable has no training_step"),
+        (lambda: fit(Untrainable()), "found no training_step; define it"),
         (lambda: fit(Tied()), "Tied: its parameters head.weight and tail.weight share memory"),
         (lambda: fit(net(), {}), "clients: expected at least one, such as {'north': .*found none"),
         (lambda: fit(net(), [part(), part()]), "clients: expected .*found \\[a TensorDataset, a TensorDataset\\]"),

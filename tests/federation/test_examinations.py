@@ -47,6 +47,8 @@ WRONG = {
     "hooks of the trainer": having(backward=lambda m, loss: loss.backward()),
     "lazy layers": having(lambda m: setattr(m, "late", nn.LazyLinear(3))),
     "hooks of parameters": having(lambda m: m.net.weight.register_hook(lambda grad: grad)),
+    "closures": having(lambda m: setattr(m, "f", lambda x: m.net(x))),
+    "iterators": having(lambda m: setattr(m, "places", iter([1, 2]))),
     "shared memory": having(tied),
     "types of buffers": having(lambda m: m.register_buffer("scale", torch.ones(2, dtype=torch.float64))),
     "optimizer": having(configure_optimizers=lambda m: Cubed(m.parameters(), lr=0.1)),

@@ -98,6 +98,7 @@ ELSEWHERE = {
         "tests/data/own/test_image_table.py",
     ),
     "sampler": "tests/data/test_sampler.py",
+    "unlabelled": "tests/data/own/test_unlabelled.py",
     "file": "tests/data/own/test_medmnist.py",
     "split_file": "tests/data/flamby/test_isic.py",
     **dict.fromkeys(("damaged", "depth"), "tests/data/test_decoding.py"),

@@ -107,7 +107,7 @@ def others(layer):
     return lambda m: setattr(m, "others", [layer(m)])
 
 
-STATE = "is a plain attribute that carries something"
+STATE = "is a plain attribute that carries state"
 REFUSED = {
     "slots": (stepping(divided, lambda m: setattr(m, "count", Slotted())), rf"Strange\.count {STATE}"),
     "an object that is called": (stepping(divided, lambda m: setattr(m, "count", Called())), rf"Strange\.count "

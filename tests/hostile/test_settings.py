@@ -76,7 +76,7 @@ DATA = [
     option("images of a pixel", "--data.image_size 1", "data.image_size (command line)", "at least 8"),
     option("no hospital", "--data.hospitals 0", "at least 1 hospital", "0 hospitals"),
     option("a client that there is not", "--federation.clients '[nobody]'", "'nobody'", "hospital-01"),
-    option("no client", "--federation.clients '[]'", "no client", "hospital-01"),
+    option("no client", "--federation.clients '[]'", "found an empty list", "hospital-01"),
 ]
 
 FEDERATION = [

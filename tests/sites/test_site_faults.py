@@ -235,7 +235,7 @@ def test_a_full_disk_at_a_site_is_told(fedlit_cli, sites, monkeypatch, tmp_path)
         path.write_bytes(b"half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    monkeypatch.setattr(states, "write", full)
+    monkeypatch.setattr(states, "write_tensors", full)
     code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
     assert code == 1
     assert "site 'site-1', client 'site-0' (train): the state of client 'site-0' cannot be written to" in err

@@ -26,7 +26,7 @@ LIBRARIES = ("torch", "torchmetrics", "lightning", "fedlit")
 class FunctionsOfTheModule(Examination[LightningModule]):
     """No function of the module refers to it by a variable, because a copy's function would refer to the original."""
 
-    name = "functions that refer to the module"
+    name = "closures"
     advice = "make it a method of the class (a hook may be one), or a layer"
 
     def problem(self, module: LightningModule) -> str:

@@ -191,7 +191,7 @@ def test_one_problem_is_one(tmp_path, fedlit_cli):
     """A problem that the check finds itself is not repeated as an error of fit; sites can be merged."""
     code, out, _ = fedlit_cli(f"data check {write_table(tmp_path / 'a', people(split=['train', 'test'] * 20))}")
     assert code == 1
-    assert out.count("wrong:") == out.count("more than one official split") == 1
+    assert out.count("problem:") == out.count("more than one official split") == 1
     code, out, _ = fedlit_cli(f"data check {write_table(tmp_path / 'b', people(site=['North'] * 20 + ['north'] * 20))}")
     assert code == 1
     assert "set data.sites to {north: North}" in out

@@ -102,8 +102,8 @@ def test_a_round_that_is_trained_again_opens_what_follows_it(ready):
 
 def test_a_round_beyond_the_plan_is_not_asked_about(ready):
     ready.refuses(ready.evaluate(at=4), "expected a round from -1 to 3, found 4")
-    ready.refuses(ready.evaluate(at=-2), "after round -2 of 3")
-    ready.refuses(ready.train(index=3), "round 4 of 3")
+    ready.refuses(ready.evaluate(at=-2), "expected a round from -1 to 3, found -2")
+    ready.refuses(ready.train(index=3), "round: expected 1 to 3, found 4")
 
 
 @pytest.mark.parametrize("method", ["__init__", "training_step", "load_from_checkpoint", "state_dict"])

@@ -28,5 +28,5 @@ def named_errors(owner: object, method: str) -> Iterator[None]:
             raise
         own = [place for place, module in zip(frames, modules, strict=True) if module == home]
         frame, line = (own or frames)[-1]
-        where = f"{type(owner).__name__}.{method}() ({frame.f_code.co_filename}, line {line})"
+        where = f"{type(owner).__name__}.{method} ({frame.f_code.co_filename}, line {line})"
         raise ValueError(f"{where}: {error}") from error
