@@ -71,7 +71,7 @@ INPUTS = [
     Refused("an experiment that is a file", f"{FIT} --run_dir . --experiment taken", ("taken", "expected a folder"),
             {"taken": ""}),
     Refused("a run folder that nobody can make", f"{FIT} --run_dir /proc/runs", ("--run_dir /proc/runs",
-        "cannot make")),
+        "cannot create")),
 ]  # fmt: skip
 
 

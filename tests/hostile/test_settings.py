@@ -103,7 +103,7 @@ FEDERATION = [
         "a clip and a clamp",
         "--federation.gradient_clip 1 --federation.gradient_clamp 1",
         "federation.gradient_clamp",
-        "set one",
+        "remove one",
     ),
     option("a clip at nothing", "--federation.gradient_clip 0", "federation.gradient_clip", "above 0"),
     option("checkpoints at random", "--federation.checkpoint_every banana", "federation.checkpoint_every", "60s"),

@@ -70,7 +70,7 @@ def test_no_floor_is_met(run):
     path, said = run("whole")
     rounds = [float(value) for _, key, value in Ended(path).kept.metrics() if key == "round/clients"]
     assert rounds == [3] * 5
-    assert "no scores of single images leave site-1, site-2, site-3" in said
+    assert "site-1, site-2, site-3: scores of single images do not leave" in said
     assert list(path.glob("default/sites/site-1/*.jsonl"))
 
 

@@ -118,7 +118,7 @@ def test_a_killed_site_job_changes_nothing(tmp_path, network, monkeypatch, proxy
     for number, site in enumerate(network.sites, 1):
         code, out, err = fedlit_cli(f"site model {network.workspace(site)} --output {tmp_path / 'a.safetensors'}")
         assert code == 0, err
-        assert f"the own of client 'hospital-0{number}'" in out
+        assert f"own model of client 'hospital-0{number}'" in out
         line = (
             f"export --config {file} --run_dir {tmp_path / 'here'} --name one --ckpt_path best --client "
             f"hospital-0{number}"
@@ -159,7 +159,7 @@ def test_code_of_a_lead_runs_nowhere(tmp_path, network):
     server.write_text(yaml.safe_dump({"allow": ["fedlit.testing.ToyNet"], "accelerator": "cpu"}))
     reason, _ = run({"class_path": "fedlit.testing.ToyNet", "init_args": {}})
     assert "site 'site-1': its policy does not allow fedlit.testing.ToyNet" in reason
-    assert "add allow: [fedlit.testing.ToyNet] under policy" in reason
+    assert "write allow: [fedlit.testing.ToyNet] under policy" in reason
     assert not mark.exists()
     lines = [json.loads(line) for line in (tmp_path / "site-1" / "ledger.jsonl").read_text().splitlines()]
     assert {line["verb"] for line in lines} == {"hello"}
@@ -196,6 +196,6 @@ def test_a_certificate_that_the_servers_file_refuses_is_not_let_in(tmp_path, net
     refuse("site-1", LEAD)
     time.sleep(12)  # a sign of life of the site that is there, with which the file is read
     with pytest.raises(
-        ConfigError, match=f"refuses the certificate of {LEAD} .refused in its own file.; ask its people"
+        ConfigError, match=f"refuses the certificate of {LEAD} .refused in its own file.; ask its administrator"
     ):
         Supervisor(Lead.read(network.lead), Submission("{}", "one"), print).run()

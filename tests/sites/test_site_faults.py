@@ -272,7 +272,7 @@ def test_images_that_vanish_while_it_trains_are_told(fedlit_cli, sites, monkeypa
     code, _, err = fedlit_cli(f"{TOYS} {OPTIONS} --run_dir {tmp_path} --sites loopback:2")
     assert code == 1
     assert "round 2: site 'site-1', client 'site-0' (train): its data cannot be read: No such file" in err
-    assert "(images.npy); look at data in the site's own file" in err
+    assert "(images.npy); check data in the site's own file" in err
 
 
 @pytest.mark.slow
@@ -316,7 +316,7 @@ def test_a_state_that_is_gone_is_a_clear_refusal_and_fresh_state_goes_on(fedlit_
     code, _, err = fedlit_cli(more)
     assert code == 1
     assert "the state of client 'site-1' after round 4 is not in" in err
-    assert "where there is none; restore it from a copy" in err
+    assert "which has no states; restore it from a copy" in err
     batches = []
 
     def between(name, envelope, answer):

@@ -44,7 +44,7 @@ def test_a_site_that_is_killed_comes_back_and_nothing_changes(tmp_path, here):
     assert command.wait() == 0, command.output
     assert (tmp_path / "default/one/signalled.txt").exists()
     assert "round 3: site 'site-2'" in command.output
-    assert "started again" in command.output
+    assert "its process died and is being restarted" in command.output
     assert_same(Ended(tmp_path), here)
 
 

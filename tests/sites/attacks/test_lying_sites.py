@@ -75,10 +75,10 @@ LIES = {
     "a mask weight where it shares nothing": ("train", array("mask_weight", lambda v: np.full_like(v, v.max())),
     "its 'mask_weight'"),
     "whole numbers": ("train", array("vectors/w", lambda v: v.astype("int8")),
-    "its 'w' is of torch.int8, expected torch.float32"),
-    "double precision": ("train", array("vectors/w", lambda v: v.astype("float64")), "its 'w' is of torch.float64"),
+    "its 'w' has type torch.int8, expected torch.float32"),
+    "double precision": ("train", array("vectors/w", lambda v: v.astype("float64")), "its 'w' has type torch.float64"),
     "control variates of whole numbers": ("train", array("vectors/0/c", lambda v: v.astype("int32")),
-    "its '0/c' is of torch.int32"),
+    "its '0/c' has type torch.int32"),
     "rows of classes that it lacks": (
         "train", lambda r: said(whole={})(array("vectors/w", lambda v: np.ones(483, v.dtype))(r)),
         "its 'w' is not zero where the client shares nothing"
