@@ -232,7 +232,7 @@ def test_an_algorithm_that_does_not_say_what_becomes_of_it_is_refused(run, tmp_p
     run(1, more=more)
     before = (last(tmp_path) / "server.pt").read_bytes()
     said = run(2, "site-3", more=more, code=1)
-    assert "BothSides keeps something at the server that belongs to what its clients keep" in said
+    assert "BothSides keeps state at the server that belongs to state at its clients" in said
     assert "go on with those with whom the run began" in said
     assert (last(tmp_path) / "server.pt").read_bytes() == before
     run(2, more=more)
