@@ -233,7 +233,7 @@ def test_an_algorithm_that_does_not_say_what_becomes_of_it_is_refused(run, tmp_p
     before = (last(tmp_path) / "server.pt").read_bytes()
     said = run(2, "site-3", more=more, code=1)
     assert "BothSides keeps state at the server that belongs to state at its clients" in said
-    assert "go on with those with whom the run began" in said
+    assert "resume with the first clients" in said
     assert (last(tmp_path) / "server.pt").read_bytes() == before
     run(2, more=more)
 
