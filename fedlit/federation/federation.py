@@ -120,8 +120,8 @@ class Federation(Settings):
             session.initialise_objective(server)
         saver.rewind(done)
         monitor = Monitor.resolve(self, evaluation.sanity_check(session, server), has_callbacks)
-        if resume is not None and session.meets_others(server, done, checkpoint.names(resume)):
-            best = Best()  # of other validation images
+        if resume is not None and session.change_clients(server, done, checkpoint.names(resume)):
+            best = Best(round=done)  # the validation images are different, so patience starts again as well
         return FitState(session=session, run=run, server=server, monitor=monitor, done=done, best=best, before=before)
 
     def _rounds(self, state: FitState, interrupts: Interrupts) -> Iterator[Round]:

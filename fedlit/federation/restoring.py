@@ -1,4 +1,4 @@
-"""Checks of a checkpoint before a federation resumes from it."""
+"""Checks of a checkpoint before a federation resumes from it, and the notice of changed clients."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -70,21 +70,24 @@ def check_states(path: Path, loaded: Contents, settings: Settings, initial: Serv
                 )
 
 
-def others(before: Sequence[str], weights: Mapping[str, float], afresh: Sequence[str]) -> str:
-    """Describe what changes in a run that goes on with other clients.
+def changed_clients(before: Sequence[str], weights: Mapping[str, float], afresh: Sequence[str]) -> str:
+    """Return the notice of a run that continues with other clients.
 
     Args:
-        before: Names of the clients that took part.
+        before: Names of the clients that took part before.
         weights: The share of each client that takes part now.
-        afresh: Algorithms whose states start afresh.
+        afresh: Names of the algorithms whose states start afresh.
     """
-    gone, new = [name for name in before if name not in weights], [name for name in weights if name not in before]
-    who = [f"{word} {', '.join(names)}" for word, names in (("without", gone), ("with", new)) if names]
+    left, joined = [name for name in before if name not in weights], [name for name in weights if name not in before]
+    changes = [f"{word} {', '.join(names)}" for word, names in (("without", left), ("with", joined)) if names]
     shares = ", ".join(f"{name} {weight:.3f}" for name, weight in weights.items())
-    text = f"the run goes on {' and '.join(who)}, with new client weights: {shares}"
+    text = f"the run continues {' and '.join(changes)}, with new client weights: {shares}"
     if afresh:
         text += (
-            f"; the state of {' and '.join(afresh)} starts afresh at the server and at the clients, without anything "
-            "of those who left: the first round is like the algorithm's first"
+            f"; the state of {' and '.join(afresh)} starts afresh at the server and at the clients, so the next round "
+            "is like the algorithm's first"
         )
-    return f"{text}; the best model is chosen among the rounds to come, because the validation images are different"
+    return (
+        f"{text}; only the rounds to come count for the best model and for patience, because the validation images are "
+        "different"
+    )

@@ -28,7 +28,7 @@ from fedlit.data.federated import FederatedDataModule
 from fedlit.federation import devices
 from fedlit.federation.engines.base import Engine, Program
 from fedlit.federation.handover import PersonalState
-from fedlit.federation.restoring import check_place, check_states, others
+from fedlit.federation.restoring import changed_clients, check_place, check_states
 from fedlit.federation.settings import Settings
 
 
@@ -190,16 +190,19 @@ class Session:
             server.stats.copy_(start.stats)
             self._load_personal_state(server)
 
-    def meets_others(self, server: ServerState, done: int, before: Sequence[str]) -> bool:
-        """Go on after some rounds where other clients took part, at sites alone; returns whether they are others.
+    def change_clients(self, server: ServerState, done: int, before: Sequence[str]) -> bool:
+        """Adapt a resumed run to its clients if others took part before; only sites may leave and join.
 
         Args:
-            server: The state after those rounds, which may be changed.
-            done: Number of those rounds.
-            before: Names of the clients that took part.
+            server: State after the completed rounds, which may be changed.
+            done: Number of completed rounds.
+            before: Names of the clients that took part in them.
+
+        Returns:
+            Whether the clients changed.
 
         Raises:
-            ConfigError: An algorithm cannot go on with others.
+            ConfigError: An algorithm cannot continue with other clients.
         """
         if self.engine.keeps_states or set(before) == set(self.clients):
             return False
@@ -207,9 +210,9 @@ class Session:
         afresh = [type(a).__name__ for a, state in pairs if a.on_clients_change(state, server)]
         if afresh:
             self.engine.start_afresh(server)
-        if self.objective is not None and done < self.federation.rounds:  # its constants are those of all clients
+        if self.objective is not None and done < self.federation.rounds:  # its constants are means over the clients
             server.stats.copy_(self.measure(server, self.round(done), moments=False, start=True).stats)
-        warnings.warn(others(before, self.weights, afresh), stacklevel=2)
+        warnings.warn(changed_clients(before, self.weights, afresh), stacklevel=2)
         return True
 
     def round(self, index: int) -> Round:

@@ -78,7 +78,7 @@ def test_fedavg_goes_on_as_by_hand(run, sites, tmp_path, first, then):
         torch.testing.assert_close(found[name], wanted[name], rtol=1e-5, atol=1e-6)
     told = ", ".join(f"{name} {share:.3f}" for name, share in shares.items())
     who = "without site-2" if then else "with site-2"
-    assert f"the run goes on {who}, with new client weights: {told}; the best model" in said
+    assert f"the run continues {who}, with new client weights: {told}; only the rounds to come" in said
     assert "starts afresh" not in said
     rows = Ended(tmp_path).kept.metrics()
     assert [float(value) for _, key, value in rows if key == "round/clients"] == [3 - len(first)] * 2 + [len(members)]
@@ -182,8 +182,8 @@ def test_a_site_comes_back_to_what_its_client_kept(run, sites, tmp_path):
     more = "--federation.aggregators='[FedBN]'"
     run(2, more=more)
     said = run(4, "site-3", more=more), run(5, more=more)
-    assert "goes on without site-2" in said[0]
-    assert "goes on with site-2" in said[1]
+    assert "continues without site-2" in said[0]
+    assert "continues with site-2" in said[1]
     assert [accepted for site, index, accepted in asked if site == "site-3"] == [None, 1, 2]
     assert [index for site, index, accepted in asked if site == "site-1"] == [0, 1, 2, 3, 4]
 
@@ -193,6 +193,15 @@ def test_the_best_model_is_of_the_rounds_with_those_who_are_there(run, tmp_path)
     run(2, more=more)
     run(4, "site-3", more=more)  # by the metric the first rounds were better
     assert checkpoint.best(last(tmp_path)).round == 3
+
+
+def test_patience_counts_only_rounds_with_the_clients_that_are_there(run, tmp_path):
+    """No round is better than the first, so patience would have run out if rounds before the change counted."""
+    more = "--federation.monitor round/clients --federation.monitor_mode max --federation.patience 4"
+    run(4, more=more)
+    said = run(8, "site-3", more=more)
+    assert checkpoint.rounds(last(tmp_path)) == 8
+    assert "stopped after" not in said
 
 
 def test_the_objectives_constants_are_those_of_the_clients_that_are_there(fedlit_cli, sites, tmp_path):
