@@ -67,11 +67,16 @@ class Scheduled:
         """Yield the groups' learning-rate factors of each epoch or step; this changes optimizer and scheduler.
 
         Raises:
-            ValueError: The scheduler changes something other than rates, or has reached its end.
+            ValueError: The scheduler changes something other than rates, has a rate that is not finite, or has reached
+                its end.
         """
         start, groups = _others(self.optimizer), self.optimizer.param_groups
         for count in itertools.count(1):
-            yield tuple(round(float(g["lr"] / g["initial_lr"]), DIGITS) if g["initial_lr"] else 1.0 for g in groups)
+            rates = tuple(round(float(g["lr"] / g["initial_lr"]), DIGITS) if g["initial_lr"] else 1.0 for g in groups)
+            for rate in rates:
+                if not math.isfinite(rate):
+                    raise ValueError(f"its rate becomes {rate} times the first")
+            yield rates
             if count % self.frequency:
                 continue
             with warnings.catch_warnings():
@@ -147,19 +152,13 @@ def following_scheduler(settings: Settings, module: LightningModule, away: bool)
     elif units != f"{lr_scheduler.interval}s":
         reason = f"its interval is one {lr_scheduler.interval}, but the window of federation.schedule counts {units}"
     else:
-        number = sum(plan.window for plan in plans)
-        other = copy_of(module)
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.rand(1)
-            for parameter in other.parameters():
-                parameter.mul_(1.5)
-            again = scheduled(other)
+        number, again = sum(plan.window for plan in plans), _scheduled_again(module)
         try:
-            every = list(itertools.islice(lr_scheduler.factors(), number))
-            if again is None or every != list(itertools.islice(again.factors(), number)):
+            counted = list(itertools.islice(lr_scheduler.factors(), number))
+            if again is None or counted != list(itertools.islice(again.factors(), number)):
                 raise ValueError("its rate depends on the weights, or on chance, and not only on a count")
-            steps = iter(every)
-            factors = [_factor(list(itertools.islice(steps, plan.window)), lr_scheduler.interval) for plan in plans]
+            left = iter(counted)
+            factors = [_factor(list(itertools.islice(left, plan.window)), lr_scheduler.interval) for plan in plans]
         except ValueError as error:
             reason = str(error)
     if reason:
@@ -167,6 +166,16 @@ def following_scheduler(settings: Settings, module: LightningModule, away: bool)
     settings = copy.copy(settings)
     settings.schedule = FollowsScheduler(schedule, factors, name)
     return settings
+
+
+def _scheduled_again(module: LightningModule) -> Scheduled | None:
+    """Return the scheduler that the module creates with other weights and another random state."""
+    other = copy_of(module)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.rand(1)
+        for parameter in other.parameters():
+            parameter.mul_(1.5)
+        return scheduled(other)
 
 
 def _others(optimizer: Optimizer) -> list[dict[str, Any]]:
@@ -186,8 +195,6 @@ def _factor(seen: Sequence[tuple[float, ...]], interval: str) -> float:
         )
     if len(set(seen[0])) > 1:
         raise ValueError(f"it has different factors for the parameter groups, {', '.join(f'{f:g}' for f in seen[0])}")
-    if not math.isfinite(seen[0][0]):
-        raise ValueError(f"its rate becomes {seen[0][0]} times the first")
     if seen[0][0] < 0:
         raise ValueError(f"its rate becomes negative, {seen[0][0]:g} times the first")
     return seen[0][0]

@@ -199,6 +199,8 @@ REFUSED = {
     "the weights": (returning(OfWeights), EPOCH, "its rate depends on the weights, or on chance"),
     "an infinite rate": (returning(lambda o: of_torch.LambdaLR(o, lambda n: 1.0 if n < 2 else float("inf"))), EPOCH,
         "its rate becomes inf times"),
+    "a rate that is not a number": (returning(lambda o: of_torch.LambdaLR(o, lambda n: 1.0 if n < 2 else float("nan"))),
+        EPOCH, "its rate becomes nan times"),
     "a negative rate": (returning(lambda o: of_torch.LambdaLR(o, lambda n: 1 - n)), EPOCH,
         "becomes negative, -1 times"),
 }  # fmt: skip
