@@ -31,10 +31,16 @@ def replaced(directory: Path) -> None:
     directory.mkdir()
 
 
+def deleted(directory: Path) -> None:
+    """Rename the directory before deleting it: a checkpoint is being written there, and rmtree fails on new files."""
+    directory.rename(directory.with_name("moved"))
+    shutil.rmtree(directory.with_name("moved"))
+
+
 RUNS = Path("runs/default")
 ACTS = {
     "renamed": lambda directory: directory.rename(directory.with_name("moved")),
-    "deleted": shutil.rmtree,
+    "deleted": deleted,
     "replaced": replaced,
 }
 
