@@ -59,8 +59,8 @@ class Settings:
         monitor_mode: Whether the metric should be high (``max``) or low (``min``). By default (``auto``) a loss should
             be low and an AUROC high; set it for any other metric.
         patience: Number of rounds without improvement after which the run stops. By default it never stops early.
-        patience_margin: Rounds whose metric is less than this worse than the best do not count towards patience. By
-            default every round without improvement counts.
+        patience_margin: Rounds that are worse than the best by less than this margin do not count towards patience.
+            By default every round without improvement counts.
         checkpoint_every: Rounds between checkpoints, seconds such as ``60s``, or ``auto``: as often as possible at less
             than 2% of the time.
         state_memory: Memory for the clients' states between rounds, such as ``4GB`` or a number of bytes. Larger states

@@ -22,8 +22,7 @@ class Tally:
 
     Attributes:
         auroc: [C] float64, exact; NaN for classes without positives or without negatives, and unreported classes.
-        positives: [C, 1000] int64, number of positive images in each bin of the logits; zeros where a class is not
-            told.
+        positives: [C, 1000] int64, number of positive images in each bin of the logits; zeros for unreported classes.
         negatives: [C, 1000] int64, likewise.
     """
 

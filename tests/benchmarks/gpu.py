@@ -156,12 +156,12 @@ def best(backbone: str, sets: list[LabelledImages], batch: int, steps: int, devi
 def graphed(step: Callable[[Tensor, Tensor], None], batch: tuple[Tensor, Tensor]) -> Callable[[Tensor, Tensor], None]:
     """Return a captured step for batches of the same shape; if capture fails, print the reason and return the step."""
     images, labels = (part.clone() for part in batch)
-    beside = torch.cuda.Stream()
-    beside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(beside):
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
         for _ in range(3):
             step(images, labels)
-    torch.cuda.current_stream().wait_stream(beside)
+    torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     try:
         with torch.cuda.graph(graph):
@@ -193,11 +193,11 @@ def fedlit(
     for k, images in enumerate(sets):
         labelled = tuple(c for i, c in enumerate(CLASSES) if not surgical or i != k % len(CLASSES))
         clients[f"site-{k}"] = ClientData(f"site-{k}", labelled, images)
-    recorded = device.startswith("cuda") and not any(a.implements("compute_gradient") for a in aggregators)
-    federation = Federation(aggregators, rounds=10_000, schedule=schedule, workers=1, cuda_graph=recorded)
+    captured = device.startswith("cuda") and not any(a.implements("compute_gradient") for a in aggregators)
+    federation = Federation(aggregators, rounds=10_000, schedule=schedule, workers=1, cuda_graph=captured)
     data = GivenClients(clients, CLASSES, batch_size=batch)
     session = assemble(federation, model, data, make_fabric(device, precision=precision))
-    if recorded:
+    if captured:
         print(f"  {session.algorithm}: one CUDA graph per step")
     server, _, _ = session.restore(None)
     session.initialise_objective(server)

@@ -281,8 +281,8 @@ def _pickle(program: Program, file: Path, folder: SharedFolder) -> None:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             raise no_room(error, "the model and the data in shared memory", str(file)) from None
         raise ConfigError(
-            f"{_unpicklable(program)} cannot be sent to worker processes: {str(error).splitlines()[0]}; create files, "
-            "locks and connections where they are used, or set federation.workers: 1"
+            f"{_unpicklable(program)} cannot be sent to worker processes: {str(error).splitlines()[0]}; create open "
+            "files, locks and connections only when they are used, or set federation.workers: 1"
         ) from error
 
 

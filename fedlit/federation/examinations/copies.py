@@ -1,4 +1,4 @@
-"""Checks of what a copy of a module would lose: each process trains a copy with its weights in one vector."""
+"""Checks of properties that a copy of a module would lack; each process trains a copy, with one weight vector."""
 
 import weakref
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 CONTAINERS = (list, tuple, set, frozenset, Mapping)
 LIBRARIES = ("torch", "torchmetrics", "lightning", "fedlit")
-"""Whose functions, made when a layer is set up, are made again for its copy."""
+"""Packages whose layers create their functions again when they are copied."""
 
 
 class FunctionsOfTheModule(Examination[LightningModule]):
@@ -30,7 +30,7 @@ class FunctionsOfTheModule(Examination[LightningModule]):
     advice = "make it a method of the class (a hook may be one), or a layer"
 
     def problem(self, module: LightningModule) -> str:
-        """Name the function's place, and its variable."""
+        """Name the function and the variable."""
         held = {id(part) for part in (*module.modules(), *module.parameters(), *module.buffers())}
         held.update(id(value) for part in module.modules() for _, value in _attributes(part) if _is_mutable(value))
         for prefix, part in module.named_modules():
@@ -40,33 +40,34 @@ class FunctionsOfTheModule(Examination[LightningModule]):
             hooks = [(hooks[1:], getattr(part, hooks).values()) for hooks in HOOKS]
             for name, value in (*_attributes(part), *hooks):
                 if variable := _refers(value, held):
-                    place = ".".join(filter(None, (type(module).__name__, prefix, name)))
                     return (
-                        f"{place} has a function or a reference that leads back to the module ({variable}); each "
-                        f"process trains a copy, where it would still lead to the original: {self.advice}"
+                        f"{_path(module, prefix, name)} has a function or a reference that leads back to the module "
+                        f"({variable}); in the copy that a process trains, it would still lead to the original: "
+                        f"{self.advice}"
                     )
         return ""
 
 
 class Iterators(Examination[LightningModule]):
-    """No iterator hangs on the module: each step that asks it would move it on, in one process alone."""
+    """No attribute of the module is an iterator, because its position would advance only in one process."""
 
     name = "iterators"
     advice = "compute what the step needs from self.global_step or batch_idx"
 
     def problem(self, module: LightningModule) -> str:
-        """Name the attribute."""
+        """Name the attribute with the iterator."""
         for prefix, part in module.named_modules():
             for name, value in _attributes(part):
                 if hasattr(type(value), "__next__") and not isinstance(value, IOBase):
-                    place = ".".join(filter(None, (type(module).__name__, prefix, name)))
-                    kind = type(value).__name__
-                    return f"{place} is an iterator ({kind}), and no client could keep its position: {self.advice}"
+                    return (
+                        f"{_path(module, prefix, name)} is an iterator ({type(value).__name__}), and no client could "
+                        f"keep its position: {self.advice}"
+                    )
         return ""
 
 
 class SharedMemory(Examination[LightningModule]):
-    """Parameters and buffers that are trained or averaged share memory with nothing; a copy of the module would not."""
+    """No trained parameter or buffer shares memory with another tensor, because its copy would not."""
 
     name = "shared memory"
     advice = "assign the one parameter to both places instead of its data, or clone() it"
@@ -80,27 +81,32 @@ class SharedMemory(Examination[LightningModule]):
             length = 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
             if travels and length < tensor.numel():
                 kind = type(module).__name__
-                return f"{kind}: the elements of its {name} share memory, as those of expand() do; clone() it"
+                return f"{kind}: elements of its {name} share memory, as after expand(); clone() it"
             start, others = tensor.data_ptr(), spans.setdefault(tensor.untyped_storage().data_ptr(), [])
             stop = start + length * tensor.element_size()
             for other_start, other_stop, other, other_travels in others:
                 if start < other_stop and other_start < stop and (travels or other_travels):
                     return (
-                        f"{type(module).__name__}: its {_kinds(other, name)} share memory, which training would part; "
-                        f"{self.advice}"
+                        f"{type(module).__name__}: its {_both_names(other, name)} share memory, which training would "
+                        f"separate; {self.advice}"
                     )
             others.append((start, stop, name, travels))
         return ""
 
 
-def _kinds(first: str, second: str) -> str:
-    """Both names, with one word for what they are where that is the same."""
+def _path(module: LightningModule, prefix: str, name: str) -> str:
+    """Return the full name of an attribute of a part of the module."""
+    return ".".join(filter(None, (type(module).__name__, prefix, name)))
+
+
+def _both_names(first: str, second: str) -> str:
+    """Join two names, such as ``parameter a`` and ``parameter b``; the same kind is named only once."""
     (kind, one), (other_kind, other) = first.split(" ", 1), second.split(" ", 1)
     return f"{kind}s {one} and {other}" if kind == other_kind else f"{kind} {one} and {other_kind} {other}"
 
 
 def _tensors(module: LightningModule) -> Iterator[tuple[str, Tensor, bool]]:
-    """Give parameters, buffers and tensors in attributes by name, and whether training writes to them; each once."""
+    """Yield name, tensor and whether training changes it, for each parameter, buffer and tensor in an attribute."""
     seen: set[int] = set()
     for name, parameter in module.named_parameters():
         seen.add(id(parameter))
@@ -119,12 +125,12 @@ def _attributes(part: nn.Module) -> list[tuple[str, Any]]:
 
 
 def _is_mutable(value: Any) -> bool:
-    """Return whether something that a function reads may be stored in the value."""
+    """Check if a function could read training state from the value."""
     return isinstance(value, (list, dict, set, Tensor)) or (hasattr(value, "__dict__") and not callable(value))
 
 
 def _refers(value: Any, held: set[int], depth: int = 3) -> str:
-    """Name how a function, or a container of some, leads to something that the module holds; "" where none does."""
+    """Describe how a function, or a container of functions, refers to an object in ``held``; "" if it does not."""
     if isinstance(value, weakref.ref):
         return "a weak reference" if id(value()) in held else ""
     if not depth or not isinstance(value, (FunctionType, partial, *CONTAINERS, type({}.values()))):

@@ -153,9 +153,8 @@ class BuffersOfOneType(Examination[LightningModule]):
         for name, buffer in module.named_buffers():
             if buffer.layout is not torch.strided:
                 return (
-                    f"{type(module).__name__}: its buffer {name} is a sparse tensor ({buffer.layout}), which no "
-                    "message of a federation holds; keep it dense, or keep its indices and values and make it in the "
-                    "step"
+                    f"{type(module).__name__}: expected a dense tensor for the buffer {name}, found {buffer.layout}, "
+                    "which cannot be sent; use a dense buffer, or buffers of its indices and values"
                 )
             if trained is not None and buffer.is_floating_point() and buffer.dtype != trained:
                 return (
