@@ -1,0 +1,170 @@
+"""Models, data and bare PyTorch loops with which `tests/benchmarks/overhead.py` compares fedlit."""
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from floor import CLASSES, LR, network
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from fedlit.data import ClientData, FederatedDataModule
+from fedlit.models import ImageClassifier
+from fedlit.objectives import BCE, AUCSaddle
+
+SEQUENTIAL_THREADS = int(os.environ.get("SEQUENTIAL_THREADS", os.cpu_count()))
+
+
+class SmallCNN(LightningModule):
+    """A CNN of 60,000 parameters for images of 3x32x32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classes, layers = CLASSES, network("cnn")
+        self.body, self.head, self.objective = layers[:-1], layers[-1], BCE()
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return self.objective(self.head(self.body(batch[0])), batch[1])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=LR)
+
+
+def densenet(classes: tuple[str, ...] = CLASSES, **options) -> LightningModule:
+    return ImageClassifier(classes, in_chans=3, optimizer=lambda p: torch.optim.SGD(p, lr=LR), **options)
+
+
+def densenet_auc() -> LightningModule:
+    return densenet(objective=AUCSaddle())
+
+
+def densenet_binary() -> LightningModule:
+    return densenet(CLASSES[:1], objective=AUCSaddle())
+
+
+class Images(Dataset):
+    """Random images in memory, fetched in batches."""
+
+    def __init__(self, size: int, seed: int, classes: int) -> None:
+        g = torch.Generator().manual_seed(seed)
+        self.images = torch.randn(size, 3, 32, 32, generator=g)
+        self.labels = torch.randint(0, 2, (size, classes), generator=g).float()
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        return self.images[indices], self.labels[indices]
+
+
+class RandomData(FederatedDataModule):
+    def __init__(self, clients: int, size: int, batch_size: int, classes: tuple[str, ...]) -> None:
+        super().__init__(partition=None, batch_size=batch_size)
+        self.names = classes
+        for k in range(clients):
+            name = f"client-{k:03d}"
+            self.clients[name] = ClientData(name, classes, Images(size, k, len(classes)))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.names
+
+    def setup(self, stage: str | None = None) -> None: ...
+
+
+@dataclass(frozen=True)
+class Work:
+    """K clients, ``steps`` steps of ``batch`` images each."""
+
+    make: Callable[[], LightningModule]
+    clients: int
+    steps: int
+    batch: int
+    classes: tuple[str, ...] = CLASSES
+
+    def data(self) -> RandomData:
+        return RandomData(self.clients, self.steps * self.batch, self.batch, self.classes)
+
+
+def bare_client(model: nn.Module, start: list[Tensor], data: Images, work: Work, epoch: int) -> None:
+    """Run one client's local steps in plain PyTorch."""
+    with torch.no_grad():
+        for tensor, shared in zip(model.state_dict().values(), start, strict=True):
+            tensor.copy_(shared)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    model.train()
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(epoch))
+    for step in range(work.steps):
+        indices = order[step * work.batch : (step + 1) * work.batch]
+        optimizer.zero_grad()
+        loss = model.training_step(data.batch(indices), step)
+        loss.backward()
+        optimizer.step()
+
+
+class BareSequential:
+    """One client at a time on all cores."""
+
+    def __init__(self, work: Work, data: RandomData) -> None:
+        self.work, self.data = work, [d.train for d in data.clients.values()]
+        self.model = work.make()
+        self.start = [t.clone() for t in self.model.state_dict().values()]
+        self.epoch = 0
+
+    def round(self) -> None:
+        torch.set_num_threads(SEQUENTIAL_THREADS)
+        total = [torch.zeros_like(t, dtype=torch.float32) for t in self.start]
+        for data in self.data:
+            bare_client(self.model, self.start, data, self.work, self.epoch)
+            torch._foreach_add_(total, [t.float() for t in self.model.state_dict().values()], alpha=1 / len(self.data))
+        for shared, mean in zip(self.start, total, strict=True):
+            shared.copy_(mean)
+        self.epoch += 1
+        torch.set_num_threads(1)
+
+    def close(self) -> None: ...
+
+
+class BareSideBySide:
+    """One process per core, each with its share of the clients and one thread; states in shared memory."""
+
+    def __init__(self, work: Work, data: RandomData) -> None:
+        context, workers = multiprocessing.get_context("spawn"), os.cpu_count()
+        self.start = [t.clone().share_memory_() for t in work.make().state_dict().values()]
+        self.totals = [
+            [torch.zeros_like(t, dtype=torch.float32).share_memory_() for t in self.start] for _ in range(workers)
+        ]
+        self.begin, self.end = context.Barrier(workers + 1), context.Barrier(workers + 1)
+        for w in range(workers):
+            names = list(data.clients)[w::workers]
+            share = [data.clients[n].train for n in names]
+            args = (work, share, len(data.clients), self.start, self.totals[w], self.begin, self.end)
+            context.Process(target=_side_by_side, args=args, daemon=True).start()
+
+    def round(self) -> None:
+        self.begin.wait()
+        self.end.wait()
+        for i, shared in enumerate(self.start):
+            shared.copy_(sum(total[i] for total in self.totals))
+
+    def close(self) -> None:
+        self.begin.abort()
+
+
+def _side_by_side(work: Work, share: list[Images], clients: int, start: list[Tensor], total: list[Tensor], begin, end):
+    torch.set_num_threads(1)
+    model, epoch = work.make(), 0
+    while True:
+        try:
+            begin.wait()
+        except Exception:
+            return
+        torch._foreach_zero_(total)
+        for data in share:
+            bare_client(model, start, data, work, epoch)
+            torch._foreach_add_(total, [t.float() for t in model.state_dict().values()], alpha=1 / clients)
+        epoch += 1
+        end.wait()
