@@ -1,4 +1,4 @@
-"""Confidence intervals of AUROC: DeLong's variance and test, and the bootstrap over patients.
+"""Confidence intervals of AUROC: DeLong's variance, and the bootstrap over patients.
 
 DeLong's formulas assume independent images. Images of the same patient are not independent: if patients have several
 images, only bootstrap intervals are wide enough.
@@ -54,23 +54,6 @@ class Interval:
             raise ValueError(f"Expected a confidence level between 0 and 1, such as 0.95, found {self.level}.")
 
 
-@dataclass(frozen=True, eq=False)
-class DeLong:
-    """AUROC of each class with DeLong's variance.
-
-    Attributes:
-        auroc: ``[C]`` float64; NaN for a class without positives or without negatives.
-        variance: ``[C]`` float64; NaN for a class with fewer than 2 positives or negatives.
-        n_pos: ``[C]`` int64, number of images labelled positive.
-        n_neg: ``[C]`` int64, number of images labelled negative.
-    """
-
-    auroc: np.ndarray
-    variance: np.ndarray
-    n_pos: np.ndarray
-    n_neg: np.ndarray
-
-
 def logit_intervals(
     auroc: np.ndarray, variance: np.ndarray, patients: np.ndarray, images: np.ndarray, level: float = LEVEL
 ) -> tuple[Interval, ...]:
@@ -102,18 +85,21 @@ def logit_intervals(
     return tuple(Interval(*each, level) for each in ends)
 
 
-def delong(scores: ArrayLike, labels: ArrayLike) -> DeLong:
-    """Return AUROC of each class with its variance (DeLong et al. 1988) by midranks (Sun and Xu 2014).
+def delong(scores: ArrayLike, labels: ArrayLike) -> np.ndarray:
+    """Return the variance of each class's AUROC (DeLong et al. 1988) by midranks (Sun and Xu 2014).
 
     Args:
         scores: ``[N, C]`` floating point, of any monotone scale.
         labels: ``[N, C]`` with 1 positive, 0 negative, NaN unlabelled (left out of its class).
 
+    Returns:
+        ``[C]`` float64; NaN for a class with fewer than 2 positives or negatives.
+
     Raises:
         ValueError: The shapes differ, a label is not 0, 1 or NaN, or a score is not finite.
     """
     scores, codes = _checked(scores, labels)
-    return _delong([_places(score, code) for score, code in zip(scores.T, codes.T, strict=True)])
+    return np.array([_variance(_places(score, code)) for score, code in zip(scores.T, codes.T, strict=True)])
 
 
 def paired_delong(first: ArrayLike, second: ArrayLike, labels: ArrayLike) -> np.ndarray:
@@ -283,14 +269,6 @@ def _places(score: np.ndarray, code: np.ndarray) -> _Places:
     ranks = stats.rankdata(np.concatenate([ours, theirs]))
     # The rank among all minus the rank on the same side is the number of lower scores on the other side.
     return _Places(ranks[: len(ours)] - stats.rankdata(ours), len(ours) - (ranks[len(ours) :] - stats.rankdata(theirs)))
-
-
-def _delong(places: list[_Places]) -> DeLong:
-    n_pos = np.array([len(place.positives) for place in places], dtype=np.int64)
-    n_neg = np.array([len(place.negatives) for place in places], dtype=np.int64)
-    wins, pairs = np.array([place.positives.sum() for place in places], dtype=np.float64), n_pos * n_neg
-    auroc = np.divide(wins, pairs, out=np.full_like(wins, np.nan), where=pairs > 0)
-    return DeLong(auroc, np.array([_variance(place) for place in places]), n_pos, n_neg)
 
 
 def _variance(places: _Places) -> float:

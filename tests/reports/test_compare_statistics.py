@@ -10,6 +10,7 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from fedlit.core.errors import ConfigError
+from fedlit.metrics.auroc import auroc
 from fedlit.metrics.intervals import delong, logit_intervals, paired_delong
 from fedlit.metrics.paired import holm, paired
 from fedlit.predictions.table import Predictions
@@ -89,7 +90,7 @@ def test_single_seeds_of_independent_images_are_tested_by_paired_delong() -> Non
     numbers = compared({("FedAvg", 0): one, ("FedProx", 0): other}, draws=100)
     (against,) = numbers.against
     error = np.sqrt(paired_delong(other.scores, one.scores, one.labels))
-    difference = delong(other.scores, one.labels).auroc - delong(one.scores, one.labels).auroc
+    difference = np.subtract(aurocs(other), aurocs(one))
     np.testing.assert_allclose([d.p_images for d in against.classes], 2 * stats.norm.sf(np.abs(difference) / error))
     assert np.isnan([d.p for d in against.classes] + [d.p_holm for d in against.classes]).all()
     ends = np.array([(d.interval.low, d.interval.high) for d in against.classes])
@@ -123,8 +124,10 @@ def test_unknown_patients_give_delongs_intervals_and_a_note() -> None:
     found = predictions(1.0, images=300)
     found.patients[:] = ""
     numbers = compared({("FedAvg", 0): found}, draws=100)
-    exact = delong(found.scores, found.labels)
-    expected = logit_intervals(exact.auroc, exact.variance, exact.n_pos, exact.n_pos)
+    positives = (found.labels == 1).sum(0).numpy()
+    expected = logit_intervals(
+        auroc(found.scores, found.labels).numpy(), delong(found.scores, found.labels), positives, positives
+    )
     assert [e.interval for e in numbers.scored[0].classes] == list(expected)
     assert numbers.scored[0].how == "DeLong"
     assert any("Patients are unknown" in note for note in numbers.shared.notes)

@@ -259,7 +259,7 @@ def _scored(
     # The bootstrap's variance of k patients is k - 1 over k of the unbiased one.
     variance, how = _error(mean)[:-1] ** 2 * fewest / (fewest - 1), RESAMPLED
     if single is not None and shared.patients is None:
-        variance, how = delong(single, shared.labels).variance, DELONG
+        variance, how = delong(single, shared.labels), DELONG
     images, known = support.rarer, support.averaged
     if known.any():  # the mean over classes has the median class's patients, and the rarer images of all classes
         usual = np.median(fewest[known])
