@@ -122,8 +122,8 @@ def known_module(file: Path, model: Mapping[str, Any], classes: Sequence[str]) -
         ConfigError: The configuration names another class, or an argument has another type than its class takes.
     """
     advice = (
-        "Loading it would run that code. If you trust it, and the author of the file, add --trust, or set the "
-        "environment variable FEDLIT_TRUST=1 if MLflow loads the model"
+        "With --trust, fedlit runs the code that the file names: add it only if you trust the author of the file (if "
+        "MLflow loads the model, set the environment variable FEDLIT_TRUST=1)"
     )
     if foreign := foreign_code(model):
         raise ConfigError(

@@ -197,9 +197,8 @@ def _ledger_parser() -> Parser:
 
 def _model_parser() -> Parser:
     description = (
-        "Copy the best model of a run that has ended to a file for `fedlit predict --model`: weights in "
-        ".safetensors, and notes in JSON. If the site's client keeps a part of the model, as with FedBN, the file "
-        "contains its own part."
+        "Copy the best model of a run that has ended to a .safetensors file for `fedlit predict --model`. If the "
+        "site's client keeps a part of the model, as with FedBN, the file contains the client's part."
     )
     parser = Parser(description=description)
     path = "Folder from `fedlit site init`, a site's own file, such as fedlit-site.yaml, or a site's folder of states."
