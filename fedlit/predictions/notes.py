@@ -29,7 +29,11 @@ KINDS: dict[str, tuple[str, Any]] = {
     "classes": ("a list of different names", lambda value, _: _texts(value)),
     "learned": (
         "a list with true or false for each class",
-        lambda value, notes: isinstance(value, list) and len(value) == len(notes["classes"]),
+        lambda value, notes: (
+            isinstance(value, list)
+            and len(value) == len(notes["classes"])
+            and all(isinstance(each, bool) for each in value)
+        ),
     ),
     "image_size": ("a number of pixels from 8 to 16384", lambda value, _: _whole(value) and 8 <= value <= 16384),
     "channels": ("1 or 3", lambda value, _: value in (1, 3)),
